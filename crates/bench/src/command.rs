@@ -1,9 +1,9 @@
 //! Runs other programs: with a deadline, in a process group of their own, and given up when the
 //! user interrupts.
 //!
-//! Owns the one global of this program, the "interrupted" flag. Invariant: a child started here has
-//! ended, and so has everything else in its process group, when [`run`] returns an error. Children
-//! are in groups of their own so that a ctrl-C at the terminal reaches this program only, which
+//! Owns the only global of this program, the "interrupted" flag. Invariant: when [`run`] returns an
+//! error, the child it started has ended, and so have all other processes of its group. Children
+//! are in groups of their own, so that a ctrl-C at the terminal reaches only this program, which
 //! then takes everything down in order.
 
 use std::fs::File;
@@ -43,7 +43,7 @@ pub fn check_interrupt() -> Result<()> {
     Ok(())
 }
 
-/// What an interrupt does to a command that runs: work is given up, cleaning up is not.
+/// What an interrupt does to a running command: work is given up, cleaning up is not.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Interrupts {
     /// An interrupt ends the command and is returned as an error.
@@ -80,13 +80,13 @@ pub fn run(command: &mut Command, deadline: Duration, interrupts: Interrupts) ->
     text_of(&mut stdout)
 }
 
-/// Whether a program of this name is in one of the folders where commands are looked for.
+/// True if a program of this name is in one of the folders of PATH.
 pub fn is_installed(program: &str) -> bool {
     let folders = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&folders).any(|folder| folder.join(program).is_file())
 }
 
-/// The program and its arguments; what `Debug` shows beside, the environment, would drown them.
+/// The program and its arguments, without the environment, which `Debug` would show too.
 fn name_of(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
@@ -126,7 +126,7 @@ fn kill_group(child: &mut Child) {
 
 fn scratch_file() -> Result<File> {
     use std::os::fd::FromRawFd;
-    // SAFETY: the name is a C string; the descriptor returned is new and owned by nobody else.
+    // SAFETY: the name is a C string; the returned descriptor is new and has no other owner.
     unsafe {
         let fd = libc::memfd_create(c"bench-output".as_ptr(), libc::MFD_CLOEXEC);
         ensure!(fd >= 0, "create a memory file: {}", std::io::Error::last_os_error());
@@ -162,7 +162,7 @@ mod tests {
     fn output_is_returned_although_a_daemon_keeps_it_open() {
         let mut command = Command::new("sh");
         command.args(["-c", "sleep 1000 & echo $!"]);
-        // Would exceed its deadline if it waited for the daemon.
+        // This would exceed its deadline if it waited for the daemon.
         let daemon = run(&mut command, Duration::from_secs(30), Interrupts::Ignore).unwrap();
         end(&daemon);
     }

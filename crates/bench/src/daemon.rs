@@ -1,5 +1,4 @@
-//! A process that serves: started, waited for until it says that it is ready, and gone when this is
-//! dropped.
+//! A serving process: starts it, waits until it says that it is ready, and ends it when dropped.
 
 use std::fs::{self, OpenOptions};
 use std::io::{BufRead, BufReader};
@@ -14,10 +13,10 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::command::check_interrupt;
 use crate::report;
 
-/// Starting takes no longer than this, or has failed. Neither does ending.
+/// Longest time for a start, and for an end; beyond it, the process has failed.
 pub const DEADLINE: Duration = Duration::from_secs(300);
 
-/// See the module's header.
+/// A serving process.
 pub struct Daemon {
     child: Child,
     /// The line that said that it is ready.
@@ -27,8 +26,8 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Starts it, with its errors appended to `log`, and waits for a line of its output that begins
-    /// with `ready`.
+    /// Starts the process, with its errors appended to `log`, and waits for a line of its output
+    /// that begins with `ready`.
     pub fn start(command: &mut Command, log: &Path, ready: &str) -> Result<Daemon> {
         check_interrupt()?;
         let stderr = OpenOptions::new().create(true).append(true).open(log).context("create a log")?;
@@ -40,7 +39,7 @@ impl Daemon {
         let mut daemon = Daemon { child, ready: String::new(), started_in: Duration::ZERO };
         let stdout = daemon.child.stdout.take().context("a process without stdout")?;
         let (send, receive) = mpsc::channel();
-        // Reads to the end, which comes with the process's.
+        // Reads to the end of the output, which comes with the end of the process.
         std::thread::spawn(move || {
             for line in BufReader::new(stdout).lines().map_while(Result::ok) {
                 let _ = send.send(line);
@@ -66,22 +65,22 @@ impl Daemon {
         }
     }
 
-    /// The process.
+    /// The process id.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// The line that said that it is ready.
+    /// The line with which it became ready.
     pub fn ready(&self) -> &str {
         &self.ready
     }
 
-    /// How long it took from the start until it was ready.
+    /// The time from its start until it was ready.
     pub fn started_in(&self) -> Duration {
         self.started_in
     }
 
-    /// Waits until it has ended by itself. Fails if it does not, and if it failed.
+    /// Waits until it has ended by itself. Fails if it does not end, or ends with a failure.
     pub fn ended(self) -> Result<()> {
         let status = self.wait()?;
         ensure!(status.success(), "it ended with {status}");
@@ -107,7 +106,7 @@ impl Daemon {
         self.wait().map(drop)
     }
 
-    /// Ends it as a crash would: nothing that it holds back is written.
+    /// Kills it as a crash would: data that it holds back are not written.
     pub fn kill(mut self) -> Result<()> {
         self.child.kill().context("kill a process")?;
         self.child.wait().context("wait for a process").map(drop)
@@ -116,7 +115,7 @@ impl Daemon {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        // One that has ended and was waited for cannot be meant: the child knows.
+        // The child knows whether it was waited for, so this cannot hit another process.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

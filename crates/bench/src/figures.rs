@@ -1,4 +1,4 @@
-//! The figures that Starling is to reach, and the verdict on each.
+//! The target figures for Starling, and the verdict on each.
 
 use serde::Serialize;
 
@@ -6,16 +6,16 @@ use crate::results::{Samples, advantage};
 use crate::scenario::{Better, Metric};
 use crate::target::TargetKind;
 
-/// What a metric of Starling is held against; the same for all ways to run it that are judged.
+/// The target for a metric of Starling; the same for each judged way to run it.
 #[derive(Clone, Copy, Debug)]
 enum Bar {
     /// At least this many times better than the best peer with redundancy.
     RedundantPeer(f64),
     /// At least this many times better than GlusterFS disperse 4+1.
     Gluster(f64),
-    /// At least this many times as good as the better mode of the file system that does nothing.
+    /// At least this many times as good as the better mode of the do-nothing file system.
     DoNothing(f64),
-    /// At most this many times as long as the better mode of the file system that does nothing.
+    /// At most this many times as long as the better mode of the do-nothing file system.
     DoNothingTime(f64),
     /// At most this many times another metric of Starling.
     Own(Metric, f64),
@@ -25,8 +25,8 @@ enum Bar {
     CacheAndMib(u64),
 }
 
-/// What Starling may use beside its cache: index nodes, fragment indexes, buffers, the program
-/// itself.
+/// Memory that Starling may use besides its cache: for index nodes, fragment indexes, buffers, and
+/// the program itself.
 const MEMORY_OVERHEAD_MIB: u64 = 256;
 
 const FIGURES: [(Metric, Bar); 21] = [
@@ -68,17 +68,17 @@ pub enum Verdict {
 /// A figure with its verdict.
 #[derive(Debug, Serialize)]
 pub struct Judged {
-    /// Which way to run Starling.
+    /// The way to run Starling.
     pub target: TargetKind,
     /// What is measured.
     pub metric: Metric,
-    /// What is to be reached, in words.
+    /// The target, in words.
     pub wanted: String,
-    /// What was measured, in the same terms.
+    /// The measured value, in the same terms.
     pub measured: Option<f64>,
     /// How `measured` is written.
     pub measured_text: String,
-    /// Whether that is enough.
+    /// Whether the target was reached.
     pub verdict: Verdict,
 }
 

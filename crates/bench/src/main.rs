@@ -1,13 +1,13 @@
-//! Measures Starling beside the local disk, a FUSE file system that does nothing, and its peers: on
-//! one machine, in one run, interleaved, so that ratios mean something although absolute numbers
-//! belong to the machine.
+//! Measures Starling beside the local disk, a do-nothing FUSE file system, and its peers: on one
+//! machine, in one run, interleaved. So ratios are meaningful, although absolute numbers depend on
+//! the machine.
 //!
-//! `bench run` measures and reports, `bench requests` counts what each operation costs, `bench
+//! `bench run` measures and reports. `bench requests` counts what each operation costs. `bench
 //! study` looks at Starling alone (when nearly full, after a crash, with many files), `bench roam`
-//! at homes and mounts that roam, `bench simulations` at how fast policies are tried on traces,
-//! `bench scale` at what maintenance costs by how much there is, `bench work` is a single workload
-//! (the others start them as processes of their own). docs/performance.md says how to use it. Needs
-//! root: it mounts, drops caches and makes network namespaces.
+//! at homes and roaming mounts, `bench simulations` at the speed of trying policies on traces, and
+//! `bench scale` at the cost of maintenance by the amount of data. `bench work` is a single
+//! workload, which the others start as processes of their own. docs/performance-method.md says how
+//! to use it. Needs root: it mounts, drops caches and makes network namespaces.
 
 mod command;
 mod daemon;
@@ -78,7 +78,7 @@ enum Command {
         after_help = "Examples:\n  bench simulations --quick\n  bench simulations --markdown docs/performance.md"
     )]
     Simulations(simulations::SimulationsOptions),
-    /// Measure what maintenance, a start and memory cost by how many segments and files there are
+    /// Measure what maintenance, a start and memory cost, by numbers of segments and files
     #[command(
         after_help = "Examples:\n  bench scale --quick\n  bench scale --segments 10000000 --dir /big --markdown docs/performance.md"
     )]
@@ -102,17 +102,16 @@ struct RunOptions {
     /// Only scenarios whose name contains one of these
     #[arg(long, value_name = "PATTERN,...", default_value = "")]
     only: String,
-    /// Targets; `fuse-passthrough` means both of its modes. Those that are not installed are
+    /// Targets; `fuse-passthrough` means both of its modes. Targets that are not installed are
     /// reported and left out
     #[arg(long, value_delimiter = ',', value_name = "NAME,...", default_values_t = TargetKind::ALL)]
     targets: Vec<TargetKind>,
-    /// How often each scenario is run; the tables show medians
+    /// Runs of each scenario; the tables show medians
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     runs: u32,
     #[command(flatten)]
     output: Output,
-    /// The limit of Starling's cache, given to `starling up --cache-size` and held against its
-    /// memory
+    /// Limit of Starling's cache, passed to `starling up --cache-size` and compared with its memory
     #[arg(long, value_name = "MIB", default_value_t = 512)]
     cache_mib: u64,
     #[command(flatten)]
@@ -143,7 +142,7 @@ struct Place {
 
 #[derive(Debug, Args)]
 struct UpOptions {
-    /// What else `starling up` is given, split at spaces
+    /// More arguments for `starling up`, split at spaces
     #[arg(long, value_name = "ARGUMENTS", default_value = "", allow_hyphen_values = true)]
     starling_args: String,
 }
@@ -165,7 +164,7 @@ fn main() -> ExitCode {
     })
 }
 
-/// Succeeds if no figure was missed; quick sizes judge nothing.
+/// Succeeds if no target figure was missed; runs of quick sizes judge nothing.
 fn run_all(options: &RunOptions) -> Result<ExitCode> {
     require_root()?;
     command::catch_interrupts()?;
@@ -200,7 +199,7 @@ fn run_all(options: &RunOptions) -> Result<ExitCode> {
 fn count_requests(options: &RequestsOptions) -> Result<ExitCode> {
     require_root()?;
     command::catch_interrupts()?;
-    // Without Starling the table is still of use; why it is missing is said below it.
+    // Without Starling the table is still of use; the reason is printed below it.
     let starling = site::starling_program(options.place.starling.as_deref());
     if let Err(error) = &starling {
         eprintln!("bench: {error:#}");
@@ -218,8 +217,7 @@ fn require_root() -> Result<()> {
     Ok(())
 }
 
-/// Whoever asks for the file system that does nothing means both of its modes: the better one
-/// counts.
+/// Adds the second mode of the do-nothing file system if one is asked for: the better one counts.
 fn with_both_modes(targets: &[TargetKind]) -> Vec<TargetKind> {
     let wanted = |kind: &TargetKind| {
         targets.contains(kind)

@@ -12,14 +12,14 @@ struct Mount {
     kind: String,
 }
 
-/// Whether a file system is mounted at `path`.
+/// True if a file system is mounted at `path`.
 pub fn is_mounted(path: &Path) -> Result<bool> {
     Ok(find(path)?.is_some())
 }
 
-/// Unmounts `path` whatever state its file system is in: a FUSE connection is aborted first, which
-/// frees every process that waits for it, then the mount is detached. Does nothing if nothing is
-/// mounted there.
+/// Unmounts `path` in any state of its file system. First aborts a FUSE connection, which frees
+/// every process that waits for it, then detaches the mount. Does nothing if nothing is mounted
+/// there.
 pub fn force_unmount(path: &Path) -> Result<()> {
     while let Some(mount) = find(path)? {
         if mount.kind.starts_with("fuse") {
@@ -49,7 +49,7 @@ fn find_in(mountinfo: &str, path: &Path) -> Option<Mount> {
         let (left, right) = line.split_once(" - ")?;
         let fields: Vec<&str> = left.split(' ').collect();
         let minor = fields.get(2)?.split_once(':')?.1.parse().ok()?;
-        // Blanks are written as octal escapes.
+        // Spaces are written as octal escapes.
         let point = fields.get(4)?.replace("\\040", " ");
         let kind = right.split(' ').next()?.to_owned();
         (point == wanted).then_some(Mount { minor, kind })

@@ -1,4 +1,4 @@
-//! What reports have in common: the files they are written to, and how they begin.
+//! The common parts of reports: the files they are written to, and their first lines.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,30 +10,30 @@ use serde::Serialize;
 use crate::report;
 use crate::results::Machine;
 
-/// The options of whatever measures and reports.
+/// Options of all commands that measure and report.
 #[derive(Debug, Args)]
 pub struct Output {
-    /// Small sizes: whether everything works, not how fast it is
+    /// Use small sizes, which check that everything works, not how fast it is
     #[arg(long)]
     pub quick: bool,
-    /// Write everything that was measured to this file
+    /// Write all measurements to this file
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     #[command(flatten)]
     document: Document,
 }
 
-/// Where tables are written.
+/// The file for tables.
 #[derive(Debug, Args)]
 pub struct Document {
-    /// Write the tables to this file: between its markers if it exists
+    /// Write the tables to this file; if it exists, between its markers
     #[arg(long, value_name = "FILE")]
     markdown: Option<PathBuf>,
 }
 
 impl Output {
-    /// Writes a report to the files that were asked for: all of it, and these sections, by their
-    /// names.
+    /// Writes a report to the requested files: the whole report as JSON, and these sections by
+    /// their names.
     pub fn write_report(&self, report: &impl Serialize, sections: &[(String, String)]) -> Result<()> {
         if let Some(path) = &self.json {
             let json = serde_json::to_string_pretty(report).context("write the report as JSON")?;
@@ -49,15 +49,14 @@ impl Output {
 }
 
 impl Document {
-    /// Writes sections into a document that is there, or one after the other into a new one, which
-    /// then has them.
+    /// Writes sections into an existing document, or, one after the other, into a new one.
     pub fn write(&self, sections: &[(String, String)]) -> Result<()> {
         self.make(sections.iter().map(|(name, _)| name.clone()))?;
         let Some(path) = &self.markdown else { return Ok(()) };
         sections.iter().try_for_each(|(name, text)| write_section(path, name, text))
     }
 
-    /// Makes a document with empty sections, if one was asked for and there is none.
+    /// Makes a document with empty sections, if one was requested and does not exist.
     fn make(&self, names: impl Iterator<Item = String>) -> Result<()> {
         let Some(path) = self.markdown.as_ref().filter(|path| !path.exists()) else { return Ok(()) };
         let markers = |name: String| format!("<!-- {name}:begin -->\n<!-- {name}:end -->\n");
@@ -72,7 +71,7 @@ fn write_section(path: &Path, name: &str, body: &str) -> Result<()> {
     fs::write(path, text).with_context(|| format!("write {}", path.display()))
 }
 
-/// What a study's section begins with; `more` is what else Starling was given.
+/// The first lines of a study's section; `more` is what else Starling was given.
 pub fn preamble(quick: bool, unix_time_s: u64, machine: &Machine, more: &str) -> String {
     let quick = if quick { report::QUICK } else { "" };
     format!("{quick}One run on {}: {machine}{}.", report::date(unix_time_s), report::given(more))

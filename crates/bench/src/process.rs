@@ -1,11 +1,11 @@
 //! The processes that belong to one target, found through `/proc`: what they have used, and how to
 //! end them.
 //!
-//! A target's processes are those that carry its marker in their environment, those its script
-//! named in a file (daemons that overwrite their environment), and all descendants of both. The
-//! marker is unique to this run and target, so nothing that this program did not start can be among
-//! them; a named process is remembered with its start time, so that a reused number is not mistaken
-//! for it.
+//! A target's processes are those with its marker in their environment, those that its script named
+//! in a file (daemons that overwrite their environment), and all descendants of both. The marker is
+//! unique to this run and target, so a process that this program did not start cannot be among
+//! them. A named process is remembered with its start time, so a reused number is not mistaken for
+//! it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ pub struct Processes {
     named: BTreeSet<(i32, u64)>,
 }
 
-/// What a set of processes has used.
+/// The resources that a set of processes has used.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Usage {
     /// User and system time, of live processes and of their children that ended.
@@ -32,7 +32,7 @@ pub struct Usage {
 
 impl Processes {
     /// The processes marked with `marker`, and those whose numbers are in the file `named_in`, one
-    /// a line.
+    /// per line.
     pub fn new(marker: String, named_in: PathBuf) -> Processes {
         Processes { marker, named_in, named: BTreeSet::new() }
     }
@@ -42,7 +42,7 @@ impl Processes {
         &self.marker
     }
 
-    /// Reads the file of named processes. Called right after the script that wrote it, while the
+    /// Reads the file of named processes. Call it right after the script that wrote it, while the
     /// numbers are fresh.
     pub fn learn_named(&mut self) {
         let text = std::fs::read_to_string(&self.named_in).unwrap_or_default();
@@ -67,7 +67,7 @@ impl Processes {
         with_descendants(roots, &all).into_iter().filter(|pid| *pid != std::process::id() as i32).collect()
     }
 
-    /// What the target's live processes have used so far.
+    /// The resources that the target's live processes have used so far.
     pub fn usage(&self) -> Usage {
         let mut usage = Usage::default();
         // SAFETY: sysconf takes a plain number and has no effect.
@@ -80,7 +80,7 @@ impl Processes {
         usage
     }
 
-    /// Starts [`Usage::peak_bytes`] afresh from the present size.
+    /// Resets [`Usage::peak_bytes`] to the present size.
     pub fn reset_peak(&self) {
         for pid in self.list() {
             // A process may have ended meanwhile; then there is nothing to reset.
@@ -88,7 +88,7 @@ impl Processes {
         }
     }
 
-    /// Ends all of the target's processes: asks, waits a little, then insists. Returns how many had
+    /// Ends all of the target's processes: asks, waits a little, then kills. Returns how many had
     /// to be asked.
     pub fn end(&self) -> usize {
         let asked = self.list();
@@ -122,7 +122,7 @@ struct Stat {
 }
 
 impl Stat {
-    /// `None` if there is no such process, or if it has ended and only waits for its parent.
+    /// `None` if there is no such process, or if it has ended and was not yet waited for.
     fn read(pid: i32) -> Option<Stat> {
         Stat::parse(&std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
     }
@@ -171,8 +171,8 @@ fn has_environment(pid: i32, wanted: &[u8]) -> bool {
     bytes.split(|byte| *byte == 0).any(|variable| variable == wanted)
 }
 
-/// A size in `/proc/PID/status`: `VmRSS` is what is resident, `VmHWM` the most that was. `None` if
-/// there is no such process.
+/// A size in `/proc/PID/status`: `VmRSS` is the resident size, `VmHWM` its peak. `None` if there is
+/// no such process.
 pub fn memory_bytes(pid: i32, field: &str) -> Option<u64> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'))?;

@@ -10,7 +10,7 @@ use crate::results::{Conditions, Missing, Samples, advantage};
 use crate::scenario::Metric;
 use crate::target::TargetKind;
 
-/// All that a run of the benchmark yields; as JSON, this is the file that `--json` writes.
+/// All results of a run of the benchmark; as JSON, this is the file that `--json` writes.
 #[derive(Debug, Serialize)]
 pub struct Report {
     /// What was run, and where.
@@ -19,11 +19,11 @@ pub struct Report {
     pub samples: Samples,
     /// The verdicts.
     pub figures: Vec<Judged>,
-    /// What could not be measured.
+    /// Targets and scenarios that could not be measured.
     pub missing: Vec<Missing>,
 }
 
-/// What reports of quick sizes begin with.
+/// The first line of reports of quick sizes.
 pub const QUICK: &str = "**Quick sizes: these numbers only show that everything runs.** ";
 
 /// What else Starling was given, if anything.
@@ -31,7 +31,8 @@ pub fn given(starling_args: &str) -> String {
     if starling_args.is_empty() { String::new() } else { format!(", `{starling_args}`") }
 }
 
-/// Spreads above this fraction are shown: below it, two targets that differ by as much do differ.
+/// Spreads above this fraction are shown; below it, a difference of this size between two targets
+/// is real.
 const SPREAD_SHOWN: f64 = 0.2;
 
 impl Report {
@@ -128,7 +129,7 @@ impl Report {
     fn figures_table(&self, out: &mut String) {
         table_header(out, &["Figure", "of", "to reach", "measured", ""].map(str::to_owned));
         let measured = self.samples.targets();
-        // A way to run Starling that was not asked for has nothing to reach.
+        // A way to run Starling that was not asked for has no targets.
         for figure in self.figures.iter().filter(|f| f.target == TargetKind::Starling || measured.contains(&f.target)) {
             let verdict = match figure.verdict {
                 Verdict::Pass => "pass",
@@ -165,14 +166,14 @@ fn line(out: &mut String, text: &str) {
     out.push('\n');
 }
 
-/// Text as it can stand in a table or a list: on one line, and not too long.
+/// Text for a table or a list: on one line, and not too long.
 pub fn one_line(text: &str) -> String {
     let mut shown: String = text.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(300).collect();
     shown = shown.replace('|', "\\|");
     shown
 }
 
-/// Three digits that matter, and thousands apart.
+/// A number with three significant digits, in groups of thousands.
 pub fn number(value: f64) -> String {
     if !value.is_finite() {
         return "–".to_owned();
@@ -189,7 +190,7 @@ pub fn number(value: f64) -> String {
     count(value.round() as u64)
 }
 
-/// A whole number, thousands apart.
+/// A whole number in groups of thousands.
 pub fn count(value: u64) -> String {
     let digits = value.to_string();
     let mut text = String::new();
@@ -216,7 +217,7 @@ pub fn date(unix_time_s: u64) -> String {
     format!("{year:04}-{month:02}-{day:02}")
 }
 
-/// Replaces what stands between `<!-- NAME:begin -->` and `<!-- NAME:end -->`.
+/// Replaces the text between `<!-- NAME:begin -->` and `<!-- NAME:end -->`.
 pub fn replace_section(document: &str, name: &str, body: &str) -> Result<String> {
     let (begin, end) = (format!("<!-- {name}:begin -->"), format!("<!-- {name}:end -->"));
     let Some((before, rest)) = document.split_once(&begin) else { bail!("no line {begin} in the document") };

@@ -1,9 +1,8 @@
-//! How many FUSE requests each operation of an application costs, with the file system that does
-//! nothing and with Starling; for Starling also how many messages between roles and how many syncs
-//! of a disk.
+//! The number of FUSE requests of each operation of an application, with the do-nothing file system
+//! and with Starling. For Starling also the number of messages between roles and of disk syncs.
 //!
-//! The file system that does nothing prints each request, which is counted. Starling counts its
-//! own: `starling status --json` has `fuse_requests` (an object: request name to count) and may
+//! The do-nothing file system prints each request, and this program counts them. Starling counts by
+//! itself: `starling status --json` has `fuse_requests` (an object: request name to count) and may
 //! have `messages` and `disk_syncs` (numbers).
 
 use std::collections::BTreeMap;
@@ -20,19 +19,19 @@ use crate::command::{self, Interrupts, check_interrupt};
 use crate::report::{table_header, table_row};
 use crate::target::{Site, Target, TargetKind};
 
-/// Each operation is done this often and the counts divided: what happens once in a while shows as
-/// a fraction.
+/// How often each operation is done; counts are divided by it. An occasional request shows as a
+/// fraction.
 const REPEATS: u32 = 20;
 
-/// Requests that are not an operation's own: the kernel forgets when it pleases, and mounting is
-/// not measured.
+/// Requests that do not belong to an operation: the kernel forgets at any time, and mounts are not
+/// measured.
 const IGNORED: [&str; 5] = ["FORGET", "BATCH_FORGET", "INIT", "DESTROY", "INTERRUPT"];
 
-/// An operation: what must be there, and what is counted.
+/// An operation: its preparation, and the part that is counted.
 struct Operation {
     title: &'static str,
     prepare: fn(&Path) -> Result<()>,
-    /// Mount anew in between, so that nothing is cached.
+    /// Mount again in between, so that nothing is cached.
     cold: bool,
     act: fn(&Path) -> Result<()>,
 }
@@ -65,7 +64,7 @@ const OPERATIONS: [Operation; 10] = [
     },
 ];
 
-/// What one operation costs on one target, per time it is done; or counts since the mount.
+/// The cost of an operation on a target, per time it is done; or counts since the mount.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Cost {
     requests: BTreeMap<String, f64>,
@@ -81,17 +80,17 @@ impl Cost {
     }
 }
 
-/// Counts that stand still but for what reading them costs: `starling status` finds its server by
-/// an extended attribute of the mount, and so costs a request itself.
+/// Counts that stand still except for the cost of reading them: `starling status` finds its server
+/// by an extended attribute of the mount, and so makes a request itself.
 #[derive(Debug)]
 struct Reading {
     cost: Cost,
     of_reading: Cost,
-    /// How often the counts were read for this.
+    /// How often the counts were read.
     readings: u32,
 }
 
-/// Counts everything on the targets that can be set up, and returns the table as markdown.
+/// Counts everything on the available targets, and returns the table as markdown.
 pub fn table(site: &Site) -> Result<String> {
     let kinds = [TargetKind::FusePassthrough, TargetKind::FusePassthroughWriteback, TargetKind::Starling];
     let mut columns = Vec::new();
@@ -131,7 +130,7 @@ fn markdown(columns: &[(TargetKind, Vec<Cost>)]) -> String {
     out
 }
 
-/// The counts beside requests that the target has at all.
+/// The counts besides requests that the target has.
 fn others(costs: &[Cost]) -> Vec<&String> {
     let names: std::collections::BTreeSet<&String> = costs.iter().flat_map(|cost| cost.others.keys()).collect();
     names.into_iter().collect()
@@ -170,8 +169,8 @@ fn count_on(kind: TargetKind, site: &Site) -> Result<Vec<Cost>> {
 }
 
 fn count(operation: &Operation, target: &mut Target, counter: &Counter) -> Result<Cost> {
-    // In the root, so that no path leads through a folder whose name and attributes would be asked
-    // for too.
+    // In the root, so that no path leads through a folder whose name and attributes would cost
+    // requests too.
     let dir = target.dir().to_owned();
     in_process(operation, Phase::Prepare, &dir)?;
     if operation.cold {
@@ -184,10 +183,10 @@ fn count(operation: &Operation, target: &mut Target, counter: &Counter) -> Resul
     Ok(per_operation(&before, &after))
 }
 
-/// A part of counting an operation.
+/// A phase of counting an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Phase {
-    /// Makes what must be there.
+    /// Makes the preparation.
     Prepare,
     /// Does the operation.
     Act,
@@ -195,7 +194,7 @@ pub enum Phase {
     Empty,
 }
 
-/// Nothing here takes longer, or it hangs.
+/// Longest time of a phase; beyond it, the file system hangs.
 const PHASE_DEADLINE: Duration = Duration::from_secs(60);
 
 /// Runs a phase in a process of its own, which can be killed if the file system hangs.
@@ -217,7 +216,7 @@ pub fn run_phase(title: &str, phase: Phase, dir: &Path) -> Result<()> {
     }
 }
 
-/// What was counted between two readings, without what the readings themselves cost.
+/// The counts between two readings, without the cost of the readings.
 fn per_operation(before: &Reading, after: &Reading) -> Cost {
     let counted = after.cost.minus(&before.cost);
     let mut cost = Cost::default();
@@ -231,7 +230,7 @@ fn per_operation(before: &Reading, after: &Reading) -> Cost {
     cost
 }
 
-/// Where a target's counts come from.
+/// The source of a target's counts.
 enum Counter {
     /// The output of the file system that does nothing.
     Log(PathBuf),
@@ -239,7 +238,7 @@ enum Counter {
     Status {
         /// The program.
         program: PathBuf,
-        /// Which mount to ask about.
+        /// The mount to ask about.
         mount_point: PathBuf,
     },
 }
@@ -259,7 +258,7 @@ impl Counter {
         }
     }
 
-    /// Reads the counts until they stand still: a RELEASE comes after close has returned.
+    /// Reads the counts until they stand still: a RELEASE arrives after close has returned.
     fn settled(&self) -> Result<Reading> {
         let until = Instant::now() + Duration::from_secs(20);
         let mut last = self.read()?;
@@ -290,7 +289,7 @@ fn requests_in_log(text: &str) -> BTreeMap<String, f64> {
             .and_then(|rest| rest.split_once("opcode: "))
             .and_then(|(_, rest)| rest.split_once(" ("));
         if let Some((name, number)) = name {
-            // A request that libfuse has no name for, as newer kernels send them.
+            // A request without a name in libfuse, as newer kernels send.
             let name = match name {
                 "???" => format!("opcode {}", number.split(')').next().unwrap_or_default()),
                 _ => name.to_owned(),
@@ -344,7 +343,7 @@ fn stat(dir: &Path) -> Result<()> {
 }
 
 fn read(dir: &Path) -> Result<()> {
-    // One read(2), as the operation says; a second one would only find the end.
+    // One read(2), as the operation says; a second one would only find the end of the file.
     each(dir, "file", |path| File::open(path)?.read_exact(&mut [0; 1024]))
 }
 
@@ -442,7 +441,7 @@ mod tests {
             others: BTreeMap::new(),
         };
         let reading = |cost, readings| Reading { cost, of_reading: counts(0.0, 0.0, 1.0), readings };
-        // Four readings after the operations, each of which cost a GETXATTR.
+        // Four readings after the operations, each with the cost of one GETXATTR.
         let before = reading(counts(5.0, 1.0, 3.0), 3);
         let after = reading(counts(5.0 + f64::from(REPEATS) * 1.5, 9.0, 7.0), 4);
         let cost = per_operation(&before, &after);

@@ -1,4 +1,4 @@
-//! The samples of a run and what is made of them.
+//! The samples of a run, and the numbers made from them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -24,7 +24,7 @@ impl Samples {
         self.0.get(&metric).and_then(|targets| targets.get(&target)).map_or(&[], Vec::as_slice)
     }
 
-    /// The one number that stands for a metric on a target. `None` if it was not measured.
+    /// The number that represents a metric on a target. `None` if it was not measured.
     pub fn value(&self, metric: Metric, target: TargetKind) -> Option<f64> {
         let mut values = self.of(metric, target).to_vec();
         values.sort_by(f64::total_cmp);
@@ -37,13 +37,13 @@ impl Samples {
         }
     }
 
-    /// The best of several targets, as far as they were measured.
+    /// The best of several targets, among those that were measured.
     pub fn best(&self, metric: Metric, targets: &[TargetKind]) -> Option<(TargetKind, f64)> {
         let measured = targets.iter().filter_map(|&target| Some((target, self.value(metric, target)?)));
         measured.reduce(|best, other| if advantage(metric, other.1, best.1) > 1.0 { other } else { best })
     }
 
-    /// How far the samples lie apart, as a fraction of the value; 0 for fewer than two samples.
+    /// The spread of the samples, as a fraction of the value; 0 for fewer than two samples.
     pub fn spread(&self, metric: Metric, target: TargetKind) -> f64 {
         let samples = self.of(metric, target);
         let (min, max) = samples.iter().fold((f64::INFINITY, 0.0f64), |(min, max), &x| (min.min(x), max.max(x)));
@@ -73,14 +73,14 @@ pub fn advantage(metric: Metric, ours: f64, theirs: f64) -> f64 {
     }
 }
 
-/// A target, or one scenario on it, that yielded nothing.
+/// A target, or one scenario on it, without results.
 #[derive(Debug, Serialize)]
 pub struct Missing {
     /// The target.
     pub target: TargetKind,
     /// The scenario, or `None` if the target was not measured at all.
     pub scenario: Option<&'static str>,
-    /// Why.
+    /// The reason.
     pub reason: String,
 }
 
@@ -95,7 +95,7 @@ pub struct Machine {
     pub memory_mib: u64,
     /// Kernel release.
     pub kernel: String,
-    /// Kind of the local file system.
+    /// Type of the local file system.
     pub file_system: String,
 }
 
@@ -109,22 +109,22 @@ impl fmt::Display for Machine {
     }
 }
 
-/// What was run.
+/// The parameters of a run.
 #[derive(Debug, Serialize)]
 pub struct Conditions {
-    /// When, as seconds since 1970.
+    /// When it was run, in seconds since 1970.
     pub unix_time_s: u64,
-    /// Where.
+    /// The machine.
     pub machine: Machine,
-    /// How much.
+    /// The sizes.
     pub sizes: Sizes,
-    /// Whether the sizes are too small for the results to count.
+    /// True if the sizes are too small for the results to count.
     pub quick: bool,
-    /// How often each scenario was run.
+    /// Runs of each scenario.
     pub runs: u32,
     /// The limit of Starling's cache in MiB.
     pub cache_mib: u64,
-    /// What else `starling up` was given.
+    /// More arguments that `starling up` was given.
     pub starling_args: String,
 }
 

@@ -2,10 +2,10 @@
 //! collects samples.
 //!
 //! The targets are interleaved (for each scenario: for each run: every target, in an order that
-//! rotates), so that a machine that gets slower or faster meanwhile does so for all. A scenario
-//! that fails on a target is reported as missing, not fatal; a target that cannot be mounted again
-//! after that is given up. This program itself never touches a target's files: only child processes
-//! with a deadline do, so that a hung file system cannot hang the clean-up.
+//! rotates). So a machine that gets slower or faster meanwhile does so for all. A scenario that
+//! fails on a target is reported as missing and is not fatal; a target that then cannot be mounted
+//! again is given up. This program itself never touches a target's files. Only child processes with
+//! a deadline do, so a hung file system cannot hang the clean-up.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -19,19 +19,19 @@ use crate::scenario::{self, Metric, NAMES, Places, Scenario, Sizes, Step};
 use crate::target::{self, Site, Target, TargetKind};
 use crate::work::{Outcome, Work, parse_outcome};
 
-/// What to run.
+/// The plan of a run.
 pub struct Plan {
     /// Scenarios whose name contains one of these, separated by commas; all if empty.
     pub only: String,
-    /// On which targets.
+    /// The targets.
     pub targets: Vec<TargetKind>,
-    /// How often.
+    /// Runs of each scenario.
     pub runs: u32,
-    /// How much.
+    /// The sizes.
     pub sizes: Sizes,
 }
 
-/// No single step takes longer than this, or it has failed.
+/// Longest time of a step; beyond it, the step has failed.
 pub const STEP_DEADLINE: Duration = Duration::from_secs(1800);
 
 /// Runs the plan. Fails only if it is interrupted or the local disk fails.
@@ -79,7 +79,7 @@ impl Run<'_> {
         Ok(targets)
     }
 
-    /// Runs a scenario once on every target, and returns those that are still good.
+    /// Runs a scenario once on every target, and returns the targets that still work.
     fn round(&mut self, name: &'static str, round: u32, targets: Vec<Target>) -> Result<Vec<Target>> {
         let mut good = Vec::new();
         for mut target in targets {
@@ -130,7 +130,7 @@ fn run_scenario(target: &mut Target, scenario: &Scenario, dir: &Path) -> Result<
         settle(dir)?;
         match step {
             Step::Cold => {
-                // The client's process, and its peak with it, ends here.
+                // The client's process ends here, and its peak with it.
                 peak_bytes = peak_bytes.max(target.usage().peak_bytes);
                 target.make_cold()?;
             }
@@ -171,8 +171,8 @@ pub fn arguments(name: &str, path: &Path, options: &[(&str, u64)]) -> Vec<String
     all
 }
 
-/// What the step before left behind is written out, so that the next one does not pay for it. The
-/// folder's fsync reaches what sync(2) does not: a FUSE file system's own buffers.
+/// Writes out what the step before left behind, so that the next step does not pay for it. The
+/// folder's fsync reaches a FUSE file system's own buffers, which sync(2) does not.
 fn settle(dir: &Path) -> Result<()> {
     tool(Command::new("sync").arg(dir))?;
     target::sync_all();

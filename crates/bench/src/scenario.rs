@@ -1,5 +1,4 @@
-//! What is measured and how: each scenario is a few steps in a fresh folder of a target, some of
-//! which yield metrics.
+//! The scenarios: each is a few steps in a fresh folder of a target, some of which yield metrics.
 
 use std::path::Path;
 
@@ -43,12 +42,12 @@ pub enum Better {
     Lower,
 }
 
-/// How the samples of several runs become one number.
+/// How the samples of several runs are combined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Summary {
     /// The middle one.
     Median,
-    /// The largest: for what must be bounded.
+    /// The largest: for values that must be bounded.
     Largest,
 }
 
@@ -79,7 +78,7 @@ impl Metric {
         Metric::DirectoryPeakMemory,
     ];
 
-    /// What it is, with its unit.
+    /// Its title, with its unit.
     pub fn title(self) -> &'static str {
         match self {
             Metric::Create => "create 1 KiB files, 1 process, files/s",
@@ -124,7 +123,7 @@ impl Metric {
         }
     }
 
-    /// How several samples become one number.
+    /// How its samples are combined.
     pub fn summary(self) -> Summary {
         match self {
             Metric::PeakMemory | Metric::DirectoryPeakMemory => Summary::Largest,
@@ -133,7 +132,7 @@ impl Metric {
     }
 }
 
-/// How much each scenario does.
+/// The sizes of all scenarios.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Sizes {
     /// Small files.
@@ -146,11 +145,11 @@ pub struct Sizes {
     pub postmark_transactions: u32,
     /// The large file, in MiB.
     pub stream_mib: u32,
-    /// How often fsync is timed.
+    /// Number of timed fsyncs.
     pub fsync_samples: u32,
     /// Entries of the large directory.
     pub directory_entries: u32,
-    /// The same on peers, some of which would take hours.
+    /// Entries of the large directory on peers, some of which would take hours for more.
     pub directory_entries_peers: u32,
 }
 
@@ -180,7 +179,7 @@ impl Sizes {
     };
 }
 
-/// A metric that comes from the processes of the target rather than from the workload.
+/// A metric of the target's processes, and not of the workload.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CpuPerGb {
     /// The metric.
@@ -196,16 +195,16 @@ pub enum Step {
     Work {
         /// The arguments.
         arguments: Vec<String>,
-        /// Which of its results become metrics.
+        /// The results that become metrics.
         results: Vec<(&'static str, Metric)>,
-        /// Whether its CPU time becomes one.
+        /// The CPU time as a metric, if it is one.
         cpu: Option<CpuPerGb>,
     },
     /// Empties all caches.
     Cold,
-    /// Removes the scenario's folder, for the room that its large file takes. Small files stay
-    /// until the run ends: ext4, below most targets, makes files slowly for minutes after many were
-    /// removed.
+    /// Removes the scenario's folder, for the space of its large file. Small files stay until the
+    /// run ends: after many removals, ext4, which is below most targets, makes files slowly for
+    /// minutes.
     Remove,
 }
 
@@ -214,13 +213,13 @@ pub enum Step {
 pub struct Scenario {
     /// The steps.
     pub steps: Vec<Step>,
-    /// Where the largest memory of the target's processes goes.
+    /// The metric for the largest memory of the target's processes.
     pub memory: Metric,
-    /// Run once, however many runs are asked for: it is long.
+    /// Run only once, in every plan, because it is long.
     pub once: bool,
 }
 
-/// Places that a scenario's steps name.
+/// Paths in a scenario's steps.
 pub struct Places<'a> {
     /// The scenario's folder on the target, which exists.
     pub dir: &'a Path,
@@ -228,14 +227,14 @@ pub struct Places<'a> {
     pub tree: &'a Path,
 }
 
-/// The large directory: the one scenario that is run once, and smaller on peers.
+/// The large directory: the only scenario that is run once, and smaller on peers.
 const DIRECTORY: &str = "directory";
 
 /// The names of all scenarios, in the order in which they run.
 pub const NAMES: [&str; 9] =
     ["create", "create-4", "create-fsync", "copy-tree", "postmark", "small-cold", "stream", "fsync-latency", DIRECTORY];
 
-/// The scenario of that name, for a target that is (or is not) a peer.
+/// The scenario of this name, for a target that is (or is not) a peer.
 pub fn scenario(name: &'static str, sizes: &Sizes, places: &Places<'_>, peer: bool) -> Option<Scenario> {
     let at = |leaf: &str| places.dir.join(leaf).display().to_string();
     let gigabytes = f64::from(sizes.stream_mib) * f64::from(1 << 20) / 1e9;

@@ -1,5 +1,5 @@
-//! How fast policies are tried on traces: block accesses in a second of one processor, beside a
-//! plain LRU cache on the same trace, and the memory that takes.
+//! The speed of trying policies on traces: block accesses per second of one processor, beside a
+//! plain LRU cache on the same trace, and the memory.
 
 use std::convert::Infallible;
 use std::fs;
@@ -20,11 +20,11 @@ use crate::report::number;
 use crate::roam::found::{Figure, Found, Table};
 use crate::site;
 
-/// To reach, with 42 clients.
+/// The target, with 42 clients.
 const ACCESSES_PER_S: f64 = 5e6;
-/// To stay below, with 237 clients and 50 million accesses.
+/// The limit, with 237 clients and 50 million accesses.
 const MEMORY_MIB: f64 = 2048.0;
-/// Client caches that most reads miss.
+/// A client cache that most reads miss.
 const SMALL_CACHE_BLOCKS: u32 = 128;
 const SECTION: &str = "simulations";
 
@@ -35,7 +35,7 @@ pub struct SimulationsOptions {
     output: Output,
 }
 
-/// Measures and reports. Succeeds if no figure was missed; quick sizes judge nothing.
+/// Measures and reports. Succeeds if no target figure was missed; quick sizes judge nothing.
 pub fn run(options: &SimulationsOptions) -> Result<ExitCode> {
     command::catch_interrupts()?;
     let quick = options.output.quick;
@@ -103,7 +103,7 @@ fn blocks_of(records: impl Iterator<Item = Record>) -> Result<Blocks> {
     blocks.map_err(|error| anyhow::anyhow!("the trace: {error:?}"))
 }
 
-/// What something gives, and how many seconds of this thread's processor it took.
+/// The result of `work`, and the seconds of this thread's processor time that it took.
 fn timed<T>(work: impl FnOnce() -> T) -> Result<(T, f64)> {
     let before = processor_s()?;
     let done = work();

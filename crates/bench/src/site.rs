@@ -1,4 +1,4 @@
-//! The surroundings of a run: its folder, Starling's program, and what the machine is.
+//! The surroundings of a run: its folder, Starling's program, and the machine.
 
 use std::ffi::CString;
 use std::fs;
@@ -30,7 +30,7 @@ impl RunFolder {
         Ok(folder)
     }
 
-    /// What the run's targets need to know.
+    /// What the run's targets must know.
     pub fn site(&self) -> &Site {
         &self.site
     }
@@ -38,8 +38,8 @@ impl RunFolder {
 
 impl Drop for RunFolder {
     fn drop(&mut self) {
-        // A target that could not be taken down may still be mounted below: its files are not this
-        // program's to remove.
+        // A target that could not be taken down may still be mounted below, and this program must
+        // not remove its files.
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         let root = &self.site.root;
         if root.to_str().is_some_and(|root| mounts.contains(&format!(" {root}/"))) {
@@ -50,7 +50,7 @@ impl Drop for RunFolder {
     }
 }
 
-/// Building takes its time on a small machine.
+/// Longest time for a build; a small machine takes long.
 const BUILD_DEADLINE: Duration = Duration::from_secs(3600);
 
 /// Starling's program: the one given, or else a release build of this workspace.
@@ -78,7 +78,7 @@ pub fn unix_time_s() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-/// What this machine is; `dir` tells which file system counts as the local one.
+/// The facts of this machine; `dir` tells which file system counts as the local one.
 pub fn machine(dir: &Path) -> Result<Machine> {
     let read = |path: &str| fs::read_to_string(path).with_context(|| format!("read {path}"));
     let field = |text: &str, name: &str| {

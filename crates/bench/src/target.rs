@@ -1,9 +1,9 @@
-//! What is measured: a folder of the local disk, or a file system that a script under
+//! A measured target: a folder of the local disk, or a file system that a script under
 //! `crates/bench/peers` sets up.
 //!
-//! Invariant: whatever a target started or mounted is gone when it is dropped, also after an error,
-//! a panic or an interrupt. A target touches nothing outside its own folder, its mount point and
-//! its network namespace.
+//! Invariant: when a target is dropped, its processes and mounts are gone, also after an error, a
+//! panic or an interrupt. A target touches nothing outside its own folder, its mount point and its
+//! network namespace.
 
 use std::fmt;
 use std::fs;
@@ -69,13 +69,13 @@ impl TargetKind {
     /// The peers that survive the loss of a machine, as Starling does.
     pub const REDUNDANT_PEERS: [TargetKind; 2] = [TargetKind::GlusterDisperse, TargetKind::Moosefs];
 
-    /// Both modes of the file system that does nothing.
+    /// Both modes of the do-nothing file system.
     pub const DO_NOTHING: [TargetKind; 2] = [TargetKind::FusePassthrough, TargetKind::FusePassthroughWriteback];
 
     /// The ways to run Starling.
     pub const STARLING: [TargetKind; 3] = [TargetKind::Starling, TargetKind::StarlingTcp, TargetKind::StarlingTls];
 
-    /// Those that are to reach the figures.
+    /// The ways that are judged by the target figures.
     pub const JUDGED: [TargetKind; 2] = [TargetKind::Starling, TargetKind::StarlingTcp];
 
     /// The name in tables.
@@ -154,16 +154,16 @@ const SOURCES: [(&str, &str); 9] = [
     ("umlshim.c", include_str!("../peers/umlshim.c")),
 ];
 
-/// What all targets of one run share.
+/// What all targets of a run share.
 #[derive(Clone, Debug)]
 pub struct Site {
     /// A folder of this run on the local disk.
     pub root: PathBuf,
     /// The program, if Starling is to be measured.
     pub starling: Option<PathBuf>,
-    /// What else `starling up` is given.
+    /// More arguments for `starling up`.
     pub starling_args: String,
-    /// Where the do-nothing file system prints its requests; normally it does not.
+    /// The file for the do-nothing file system's requests; normally it prints none.
     pub request_log: Option<PathBuf>,
 }
 
@@ -181,31 +181,31 @@ impl Site {
         Ok(())
     }
 
-    /// Where the scripts are.
+    /// The folder of the scripts.
     pub fn sources(&self) -> PathBuf {
         self.root.join("scripts")
     }
 }
 
-/// How long a script may take for one action.
+/// Longest time for one action of a script.
 const ACTION_DEADLINE: Duration = Duration::from_secs(120);
-/// How long it may take while cleaning up, where force comes next.
+/// Longest time for a clean-up action; force comes next.
 const CLEAN_UP_DEADLINE: Duration = Duration::from_secs(20);
 
-/// Has ext4 put each folder below `dir` where there is most room, and not next to the others:
-/// making a file looks at every inode near it that was freed in the last minutes, so one scenario's
-/// deletions would slow down the next. Other file systems know no such attribute, and need none.
-/// (`crates/bench/peers/fuse-passthrough.sh` does the same.)
+/// Makes ext4 put each folder below `dir` where there is most room, and not next to the others. To
+/// make a file, ext4 looks at every nearby inode that was freed in the last minutes, so one
+/// scenario's deletions would slow down the next. Other file systems have no such attribute, and
+/// need none. (`crates/bench/peers/fuse-passthrough.sh` does the same.)
 fn spread(dir: &Path) {
-    // Without it the run is only less even.
+    // Without the attribute, results only vary more.
     let _ = command::run(Command::new("chattr").arg("+T").arg(dir), ACTION_DEADLINE, Interrupts::Obey);
 }
 
-/// The address that is up in every target's network namespace.
+/// An address that is up in every target's network namespace.
 const HOST: &str = "10.77.0.1";
 
-/// A network namespace for one target, so that no port collides with a daemon that the machine
-/// already runs. Peers that refuse loopback addresses in 127/8 have [`HOST`].
+/// A network namespace for one target, so that its ports do not collide with the machine's daemons.
+/// Peers that reject loopback addresses in 127/8 use [`HOST`].
 fn namespace() -> Result<Namespace> {
     let namespace = Namespace::new().context("make a network namespace (as root?)")?;
     let mut ip = Command::new("ip");
@@ -226,7 +226,7 @@ pub struct Target {
 }
 
 impl Target {
-    /// Why the target cannot be set up on this machine, if it cannot.
+    /// The reason why the target cannot be set up on this machine, if there is one.
     pub fn unavailable(kind: TargetKind, site: &Site) -> Option<String> {
         if TargetKind::STARLING.contains(&kind) && site.starling.is_none() {
             return Some("no program: give --starling PATH".to_owned());
@@ -263,14 +263,14 @@ impl Target {
             namespace: kind.script().map(|_| namespace()).transpose()?,
         };
         let started = target.act("start", Interrupts::Obey);
-        // What a script that failed has left behind is ended, too.
+        // Processes that a failed script left behind are ended too.
         target.processes.learn_named();
         started?;
         target.act("mount", Interrupts::Obey)?;
         Ok(target)
     }
 
-    /// Which target this is.
+    /// The kind of target.
     pub fn kind(&self) -> TargetKind {
         self.kind
     }
@@ -280,17 +280,17 @@ impl Target {
         &self.mount_point
     }
 
-    /// What the servers and clients have used so far. Zero for the local disk.
+    /// The resources of its servers and clients so far. Zero for the local disk.
     pub fn usage(&self) -> Usage {
         self.processes.usage()
     }
 
-    /// Starts the peak of memory afresh.
+    /// Resets the peak of memory.
     pub fn reset_peak(&self) {
         self.processes.reset_peak();
     }
 
-    /// Empties the client's caches, by mounting anew, and the machine's page cache. Servers keep
+    /// Empties the client's caches by mounting again, and the machine's page cache. Servers keep
     /// running, except those of Starling that live in the same process.
     pub fn make_cold(&mut self) -> Result<()> {
         self.act("unmount", Interrupts::Obey)?;
@@ -298,7 +298,7 @@ impl Target {
         self.act("mount", Interrupts::Obey)
     }
 
-    /// After a failure: mounts anew, by force if need be.
+    /// Mounts again after a failure, by force if needed.
     pub fn revive(&mut self) -> Result<()> {
         let _ = self.act("unmount", Interrupts::Obey);
         if self.kind.script().is_some() {
@@ -338,7 +338,7 @@ impl Target {
 
     fn take_down(&mut self) -> Result<()> {
         if self.kind.script().is_some() {
-            // Gently where possible; what does not work is made up for by force below.
+            // Gently if possible; force below does the rest.
             if mounts::is_mounted(&self.mount_point)? {
                 let _ = self.act("unmount", Interrupts::Ignore);
             }
@@ -349,8 +349,7 @@ impl Target {
                 bail!("{} is still mounted", self.mount_point.display());
             }
         }
-        // Never reached with anything mounted below, so this removes only what is on the local
-        // disk.
+        // Nothing is mounted below at this point, so this removes only files of the local disk.
         for dir in [&self.root, &self.mount_point] {
             if dir.exists() {
                 fs::remove_dir_all(dir).with_context(|| format!("remove {}", dir.display()))?;
@@ -368,13 +367,13 @@ impl Drop for Target {
     }
 }
 
-/// Writes out and forgets what the page cache holds.
+/// Writes out and drops the page cache.
 pub fn drop_caches() -> Result<()> {
     sync_all();
     fs::write("/proc/sys/vm/drop_caches", "3").context("drop the page cache (root?)")
 }
 
-/// sync(2): everything the kernel holds back is written.
+/// sync(2): the kernel writes everything that it holds back.
 pub fn sync_all() {
     // SAFETY: sync takes and returns nothing.
     unsafe { libc::sync() };

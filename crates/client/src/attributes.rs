@@ -11,7 +11,7 @@ use vfs::fs::{Cred, Entry, Handle, SetAttr, SetTime, XATTR_NAME_LEN_MAX, XattrMo
 use vfs::perm::{self, XattrEffect, XattrUse};
 use vfs::{acl, fs::FsStat};
 
-/// Most bytes of names and values of all extended attributes of one file: they are kept in its
+/// Bytes of names and values of all extended attributes of one file, at most: they are kept in its
 /// index node.
 const XATTR_TOTAL_LEN_MAX: usize = 256 * 1024;
 
@@ -55,7 +55,7 @@ impl Core {
         Ok(self.entry(self.attr(s.inode(id)?)))
     }
 
-    /// Notes that an inode changed: ctime, and that the next cut has it.
+    /// Records a change of an inode: sets its ctime, and puts it into the next cut.
     fn changed(&self, s: &mut State, id: FileId, bytes: u64, now: Time) {
         if let Some(inode) = s.inodes.get_mut(&id) {
             inode.record.ctime = now;
@@ -167,7 +167,7 @@ impl Core {
     }
 }
 
-/// What a cut needs for an extended attribute, at most.
+/// Bytes that a cut needs for an extended attribute, at most.
 fn xattr_bytes(name: &[u8], value: &[u8]) -> u64 {
     (name.len() + value.len() + 64) as u64
 }

@@ -1,16 +1,16 @@
 //! The data cache: bytes of log addresses.
 //!
-//! What is at an address never changes, so nothing here is ever invalidated for coherence; entries
+//! The bytes at an address never change, so nothing here is ever invalidated for coherence. Entries
 //! are dropped to make room, and with their segment. An entry is a stretch of one segment's
 //! payload, of any length; stretches do not overlap within the cache. Blocks of segments that are
 //! not durable yet are **pinned**: they exist nowhere else.
 //!
-//! What is read in one long sequence has a part of the room to itself, and pushes out something
-//! else only where that is too small for one read: the kernel keeps it as well, and whoever reads
-//! more than fits comes back too late.
+//! Data of long sequential reads keep to a part of the cache, and push out other entries only where
+//! that part is too small for one read. The kernel has these data too, and a program that reads
+//! more than fits would find nothing of it anyway.
 //!
-//! Sharded by segment; a lookup takes one shard's lock for a tree search and a reference count,
-//! never during I/O.
+//! The cache is sharded by segment. A lookup takes one shard's lock for a tree search and a
+//! reference count, never during I/O.
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -20,32 +20,33 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use types::SegmentId;
 
+/// Number of shards, at most: enough that threads rarely meet at a lock.
 const SHARD_COUNT_MAX: u64 = 16;
-/// A shard has room for several of the largest reads, so that what was just fetched is there when
-/// it is looked for.
+/// Size of a shard in bytes, at least: room for several of the largest reads, so that fetched data
+/// are still there when the read looks for them.
 const SHARD_BYTES_MIN: u64 = 32 << 20;
-/// What an entry costs besides its bytes.
+/// Bytes of memory that an entry takes besides its contents, roughly.
 const ENTRY_OVERHEAD_BYTES: u64 = 160;
 
-/// The part of the room that streams have: one in this many bytes.
+/// Streams have one part in this many of the cache.
 const STREAM_SHARE: u64 = 4;
 
 type Key = (SegmentId, u32);
 
-/// What is to be expected of an entry, once it has been read.
+/// How an entry will be used after its first read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Expect {
-    /// That it is read again.
+    /// It is likely to be read again.
     Reuse,
-    /// That the reader goes on to what follows.
+    /// The reader goes on to the data after it.
     Stream,
 }
 
 struct Shard {
     clean: WeightedLru<Key, Bytes>,
-    /// As `clean`, for what is expected to be read once.
+    /// Like `clean`, for entries that are likely to be read only once.
     streams: WeightedLru<Key, Bytes>,
-    /// Where the entries of both are: offset to length, for "which entry contains this offset".
+    /// The entries of both, from offset to length, to find the entry that contains an offset.
     index: BTreeMap<Key, u32>,
     pinned: BTreeMap<Key, Pinned>,
 }
@@ -56,7 +57,7 @@ struct Pinned {
     keep: bool,
 }
 
-/// See the module's header.
+/// The data cache: clean entries within a bound, and pinned blocks.
 pub struct DataCache {
     shards: Vec<Mutex<Shard>>,
     pinned_bytes: AtomicU64,
@@ -73,13 +74,13 @@ pub struct CacheCounts {
     pub misses: u64,
     /// Bytes of clean entries.
     pub clean_bytes: u64,
-    /// Bytes that wait for their segment to be durable.
+    /// Bytes that are pinned until their segment is durable.
     pub pinned_bytes: u64,
 }
 
 impl DataCache {
-    /// A cache of at most `capacity_bytes` of clean entries. Pinned ones are bounded by what the
-    /// log has in flight.
+    /// A cache of at most `capacity_bytes` of clean entries. Pinned blocks are bounded by the log's
+    /// bytes in flight.
     pub fn new(capacity_bytes: u64) -> Self {
         let count = (capacity_bytes / SHARD_BYTES_MIN).clamp(1, SHARD_COUNT_MAX);
         let each = (capacity_bytes / count).max(1);
@@ -101,8 +102,8 @@ impl DataCache {
         &self.shards[(segment.seq as usize ^ segment.log.raw() as usize) % self.shards.len()]
     }
 
-    /// Appends the bytes `range` of a segment to `out`, as slices of what is cached. On a miss
-    /// returns the part that is missing first and appends nothing.
+    /// Appends the bytes `range` of a segment to `out`, as slices of cached entries. On a miss it
+    /// returns the first missing part, and appends nothing.
     pub fn gather(&self, segment: SegmentId, range: Range<u32>, out: &mut Vec<Bytes>) -> Result<(), Range<u32>> {
         let mut shard = self.shard(segment).lock();
         let (had, mut at) = (out.len(), range.start);
@@ -121,7 +122,7 @@ impl DataCache {
         Ok(())
     }
 
-    /// True if all of `range` is here.
+    /// True if all of `range` is cached.
     pub fn contains(&self, segment: SegmentId, range: Range<u32>) -> bool {
         let mut shard = self.shard(segment).lock();
         let mut at = range.start;
@@ -134,15 +135,15 @@ impl DataCache {
         true
     }
 
-    /// Adds bytes read from stores; what is here already stays.
+    /// Adds bytes read from stores; entries that are here already stay.
     pub fn insert(&self, segment: SegmentId, offset: u32, bytes: Bytes, expect: Expect) {
         let mut shard = self.shard(segment).lock();
         shard.insert(segment, offset, bytes, expect);
     }
 
-    /// Adds a block of a segment that is not durable yet; once it is, `keep` says whether it is
-    /// worth room in the cache (a directory's block is not: the directory is in memory in a better
-    /// form).
+    /// Adds a block of a segment that is not durable yet. `keep` says whether the block stays in
+    /// the cache once it is durable. A directory's block does not: the directory is in memory in a
+    /// better form.
     pub fn pin(&self, segment: SegmentId, offset: u32, bytes: Bytes, keep: bool) {
         if !bytes.is_empty() {
             self.pinned_bytes.fetch_add(bytes.len() as u64, Relaxed);

@@ -30,80 +30,81 @@ use tokio::sync::{Notify, watch};
 use types::{Answer, BlockAddr, ClientId, FileId, FsError, ManagerId, Time};
 use vfs::locks::Locks;
 
-/// Most repetitions of one attempt; each fetches something, so only a cache far too small for the
-/// operation gets there.
+/// Bound of repetitions of one attempt. Each fetches something, so only a cache that is far too
+/// small for the operation gets there.
 const ATTEMPTS_MAX: usize = 10_000;
-/// Most of them that fetch into the streams' part of the cache, which may be too small for one
-/// read, or for all that share it.
+/// Bound of repetitions that fetch into the streams' part of the cache. That part may be too small
+/// for one read, or for all readers that share it; later repetitions use the whole cache.
 const STREAM_ATTEMPTS_MAX: usize = 3;
-/// Most payload on its way to the stores before writers wait.
+/// Bytes of payload that may be on their way to the stores before a write that must cut waits.
 pub const IN_FLIGHT_BYTES_MAX: u64 = 4 << 20;
-/// The same, and most in one segment, while somebody syncs: he waits for what others have written
-/// before, in the segment and on the way. Holds up only operations that need so much room: whoever
-/// syncs writes little, and must not wait to do so.
+/// Bound of the bytes on their way, and of the bytes in one segment, while a program syncs often:
+/// its fsync waits for everything that others wrote before. It holds up only long writes, so a
+/// program that writes little and syncs does not wait here.
 const SYNCED_BYTES_MAX: u64 = 1 << 20;
+/// Writes from this length on, in bytes, count as long.
 const LONG_WRITE_BYTES_MIN: u64 = 256 << 10;
-/// How long after a sync the next one is expected.
+/// Time after a sync within which the next one is expected.
 const SYNC_EXPECTED: Duration = Duration::from_secs(1);
-/// Unsynced changes are cut when the oldest is this old.
+/// Age of the oldest unsynced change at which the client cuts.
 const CUT_AGE: Duration = Duration::from_secs(4);
-/// How often the age is looked at: together at most 5 s (docs/core.md#client).
+/// Time between looks at that age. With [`CUT_AGE`], a change waits 5 s at most
+/// (docs/core.md#client).
 const CUT_TICK: Duration = Duration::from_secs(1);
-/// Most segments' deltas sent to a manager at once.
+/// Number of segments whose deltas go to a manager in one message, at most.
 const APPLY_BATCH_MAX: usize = 256;
-/// Most cuts that wait to be applied; changes wait then.
+/// Number of cuts that managers may not have applied yet. At this bound, changes wait.
 pub const UNAPPLIED_CUTS_MAX: usize = 1024;
-/// A change that waits so long for the managers fails.
+/// How long a change waits for the managers before it fails.
 const APPLY_TIME_MAX: Duration = Duration::from_secs(60);
-/// How long committed deltas may wait for more that are sent with them. Nobody waits for this:
-/// whoever needs them applied says so, and who has just synced wants the processor for something
-/// else.
+/// How long committed deltas wait for more to be sent with them. No program waits for this: an
+/// operation that needs them applied says so. A program that has just synced needs the processor
+/// itself.
 const APPLY_PAUSE: Duration = Duration::from_millis(5);
 
-/// Removed files that the eviction hand may still list, besides as many as there are others.
+/// Slack of the eviction hand: it may list this many removed files and as many as there are others.
 const HAND_SLACK: usize = 1024;
 
 /// How a client is set up.
 #[derive(Clone)]
 pub struct Config {
-    /// Its name.
+    /// The client's id.
     pub id: ClientId,
     /// Block size of the volume in bytes.
     pub block_size: u32,
     /// Bound of the data cache in bytes.
     pub cache_bytes: u64,
-    /// Inodes kept in memory when nothing holds them there.
+    /// Number of inodes kept in memory, besides those that must stay there.
     pub inode_count_max: usize,
-    /// How long kernels may cache names and attributes: what is left of the lease of the tokens
-    /// behind them.
+    /// How long kernels may cache names and attributes: the rest of the lease of the tokens.
     pub lease: Duration,
 }
 
-/// The managers and who serves which slot.
+/// The managers, and which of them serves which slot.
 pub struct Managers {
     map: ManagerMap,
     by_id: Vec<Arc<dyn Manager>>,
-    /// Whoever asks for a manager sends it one message.
+    /// Messages sent to managers. A caller that takes a manager sends it one message.
     message_count: AtomicU64,
 }
 
 impl Managers {
-    /// All managers, by id, and who serves which slot.
+    /// All managers, by id, and the map that says which of them serves which slot.
     pub fn new(map: ManagerMap, by_id: Vec<Arc<dyn Manager>>) -> Managers {
         Managers { map, by_id, message_count: AtomicU64::new(0) }
     }
 
-    /// The manager of a file, for one message.
+    /// The manager of a file, to send it one message.
     pub(crate) fn of(&self, file: FileId) -> &Arc<dyn Manager> {
         self.at(self.map.owner_of(file).raw() as usize)
     }
 
-    /// One manager after the other, for one message.
+    /// One manager after the other, to send it one message.
     pub(crate) fn by_turns(&self, turn: u64) -> &Arc<dyn Manager> {
         self.at(turn as usize % self.by_id.len())
     }
 
-    /// All, for one message each.
+    /// All managers, to send each one message.
     pub(crate) fn each(&self) -> impl Iterator<Item = &Arc<dyn Manager>> {
         (0..self.by_id.len()).map(|i| self.at(i))
     }
@@ -130,23 +131,23 @@ pub struct Core {
     pub(crate) cache: DataCache,
     pub(crate) under_way: UnderWay,
     segment_len_max: u64,
-    /// Most bytes of one attempt to write, and so of one write that is atomic in a crash.
+    /// Bytes of one attempt to write, at most, and so of one write that is atomic in a crash.
     pub(crate) write_len_max: usize,
     committed: Notify,
-    /// Somebody waits for deltas to be applied.
+    /// Notified when an operation waits for deltas to be applied.
     apply_wanted: Notify,
     applied: watch::Sender<u64>,
-    /// Whose turn among the managers it is to give numbers for new inodes.
+    /// Counts which manager's turn it is to give numbers for new inodes.
     next_range_from: AtomicU64,
-    /// Somebody waits for free space.
+    /// Notified when an operation waits for free space.
     pub(crate) space_wanted: Notify,
     /// File locks.
     pub(crate) locks: Locks,
-    /// Inodes that managers were asked for.
+    /// Number of inodes that the client asked managers for.
     pub(crate) inode_fetch_count: AtomicU64,
-    /// Reads leave access times alone.
+    /// Reads do not change access times.
     pub(crate) leaves_atime: AtomicBool,
-    /// Grows each time space was looked for.
+    /// Counts the rounds in which maintenance looked for space.
     pub(crate) space_round: watch::Sender<u64>,
     stopped: AtomicBool,
 }
@@ -161,7 +162,8 @@ impl Core {
         tail: LogTail,
     ) -> Arc<Core> {
         let last_seq = tail.next_seq.saturating_sub(1);
-        // Small trees need one range of numbers per start: let it be another manager's each time.
+        // A small tree needs one range of numbers per start: take it from another manager at each
+        // start.
         let first_turn = tail.epoch.into();
         let log = LogWriter::new(stripe.clone(), tail);
         let payload = stripe.payload_len_max();
@@ -288,18 +290,18 @@ impl Core {
             Miss::Space => {
                 let mut rounds = self.space_round.subscribe();
                 let before = *rounds.borrow_and_update();
-                // What was removed and not committed holds space that nobody else can find.
+                // Removals that are not committed hold space that no other party can free.
                 self.commit().await?;
                 self.space_wanted.notify_one();
-                // A round that was under way already may have looked before the space was needed:
-                // wait for a whole one.
+                // A round that is under way may have looked before the space was needed: wait for
+                // the end of the next one.
                 let _ = rounds.wait_for(|r| *r >= before + 2).await;
                 Ok(())
             }
         }
     }
 
-    /// Asks each manager concerned once.
+    /// Fetches inodes, with one message to each manager concerned.
     async fn fetch_inodes(self: &Arc<Self>, ids: &[FileId]) -> Vec<Result<(), FsError>> {
         let mut results = vec![Ok(()); ids.len()];
         let mut wanted: BTreeMap<ManagerId, Vec<usize>> = BTreeMap::new();
@@ -335,7 +337,7 @@ impl Core {
         results
     }
 
-    /// Puts into memory what a manager said of a file, unless it is there already.
+    /// Puts a manager's answer about a file into memory, unless the file is there already.
     fn learn(&self, id: FileId, opened: Opened) -> Result<(), FsError> {
         let mut inode = Inode::known(opened.inode, self.config.block_size);
         inode.xattrs = opened.xattrs.into_iter().collect();
@@ -356,8 +358,8 @@ impl Core {
         Ok(())
     }
 
-    /// Evicts inodes that the log and the managers know all about, until there is room for one
-    /// more.
+    /// Evicts inodes whose state the log and the managers have completely, until there is room for
+    /// one more.
     pub(crate) fn make_room(&self, state: &mut State) {
         if state.hand.len() > 2 * state.inodes.len() + HAND_SLACK {
             let inodes = &state.inodes;
@@ -442,9 +444,9 @@ impl Core {
         Ok(id)
     }
 
-    /// Called by every mutation before it changes anything: a log that can be written, managers
-    /// that keep up, room in the segment for `need_bytes` more, on the way to the stores, and on
-    /// them.
+    /// Every mutation calls this before it changes anything. It checks that the log can be written,
+    /// that managers keep up, and that there is room for `need_bytes` more: in the segment, on the
+    /// way to the stores, and on the stores.
     pub(crate) fn admit(&self, state: &mut State, need_bytes: u64, purpose: Purpose) -> Attempt<()> {
         if self.log.ended().is_some() {
             return Err(FsError::ReadOnly.into());
@@ -467,7 +469,7 @@ impl Core {
         Ok(())
     }
 
-    /// Most bytes in a segment, and most on their way before writers wait.
+    /// Bounds of the bytes in a segment, and of the bytes on their way before writers wait.
     fn bounds(&self, state: &State, is_long: bool) -> (u64, u64) {
         match is_long && state.synced_at.is_some_and(|at| self.host.clock.now() < at + SYNC_EXPECTED) {
             true => (self.segment_len_max.min(SYNCED_BYTES_MAX), SYNCED_BYTES_MAX),
@@ -475,14 +477,14 @@ impl Core {
         }
     }
 
-    /// Puts everything dirty into a segment and sends it off. See the module's header.
+    /// Cuts: puts everything dirty into a segment and sends it off.
     pub(crate) fn cut(&self, state: &mut State) {
         if let Some(draft) = self.draft(state) {
             self.log.submit(draft);
         }
     }
 
-    /// Everything dirty as a segment, which must be sent off.
+    /// Everything dirty as a segment, which the caller must send off.
     fn draft(&self, state: &mut State) -> Option<SegmentDraft> {
         if !state.is_dirty() {
             return None;
@@ -547,13 +549,13 @@ impl Core {
         Some(builder.finish(encoded))
     }
 
-    /// As [`commit`](Self::commit), for somebody who is likely to ask again soon.
+    /// Like [`commit`](Self::commit), for a program that is likely to sync again soon.
     pub(crate) fn fsync(self: &Arc<Self>) -> Answer<()> {
         self.state.lock().synced_at = Some(self.host.clock.now());
         self.commit()
     }
 
-    /// Cuts what is dirty and answers when everything up to there is durable.
+    /// Cuts, and answers when everything up to there is durable.
     pub(crate) fn commit(self: &Arc<Self>) -> Answer<()> {
         let (draft, seq) = {
             let mut state = self.state.lock();

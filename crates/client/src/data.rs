@@ -15,8 +15,8 @@ use vfs::atime;
 use vfs::fs::{Appended, Cred, FILE_SIZE_MAX, Fallocate, Handle, OpenFlags, Seek};
 use vfs::perm;
 
-/// What a read attempt found: pieces that are partly in the log, to be taken from the cache without
-/// the state's lock.
+/// The plan of a read: its pieces. Those in the log are taken from the cache without the state's
+/// lock.
 struct Plan {
     pieces: Vec<Piece>,
     ahead: Option<std::ops::Range<u64>>,
@@ -38,7 +38,7 @@ impl Core {
         Ok(s.open(id, flags))
     }
 
-    /// Updates the access time as the policy says; never fails, at worst the time stays.
+    /// Updates the access time as the policy says. It never fails: at worst the time stays.
     pub(crate) fn access_time(&self, s: &mut State, id: FileId) {
         if self.leaves_atime.load(Relaxed) {
             return;
@@ -87,7 +87,7 @@ impl Core {
         self.collect(id, plan.pieces, plan.expect)
     }
 
-    /// Takes the pieces from the cache, or says which are not there.
+    /// Takes the pieces from the cache, or names those that are missing.
     fn collect(&self, id: FileId, pieces: Vec<Piece>, expect: Expect) -> Attempt<Bytes> {
         let mut out = Vec::with_capacity(pieces.len());
         let mut missing = Vec::new();
@@ -108,8 +108,8 @@ impl Core {
         Ok(joined(out))
     }
 
-    /// Brings a stretch of a file into the cache in the background. Failing is harmless: the read
-    /// itself will tell.
+    /// Fetches a stretch of a file into the cache in the background. Errors are ignored: the read
+    /// itself will report them.
     fn read_ahead(self: &Arc<Self>, id: FileId, range: std::ops::Range<u64>, expect: Expect) {
         let core = self.clone();
         self.host.tasks.spawn(Box::pin(async move {
@@ -136,14 +136,14 @@ impl Core {
         }));
     }
 
-    /// Bytes of block `b` as the log has them, where a write of `[start, end)` in it needs them.
+    /// The bytes of block `b` in the log, if a write of `[start, end)` in the block needs them.
     fn old_block(&self, s: &mut State, id: FileId, b: u64, start: u32, end: u32) -> Attempt<Option<Bytes>> {
         let Some(addr) = s.inode(id)?.needed_for_write(b, start, end) else { return Ok(None) };
         let piece = vec![Piece::Log(addr)];
         self.collect(id, piece, Expect::Reuse).map(Some)
     }
 
-    /// A file whose whole map is known, which every change of contents needs.
+    /// A file whose whole map is known: every change of contents needs that.
     fn mapped<'s>(&self, s: &'s mut State, id: FileId) -> Attempt<&'s mut crate::inode::Inode> {
         let inode = s.inode(id)?;
         if inode.known_until != u64::MAX {
@@ -187,7 +187,8 @@ impl Core {
         Ok(Appended { offset, count: data.len() as u32 })
     }
 
-    /// Writes bytes into blocks, after making sure that all can be. Does not change size or times.
+    /// Writes bytes into blocks, after checking that all can be written. Does not change size or
+    /// times.
     fn put_bytes(&self, s: &mut State, id: FileId, offset: u64, data: &[u8], purpose: Purpose) -> Attempt<()> {
         let bs = u64::from(self.config.block_size);
         let end = offset + data.len() as u64;
@@ -216,7 +217,7 @@ impl Core {
         Ok(())
     }
 
-    /// Sets the size of a file, as truncate does. Also its times and set-id bits. The caller will
+    /// Sets the size of a file, as truncate does, with its times and set-id bits. The caller will
     /// change `more_bytes` of the inode besides.
     pub(crate) fn resize(&self, s: &mut State, cred: &Cred, id: FileId, size: u64, more_bytes: u64) -> Attempt<()> {
         self.mapped(s, id)?;
@@ -297,13 +298,13 @@ impl Core {
         Ok(())
     }
 
-    /// `[start, end)`, within the file's size, reads as zeroes from now on; whole blocks of it are
-    /// holes.
+    /// Makes `[start, end)`, which is within the file's size, read as zeroes. Whole blocks of it
+    /// become holes.
     fn make_hole(&self, s: &mut State, id: FileId, start: u64, end: u64) -> Attempt<()> {
         let bs = u64::from(self.config.block_size);
         let size = s.inode(id)?.record.size;
         self.admit(s, 2 * bs, Purpose::Remove)?;
-        // The edges: blocks that keep some of their bytes.
+        // The first and the last block may keep some of their bytes.
         let (first, last) = (start / bs, (end - 1) / bs);
         let mut edges = vec![first];
         edges.extend((last > first).then_some(last));
@@ -364,5 +365,5 @@ impl Core {
     }
 }
 
-/// What a cut needs for a range that became a hole.
+/// Bytes that a cut needs for a range that became a hole.
 const DROP_DELTA_BYTES: u64 = 96;

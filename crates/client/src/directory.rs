@@ -1,19 +1,19 @@
 //! Directories as files of hashed entry blocks (docs/core.md#client).
 //!
-//! A directory with N buckets is a file whose block `b` is bucket `b`. An entry's place is a keyed
-//! 63-bit hash of its name, its *cookie*; buckets partition the cookie space into contiguous ranges
-//! by linear hashing over the cookie's **leading** bits, so
+//! A directory with N buckets is a file whose block `b` is bucket `b`. The place of an entry is its
+//! *cookie*, a keyed 63-bit hash of its name. Buckets partition the cookies into contiguous ranges,
+//! by linear hashing over the cookie's **leading** bits. So
 //!
 //! - an insert or removal changes one bucket, and now and then a split changes one more;
 //! - listing in cookie order is stable while buckets split and entries come and go: a listing
 //!   resumes after a cookie, and an entry that was there all along is listed exactly once;
-//! - nothing but the bucket count has to be known to find a name.
+//! - finding a name needs only the bucket count.
 //!
-//! The hash key is random per directory, so nobody can make names collide. Two names with the same
-//! 63 bits (5e-8 in a directory of a million entries) cannot be in one directory: the second is
-//! refused with ENOSPC.
+//! Each directory has a random hash key, so no program can make names collide. Two names with the
+//! same 63 bits (probability 5e-8 in a directory of a million entries) cannot be in one directory:
+//! the second is refused with ENOSPC.
 //!
-//! Everything here is pure: the client loads and stores bucket bytes.
+//! Everything here is pure. The client loads and stores the bytes of buckets.
 
 use crate::state::BLOCK_DELTA_BYTES;
 use manager::DirectoryShape;
@@ -23,10 +23,10 @@ use std::hash::Hasher;
 use types::codec::{DecodeError, Put, Reader};
 use types::{FileId, Kind};
 
-/// Cookies below this one are `.` and `..` and the start of a listing.
+/// The first cookie of a name. The cookies below it are the start of a listing, `.` and `..`.
 pub const COOKIE_MIN: u64 = 3;
-/// A split happens when the mean encoded bytes per bucket exceed this, or a sixteenth of a block if
-/// that is less: then no bucket outgrows its block.
+/// Mean bytes per bucket above which a bucket splits, or a sixteenth of a block if that is less.
+/// Then no bucket outgrows its block.
 const BUCKET_BYTES_TARGET: u64 = 2048;
 const COOKIE_BITS: u32 = 63;
 const ENTRY_LEN_MAX: u64 = 18 + 255;
@@ -35,9 +35,9 @@ const BUCKET_VERSION: u8 = 1;
 /// One name in a directory.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Entry {
-    /// Place in the listing, see the module's header.
+    /// The hash of the name, and its place in the listing.
     pub cookie: u64,
-    /// What the name means.
+    /// The file that the name is of.
     pub id: FileId,
     /// Its type.
     pub kind: Kind,
@@ -76,7 +76,7 @@ impl Bucket {
         out
     }
 
-    /// Reads what [`encode`](Self::encode) wrote; no bytes at all are an empty bucket (a hole).
+    /// Decodes a bucket's block. No bytes at all (a hole) are an empty bucket.
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         let mut r = Reader::new(bytes);
         let mut entries = Vec::new();
@@ -112,15 +112,15 @@ impl Bucket {
     }
 }
 
-/// Why a directory operation has no answer yet, or none at all.
+/// Why a directory operation has no answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stop {
-    /// This bucket has to be loaded first.
+    /// The client must load this bucket first.
     Load(u32),
-    /// Two names with one cookie.
+    /// Another name in the directory has the same cookie.
     Collision,
-    /// The bucket has no room; with a keyed hash that takes thirty times as many names as a bucket
-    /// has on average.
+    /// The bucket has no room. With a keyed hash, that would take thirty times as many names as a
+    /// bucket has on average.
     Full,
 }
 
@@ -163,12 +163,12 @@ fn range_end(bucket: u32, count: u32) -> u64 {
 }
 
 impl Directory {
-    /// A directory of which nothing is in memory yet, in a volume with this block size in bytes.
+    /// A directory without any bucket in memory, in a volume with this block size in bytes.
     pub fn unloaded(block_size: u32) -> Self {
         Directory { block_size, buckets: BTreeMap::new(), dirty: BTreeSet::new() }
     }
 
-    /// A new directory with one empty bucket, nothing to load.
+    /// A new directory: one empty bucket, and nothing to load.
     pub fn fresh(block_size: u32) -> Self {
         Directory { block_size, buckets: BTreeMap::from([(0, Bucket::default())]), dirty: BTreeSet::new() }
     }
@@ -189,8 +189,8 @@ impl Directory {
         Ok(bucket.find(cookie).ok().map(|i| &bucket.entries[i]).filter(|e| *e.name == *name))
     }
 
-    /// Is everything in memory that inserting `name` needs? Ok means that [`insert`](Self::insert)
-    /// will not stop.
+    /// Checks that everything that inserting `name` needs is in memory. If so,
+    /// [`insert`](Self::insert) will not stop.
     pub fn can_insert(&self, shape: &DirectoryShape, name: &[u8]) -> Result<(), Stop> {
         let cookie = cookie_of(shape, name);
         let bucket = self.bucket(bucket_of(cookie, shape.buckets))?;
@@ -204,9 +204,9 @@ impl Directory {
         Ok(())
     }
 
-    /// Adds a name, and splits one bucket if the directory has become too full; or gives an
-    /// existing name another meaning, which changes nothing of what
-    /// [`can_insert`](Self::can_insert) says of others. Returns how many bytes more the next cut
+    /// Adds a name, and splits one bucket if the directory has become too full. Or gives an
+    /// existing name another file, which does not change the answer of
+    /// [`can_insert`](Self::can_insert) for other names. Returns how many more bytes the next cut
     /// needs, at most.
     pub fn insert(&mut self, shape: &mut DirectoryShape, name: &[u8], id: FileId, kind: Kind) -> Result<u64, Stop> {
         self.can_insert(shape, name)?;
@@ -235,7 +235,7 @@ impl Directory {
         Ok(dirtied)
     }
 
-    /// Removes a name; `None` if it is not there. Also returns how many bytes more the next cut
+    /// Removes a name; `None` if it does not exist. Also returns how many more bytes the next cut
     /// needs, at most.
     pub fn remove(&mut self, shape: &mut DirectoryShape, name: &[u8]) -> Result<Option<(Entry, u64)>, Stop> {
         let cookie = cookie_of(shape, name);
@@ -253,7 +253,8 @@ impl Directory {
         }
     }
 
-    /// Lists a bucket as dirty, after the change; what a cut needs for it if it was not.
+    /// Lists a bucket as dirty, after a change. Returns the bytes that a cut needs for it, if it
+    /// was not dirty before.
     fn mark(&mut self, index: u32) -> Option<u64> {
         let bucket = self.buckets.get(&index)?;
         self.dirty.insert(index).then(|| bucket.encoded_len() + BLOCK_DELTA_BYTES)
@@ -280,7 +281,7 @@ impl Directory {
             let index = bucket_of(next, shape.buckets);
             let bucket = match self.bucket(index) {
                 Ok(bucket) => bucket,
-                // What is here already is a good answer; the rest is loaded when it is asked for.
+                // The entries so far are a good answer; the rest is loaded when the caller goes on.
                 Err(_) if !out.is_empty() => break,
                 Err(stop) => return Err(stop),
             };
@@ -291,7 +292,7 @@ impl Directory {
         Ok(out)
     }
 
-    /// Encodes and takes the dirty buckets, for a cut.
+    /// Encodes the dirty buckets for a cut, and marks them as clean.
     pub fn take_dirty(&mut self) -> Vec<(u32, Vec<u8>)> {
         let dirty = std::mem::take(&mut self.dirty);
         dirty.into_iter().filter_map(|i| self.buckets.get(&i).map(|b| (i, b.encode()))).collect()
@@ -302,7 +303,7 @@ impl Directory {
         self.dirty.is_empty()
     }
 
-    /// Memory taken, roughly, in bytes.
+    /// Bytes of memory that it takes, roughly.
     pub fn weight(&self) -> usize {
         self.buckets.values().map(|b| 64 + b.entries.iter().map(|e| 64 + e.name.len()).sum::<usize>()).sum()
     }
@@ -317,9 +318,9 @@ mod tests {
         DirectoryShape { buckets: 1, entries: 0, entry_bytes: 0, hash_key: 42 }
     }
 
-    /// Dirty buckets were counted at their mean length, but names fall into the longer ones: in a
-    /// directory of some hundred thousand names a cut did not fit into its segment, and the log
-    /// broke.
+    /// Dirty buckets were once counted at their mean length, but more names fall into the longer
+    /// ones. In a directory of some hundred thousand names, a cut did not fit into its segment, and
+    /// the log broke.
     #[test]
     fn regression_what_a_change_dirties_covers_the_blocks_it_writes() {
         let (mut shape, mut directory) = (shape(), Directory::fresh(65536));
@@ -346,9 +347,9 @@ mod tests {
         }
     }
 
-    /// Giving a name another meaning split a bucket if the directory was too full before. The
-    /// second half of an exchange could then need yet another bucket in memory, and stopped; tried
-    /// again, both names had one meaning and there was nothing left to do.
+    /// Once, giving a name another file split a bucket if the directory was too full. The second
+    /// half of an exchange could then need a further bucket in memory, and stopped. When it was
+    /// tried again, both names had the same file, and there was nothing left to do.
     #[test]
     fn regression_two_names_that_may_be_changed_can_be_changed_one_after_the_other() {
         let (mut whole, mut shape) = (Directory::fresh(4096), shape());

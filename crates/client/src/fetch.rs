@@ -1,7 +1,7 @@
-//! Bringing bytes of the log from the stores into the cache.
+//! Fetches bytes of the log from the stores into the cache.
 //!
-//! What is fetched already is waited for, not asked for again: a reader that is as fast as the
-//! stores keeps running into what its read-ahead has under way.
+//! A reader waits for data that are being fetched already, and does not ask for them again: a
+//! reader that is as fast as the stores keeps meeting its own read-ahead.
 
 use crate::cache::Expect;
 use crate::core::{Core, from_manager};
@@ -16,21 +16,22 @@ use striped_log::fragment::CHUNK_LEN;
 use tokio::sync::watch;
 use types::{BlockAddr, FileId, FsError, SegmentId};
 
-/// Small reads from stores fetch this much around what was asked for: files made together lie
-/// together in the log.
+/// Bytes that a small read fetches around what it needs: files that were made together lie together
+/// in the log.
 const FETCH_LEN: u32 = 4 * CHUNK_LEN;
 
 type Place = (SegmentId, u32);
 
-/// How a fetch ended: with an error, or (the sender is gone) by success or by being given up.
+/// How a fetch ends: with an error; or the sender is dropped, after success or when the fetch was
+/// given up.
 type Told = watch::Receiver<Option<StripeError>>;
 
-/// The stretches of segments that are being fetched: where each begins and ends, and what tells
-/// that it was.
+/// The stretches of segments that are being fetched: begin, end, and a channel that tells how each
+/// fetch ends.
 #[derive(Default)]
 pub(crate) struct UnderWay(Mutex<BTreeMap<Place, (u32, Told)>>);
 
-/// A stretch that the holder fetches; those who wait for it are told when this is dropped.
+/// A stretch that the holder fetches. When it is dropped, waiting readers go on.
 struct Mine<'a> {
     all: &'a UnderWay,
     at: Place,
@@ -44,8 +45,8 @@ impl Drop for Mine<'_> {
 }
 
 impl UnderWay {
-    /// Claims a stretch, or returns another one that has some of it and is being fetched, and what
-    /// tells how that ends.
+    /// Claims a stretch. If an overlapping one is being fetched, returns that one, and a channel
+    /// that tells how it ends.
     fn claim(&self, segment: SegmentId, range: &Range<u32>) -> Result<Mine<'_>, (Range<u32>, Told)> {
         let mut all = self.0.lock();
         let before = all.range(..(segment, range.end)).next_back();
@@ -62,8 +63,8 @@ impl UnderWay {
 }
 
 impl Core {
-    /// The bytes at an address. `None`: the segment is gone, and what the file's map says has been
-    /// asked for anew.
+    /// The bytes at an address. `None` if the block has moved: then the file's map is up to date
+    /// again.
     pub(crate) async fn fetch_bytes(self: &Arc<Self>, id: FileId, addr: BlockAddr) -> Result<Option<Bytes>, FsError> {
         for _ in 0..8 {
             let mut pieces = Vec::new();
@@ -77,8 +78,8 @@ impl Core {
         Err(FsError::Io)
     }
 
-    /// Brings the bytes at an address, and some around them, into the cache. False: they have
-    /// moved, and the map says where.
+    /// Fetches the bytes at an address, and some around them, into the cache. False if the block
+    /// has moved: then the file's map is up to date again.
     pub(crate) async fn fetch_data(
         self: &Arc<Self>,
         id: FileId,
@@ -86,14 +87,14 @@ impl Core {
         expect: Expect,
     ) -> Result<bool, FsError> {
         let fetched = match self.fetch_fragments(addr, FETCH_LEN, expect).await {
-            // What is around it may be what cannot be read.
+            // Perhaps only the bytes around it cannot be read.
             Err(StripeError::Damaged(_)) => self.fetch_fragments(addr, CHUNK_LEN, expect).await,
             fetched => fetched,
         };
         match fetched {
             Ok(()) => Ok(true),
-            // Whatever the reason: the block may have moved meanwhile. Of a segment that was
-            // deleted, a store that missed this may still have a part, or not answer.
+            // Whatever the error, the block may have moved meanwhile. If its segment was deleted, a
+            // store that missed the deletion may still have a part of it, or may not answer.
             Err(e) => {
                 if self.refresh(id, addr).await? {
                     return Ok(false);
@@ -104,8 +105,8 @@ impl Core {
         }
     }
 
-    /// Fetches what is at an address, if it is little in whole units of `unit` bytes, from all
-    /// fragments that have some of it at once; each part enters the cache as it comes.
+    /// Fetches the bytes at an address from all fragments that have some of them, at once. A short
+    /// read is widened to whole units of `unit` bytes. Each part enters the cache as it comes.
     async fn fetch_fragments(&self, addr: BlockAddr, unit: u32, expect: Expect) -> Result<(), StripeError> {
         let geometry = self.stripe.info(addr.segment).await?.geometry;
         let unit = if addr.len >= unit { CHUNK_LEN } else { unit };
@@ -136,7 +137,7 @@ impl Core {
                     }
                 },
                 Err((other, mut told)) => {
-                    // Of a stretch that is all within this one an error is this one's too.
+                    // An error of a stretch that lies within this one is this one's error too.
                     let is_part = part.start <= other.start && other.end <= part.end;
                     if let Ok(error) = told.wait_for(Option::is_some).await
                         && let Some(error) = error.filter(|_| is_part)
@@ -149,7 +150,7 @@ impl Core {
         Ok(())
     }
 
-    /// The blocks of a file that have some of what is at an address, by the client's map.
+    /// The blocks of a file that have bytes at an address, by the client's map.
     fn blocks_at(&self, id: FileId, addr: BlockAddr) -> Option<Range<u64>> {
         let state = self.state.lock();
         let has_some = |a: &BlockAddr| {
@@ -165,12 +166,13 @@ impl Core {
         Some(all.fold(first, |all, more| all.start.min(more.start)..all.end.max(more.end)))
     }
 
-    /// Asks the manager anew where blocks are that could not be read: the cleaner may have moved
-    /// them. False if all are where they were.
+    /// Asks the manager again for the addresses of blocks that could not be read: the cleaner may
+    /// have moved them. False if they are still at the same addresses.
     async fn refresh(self: &Arc<Self>, id: FileId, unread: BlockAddr) -> Result<bool, FsError> {
         let Some(blocks) = self.blocks_at(id, unread) else { return Ok(true) };
         if unread.segment.log == self.log.id() {
-            // Durable, or it would have been read from memory; so the manager will know of it soon.
+            // The segment is durable, or the block would be in memory. So the manager will know it
+            // soon.
             self.wait_applied(unread.segment.seq).await;
         }
         let (mut from, mut moved) = (blocks.start, false);
@@ -180,7 +182,7 @@ impl Core {
             let Some(inode) = state.inodes.get_mut(&id) else { return Ok(true) };
             for new in located.extents {
                 for b in new.first..new.end() {
-                    // What the client has changed meanwhile is elsewhere.
+                    // Blocks that the client has changed meanwhile are elsewhere.
                     let old = inode.map.block(b).filter(|old| old.segment == unread.segment);
                     if let (Some(old), Some(piece)) = (old, new.slice(b, b + 1, self.config.block_size))
                         && piece.addr != old

@@ -1,5 +1,5 @@
-//! [`FileSystem`] over the attempts: first on the caller's thread, and only if something is missing
-//! as a future.
+//! [`FileSystem`] over the attempts: tried at once on the caller's thread, and as a future only if
+//! something is missing.
 
 use crate::Client;
 use crate::core::Core;
@@ -250,7 +250,7 @@ impl FileSystem for Client {
         let rights = {
             let s = &mut *self.core.state.lock();
             let readable = s.handle(from.id, from.handle).map(|open| open.flags.read);
-            // As copy_file_range(2) has it: not to a handle that appends.
+            // copy_file_range(2) does not allow a handle that appends.
             let writable = s.handle(to.id, to.handle).map(|open| open.flags.write && !open.flags.append);
             readable.and_then(|r| Ok(r && writable?))
         };
@@ -262,7 +262,7 @@ impl FileSystem for Client {
         }
         let (fs, cred) = (self.clone(), cred.clone());
         Answer::later(async move {
-            // What the copy itself adds to the file is not copied.
+            // The copy ends at the file's present size: it does not copy bytes that it adds itself.
             let size = fs.getattr(from.id).await?.attr.size;
             let len = len.min(size.saturating_sub(from.offset));
             if from.id == to.id && from.offset < to.offset + len && to.offset < from.offset + len {
@@ -313,7 +313,8 @@ impl FileSystem for Client {
 }
 
 impl Client {
-    /// Writes at an offset, or at the end, in parts of which each is in a segment as a whole.
+    /// Writes at an offset, or at the end. A long write is done in parts, each of which is in one
+    /// segment.
     fn put<T: Send + 'static>(
         &self,
         cred: &Cred,

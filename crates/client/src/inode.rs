@@ -1,15 +1,14 @@
-//! A cached inode: what the client knows of a file under its tokens, and what of it is not in the
-//! log yet. Pure.
+//! A cached inode: what the client knows about a file under its tokens, and its changes that are
+//! not in the log yet. Pure.
 //!
 //! Invariants:
-//! - `map` says where a block was put at the last cut (or is, by the manager's word); a block in
+//! - `map` has the address of a block as of the last cut, or as the manager said. A block in
 //!   `dirty` is newer than the map.
-//! - A block's bytes may end before the block does; what is missing up to the file's size reads as
+//! - A block's bytes may end before the block does. The rest, up to the file's size, reads as
 //!   zeroes.
-//! - `record.stored_bytes` is the sum of the lengths of all blocks, each counted where it is
-//!   newest.
-//! - Before anything is written to a file its whole map is known (`known_until == u64::MAX`), so
-//!   that an answer of the manager never meets changes that the manager has not heard of.
+//! - `record.stored_bytes` is the sum of the lengths of all blocks, each in its newest version.
+//! - Before a write to a file, its whole map is known (`known_until == u64::MAX`). So an answer of
+//!   the manager never meets changes that the manager does not have yet.
 
 use crate::directory::Directory;
 use crate::state::BLOCK_DELTA_BYTES;
@@ -22,7 +21,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use striped_log::fragment::CHUNK_LEN;
 use types::{BlockAddr, Extent};
 
-/// What of an inode has changed since the last cut, besides its dirty blocks.
+/// Changes of an inode since the last cut, besides its dirty blocks.
 #[derive(Debug, Default)]
 pub struct Pending {
     /// The record.
@@ -35,7 +34,7 @@ pub struct Pending {
     pub xattrs: BTreeSet<Vec<u8>>,
 }
 
-/// See the module's header.
+/// A cached inode, with its changes since the last cut.
 #[derive(Debug)]
 pub struct Inode {
     /// Attributes.
@@ -58,17 +57,17 @@ pub struct Inode {
     pub open_count: u32,
     /// Seq of the last cut that had something of this inode in it.
     pub last_cut: u64,
-    /// The managers know, or will know from a cut, of this inode.
+    /// The managers know this inode, or will learn of it from a cut.
     pub logged: bool,
-    /// Is in the list of dirty inodes.
+    /// It is in the list of dirty inodes.
     pub listed: bool,
-    /// What the managers owe for it, as counted since the last cut.
+    /// Bytes that the managers owe for it, as counted since the last cut.
     pub owed_bytes: u64,
-    /// Used since the eviction hand last passed.
+    /// It was used since the eviction hand last passed.
     pub used: bool,
 }
 
-/// Blocks that have changed.
+/// A set of changed blocks, summarised.
 #[derive(Clone, Copy, Debug)]
 pub struct Blocks {
     first: u64,
@@ -77,14 +76,14 @@ pub struct Blocks {
 }
 
 impl Blocks {
-    /// Of ascending numbers; `None` if there are none.
+    /// A summary of ascending block numbers; `None` if there are none.
     pub fn of(mut numbers: impl DoubleEndedIterator<Item = u64> + ExactSizeIterator) -> Option<Blocks> {
         let count = numbers.len() as u64;
         let first = numbers.next()?;
         Some(Blocks { first, last: numbers.next_back().unwrap_or(first), count })
     }
 
-    /// Leaves of the map that they are in, at most.
+    /// Number of leaves of the map that these blocks are in, at most.
     fn leaf_count(self) -> u64 {
         self.count.min(self.last / LEAF_BLOCKS - self.first / LEAF_BLOCKS + 1)
     }
@@ -95,20 +94,20 @@ impl Blocks {
 pub enum Piece {
     /// Zeroes.
     Hole(usize),
-    /// Bytes at hand.
+    /// Bytes in memory.
     Bytes(Bytes),
     /// Bytes in the log.
     Log(BlockAddr),
 }
 
 impl Inode {
-    /// An inode that was made here and is in no log yet.
+    /// A new inode, which is in no log yet.
     pub fn fresh(record: InodeRecord, block_size: u32) -> Self {
         let directory = (record.kind == types::Kind::Directory).then(|| Directory::fresh(block_size));
         Inode { directory, known_until: u64::MAX, logged: false, ..Inode::known(record, block_size) }
     }
 
-    /// An inode as a manager knows it; nothing of its map yet.
+    /// An inode as a manager knows it, without its map.
     pub fn known(record: InodeRecord, block_size: u32) -> Self {
         let directory = (record.kind == types::Kind::Directory).then(|| Directory::unloaded(block_size));
         Inode {
@@ -129,7 +128,7 @@ impl Inode {
         }
     }
 
-    /// Bytes stored of block `b`, wherever it is newest.
+    /// Bytes of the newest version of block `b`.
     pub fn block_len(&self, b: u64) -> u64 {
         match self.dirty.get(&b) {
             Some(bytes) => bytes.len() as u64,
@@ -137,8 +136,8 @@ impl Inode {
         }
     }
 
-    /// What a write of `[start, end)` within block `b` needs of the block's old contents: its
-    /// address, if they are in the log only and the write does not replace them all.
+    /// The address of block `b`, if a write of `[start, end)` in it needs the old contents: if they
+    /// are only in the log, and the write does not replace them all.
     pub fn needed_for_write(&self, b: u64, start: u32, end: u32) -> Option<BlockAddr> {
         if self.dirty.contains_key(&b) {
             return None;
@@ -146,8 +145,8 @@ impl Inode {
         self.map.block(b).filter(|a| start > 0 || end < a.len)
     }
 
-    /// Writes `data` at `start` of block `b`. `old` are the block's bytes from the log where
-    /// [`needed_for_write`](Self::needed_for_write) asked for them. Returns how many bytes more the
+    /// Writes `data` at `start` of block `b`. `old` are the block's bytes from the log, if
+    /// [`needed_for_write`](Self::needed_for_write) asked for them. Returns how many more bytes the
     /// next cut needs, at most.
     pub fn write_block(&mut self, b: u64, start: u32, data: &[u8], old: Option<&[u8]>) -> u64 {
         let (start, end) = (start as usize, start as usize + data.len());
@@ -193,8 +192,8 @@ impl Inode {
         dropped
     }
 
-    /// The address of the first `len` bytes of block `b`, if cutting it there needs them: it has
-    /// more, and only in the log.
+    /// The address of the first `len` bytes of block `b`, if cutting the block there needs them: if
+    /// it is longer, and only in the log.
     pub fn needed_for_trim(&self, b: u64, len: u32) -> Option<BlockAddr> {
         if self.dirty.contains_key(&b) {
             return None;
@@ -202,10 +201,10 @@ impl Inode {
         self.map.block(b).filter(|a| a.len > len).map(|a| BlockAddr { len, ..a })
     }
 
-    /// Drops the bytes of block `b` from `len` on, which is not 0. `old` are the block's first
-    /// `len` bytes where [`needed_for_trim`](Self::needed_for_trim) asked for them: the block is
-    /// written again, since an address once left must never be named again (a cleaner may have
-    /// emptied its segment). Returns how many dirty bytes were dropped.
+    /// Drops the bytes of block `b` from `len` on; `len` is not 0. `old` are the block's first
+    /// `len` bytes, if [`needed_for_trim`](Self::needed_for_trim) asked for them. The block is
+    /// written again, since an address that a file has left must never be named again: a cleaner
+    /// may have emptied its segment. Returns how many dirty bytes were dropped.
     pub fn trim(&mut self, b: u64, len: u32, old: Option<&[u8]>) -> u64 {
         let before = self.block_len(b);
         let dropped = match (self.dirty.get_mut(&b), old) {
@@ -260,7 +259,7 @@ impl Inode {
         dirty.into_iter().chain(mapped).min()
     }
 
-    /// True if the log holds everything there is to know of this inode.
+    /// True if the log has everything about this inode.
     pub fn is_clean(&self) -> bool {
         self.dirty.is_empty()
             && !self.pending.record
@@ -270,24 +269,25 @@ impl Inode {
             && self.directory.as_ref().is_none_or(Directory::is_clean)
     }
 
-    /// What a checkpoint writes of the file, at most, when these blocks of it have changed, and its
+    /// Bytes that a checkpoint writes for the file, at most, after changes of these blocks and its
     /// other pending changes.
     pub fn index_bytes(&self, blocks: Option<Blocks>) -> u64 {
         let attributes = self.xattrs.iter().map(|(name, value)| name.len() + value.len() + 16).sum::<usize>();
         let target = self.target.as_ref().map_or(0, |target| target.len());
         let (block_count, block_leaves) = blocks.map_or((0, 0), |blocks| (blocks.count, blocks.leaf_count()));
-        // A hole changes the leaves at its ends, and can split an extent. All of a leaf is written.
+        // A hole changes the leaves at its ends, and can split an extent. A changed leaf is written
+        // whole.
         let holes = self.pending.unmaps.len() as u64;
         let leaf_count = (block_leaves + 2 * holes).max(1);
         let of_leaves = (self.map.len() as u64 + block_count + holes).min(leaf_count.saturating_mul(LEAF_BLOCKS));
         let chunk_count = self.record.size.div_ceil(CHUNK_LEN.into());
         let unknown = if self.known_until == u64::MAX { 0 } else { chunk_count.min(INLINE_EXTENTS_MAX as u64) };
-        // The node says of each leaf where it is.
+        // The index node has the address of each leaf.
         let leaves = chunk_count / LEAF_BLOCKS;
         space::index_bytes((attributes + target) as u64, of_leaves + unknown + leaves)
     }
 
-    /// What the managers owe for the file more than was counted since the last cut.
+    /// Bytes that the managers owe for the file beyond those counted since the last cut.
     pub fn owe(&mut self) -> u64 {
         let bytes = self.index_bytes(Blocks::of(self.dirty.keys().copied()));
         let more = bytes.saturating_sub(self.owed_bytes);

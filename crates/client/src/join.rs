@@ -1,12 +1,13 @@
-//! Joining pieces into one reply.
+//! Joins pieces into one reply.
 
 use bytes::{BufMut, Bytes};
 use types::aligned::AlignedBuffer;
 
-/// Shorter replies are joined in memory of their own; longer ones in memory that is used again.
+/// Replies from this length on, in bytes, are joined in aligned buffers that are used again;
+/// shorter ones, in fresh memory.
 const LARGE_LEN: usize = 128 << 10;
 
-/// The pieces, one after the other.
+/// The pieces, concatenated.
 pub(crate) fn joined(mut pieces: Vec<Bytes>) -> Bytes {
     if pieces.len() == 1 {
         return pieces.remove(0);

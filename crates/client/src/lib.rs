@@ -1,13 +1,13 @@
 //! The core's client: one log, caches, and the [`vfs::fs::FileSystem`] over managers and stripes
 //! (docs/core.md#client).
 //!
-//! - [`directory`], [`inode`], [`cache`]: what is held of directories, files and log addresses;
-//!   pure, or nearly.
-//! - `state`: all of it under one lock, and how operations are attempted on it.
+//! - [`directory`], [`inode`], [`cache`]: directories, files and log addresses in memory; pure, or
+//!   nearly.
+//! - `state`: all of this under one lock, and how operations are attempted on it.
 //! - `namespace`, `data`, `attributes`: the operations, as attempts.
-//! - `core`: fetching what attempts miss, cutting segments, telling managers; `fetch`: bytes from
-//!   the stores.
-//! - `join`: replies of several pieces; `filesystem`: the trait.
+//! - `core`: fetches what attempts miss, cuts segments, tells managers; `fetch`: bytes from the
+//!   stores.
+//! - `join`: joins the pieces of a reply; `filesystem`: the trait.
 
 mod attributes;
 pub mod cache;
@@ -43,29 +43,30 @@ pub struct Client {
 pub struct ClientStatus {
     /// Inodes in memory.
     pub inode_count: u64,
-    /// Bytes changed and in no segment yet.
+    /// Changed bytes that are in no segment yet.
     pub dirty_bytes: u64,
     /// Bytes in segments that are not durable yet.
     pub in_flight_bytes: u64,
-    /// Bytes in the log that live, by the client's count (never less than the truth).
+    /// Live bytes in the log, by the client's count, which is never less than the truth.
     pub used_bytes: u64,
-    /// Bytes of live payload that are admitted.
+    /// Bytes of live payload that admission allows.
     pub limit_bytes: u64,
     /// The data cache.
     pub cache: cache::CacheCounts,
-    /// Inodes that managers were asked for.
+    /// Number of inodes that the client asked managers for.
     pub inode_fetch_count: u64,
     /// Seq of the last cut.
     pub last_cut: u64,
     /// Messages sent to managers.
     pub message_count: u64,
-    /// Why nothing can be changed any more: the log cannot be written.
+    /// Why the log cannot be written, if so: then nothing can be changed.
     pub read_only: Option<StripeError>,
 }
 
 impl Client {
-    /// Starts a client on its log, which was recovered to `tail`; all of it has been applied by the
-    /// managers. `space` says what fits, until somebody has [looked](Self::looked).
+    /// Starts a client on its log, which was recovered up to `tail` and which the managers have
+    /// applied completely. `space` is the free space until the first call of
+    /// [`looked`](Self::looked).
     pub fn start(
         host: Host,
         config: Config,
@@ -77,8 +78,8 @@ impl Client {
         Client { core: Core::new(host, config, space, managers, stripe, tail) }
     }
 
-    /// Makes sure that there is a root directory and that no orphans are left; true if the root was
-    /// made now, with these attributes.
+    /// Makes sure that there is a root directory, and removes orphans. Returns true if it made the
+    /// root, with these attributes.
     pub async fn prepare(&self, mode: u32, uid: u32, gid: u32) -> Result<bool, FsError> {
         let root =
             self.core.managers.of(FileId::ROOT).open(self.core.config.id, FileId::ROOT, manager::token::Mode::Read);
@@ -107,7 +108,7 @@ impl Client {
         self.core.stop();
     }
 
-    /// Waits until the managers have applied all that was cut.
+    /// Waits until the managers have applied all cuts.
     pub async fn settle(&self) {
         self.core.settle().await;
     }
@@ -117,8 +118,8 @@ impl Client {
         self.core.space_wanted.notified().await;
     }
 
-    /// What the managers count as live (`None`: they do not answer), for admission; ends a round of
-    /// looking for space.
+    /// Tells admission how many bytes the managers count as live (`None` if they do not answer).
+    /// This ends a round of looking for space.
     pub fn set_used(&self, live_bytes: Option<u64>) {
         let mut state = self.core.state.lock();
         if let Some(live) = live_bytes {
@@ -128,22 +129,22 @@ impl Client {
         self.core.space_round.send_modify(|round| *round += 1);
     }
 
-    /// What the client has put on each store so far, at most. To be asked before the stores are
-    /// asked what is free; see [`looked`](Self::looked).
+    /// The most that the client can have put on each store so far. The caller takes this before it
+    /// asks the stores for their free space; see [`looked`](Self::looked).
     pub fn placed_bytes(&self) -> u64 {
         let state = self.core.state.lock();
         let committed = self.core.log.committed_seq().unwrap_or(0);
         state.space.placed_bytes(committed, |bytes| self.core.stripe.share_of(bytes))
     }
 
-    /// The fullest store had so much free when [`placed_bytes`](Self::placed_bytes) was what it
-    /// says.
+    /// Tells admission the free space of the fullest store, at the time when the caller took
+    /// [`placed_bytes`](Self::placed_bytes).
     pub fn looked(&self, look: Look) {
         self.core.state.lock().space.looked(look);
     }
 
-    /// From now on, so many live payload bytes are admitted: disks have less room than they had, or
-    /// have it again.
+    /// Sets how many bytes of live payload admission allows, from now on: the room on the disks has
+    /// changed.
     pub fn set_limit(&self, limit_bytes: u64) {
         self.core.state.lock().space.set_limit(limit_bytes);
     }
@@ -159,13 +160,13 @@ impl Client {
         self.core.state.lock().space.give_back();
     }
 
-    /// Bytes of each store that writers leave free.
+    /// Bytes that writers leave free on each store.
     pub fn reserve_bytes(&self) -> u64 {
         self.core.state.lock().space.reserve_bytes()
     }
 
-    /// A cleaner has moved a run of blocks. Only blocks that are still at the old place are
-    /// changed.
+    /// Tells the client that the cleaner has moved a run of blocks. Blocks that are no longer at
+    /// the old place do not change.
     pub fn moved(&self, file: FileId, from: Extent, to: BlockAddr) {
         let mut state = self.core.state.lock();
         let Some(inode) = state.inodes.get_mut(&file) else { return };
@@ -180,7 +181,7 @@ impl Client {
         }
     }
 
-    /// From now on reads leave access times alone: whoever only checks changes nothing.
+    /// From now on reads do not change access times: a check must not change anything.
     pub fn leave_access_times(&self) {
         self.core.leaves_atime.store(true, Relaxed);
     }

@@ -1,6 +1,6 @@
 //! Names: lookup, making, linking, removing, renaming and listing, as attempts (see `state`).
 //!
-//! Every change touches directories and inodes in memory and is atomic because one cut takes all of
+//! Every change touches directories and inodes in memory. It is atomic because one cut takes all of
 //! it.
 
 use crate::core::Core;
@@ -17,14 +17,14 @@ use vfs::fs::{
 use vfs::perm::{self, Subject};
 use vfs::{acl, perm::EXECUTE, perm::READ, perm::WRITE};
 
-/// Payload that the next cut needs at most for a change of one name: a bucket, its split and two
-/// inodes.
+/// Bytes of payload that the next cut needs for a change of one name, at most: a bucket, its split
+/// and two inodes.
 const NAME_CHANGE_BYTES: u64 = 3 * 8192;
 
-/// Orphans removed at a time: they fit into the smallest segment.
+/// Number of orphans removed by one cut: their deltas fit into the smallest segment.
 const REMOVALS_PER_CUT: usize = 2048;
 
-/// What permission rules need to know of an inode.
+/// What the permission rules need of an inode.
 pub(crate) fn subject(inode: &Inode) -> Subject<'_> {
     let r = &inode.record;
     let acl = inode.xattrs.get(acl::XATTR_ACCESS).map(|v| &v[..]);
@@ -44,7 +44,7 @@ fn is_dots(name: &[u8]) -> bool {
     matches!(name, b"." | b"..")
 }
 
-/// What a new node is besides its name and mode.
+/// Properties of a new node.
 pub(crate) struct Making<'a> {
     pub kind: Kind,
     pub mode: u32,
@@ -88,8 +88,8 @@ impl Core {
         Ok(self.entry(self.attr(inode)))
     }
 
-    /// Checks that `cred` may add `name` to `parent`, that it is not there, and that all is in
-    /// memory for the insert.
+    /// Checks that `cred` may add `name` to `parent`, that the name is free, and that everything
+    /// that the insert needs is in memory.
     fn ready_to_add(&self, s: &mut State, cred: &Cred, parent: FileId, name: &[u8]) -> Attempt<()> {
         check_name(name)?;
         let dir = self.searchable(s, cred, parent)?;
@@ -107,7 +107,7 @@ impl Core {
         self.ready_to_insert(dir, name)
     }
 
-    /// Is everything in memory that inserting `name` needs?
+    /// Checks that everything that inserting `name` needs is in memory.
     fn ready_to_insert(&self, dir: &Inode, name: &[u8]) -> Attempt<()> {
         let id = dir.record.id;
         if dir.known_until != u64::MAX {
@@ -117,7 +117,7 @@ impl Core {
         directory.can_insert(&dir.record.shape, name).map_err(in_directory(id))
     }
 
-    /// Inserts or replaces a name; everything was checked before.
+    /// Inserts or replaces a name. The caller has checked everything.
     fn put_name(&self, s: &mut State, parent: FileId, name: &[u8], id: FileId, kind: Kind) -> Attempt<()> {
         let now = self.wall();
         let dir = s.directory(parent)?;
@@ -127,7 +127,7 @@ impl Core {
         Ok(())
     }
 
-    /// Takes a name away; everything was checked before.
+    /// Removes a name. The caller has checked everything.
     fn take_name(&self, s: &mut State, parent: FileId, name: &[u8]) -> Attempt<()> {
         let now = self.wall();
         let dir = s.directory(parent)?;
@@ -266,7 +266,7 @@ impl Core {
         Ok(self.entry(self.attr(s.inode(id)?)))
     }
 
-    /// The object behind a name that `cred` may take away.
+    /// The inode behind a name, after checking that `cred` may remove the name.
     fn ready_to_take(&self, s: &mut State, cred: &Cred, parent: FileId, name: &[u8]) -> Attempt<InodeRecord> {
         check_name(name)?;
         self.searchable(s, cred, parent)?;
@@ -317,7 +317,7 @@ impl Core {
         Ok(())
     }
 
-    /// A directory that has lost its name.
+    /// Drops the links of a directory that has lost its name.
     fn drop_directory(&self, s: &mut State, id: FileId) {
         self.relink(s, id, -2);
         s.remove_if_unused(id, self.host.clock.now());
@@ -447,8 +447,8 @@ impl Core {
         Ok(s.open(id, OpenFlags { read: true, ..Default::default() }))
     }
 
-    /// `load`: stop for attributes that are not in memory (once; an inode that is gone by then is
-    /// listed without).
+    /// With `load`, the attempt stops for attributes that are not in memory. This is done once: an
+    /// inode that is gone by then is listed without attributes.
     pub(crate) fn try_readdir(
         &self,
         id: FileId,
@@ -526,7 +526,8 @@ impl Core {
         s.mark(FileId::ROOT, 0, self.host.clock.now());
     }
 
-    /// Removes files that lost their last name before a crash and their last handle with it.
+    /// Removes files that had lost their last name before a crash, and lost their last handle by
+    /// it.
     pub(crate) async fn remove_orphans(self: &Arc<Self>) -> Result<u64, FsError> {
         let mut count = 0;
         for manager in self.managers.each() {

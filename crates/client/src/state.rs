@@ -1,10 +1,10 @@
-//! What the client holds in memory, under one lock that is only ever held for short work in memory.
+//! The client's state in memory, under one lock that is held only for short work in memory.
 //!
-//! Operations are written as *attempts*: with the lock held they look whether everything they need
-//! is here, and either do all of their work or none and say what is [missing](Miss). A first
-//! attempt that succeeds is answered on the caller's thread; otherwise the missing thing is fetched
-//! without the lock and the attempt is repeated (see `core`). An attempt therefore never changes
-//! anything before its last check.
+//! Operations are written as *attempts*. With the lock held, an attempt checks whether everything
+//! that it needs is in memory. It does all of its work, or nothing, and then it says what is
+//! [missing](Miss). An attempt that succeeds at once is answered on the caller's thread. Otherwise
+//! the client fetches the missing thing without the lock, and repeats the attempt (see `core`). So
+//! an attempt never changes anything before its last check.
 
 use crate::cache::Expect;
 use crate::directory;
@@ -21,7 +21,7 @@ use vfs::fs::{Handle, OpenFlags};
 pub enum Miss {
     /// These inodes.
     Inodes(Vec<FileId>),
-    /// The attributes of these files, of those that still exist.
+    /// The attributes of those of these files that still exist.
     Attributes(Vec<FileId>),
     /// This bucket of this directory.
     Bucket(FileId, u32),
@@ -29,24 +29,24 @@ pub enum Miss {
     Map(FileId),
     /// The map of this file, at least for blocks before this one.
     MapUntil(FileId, u64),
-    /// Bytes of this file in the data cache, and what to expect of them.
+    /// Bytes of this file in the data cache, and how they will be used.
     Data(FileId, Vec<BlockAddr>, Expect),
     /// Fresh index numbers.
     Range,
-    /// Fewer bytes than these on their way to the stores.
+    /// Fewer bytes than this on their way to the stores.
     Room(u64),
-    /// Free space, after the cleaner had a look.
+    /// Free space, after maintenance has looked for some.
     Space,
-    /// Managers that have applied more of what was cut.
+    /// Managers that have applied more cuts.
     Applied,
 }
 
-/// Why an attempt did not succeed.
+/// Why an attempt has not succeeded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Stop {
-    /// It never will.
+    /// It never will succeed.
     Fail(FsError),
-    /// It may, once this is here.
+    /// It may succeed once this is in memory.
     Miss(Miss),
 }
 
@@ -70,9 +70,9 @@ pub fn in_directory(dir: FileId) -> impl Fn(directory::Stop) -> Stop {
 /// An open file or directory.
 #[derive(Clone, Debug)]
 pub struct Open {
-    /// What is open.
+    /// The file.
     pub id: FileId,
-    /// How.
+    /// How it was opened.
     pub flags: OpenFlags,
     /// Made by opendir.
     pub is_directory: bool,
@@ -80,7 +80,7 @@ pub struct Open {
     pub window: policy::readahead::Window,
 }
 
-/// Fresh index numbers at hand.
+/// Fresh index numbers that the client holds.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Numbers {
     /// The next one.
@@ -89,9 +89,9 @@ pub struct Numbers {
     pub end: u64,
 }
 
-/// See the module's header.
+/// A client's in-memory state: one lock, never held across an await.
 pub struct State {
-    /// Inodes under token.
+    /// Inodes in memory, all under tokens.
     pub inodes: HashMap<FileId, Inode>,
     /// Order in which the eviction hand looks at inodes.
     pub hand: VecDeque<FileId>,
@@ -99,32 +99,32 @@ pub struct State {
     pub handles: HashMap<u64, Open>,
     /// The next handle's number.
     pub next_handle: u64,
-    /// Inodes with something that is in no cut yet.
+    /// Inodes with changes that are in no cut yet.
     pub dirty_list: Vec<FileId>,
-    /// Payload that the next cut will have, at least as much as it really has.
+    /// Upper bound of the next cut's payload in bytes.
     pub dirty_bytes: u64,
-    /// When the oldest such change was made.
+    /// When the oldest of these changes was made.
     pub dirty_since: Option<Duration>,
-    /// Logged files that are gone since the last cut.
+    /// Files that the log knows, and that were removed since the last cut.
     pub removals: BTreeSet<FileId>,
-    /// Files gone in the cut with this seq, until the managers know.
+    /// Removed files with the seq of the cut that removes them, until the managers have applied it.
     pub gone: BTreeMap<FileId, u64>,
     /// Fresh index numbers.
     pub numbers: Numbers,
     /// Seq of the last cut, 0 before the first.
     pub last_cut: u64,
-    /// When somebody last asked for an fsync.
+    /// When a program last called fsync.
     pub synced_at: Option<Duration>,
     /// All cuts up to this one are applied by the managers.
     pub applied: u64,
-    /// What the stores have room for.
+    /// The room on the stores, for admission.
     pub space: Space,
     /// Cuts that the managers have not applied yet, by seq.
     pub unapplied: BTreeMap<u64, SegmentDeltas>,
 }
 
 impl State {
-    /// A client that knows nothing yet; `last_cut` is the seq of the log's last segment.
+    /// An empty state; `last_cut` is the seq of the log's last segment.
     pub fn new(last_cut: u64, space: Space) -> Self {
         State {
             inodes: HashMap::new(),
@@ -145,7 +145,7 @@ impl State {
         }
     }
 
-    /// The inode, or the miss.
+    /// An inode, or the miss.
     pub fn inode(&mut self, id: FileId) -> Attempt<&mut Inode> {
         match self.inodes.get_mut(&id) {
             Some(inode) => {
@@ -196,7 +196,7 @@ impl State {
         self.handles.get_mut(&handle.0).filter(|h| h.id == id && h.is_directory).ok_or(FsError::BadHandle)
     }
 
-    /// Lists an inode as dirty and counts what the next cut will need for it.
+    /// Lists an inode as dirty, and counts the bytes that the next cut will need for the change.
     pub fn mark(&mut self, id: FileId, bytes: u64, now: Duration) {
         self.dirty_bytes += bytes;
         self.dirty_since.get_or_insert(now);
@@ -214,7 +214,7 @@ impl State {
         !self.dirty_list.is_empty() || !self.removals.is_empty()
     }
 
-    /// An inode whose last name and last handle are gone.
+    /// Removes an inode if its last name and its last handle are gone.
     pub fn remove_if_unused(&mut self, id: FileId, now: Duration) {
         let Some(inode) = self.inodes.get(&id) else { return };
         if inode.record.nlink > 0 || inode.open_count > 0 {
@@ -232,7 +232,7 @@ impl State {
     }
 }
 
-/// What a cut needs to say where a block is, at most.
+/// Bytes that a cut needs to say where a block is, at most.
 pub const BLOCK_DELTA_BYTES: u64 = 64;
-/// What a cut needs for an inode's record and the fixed part of its other deltas, at most.
+/// Bytes that a cut needs for an inode's record and the fixed part of its other deltas, at most.
 pub const INODE_DELTA_BYTES: u64 = 320;

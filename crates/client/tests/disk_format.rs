@@ -1,5 +1,5 @@
-//! Holds `docs/disk-format.md` and the code together: the directory block of the document is what
-//! the program encodes, and names are in the buckets that it says.
+//! Compares `docs/disk-format.md` with the code: the program encodes the document's directory
+//! block, and puts names into the buckets that the document says.
 
 #[path = "../../striped-log/tests/documented/mod.rs"]
 mod documented;

@@ -1,7 +1,8 @@
-//! The offline check: every inode reachable, every block readable, utilisation adds up.
+//! The offline check: every inode reachable, every block readable, utilisation counts correct.
 //!
-//! Walks the tree as a client does and reads everything, then compares with what the managers
-//! count. Whatever cannot be read is a problem, named by its path, and the check goes on.
+//! It walks the tree as a client does, reads everything, and then compares with the managers'
+//! counts. If something cannot be read, that is a problem, named by its path, and the check goes
+//! on.
 
 use crate::machine::Machine;
 use manager::api::{Manager, ManagerError};
@@ -13,12 +14,12 @@ use vfs::fs::{Cred, FileSystem, OpenFlags};
 
 const READ_LEN: u32 = 1 << 20;
 const LIST_COUNT: usize = 1024;
-/// Most problems listed; more are only counted.
+/// Number of problems that are listed; further ones are only counted.
 const PROBLEMS_MAX: usize = 1000;
-/// Most stretches named of a file that cannot be read; more are only counted.
+/// Number of unreadable stretches that are named for a file; further ones are only counted.
 const STRETCHES_MAX: usize = 4;
 
-/// What a check found.
+/// The result of a check.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
     /// Inodes reached from the root.
@@ -27,11 +28,11 @@ pub struct Report {
     pub byte_count: u64,
     /// Bytes that the managers count as live.
     pub live_bytes: u64,
-    /// What is wrong, a line each: the first of them.
+    /// The first problems, a line each.
     pub problems: Vec<String>,
-    /// How many problems there are, listed or not.
+    /// Number of problems, listed or not.
     pub problem_count: u64,
-    /// How many of them are about what cannot be read.
+    /// Number of those problems that are about unreadable data.
     pub unreadable_count: u64,
 }
 
@@ -49,7 +50,7 @@ impl Report {
     }
 }
 
-/// Checks everything; `progress` is told how many files are done. An error is one of the check
+/// Checks everything. `progress` gets the number of files done. An error is one of the check
 /// itself.
 pub async fn check(machine: &Machine, progress: impl Fn(u64)) -> Result<Report, FsError> {
     let fs = &machine.client;
@@ -181,7 +182,7 @@ async fn check_file(machine: &Machine, id: FileId, kind: Kind, name: &str, repor
     fs.release(id, handle, None).await
 }
 
-/// Some stretches of a file in words.
+/// The first stretches of a list, in words.
 fn stretches(all: &[Range<u64>]) -> String {
     let named: Vec<String> = all.iter().take(STRETCHES_MAX).map(|s| format!("{}..{}", s.start, s.end)).collect();
     let more = match all.len().saturating_sub(STRETCHES_MAX) {

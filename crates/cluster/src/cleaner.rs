@@ -1,9 +1,9 @@
 //! The cleaner: empties segments by moving their live blocks (docs/core.md#cleaning; Dahlin 4.3).
 //!
-//! A victim's deltas say which blocks were put there; the managers say which of them still are.
-//! Those are copied into the cleaner's own log as `Move` deltas, and once that is durable, offered
-//! to the managers, which apply a move only where the block is still at its old address. Nothing is
-//! locked: a client that overwrites meanwhile simply wins.
+//! A victim's deltas say which blocks were put there, and the managers say which of them still are.
+//! The cleaner copies these into its own log, as `Move` deltas. Once that is durable, it offers the
+//! moves to the managers, which apply a move only if the block is still at its old address. Nothing
+//! is locked: a client that overwrites the block meanwhile simply wins.
 
 use bytes::Bytes;
 use client::Client;
@@ -22,12 +22,12 @@ use striped_log::segment::SegmentBuilder;
 use thiserror::Error;
 use types::{BlockAddr, Extent, FileId, SegmentId};
 
-/// Payload set aside for a segment's `Move` deltas, in bytes.
+/// Bytes of payload set aside for a segment's `Move` deltas.
 const DELTA_ROOM: u32 = 256 * 1024;
-/// Encoded length of a `Move`, rounded up.
+/// Bytes of an encoded `Move`, rounded up.
 const MOVE_LEN: u32 = 96;
 
-/// Why cleaning stopped. Nothing is lost: what was not moved is where it was.
+/// Why cleaning stopped. Nothing is lost: blocks that were not moved are at their old addresses.
 #[derive(Debug, Error)]
 pub enum CleanError {
     /// A segment could not be read or written.
@@ -41,21 +41,21 @@ pub enum CleanError {
     Decode(SegmentId, types::codec::DecodeError),
 }
 
-/// What cleaning did.
+/// The result of cleaning.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cleaned {
     /// Segments looked at.
     pub segment_count: u64,
     /// Live bytes copied.
     pub moved_bytes: u64,
-    /// It stopped before the end of a segment, since the loan was used up.
+    /// It stopped before the end of a segment because the loan was used up.
     pub is_cut_short: bool,
 }
 
-/// A run of a file, where it was, and where its copy is.
+/// A run of a file, its old addresses, and the address of its copy.
 type Move = (FileId, Extent, BlockAddr);
 
-/// See the module's header.
+/// The cleaner, with its log.
 pub struct Cleaner {
     pub(crate) stripe: Arc<Stripe>,
     pub(crate) log: Arc<LogWriter>,
@@ -63,8 +63,8 @@ pub struct Cleaner {
     pub(crate) map: ManagerMap,
     pub(crate) client: Client,
     pub(crate) block_size: u32,
-    /// Segments of the cleaner's log that the managers have not all applied. One caller at a time
-    /// works on it.
+    /// Segments of the cleaner's log that not all managers have applied. One caller at a time works
+    /// on them.
     pub(crate) unapplied: Mutex<VecDeque<(SegmentDeltas, Vec<Move>)>>,
 }
 
@@ -76,11 +76,10 @@ struct Moving {
 }
 
 impl Cleaner {
-    /// Moves live blocks out of `victims`, which are segments of client and cleaner logs: all of
-    /// them, or as many as the loan has room for.
+    /// Moves live blocks out of `victims`, segments of client and cleaner logs: all blocks, or
+    /// those that the loan has room for.
     pub async fn clean(&self, victims: &[SegmentId], loan: &mut Loan) -> Result<Cleaned, CleanError> {
-        // What an earlier call could not have applied comes first, so that no more than one batch
-        // ever waits.
+        // First apply moves that an earlier call left, so that never more than one batch waits.
         self.apply_committed().await?;
         let mut report = Cleaned::default();
         let mut batch: Vec<Moving> = Vec::new();
@@ -112,7 +111,7 @@ impl Cleaner {
         Ok(report)
     }
 
-    /// What moving a run takes; `None` if its file is gone.
+    /// The room that moving a run takes; `None` if its file is gone.
     async fn moved(&self, file: FileId, from: Extent) -> Result<Option<Moved>, CleanError> {
         let manager = &self.managers[self.map.owner_of(file).raw() as usize];
         let size = manager.size(BlockAt { file, extent: from }).await?;
@@ -125,7 +124,7 @@ impl Cleaner {
         }))
     }
 
-    /// The blocks of a segment that some file still has there.
+    /// The live blocks of a segment, by the managers.
     async fn live_runs(&self, victim: SegmentId) -> Result<Vec<BlockAt>, CleanError> {
         let deltas =
             Delta::decode_all(&self.stripe.deltas(victim).await?).map_err(|e| CleanError::Decode(victim, e))?;
@@ -147,8 +146,8 @@ impl Cleaner {
         Ok(live)
     }
 
-    /// Cuts a run into pieces that can be placed chunk-aligned, and its short rest. (Runs of
-    /// several blocks are files'; a directory's block is never full, so always alone.)
+    /// Cuts a run into pieces that can be placed at whole chunks, and its short rest. Only runs of
+    /// files have several blocks: a directory's block is never full, so it is always alone.
     fn split(&self, run: Extent) -> Vec<Extent> {
         let bs = self.block_size;
         let full = u64::from(run.addr.len / bs);
@@ -188,8 +187,7 @@ impl Cleaner {
         self.apply_committed().await
     }
 
-    /// Offers moves to the managers, in the order of the log; what is not durable yet waits for the
-    /// next call.
+    /// Offers moves to the managers, in the order of the log, once their segments are durable.
     async fn apply_committed(&self) -> Result<(), CleanError> {
         loop {
             let Some((deltas, moves)) = self.unapplied.lock().front().cloned() else { return Ok(()) };

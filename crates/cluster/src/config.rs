@@ -1,6 +1,6 @@
-//! What a file system is: what was fixed when it was created, and who manages which slots. These
-//! are its maps: the consensus engine decides them, and every store keeps a copy, so any n - m of
-//! them tell it.
+//! A file system's configuration: the properties fixed at its creation, and which manager has which
+//! slots. These are its maps: the consensus engine decides them, and every store keeps a copy, so
+//! any n - m stores tell them.
 
 use bytes::Bytes;
 use manager::manager_map::ManagerMap;
@@ -8,11 +8,11 @@ use std::collections::BTreeSet;
 use types::codec::{DecodeError, Put, Reader};
 use types::{FsUuid, LogId, ManagerId, StoreId};
 
-/// Version 1 had a number of managers in place of the manager map.
+/// Version of the encoding. Version 1 had a number of managers in place of the manager map.
 const VERSION: u16 = 2;
-/// Most stores of one file system.
+/// Number of stores of one file system, at most.
 pub const STORE_COUNT_MAX: u16 = 256;
-/// Most managers of one file system on one machine.
+/// Number of managers of one file system on one machine, at most.
 pub const MANAGER_COUNT_MAX: u16 = 16;
 /// The client's log.
 pub const CLIENT_LOG: LogId = LogId::new(1);
@@ -25,7 +25,7 @@ pub fn manager_log(index: u16) -> LogId {
     LogId::new(MANAGER_LOG_FIRST + u32::from(index))
 }
 
-/// See the module's header.
+/// A file system's configuration.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FsConfig {
     /// The file system's identity.
@@ -42,7 +42,7 @@ pub struct FsConfig {
     pub managers: ManagerMap,
 }
 
-/// The manager map of a new file system: so many managers share the slots.
+/// The manager map of a new file system: `manager_count` managers share the slots.
 pub fn first_manager_map(manager_count: u16) -> ManagerMap {
     ManagerMap { epoch: 1, owners: (0..manager_count).map(ManagerId::new).collect() }
 }
@@ -58,7 +58,7 @@ impl FsConfig {
         self.managers.owners.iter().copied().collect()
     }
 
-    /// The bytes that voters and stores keep.
+    /// Encodes it as the bytes that voters and stores keep.
     pub fn encode(&self) -> Bytes {
         let mut out = Vec::new();
         out.put_u16(VERSION);
@@ -71,7 +71,7 @@ impl FsConfig {
         out.into()
     }
 
-    /// Reads what [`encode`](Self::encode) wrote.
+    /// Decodes what [`encode`](Self::encode) wrote.
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         let mut r = Reader::new(bytes);
         let version = r.u16("config version")?;
@@ -95,18 +95,18 @@ impl FsConfig {
         Ok(config)
     }
 
-    /// How many stores must be there for the file system to start: all but those that parity makes
-    /// up for, and more than half, so that none of two halves goes on without the other.
+    /// How many stores must be there for a start: all but as many as parity makes up for, and more
+    /// than half of all. So of two halves, at most one starts.
     pub fn least_stores(&self) -> usize {
         self.least_with_data().max(usize::from(self.store_count) / 2 + 1)
     }
 
-    /// How many of them must have what they had.
+    /// How many of them must have their data.
     pub fn least_with_data(&self) -> usize {
         usize::from(self.store_count - u16::from(self.parity))
     }
 
-    /// What is wrong with the numbers, if anything.
+    /// Checks the numbers; the error says what is wrong.
     pub fn check(&self) -> Result<(), String> {
         let n = self.store_count;
         if !matches!(self.parity, 1 | 2) {
@@ -141,16 +141,16 @@ impl FsConfig {
 }
 
 impl FsConfig {
-    /// What it is by newer maps, which must be of the same file system.
+    /// The configuration by newer maps, which must be of the same file system.
     pub fn continued(&self, newer: &[u8]) -> Result<FsConfig, DecodeError> {
         let next = FsConfig::decode(newer)?;
         self.may_become(&next).map_err(|_| DecodeError::Invalid("maps: they contradict those of the stores"))?;
         Ok(next)
     }
 
-    /// What keeps this from being changed into `next`, if anything. What was fixed at creation
-    /// stays, and so does the manager of each slot, as nothing hands a slot over yet; of the
-    /// manager map, the epoch may grow.
+    /// Checks whether this may be changed into `next`. Properties fixed at creation stay. The
+    /// manager of each slot stays too, as nothing hands a slot over yet. Only the manager map's
+    /// epoch may grow.
     pub fn may_become(&self, next: &FsConfig) -> Result<(), String> {
         let managers = ManagerMap { epoch: self.managers.epoch, ..next.managers.clone() };
         if (FsConfig { managers, ..next.clone() }) != *self {
@@ -163,7 +163,7 @@ impl FsConfig {
     }
 }
 
-/// Least bytes of a store: a handful of segments of each log.
+/// Smallest store in bytes: room for a handful of segments of each log.
 pub const STORE_CAPACITY_BYTES_MIN: u64 = 64 << 20;
 
 #[cfg(test)]

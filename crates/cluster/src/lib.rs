@@ -1,14 +1,14 @@
 //! Puts the roles of the core together on one machine.
 //!
-//! - [`config`]: what a file system is; the contents of its maps.
+//! - [`config`]: a file system's configuration, which is the contents of its maps.
 //! - [`maps`]: the maps in force, decided by the consensus engine and kept by every store.
 //! - [`machine`]: creation, start with recovery, stop.
-//! - [`stores`]: where the stores are; opening and creating them.
+//! - [`stores`]: the places of the stores; creates and opens them.
 //! - [`cleaner`]: moves live blocks out of segments worth emptying.
-//! - [`maintenance`]: checkpoints, deletion of empty segments, when to clean, what is left for
-//!   writers.
-//! - `table`: follows which segments there are, and what lives in them.
-//! - `room`: what the stores can still take, and what of it writers may have.
+//! - [`maintenance`]: checkpoints, deletion of empty segments, when to clean, room for writers.
+//! - [`restore`]: compares stores and restores lost redundancy.
+//! - `table`: follows which segments exist, and how many live bytes they have.
+//! - `room`: the room on the stores, and the part of it that writers may use.
 //! - [`check`]: the offline check behind `starling fsck`.
 
 pub mod check;

@@ -1,9 +1,9 @@
 //! One machine with all roles of the core: creation, start with recovery, stop.
 //!
-//! Start: open the stores and the consensus folder, agree on the maps, open the managers at their
-//! last checkpoints, recover the tails of the client's and then the cleaner's log and roll them
-//! forward, and only then let a client in. What it takes follows the work since the last
-//! checkpoint, not the size of the stores.
+//! A start opens the stores and the consensus folder, settles the maps, and opens the managers at
+//! their last checkpoints. It recovers the tail of the client's log and then that of the cleaner's,
+//! and rolls them forward. Only then does it let a client in. Its cost grows with the work since
+//! the last checkpoint, not with the size of the stores.
 
 use crate::cleaner::Cleaner;
 use crate::config::{CLEANER_LOG, CLIENT_LOG, FsConfig, first_manager_map, manager_log};
@@ -28,35 +28,37 @@ pub use manager::Lengths;
 pub use manager::api::INDEX_RANGE_LEN;
 
 /// How long kernels may cache what the client's tokens cover. All roles share one process, so the
-/// lease cannot be lost while the mount is there.
+/// lease cannot expire while the mount exists.
 const LEASE: Duration = Duration::from_secs(3600);
-/// The client's inodes may take one in so many bytes of all caches, and those of all managers as
-/// much.
+/// The client's inodes may take one in this many bytes of all caches, and the managers' inodes
+/// together as much again.
 const INODE_SHARE: u64 = 8;
-/// What an inode in the client's and the manager's memory takes together, roughly, in bytes: for
-/// bounding their number.
+/// Bytes that an inode takes in the memory of client and manager together, roughly: for bounding
+/// their number.
 const INODE_MEMORY_BYTES: u64 = 2048;
-/// Inodes that one operation may need at a time, amply.
+/// Number of inodes in memory, at least: amply what one operation needs at a time.
 const INODE_COUNT_MIN: u64 = 64;
+/// How long a request to a store may take before the store counts as absent.
 const PUT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time between probes of stores that are out of service.
 const PROBE_INTERVAL: Duration = Duration::from_secs(5);
 
-/// What a new file system is to be like.
+/// The properties of a new file system.
 #[derive(Clone, Copy, Debug)]
 pub struct Create {
     /// Parity fragments per stripe.
     pub parity: u8,
     /// Block size in bytes.
     pub block_size: u32,
-    /// Managers.
+    /// Number of managers.
     pub manager_count: u16,
-    /// Bytes each store may use; `None`: what the fullest disk has free, less a tenth, shared among
-    /// the stores on it.
+    /// Bytes that each store may use. `None`: nine tenths of the free space of the fullest disk,
+    /// shared among the stores on it.
     pub store_capacity_bytes: Option<u64>,
 }
 
 impl Create {
-    /// What is wrong with these numbers for so many stores, before anything is touched.
+    /// Checks these numbers for this many stores, before anything is touched.
     pub fn check(&self, store_count: u16) -> Result<(), StartError> {
         let capacity = self.store_capacity_bytes.unwrap_or(u64::MAX);
         self.config(FsUuid([0; 16]), store_count, capacity).check().map_err(StartError::Impossible)
@@ -80,25 +82,23 @@ pub struct Run {
     pub root_uid: u32,
     /// Its group.
     pub root_gid: u32,
-    /// How many inode numbers a manager gives the client at once, [`INDEX_RANGE_LEN`] if nothing
-    /// speaks against it.
+    /// How many index numbers a manager gives the client at once; normally [`INDEX_RANGE_LEN`].
     pub index_range_len: u64,
-    /// How long what managers write may be, [`Lengths::LARGEST`] if nothing speaks against it.
+    /// Bounds of what managers write; normally [`Lengths::LARGEST`].
     pub manager_lengths: Lengths,
     /// See [`Options::accepts_loss`].
     pub accepts_loss: bool,
 }
 
-/// Numbers that no user chooses, since the usual ones suit everybody. Tests draw small ones, so
-/// that what is rare becomes common.
+/// Bounds that users do not choose. Tests draw small ones, so that rare events become common.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Most segments of a log in flight; see [`Options::in_flight_max`]. For the life of a file
-    /// system.
+    /// Bound of the segments of a log in flight; see [`Options::in_flight_max`]. It stays the same
+    /// for the life of a file system.
     pub in_flight_max: u64,
-    /// Cuts since the last checkpoint after which there is another one: bounds recovery.
+    /// Number of cuts after which maintenance has a checkpoint written: bounds recovery.
     pub cuts_per_checkpoint_max: u64,
-    /// How long one step of restoring redundancy may take.
+    /// How long one step of restoring redundancy may take, before other maintenance gets its turn.
     pub restore_step: Duration,
 }
 
@@ -107,17 +107,16 @@ impl Default for Limits {
         Limits {
             in_flight_max: Options::default().in_flight_max,
             cuts_per_checkpoint_max: 64,
-            // Other maintenance gets its turn.
             restore_step: Duration::from_millis(500),
         }
     }
 }
 
-/// Why there is no running file system. Nothing was changed, except that stores may have been
-/// brought up to date.
+/// Why a file system did not start. Nothing was changed, except that stores may have been brought
+/// up to date.
 #[derive(Debug, Error)]
 pub enum StartError {
-    /// The numbers asked for make no sense.
+    /// The numbers asked for are invalid.
     #[error("{0}")]
     Impossible(String),
     /// The stores would be larger than their disks can hold.
@@ -127,10 +126,10 @@ pub enum StartError {
     NoSpace {
         /// Bytes asked for.
         capacity: u64,
-        /// Bytes there could be.
+        /// Bytes that fit.
         most: u64,
     },
-    /// There is a file system already.
+    /// A store holds a file system already.
     #[error("store {0} holds a file system already; use it, or give another folder")]
     Exists(StoreId),
     /// Too few stores could be opened.
@@ -138,23 +137,23 @@ pub enum StartError {
         "only {opened} of {count} stores can be opened and at least {least} are needed; bring back the others ({reasons})"
     )]
     NotEnoughStores {
-        /// Opened.
+        /// Number of stores that could be opened.
         opened: usize,
-        /// All.
+        /// Number of all stores.
         count: usize,
-        /// Needed.
+        /// Number of stores that are needed.
         least: usize,
-        /// What was wrong with the others.
+        /// Why the others could not be opened.
         reasons: String,
     },
     /// A store belongs to another file system, or to another place in this one.
     #[error("the place of store {place} holds {found} of file system {fs}; give the stores in their order")]
     Foreign {
-        /// Where it was given.
+        /// The place where it was given.
         place: StoreId,
-        /// What it says it is.
+        /// The store that it says it is.
         found: StoreId,
-        /// Whose it is.
+        /// The file system that it says it belongs to.
         fs: FsUuid,
     },
     /// The consensus folder is that of another file system.
@@ -163,9 +162,9 @@ pub enum StartError {
          made anew from the stores"
     )]
     ForeignConsensus {
-        /// Whose it is.
+        /// The file system that the folder belongs to.
         found: FsUuid,
-        /// Whose the stores are.
+        /// The file system that the stores belong to.
         fs: FsUuid,
     },
     /// The consensus folder cannot be made, or was written by a newer program.
@@ -174,7 +173,7 @@ pub enum StartError {
     /// The maps cannot be read.
     #[error("the configuration kept by the stores: {0}")]
     Config(#[from] types::codec::DecodeError),
-    /// There is no place for a new store.
+    /// A place cannot take a new store.
     #[error("{0}: {1}")]
     Unusable(StoreId, String),
     /// A remote store cannot be reached, or refuses.
@@ -183,19 +182,19 @@ pub enum StartError {
     /// A store's folder could not be opened or created.
     #[error("{0}: {1}")]
     Store(StoreId, OpenError),
-    /// A store does not do what it must.
+    /// A store failed an operation.
     #[error("{0}: {1}")]
     Storage(StoreId, StorageError),
     /// Segments cannot be read or written.
     #[error(transparent)]
     Stripe(#[from] StripeError),
-    /// The stores do not have a log as a whole, or that is not certain. To go on would discard what
-    /// may come back.
+    /// The stores do not have a whole log, or that is not certain. Going on would discard segments
+    /// that may come back.
     #[error("{error}. Nothing was discarded: {}", what_to_do(stores))]
     Refused {
         /// What is wrong.
         error: StripeError,
-        /// The stores that may make it whole.
+        /// The stores that may have the missing segments.
         stores: StoreSet,
     },
     /// A manager cannot start.
@@ -204,7 +203,7 @@ pub enum StartError {
     /// The root directory cannot be read or made.
     #[error("root directory: {0}")]
     Root(FsError),
-    /// A disk.
+    /// A disk failed.
     #[error("disk: {0}")]
     Disk(#[from] std::io::Error),
 }
@@ -235,26 +234,26 @@ fn what_to_do(stores: &StoreSet) -> String {
     }
 }
 
-/// What start found to do.
+/// The work that recovery did at a start.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Recovery {
     /// Segments rolled forward.
     pub segment_count: u64,
-    /// Deltas in them.
+    /// Deltas in these segments.
     pub delta_count: u64,
-    /// Time it took, managers and logs.
+    /// Time that it took, for managers and logs.
     pub time: Duration,
 }
 
 /// A running machine.
 pub struct Machine {
-    /// What the file system is, by the maps in force at the start.
+    /// The file system's configuration, by the maps in force at the start.
     pub config: FsConfig,
     /// The maps.
     pub maps: Keeper,
     /// The file system.
     pub client: Client,
-    /// The stripes beneath.
+    /// The stripes.
     pub stripe: Arc<Stripe>,
     /// The managers.
     pub managers: Vec<Arc<ManagerServer>>,
@@ -266,8 +265,8 @@ pub struct Machine {
     stores: Vec<Arc<StoreServer>>,
 }
 
-/// Makes a new file system over empty places for its stores, and a disk for the consensus engine,
-/// on which an earlier attempt may have left something.
+/// Creates a file system over empty places for its stores, and a disk for the consensus engine.
+/// That disk may have leftovers of an earlier attempt.
 pub async fn create(
     host: &Host,
     places: &[Place],
@@ -291,7 +290,7 @@ pub async fn create(
 }
 
 impl Machine {
-    /// Starts all roles over the places given in the order of their stores and the disk of the
+    /// Starts all roles over the places, in the order of their stores, and the disk of the
     /// consensus engine, whose contents may be lost.
     pub async fn start(
         host: Host,
@@ -302,7 +301,7 @@ impl Machine {
         Self::start_within(host, places, consensus, run, Limits::default()).await
     }
 
-    /// As [`start`](Self::start), with other limits than the usual ones.
+    /// Like [`start`](Self::start), with other limits.
     pub async fn start_within(
         host: Host,
         places: &[Place],
@@ -355,7 +354,7 @@ impl Machine {
         let client_config = client::Config {
             id: ClientId::new(1),
             block_size: config.block_size,
-            // The client has inodes in memory, and so have the managers.
+            // The client and the managers both have inodes in memory.
             cache_bytes: run.cache_bytes - 2 * inode_bytes,
             inode_count_max,
             lease: LEASE,
@@ -387,7 +386,7 @@ impl Machine {
         Ok(Machine { config, maps, client, stripe, managers, maintenance, recovery, host, stores: servers })
     }
 
-    /// What it runs on.
+    /// The host that it runs on.
     pub fn host(&self) -> Host {
         self.host.clone()
     }
@@ -398,7 +397,7 @@ impl Machine {
     }
 
     /// Commits everything, writes checkpoints, and closes the stores, so that the next start has
-    /// nothing to recover. On error what was synced is as safe as after a crash.
+    /// nothing to recover. After an error, everything that was synced is as safe as after a crash.
     pub async fn stop(&self) -> Result<(), StartError> {
         self.client.sync().await.map_err(StartError::Root)?;
         self.client.settle().await;
@@ -412,7 +411,7 @@ impl Machine {
         for store in &self.stores {
             let close = host::timeout(&*self.host.clock, CLOSE_TIMEOUT, store.close());
             if let Err(e) = close.await.unwrap_or(Err(StorageError::Unavailable)) {
-                // The others are closed nevertheless.
+                // Close the others all the same.
                 closed = closed.and(Err(StartError::Storage(store.identity().store, e)));
             }
         }

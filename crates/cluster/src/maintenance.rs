@@ -1,13 +1,13 @@
-//! What happens besides serving: checkpoints, deletion of empty segments, cleaning, and counting
-//! what is left for writers.
+//! The background work: checkpoints, deletion of empty segments, cleaning, and telling writers how
+//! much room is left.
 //!
 //! A segment is deleted only when no manager counts a live byte in it **and** every manager's
 //! durable checkpoint is past its deltas (docs/core.md#cleaning). So a round is: checkpoint, count,
 //! delete, and clean if that was not enough.
 //!
-//! A round costs what changed since the last, not what there is: it asks the [`Table`], which
-//! follows the stripe and the managers, and lists nothing. Stores are listed after a start and when
-//! one comes back, a page at a time ([`Restore`]).
+//! A round costs what changed since the last one, not what there is. It asks the [`Table`], which
+//! follows the stripe and the managers, and lists nothing. Maintenance lists the stores after a
+//! start and when one comes back, a page at a time ([`Restore`]).
 
 use crate::cleaner::{CleanError, Cleaned, Cleaner};
 use crate::config::{CLEANER_LOG, CLIENT_LOG, FsConfig, manager_log};
@@ -30,61 +30,61 @@ use stripe::{ScrubProgress, ScrubReport, Stripe};
 use tokio::sync::Notify;
 use types::{LogId, SegmentId};
 
+/// Time between two looks at whether a round is due.
 const TICK: Duration = Duration::from_secs(1);
-/// Changed index nodes in the managers' memory after which there is a checkpoint: they stay there
-/// until then.
+/// Number of changed index nodes in the managers' memory at which a checkpoint is due: they stay in
+/// memory until then.
 const DIRTY_INODES_MAX: u64 = 1 << 16;
-/// Time after which changes are checkpointed in any case.
+/// Time after which a checkpoint of changes is due in any case.
 const CHECKPOINT_AGE: Duration = Duration::from_secs(30);
-/// How often the disks are looked at when nothing changes here: others fill them too.
+/// Time between looks at the disks when nothing changes here: other programs fill them too.
 const LOOK_INTERVAL: Duration = Duration::from_secs(30);
-/// Nothing was cut for so long: the store is idle, and segments are merged that would not be worth
-/// it otherwise.
+/// Time without a cut after which the store counts as idle. Then maintenance merges segments that
+/// would not be worth it otherwise.
 const IDLE_TIME: Duration = Duration::from_secs(10);
-/// When idle, segments are cleaned that gain at least this share of what they take: small ones,
-/// above all.
+/// Share of its own size that cleaning a segment must gain when idle, in percent. Small segments
+/// gain most.
 const IDLE_GAIN_PERCENT: u64 = 25;
-/// And as long as so many bytes more are gained by each step.
+/// Bytes that each step of merging must gain besides, or merging ends.
 const IDLE_GAIN_BYTES: u64 = 64 << 10;
-/// Suspect segments that a scrub looks at before other maintenance gets its turn.
+/// Number of suspect segments that a scrub looks at before other maintenance gets its turn.
 const SCRUBBED_AT_ONCE: usize = 16;
-/// How long a round waits for the managers to apply what was cut before.
+/// How long a round waits for the managers to apply earlier cuts.
 const SETTLE_TIME_MAX: Duration = Duration::from_secs(5);
-/// Most times that one round goes on with a segment for which the cleaner was lent too little at
-/// once.
+/// How often one round may go on with a segment for which the cleaner's loan was too small at once.
 const CUT_SHORT_MAX: u64 = 8;
-/// Segments that are deleted with one request to each store.
+/// Number of segments deleted by one request to each store.
 const DELETED_AT_ONCE: usize = 1024;
 
-/// What maintenance has done since start, for `status`.
+/// The work of maintenance since the start, for `status`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Done {
-    /// Checkpoint rounds.
+    /// Rounds of checkpoints.
     pub checkpoint_count: u64,
-    /// Segments deleted because nothing in them lived.
+    /// Segments that were deleted because nothing in them was live.
     pub deleted_count: u64,
     /// Segments cleaned.
     pub cleaned_count: u64,
-    /// Live bytes the cleaner copied.
+    /// Live bytes that the cleaner copied.
     pub moved_bytes: u64,
-    /// Bytes of segments that hold something live.
+    /// Bytes of segments that hold live data.
     pub segment_bytes: u64,
     /// Live bytes in them.
     pub live_bytes: u64,
-    /// Redundancy that was lost with stores, and restored.
+    /// Progress of restoring redundancy that was lost with stores.
     pub redundancy: Restored,
-    /// Segments there are.
+    /// Number of segments.
     pub segment_count: u64,
 }
 
-/// Since when nothing was cut, and whether what there was to merge since has been merged.
+/// Since when nothing was cut, and whether merging has finished since.
 struct Quiet {
     cut: u64,
     since: Duration,
     merged: bool,
 }
 
-/// See the module's header.
+/// Maintenance of a running file system.
 pub struct Maintenance {
     host: Host,
     config: FsConfig,
@@ -94,10 +94,10 @@ pub struct Maintenance {
     client: Client,
     cleaner: Cleaner,
     table: Table,
-    /// Held by a round. `status` must not wait for it.
+    /// Held during a round. `status` must not wait for it.
     round: tokio::sync::Mutex<Restore>,
     done: Mutex<Done>,
-    /// What all managers' checkpoints cover of the client's log.
+    /// The seq of the client's log that all managers' checkpoints cover.
     covered: AtomicU64,
     stopping: AtomicBool,
     stop: Notify,
@@ -139,7 +139,7 @@ impl Maintenance {
         Ok(maintenance)
     }
 
-    /// What was done so far, and what there is. Waits for nobody.
+    /// The work so far, and the present totals. Waits for no round.
     pub fn done(&self) -> Done {
         let totals = self.table.look(|table| table.totals());
         Done {
@@ -180,7 +180,7 @@ impl Maintenance {
             let due = many
                 || cut >= last_cut + self.limits.cuts_per_checkpoint_max
                 || (cut > last_cut && now >= last_time + CHECKPOINT_AGE);
-            // Looked at only after changes: stores that live data fills cannot be helped.
+            // Only after changes: cleaning cannot help stores that are full of live data.
             let short = !due && cut > last_cut && self.is_short().await;
             if quiet.cut != cut {
                 quiet = Quiet { cut, since: now, merged: false };
@@ -200,15 +200,15 @@ impl Maintenance {
             }
             (last_cut, last_time) = (cut, now);
             if wanted {
-                // Whoever waits for space waits for two rounds, so that one of them began after the
-                // wish.
+                // An operation that waits for space waits for two rounds, so that one of them began
+                // after its request.
                 self.report_used().await;
             }
         }
         self.stopped.notify_one();
     }
 
-    /// One step of looking at what stores have, or of giving segments back what stores have lost.
+    /// One step of comparing the stores, or of restoring fragments that they lost.
     async fn restore_some(&self) -> Result<(), CleanError> {
         let mut restore = self.round.lock().await;
         if restore.is_due() {
@@ -231,7 +231,7 @@ impl Maintenance {
         Ok(())
     }
 
-    /// Looks at stores until every segment is known.
+    /// Lists stores until every segment is known.
     async fn know_all(&self, restore: &mut Restore) -> Result<(), CleanError> {
         while !restore.knows_all() {
             self.compare_some(restore).await?;
@@ -239,7 +239,7 @@ impl Maintenance {
         Ok(())
     }
 
-    /// Tells the client what the stores have left. False if no store says it.
+    /// Tells the client how much room the stores have left. False if no store answers.
     async fn report_room(&self) -> bool {
         let (covered_seq, placed_bytes) = (self.covered.load(SeqCst), self.client.placed_bytes());
         let Some(room) = self.room().await else { return false };
@@ -265,8 +265,8 @@ impl Maintenance {
     /// One round: checkpoint, delete what is empty, clean if space is short.
     pub async fn tidy(&self, wanted: bool) -> Result<(), CleanError> {
         let mut restore = self.round.lock().await;
-        // Only for the checkpoint to cover more: a log that waits for space must not keep this from
-        // making some.
+        // Wait only so that the checkpoint covers more. A log that waits for space must not keep
+        // the round from making some.
         let _ = host::timeout(&*self.host.clock, SETTLE_TIME_MAX, self.client.settle()).await;
         self.checkpoint_and_delete().await?;
         let (mut is_first, mut short_count) = (true, 0);
@@ -297,8 +297,8 @@ impl Maintenance {
         Ok(())
     }
 
-    /// Cleans the segments that are most worth it and deletes what became empty, however much is
-    /// free. Looks at all that stores have.
+    /// Cleans the best victims, and deletes the segments that became empty, however much space is
+    /// free. It lists all stores first.
     pub async fn clean(&self) -> Result<Cleaned, CleanError> {
         let mut restore = self.round.lock().await;
         restore.begin_anew();
@@ -311,9 +311,9 @@ impl Maintenance {
         Ok(cleaned)
     }
 
-    /// Verifies all segments, as [`Stripe::scrub`]. What looks bad is looked at again after what is
-    /// free was deleted, and while nobody deletes: right after a crash some stores still show
-    /// segments that were deleted. The table may not know these, so it is told.
+    /// Verifies all segments, like [`Stripe::scrub`]. It looks at suspect segments again after
+    /// deleting free segments, and while no deletion runs: right after a crash, some stores still
+    /// list segments that were deleted. The table may not know these, so it is told.
     pub async fn scrub(
         &self,
         repair: bool,
@@ -339,7 +339,7 @@ impl Maintenance {
         Ok(first.looked_again(again))
     }
 
-    /// What the cleaner was lent is free again, after a checkpoint.
+    /// Ends the cleaner's loan, after a checkpoint.
     async fn end_loan(&self) {
         if self.report_room().await {
             self.client.give_back();
@@ -351,12 +351,12 @@ impl Maintenance {
         Room::of(&self.stripe.status().await, self.stripe.redundancy().1)
     }
 
-    /// True when there is too little free, and cleaning could change that.
+    /// True if too little is free, and cleaning could change that.
     async fn is_short(&self) -> bool {
         self.room().await.is_some_and(|room| room.free_bytes < self.goal(&room).low)
     }
 
-    /// How much should be free on each store.
+    /// The goal for the free space of each store.
     fn goal(&self, room: &Room) -> FreeGoal {
         let (k, m) = self.stripe.redundancy();
         let live = self.done().live_bytes / u64::from(k) * u64::from(k + m) / u64::from(self.config.store_count.max(1));
@@ -398,8 +398,8 @@ impl Maintenance {
         Ok(())
     }
 
-    /// One step of what is done when idle: merges what small and half-empty segments hold. False
-    /// when there is no more to gain.
+    /// One step of merging small and half-empty segments when idle. False when there is no more to
+    /// gain.
     async fn merge(&self) -> Result<bool, CleanError> {
         let restore = self.round.lock().await;
         if !restore.knows_all() {
@@ -415,25 +415,24 @@ impl Maintenance {
         if cleaned.segment_count < 2 {
             return Ok(false);
         }
-        // Merging writes index segments, which are small themselves: it must not live on its own
-        // waste.
+        // Merging writes index segments, which are small themselves. It must not go on because of
+        // its own waste.
         let freed = before.saturating_sub(self.stored_bytes());
         Ok(freed > cleaned.moved_bytes * IDLE_GAIN_PERCENT / 100 + IDLE_GAIN_BYTES)
     }
 
-    /// What all segments take on all stores.
+    /// Bytes that all segments take on all stores.
     fn stored_bytes(&self) -> u64 {
         self.table.look(|table| table.totals().stored_bytes)
     }
 
-    /// Cleans the segments that are most worth it, of those that gain at least `gain_percent` of
-    /// what they take.
+    /// Cleans the best victims, among segments that gain at least `gain_percent` of their size.
     async fn clean_some(&self, gain_percent: u64) -> Result<Cleaned, CleanError> {
         let candidates: Vec<SegmentUse> = self.table.look(|table| table.candidates(gain_percent).collect());
         let want = u64::from(self.stripe.payload_len_max()) * u64::from(GAIN_SEGMENTS);
         let mut victims = choose(candidates.into_iter(), want);
         victims.truncate(VICTIMS_MAX);
-        // The copies are there before the victims are gone.
+        // The copies take room before the victims are deleted.
         let mut loan = if self.report_room().await { self.client.lend() } else { Loan::default() };
         let take = |loan: &mut Loan, victim: &SegmentId| {
             let live_bytes = self.table.look(|table| table.live_bytes(*victim));

@@ -1,13 +1,13 @@
-//! The maps in force: decided by the consensus engine, kept by every store as well.
+//! The maps in force: the consensus engine decides them, and every store keeps a copy.
 //!
-//! At a start the newest of both counts. The voter's folder may be lost, rotten or out of a backup
-//! without harm: the stores tell the maps, and the group is made anew, or brought up to date, from
-//! them. Stores that lack the newest maps get them.
+//! At a start, the newest copy counts. The voter's folder may be lost, rotten or out of a backup
+//! without harm: the start makes the group anew, or brings it up to date, from the stores' maps.
+//! Stores that lack the newest maps get them.
 //!
 //! A change is decided first, then pushed to a quorum of the stores, and only then is the next one
-//! decided. So at most one change is known to the voter and not to every quorum of the stores. When
-//! a voter's memory turns out to be lost, that one may be on a few stores that are away at the
-//! moment, and its epoch is not given to other maps: the same maps continue two epochs on.
+//! decided. So at most one change is known to the voter and not yet to a quorum of the stores. If
+//! the voter's memory turns out to be lost, that change may be on a few stores that are away. So
+//! its epoch is not given to other maps: the same maps continue with an epoch that is two higher.
 
 use crate::config::FsConfig;
 use crate::machine::StartError;
@@ -21,32 +21,33 @@ use thiserror::Error;
 use types::Maps;
 use types::codec::DecodeError;
 
-/// How long the voter's disk may take to open, to decide or to close before the file system goes on
-/// without it.
+/// How long the voter's disk may take to open, decide or close, before the file system goes on
+/// without the voter.
 const VOTER_TIMEOUT: Duration = Duration::from_secs(60);
-/// How far the epoch goes on when the voter's memory was lost; see the module's header.
+/// How much the epoch grows when the voter's memory was lost: past the one change that may be on
+/// stores that are away.
 const EPOCHS_SKIPPED: u64 = 2;
 
-/// What `status` shows.
+/// The state of the maps and the voter, for `status`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MapsStatus {
     /// Epoch of the maps in force.
     pub epoch: u64,
-    /// What was wrong with the consensus folder at the start, if it had to be made anew or brought
-    /// up to date from the stores.
+    /// Why the consensus folder was made anew or brought up to date from the stores at the start,
+    /// if it was.
     pub rebuilt: Option<String>,
-    /// The voter, or why there is none: the file system works without, but its maps cannot be
-    /// changed.
+    /// The voter's state, or why there is no voter: the file system works without one, but its maps
+    /// cannot be changed.
     pub voter: Result<Status, String>,
 }
 
-/// Why the maps were not changed.
+/// Why a change of the maps failed.
 #[derive(Debug, Error)]
 pub enum ChangeError {
     /// There is no voter.
     #[error("the consensus folder cannot be used ({0}): make it usable and start again")]
     NoVoter(String),
-    /// This cannot be changed.
+    /// The change is not allowed.
     #[error("{0}")]
     Fixed(String),
     /// The present maps cannot be read.
@@ -55,11 +56,11 @@ pub enum ChangeError {
     /// The voter refused, or has stopped.
     #[error(transparent)]
     Propose(#[from] ProposeError),
-    /// The voter's disk does not answer. Whether the maps were changed shows at the next start.
+    /// The voter's disk does not answer. The next start shows whether the maps were changed.
     #[error("the consensus folder's disk does not answer; whether the maps were changed shows at the next start")]
     Unknown,
-    /// The change is decided, but too few stores could be told; they are told at the next change or
-    /// start.
+    /// The change is decided, but too few stores could be reached. They get the maps at the next
+    /// change or start.
     #[error("the maps are changed, but too few stores could be told yet: {0}")]
     Push(StripeError),
 }
@@ -71,15 +72,15 @@ pub(crate) struct Agreed {
     pub(crate) maps: Maps,
 }
 
-/// Makes the group of a new file system, in place of whatever is there.
+/// Creates the voter of a new file system, and replaces anything in its folder.
 pub(crate) async fn create(host: &Host, disk: &Arc<dyn Disk>, config: &FsConfig, maps: Maps) -> Result<(), StartError> {
     let voter = Consensus::create(host, disk, config.fs, maps).await.map_err(StartError::Consensus)?;
     voter.close().await;
     Ok(())
 }
 
-/// Opens the voter and settles with the newest maps of the stores, whose file system is
-/// `config.fs`.
+/// Opens the voter, and settles its maps with the newest maps of the stores. The stores belong to
+/// file system `config.fs`.
 pub(crate) async fn agree(
     host: &Host,
     disk: &Arc<dyn Disk>,
@@ -127,21 +128,22 @@ pub(crate) async fn agree(
     Ok(Agreed { voter: Ok(voter), rebuilt: Some(why), maps: continued })
 }
 
-/// Keeps and changes the maps of a running file system. What runs has read them at its start.
+/// Keeps and changes the maps of a running file system. The roles have read them at the start, and
+/// do not follow changes.
 pub struct Keeper {
     host: Host,
     stripe: Arc<Stripe>,
-    /// Or why there is none.
+    /// The voter, or why there is none.
     voter: Result<Consensus, String>,
     rebuilt: Option<String>,
-    /// Those that the start went on with.
+    /// The maps that the start used.
     first: Maps,
-    /// Whose turn it is to change the maps; true if a quorum of the stores has those in force.
+    /// Held by a change of the maps. True if a quorum of the stores has the maps in force.
     pushed: tokio::sync::Mutex<bool>,
 }
 
 impl Keeper {
-    /// Goes on with what was agreed on, and gives it to the stores if any of them is `behind`.
+    /// Takes the agreed maps, and gives them to the stores if any of them is `behind`.
     pub(crate) async fn start(
         host: Host,
         stripe: Arc<Stripe>,
@@ -160,8 +162,8 @@ impl Keeper {
         self.voter.as_ref().map_or_else(|_| self.first.clone(), Consensus::maps)
     }
 
-    /// Changes the maps durably, and tells the stores; gives their new epoch. They take effect at
-    /// the next start.
+    /// Changes the maps durably, and tells the stores. Returns the new epoch. The change takes
+    /// effect at the next start.
     pub async fn change(&self, change: impl FnOnce(&mut FsConfig)) -> Result<u64, ChangeError> {
         let voter = self.voter.as_ref().map_err(|why| ChangeError::NoVoter(why.clone()))?;
         let mut pushed = self.pushed.lock().await;
@@ -183,7 +185,7 @@ impl Keeper {
         Ok(epoch)
     }
 
-    /// What there is to say of it.
+    /// The state of the maps and the voter.
     pub fn status(&self) -> MapsStatus {
         let voter = self.voter.as_ref().map(Consensus::status).map_err(Clone::clone);
         MapsStatus { epoch: self.maps().epoch, rebuilt: self.rebuilt.clone(), voter }

@@ -1,14 +1,13 @@
-//! Looking at what the stores have, and giving segments back the fragments that a store has lost or
-//! never had: it was replaced, came back with an older content, or was away while others took its
-//! part.
+//! Compares the stores, and restores fragments that a store has lost or never had: it was replaced,
+//! came back with older contents, or was away while others took its part.
 //!
-//! As long as nobody does this, the next store that fails takes data with it. So all stores are
-//! compared once all of them are in service: after a start, and after one of them came back; what
-//! they lack is put there again, a little at a time. Only which fragments there are is compared;
-//! whether they are good, a scrub tells.
+//! Until that is done, the next store that fails may take data with it. So maintenance compares all
+//! stores once all of them are in service: after a start, and after one of them came back. It puts
+//! missing fragments there again, a little at a time. It compares only which fragments there are; a
+//! scrub tells whether they are good.
 //!
-//! The same pages tell, after a start, which segments there are. That does not wait for stores that
-//! are away.
+//! After a start, the same pages also tell which segments there are. That does not wait for stores
+//! that are away.
 
 use crate::table::Table;
 use host::Host;
@@ -17,41 +16,41 @@ use std::time::Duration;
 use stripe::{Stripe, StripeError};
 use types::{LogId, SegmentId};
 
-/// After so long what could not be restored is tried again.
+/// Time after which segments that could not be restored are tried again.
 const TRY_AGAIN: Duration = Duration::from_secs(3600);
 
-/// How far it is.
+/// Progress of restoring redundancy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Restored {
-    /// Segments that lack fragments, as far as is known; `None` before all stores were compared.
+    /// Segments that lack fragments, as far as known; `None` before all stores were compared.
     pub lacking_count: Option<u64>,
-    /// Segments that were given what they lacked, since start.
+    /// Segments that were restored since the start.
     pub restored_count: u64,
 }
 
 /// A comparison that is under way.
 struct Comparison {
-    /// How often stores had come back when it began.
+    /// Number of returns of stores when it began.
     returns: u64,
     all_answered: bool,
-    /// Logs to be looked at, the last first, and where in it.
+    /// Logs that are still to be compared, the last one first, and the position in that one.
     logs: Vec<LogId>,
     from_seq: u64,
     lacking: Vec<SegmentId>,
 }
 
-/// See the module's header.
+/// Compares the stores, and restores redundancy.
 pub(crate) struct Restore {
     host: Host,
     stripe: Arc<Stripe>,
-    /// How long one step may take, so that other maintenance gets its turn. A step ends with the
-    /// page, or the segment, that is under way.
+    /// How long one step may take, before other maintenance gets its turn. A step ends with the
+    /// page or the segment that is under way.
     step_time: Duration,
     logs: Vec<LogId>,
     comparison: Option<Comparison>,
-    /// All logs were looked at since the start, at a quorum of stores.
+    /// All logs were listed since the start, at a quorum of stores.
     knows_all: bool,
-    /// How often stores had come back when they were last compared.
+    /// Number of returns of stores at their last comparison.
     compared: Option<u64>,
     todo: Vec<SegmentId>,
     failed: Vec<SegmentId>,
@@ -81,7 +80,7 @@ impl Restore {
         Restored { lacking_count: self.compared.map(|_| lacking), restored_count: self.restored_count }
     }
 
-    /// True if the stores are to be looked at.
+    /// True if a comparison is due or under way.
     pub(crate) fn is_due(&self) -> bool {
         let is_current = self.compared == Some(self.stripe.return_count());
         self.comparison.is_some() || !self.knows_all || (self.stripe.is_whole() && !is_current)
@@ -92,9 +91,9 @@ impl Restore {
         self.knows_all
     }
 
-    /// Looks at what the stores have, for one step, and tells the table. The number of segments
-    /// that lack something, when all stores have been compared. Nobody may delete segments
-    /// meanwhile.
+    /// One step of comparing the stores; it also tells the table which segments there are. Returns
+    /// the number of segments that lack fragments, once all stores have been compared. No segment
+    /// may be deleted during the step.
     pub(crate) async fn compare_some(&mut self, table: &Table) -> Result<Option<usize>, StripeError> {
         let end = self.host.clock.now() + self.step_time;
         let begin = || Comparison {
@@ -119,7 +118,7 @@ impl Restore {
             };
             comparison.all_answered &= page.all_answered;
             if !comparison.all_answered && self.knows_all {
-                // A store has left: it begins anew when all are there.
+                // A store has left service: begin anew when all are back.
                 return Ok(None);
             }
             comparison.lacking.extend(page.lacking);
@@ -139,7 +138,7 @@ impl Restore {
         Ok(Some(self.todo.len()))
     }
 
-    /// Forgets the comparison, so that the next one tells of everything there is now.
+    /// Forgets the comparison, so that the next one lists everything again.
     pub(crate) fn begin_anew(&mut self) {
         self.comparison = None;
         self.knows_all = false;
@@ -150,7 +149,7 @@ impl Restore {
         self.todo.retain(|segment| is_there(*segment));
     }
 
-    /// Restores some segments. Nobody may delete segments meanwhile.
+    /// One step of restoring segments. No segment may be deleted during the step.
     pub(crate) async fn step(&mut self) {
         let end = self.host.clock.now() + self.step_time;
         if self.todo.is_empty() {
@@ -170,7 +169,7 @@ impl Restore {
         }
     }
 
-    /// True if there is something left to do.
+    /// True if segments are left to restore.
     pub(crate) fn is_busy(&self) -> bool {
         !self.todo.is_empty() || (!self.failed.is_empty() && self.host.clock.now() >= self.try_again)
     }

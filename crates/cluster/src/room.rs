@@ -1,9 +1,9 @@
-//! What the stores can still take, and what of it writers may have. Pure.
+//! The room on the stores, and the part of it that writers may use. Pure.
 //!
-//! Stores that share a disk share what it has free, and others fill disks too. A store whose disk
-//! leaves it less than the file system was made with is short of room by itself: as many such
-//! stores as there is parity are done without when they are full, more of them make the file system
-//! smaller.
+//! Stores on one disk share its free space, and other programs fill disks too. If its disk leaves a
+//! store less than its capacity, that store is short of room by itself. As many such stores as
+//! there are parity fragments are left out when they are full. If there are more, the file system
+//! becomes smaller.
 
 use crate::config::FsConfig;
 use host::DiskSpace;
@@ -13,20 +13,20 @@ use std::collections::BTreeMap;
 use stripe::{StoreHealth, StoreState, Stripe};
 use types::FileId;
 
-/// See the module's header.
+/// The room on the stores that count.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Room {
-    /// Bytes free on the fullest store that counts.
+    /// Free bytes on the fullest store that counts.
     pub free_bytes: u64,
-    /// Bytes that this store can use in all.
+    /// Bytes that this store can use in total.
     pub capacity_bytes: u64,
-    /// Bytes that the disks keep from any store that counts, of those that it was made with.
+    /// Largest number of bytes that a disk lacks for the capacity of a store that counts.
     pub missing_bytes: u64,
 }
 
 impl Room {
-    /// What stores say together; `None` if none answers. Up to `parity` of them do not count, if
-    /// they are in trouble by themselves.
+    /// The room, by the stores' reports; `None` if no store answers. Up to `parity` stores do not
+    /// count, if they are in trouble by themselves.
     pub fn of(stores: &[StoreHealth], parity: u8) -> Option<Room> {
         let answers = || stores.iter().filter_map(|s| Some((s.state, s.status.as_ref()?)));
         let mut sharer_counts: BTreeMap<u64, u64> = BTreeMap::new();
@@ -44,7 +44,7 @@ impl Room {
             })
             .collect();
         rooms.sort_by_key(|(troubled, room)| (!troubled, room.free_bytes));
-        // One that does not answer is done without already.
+        // A store that does not answer is left out already.
         let silent = stores.len() - rooms.len();
         let troubled = rooms.iter().filter(|(troubled, _)| *troubled).count();
         let left_out = usize::from(parity).saturating_sub(silent).min(troubled).min(rooms.len().saturating_sub(1));
@@ -55,16 +55,15 @@ impl Room {
     }
 }
 
-/// Bytes that each store of a new file system can have, on disks with so much space: equally many,
-/// nine tenths of what is free.
+/// Bytes that each store of a new file system can have on these disks: the same for each, and nine
+/// tenths of the free space.
 pub(crate) fn capacity_max(spaces: &[DiskSpace]) -> u64 {
     let sharers = |device| spaces.iter().filter(|s| s.device == device).count() as u64;
     let share = |s: &DiskSpace| s.free_bytes / 10 * 9 / sharers(s.device).max(1);
     spaces.iter().map(share).min().unwrap_or(0)
 }
 
-/// What the client knows of the stores' room at its start, when the managers owe a checkpoint of
-/// these files.
+/// The space that the client starts with, if the managers owe a checkpoint of these files.
 pub(crate) fn space(
     config: &FsConfig,
     stripe: &Stripe,
@@ -75,17 +74,17 @@ pub(crate) fn space(
     Space::new(reserves(config, stripe), admitted_bytes(config, stripe, 0), owed_bytes)
 }
 
-/// What is kept free on each store.
+/// The reserves on each store.
 fn reserves(config: &FsConfig, stripe: &Stripe) -> Reserves {
     Reserves::new(stripe.share_of(client::IN_FLIGHT_BYTES_MAX), config.store_capacity_bytes)
 }
 
-/// Live payload bytes that writers may fill, when disks keep `missing_bytes` of each store from
-/// them.
+/// Live payload bytes that admission allows, if disks lack `missing_bytes` for the capacity of a
+/// store.
 pub(crate) fn admitted_bytes(config: &FsConfig, stripe: &Stripe, missing_bytes: u64) -> u64 {
     let (k, m) = stripe.redundancy();
     let fragment_len = stripe.payload_len_max() / u32::from(k);
-    // What stores hold in full segments, less parity, when each has so much.
+    // Payload that the stores hold in full segments, if each has this many bytes.
     let packed = |store_bytes: u64| {
         let payload = store_bytes * u64::from(config.store_count) / u64::from(k + m) * u64::from(k);
         payload / u64::from(storage::footprint(fragment_len)) * u64::from(fragment_len)
@@ -103,12 +102,12 @@ mod tests {
 
     const GIB: u64 = 1 << 30;
 
-    /// A store of 10 GiB that has used so many, on a disk with so many free.
+    /// A store of 10 GiB that uses `used` GiB, on a disk with `disk_free` GiB free.
     fn store(id: u16, device: u64, used: u64, disk_free: u64) -> StoreHealth {
         let status = StoreStatus {
             id: StoreId::new(id),
             capacity_bytes: 10 * GIB,
-            // And what a store keeps for itself.
+            // Plus the room that a store keeps for itself.
             allocated_bytes: used * GIB + u64::from(storage::footprint(1 << 20)),
             used_bytes: used * GIB,
             parity_bytes: 0,
@@ -158,7 +157,7 @@ mod tests {
         let mut stores = vec![store(0, 0, 3, 0), store(1, 1, 4, 90), store(2, 2, 4, 0), store(3, 3, 2, 90)];
         assert_eq!(Room::of(&stores, 2), room(6, 10, 0));
         assert_eq!(Room::of(&stores, 1), room(0, 4, 6));
-        // One more that is gone altogether is one that is done without.
+        // A store that is gone altogether is also one that is left out.
         stores[3].status = None;
         assert_eq!(Room::of(&stores, 2), room(0, 4, 6));
         stores[2].state = StoreState::Failing;

@@ -1,5 +1,4 @@
-//! The stores of a file system: where they are, creating them, and opening as many as can be
-//! opened.
+//! The stores of a file system: their places; creates them, and opens those that can be opened.
 
 use crate::config::FsConfig;
 use crate::machine::StartError;
@@ -14,19 +13,19 @@ use storage::site::is_empty;
 use striped_log::fragment::{Fragment, FragmentHeader};
 use types::{BoxFuture, FragmentId, LogId, Maps, SegmentId, StoreId};
 
-/// How long a store may take to be opened before the others go on without it.
+/// How long opening a store may take before the file system goes on without it.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long it may take to be closed.
+/// How long closing a store may take.
 pub(crate) const CLOSE_TIMEOUT: Duration = OPEN_TIMEOUT;
 
-/// Where a store is, or was.
+/// The place of a store.
 #[derive(Clone)]
 pub enum Place {
     /// A folder on a disk of this machine.
     Disk(Arc<dyn Disk>),
-    /// A storage server of another process, reached or not.
+    /// A storage server of another process, reachable or not.
     Remote(Arc<dyn RemoteStorage>),
-    /// Nowhere: its folder is not there, or cannot be used, for this reason.
+    /// No usable place: its folder is missing or cannot be used, for this reason.
     Missing(String),
 }
 
@@ -47,7 +46,7 @@ fn numbered(places: &[Place]) -> impl Iterator<Item = (StoreId, &Place)> {
     places.iter().enumerate().map(|(at, place)| (StoreId::new(at as u16), place))
 }
 
-/// What the disks at the places have, none of which may have a store.
+/// The space on the disks at the places. Fails if any of them has a store.
 pub(crate) async fn spaces(places: &[Place]) -> Result<Vec<DiskSpace>, StartError> {
     let looks = numbered(places).map(|(store, place)| space_at(store, place)).collect();
     join_all(looks).await.into_iter().collect()
@@ -70,7 +69,7 @@ async fn space_at(store: StoreId, place: &Place) -> Result<DiskSpace, StartError
     }
 }
 
-/// Makes a new file system's stores, with its maps in them.
+/// Creates a new file system's stores, and puts its maps into them.
 pub(crate) async fn create(host: &Host, config: &FsConfig, places: &[Place], maps: Maps) -> Result<(), StartError> {
     for (store, place) in numbered(places) {
         let opened = create_one(host, config, store, place).await?;
@@ -99,7 +98,7 @@ async fn create_one(host: &Host, config: &FsConfig, store: StoreId, place: &Plac
     }
 }
 
-/// A store that is there.
+/// An open store.
 #[derive(Clone)]
 enum Open {
     Local(Arc<StoreServer>),
@@ -122,11 +121,11 @@ impl Open {
     }
 }
 
-/// Why there is no store at a place.
+/// Why no store could be opened at a place.
 enum NotOpen {
-    /// It can be started anew.
+    /// The place is empty: a store can be made there.
     Empty,
-    /// What is wrong.
+    /// It has a store or files that cannot be used, for this reason.
     Bad(String),
 }
 
@@ -152,19 +151,19 @@ async fn open_one(host: &Host, place: &Place) -> Result<Open, NotOpen> {
     }
 }
 
-/// The stores of a file system, as far as they can be opened, and what they say it is.
+/// The stores of a file system that could be opened, and its configuration.
 pub(crate) struct Opened {
     pub(crate) config: FsConfig,
-    /// The newest maps that they have.
+    /// The newest maps that the stores have.
     pub(crate) maps: Maps,
-    /// Some have older ones, or did not tell.
+    /// Some stores have older maps, or did not answer.
     pub(crate) behind: bool,
     pub(crate) by_id: Vec<(StoreId, Arc<dyn Storage>)>,
-    /// Those of this process, to be closed at the end.
+    /// The stores of this process, which are closed at the end.
     pub(crate) servers: Vec<Arc<StoreServer>>,
 }
 
-/// Opens the stores at `places`, in their order. What is empty is started anew.
+/// Opens the stores at `places`, in their order. Empty places get new stores.
 pub(crate) async fn open(host: &Host, places: &[Place]) -> Result<Opened, StartError> {
     let open_in_time = |place| async move {
         let opened = host::timeout(&*host.clock, OPEN_TIMEOUT, open_one(host, place)).await;
@@ -209,7 +208,7 @@ pub(crate) async fn open(host: &Host, places: &[Place]) -> Result<Opened, StartE
             config.store_count
         )));
     }
-    // What is started anew has no data, but counts where a majority is needed.
+    // New stores have no data, but they count towards a majority.
     let least = config.least_stores();
     if opened_count < config.least_with_data() || opened_count + empty.len() < least {
         return Err(too_few(least));
@@ -241,7 +240,7 @@ pub(crate) async fn open(host: &Host, places: &[Place]) -> Result<Opened, StartE
     for (id, opened) in config.stores().zip(opened.iter().zip(places)) {
         let storage: Arc<dyn Storage> = match opened {
             (Some(store), _) => store.storage(),
-            // It may come back. Nobody waits for that.
+            // The store may come back; the start does not wait for that.
             (None, Place::Remote(remote)) => {
                 drop(remote.expect(config.fs, id));
                 remote.clone()

@@ -1,5 +1,6 @@
-//! The table of segments, and who tells it what changes: the stripe of what is put, the managers of
-//! what lives, maintenance of what it deletes and of what the stores list.
+//! Keeps the table of segments up to date: from the stripe, which segments are put; from the
+//! managers, how many bytes live; from maintenance, which segments it deletes and which the stores
+//! list.
 
 use manager::api::{Manager, ManagerError};
 use manager::server::Server as ManagerServer;
@@ -10,19 +11,19 @@ use std::sync::Arc;
 use stripe::Stripe;
 use types::SegmentId;
 
-/// Changes that are taken in at a time: puts that end meanwhile wait for the table.
+/// Number of changes taken in at a time: puts that end meanwhile wait for the table.
 const CHANGES_AT_ONCE: usize = 1024;
 
-/// See the module's header.
+/// The table of segments, with the managers whose counts it follows.
 pub(crate) struct Table {
     managers: Vec<Arc<ManagerServer>>,
     segments: Arc<Mutex<Segments>>,
-    /// By manager: up to which answer its changes were taken in. Locked by who asks.
+    /// For each manager, the last answer whose changes were taken in. Held while asking.
     since: tokio::sync::Mutex<Vec<u64>>,
 }
 
 impl Table {
-    /// An empty table that knows of every segment put from now on.
+    /// An empty table, which learns of every segment put from now on.
     pub(crate) fn new(stripe: &Stripe, managers: &[Arc<ManagerServer>]) -> Table {
         let (k, m) = stripe.redundancy();
         let segments = Arc::new(Mutex::new(Segments::new(managers.len(), k, m)));
@@ -31,8 +32,8 @@ impl Table {
         Table { managers: managers.to_vec(), segments, since: tokio::sync::Mutex::new(vec![0; managers.len()]) }
     }
 
-    /// Takes in what changed in the managers' counts. The first time, and when a manager remembers
-    /// too little, that is all they count.
+    /// Takes in the changes of the managers' counts. The first time, and when a manager does not
+    /// remember far enough back, that is all counts.
     pub(crate) async fn follow(&self) -> Result<(), ManagerError> {
         let mut since = self.since.lock().await;
         for (at, manager) in self.managers.iter().enumerate() {
@@ -48,22 +49,22 @@ impl Table {
         Ok(())
     }
 
-    /// Stores list these segments, with the bytes they take.
+    /// Takes in segments that stores list, with the bytes that they take.
     pub(crate) async fn saw(&self, seen: Vec<(SegmentId, u64)>) {
         self.tell(seen, |table, (segment, bytes)| table.stored(segment, bytes)).await;
     }
 
-    /// These were deleted.
+    /// Takes in deleted segments.
     pub(crate) async fn deleted(&self, segments: Vec<SegmentId>) {
         self.tell(segments, Segments::deleted).await;
     }
 
-    /// Asks the table something that takes a bounded time.
+    /// Asks the table a question that takes a bounded time.
     pub(crate) fn look<T>(&self, ask: impl FnOnce(&Segments) -> T) -> T {
         ask(&self.segments.lock())
     }
 
-    /// Tells the table one thing after the other, and lets others have their turn.
+    /// Tells the table one change after the other, and lets other users of it have their turn.
     async fn tell<T>(&self, all: impl IntoIterator<Item = T>, take: impl Fn(&mut Segments, T)) {
         let mut all = all.into_iter().peekable();
         while all.peek().is_some() {

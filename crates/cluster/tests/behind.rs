@@ -94,8 +94,8 @@ impl Manager for Halting {
     }
 }
 
-/// A client whose managers did not apply anything kept the deltas of all that it committed in
-/// memory, without a bound.
+/// A client whose managers applied nothing once kept the deltas of all its commits in memory,
+/// without a bound.
 #[test]
 fn regression_a_client_waits_for_managers_that_are_far_behind() {
     let sim = Sim::new(11);

@@ -1,5 +1,5 @@
-//! What is durable without any sync, to the second of the simulated clock, and what fsync says when
-//! nothing can become durable.
+//! What is durable without any sync, to the second of the simulated clock, and the answers of fsync
+//! when nothing can become durable.
 
 use cluster::Place;
 use cluster::config::CLIENT_LOG;
@@ -118,7 +118,7 @@ fn fsync_fails_while_too_few_stores_answer_and_a_later_one_covers_the_change() {
     assert_eq!(rig.lookup(&machine, b"a"), Ok(1));
 }
 
-/// An access list of so many users, as an extended attribute.
+/// An access list of this many users, as an extended attribute.
 fn access_list(users: u32) -> Vec<u8> {
     let entry = |tag, perm| AclEntry { tag, perm };
     let mut entries = vec![entry(Tag::UserObj, 6)];
@@ -127,7 +127,7 @@ fn access_list(users: u32) -> Vec<u8> {
     Acl::new(entries).expect("a list").encode()
 }
 
-/// chmod writes the access list anew. It was not counted, so that enough of them made a segment
+/// chmod writes the access list anew. It was once not counted, so enough of them made a segment
 /// that no store takes, and every later fsync failed.
 #[test]
 fn regression_chmod_of_many_files_with_long_access_lists_can_be_synced() {
@@ -163,8 +163,8 @@ fn regression_chmod_of_many_files_with_long_access_lists_can_be_synced() {
     }
 }
 
-/// A log that another writer has sealed cannot be written any more: nothing is accepted from then
-/// on that could not become durable.
+/// A log that another writer has sealed cannot be written any more. From then on, the client
+/// accepts nothing that could not become durable.
 #[test]
 fn regression_log_that_cannot_be_written_makes_the_mount_read_only_at_once() {
     let rig = Rig::new(102);

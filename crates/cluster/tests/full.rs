@@ -21,10 +21,10 @@ const RUN: Run = Run {
     accepts_loss: false,
 };
 const STORES: u64 = 3;
-/// Of the file that is overwritten.
+/// Size of the file that is overwritten.
 const FILE_BYTES: u64 = 8 << 20;
 const WRITE_BYTES: u64 = 256 << 10;
-/// What one run of the machine may write without looking for space.
+/// Bytes that one run of the machine may write without looking for space.
 const RUN_BYTES: u64 = 40 << 20;
 
 /// Stores that are just large enough.
@@ -59,7 +59,7 @@ impl Rig {
         self.sim.block_on(Machine::start(host, &places, &consensus, RUN)).expect("start")
     }
 
-    /// What comes out of some work on the machine, if it ends in time.
+    /// The result of some work on the machine, if it ends in time.
     fn within<T: Send + 'static>(
         &self,
         machine: &Machine,
@@ -81,8 +81,8 @@ impl Rig {
         result.lock().expect("result").take()
     }
 
-    /// Overwrites a file until so many bytes are written, or nothing more is for some time; says
-    /// how many were.
+    /// Overwrites a file until this many bytes are written, or no write ends for some time; returns
+    /// the bytes written.
     fn overwrite(&self, machine: &Machine, bytes: u64) -> u64 {
         let (client, written) = (machine.client.clone(), Arc::new(AtomicU64::new(0)));
         let count = written.clone();
@@ -117,10 +117,10 @@ impl Rig {
     }
 }
 
-/// A machine overwrote a file so fast that it crashed before anything was deleted, again and again,
-/// each time without regard to the dead segments there were, until the stores refused more. Then
-/// nothing could be deleted any more, since that takes checkpoints; and where the tail of a log
-/// could not be put again, the machine did not start.
+/// A machine overwrote a file, and crashed before anything was deleted, again and again. Each time
+/// it ignored the dead segments that were there, until the stores refused more. Then nothing could
+/// be deleted any more, since that takes checkpoints. Where the tail of a log could not be put
+/// again, the machine did not start.
 #[test]
 fn regression_machine_starts_and_writes_on_though_dead_segments_fill_its_stores() {
     for seed in 0..2 {
@@ -139,8 +139,8 @@ fn regression_machine_starts_and_writes_on_though_dead_segments_fill_its_stores(
     }
 }
 
-/// Others fill disks too. One that is full is done without; when more are, nothing more is
-/// admitted, and what was accepted is kept.
+/// Other programs fill disks too. The file system does without one full disk. When more are full,
+/// it admits nothing more, and keeps everything that it accepted.
 #[test]
 fn disks_that_others_fill_are_done_without_as_far_as_parity_goes() {
     let rig = Rig::new(7, 8 * STORE_CAPACITY_BYTES_MIN);
@@ -190,9 +190,9 @@ fn disks_that_others_fill_are_done_without_as_far_as_parity_goes() {
     assert_eq!(report.problems, Vec::<String>::new());
 }
 
-/// Every file was changed when nothing more fitted: what a checkpoint writes of them did not fit
-/// beside what lived, without a checkpoint nothing is deleted, and removals were accepted that gave
-/// nothing back.
+/// Every file was changed when nothing more fitted. The index nodes of the next checkpoint did not
+/// fit beside the live data, and without a checkpoint nothing is deleted. Removals were accepted
+/// that gave nothing back.
 #[test]
 fn regression_removing_works_and_gives_space_back_though_all_files_changed_on_full_stores() {
     const FILES: u64 = 2000;

@@ -1,4 +1,4 @@
-//! The maps of a whole machine: changed, pushed to the stores, and found again whatever became of
+//! The maps of a whole machine: changed, pushed to the stores, and found again after any fault of
 //! the consensus folder.
 
 use cluster::Place;

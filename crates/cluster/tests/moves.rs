@@ -1,4 +1,4 @@
-//! The cleaner moves blocks of which a client knows the old place.
+//! The cleaner moves blocks while a client knows their old places.
 
 use cluster::Place;
 use cluster::machine::{Create, INDEX_RANGE_LEN, Lengths, Machine, Run, create};
@@ -22,7 +22,8 @@ const RUN: Run = Run {
     accepts_loss: false,
 };
 const READ: OpenFlags = OpenFlags { read: true, write: false, append: false, truncate: false, execute: false };
-/// Of the file: one block, alone in its segment, and so short that moving it gains something.
+/// Length of the file: one block, alone in its segment, and short enough that moving it gains
+/// something.
 const LEN: u32 = 3_000;
 
 /// A file system on simulated disks, with one file.
@@ -159,8 +160,8 @@ fn regression_cutting_a_block_does_not_undo_the_cleaners_move() {
     rig.check(machine, &contents()[..KEPT as usize]);
 }
 
-/// A read that failed asked whether the block had moved, and before that waited until all that the
-/// client had changed was committed, which could not be: the access time is a change too.
+/// A read that failed asked whether the block had moved. Before that it waited until all changes of
+/// the client were committed, which was impossible: the access time is a change too.
 #[test]
 fn regression_a_read_that_fails_ends_though_nothing_can_be_committed() {
     let rig = Rig::new(3);
@@ -181,8 +182,8 @@ fn regression_a_read_that_fails_ends_though_nothing_can_be_committed() {
     rig.check(machine, &contents());
 }
 
-/// Where the blocks of a scattered file are a manager says in parts. The first did not have the
-/// block that could not be read, which was taken for having moved, ten thousand times.
+/// A manager gives the map of a scattered file in parts. The first part did not have the block that
+/// could not be read. The client took that for a move, ten thousand times.
 #[test]
 fn regression_a_block_that_cannot_be_read_far_into_a_scattered_file_is_given_up_soon() {
     const BLOCK: u64 = 65536;
@@ -211,8 +212,8 @@ fn regression_a_block_that_cannot_be_read_far_into_a_scattered_file_is_given_up_
     });
 }
 
-/// What was read around some bytes, for the sake of the next read, made the read fail when it could
-/// not be read itself.
+/// A read also fetches bytes around those that it needs, for the next read. If these could not be
+/// read, the read failed.
 #[test]
 fn regression_what_is_whole_is_read_beside_what_is_not() {
     const LONG: usize = 200_000;

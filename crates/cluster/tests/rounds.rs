@@ -1,4 +1,4 @@
-//! What rounds of maintenance ask of stores: what changed, never what there is.
+//! Rounds of maintenance ask stores for what changed, never for everything.
 
 use bytes::Bytes;
 use cluster::Place;

@@ -1,4 +1,4 @@
-//! What a scrub calls damage: what is damaged, and nothing else.
+//! A scrub reports everything that is damaged, and nothing else.
 
 use cluster::Place;
 use cluster::machine::{Create, INDEX_RANGE_LEN, Lengths, Machine, Run, create};
@@ -72,9 +72,9 @@ async fn scrub(machine: &Machine, repair: bool) -> ScrubReport {
     machine.maintenance.scrub(repair, |_| ()).await.expect("scrub")
 }
 
-/// A store shows segments again that were deleted, and lacks others: an old copy of its disk was
-/// put back. The table of segments knew of the former only once everything had been listed, so that
-/// a scrub before that called them damaged.
+/// A store lists deleted segments again, and lacks others: an old copy of its disk was put back.
+/// The table of segments learned of the former only once everything had been listed. So a scrub
+/// before that called them damaged.
 #[test]
 fn regression_segments_that_a_store_shows_again_are_no_damage() {
     let disks = Arc::new(Disks::new(7));
@@ -113,7 +113,7 @@ fn regression_segments_that_a_store_shows_again_are_no_damage() {
     });
 }
 
-/// A scrub looks again at what looks bad; what is bad stays so until it is repaired.
+/// A scrub looks again at suspect segments; a bad one stays bad until it is repaired.
 #[test]
 fn rot_is_told_each_time_until_it_is_repaired() {
     let disks = Arc::new(Disks::new(8));

@@ -1,15 +1,15 @@
-//! Where a voter's state is kept: two files, written in turn, of which the one with the newer valid
-//! head counts. See [`record_log::checkpoint_pair`] for how, and for what a head proves; the body
-//! is an [image](crate::image).
+//! The files of a voter's state: two files, written in turn. The file with the newer valid head
+//! counts. See [`record_log::checkpoint_pair`] for how, and for what a head proves. The body is an
+//! [image](crate::image).
 //!
 //! A body that does not match the newest head is damage: a voter that went back to the older file
-//! could forget a vote, and elect two leaders.
+//! could forget a vote, and two leaders could be elected.
 //!
 //! The files do not grow: an image is bounded by the log's length between snapshots.
 //!
 //! ```text
-//! head: magic "STARCONS" | version u16 | file system 16 | sequence u64 | body_len u64 | body CRC-32C u32 | zeroes
-//!       | CRC-32C of the 508 bytes before u32
+//! head: magic "STARCONS" | version u16 | file system 16 | sequence u64 | body_len u64
+//!       | body CRC-32C u32 | zeroes | CRC-32C of the 508 bytes before u32
 //! ```
 
 use crate::image::Image;
@@ -26,14 +26,14 @@ use types::codec::{DecodeError, Reader};
 pub const NAMES: [&str; 2] = ["state-a", "state-b"];
 /// The format that this program writes, and the newest that it reads.
 pub const VERSION: u16 = 1;
-/// Most bytes of a body: the maps of a log's worth of changes, amply.
+/// Length of a body, in bytes, at most: amply the maps of all entries of a log.
 const BODY_LEN_MAX: u64 = 8 << 20;
 
-/// Whose state it is.
+/// The file system that a state belongs to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Of(pub FsUuid);
 
-/// Names a state and vouches for its body.
+/// Identifies a state, and has the checksum of its body.
 pub type Head = record_log::checkpoint_pair::Head<Of>;
 
 impl Owner for Of {
@@ -53,7 +53,7 @@ impl Owner for Of {
     }
 }
 
-/// Why a folder's state cannot be had.
+/// Why a folder's state cannot be loaded.
 #[derive(Debug, Error)]
 pub enum LoadError {
     /// The disk.
@@ -83,12 +83,12 @@ pub struct Files {
     pair: CheckpointPair,
     fs: FsUuid,
     sequence: u64,
-    /// A write failed or was given up: what is on the disk is unknown, and nothing more is written.
+    /// A write failed or was given up, so the disk's contents are unknown: nothing more is written.
     failed: bool,
 }
 
 impl Files {
-    /// Makes a folder's files anew for a file system, whatever was there.
+    /// Makes the files of a folder anew for a file system, and removes older ones.
     pub async fn create(disk: &Arc<dyn Disk>, fs: FsUuid) -> io::Result<Files> {
         let there = disk.list().await?;
         for name in NAMES {
@@ -100,9 +100,9 @@ impl Files {
         Ok(Files { pair, fs, sequence: 0, failed: false })
     }
 
-    /// Reads the newest state; `None` if there never was one. What was read is written again before
-    /// anything builds on it: after a crash of the process, what can be read need not be on the
-    /// disk.
+    /// Reads the newest state; `None` if there never was one. It writes this state again before
+    /// anything builds on it: after a crash of the process, bytes that can be read may not be on
+    /// the disk.
     pub async fn load(disk: &Arc<dyn Disk>) -> Result<Option<(Files, Image)>, LoadError> {
         let there = disk.list().await?;
         if !NAMES.iter().any(|name| there.iter().any(|n| n == name)) {
@@ -125,19 +125,19 @@ impl Files {
                 "place of its newest state: the files were exchanged",
             )));
         }
-        // First what was found, then what goes over the state before it.
+        // First make the state durable that was found, then overwrite the older one.
         pair.write_heads(at, head.encode()).await?;
         let mut files = Files { pair, fs: head.owner.0, sequence: head.sequence, failed: false };
         files.write(&image).await?;
         Ok(Some((files, image)))
     }
 
-    /// Whose state it is.
+    /// The file system that the state belongs to.
     pub fn fs(&self) -> FsUuid {
         self.fs
     }
 
-    /// Makes a state durable in place of the last. After an error nothing more can be written.
+    /// Makes a state durable in place of the last one. After an error, nothing more can be written.
     pub async fn write(&mut self, image: &Image) -> io::Result<()> {
         if std::mem::replace(&mut self.failed, true) {
             return Err(io::Error::other("an earlier write of the consensus state failed"));
@@ -155,7 +155,7 @@ impl Files {
     }
 }
 
-/// Which file a state goes to.
+/// The index of the file that a state goes to.
 fn place(sequence: u64) -> usize {
     (sequence % 2) as usize
 }

@@ -1,18 +1,20 @@
-//! What a voter keeps, and its bytes: vote, log, snapshot.
+//! A voter's durable state, and its bytes: vote, log, snapshot.
 //!
-//! It is small and bounded, so it is written whole each time; see [`files`](crate::files) for
-//! where. The bytes are canonical: what is accepted encodes to the bytes that were read. All
-//! integers are little-endian; an *option* is a byte 0, or a byte 1 and the thing; a *list* is a
+//! It is small and bounded, so each change writes it whole; see [`files`](crate::files) for where.
+//! The bytes are canonical: every image that is accepted encodes to the bytes that were read. All
+//! integers are little-endian. An *option* is a byte 0, or a byte 1 and the value. A *list* is a
 //! count u32 and its elements.
 //!
 //! ```text
-//! image:      option vote (term u64 | node u64 | committed u8) | option log id: committed | option log id: purged
+//! image:      option vote (term u64 | node u64 | committed u8)
+//!             | option log id: committed | option log id: purged
 //!             | option state: snapshot | list of entries
 //! log id:     term u64 | node u64 | index u64
 //! entry:      log id | 0: blank
 //!                    | 1: expected epoch u64 | epoch u64 | maps blob (len u32, bytes)
 //!                    | 2: membership
-//! state:      option log id: applied | option log id: of the membership | membership | epoch u64 | maps blob
+//! state:      option log id: applied | option log id: of the membership | membership
+//!             | epoch u64 | maps blob
 //! membership: list of (list of voters u64) | list of (node u64 | address blob)
 //! ```
 
@@ -23,32 +25,32 @@ use std::collections::{BTreeMap, BTreeSet};
 use types::Maps;
 use types::codec::{DecodeError, Put, Reader};
 
-/// Least bytes of an entry.
+/// Smallest encoded entry, in bytes.
 const ENTRY_LEN_MIN: usize = 25;
 
 /// A proposal: replace the maps of epoch `expected`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Change {
-    /// Epoch of the maps that are to be replaced; those of another one stay.
+    /// Epoch of the maps to replace; if other maps are in force, nothing changes.
     pub expected: u64,
-    /// What replaces them, of a higher epoch.
+    /// The new maps, of a higher epoch.
     pub maps: Maps,
 }
 
-/// What has been agreed on up to an entry of the log.
+/// The agreed state after an entry of the log.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct State {
     /// That entry.
     pub applied: Option<LogId<u64>>,
-    /// Who votes, and in which entry that was agreed on.
+    /// The voters, and the entry that made them so.
     pub membership: StoredMembership<u64, BasicNode>,
     /// The maps.
     pub maps: Maps,
 }
 
 impl State {
-    /// The maps' epoch after a change that is agreed on; `Err` with the present one if it expected
-    /// another.
+    /// Applies an agreed change. Returns the maps' epoch after it; `Err` with the present epoch if
+    /// the change expected another.
     pub fn apply(&mut self, change: Change) -> Result<u64, u64> {
         if change.expected != self.maps.epoch || change.maps.epoch <= change.expected {
             return Err(self.maps.epoch);
@@ -73,28 +75,28 @@ impl State {
     }
 }
 
-/// See the module's header.
+/// A voter's durable state.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Image {
-    /// For whom this voter has voted last.
+    /// This voter's last vote.
     pub vote: Option<Vote<u64>>,
-    /// Entries up to here are agreed on; may be behind.
+    /// Entries up to here are agreed on; it may lag behind.
     pub committed: Option<LogId<u64>>,
-    /// Entries up to here are no longer in the log, but in the snapshot.
+    /// Entries up to here are no longer in the log; the snapshot has their effects.
     pub purged: Option<LogId<u64>>,
-    /// State after some entry.
+    /// The state after some entry.
     pub snapshot: Option<State>,
     /// The log after `purged`, without gaps.
     pub entries: Vec<Entry<Types>>,
 }
 
 impl Image {
-    /// The last entry's name.
+    /// The id of the last entry.
     pub fn last(&self) -> Option<LogId<u64>> {
         self.entries.last().map(|entry| entry.log_id).or(self.purged)
     }
 
-    /// The bytes.
+    /// The encoded image.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
         put_option(&mut out, self.vote.as_ref(), |out, vote| {

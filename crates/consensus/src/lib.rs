@@ -1,23 +1,22 @@
 //! The consensus engine: agrees on the maps of a file system (docs/core.md#maps).
 //!
-//! It owns one voter of a Raft group (openraft), and the folder with what that voter must not
-//! forget. What is agreed on is one value: the maps in force, an epoch and opaque bytes. A change
-//! names the epoch that it replaces and is refused if another came first. No data of files passes
-//! through here.
+//! It owns one voter of a Raft group (openraft), and the folder with the state that this voter must
+//! not forget. The group agrees on one value: the maps in force, an epoch and opaque bytes. A
+//! change names the epoch that it replaces, and is refused if another change came first. No data of
+//! files passes through here.
 //!
-//! What it must survive: a crash or a loss of power at any point. A change that was acknowledged is
-//! then there; one that was not is there or is not. What it need not survive is the loss of its
-//! folder: every store keeps the maps too, and whoever starts the file system makes a new group
-//! from the newest of them ([`Consensus::create`]). A folder that has rotted says so, and never
-//! goes back to an older state by itself.
+//! It must survive a crash or a loss of power at any point: an acknowledged change is still there,
+//! and another one is there or not. It need not survive the loss of its folder: every store keeps
+//! the maps too, and a start makes a new group from the newest of them ([`Consensus::create`]). A
+//! folder that has rotted says so, and never goes back to an older state by itself.
 //!
-//! The group has one voter, in the process that is the file system: its log is short, its network
-//! has no peers, and it sets no timers, as there is nobody to time out. More voters need a
-//! [`network`] and the usual timers; log, vote and snapshot are kept as for any group.
+//! The group has one voter, in the process of the file system. So its log is short, its network has
+//! no peers, and it sets no timers. More voters need a [`network`] and the usual timers; log, vote
+//! and snapshot are kept as for any group.
 //!
 //! - [`runtime`]: openraft on the host's clock, tasks and randomness.
 //! - [`image`], [`files`]: the bytes of the folder, and how they become durable.
-//! - [`store`]: openraft's view of them.
+//! - [`store`]: openraft's view of these bytes.
 
 pub mod files;
 pub mod image;
@@ -43,16 +42,17 @@ use store::Store;
 use thiserror::Error;
 use types::{FsUuid, Maps};
 
-/// Most bytes of maps.
+/// Length of maps, in bytes, at most.
 pub const MAPS_LEN_MAX: usize = 64 * 1024;
-/// Entries of the log after which a snapshot replaces them.
+/// Number of log entries after which a snapshot replaces them.
 const LOG_LEN_MAX: u64 = 16;
-/// The one voter.
+/// The id of the only voter.
 const VOTER: u64 = 1;
-/// Between the ticks of a clock that nobody needs: a day, in milliseconds.
+/// Raft's heartbeat interval, in milliseconds: a day, since a single voter needs no timers.
 const TICK_MS: u64 = 24 * 3600 * 1000;
 
-/// What became of an entry: the maps' epoch, `Err` if a change expected another.
+/// The outcome of an entry: the maps' epoch; `Err` with the present epoch if the change expected
+/// another.
 pub type Outcome = Result<u64, u64>;
 
 openraft::declare_raft_types!(
@@ -67,13 +67,13 @@ openraft::declare_raft_types!(
         AsyncRuntime = HostRuntime,
 );
 
-/// Why a folder gives no voter.
+/// Why no voter could be opened from a folder.
 #[derive(Debug, Error)]
 pub enum OpenError {
-    /// Nothing was ever recorded there.
+    /// The folder has no state.
     #[error("it is empty")]
     Empty,
-    /// It cannot be read.
+    /// The folder cannot be read.
     #[error(transparent)]
     Load(#[from] LoadError),
     /// The engine does not start.
@@ -84,15 +84,15 @@ pub enum OpenError {
 /// Why maps were not replaced.
 #[derive(Debug, Error)]
 pub enum ProposeError {
-    /// Others are in force than the caller thinks.
+    /// Other maps are in force than the caller expected.
     #[error("the maps of epoch {expected} were to be replaced, but those of epoch {current} are in force")]
     Stale {
-        /// What the caller thinks.
+        /// The epoch that the caller expected.
         expected: u64,
-        /// What is.
+        /// The epoch in force.
         current: u64,
     },
-    /// More than [`MAPS_LEN_MAX`] bytes.
+    /// The maps are longer than [`MAPS_LEN_MAX`] bytes.
     #[error("maps of {0} bytes are longer than the {MAPS_LEN_MAX} bytes allowed")]
     TooLong(usize),
     /// The voter does not lead its group; nothing was changed.
@@ -103,7 +103,7 @@ pub enum ProposeError {
     Stopped(String),
 }
 
-/// What there is to say of a voter.
+/// A voter's state, for `status`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Status {
     /// Raft's term.
@@ -112,7 +112,7 @@ pub struct Status {
     pub agreed_count: u64,
     /// Epoch of the maps in force.
     pub epoch: u64,
-    /// Why it has stopped, if it has.
+    /// Why the voter has stopped, if it has.
     pub stopped: Option<String>,
 }
 
@@ -125,10 +125,10 @@ pub struct Consensus {
 }
 
 impl Consensus {
-    /// A new group, whose first state is `maps`, in place of whatever the folder holds.
+    /// Creates a group whose first state is `maps`, and replaces anything in the folder.
     pub async fn create(host: &Host, disk: &Arc<dyn Disk>, fs: FsUuid, maps: Maps) -> Result<Consensus, OpenError> {
-        // As after the first entry of any group, which says who votes, and a snapshot: so that a
-        // group has its maps from the first moment that it exists.
+        // The state after the first entry of any group, which says who votes, and a snapshot. So
+        // the group has its maps from the beginning.
         let first = LogId::new(CommittedLeaderId::new(0, 0), 0);
         let nodes = BTreeMap::from([(VOTER, BasicNode::default())]);
         let membership = Membership::new(vec![BTreeSet::from([VOTER])], nodes);
@@ -139,7 +139,7 @@ impl Consensus {
         Consensus::start(host, files, image).await
     }
 
-    /// The voter whose state the folder holds.
+    /// Opens the voter whose state is in the folder.
     pub async fn open(host: &Host, disk: &Arc<dyn Disk>) -> Result<Consensus, OpenError> {
         let (files, image) = Files::load(disk).await?.ok_or(OpenError::Empty)?;
         Consensus::start(host, files, image).await
@@ -162,8 +162,8 @@ impl Consensus {
         };
         let raft = within(host, async {
             let raft = Raft::new(VOTER, Arc::new(config), NoPeers, store.clone(), store.clone()).await?;
-            // A voter that led when it stopped leads again at once; otherwise nobody else can be
-            // elected.
+            // A voter that led when it stopped leads again at once. Otherwise elect it: there is no
+            // other voter.
             if raft.with_raft_state(|state| state.server_state).await? != ServerState::Leader {
                 raft.trigger().elect().await?;
             }
@@ -187,7 +187,7 @@ impl Consensus {
         Ok(Consensus { host: host.clone(), fs, raft, store })
     }
 
-    /// Whose maps these are.
+    /// The file system that the maps are of.
     pub fn fs(&self) -> FsUuid {
         self.fs
     }
@@ -197,9 +197,9 @@ impl Consensus {
         self.store.state().maps
     }
 
-    /// Replaces the maps of epoch `expected` by others of a higher epoch, durably. Unless the error
-    /// is [`ProposeError::Stopped`], or the caller gives up waiting, it tells that nothing was
-    /// changed.
+    /// Replaces the maps of epoch `expected` by others of a higher epoch, durably. After an error,
+    /// nothing was changed, except after [`ProposeError::Stopped`] or when the caller stopped
+    /// waiting.
     pub async fn propose(&self, expected: u64, maps: Maps) -> Result<(), ProposeError> {
         if maps.bytes.len() > MAPS_LEN_MAX {
             return Err(ProposeError::TooLong(maps.bytes.len()));
@@ -217,7 +217,7 @@ impl Consensus {
         }
     }
 
-    /// What there is to say of it.
+    /// The voter's state, for `status`.
     pub fn status(&self) -> Status {
         let metrics = self.raft.metrics();
         let now = metrics.borrow();
@@ -229,10 +229,9 @@ impl Consensus {
         }
     }
 
-    /// Stops the voter. There is nothing to write: all that counts is durable.
+    /// Stops the voter. It writes nothing: everything that counts is durable.
     pub async fn close(&self) {
-        // Never errs in this version of openraft; a voter that has stopped already is what is
-        // wanted.
+        // This never fails in this version of openraft, and the voter may have stopped already.
         let _ = within(&self.host, self.raft.shutdown()).await;
     }
 }

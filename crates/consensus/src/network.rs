@@ -1,4 +1,4 @@
-//! The network of a group with one voter: nobody to talk to.
+//! The network of a group with one voter, which has no peers.
 //!
 //! More voters need an implementation of these two traits that carries openraft's messages; nothing
 //! else of this crate knows how many voters there are.
@@ -13,10 +13,10 @@ use openraft::raft::{
 };
 use thiserror::Error;
 
-/// Reaches nobody.
+/// A network without peers.
 pub struct NoPeers;
 
-/// There is no way to the voter.
+/// A peer that cannot be reached.
 #[derive(Clone, Copy, Debug, Error)]
 #[error("voter {0} cannot be reached: this program runs one voter only")]
 pub struct NoSuchPeer(u64);

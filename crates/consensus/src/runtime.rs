@@ -1,10 +1,10 @@
-//! openraft on a [`Host`]: its tasks, clock and randomness are those of the machine, real or
+//! openraft on a [`Host`]: it uses the tasks, clock and randomness of the machine, real or
 //! simulated.
 //!
 //! openraft asks for time, tasks and random numbers through functions without a receiver, while a
-//! host is a value. So each task carries its host and makes it known to the thread for as long as
-//! the task is being polled, which is what tokio does with its own context. Everything of openraft
-//! must therefore be awaited [`within`] a host; what it spawns inherits it.
+//! host is a value. So each task carries its host, and makes it known to the thread while the task
+//! is being polled, as tokio does with its own context. Therefore every future of openraft must be
+//! awaited [`within`] a host; tasks that it spawns inherit the host.
 
 use host::{Host, Random};
 use openraft::async_runtime::AsyncOneshotSendExt;
@@ -23,11 +23,11 @@ use tokio::sync::oneshot;
 use types::BoxFuture;
 
 thread_local! {
-    /// The host of the task that this thread polls at the moment.
+    /// The host of the task that this thread is polling.
     static CURRENT: RefCell<Option<Host>> = const { RefCell::new(None) };
 }
 
-/// Puts back what was known before, also when the polled future panics.
+/// Puts back the previous host on drop, also when the polled future panics.
 struct Restore(Option<Host>);
 
 impl Drop for Restore {
@@ -43,7 +43,7 @@ pub struct Within<F> {
     future: Pin<Box<F>>,
 }
 
-/// Runs something of openraft on a host.
+/// Runs a future of openraft on a host.
 pub fn within<F: Future>(host: &Host, future: F) -> Within<F> {
     Within { host: host.clone(), future: Box::pin(future) }
 }
@@ -65,7 +65,7 @@ fn current() -> Host {
     }
 }
 
-/// See the module's header.
+/// The runtime that openraft uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HostRuntime;
 
@@ -89,7 +89,7 @@ impl AsyncRuntime for HostRuntime {
         let host = current();
         let (sender, receiver) = oneshot::channel();
         let task = within(&host, async move {
-            // Nobody may be waiting for the result.
+            // The receiver may be dropped: not every task's result is awaited.
             let _ = sender.send(future.await);
         });
         host.tasks.spawn(Box::pin(task));
@@ -113,7 +113,7 @@ impl AsyncRuntime for HostRuntime {
     }
 
     fn is_panic(_: &Ended) -> bool {
-        // A host does not tell why a task is gone; its own runner reports panics.
+        // A host does not say why a task has ended; its own runner reports panics.
         false
     }
 
@@ -127,7 +127,7 @@ impl AsyncRuntime for HostRuntime {
     }
 }
 
-/// A task was gone before it had a result.
+/// A task ended before it had a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("the task ended without a result")]
 pub struct Ended;
@@ -143,7 +143,7 @@ impl<T> Future for JoinHandle<T> {
     }
 }
 
-/// Done when the host's clock says so. The lock only makes it `Sync`; nobody ever waits for it.
+/// Waits on the host's clock. The lock only makes it `Sync`, and is never contended.
 pub struct Sleep(Mutex<BoxFuture<()>>);
 
 impl Future for Sleep {
@@ -186,7 +186,7 @@ impl<T> fmt::Debug for Sender<T> {
     }
 }
 
-/// A moment on the host's monotonic clock. What would lie before its start is its start.
+/// A moment on the host's monotonic clock. Arithmetic stops at the clock's start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Instant(Duration);
 
@@ -229,7 +229,7 @@ impl Sub for Instant {
     }
 }
 
-/// The host's random numbers, as openraft wants to have them.
+/// The host's random numbers, through the trait that openraft needs.
 pub struct Rng(Arc<dyn Random>);
 
 impl rand_core::RngCore for Rng {

@@ -1,8 +1,8 @@
 //! openraft's log and state machine over one [image](crate::image).
 //!
-//! What openraft must find again after a crash (vote, entries, what was truncated or purged,
-//! snapshots) is durable before the call returns. The state machine itself is in memory: it is the
-//! snapshot and the entries after it.
+//! Everything that openraft must find after a crash (vote, entries, truncations, purges, snapshots)
+//! is durable before the call returns. The state machine itself is in memory: it is the snapshot
+//! with the entries after it applied.
 
 use crate::files::Files;
 use crate::image::{Image, State};
@@ -26,7 +26,7 @@ struct Memory {
 
 struct Shared {
     memory: Mutex<Memory>,
-    /// Also the order of changes: a change of the image and its write are one.
+    /// Also keeps changes in order: a change of the image and its write happen under one lock.
     files: tokio::sync::Mutex<Files>,
 }
 
@@ -37,13 +37,13 @@ pub struct Store(Arc<Shared>);
 type Done<T> = Result<T, StorageError<u64>>;
 
 impl Store {
-    /// Over files that hold `image`.
+    /// A storage over files that hold `image`.
     pub fn new(files: Files, image: Image) -> Store {
         let state = image.snapshot.clone().unwrap_or_default();
         Store(Arc::new(Shared { memory: Mutex::new(Memory { image, state }), files: tokio::sync::Mutex::new(files) }))
     }
 
-    /// What has been agreed on.
+    /// The agreed state.
     pub fn state(&self) -> State {
         self.0.memory.lock().state.clone()
     }
@@ -102,8 +102,8 @@ impl RaftLogStorage<Types> for Store {
         Ok(self.0.memory.lock().image.vote)
     }
 
-    /// Becomes durable with the next change: after a crash the leader finds out again what is
-    /// agreed on.
+    /// It becomes durable with the next change. After a crash, the leader finds out again which
+    /// entries are agreed on.
     async fn save_committed(&mut self, committed: Option<LogId<u64>>) -> Done<()> {
         self.0.memory.lock().image.committed = committed;
         Ok(())
@@ -205,7 +205,7 @@ impl RaftStateMachine<Types> for Store {
         let written = self.change(|memory| {
             memory.state = state.clone();
             memory.image.snapshot = Some(state);
-            // A log that ends before the snapshot is replaced by it.
+            // If the log ends before the snapshot, the snapshot replaces it.
             if memory.image.last() < meta.last_log_id {
                 memory.image.entries.clear();
                 memory.image.purged = meta.last_log_id;

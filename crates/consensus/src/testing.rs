@@ -1,4 +1,4 @@
-//! An image with everything in it.
+//! An image with everything in it, for tests.
 
 use crate::image::{Change, Image, State};
 use bytes::Bytes;

@@ -88,7 +88,7 @@ fn a_change_that_expects_another_epoch_is_refused_and_says_which_is_in_force() {
     let long = Maps { epoch: 5, bytes: vec![0; MAPS_LEN_MAX + 1].into() };
     assert!(matches!(rig.sim.block_on(voter.propose(4, long)), Err(ProposeError::TooLong(_))));
     assert_eq!(voter.maps(), maps(4));
-    // Two that expect the same: one wins.
+    // Of two changes that expect the same epoch, one wins.
     let both = host::join_all(vec![voter.propose(4, maps(5)), voter.propose(4, maps(6))]);
     let won: Vec<bool> = rig.sim.block_on(both).iter().map(Result::is_ok).collect();
     assert_eq!(won.iter().filter(|won| **won).count(), 1, "{won:?}");
@@ -210,8 +210,7 @@ fn a_torn_write_leaves_the_state_before_it() {
     let voter = rig.create(1);
     rig.propose(&voter, 2).expect("propose");
     rig.crash(false);
-    // What a write that was cut short leaves: a new body under an old head, in the file that does
-    // not count.
+    // An interrupted write leaves a new body under an old head, in the file that does not count.
     let (_, folder) = rig.machine();
     rig.sim.block_on(async {
         let mut newest = None;
@@ -242,7 +241,8 @@ fn a_failed_sync_stops_the_voter_and_a_restart_finds_one_state_or_the_other() {
         let voter = rig.open().expect("open");
         let found = voter.maps().epoch;
         assert!(found == 1 || found == 2);
-        // What a start has seen stays, though the sync that should have kept it had failed.
+        // The state that a start has read stays, though the sync that should have kept it had
+        // failed.
         rig.crash(true);
         assert_eq!(rig.open().expect("open again").maps().epoch, found);
     }
@@ -289,7 +289,7 @@ fn an_idle_voter_does_nothing_and_starting_waits_for_no_timeout() {
     let began = rig.sim.now();
     let (machine, folder) = rig.machine();
     let voter = rig.sim.block_on(Consensus::open(&machine.host(), &folder)).expect("open");
-    // Nothing but the disk's time, which is far less than any election timeout.
+    // The start takes only the disk's time, which is far less than any election timeout.
     assert!(rig.sim.now() - began < Duration::from_secs(1), "{:?}", rig.sim.now() - began);
     rig.sim.run_for(Duration::from_secs(1));
     let polls = machine.polls();

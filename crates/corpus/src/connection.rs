@@ -1,4 +1,4 @@
-//! What comes over a connection of the storage protocol, before frames are decoded.
+//! Bytes from a connection of the storage protocol, before frames are decoded.
 
 use std::io;
 use std::pin::{Pin, pin};
@@ -7,7 +7,7 @@ use storage::tcp::frames::Inbox;
 use storage::wire::{GREETING_LEN, Request, check_greeting};
 use tokio::io::{AsyncRead, ReadBuf};
 
-/// A peer whose bytes come a few at a time.
+/// A peer whose bytes arrive a few at a time.
 struct Peer {
     sent: Vec<u8>,
     taken: usize,
@@ -23,8 +23,8 @@ impl AsyncRead for Peer {
     }
 }
 
-/// Reads all frames that a peer sends: the length of the pieces in which its bytes come (u16), its
-/// greeting, the frames. Those that are whole must come out as they were sent.
+/// Reads all frames from a peer. The input is the length of the pieces in which bytes arrive (u16),
+/// the greeting, and the frames. Whole frames must come out as they were sent.
 pub fn stream(bytes: &[u8]) -> bool {
     let [low, high, sent @ ..] = bytes else { return false };
     let Some((greeting, sent)) = sent.split_at_checked(GREETING_LEN) else { return false };

@@ -1,11 +1,11 @@
-//! The consensus folder: what is accepted encodes to the bytes that were read.
+//! The consensus folder: accepted bytes encode to the same bytes again.
 
 use consensus::files::Head;
 use consensus::image::Image;
 use record_log::checkpoint_pair::{HEAD_LEN, crc32c};
 
-/// Decodes a state: after a byte that is even for the body and odd for the head of a file, whose
-/// checksum is put right first, to get past that. Tells whether it was accepted.
+/// Decodes a state. The first byte is even for the body of a file and odd for its head; a head's
+/// checksum is corrected first, so that its check passes. Returns whether it was accepted.
 pub fn state(bytes: &[u8]) -> bool {
     let Some((kind, rest)) = bytes.split_first() else { return false };
     if kind % 2 == 0 {

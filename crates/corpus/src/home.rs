@@ -1,4 +1,4 @@
-//! What a home keeps: its state, the records that change it, and invitations.
+//! What a home stores: its state, the records that change it, and invitations.
 
 use crate::parts::parts;
 use home::invitation::Invitation;
@@ -6,8 +6,8 @@ use home::state::{Record, State};
 use roam_proto::codec::Wire;
 use roam_proto::message::User;
 
-/// Decodes, after a byte that says what: a state, a record, an invitation, or a state with records
-/// that are applied to it, each after its length (u16).
+/// Decodes, by the first byte, a state, a record, an invitation, or a state and records that are
+/// applied to it, each after its length (u16).
 pub fn kept(bytes: &[u8]) -> bool {
     let Some((kind, rest)) = bytes.split_first() else { return false };
     match kind % 4 {
@@ -44,7 +44,7 @@ fn applied(bytes: &[u8]) -> bool {
             }
         }
     }
-    // What was made by records can be kept, and read again.
+    // A state that records made can be written and read again.
     assert!(State::from_bytes(&state.to_bytes()).is_ok());
     true
 }

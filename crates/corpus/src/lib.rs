@@ -1,5 +1,5 @@
-//! What must hold of each decoder for all bytes: it does not panic, it takes no more memory than
-//! the bytes are worth, and what it accepts encodes to the same bytes again.
+//! What must hold for each decoder and all bytes: it does not panic, it takes memory only in
+//! proportion to the input, and bytes that it accepts encode to the same bytes again.
 //!
 //! Each check returns whether the decoder accepted the bytes. The fuzz targets call the checks; the
 //! tests of this crate run them over the kept inputs in `fuzz/corpus` and random changes of them.

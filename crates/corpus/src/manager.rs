@@ -1,4 +1,5 @@
-//! Deltas, the records of a manager's own log, its directories of them, and the manager map.
+//! Deltas, the records of a manager's own log, the directories of these records, and the manager
+//! map.
 
 use manager::index_node::{IndexNode, decode_leaf, encode_leaf};
 use manager::record::{Directory, Table};
@@ -9,8 +10,8 @@ use striped_log::fragment::CHUNK_LEN;
 use types::Extent;
 use types::codec::Reader;
 
-/// Decodes a record. The first byte says which kind, and for files the block size: 4 KiB, doubled
-/// up to eight times. What the reader of a record knows already (whose it is) is taken from the
+/// Decodes a record. The first byte gives the kind, and for files the block size: 4 KiB, doubled up
+/// to eight times. What a real reader knows beforehand (whose record it is) is taken from the
 /// record.
 pub fn record(bytes: &[u8]) -> bool {
     let Some((kind, record)) = bytes.split_first() else { return false };
@@ -30,7 +31,7 @@ pub fn record(bytes: &[u8]) -> bool {
             let Ok(leaf) = decode_leaf(record, file, index, block_size) else { return false };
             assert_eq!(decode_leaf(&encode_leaf(file, index, &leaf), file, index, block_size), Ok(leaf));
         }
-        // The first byte of a page's record says which table and level.
+        // The first byte of a page's record gives table and level.
         3 | 4 => {
             let of = record.first().copied().unwrap_or(0).wrapping_sub(64);
             let Some(&table) = Table::ALL.get(usize::from(of / 16)) else { return false };

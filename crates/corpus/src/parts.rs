@@ -1,6 +1,6 @@
 //! Inputs that have several parts.
 
-/// Pieces, each after its length (u16); the last may be short.
+/// Splits the input into pieces, each after its length (u16); the last may be short.
 pub fn parts(mut bytes: &[u8]) -> Vec<&[u8]> {
     let mut parts = Vec::new();
     while let [low, high, rest @ ..] = bytes {

@@ -4,11 +4,11 @@ use bytes::Bytes;
 use record_log::checkpoint_pair::{HEAD_LEN, crc32c};
 use record_log::format::{FRAME_HEADER_LEN, Head, frame_len, put_frame, records};
 
-/// Of the records that are looked for.
+/// The generation of the records to look for.
 const GENERATION: u64 = 9;
 
-/// Decodes a log, after a byte that is even, or the head of a snapshot, after an odd one. Checksums
-/// are put right first.
+/// Decodes a log after an even first byte, or the head of a snapshot after an odd one. Checksums
+/// are corrected first.
 pub fn log(bytes: &[u8]) -> bool {
     let Some((kind, rest)) = bytes.split_first() else { return false };
     if kind % 2 == 0 {
@@ -27,7 +27,7 @@ fn number<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
     bytes.get(at..at + N)?.try_into().ok()
 }
 
-/// The log with right checksums of the frames that follow each other from its start.
+/// The log with correct checksums in the frames that follow each other from its start.
 fn repaired(bytes: &[u8]) -> Vec<u8> {
     let (mut log, mut at) = (bytes.to_vec(), 0);
     while let (Some(len), Some(durable)) = (number(&log, at), number(&log, at + 8)) {
@@ -52,7 +52,7 @@ fn frames(log: Vec<u8>) -> bool {
         put_frame(&mut again, GENERATION, at as u64, durable, record);
         assert_eq!(again[at..at + FRAME_HEADER_LEN + record.len()], log[at..at + FRAME_HEADER_LEN + record.len()]);
     }
-    // None of them is of another snapshot.
+    // None of them belongs to another snapshot.
     assert!(records(&log, GENERATION + 1).is_ok_and(|others| others.is_empty()));
     !found.is_empty()
 }

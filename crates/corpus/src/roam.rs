@@ -1,17 +1,17 @@
-//! The cache of a client that roams: what it knows, and the records that change that.
+//! The cache of a roaming client: its replica, and the records that change it.
 
 use crate::parts::parts;
 use roam::replica::{Record, Replica};
 use roam_proto::codec::Wire;
 
-/// Decodes, after a byte that says what: a replica, a record, or a replica with records that are
-/// applied to it, each after its length (u16).
+/// Decodes, by the first byte, a replica, a record, or a replica and records that are applied to
+/// it, each after its length (u16).
 pub fn cache(bytes: &[u8]) -> bool {
     let Some((kind, rest)) = bytes.split_first() else { return false };
     match kind % 3 {
         0 => {
             let Ok(replica) = Replica::from_bytes(rest) else { return false };
-            // One of an older version is written as one of this.
+            // A replica of an older version is written in the present version.
             assert_eq!(Replica::from_bytes(&replica.to_bytes()).as_ref(), Ok(&replica));
         }
         1 => {
@@ -40,7 +40,7 @@ fn applied(bytes: &[u8]) -> bool {
         replica.list(id);
         replica.path_of(id);
     }
-    // What was made by records can be kept, and read again.
+    // A replica that records made can be written and read again.
     let again = replica.to_bytes();
     assert_eq!(Replica::from_bytes(&again).map(|replica| replica.to_bytes()), Ok(again));
     true

@@ -1,12 +1,11 @@
-//! What clients that roam and their homes say to each other: what is accepted encodes to the bytes
-//! that were read.
+//! Messages between roaming clients and homes: accepted bytes encode to the same bytes again.
 
 use roam_proto::codec::Wire;
 use roam_proto::message::{Pushed, Reply, Request, pack, unpack};
 use std::fmt::Debug;
 
-/// Decodes a message: after a byte that says whose (a request, a reply, or pushed), whether it is
-/// compressed, and the message.
+/// Decodes a message. The first byte gives its kind (request, reply, pushed); then come a
+/// compression flag and the message.
 pub fn message(bytes: &[u8]) -> bool {
     let Some((kind, packed)) = bytes.split_first() else { return false };
     match kind % 3 {

@@ -1,4 +1,4 @@
-//! What a client asks of a home that serves, question after question.
+//! A client's requests to a running home, one after the other.
 
 use crate::parts::parts;
 use roam_proto::codec::Wire;
@@ -10,12 +10,12 @@ pub mod world;
 
 use world::{MALLORY, World};
 
-/// Asks, as a user among others, all that is said, each after its length (u16) and not compressed:
-/// other users keep what they have. True if all are questions.
+/// Sends, as one user of several, all requests of the input, each after its length (u16) and
+/// uncompressed. The files of other users must stay as they are. True if all parts are requests.
 pub fn asked(bytes: &[u8]) -> bool {
     let world = World::new();
-    // Files have ids next to each other: one that is asked for by mistake could be of those that
-    // all may write.
+    // Files have ids next to each other, so a request with a wrong id could name a file that all
+    // users may write.
     world.close();
     let before = world.tree("/mallory");
     let peer = world.client(1, MALLORY);
@@ -27,6 +27,6 @@ pub fn asked(bytes: &[u8]) -> bool {
         }
     }
     assert!(peer.pushes.0.lock().iter().all(|message| unpack::<Pushed>(message).is_ok()));
-    assert!(world.tree("/mallory") == before, "others have not what they had");
+    assert!(world.tree("/mallory") == before, "the files of other users changed");
     are_questions
 }

@@ -1,4 +1,4 @@
-//! A store's checkpoints and fragments on the disk, and the frames of the storage protocol.
+//! A store's checkpoints and fragments on disk, and the frames of the storage protocol.
 
 use bytes::Bytes;
 use record_log::checkpoint_pair::HEAD_LEN;
@@ -9,14 +9,14 @@ use storage::wire::{Answer, Frame, LENGTHS_LEN, Request};
 use striped_log::fragment::{CHUNK_LEN, HEADER_LEN, crc32c};
 use types::FsUuid;
 
-/// Puts right the checksum in the last four bytes, to get past it.
+/// Corrects the checksum in the last four bytes, so that its check passes.
 fn repair(bytes: &mut [u8]) {
     let (body, sum) = bytes.split_at_mut(bytes.len() - 4);
     sum.copy_from_slice(&crc32c(body).to_le_bytes());
 }
 
-/// Decodes a checkpoint: after a byte that is even for the body and odd for the head, whose
-/// checksum is put right first.
+/// Decodes a checkpoint. The first byte is even for the body and odd for the head, whose checksum
+/// is corrected first.
 pub fn checkpoint(bytes: &[u8]) -> bool {
     let Some((kind, rest)) = bytes.split_first() else { return false };
     if kind % 2 == 0 {
@@ -39,8 +39,8 @@ pub fn checkpoint(bytes: &[u8]) -> bool {
     true
 }
 
-/// Looks for fragments in what a crash left of an extent: pages, the last of which is filled up
-/// with zeroes. Checksums of headers are put right first.
+/// Looks for fragments in an extent as a crash may leave it: pages, the last one filled up with
+/// zeroes. Checksums of headers are corrected first.
 pub fn extent(bytes: &[u8]) -> bool {
     let mut pages = bytes.to_vec();
     pages.resize(bytes.len().next_multiple_of(PAGE as usize), 0);

@@ -1,9 +1,8 @@
-//! Fragment headers: what is accepted encodes to the bytes that were read.
+//! Fragment headers: accepted bytes encode to the same bytes again.
 
 use striped_log::fragment::{CHUNK_LEN, FragmentHeader, HEADER_LEN, crc32c};
 
-/// Decodes a fragment header as it is, and again with the checksum that it ought to have, to get
-/// past that.
+/// Decodes a fragment header as it is, and again with a correct checksum, so that its check passes.
 pub fn fragment_header(bytes: &[u8]) -> bool {
     let as_it_is = accepted_header(bytes);
     let mut repaired = bytes.to_vec();

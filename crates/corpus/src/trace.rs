@@ -3,10 +3,9 @@
 use trace::Record;
 use trace::format::{Reader, TraceError, Writer};
 
-/// What comes before what is compressed, of a trace that says nothing of when it began, and lacks
-/// nothing.
+/// The header before the compressed part, for a trace with no start time and no lost records.
 pub const HEADER: &[u8] = b"starlint\x02\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x8e\x76\xa6\x3d";
-/// Bytes after it.
+/// Bytes after the compressed part.
 pub const CHECKSUM_LEN: usize = 4;
 
 fn read(bytes: &[u8]) -> Result<(String, Vec<Record>), TraceError> {
@@ -20,7 +19,7 @@ fn checksum(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(!0, |sum, byte| (0..8).fold(sum ^ u32::from(*byte), shifted))
 }
 
-/// Reads a trace; what is good is read again as it is written.
+/// Reads a trace; a valid one is written and read again.
 fn check(bytes: &[u8]) -> bool {
     let Ok((source, records)) = read(bytes) else { return false };
     let mut writer = Writer::new(Vec::new(), &source).expect("begun");
@@ -30,11 +29,11 @@ fn check(bytes: &[u8]) -> bool {
     true
 }
 
-/// Reads these bytes as a trace; as what is compressed in one, which the checksum calls whole; and
-/// as what is to be compressed.
+/// Reads the bytes as a trace, as the compressed part of a trace with a correct checksum, and as
+/// the uncompressed part.
 pub fn trace(bytes: &[u8]) -> bool {
     let framed = |frame: &[u8]| [HEADER, frame, &checksum(frame).to_le_bytes()].concat();
     let compressed = zstd::bulk::compress(bytes, 1).expect("compressed");
-    // Each of them, whether or not one before it is good.
+    // All three are checked, even after one that is valid.
     [bytes, &framed(bytes), &framed(&compressed)].map(check).contains(&true)
 }

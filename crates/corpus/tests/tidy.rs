@@ -1,4 +1,4 @@
-//! The house stays as its documents say: imports between crates, links between documents, and a
+//! The repository is as its documents say: imports between crates, links between documents, and a
 //! kept corpus for each fuzz target.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,13 +13,13 @@ fn read(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// Names in a folder that is there.
+/// Names in a folder, which must exist.
 fn names(folder: &Path) -> BTreeSet<String> {
     let entries = fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
     entries.map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned()).collect()
 }
 
-/// Files below a folder whose names end so, but for what builds make.
+/// Files below a folder whose names end in `end`, without build output.
 fn files(folder: &Path, end: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for name in names(folder) {
@@ -33,14 +33,15 @@ fn files(folder: &Path, end: &str) -> Vec<PathBuf> {
     found
 }
 
-/// The crates of the workspace that a manifest says are needed to run, not only to test.
+/// The crates of the workspace that a manifest needs to run; those needed only for tests do not
+/// count.
 fn imports(manifest: &str, all: &BTreeSet<String>) -> BTreeSet<String> {
     let lines = manifest.lines().skip_while(|line| line.trim() != "[dependencies]").skip(1);
     let names = lines.take_while(|line| !line.starts_with('[')).filter_map(|line| line.split(['.', ' ', '=']).next());
     names.filter(|name| all.contains(*name)).map(str::to_owned).collect()
 }
 
-/// The table of ARCHITECTURE.md: crates with what they import, in its order.
+/// The table of ARCHITECTURE.md: crates and their imports, in its order.
 fn table() -> Vec<(String, BTreeSet<String>)> {
     let document = read(&root().join("ARCHITECTURE.md"));
     let (_, table) = document.split_once("<!-- crates:begin -->").expect("the table begins");
@@ -70,7 +71,7 @@ fn crates_import_what_the_table_says_and_only_from_above() {
     }
 }
 
-/// The anchor that a heading gets.
+/// The anchor of a heading.
 fn anchor(heading: &str) -> String {
     let kept = heading.trim().chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c));
     kept.map(|c| if c == ' ' { '-' } else { c.to_ascii_lowercase() }).collect()
@@ -82,7 +83,7 @@ fn has_heading(document: &Path, heading: &str) -> bool {
     headings.any(|line| anchor(line.trim_start_matches('#')) == heading)
 }
 
-/// Targets of the links of a document that lead to files, with the anchor if they have one.
+/// Link targets in a document that are files, each with its anchor if it has one.
 fn links(text: &str) -> Vec<(String, Option<String>)> {
     let targets = text.split("](").skip(1).filter_map(|rest| rest.split_once(')').map(|(target, _)| target));
     let to_files = targets.filter(|target| !target.contains("://") && !target.contains(' '));
@@ -183,7 +184,7 @@ fn every_fuzz_target_has_a_corpus() {
     }
 }
 
-/// How wide a line of a comment may be, in characters with its indent: two files fit beside each other.
+/// Widest comment line, in characters with its indent: two files fit beside each other.
 const COMMENT_WIDTH: usize = 100;
 
 #[test]

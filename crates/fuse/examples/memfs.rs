@@ -1,5 +1,4 @@
-//! Mounts an empty file system in memory, until someone unmounts it: `memfs [--allow-other]
-//! FOLDER`.
+//! Mounts an empty file system in memory, until it is unmounted: `memfs [--allow-other] FOLDER`.
 //!
 //! For trying the front end by itself, with POSIX test suites or by hand.
 
@@ -37,14 +36,14 @@ fn serve(folder: &Path, allow_other: bool) -> Result<(), Box<dyn std::error::Err
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Time { sec: now.as_secs() as i64, nsec: now.subsec_nanos() }
     }));
-    // Its root belongs to who mounts it, so that an ordinary user can write to it.
+    // The root belongs to the user who mounts, so that an ordinary user can write to it.
     let owner = std::fs::metadata("/proc/self")?;
     let set = SetAttr { uid: Some(owner.uid()), gid: Some(owner.gid()), ..SetAttr::default() };
     runtime.block_on(fs.setattr(&Cred::ROOT, FileId::ROOT, None, set).into_future())?;
     let mut options = fuse::MountOptions::new(runtime.handle().clone());
     options.allow_other = allow_other;
     options.fs_name = "memfs".to_owned();
-    // Whether it may or not.
+    // Takes effect only where the kernel permits it.
     options.passthrough = true;
     fuse::mount(Arc::new(fs), folder, options)?.wait();
     Ok(())

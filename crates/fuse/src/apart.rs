@@ -1,22 +1,22 @@
-//! Threads that hold none of the descriptors that the process has.
+//! Threads that share no file descriptors with the rest of the process.
 //!
-//! A process that is killed closes its descriptors when the last thread that shares them has ended,
-//! and the kernel fails the requests that were read by way of a descriptor of /dev/fuse when that
-//! is closed. So a thread that waits in the kernel until such a request is answered would keep
-//! itself waiting, and the process could not die. A thread apart does not: the others end, the
-//! requests fail, and its wait is over. Where it has a descriptor of /dev/fuse itself, a
-//! [survivor](crate::survivor) fails what is asked meanwhile.
+//! When a process is killed, the kernel closes its descriptors once the last thread that shares
+//! them has ended. Closing a descriptor of /dev/fuse fails the requests that were read through it.
+//! So a thread that waits in the kernel for the answer to such a request would wait for itself, and
+//! the process could not die. A thread apart avoids this: the other threads end, their requests
+//! fail, and its wait is over. If the thread apart has a descriptor of /dev/fuse itself, a
+//! [survivor](crate::survivor) fails the requests that arrive meanwhile.
 
 use std::io;
 use std::os::fd::RawFd;
 
-/// From now on this thread has a table of descriptors of its own, with nothing in it but `kept`. It
-/// must not log, nor do anything else that needs a descriptor. Fails before Linux 5.9; then nothing
-/// has changed.
+/// Gives this thread a descriptor table of its own, with nothing in it but `kept`. Afterwards the
+/// thread must not log, nor do anything else that needs a descriptor. Fails before Linux 5.9, and
+/// then changes nothing.
 pub(crate) fn leave(kept: Option<RawFd>) -> io::Result<()> {
     let close = |first: RawFd, last: u32, flags: libc::c_uint| {
-        // SAFETY: descriptors of this thread alone are closed: the first call makes it a table of
-        // its own before it closes anything.
+        // SAFETY: this closes descriptors of this thread alone: the first call gives the thread its
+        // own table before it closes anything.
         let closed = unsafe { libc::syscall(libc::SYS_close_range, first as libc::c_uint, last, flags) };
         if closed < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     };
@@ -28,8 +28,8 @@ pub(crate) fn leave(kept: Option<RawFd>) -> io::Result<()> {
     }
 }
 
-/// Runs `work`, which needs no descriptor, on a thread apart, and waits for it. Where no thread can
-/// be apart, it runs there all the same.
+/// Runs `work`, which must need no descriptor, on a thread apart, and waits for it. If the thread
+/// cannot leave the shared table, it runs `work` all the same.
 pub(crate) fn run<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
@@ -46,7 +46,7 @@ mod tests {
     use std::fs::File;
     use std::os::fd::AsRawFd;
 
-    /// True if a number means an open descriptor to this thread.
+    /// True if `fd` is an open descriptor of this thread.
     fn is_open(fd: RawFd) -> bool {
         // SAFETY: a plain fcntl.
         unsafe { libc::fcntl(fd, libc::F_GETFD) >= 0 }

@@ -1,12 +1,12 @@
-//! Between the kernel's numbers, fuser's types and ours. Pure.
+//! Converts between the kernel's numbers, fuser's types and ours. Pure.
 
 use fuser::{Errno, FileAttr, FileType, INodeNo, WriteFlags};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use types::{Attr, FsError, Kind, Time};
 use vfs::fs::{Fallocate, OpenFlags, RenameFlags, Seek, SetTime, XattrMode};
 
-/// Set by the kernel on an open that is for executing (`__FMODE_EXEC` in include/linux/fs.h; not in
-/// libc).
+/// The flag that the kernel sets on an open for execution (`__FMODE_EXEC` in include/linux/fs.h;
+/// not in libc).
 const FMODE_EXEC: i32 = 0x20;
 /// The bits of a mode that are permissions and set-id bits.
 pub(crate) const MODE_BITS: u32 = 0o7777;
@@ -29,7 +29,7 @@ pub(crate) fn file_type(kind: Kind) -> FileType {
     }
 }
 
-/// The kind that mknod(2) asks for; `None` for directories, symlinks and rubbish.
+/// The kind that mknod(2) asks for; `None` for directories, symlinks and invalid modes.
 pub(crate) fn node_kind(mode: u32) -> Option<Kind> {
     Some(match mode & libc::S_IFMT {
         0 | libc::S_IFREG => Kind::File,
@@ -41,8 +41,8 @@ pub(crate) fn node_kind(mode: u32) -> Option<Kind> {
     })
 }
 
-/// Attributes for the kernel. Device numbers beyond the kernel's 32 bits lose their upper half; it
-/// makes none.
+/// Attributes for the kernel. Device numbers lose the upper half of their 64 bits; the kernel
+/// itself makes only 32-bit ones.
 pub(crate) fn file_attr(attr: &Attr) -> FileAttr {
     FileAttr {
         ino: INodeNo(attr.id.raw()),
@@ -63,8 +63,8 @@ pub(crate) fn file_attr(attr: &Attr) -> FileAttr {
     }
 }
 
-/// Attributes of which only identity and kind are known; for names that the kernel does not keep
-/// (`.`, `..`, and nothing at all with id 0).
+/// Attributes with only an id and a kind, for names that the kernel does not cache: `.`, `..`, and
+/// id 0, which means "no such name".
 pub(crate) fn bare_attr(id: u64, kind: Kind) -> FileAttr {
     FileAttr {
         ino: INodeNo(id),
@@ -85,7 +85,7 @@ pub(crate) fn bare_attr(id: u64, kind: Kind) -> FileAttr {
     }
 }
 
-/// A time for fuser; one that it cannot hold becomes 1970.
+/// Converts a time for fuser; a time that fuser cannot hold becomes 1970.
 fn system_time(time: Time) -> SystemTime {
     let fraction = Duration::from_nanos(u64::from(time.nsec));
     let whole = Duration::from_secs(time.sec.unsigned_abs());
@@ -93,8 +93,8 @@ fn system_time(time: Time) -> SystemTime {
     at.and_then(|t| t.checked_add(fraction)).unwrap_or(UNIX_EPOCH)
 }
 
-/// A time that fuser decoded from a request. fuser 0.18 takes the nanoseconds of times before 1970
-/// off instead of adding them; this undoes that.
+/// Converts a time that fuser decoded from a request. For times before 1970, fuser 0.18 subtracts
+/// the nanoseconds instead of adding them; this undoes that.
 fn time(at: SystemTime) -> Time {
     let (sec, d) = match at.duration_since(UNIX_EPOCH) {
         Ok(d) => (i64::try_from(d.as_secs()).unwrap_or(i64::MAX), d),
@@ -103,7 +103,7 @@ fn time(at: SystemTime) -> Time {
     Time { sec, nsec: d.subsec_nanos() }
 }
 
-/// A time to set.
+/// Converts a time that a program sets.
 pub(crate) fn set_time(at: fuser::TimeOrNow) -> SetTime {
     match at {
         fuser::TimeOrNow::Now => SetTime::Now,
@@ -111,9 +111,9 @@ pub(crate) fn set_time(at: fuser::TimeOrNow) -> SetTime {
     }
 }
 
-/// Flags of an open. O_APPEND is not passed on: each write says whether it appends ([`appends`]).
-/// An appending handle would be wrong, for it may also carry mapped pages of other processes back,
-/// and fcntl(2) can take O_APPEND off an open file.
+/// Flags of an open. O_APPEND is dropped: each write says whether it appends ([`appends`]). An
+/// appending handle would be wrong, because the kernel may also write back mapped pages of other
+/// processes through it, and because fcntl(2) can clear O_APPEND on an open file.
 pub(crate) fn open_flags(flags: i32) -> OpenFlags {
     let access = flags & libc::O_ACCMODE;
     OpenFlags {
@@ -125,14 +125,14 @@ pub(crate) fn open_flags(flags: i32) -> OpenFlags {
     }
 }
 
-/// Whether a write goes to the end of the file. Its offset is then what the kernel takes for the
-/// end, which is wrong where others write, too. What the kernel writes back from its page cache
-/// keeps its place.
+/// True if a write goes to the end of the file. The write's offset is then the kernel's idea of the
+/// end, which is wrong if other clients write too. Pages that the kernel writes back from its cache
+/// keep their place.
 pub(crate) fn appends(flags: i32, write: WriteFlags) -> bool {
     flags & libc::O_APPEND != 0 && !write.contains(WriteFlags::FUSE_WRITE_CACHE)
 }
 
-/// Flags of a rename; `None` for those that are not supported.
+/// Flags of a rename; `None` for unsupported ones.
 pub(crate) fn rename_flags(flags: u32) -> Option<RenameFlags> {
     match flags {
         0 => Some(RenameFlags::default()),
@@ -142,7 +142,7 @@ pub(crate) fn rename_flags(flags: u32) -> Option<RenameFlags> {
     }
 }
 
-/// Mode of a fallocate; `None` for those that are not supported.
+/// Mode of a fallocate; `None` for unsupported ones.
 pub(crate) fn fallocate_mode(mode: i32) -> Option<Fallocate> {
     const KEEP: i32 = libc::FALLOC_FL_KEEP_SIZE;
     const PUNCH: i32 = libc::FALLOC_FL_PUNCH_HOLE | KEEP;
@@ -158,7 +158,7 @@ pub(crate) fn fallocate_mode(mode: i32) -> Option<Fallocate> {
     })
 }
 
-/// `whence` of an lseek that the kernel does not answer itself.
+/// `whence` of an lseek that the kernel does not answer itself; `None` for any other.
 pub(crate) fn seek(whence: i32) -> Option<Seek> {
     match whence {
         libc::SEEK_DATA => Some(Seek::Data),
@@ -167,7 +167,7 @@ pub(crate) fn seek(whence: i32) -> Option<Seek> {
     }
 }
 
-/// Flags of a setxattr; `None` for both at once or unknown ones.
+/// Flags of a setxattr; `None` for both at once and for unknown ones.
 pub(crate) fn xattr_mode(flags: i32) -> Option<XattrMode> {
     match flags {
         0 => Some(XattrMode::Any),

@@ -1,4 +1,4 @@
-//! Counts of requests by kind, for the table of requests per operation and for statistics.
+//! Counts requests by kind, for the table of requests per operation and for statistics.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -23,17 +23,17 @@ requests! {
 }
 
 impl Op {
-    /// The name that statistics show.
+    /// The name of the kind in statistics.
     pub(crate) fn name(self) -> &'static str {
         NAMES[self as usize]
     }
 }
 
-/// One counter per kind. Counts are exact in sum but not ordered with anything else.
+/// One counter per kind. Sums are exact; a count is not ordered with other memory accesses.
 pub(crate) struct Counters([AtomicU64; NAMES.len()]);
 
 impl Counters {
-    /// All zero.
+    /// All counters at zero.
     pub(crate) fn new() -> Self {
         Counters(std::array::from_fn(|_| AtomicU64::new(0)))
     }

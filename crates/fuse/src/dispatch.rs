@@ -1,5 +1,5 @@
-//! Calling the file system for a request and sending its answer, at once or later, whatever
-//! happens.
+//! Calls the file system for a request, and sends its answer, at once or later. Every request gets
+//! an answer, also after a panic.
 
 use crate::convert::errno;
 use crate::count::{Counters, Op};
@@ -31,16 +31,15 @@ pub(crate) struct FrontEnd {
     pub(crate) options: MountOptions,
     pub(crate) counters: Arc<Counters>,
     pub(crate) passing: Arc<Passing>,
-    /// By which the kernel is told to forget; set as soon as there is one, before it asks for
-    /// anything.
+    /// Makes the kernel forget. Set once the connection exists, before the kernel's first request.
     pub(crate) forgetting: Arc<OnceLock<Arc<Forgetting>>>,
-    /// By which it is told to forget listings that it has of what it asks for now.
+    /// Makes the kernel forget the listing that it is asking for.
     kernel: Arc<OnceLock<fuser::Notifier>>,
     groups: GroupCache,
     tasks: TokioTasks,
 }
 
-/// A reply that can say no.
+/// A reply that can carry an error.
 pub(crate) trait Refuse: Send + 'static {
     fn refuse(self, error: FsError);
 }
@@ -66,8 +65,8 @@ refuse!(
     ReplyXattr
 );
 
-/// Runs `work`, and turns a panic into a logged error. The reply that was lost in it answers EIO as
-/// it is dropped.
+/// Runs `work`, and turns a panic into a logged error. The panic drops the reply, and a reply that
+/// is dropped answers EIO.
 fn guard<T>(op: Op, work: impl FnOnce() -> T) -> Option<T> {
     catch_unwind(AssertUnwindSafe(work)).map_err(|panic| log_panic(op, &*panic)).ok()
 }
@@ -77,7 +76,7 @@ fn log_panic(op: Op, panic: &(dyn std::any::Any + Send)) {
     tracing::error!(request = op.name(), panic = text.unwrap_or("?"), "the file system panicked; answered EIO");
 }
 
-/// Awaits `work` as [`guard`] runs it.
+/// Awaits `work`, and handles a panic as [`guard`] does.
 async fn guard_later(op: Op, mut work: Pin<Box<dyn Future<Output = ()> + Send>>) {
     poll_fn(|cx| guard(op, || work.as_mut().poll(cx)).unwrap_or(Poll::Ready(()))).await;
 }
@@ -96,7 +95,7 @@ impl FrontEnd {
         FrontEnd { fs, options, counters, passing, forgetting, kernel, groups: GroupCache::new(), tasks }
     }
 
-    /// To tell what a request does, while an observer is on.
+    /// What records a request; `None` while no observer is on.
     pub(crate) fn observing(&self) -> Option<Observing> {
         Observing::by(self.options.observer.as_ref())
     }
@@ -105,14 +104,15 @@ impl FrontEnd {
         Cred { uid: req.uid(), gid: req.gid(), groups: self.groups.of(req.pid(), req.uid(), req.gid()) }
     }
 
-    /// Runs `work` on this thread, guarded, and within the runtime: a file system may arm a timer
-    /// while it is called.
+    /// Runs `work` on this thread, guarded, and within the runtime, because a file system may arm a
+    /// timer while it is called.
     pub(crate) fn here<T>(&self, op: Op, work: impl FnOnce() -> T) -> Option<T> {
         let _runtime = self.options.runtime.enter();
         guard(op, work)
     }
 
-    /// Calls the file system and sends its answer: here if it has one now, as a task if later.
+    /// Calls the file system and sends its answer: from this thread if the answer is there now,
+    /// from a task if it comes later.
     pub(crate) fn answer<T: 'static, R: Refuse>(
         &self,
         op: Op,
@@ -131,7 +131,8 @@ impl FrontEnd {
         });
     }
 
-    /// Sends what takes several calls of the file system, whose removals are recorded.
+    /// Answers a request that takes several calls of the file system, so that removals can be
+    /// recorded.
     pub(crate) fn recorded<T: Send + 'static, R: Refuse, F: Future<Output = Result<T, FsError>> + Send + 'static>(
         &self,
         op: Op,
@@ -144,8 +145,8 @@ impl FrontEnd {
         self.answer(op, reply, answer, send);
     }
 
-    /// Runs work here as long as it need not wait, and the rest as a task. After an fsync there is
-    /// nothing left to do but to answer.
+    /// Runs `work` on this thread until it waits, and the rest as a task. After an fsync only the
+    /// answer is left to do, so its task is a short one.
     pub(crate) fn later(&self, op: Op, work: impl Future<Output = ()> + Send + 'static) {
         let work = Box::pin(guard_later(op, Box::pin(work)));
         match op {
@@ -158,7 +159,8 @@ impl FrontEnd {
         self.counters.add(op);
         let valid = if self.is_uncached() { Duration::ZERO } else { self.options.default_valid };
         let (fs, passing) = (Arc::clone(&self.fs), Arc::clone(&self.passing));
-        // What it caches without being asked to, it forgets before it knows that it has all.
+        // The kernel must forget what it caches unasked before it learns that the listing is
+        // complete.
         let forget = (self.is_uncached() && !self.options.open_dirs).then(|| (Arc::clone(&self.kernel), ino));
         let listing = Listing { fs, id: passing.file(ino), passing, handle: Handle(fh.0), cookie, valid, forget };
         self.later(op, listing.send(reply));
@@ -171,15 +173,16 @@ impl FrontEnd {
     pub(crate) fn open_reply_flags(&self) -> FopenFlags {
         let keep = match self.options.keep_cache {
             _ if self.is_uncached() => FopenFlags::FOPEN_DIRECT_IO,
-            // What is cached would be read without a call.
+            // The kernel would serve cached contents without a request, and the observer would miss
+            // the reads.
             true if self.observing().is_none() => FopenFlags::FOPEN_KEEP_CACHE,
             _ => FopenFlags::empty(),
         };
         keep | if self.options.flush { FopenFlags::empty() } else { FopenFlags::FOPEN_NOFLUSH }
     }
 
-    /// Listings are kept like data: the kernel reads a directory anew when it has changed it
-    /// itself, or was told to.
+    /// Flags for the reply to an opendir. Listings are cached like file contents: the kernel reads
+    /// a directory again after it changed the directory itself, or after it was told to forget it.
     pub(crate) fn opendir_reply_flags(&self) -> FopenFlags {
         if self.options.keep_cache && !self.is_uncached() {
             FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_CACHE_DIR
@@ -188,7 +191,8 @@ impl FrontEnd {
         }
     }
 
-    /// What may be used of what the kernel offers: fuser takes all or nothing.
+    /// The capabilities to ask for, out of those that the kernel offers: fuser refuses all of them
+    /// if one is not offered.
     pub(crate) fn wanted_capabilities(&self) -> InitFlags {
         let mut wanted = InitFlags::FUSE_ASYNC_READ
             | InitFlags::FUSE_BIG_WRITES
@@ -203,8 +207,8 @@ impl FrontEnd {
             | InitFlags::FUSE_HANDLE_KILLPRIV_V2
             | InitFlags::FUSE_CACHE_SYMLINKS;
         if self.options.allow_other || self.options.kernel_checks {
-            // Implies default_permissions: the kernel walks cached names on its own, so it must
-            // know who may search what.
+            // This implies default_permissions: the kernel walks cached names on its own, so it
+            // must know which users may search which directories.
             wanted |= InitFlags::FUSE_POSIX_ACL;
         }
         if self.options.locks {
@@ -217,8 +221,8 @@ impl FrontEnd {
     }
 }
 
-/// Waits, without a runtime, for a file system to make everything durable. `Err` too if the runtime
-/// has ended.
+/// Makes everything durable, and blocks until that is done. Fails with `Io` if the file system
+/// panics or the runtime has ended.
 pub(crate) fn sync_blocking(fs: &Arc<dyn FileSystem>, options: &MountOptions) -> Result<(), FsError> {
     let _runtime = options.runtime.enter();
     match catch_unwind(AssertUnwindSafe(|| fs.sync())) {
@@ -226,7 +230,7 @@ pub(crate) fn sync_blocking(fs: &Arc<dyn FileSystem>, options: &MountOptions) ->
         Ok(Answer::Later(answer)) => {
             let (send, receive) = std::sync::mpsc::channel();
             drop(options.runtime.spawn(async move {
-                // The receiver waits for as long as this task lives.
+                // The receiver exists as long as this task: it waits for the answer.
                 let _ = send.send(answer.await);
             }));
             receive.recv().unwrap_or(Err(FsError::Io))

@@ -1,11 +1,11 @@
-//! Why a mount or an unmount failed, and what to do about it.
+//! Errors of mounting and unmounting, each with what to do about it.
 
 use std::io;
 use std::path::PathBuf;
 use thiserror::Error;
 use types::FsError;
 
-/// Why [`mount`](crate::mount) failed. Nothing is mounted then. Every text says what to do.
+/// Why [`mount`](crate::mount) failed. Nothing is mounted then. Every text says what to do next.
 #[derive(Debug, Error)]
 pub enum MountError {
     /// The mount point does not exist.
@@ -14,19 +14,19 @@ pub enum MountError {
         /// The mount point.
         path: PathBuf,
     },
-    /// The mount point is something else.
+    /// The mount point is not a directory.
     #[error("{path} is not a directory: choose one, empty if possible")]
     NotADirectory {
         /// The mount point.
         path: PathBuf,
     },
-    /// The mount point cannot be reached or, for an ordinary user, is not one's own.
+    /// The mount point cannot be reached, or an ordinary user may not write to it.
     #[error("no permission to mount on {path}: choose a folder that you own and may write, or mount as root")]
     MountpointDenied {
         /// The mount point.
         path: PathBuf,
     },
-    /// A mount is there whose process died.
+    /// The mount point still has a mount whose process died.
     #[error(
         "{path} is still held by a mount whose process has ended: free it with `fusermount3 -uz {path}`, then try again"
     )]
@@ -34,7 +34,7 @@ pub enum MountError {
         /// The mount point.
         path: PathBuf,
     },
-    /// A mount is there that does not answer, whose process may live.
+    /// The mount point has a mount that does not answer, and whose process may still run.
     #[error(
         "{path} holds a mount that does not answer: end its process, or abort it as root with `umount -f {path}`, then try again"
     )]
@@ -42,12 +42,12 @@ pub enum MountError {
         /// The mount point.
         path: PathBuf,
     },
-    /// No FUSE in the kernel.
+    /// The kernel has no FUSE.
     #[error(
         "/dev/fuse is missing: run `modprobe fuse`; in a container, start it with `--device /dev/fuse --cap-add SYS_ADMIN`"
     )]
     DeviceMissing,
-    /// FUSE is there but not for this user.
+    /// The kernel has FUSE, but this user may not open /dev/fuse.
     #[error("no permission to open /dev/fuse: as root, run `chmod 666 /dev/fuse`, or mount as root")]
     DeviceDenied,
     /// The helper that lets ordinary users mount is not installed.
@@ -55,59 +55,59 @@ pub enum MountError {
         "fusermount3 is missing, which ordinary users need in order to mount: install the package fuse3, or mount as root"
     )]
     HelperMissing,
-    /// `allow_other` as an ordinary user.
+    /// An ordinary user asked for `allow_other`, and the helper's configuration does not permit it.
     #[error(
         "allow_other is for root only here: add the line `user_allow_other` to /etc/fuse.conf, or mount without allow_other"
     )]
     AllowOtherForbidden,
-    /// Root, but without the right to mount.
+    /// The user is root, but the process lacks the right to mount.
     #[error(
         "the kernel does not let this process mount: it lacks CAP_SYS_ADMIN; start the container with `--cap-add SYS_ADMIN --device /dev/fuse`"
     )]
     NotPermitted,
-    /// A name that mount options cannot carry.
+    /// The file system's name contains characters that mount options cannot carry.
     #[error("the name {name:?} cannot be used for a mount: leave out commas, backslashes and control characters")]
     BadName {
         /// The name.
         name: String,
     },
-    /// `fusermount3` said something else.
+    /// `fusermount3` failed for a reason that is not listed here.
     #[error("fusermount3 refused to mount on {path}: {message}")]
     Helper {
         /// The mount point.
         path: PathBuf,
-        /// Its words.
+        /// The helper's error text.
         message: String,
     },
-    /// An unexpected failure of the system; the step says which.
+    /// The system failed unexpectedly; the step says where.
     #[error("could not {step} for a mount on {path}: {source}")]
     System {
         /// The mount point.
         path: PathBuf,
-        /// What was being done.
+        /// What the mount was doing.
         step: &'static str,
         /// The failure.
         source: io::Error,
     },
 }
 
-/// Why an unmount was not complete.
+/// Why an unmount did not complete.
 #[derive(Debug, Error)]
 pub enum UnmountError {
-    /// It is still mounted.
+    /// The file system is still mounted.
     #[error("{path} could not be unmounted: {message}; try `fusermount3 -uz {path}`")]
     Refused {
         /// The mount point.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error text.
         message: String,
     },
-    /// It is unmounted, but the last changes may be lost.
+    /// The file system is unmounted, but the last changes may be lost.
     #[error("{path} is unmounted, but not all changes are known to be durable: {source}")]
     NotDurable {
         /// The mount point.
         path: PathBuf,
-        /// What the file system's sync said.
+        /// The error of the file system's sync.
         source: FsError,
     },
 }

@@ -1,14 +1,15 @@
-//! Has the kernel forget what it has cached: names at once, files on a thread of its own.
+//! Makes the kernel forget what it has cached: names at once, files on a thread of its own.
 //!
-//! - *Names* are forgotten by raising the connection's epoch (Linux 6.16): each cached name is
-//!   looked up once more before it is used. That takes no lock. Forgetting one name takes the lock
-//!   of its directory, which a program may hold that waits for an answer of ours; a process that is
-//!   killed meanwhile could never die. Before 6.16 the kernel is told of names that they hold for
-//!   [`NAME_VALID_MAX`] only. An epoch detaches what is mounted below the mount; while there is
-//!   something, each name is forgotten by itself, on the thread that files are forgotten on.
-//! - *Files*: the kernel makes the caller wait for pages that are locked until requests are
-//!   answered. So a thread does this that answers none, and that is [apart](crate::apart), with a
-//!   [survivor](crate::survivor).
+//! - *Names* are forgotten by raising the connection's epoch (Linux 6.16): the kernel then looks
+//!   each cached name up once more before it uses it. Raising the epoch takes no lock. Forgetting a
+//!   single name takes the lock of its directory, and a program that waits for an answer of ours
+//!   may hold that lock; a process that is killed meanwhile could never die. Before 6.16 the kernel
+//!   is told to keep names for [`NAME_VALID_MAX`] only. A new epoch also detaches file systems that
+//!   are mounted below this one. While there are any, each name is forgotten by itself, on the
+//!   thread that forgets files.
+//! - *Files*: the kernel makes the caller wait for pages that stay locked until their requests are
+//!   answered. So a thread that answers no requests does this. It runs [apart](crate::apart), with
+//!   a [survivor](crate::survivor).
 
 use crate::apart;
 use crate::attach;
@@ -24,16 +25,17 @@ use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 
-/// How long names hold where the kernel cannot be told to forget them.
+/// How long the kernel may keep names where it cannot be told to forget them.
 const NAME_VALID_MAX: Duration = Duration::from_secs(1);
-/// What callers who can wait let pile up.
+/// Entries in the queue at which callers of [`Forgetting::file_in_turn`] wait.
 const WAITING_MAX: usize = 1024;
 /// Codes of notifications (fuse_kernel.h).
 const INVAL_INODE: u32 = 2;
 const INVAL_ENTRY: u32 = 3;
 const INC_EPOCH: u32 = 8;
 
-/// Notifies the kernel. A notification is a reply to no request, whose error field says what it is.
+/// Sends a notification to the kernel: a reply that answers no request, with its code in the error
+/// field.
 fn notify(device: &OwnedFd, code: u32, words: &[u64], rest: &[u8]) -> io::Result<()> {
     let len = 16 + 8 * words.len() + rest.len();
     let mut message = Vec::with_capacity(len);
@@ -46,7 +48,7 @@ fn notify(device: &OwnedFd, code: u32, words: &[u64], rest: &[u8]) -> io::Result
     if written < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// What is to be forgotten, one after the other, in the order of this type.
+/// What the kernel is to forget, one item at a time, in the order of this type.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 enum What {
     /// The attributes and pages of an inode.
@@ -58,12 +60,12 @@ enum What {
 #[derive(Default)]
 struct Waiting {
     all: BTreeSet<What>,
-    /// The kernel is being told of one.
+    /// The thread is telling the kernel about one item.
     is_telling: bool,
     ended: bool,
 }
 
-/// What the thread has to do. It must hold nothing that has a descriptor, which it could not close.
+/// The thread's work. It must hold nothing that owns a descriptor: the thread could not close it.
 #[derive(Default)]
 struct Queue {
     waiting: Mutex<Waiting>,
@@ -78,7 +80,7 @@ impl Queue {
         }
     }
 
-    /// Waits until there is room.
+    /// Waits until the queue has room.
     fn wait(&self) {
         let mut waiting = self.waiting.lock();
         while waiting.all.len() >= WAITING_MAX && !waiting.ended {
@@ -86,14 +88,14 @@ impl Queue {
         }
     }
 
-    /// Waits until the kernel was told of all, but not for longer than this.
+    /// Waits until the kernel has been told of every item, but not longer than `time`.
     fn wait_for_all(&self, time: Duration) {
         let mut waiting = self.waiting.lock();
         let is_busy = |waiting: &mut Waiting| !waiting.ended && (waiting.is_telling || !waiting.all.is_empty());
         let _ = self.changed.wait_while_for(&mut waiting, is_busy, time);
     }
 
-    /// The next; `None` when it is to end.
+    /// The next item; waits for one. `None` when the thread is to end.
     fn next(&self) -> Option<What> {
         let mut waiting = self.waiting.lock();
         waiting.is_telling = false;
@@ -111,13 +113,14 @@ impl Queue {
         }
     }
 
-    /// Tells the kernel what to forget, until it is to end. Does not log: it may have no descriptor
-    /// for that.
+    /// Tells the kernel what to forget until the thread is to end. Does not log: the thread may
+    /// have no descriptor for that.
     fn run(&self, device: &OwnedFd) {
         while let Some(what) = self.next() {
-            // It fails where the kernel knows nothing of this, or the mount has ended.
+            // The notification fails if the kernel has not cached the item, or if the mount has
+            // ended.
             let _ = match what {
-                // From the first byte to the last.
+                // Offset 0 and length 0: the whole file.
                 What::Inode(inode) => notify(device, INVAL_INODE, &[inode, 0, 0], &[]),
                 What::Name(parent, name) => {
                     notify(device, INVAL_ENTRY, &[parent, name.len() as u64], &[&name[..], b"\0"].concat())
@@ -127,10 +130,10 @@ impl Queue {
     }
 }
 
-/// See the module's header.
+/// Makes the kernel forget names and files of one mount.
 pub(crate) struct Forgetting {
     device: OwnedFd,
-    /// Where it is mounted.
+    /// The mount point.
     path: PathBuf,
     has_epochs: bool,
     queue: Arc<Queue>,
@@ -138,8 +141,8 @@ pub(crate) struct Forgetting {
 }
 
 impl Forgetting {
-    /// For a connection that the kernel has agreed to; `device` is one of its descriptors. Starts
-    /// the thread.
+    /// Starts the thread for a connection that the kernel has agreed to; `device` is one of its
+    /// descriptors.
     pub(crate) fn start(device: OwnedFd, path: PathBuf) -> io::Result<Forgetting> {
         let has_epochs = notify(&device, INC_EPOCH, &[], &[]).is_ok();
         let survivor = Survivor::start(&device).inspect_err(|error| tracing::debug!(%error, "no survivor")).ok();
@@ -150,7 +153,8 @@ impl Forgetting {
         let run = move || {
             let left = apart::leave(Some(raw));
             let _ = begun.send(left.is_ok());
-            // SAFETY: this thread's own copy of the descriptor, or the one that is left to it.
+            // SAFETY: the descriptor is this thread's own copy, or, if the thread shares the table,
+            // the one that the starter gives up below.
             work.run(&unsafe { OwnedFd::from_raw_fd(raw) });
         };
         std::thread::Builder::new().name("fuse-forget".to_owned()).spawn(run)?;
@@ -162,17 +166,17 @@ impl Forgetting {
         Ok(Forgetting { device, path, has_epochs, queue, _survivor: survivor })
     }
 
-    /// True if names can be forgotten at any time.
+    /// True if the kernel can forget names at any time.
     pub(crate) fn has_epochs(&self) -> bool {
         self.has_epochs
     }
 
-    /// The longest that names may hold, where others change what they mean.
+    /// How long the kernel may keep names when other clients change what they mean.
     pub(crate) fn name_valid_max(&self) -> Duration {
         if self.has_epochs { Duration::MAX } else { NAME_VALID_MAX }
     }
 
-    /// Has names forgotten, each with the inode of its directory.
+    /// Makes the kernel forget names, each given with the inode of its directory.
     pub(crate) fn names<'a>(&self, names: impl IntoIterator<Item = (INodeNo, &'a [u8])>) {
         if !self.has_epochs {
             return;
@@ -188,19 +192,20 @@ impl Forgetting {
         }
     }
 
-    /// Has the pages and attributes of an inode forgotten soon. Never waits; callers have at most
-    /// one request each under way, which bounds what piles up.
+    /// Queues an inode's pages and attributes to be forgotten. Never waits; callers have at most
+    /// one request each under way, and that bounds the queue.
     pub(crate) fn file(&self, inode: INodeNo) {
         self.queue.add(What::Inode(inode.0));
     }
 
-    /// The same for callers who can wait for their turn.
+    /// Like [`file`](Self::file), but waits while the queue is full.
     pub(crate) fn file_in_turn(&self, inode: INodeNo) {
         self.queue.wait();
         self.file(inode);
     }
 
-    /// Waits until all is forgotten that was to be, but not for longer than this.
+    /// Waits until the queue is empty and the kernel has been told of all of it, but not longer
+    /// than `time`.
     pub(crate) fn has_forgotten(&self, time: Duration) {
         self.queue.wait_for_all(time);
     }

@@ -1,4 +1,4 @@
-//! Decode, call, encode: one method per FUSE request.
+//! One method per FUSE request: each decodes it, calls the file system, and encodes the answer.
 
 use crate::convert::{self, MODE_BITS, errno};
 use crate::count::Op;
@@ -21,14 +21,14 @@ use std::time::SystemTime;
 use types::{Answer, FileId, FsError, Kind};
 use vfs::fs::{At, Cred, Entry, FileSystem, Handle, NAME_LEN_MAX, NewNode, SetAttr};
 
-/// Requests of the kernel's own making (read-ahead, write-back) that may be under way at once.
+/// Most requests of the kernel's own making (read-ahead, write-back) that may be under way at once.
 const BACKGROUND_MAX: u16 = 64;
-/// Backing files are not on file systems that have such themselves; in turn, others may be stacked
-/// on this one.
+/// Stack depth for backing files: they lie on file systems that have no backing files themselves.
+/// With 1, other file systems may still be stacked on this one.
 const BACKING_DEPTH: u32 = 1;
-/// Smallest write size that the protocol allows.
+/// Smallest write size that the protocol allows, in bytes.
 const WRITE_MIN_BYTES: u32 = 4096;
-/// Most bytes of one copy_file_range: its reply has 32 bits, and a round number keeps the copy
+/// Most bytes of one copy_file_range. Its reply has 32 bits, and a power of two keeps the copy
 /// block-aligned.
 const COPY_MAX_BYTES: u64 = 1 << 30;
 
@@ -40,8 +40,8 @@ fn send_ok(reply: ReplyEmpty, (): ()) {
     reply.ok();
 }
 
-/// The protocol of getxattr and listxattr: size 0 asks for the length, another is the room there
-/// is.
+/// Replies to getxattr and listxattr. Size 0 asks for the length; any other size is the room for
+/// the data.
 fn send_xattr(reply: ReplyXattr, size: u32, data: &[u8]) {
     match u32::try_from(data.len()) {
         Ok(len) if size == 0 => reply.size(len),
@@ -50,8 +50,8 @@ fn send_xattr(reply: ReplyXattr, size: u32, data: &[u8]) {
     }
 }
 
-/// The kernel found no such name and we did: another client was faster. Opens what is there, as
-/// open(2) without O_EXCL would.
+/// Opens an existing file for a CREATE, as open(2) without O_EXCL does. The kernel found no such
+/// name, but another client has made the file since.
 async fn open_existing(
     fs: Arc<dyn FileSystem>,
     cred: Cred,
@@ -61,7 +61,7 @@ async fn open_existing(
 ) -> Result<(Entry, Handle), FsError> {
     let entry = fs.lookup(&cred, parent, &name).await?;
     if entry.attr.kind != Kind::File {
-        // A reply to CREATE can only be a regular file; ESTALE makes the kernel walk the path
+        // A reply to CREATE can only be a regular file. ESTALE makes the kernel walk the path
         // again.
         return Err(FsError::Stale);
     }
@@ -74,7 +74,7 @@ impl FrontEnd {
         self.passing.file(inode)
     }
 
-    /// Sends what was looked up or made.
+    /// Sends an entry that was looked up or made.
     fn send_entry(&self) -> impl FnOnce(ReplyEntry, Entry) + Send + 'static {
         let passing = self.passing.clone();
         move |reply, entry| send_entry(reply, entry, &passing)
@@ -114,7 +114,7 @@ impl Filesystem for FrontEnd {
         if config.set_max_background(BACKGROUND_MAX).is_err() {
             return refused("fuser refused the number of background requests");
         }
-        // Older kernels take the answer that says so for a failure.
+        // Kernels without this capability take the answer ENOSYS for a failure.
         self.options.open_dirs |= !config.capabilities().contains(InitFlags::FUSE_NO_OPENDIR_SUPPORT);
         Ok(())
     }
@@ -122,7 +122,7 @@ impl Filesystem for FrontEnd {
     fn lookup(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let name = name.as_bytes();
         if name == b"." {
-            // Not a name: asks whether an inode exists, of any kind, on behalf of a file handle
+            // This asks whether an inode of any kind exists, on behalf of a file handle
             // (open_by_handle_at, NFS).
             let passing = self.passing.clone();
             let send = move |reply: ReplyEntry, entry: Entry| {
@@ -359,8 +359,8 @@ impl Filesystem for FrontEnd {
         });
     }
 
-    /// Where it is not wanted, only kernels before 5.16 send it, which do not know FOPEN_NOFLUSH;
-    /// after this answer they do not either.
+    /// Without the option, only kernels before 5.16 send this, because they do not know
+    /// FOPEN_NOFLUSH. After the answer ENOSYS they stop.
     fn flush(&self, _: &Request, ino: INodeNo, fh: FileHandle, owner: LockOwner, reply: ReplyEmpty) {
         if self.options.flush {
             return self.answer(Op::Flush, reply, |fs| fs.flush(self.file(ino), Handle(fh.0), owner.0), send_ok);
@@ -432,7 +432,7 @@ impl Filesystem for FrontEnd {
 
     fn opendir(&self, req: &Request, ino: INodeNo, _: OpenFlags, reply: ReplyOpen) {
         if !self.options.open_dirs {
-            // It does not ask again.
+            // The kernel does not ask again.
             self.counters.add(Op::Opendir);
             return reply.error(Errno::ENOSYS);
         }

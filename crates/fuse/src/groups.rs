@@ -1,35 +1,35 @@
-//! Supplementary groups of the asking process, which FUSE requests do not carry.
+//! Supplementary groups of the process that makes a request, which FUSE requests do not carry.
 //!
-//! They are read from /proc/PID/status, at most once a second per thread. They cannot be left out
-//! until some check fails: a group class or an ACL entry may also give *less* than "others" get.
-//! Root never needs them.
+//! They are read from /proc/PID/status, at most once a second per thread. Reading them only after a
+//! check has failed would be wrong: a group class or an ACL entry may also give *less* than
+//! "others" get. Root never needs them.
 
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-/// How long an answer of /proc is believed. A process whose groups change keeps its old ones in
-/// file systems for this long.
+/// How long a thread's groups are cached. When a process changes its groups, the file system uses
+/// the old ones for at most this long.
 const VALID: Duration = Duration::from_secs(1);
-/// Most threads remembered at once.
+/// Most threads in the cache.
 const ENTRIES_MAX: usize = 1024;
 
-/// The process (strictly: thread) that asks, with its ids: one that changes its user id is looked
-/// up anew at once.
+/// The thread that makes a request, its user id and its group id. A thread that changes an id is
+/// looked up again at once.
 type Asker = (u32, u32, u32);
 
-/// Groups by thread, briefly.
+/// A cache of groups by thread.
 pub(crate) struct GroupCache(Mutex<HashMap<Asker, (Instant, Vec<u32>)>>);
 
 impl GroupCache {
-    /// Empty.
+    /// An empty cache.
     pub(crate) fn new() -> Self {
         GroupCache(Mutex::new(HashMap::new()))
     }
 
-    /// The supplementary groups of thread `pid`, which acts as `uid` and `gid`. Empty for root, and
-    /// for a thread that has ended or is not visible from here (another pid namespace: the kernel
-    /// then says 0).
+    /// The supplementary groups of thread `pid`, which acts as `uid` and `gid`. Empty for root, for
+    /// a thread that has ended, and for a thread in another pid namespace, which the kernel reports
+    /// as 0.
     pub(crate) fn of(&self, pid: u32, uid: u32, gid: u32) -> Vec<u32> {
         if uid == 0 || pid == 0 {
             return Vec::new();

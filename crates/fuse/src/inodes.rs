@@ -1,23 +1,23 @@
-//! How the kernel has files open, and by which numbers it knows them, where it may read files
-//! itself (FUSE passthrough). Pure.
+//! How the kernel has files open, and by which inode numbers it knows them, while passthrough is on
+//! (the kernel reads files itself). Pure.
 //!
-//! The kernel's rules (fs/fuse/iomode.c): an inode is open by way of the page cache, or has a
-//! backing file. While it has one, each open must name that one too, or fails with EIO: it may then
-//! have every read and write come here all the same, but what it maps is the backing file. While it
-//! is open by way of the page cache, an open that names a backing file fails. Both end with the
-//! last close, before the file system hears of it, so that what is counted here is never less than
-//! what the kernel has.
+//! The kernel's rules (fs/fuse/iomode.c): an inode is either open through the page cache, or has a
+//! backing file. While it has a backing file, every open must name the same one, or it fails with
+//! EIO. Such an open may still send all its reads and writes here, but what a program maps is the
+//! backing file. While an inode is open through the page cache, an open that names a backing file
+//! fails. Both states end with the last close, before the file system hears of it. So the count
+//! here is never less than the kernel's.
 //!
-//! Whoever opens a file that is something else by now than what others have open (it has changed at
-//! home) must not get their backing file. So it becomes another inode, as if it had been replaced
-//! by a rename.
+//! A file may have changed at home since other programs opened it. A program that opens it now must
+//! not get the old backing file. So the file gets a new inode number, as if a rename had replaced
+//! it.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use types::FileId;
 
-/// How an inode is open, by how many.
+/// How an inode is open, and how many times.
 enum Mode<B> {
     Cached { count: u64 },
     Backed { number: u64, backing: Arc<B>, count: u64 },
@@ -26,60 +26,62 @@ enum Mode<B> {
 /// How to answer an open.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Way<B> {
-    /// As if there were no backing files.
+    /// Through the page cache, without a backing file.
     Cached,
-    /// Reads go to the backing file.
+    /// The kernel reads the backing file.
     Passed(Arc<B>),
-    /// Reads and writes come here.
+    /// Reads and writes come here; maps go to the backing file.
     Direct(Arc<B>),
-    /// Not at all: the file has another inode now.
+    /// The open fails: the file has another inode number now.
     Elsewhere,
 }
 
 /// The local file that a file system offers for an open.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Offer {
-    /// Which.
+    /// The number that tells one offered file from another.
     pub(crate) number: u64,
-    /// Reads may go there.
+    /// The kernel may read from it.
     pub(crate) may_read: bool,
 }
 
-/// See the module's header; `B` stands for a backing file.
+/// The inodes that the kernel has open; `B` stands for a backing file.
 pub(crate) struct Inodes<B> {
     open: HashMap<u64, Mode<B>>,
-    /// Files whose inode has another number than theirs.
+    /// Files whose inode number differs from their id.
     numbers: HashMap<FileId, u64>,
-    /// The same the other way around, with all inodes that they have had: for as long as the mount
-    /// is there, the kernel may ask by any of them.
+    /// The file of each such number, including earlier numbers of a file: as long as the mount
+    /// lives, the kernel may use any of them.
     files: HashMap<u64, FileId>,
     next: u64,
 }
 
 impl<B> Inodes<B> {
     pub(crate) fn new() -> Self {
-        // File systems number their files from below.
+        // File systems number their files upwards from the bottom, so these numbers come down from
+        // the top.
         Inodes { open: HashMap::new(), numbers: HashMap::new(), files: HashMap::new(), next: u64::MAX }
     }
 
-    /// The file of an inode.
+    /// The file with this inode number.
     pub(crate) fn file(&self, inode: u64) -> FileId {
         self.files.get(&inode).copied().unwrap_or(FileId::new(inode))
     }
 
-    /// A file's inode, for whoever looks it up.
+    /// The inode number that a lookup of the file returns now.
     pub(crate) fn inode(&self, file: FileId) -> u64 {
         self.numbers.get(&file).copied().unwrap_or(file.raw())
     }
 
-    /// All inodes that a file has had.
+    /// All inode numbers that a file has had.
     pub(crate) fn all(&self, file: FileId) -> Vec<u64> {
         let others = self.files.iter().filter(|(_, of)| **of == file).map(|(inode, _)| *inode);
         std::iter::once(file.raw()).chain(others).collect()
     }
 
-    /// Decides how an inode is opened for which this is offered; `register` makes the kernel know
-    /// the file that is offered. What is opened is to be closed, unless it is elsewhere.
+    /// Decides how to open an inode for which the file system offers `offer`; `register` makes the
+    /// offered file known to the kernel. The caller must close what it opened, unless the answer is
+    /// [`Way::Elsewhere`].
     pub(crate) fn open(&mut self, inode: u64, offer: Option<Offer>, register: impl FnOnce() -> Option<B>) -> Way<B> {
         match self.open.entry(inode) {
             Entry::Occupied(mut mode) => match (mode.get_mut(), offer) {
@@ -113,7 +115,7 @@ impl<B> Inodes<B> {
 
     fn replace(&mut self, inode: u64) {
         let file = self.file(inode);
-        // Somebody else may have been faster.
+        // Another open may have replaced the number already.
         if self.inode(file) == inode {
             self.numbers.insert(file, self.next);
             self.files.insert(self.next, file);
@@ -121,8 +123,7 @@ impl<B> Inodes<B> {
         }
     }
 
-    /// One of those who have an inode open has closed it. Gives the backing file if it is of no use
-    /// any more.
+    /// Counts one close of an inode. Returns the backing file if that was the last one.
     pub(crate) fn close(&mut self, inode: u64) -> Option<Arc<B>> {
         let Entry::Occupied(mut mode) = self.open.entry(inode) else { return None };
         let (Mode::Cached { count } | Mode::Backed { count, .. }) = mode.get_mut();
@@ -186,7 +187,7 @@ mod tests {
     #[test]
     fn what_is_open_by_way_of_the_page_cache_stays_so_until_the_last_close() {
         let mut inodes = new();
-        assert_eq!(inodes.open(INODE, WRITER, || panic!("nobody reads")), Way::Cached);
+        assert_eq!(inodes.open(INODE, WRITER, || panic!("the open only writes")), Way::Cached);
         assert_eq!(open(&mut inodes, INODE, READER), Way::Cached);
         inodes.close(INODE);
         assert_eq!(open(&mut inodes, INODE, READER), Way::Cached);
@@ -213,7 +214,7 @@ mod tests {
             assert_eq!(open(&mut inodes, inode, offer), Way::Elsewhere);
             let next = inodes.inode(file);
             assert_ne!(next, inode);
-            // Whoever comes by the old number is sent to the same one.
+            // An open of the old number leads to the same new one.
             assert_eq!(open(&mut inodes, inode, offer), Way::Elsewhere);
             assert_eq!(inodes.inode(file), next);
             assert_eq!((inodes.file(inode), inodes.file(next)), (file, file));

@@ -1,29 +1,30 @@
-//! The FUSE front end: decodes what the kernel asks, calls the [`FileSystem`](vfs::fs::FileSystem),
-//! encodes its answer.
+//! The FUSE front end: decodes a request of the kernel, calls the
+//! [`FileSystem`](vfs::fs::FileSystem), and encodes its answer.
 //!
-//! - [`mount`] attaches a file system to a folder; a [`Mount`] is that attachment and undoes it
-//!   when dropped.
-//! - `front` is the decode, call, encode part: one method per FUSE request. `dispatch` makes the
-//!   calls: no state but counters and a cache of groups. `listing` fills the replies of directory
+//! - [`mount`] attaches a file system to a folder. A [`Mount`] is that attachment; dropping it
+//!   unmounts.
+//! - `front` decodes, calls and encodes: one method per FUSE request. `dispatch` makes the calls;
+//!   its only state is counters and a cache of groups. `listing` fills the replies of directory
 //!   listings.
-//! - `passing` answers opens, where the kernel may read files itself; `inodes` decides how.
-//! - `forgetting` has the kernel forget names and files; `apart` has threads that a killed process
-//!   need not wait for, `survivor` a process that fails what is asked while such a thread waits;
-//!   `dead` takes away mounts of processes that have died.
+//! - `passing` answers opens of files that the kernel may read by itself (passthrough); `inodes`
+//!   decides which they are.
+//! - `forgetting` makes the kernel drop cached names and files. Its thread runs `apart`, so a
+//!   killed process need not wait for it. `survivor` is a process that fails requests while such a
+//!   thread waits. `dead` removes mounts whose process has died.
 //! - `observe` tells an observer what programs do with files.
 //! - `attach` speaks to the kernel's mount(2) and to `fusermount3`; `mountinfo` reads what is
 //!   mounted.
 //!
 //! # Invariants
 //!
-//! - An [`Answer::Now`](types::Answer::Now) is replied by the FUSE thread that read the request, an
-//!   [`Answer::Later`](types::Answer::Later) by a task that this thread starts, and goes on
-//!   elsewhere. A FUSE thread never waits for anything but requests.
-//! - Every request is answered exactly once, also when the file system panics: then with EIO.
-//! - A mount never unmounts anything but itself, though others may have unmounted it or mounted
-//!   over it meanwhile.
+//! - The FUSE thread that read a request replies an [`Answer::Now`](types::Answer::Now) itself. For
+//!   an [`Answer::Later`](types::Answer::Later) it starts a task, and the task replies. A FUSE
+//!   thread waits for nothing but requests.
+//! - Every request is answered exactly once. If the file system panics, the answer is EIO.
+//! - A mount unmounts only itself, even if other programs have unmounted it or mounted over it.
 //!
-//! What is cached, which requests exist and who decides about locks:
+//! Which requests exist, what the kernel caches, and who decides about locks:
+//! docs/decisions/2026-11-21-fuser.md.
 //! docs/decisions/2026-11-21-fuser.md.
 
 mod apart;

@@ -1,5 +1,5 @@
-//! Listing a directory: filling one reply of READDIR or READDIRPLUS from as many reads of the
-//! directory as fit.
+//! Fills one reply of READDIR or READDIRPLUS with entries, in several reads of the directory if
+//! needed.
 
 use crate::convert::{bare_attr, errno, file_type};
 use crate::passing::Passing;
@@ -11,12 +11,12 @@ use std::time::Duration;
 use types::{FileId, FsError, Kind};
 use vfs::fs::{DirEntry, FileSystem, Handle};
 
-/// Entries asked for at once. fuser does not tell how many bytes the kernel has room for (4 KiB to
-/// 1 MiB), and what does not fit was read in vain: a plus entry takes about 170 bytes, so this is a
-/// third of the 32 KiB that getdents(2) asks for.
+/// Entries per read of the directory. fuser does not tell how many bytes the kernel has room for (4
+/// KiB to 1 MiB), and entries that do not fit are read in vain. A plus entry takes about 170 bytes,
+/// so a batch is a third of the 32 KiB that getdents(2) asks for.
 const BATCH: usize = 64;
 
-/// Where a listing starts, and how long its entries may be cached.
+/// One listing: its directory, where it starts, and how long its entries may be cached.
 pub(crate) struct Listing {
     pub(crate) fs: Arc<dyn FileSystem>,
     pub(crate) passing: Arc<Passing>,
@@ -24,7 +24,7 @@ pub(crate) struct Listing {
     pub(crate) handle: Handle,
     pub(crate) cookie: u64,
     pub(crate) valid: Duration,
-    /// The inode of a listing that the kernel is to have forgotten when it ends.
+    /// The inode whose listing the kernel must forget when this reply ends it.
     pub(crate) forget: Option<(Arc<OnceLock<Notifier>>, INodeNo)>,
 }
 
@@ -69,8 +69,8 @@ impl ListingReply for ReplyDirectoryPlus {
 }
 
 impl Listing {
-    /// Fills and sends `reply`. A failure after some entries ends the reply early; the kernel then
-    /// asks again, and gets it.
+    /// Fills and sends `reply`. A failure after some entries ends the reply early. The kernel then
+    /// asks again, and gets the error.
     pub(crate) async fn send<R: ListingReply>(mut self, mut reply: R) {
         let mut added = 0usize;
         let filled = self.fill(&mut reply, &mut added).await;
@@ -78,7 +78,7 @@ impl Listing {
             && let Some((kernel, inode)) = &self.forget
             && let Some(Err(error)) = kernel.get().map(|kernel| kernel.inval_inode(*inode, 0, 0))
         {
-            // It has nothing of it.
+            // The kernel has cached none of it.
             tracing::debug!(%error, "the kernel was told to forget a listing");
         }
         match filled {
@@ -104,16 +104,16 @@ impl Listing {
         }
     }
 
-    /// What goes with an entry; `None` if a plus entry has vanished since it was listed.
+    /// The attributes of an entry; `None` if a plus entry has vanished since it was listed.
     async fn attr_of<R: ListingReply>(&self, entry: &DirEntry) -> Result<Option<(FileAttr, Duration)>, FsError> {
-        // Of `.` and `..`, and in plain listings, the kernel keeps only name, id and kind.
+        // For `.` and `..`, and in plain listings, the kernel keeps only name, id and kind.
         if !R::PLUS || entry.name == b"." || entry.name == b".." {
             return Ok(Some((bare_attr(self.passing.inode(entry.id), entry.kind), Duration::ZERO)));
         }
         if let Some(attr) = &entry.attr {
             return Ok(Some((self.passing.attr(attr), self.passing.valid(self.valid))));
         }
-        // fuser cannot encode "no attributes here", so they must be had.
+        // fuser cannot encode an entry without attributes, so they must be fetched.
         match self.fs.getattr(entry.id).await {
             Ok(found) => Ok(Some((self.passing.attr(&found.attr), self.passing.valid(found.valid)))),
             Err(FsError::NotFound | FsError::Stale) => Ok(None),
@@ -122,7 +122,7 @@ impl Listing {
     }
 }
 
-/// The attributes of a name that does not exist: id 0 stands for that, and may be cached.
+/// The attributes of a name that does not exist. Id 0 means that, and the kernel may cache it.
 pub(crate) fn nothing() -> FileAttr {
     bare_attr(0, Kind::File)
 }

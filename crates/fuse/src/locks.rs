@@ -1,8 +1,9 @@
-//! Locks as FUSE tells of them, and programs that get a signal while they wait for one.
+//! File locks in FUSE's terms, and signals to programs that wait for a lock.
 //!
-//! The kernel asks for an interrupt when a signal comes, but fuser refuses that. A program that
-//! waits could not even be killed then. So this module looks for signals of those who wait, and
-//! answers EINTR, after which the kernel handles the signal and, if nobody minds, waits anew.
+//! When a waiting program gets a signal, the kernel asks for an interrupt, but fuser refuses that
+//! request. Without more, such a program could not even be killed. So this module polls for signals
+//! of waiting threads, and answers EINTR. The kernel then handles the signal and, if the program
+//! goes on, waits anew.
 
 use fuser::LockOwner;
 use host::{Either, first};
@@ -10,12 +11,12 @@ use std::time::Duration;
 use types::{BoxFuture, FsError};
 use vfs::fs::{FileLock, LockSpace};
 
-/// How often a thread that waits is looked at.
+/// How often a waiting thread is checked for signals.
 const LOOK_PERIOD: Duration = Duration::from_millis(100);
-/// To the end of a file, for the kernel.
+/// The last byte offset, by which the kernel means "to the end of the file".
 const END: u64 = i64::MAX as u64;
 
-/// What is asked for. `None`: there is no such kind of lock.
+/// The lock that a request asks for; `None` for an unknown kind.
 pub(crate) fn lock(owner: LockOwner, (start, end): (u64, u64), kind: i32, pid: u32) -> Option<FileLock> {
     let exclusive = match kind {
         libc::F_RDLCK => Some(false),
@@ -27,7 +28,7 @@ pub(crate) fn lock(owner: LockOwner, (start, end): (u64, u64), kind: i32, pid: u
     Some(FileLock { space: LockSpace::Mixed, owner: owner.0.into(), pid, exclusive, start, end })
 }
 
-/// What fcntl(2) with F_GETLK shows: start, end, kind and process of what stands in the way.
+/// What fcntl(2) with F_GETLK shows: start, end, kind and process of the lock that is in the way.
 pub(crate) fn shown(wanted: &FileLock, found: Option<FileLock>) -> (u64, u64, i32, u32) {
     match found {
         None => (wanted.start, wanted.end.min(END), libc::F_UNLCK, 0),
@@ -38,7 +39,7 @@ pub(crate) fn shown(wanted: &FileLock, found: Option<FileLock>) -> (u64, u64, i3
     }
 }
 
-/// Waits for a lock. EINTR: the thread that waits has got a signal.
+/// Waits for a lock. Fails with EINTR when the waiting thread has got a signal.
 pub(crate) async fn unless_signalled(thread: u32, locked: BoxFuture<Result<(), FsError>>) -> Result<(), FsError> {
     match first(locked, Box::pin(signalled(thread))).await {
         Either::Left(locked) => locked,
@@ -46,8 +47,8 @@ pub(crate) async fn unless_signalled(thread: u32, locked: BoxFuture<Result<(), F
     }
 }
 
-/// Done when a thread has a signal to handle. The kernel gives 0 for one in a namespace that is not
-/// seen from here.
+/// Completes when the thread has a signal to handle. Never completes for thread 0, which is what
+/// the kernel gives for a thread in a pid namespace that is not visible from here.
 async fn signalled(thread: u32) {
     loop {
         tokio::time::sleep(LOOK_PERIOD).await;
@@ -59,8 +60,8 @@ async fn signalled(thread: u32) {
 }
 
 /// True if a /proc/PID/status says that the thread will handle a signal as soon as it can. A signal
-/// for the whole process may be handled by another thread than this one, unless it is the first:
-/// the kernel prefers that one.
+/// for the whole process counts only if this is the process's first thread, which the kernel
+/// prefers; otherwise another thread may handle it.
 fn has_signal(status: &str) -> bool {
     let field = |name| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
     let mask = |name| field(name).and_then(|text| u64::from_str_radix(text, 16).ok()).unwrap_or(0);

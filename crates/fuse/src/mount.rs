@@ -21,8 +21,8 @@ use tokio::sync::watch;
 use types::{FileId, FsError};
 use vfs::fs::FileSystem;
 
-/// The kernel lets go of a mount within this time of when it was unmounted, if nothing uses it any
-/// more.
+/// How long to wait, after an unmount, for the kernel to close the connection. It does so at once,
+/// unless another mount namespace has a copy of the mount.
 const LET_GO_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// A mounted file system. Unmounts when dropped.
@@ -31,8 +31,8 @@ pub struct Mount {
     shared: Arc<Shared>,
 }
 
-/// Makes the kernel forget what it has cached, soon. Not to be called by what serves requests:
-/// where much is to be forgotten, the caller waits for its turn.
+/// Makes the kernel forget what it has cached, soon. Must not be called by code that serves
+/// requests: when the queue is full, the caller waits for its turn.
 #[derive(Clone)]
 pub struct Invalidator {
     forgetting: Arc<Forgetting>,
@@ -40,15 +40,15 @@ pub struct Invalidator {
 }
 
 impl Invalidator {
-    /// Attributes and contents of a file.
+    /// Forgets a file's attributes and contents.
     pub fn file(&self, id: FileId) {
         for inode in self.passing.all(id) {
             self.forgetting.file_in_turn(fuser::INodeNo(inode));
         }
     }
 
-    /// What names mean, each given with its directory, and what is listed there. Needs
-    /// [`MountOptions::others_change`].
+    /// Forgets what names mean, each given with its directory, and the listings of those
+    /// directories. Needs [`MountOptions::others_change`].
     pub fn names(&self, names: &BTreeSet<(FileId, Vec<u8>)>) {
         let inode = |dir: &FileId| fuser::INodeNo(dir.raw());
         self.forgetting.names(names.iter().map(|(dir, name)| (inode(dir), &name[..])));
@@ -56,7 +56,8 @@ impl Invalidator {
         dirs.into_iter().for_each(|dir| self.file(dir));
     }
 
-    /// Waits until the kernel has forgotten all that it was to, but not for longer than this.
+    /// Waits until the kernel has forgotten everything it was told to forget, but not longer than
+    /// `time`.
     pub fn has_forgotten(&self, time: Duration) {
         self.forgetting.has_forgotten(time);
     }
@@ -70,21 +71,21 @@ struct Shared {
     counters: Arc<Counters>,
     passing: Arc<Passing>,
     forgetting: Arc<Forgetting>,
-    /// Set once, when the kernel has let go and the file system was synced: with the result of that
-    /// sync.
+    /// The result of the last sync. Set once, after the kernel let go and the file system was
+    /// synced.
     ended: Mutex<Option<Result<(), FsError>>>,
     ended_blocking: Condvar,
-    /// The kernel asks nothing more.
+    /// True once the kernel sends no more requests.
     let_go: Mutex<bool>,
     let_go_blocking: Condvar,
     ended_async: watch::Sender<bool>,
 }
 
-/// Mounts `fs` on the folder `mountpoint`, which it hides while it is mounted. Works as root, and
-/// for ordinary users by `fusermount3`.
+/// Mounts `fs` on the folder `mountpoint`, and hides the folder's contents meanwhile. Works as
+/// root, and for ordinary users through `fusermount3`.
 ///
-/// Returns when the kernel and the file system have agreed; no request has been made of `fs` by
-/// then.
+/// Returns when the kernel and the front end have agreed on the protocol; no request has reached
+/// `fs` by then.
 pub fn mount(fs: Arc<dyn FileSystem>, mountpoint: &Path, options: MountOptions) -> Result<Mount, MountError> {
     dead::clear(mountpoint)?;
     let at = Mountpoint::find(mountpoint)?;
@@ -146,8 +147,8 @@ pub fn mount(fs: Arc<dyn FileSystem>, mountpoint: &Path, options: MountOptions) 
     }
 }
 
-/// Who may enter is the kernel's decision (`allow_other`). fuser's own check by user id, which
-/// `SessionACL::All` turns off, would only refuse requests that the kernel has let in.
+/// fuser's settings. The kernel decides who may enter (`allow_other`). fuser's own check by user id
+/// would only refuse requests that the kernel has let in, so `SessionACL::All` turns it off.
 fn session_config(options: &MountOptions) -> fuser::Config {
     let mut config = fuser::Config::default();
     config.acl = fuser::SessionACL::All;
@@ -157,34 +158,34 @@ fn session_config(options: &MountOptions) -> fuser::Config {
 }
 
 impl Mount {
-    /// Where it is mounted: absolute, without symlinks.
+    /// The mount point: absolute, without symlinks.
     pub fn mountpoint(&self) -> &Path {
         &self.shared.mountpoint
     }
 
-    /// By which the file system tells the kernel that others have changed something.
+    /// The file system uses this to tell the kernel about changes by other clients.
     pub fn invalidator(&self) -> Invalidator {
         let shared = &self.shared;
         let (forgetting, passing) = (shared.forgetting.clone(), shared.passing.clone());
         Invalidator { forgetting, passing }
     }
 
-    /// True if the kernel can be told to forget names, so that it may keep them for long.
+    /// True if the kernel can be told to forget names, and so may keep them for long.
     pub fn forgets_names(&self) -> bool {
         self.shared.forgetting.has_epochs()
     }
 
-    /// True if the kernel reads files itself that the file system has on this machine.
+    /// True if the kernel itself reads files that the file system has on this machine.
     pub fn has_passthrough(&self) -> bool {
         self.shared.passing.is_on()
     }
 
-    /// How many requests of each kind the kernel has sent so far, by name.
+    /// The number of requests of each kind that the kernel has sent, by name.
     pub fn requests(&self) -> Vec<(&'static str, u64)> {
         self.shared.counters.snapshot()
     }
 
-    /// Done when the mount has ended, by whatever cause (someone may run `umount`), and the file
+    /// Completes when the mount has ended, for any reason (a user may run `umount`), and the file
     /// system was synced.
     pub fn closed(&self) -> impl Future<Output = ()> + Send + 'static {
         let mut ended = self.shared.ended_async.subscribe();
@@ -196,13 +197,13 @@ impl Mount {
 
     /// Blocks until [`closed`](Self::closed).
     pub fn wait(&self) {
-        // The result of the last sync is for whoever unmounts.
+        // The result of the last sync is for the caller of `unmount`.
         let _ = self.shared.wait_ended();
     }
 
-    /// Unmounts and makes everything durable. If files are still open the mount is detached: its
-    /// name is free at once, and what is open is served until it is closed, or this process ends.
-    /// The same holds for a copy of the mount in another mount namespace.
+    /// Unmounts and makes everything durable. If files are still open, the mount is detached: the
+    /// mount point is free at once, and open files are served until they are closed or this process
+    /// ends. The same holds for a copy of the mount in another mount namespace.
     ///
     /// Blocks, and needs the runtime meanwhile: call it from a thread that is not one of the
     /// runtime's workers.
@@ -218,8 +219,8 @@ impl Mount {
 }
 
 impl Drop for Mount {
-    /// Unmounts as [`unmount`](Mount::unmount) does, but does not wait for it on a thread of a
-    /// runtime.
+    /// Unmounts as [`unmount`](Mount::unmount) does. On a thread of a runtime, a new thread does
+    /// the work, and this call does not wait for it.
     fn drop(&mut self) {
         let shared = Arc::clone(&self.shared);
         let work = move || {
@@ -238,7 +239,7 @@ impl Drop for Mount {
 }
 
 impl Shared {
-    /// Serves until the kernel lets go. Runs in a thread of its own.
+    /// Serves requests until the kernel lets go. Runs in a thread of its own.
     fn serve(&self, session: fuser::Session<FrontEnd>) {
         if let Err(error) = session.run() {
             tracing::error!(path = %self.mountpoint.display(), %error, "FUSE session ended");
@@ -258,8 +259,8 @@ impl Shared {
         self.ended_async.send_replace(true);
     }
 
-    /// True once the kernel has let go of a mount that was unmounted: at once, unless another mount
-    /// namespace, as of a container, has a copy of it.
+    /// True once the kernel has let go of a mount that was unmounted. It does so at once, unless
+    /// another mount namespace, such as a container's, has a copy of the mount.
     fn is_let_go(&self) -> bool {
         let mut let_go = self.let_go.lock();
         let timed_out = self.let_go_blocking.wait_while_for(&mut let_go, |let_go| !*let_go, LET_GO_TIME_MAX);
@@ -279,23 +280,23 @@ impl Shared {
         }
     }
 
-    /// Unmounts, unless someone else has done so. Only ever unmounts this mount, and not one that
-    /// covers it.
+    /// Unmounts, unless another program has done so. Only ever unmounts this mount, and not a mount
+    /// that covers it.
     fn detach(&self) -> Result<Detached, String> {
         if self.ended.lock().is_some() {
             return Ok(Detached::Clean);
         }
         let there = mountinfo::device_at(&self.mountpoint);
         match (&there, &self.device) {
-            // Someone else detached it while files are open: their last close ends it.
+            // Another program detached it while files are open: their last close ends it.
             (None, Some(_)) => Ok(Detached::InUse),
             (Some(there), Some(own)) if there != own => Err("another file system is mounted over it".to_owned()),
             _ => attach::detach(&self.mountpoint),
         }
     }
 
-    /// The kernel starts every FUSE mount at 128 KiB, whatever the file system says; only this file
-    /// raises it.
+    /// Raises the mount's read-ahead. The kernel starts every FUSE mount at 128 KiB, even if the
+    /// file system asks for more; only this file in /sys raises it.
     fn raise_read_ahead(&self) {
         let Some(Device(device)) = &self.device else { return };
         let file = format!("/sys/class/bdi/{device}/read_ahead_kb");

@@ -1,20 +1,20 @@
-//! What is mounted where, from /proc/self/mountinfo. Unlike stat(2) this asks no file system, so it
-//! cannot hang.
+//! What is mounted where, from /proc/self/mountinfo. Unlike stat(2), reading it calls no file
+//! system, so it cannot hang.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 
-/// What /proc/self/mountinfo calls mounts of this program.
+/// The type of Starling's mounts in /proc/self/mountinfo.
 pub(crate) const KIND: &str = "fuse.starling";
 
-/// The device number of a mount, as `MAJOR:MINOR`; no two mounts that exist at one time share it.
+/// The device number of a mount, as `MAJOR:MINOR`. No two existing mounts share one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Device(pub(crate) String);
 
 impl Device {
-    /// The number of its connection, if it is a FUSE mount: the minor number, since the major one
-    /// is 0.
+    /// The number of the mount's FUSE connection, if it is a FUSE mount: the minor number, because
+    /// the major one is 0.
     pub(crate) fn connection(&self) -> Option<&str> {
         self.0.strip_prefix("0:")
     }
@@ -24,18 +24,17 @@ fn mounts() -> Option<Vec<u8>> {
     std::fs::read("/proc/self/mountinfo").ok()
 }
 
-/// The device of what is mounted on `mountpoint` (absolute, without symlinks) and visible there,
-/// i.e. topmost.
+/// The device of the topmost mount on `mountpoint` (absolute, without symlinks).
 pub(crate) fn device_at(mountpoint: &Path) -> Option<Device> {
     find(&mounts()?, mountpoint).map(|(device, _)| device)
 }
 
-/// The same, if it is a mount of this program.
+/// The device of the topmost mount on `mountpoint`, if it is a mount of this program.
 pub(crate) fn own_mount_at(mountpoint: &Path) -> Option<Device> {
     find(&mounts()?, mountpoint).filter(|(_, kind)| kind == KIND).map(|(device, _)| device)
 }
 
-/// True if something is mounted below `mountpoint`, or that cannot be told.
+/// True if a file system is mounted below `mountpoint`, or if mountinfo cannot be read.
 pub(crate) fn has_mounts_below(mountpoint: &Path) -> bool {
     mounts().is_none_or(|mounts| any_below(&mounts, mountpoint))
 }
@@ -45,8 +44,8 @@ fn any_below(mountinfo: &[u8], mountpoint: &Path) -> bool {
     points.map(unescape).any(|at| Path::new(&at).starts_with(mountpoint) && Path::new(&at) != mountpoint)
 }
 
-/// The device and kind of what is there. The last line for a mount point is the topmost mount.
-/// Fields: id, parent, device, root, mount point, options, any number of tags, `-`, kind, ...
+/// The device and type of the topmost mount on `mountpoint`: the last line that names it. Fields:
+/// id, parent, device, root, mount point, options, any number of tags, `-`, type, ...
 fn find(mountinfo: &[u8], mountpoint: &Path) -> Option<(Device, String)> {
     let text = |field: &[u8]| String::from_utf8_lossy(field).into_owned();
     let mut found = None;
@@ -62,7 +61,8 @@ fn find(mountinfo: &[u8], mountpoint: &Path) -> Option<(Device, String)> {
     found
 }
 
-/// Space, tab, newline and backslash are written as a backslash and three octal digits.
+/// Undoes mountinfo's escapes: space, tab, newline and backslash are written as a backslash and
+/// three octal digits.
 fn unescape(field: &[u8]) -> OsString {
     let mut out = Vec::with_capacity(field.len());
     let mut rest = field;

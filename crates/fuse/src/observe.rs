@@ -1,8 +1,8 @@
 //! Tells an observer what programs do with the contents of files.
 //!
 //! While the observer is off, a request costs one call that reads a flag. While it is on, files are
-//! opened so that the kernel asks for everything that is read: without passthrough, and without
-//! what the kernel has cached of them. Files that were open before stay as they were.
+//! opened so that every read reaches the file system: without passthrough, and without the kernel's
+//! cached pages. Files that were open before stay as they were.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -30,14 +30,14 @@ pub enum Access {
     Delete,
 }
 
-/// Is told what programs do with files in a mount; see
+/// Receives what programs do with files in a mount; see
 /// [`MountOptions::observer`](crate::MountOptions::observer).
 pub trait Observer: Debug + Send + Sync + 'static {
-    /// True while the observer wants to be told.
+    /// True while the observer wants to receive accesses.
     fn is_on(&self) -> bool;
-    /// A program did this. Must not wait.
+    /// Receives one access of a program. Must not wait.
     fn on_access(&self, file: FileId, access: Access);
-    /// The mount has ended. No more calls follow.
+    /// Says that the mount has ended. No more calls follow.
     fn on_end(&self);
 }
 
@@ -51,19 +51,19 @@ impl Observing {
         observer.filter(|observer| observer.is_on()).map(|observer| Observing(Arc::clone(observer)))
     }
 
-    /// A file was removed or emptied, if any was.
+    /// Records that a file was removed or emptied; nothing for `None`.
     pub(crate) fn note_removed(&self, file: Option<FileId>) {
         file.into_iter().for_each(|file| self.0.on_access(file, Access::Delete));
     }
 
-    /// Bytes were read, if any.
+    /// Records a read, unless it read nothing.
     pub(crate) fn note_read(&self, file: FileId, offset: u64, len: u64) {
         if len > 0 {
             self.0.on_access(file, Access::Read { offset, len });
         }
     }
 
-    /// Bytes were written, if any.
+    /// Records a write, unless it wrote nothing.
     pub(crate) fn note_write(&self, file: FileId, offset: u64, len: u64) {
         if len > 0 {
             self.0.on_access(file, Access::Write { offset, len });
@@ -71,13 +71,13 @@ impl Observing {
     }
 }
 
-/// The file with this name, if it has no other name: removing the name removes the file.
+/// The file with this name, if it has no other name, so that removing the name removes the file.
 pub(crate) async fn only_name(fs: &Arc<dyn FileSystem>, cred: &Cred, parent: FileId, name: &[u8]) -> Option<FileId> {
     let found = attr_of(fs.lookup(cred, parent, name)).await?;
     (found.kind == Kind::File && found.nlink <= 1).then_some(found.id)
 }
 
-/// True if a file has any bytes: emptying it removes them.
+/// True if a file has bytes, so that emptying it removes them.
 pub(crate) async fn has_bytes(fs: &Arc<dyn FileSystem>, file: FileId) -> bool {
     attr_of(fs.getattr(file)).await.is_some_and(|found| found.kind == Kind::File && found.size > 0)
 }

@@ -1,4 +1,4 @@
-//! How to mount.
+//! Options of a mount.
 
 use crate::observe::Observer;
 use std::collections::BTreeMap;
@@ -7,74 +7,76 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 use tokio::runtime::Handle;
 
-/// How to mount. Start from [`MountOptions::new`] and change what should differ.
+/// Options of a mount. Start from [`MountOptions::new`] and change what should differ.
 #[derive(Clone, Debug)]
 pub struct MountOptions {
-    /// Lets every user in, not only the one who mounts. The kernel then checks permissions too (see
-    /// the decision file). An ordinary user needs `user_allow_other` in /etc/fuse.conf.
+    /// Lets every user in, not only the user who mounts. The kernel then checks permissions too
+    /// (docs/decisions/2026-11-21-fuser.md). An ordinary user needs `user_allow_other` in
+    /// /etc/fuse.conf.
     pub allow_other: bool,
-    /// Lets the kernel check permissions too, by the attributes that it is told; it then keeps
-    /// ACLs, which everything that lists files asks for. Implied by
-    /// [`allow_other`](Self::allow_other). Wrong where the file system's users are not this
-    /// machine's.
+    /// Lets the kernel check permissions too, by the attributes that it is told. The kernel then
+    /// also caches ACLs, which every program that lists files asks for. Implied by
+    /// [`allow_other`](Self::allow_other). Wrong if the file system's users are not this machine's.
     pub kernel_checks: bool,
     /// Refuses all changes with EROFS, in the kernel.
     pub read_only: bool,
-    /// Threads that read requests, at least 1. They never wait, so more than the number of CPUs is
-    /// of no use.
+    /// Threads that read requests, at least 1. They never wait, so more threads than CPUs are of no
+    /// use.
     pub threads: usize,
-    /// Where answers that take waiting are awaited. It must have workers of its own for as long as
-    /// the mount lives.
+    /// The runtime that runs answers which have to wait. It must have workers of its own for as
+    /// long as the mount lives.
     pub runtime: Handle,
     /// What /proc/mounts shows as the source.
     pub fs_name: String,
-    /// Largest WRITE and READ request. The kernel's own limit is 1 MiB unless
+    /// Largest WRITE and READ request, in bytes. The kernel's own limit is 1 MiB unless
     /// fs.fuse.max_pages_limit was raised.
     pub max_write_bytes: u32,
-    /// How far the kernel reads ahead in sequential reads. Beyond 128 KiB only as root; otherwise
-    /// silently less.
+    /// How far the kernel reads ahead in sequential reads, in bytes. Only root can exceed 128 KiB;
+    /// for other users the mount keeps 128 KiB, without an error.
     pub read_ahead_bytes: u32,
-    /// Keeps cached file contents over close and open. Right as long as all changes go through this
-    /// mount.
+    /// Keeps cached file contents over close and open. Correct as long as all changes go through
+    /// this mount.
     pub keep_cache: bool,
-    /// Others change the file system, too, and an [`Invalidator`](crate::Invalidator) tells the
-    /// kernel. Where the kernel cannot be told to forget names (before Linux 6.16), it is told to
-    /// keep them for a second at most.
+    /// Other clients change the file system too, and an [`Invalidator`](crate::Invalidator) tells
+    /// the kernel of their changes. Where the kernel cannot be told to forget names (before Linux
+    /// 6.16), it is told to keep them for a second at most.
     pub others_change: bool,
-    /// How long the kernel may trust listings, which have no validity of their own.
+    /// How long the kernel may trust listings, which carry no validity of their own.
     pub default_valid: Duration,
     /// How long the kernel may trust that a name does not exist.
     pub absent_valid: Duration,
-    /// While any of these is true, the kernel keeps nothing that it is told: every call comes to
-    /// the file system, reads and writes of files that are opened then, too. Such files cannot be
-    /// mapped into memory to be shared.
+    /// While any of these is true, the kernel caches nothing: every call reaches the file system,
+    /// including reads and writes of files that are opened meanwhile. A program cannot map such
+    /// files as shared.
     pub uncached: Vec<Arc<AtomicBool>>,
-    /// Asks the file system for a handle when a directory is opened. Otherwise the kernel decides
-    /// on its own who may open it (right with [`kernel_checks`](Self::kernel_checks) only), lists
-    /// what it has cached without a call, and reads the rest with
-    /// [`Handle::NONE`](vfs::fs::Handle::NONE).
+    /// Asks the file system for a handle when a program opens a directory. Without this, the kernel
+    /// decides on its own who may open a directory (correct only with
+    /// [`kernel_checks`](Self::kernel_checks)), lists what it has cached without a request, and
+    /// reads the rest with [`Handle::NONE`](vfs::fs::Handle::NONE).
     pub open_dirs: bool,
-    /// Lets the kernel read files itself that the file system has on this machine, where it can
-    /// (Linux 6.9) and this process may offer that (as root).
+    /// Lets the kernel itself read files that the file system has on this machine, if the kernel
+    /// can (Linux 6.9) and this process may offer it (as root).
     pub passthrough: bool,
-    /// Tells the file system of each close(2), which waits for the answer. Otherwise only the last
-    /// one is told of, by and by: enough where writes are with the file system already.
+    /// Tells the file system of each close(2), which then waits for the answer. Without this, the
+    /// file system learns only of the last close of a file, and later. That is enough if every
+    /// write has reached the file system before the close.
     pub flush: bool,
     /// The file system decides about flock(2) and fcntl(2) locks, as
     /// [`LockSpace::Mixed`](vfs::fs::LockSpace::Mixed). Otherwise the kernel does, for this mount
-    /// alone. Takes [`flush`](Self::flush).
+    /// alone. Needs [`flush`](Self::flush).
     pub locks: bool,
-    /// Extended attributes of the mount, by name, that every file shows to who asks for them, and
-    /// none lists: how the command line finds the process that serves a path, and a home the file
-    /// system.
+    /// Extended attributes of the mount, by name. Every file shows them to a program that asks for
+    /// them by name, and no listing contains them. The command line uses them to find the process
+    /// that serves a path, and a home to recognise the file system.
     pub mount_xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
-    /// Is told what programs do with the contents of files.
+    /// Receives what programs do with the contents of files.
     pub observer: Option<Arc<dyn Observer>>,
 }
 
 impl MountOptions {
-    /// Defaults: for the mounting user only, up to 4 threads, 1 MiB requests, 4 MiB read-ahead,
-    /// contents kept in the page cache, 1 s of validity where the file system names none.
+    /// The defaults: access for the mounting user only, up to 4 threads, 1 MiB requests, 4 MiB
+    /// read-ahead, contents kept in the page cache, and 1 s of validity for listings and absent
+    /// names.
     pub fn new(runtime: Handle) -> Self {
         MountOptions {
             allow_other: false,

@@ -1,4 +1,4 @@
-//! Opening files so that the kernel reads them itself (FUSE passthrough), where it lets this
+//! Opens files so that the kernel reads them itself (FUSE passthrough), if the kernel lets this
 //! process offer that. `inodes` decides.
 
 use crate::convert::{errno, file_attr};
@@ -14,11 +14,11 @@ use std::time::Duration;
 use types::{Attr, FileId, FsError};
 use vfs::fs::{Entry, FileSystem, Handle};
 
-/// What the kernel may pass by, and how it has files open where it may.
+/// Whether passthrough is on, and how the kernel has files open while it is.
 pub(crate) struct Passing {
-    /// Until this is set, nothing is counted; after that it stays.
+    /// Opens are counted only once this is set, and it is never cleared.
     is_on: AtomicBool,
-    /// The longest that what a name means may be cached.
+    /// The longest time that the kernel may cache what a name means.
     valid_max: OnceLock<Duration>,
     inodes: Mutex<Inodes<BackingId>>,
 }
@@ -36,10 +36,11 @@ impl Passing {
         self.is_on.load(Relaxed)
     }
 
-    /// Begins, if the kernel takes backing files from this process. To be called before the first
-    /// request is answered.
+    /// Turns passthrough on if the kernel accepts backing files from this process. Call it before
+    /// the first request is answered.
     pub(crate) fn begin(&self, kernel: &OwnedFd) {
-        // Rights are looked at first, and this is no file that could be one.
+        // The kernel checks rights first. A folder cannot be a backing file, so EISDIR or EINVAL
+        // means that the rights were there.
         let refused = File::open("/").and_then(|folder| BackingId::create_raw(kernel, folder));
         let is_on = match &refused {
             Err(error) => matches!(error.raw_os_error(), Some(libc::EISDIR | libc::EINVAL)),
@@ -49,43 +50,43 @@ impl Passing {
         self.is_on.store(is_on, Relaxed);
     }
 
-    /// From now on names are cached for this time at most.
+    /// Limits how long the kernel caches names from now on.
     pub(crate) fn bound_names(&self, valid_max: Duration) {
         self.valid_max.get_or_init(|| valid_max);
     }
 
-    /// How long what was looked up may be cached, of what the file system allows.
+    /// How long the kernel may cache a name, given what the file system allows.
     pub(crate) fn valid(&self, allowed: Duration) -> Duration {
         self.valid_max.get().map_or(allowed, |max| allowed.min(*max))
     }
 
-    /// The file of an inode.
+    /// The file with this inode number.
     pub(crate) fn file(&self, inode: INodeNo) -> FileId {
         if self.is_on() { self.inodes.lock().file(inode.0) } else { FileId::new(inode.0) }
     }
 
-    /// The inode of a file.
+    /// The inode number of a file.
     pub(crate) fn inode(&self, file: FileId) -> u64 {
         if self.is_on() { self.inodes.lock().inode(file) } else { file.raw() }
     }
 
-    /// All inodes that the kernel may know of a file.
+    /// All inode numbers by which the kernel may know a file.
     pub(crate) fn all(&self, file: FileId) -> Vec<u64> {
         if self.is_on() { self.inodes.lock().all(file) } else { vec![file.raw()] }
     }
 
-    /// Attributes of what was looked up.
+    /// Attributes of a file that was looked up.
     pub(crate) fn attr(&self, attr: &Attr) -> FileAttr {
         FileAttr { ino: INodeNo(self.inode(attr.id)), ..file_attr(attr) }
     }
 
-    /// Attributes of an inode.
+    /// Attributes of a file, under the inode number that the kernel asked for.
     pub(crate) fn attr_of(&self, inode: INodeNo, attr: &Attr) -> FileAttr {
         let found = file_attr(attr);
         if self.file(inode) == attr.id { FileAttr { ino: inode, ..found } } else { found }
     }
 
-    /// One of those who have an inode open has closed it.
+    /// Counts one close of an inode.
     pub(crate) fn close(&self, inode: INodeNo) {
         if self.is_on() {
             let unused = self.inodes.lock().close(inode.0);
@@ -94,7 +95,7 @@ impl Passing {
     }
 }
 
-/// The two replies to what opens a file.
+/// A reply to a request that opens a file: it can register a backing file.
 trait Register {
     fn register(&self, file: &dyn AsFd) -> io::Result<BackingId>;
 }
@@ -116,21 +117,22 @@ impl Register for ReplyCreate {
 pub(crate) struct Opening {
     pub(crate) fs: Arc<dyn FileSystem>,
     pub(crate) passing: Arc<Passing>,
-    /// Flags where the kernel passes nothing by.
+    /// The flags of an open without a backing file.
     pub(crate) flags: FopenFlags,
-    /// Whoever opens so can map the file to write to it.
+    /// The program opened the file so that it can map it and store to the mapping.
     pub(crate) may_store: bool,
-    /// Every read is to come here.
+    /// Every read must reach the file system, for an observer.
     pub(crate) is_recorded: bool,
 }
 
 impl Opening {
-    /// Flags where the kernel has a backing file, which must not be those of the page cache.
+    /// The flags of an open with a backing file: the page cache's flags must not be among them.
     fn backed_flags(&self) -> FopenFlags {
         self.flags & FopenFlags::FOPEN_NOFLUSH
     }
 
-    /// How the kernel is to have open what the file system has opened. What fails is closed.
+    /// Decides how the kernel opens a file that the file system has opened. On failure, closes the
+    /// file.
     async fn way(
         &self,
         inode: INodeNo,
@@ -141,7 +143,7 @@ impl Opening {
         if !self.passing.is_on() {
             return Ok(Way::Cached);
         }
-        // Without it, everything is read here.
+        // Without a backing file, every read comes here.
         let backing = self.fs.backing(file, handle).await.unwrap_or(None);
         let offer = backing
             .as_ref()
@@ -167,7 +169,7 @@ impl Opening {
         }
     }
 
-    /// Answers an open that the file system has answered.
+    /// Answers an open after the file system has opened the file.
     pub(crate) async fn opened(self, reply: ReplyOpen, inode: INodeNo, file: FileId, handle: Handle) {
         let at = FileHandle(handle.0);
         match self.way(inode, file, handle, &reply).await {
@@ -185,7 +187,7 @@ impl Opening {
         }
     }
 
-    /// Answers a create that the file system has answered.
+    /// Answers a create after the file system has made and opened the file.
     pub(crate) async fn created(self, reply: ReplyCreate, entry: Entry, handle: Handle) {
         let (at, file) = (FileHandle(handle.0), entry.attr.id);
         loop {

@@ -1,45 +1,47 @@
-//! A process that outlives this one, when it is killed, for as long as a thread of it waits in the
-//! kernel.
+//! A process that outlives this one when it is killed, until no thread of it waits in the kernel
+//! any more.
 //!
-//! A thread [apart](crate::apart) that tells the kernel something keeps the connection while it
-//! waits. So the kernel fails the requests that others had read, and does not end the connection: a
-//! program whose read has failed asks for the page again, nobody reads this request, and the thread
-//! waits for the page. The survivor fails such requests until the process has ended.
+//! A thread [apart](crate::apart) that notifies the kernel keeps the connection open while it
+//! waits. So when the process is killed, the kernel fails the requests that other threads had read,
+//! but does not end the connection. A program whose read has failed asks for the page again, no
+//! thread reads that request, and the thread apart waits for the page. The survivor fails such
+//! requests until the process has ended.
 //!
-//! It is made by `fork`, and makes nothing but system calls. It holds three descriptors: one of the
-//! connection, one that tells when this process has ended, and one end of a pipe. The kernel closes
-//! the other end when this process is killed, even while a thread apart waits.
+//! The survivor is made by `fork`, and makes only system calls. It holds three descriptors: one of
+//! the connection, one that tells when this process has ended, and one end of a pipe. When this
+//! process is killed, the kernel closes the other end of the pipe, even while a thread apart waits.
 
 use crate::attach;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
-/// No request is longer (fuse_kernel.h says nothing; fuser reads with as much).
+/// Longest request, in bytes: fuser reads with a buffer of this size, and fuse_kernel.h names no
+/// limit.
 const REQUEST_LEN_MAX: usize = (16 << 20) + 4096;
-/// Length of the header of a reply.
+/// Length of a reply's header, in bytes.
 const REPLY_LEN: usize = 16;
-/// Where the header of a request has its number.
+/// The bytes of a request's header, and of a reply's, that hold the request's number.
 const NUMBER: std::ops::Range<usize> = 8..16;
 
 fn done(result: i64) -> io::Result<i64> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
-/// The process. It is told to end, and waited for, when this is dropped.
+/// The surviving process. Dropping this tells it to end, and waits for it.
 pub(crate) struct Survivor {
     id: libc::pid_t,
-    /// Our end of the pipe.
+    /// This process's end of the pipe.
     told: OwnedFd,
 }
 
 impl Survivor {
-    /// Starts it for the connection of `session`. Fails where /dev/fuse cannot be opened again, and
-    /// before Linux 5.9.
+    /// Starts the process for the connection of `session`. Fails if /dev/fuse cannot be opened
+    /// again, and before Linux 5.9.
     pub(crate) fn start(session: &OwnedFd) -> io::Result<Survivor> {
         let device = attach::clone_device(session)?;
         // SAFETY: a plain fcntl on an open descriptor.
         done(unsafe { libc::fcntl(device.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) }.into())?;
-        // SAFETY: plain calls; the kernel just made the descriptor, so nobody else owns it.
+        // SAFETY: plain calls; the kernel just made the descriptor, so it has no other owner.
         let process = unsafe {
             let process = done(libc::syscall(libc::SYS_pidfd_open, libc::getpid(), 0))?;
             OwnedFd::from_raw_fd(process as RawFd)
@@ -63,8 +65,8 @@ impl Survivor {
 
 impl Drop for Survivor {
     fn drop(&mut self) {
-        // SAFETY: the buffer has the length given, and the process is a child that only this waits
-        // for. A write fails if it was killed.
+        // SAFETY: the buffer has the length given, and only this code waits for the child. The
+        // write fails if the child was killed.
         unsafe {
             libc::write(self.told.as_raw_fd(), [0u8].as_ptr().cast(), 1);
             libc::waitpid(self.id, std::ptr::null_mut(), 0);
@@ -72,7 +74,7 @@ impl Drop for Survivor {
     }
 }
 
-/// Masks all signals of this thread, so that none is handled in a child, and says what was masked
+/// Masks all signals of this thread, so that the child handles none, and returns the mask from
 /// before.
 fn mask_all_signals() -> io::Result<libc::sigset_t> {
     // SAFETY: both are plain bits, for which zeros are valid, and live longer than the calls.
@@ -86,8 +88,8 @@ fn mask_all_signals() -> io::Result<libc::sigset_t> {
     }
 }
 
-/// What the child does. It must not allocate, lock or log: a thread that is not in the child may
-/// have held any lock when it was made.
+/// The child's part. It must not allocate, lock or log: at the fork, another thread of the parent
+/// may have held any lock.
 struct Child {
     device: RawFd,
     process: RawFd,
@@ -106,7 +108,7 @@ impl Child {
         }
     }
 
-    /// False if it could not.
+    /// Closes all descriptors but the three; false if it cannot.
     fn close_others(&self) -> bool {
         let mut kept = [self.device, self.process, self.tells];
         kept.sort_unstable();
@@ -121,7 +123,7 @@ impl Child {
         true
     }
 
-    /// Waits until the process is killed; false if it tells this one to end.
+    /// Waits until the parent is killed; false if the parent tells the child to end.
     fn is_killed(&self) -> bool {
         loop {
             let mut byte = 0u8;
@@ -135,7 +137,7 @@ impl Child {
         }
     }
 
-    /// Fails all requests until the process, or the connection, has ended.
+    /// Fails all requests until the parent, or the connection, has ended.
     fn fail_requests(&self, request: &mut [u8]) {
         loop {
             let wanted = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
@@ -160,12 +162,12 @@ impl Child {
         reply[..4].copy_from_slice(&(REPLY_LEN as u32).to_ne_bytes());
         reply[4..8].copy_from_slice(&(-libc::ENOTCONN).to_ne_bytes());
         reply[NUMBER].copy_from_slice(number);
-        // SAFETY: the buffer has the length given. It fails for what wants no reply.
+        // SAFETY: the buffer has the length given. The write fails for requests that want no reply.
         unsafe { libc::write(self.device, reply.as_ptr().cast(), reply.len()) };
     }
 }
 
 fn errno() -> i32 {
-    // SAFETY: the pointer is to this thread's own.
+    // SAFETY: the pointer is to this thread's own errno.
     unsafe { *libc::__errno_location() }
 }

@@ -1,4 +1,4 @@
-//! What the kernel forgets when it is told to, and that a process that is killed meanwhile dies.
+//! What the kernel forgets when it is told to, and that a process killed meanwhile dies.
 
 mod common;
 
@@ -14,14 +14,14 @@ use tempfile::TempDir;
 use types::FileId;
 use vfs::fs::{Cred, FileSystem};
 
-/// Set for a process that is to serve this folder.
+/// The environment variable that makes a process serve this folder.
 const SERVE: &str = "STARLING_TEST_SERVE";
-/// A process that has not died by then will not.
+/// A process that has not died within this time never will.
 const DEATH_TIME_MAX: Duration = Duration::from_secs(20);
 
-/// Not a test, but the process that others of this file kill: mounts, and has forgotten what each
-/// line of its input says. It answers neither removals nor reads, and says on its output what it
-/// was asked.
+/// Not a test, but the process that other tests of this file kill. It mounts, and makes the kernel
+/// forget what each line of its input names. It answers neither removals nor reads, and writes to
+/// its output which requests came.
 #[test]
 fn serve_if_asked_to() {
     let Some(folder) = std::env::var_os(SERVE) else { return };
@@ -44,7 +44,8 @@ fn serve_if_asked_to() {
     }
 }
 
-/// A process that serves a folder. However a test ends, its connection is aborted and it is killed.
+/// A process that serves a folder. When a test ends, its connection is aborted and the process is
+/// killed.
 struct Server {
     process: Child,
     input: ChildStdin,
@@ -64,7 +65,7 @@ impl Server {
         server
     }
 
-    /// Waits until it says that it was asked this.
+    /// Waits until the process says that this request came.
     fn expect(&mut self, what: &str) {
         let mut line = String::new();
         while line.trim_end() != format!("asked: {what}") {
@@ -78,7 +79,8 @@ impl Server {
         self.expect("told");
     }
 
-    /// Kills it; true if it dies, and with it a process that waits for an answer of it.
+    /// Kills the process; true if it dies, and `other`, which waits for one of its answers, dies
+    /// too.
     fn dies_with(&mut self, other: &mut Child) -> bool {
         self.process.kill().unwrap();
         let since = Instant::now();
@@ -104,7 +106,7 @@ impl Drop for Server {
     }
 }
 
-/// A name in the root.
+/// The set of one name in the root.
 fn name(name: &str) -> BTreeSet<(FileId, Vec<u8>)> {
     BTreeSet::from([(FileId::ROOT, name.as_bytes().to_vec())])
 }
@@ -115,9 +117,9 @@ fn quiet(program: &str) -> Command {
     command
 }
 
-/// The kernel was told to forget one name, for which it takes the lock of the directory. A
-/// program's unlink held that, and waited for an answer. Killed now, the process could not die, and
-/// the program hung.
+/// The kernel was told to forget one name, and takes the lock of the directory for that. A
+/// program's unlink held the lock and waited for an answer. When the process was killed then, it
+/// could not die, and the program hung.
 #[test]
 fn regression_process_killed_while_names_are_forgotten_beside_an_unlink_dies() {
     let mut server = Server::start();
@@ -142,7 +144,7 @@ fn regression_process_killed_while_a_file_is_forgotten_beside_a_read_dies() {
     let mut read = quiet("cat").arg(&file).spawn().unwrap();
     server.expect("read");
     server.tell("file");
-    // Its thread may not have come to the kernel yet; then there is nothing to see.
+    // The server's thread may not have reached the kernel yet; then the test proves nothing.
     std::thread::sleep(Duration::from_millis(200));
     let died = server.dies_with(&mut read);
     drop(server);
@@ -150,7 +152,7 @@ fn regression_process_killed_while_a_file_is_forgotten_beside_a_read_dies() {
     assert!(died);
 }
 
-/// Has the kernel give up what it has cached of a file.
+/// Makes the kernel drop the pages that it has cached of a file.
 fn drop_pages(path: &Path) {
     use std::os::fd::AsRawFd;
     let file = fs::File::open(path).unwrap();
@@ -197,7 +199,7 @@ fn what_others_name_is_listed_after_names_were_forgotten() {
     let made = m.fs.mkdir(&Cred::ROOT, FileId::ROOT, b"theirs", 0o755, 0);
     runtime().block_on(made.into_future()).unwrap();
     m.mount.as_ref().unwrap().invalidator().names(&name("theirs"));
-    // The listing is forgotten on a thread of its own.
+    // A thread of its own forgets the listing.
     let since = Instant::now();
     while names() != ["theirs"] {
         assert!(since.elapsed() < DEATH_TIME_MAX, "the listing stays");
@@ -205,8 +207,8 @@ fn what_others_name_is_listed_after_names_were_forgotten() {
     }
 }
 
-/// A new epoch detaches what is mounted below the mount, so that each name is forgotten by itself
-/// then.
+/// A new epoch detaches file systems that are mounted below the mount. So while there are any, each
+/// name is forgotten by itself.
 #[test]
 fn what_is_in_use_stays_when_names_are_forgotten() {
     let m = Mounted::with(NOW, |options| options.others_change = true);
@@ -238,8 +240,8 @@ fn what_is_in_use_stays_when_names_are_forgotten() {
     assert!(unmounted);
 }
 
-/// An epoch has the kernel look up a program anew that runs, and show its link as deleted. It runs
-/// on, and its folder keeps its name.
+/// An epoch makes the kernel look up a running program again, and show its link as deleted. The
+/// program runs on, and its folder keeps its name.
 #[test]
 fn programs_and_folders_in_use_stay_usable_after_an_epoch() {
     let m = Mounted::with(NOW, |options| options.others_change = true);

@@ -30,7 +30,7 @@ fn mount_error(at: &Path, change: impl FnOnce(&mut MountOptions)) -> MountError 
     }
 }
 
-/// The example program of this crate, which cargo builds along with the tests.
+/// The example program of this crate, which cargo builds together with the tests.
 fn memfs() -> PathBuf {
     let tests = std::env::current_exe().unwrap();
     let program = tests.parent().and_then(Path::parent).unwrap().join("examples/memfs");
@@ -82,8 +82,8 @@ fn open_files_are_served_after_unmounting() {
     assert_eq!(text, "late");
 }
 
-/// A container that is started while there is a mount has a copy of it. To unmount waited for the
-/// container's end.
+/// A container that starts while there is a mount gets a copy of it. The unmount used to wait for
+/// the container's end.
 #[test]
 fn regression_a_mount_of_which_another_namespace_has_a_copy_is_unmounted() {
     let mut m = Mounted::new(NOW);
@@ -163,15 +163,14 @@ fn dead_mount_is_taken_away() {
         std::thread::yield_now();
     }
     drop(server);
-    // A request that comes before the last device is closed is aborted.
+    // A request that arrives before the last device is closed is aborted.
     let dead = errno(fs::read_dir(dir.path()));
     fuse::clear_dead(dir.path()).unwrap();
     assert!(matches!(dead, libc::ENOTCONN | libc::ECONNABORTED), "{dead}");
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
 }
 
-/// In a mount namespace of its own, where /dev/fuse is open to all and /etc/fuse.conf empty,
-/// whatever the machine has.
+/// Runs in its own mount namespace, where /dev/fuse is open to all and /etc/fuse.conf is empty.
 #[test]
 fn ordinary_user_mounts_through_fusermount3() {
     let dir = folder();
@@ -260,11 +259,11 @@ fn mount_shows_its_name_and_reads_ahead_as_asked() {
     assert_eq!(fs::read_to_string(bdi).unwrap().trim(), "2048");
 }
 
-/// The decision file, whose table of requests per operation is kept true by the test below.
+/// The decision file. The test below keeps its table of requests per operation true.
 const DECISION: &str = include_str!("../../../docs/decisions/2026-11-21-fuser.md");
 
-/// The requests that `f` causes, in the order of their names, without those that come at the
-/// kernel's leisure.
+/// The requests that `f` causes, ordered by name, without those that the kernel sends later, at its
+/// leisure.
 fn requests(m: &Mounted, f: impl FnOnce()) -> String {
     let counts = || m.mount.as_ref().unwrap().requests();
     let before = counts();
@@ -280,7 +279,7 @@ fn requests(m: &Mounted, f: impl FnOnce()) -> String {
     if caused.is_empty() { "none".to_owned() } else { caused.join(", ") }
 }
 
-/// The row of an operation, if it is not in the table.
+/// The table row of an operation, if the decision file lacks it.
 fn undocumented(m: &Mounted, operation: &str, f: &dyn Fn()) -> Option<String> {
     let line = format!("| {operation} | {} |", requests(m, f));
     (!DECISION.lines().any(|documented| documented == line)).then_some(line)
@@ -308,7 +307,7 @@ fn requests_per_operation_are_as_documented() {
     row("rename", &|| fs::rename(p("d/f"), p("d/g")).unwrap());
     row("chmod", &|| fs::set_permissions(p("d/g"), std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap());
     row("list names of a small directory", &|| assert_eq!(fs::read_dir(p("d")).unwrap().count(), 1));
-    // After this the kernel asks for the access time, which may have moved.
+    // After this the kernel asks for the access time, because the listing may have moved it.
     assert_eq!(fs::read_dir(p("d")).unwrap().count(), 1);
     row("list them again", &|| assert_eq!(fs::read_dir(p("d")).unwrap().count(), 1));
     row("unlink", &|| fs::remove_file(p("d/g")).unwrap());

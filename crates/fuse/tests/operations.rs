@@ -1,5 +1,4 @@
-//! Plain system calls through the kernel, on a file system that answers at once and on one that
-//! answers later.
+//! Plain system calls through the kernel, on file systems that answer at once and later.
 
 mod common;
 
@@ -17,7 +16,7 @@ use std::time::Duration;
 use types::{Answer, FileId};
 use vfs::fs::{Cred, FileSystem, OpenFlags};
 
-/// Runs a check on both manners of answering.
+/// Runs a check in both manners of answering.
 fn both(check: impl Fn(&Mounted)) {
     for manner in [NOW, LATER] {
         check(&Mounted::new(manner));
@@ -126,8 +125,8 @@ fn regression_file_opened_for_append_writes_in_place_once_the_flag_is_taken_off(
     });
 }
 
-/// The kernel computes the offset of an append from the size that it has cached, which is old once
-/// somebody else has written.
+/// The kernel computes the offset of an append from its cached size, which is old once another
+/// client has written.
 #[test]
 fn regression_append_goes_to_the_end_though_the_kernel_knows_an_old_size() {
     for uncached in [false, true] {
@@ -152,7 +151,7 @@ fn regression_append_goes_to_the_end_though_the_kernel_knows_an_old_size() {
         let expected = "mine-".to_owned() + &"theirs-mine-".repeat(3);
         let size = m.fs.dump().iter().find(|entry| entry.path == b"/f").unwrap().attr.size;
         assert_eq!(size, expected.len() as u64, "an append went over what others had written");
-        // The kernel hears of it on a thread of its own.
+        // A thread of its own tells the kernel.
         while fs::read_to_string(&path).unwrap() != expected {
             std::thread::yield_now();
         }
@@ -193,9 +192,9 @@ fn unmapping_writes_the_pages() {
     both(|m| {
         let file = read_write(&m.path("f"));
         file.set_len(4096).unwrap();
-        // In another process: this one has the threads that serve the mount, which munmap would
-        // keep from touching memory. SAFETY: a fresh shared mapping of an open file that has these
-        // bytes, gone at the end.
+        // Runs in another process: this one has the threads that serve the mount, and munmap would
+        // keep them from touching memory. SAFETY: a fresh shared mapping of an open file that has
+        // these bytes, gone at the end.
         let unmapped = in_child(|| unsafe {
             let prot = libc::PROT_READ | libc::PROT_WRITE;
             let map = libc::mmap(std::ptr::null_mut(), 4096, prot, libc::MAP_SHARED, file.as_raw_fd(), 0);
@@ -212,7 +211,7 @@ fn unmapping_writes_the_pages() {
     });
 }
 
-/// What docs/semantics.md says of sync(2) and syncfs(2): FUSE does not pass them on.
+/// What docs/semantics.md says about sync(2) and syncfs(2): FUSE does not pass them on.
 #[test]
 fn syncfs_writes_mapped_pages_and_asks_for_no_commit() {
     both(|m| {
@@ -315,7 +314,7 @@ fn listing_is_asked_for_once_and_shows_every_change() {
     });
 }
 
-/// As where the kernel checks permissions, and opens directories by itself.
+/// Options with which the kernel checks permissions and opens directories by itself.
 fn without_open_dirs(uncached: &Arc<AtomicBool>) -> Mounted {
     Mounted::with(NOW, |options| {
         (options.kernel_checks, options.open_dirs) = (true, false);
@@ -327,7 +326,7 @@ fn names_in(dir: &Path) -> BTreeSet<String> {
     fs::read_dir(dir).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect()
 }
 
-/// A directory as getdents64(2) gives it, with no other call than that.
+/// Lists a directory by getdents64(2) and no other call.
 fn raw_listing(dir: &Path) -> Vec<u8> {
     let dir = File::open(dir).unwrap();
     let mut all = Vec::new();
@@ -362,8 +361,8 @@ fn a_cached_listing_takes_no_request_where_the_kernel_opens_directories() {
     assert_eq!(names_in(&m.path("d")).len(), 1999);
 }
 
-/// While nothing may be cached, what others change is in the next listing, although the kernel
-/// keeps listings on its own.
+/// While the kernel may cache nothing, the next listing shows changes by others, although the
+/// kernel keeps listings on its own.
 #[test]
 fn what_others_change_is_listed_at_once_while_nothing_is_cached() {
     let uncached = Arc::new(AtomicBool::new(true));
@@ -373,7 +372,7 @@ fn what_others_change_is_listed_at_once_while_nothing_is_cached() {
     for i in 0..20 {
         let name = format!("name-{i}");
         now(m.fs.mkdir(&Cred::ROOT, dir, name.as_bytes(), 0o755, 0));
-        // opendir(3) asks for attributes, and so may make the kernel notice.
+        // opendir(3) asks for attributes, and so the kernel may notice the change.
         let listed = raw_listing(&m.path("d"));
         assert!(listed.windows(name.len()).any(|part| part == name.as_bytes()), "{name}");
     }

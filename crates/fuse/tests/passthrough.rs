@@ -1,5 +1,5 @@
-//! Files that the kernel reads itself: which requests come all the same. Needs Linux 6.9, and root;
-//! where they are not, only what is read is looked at.
+//! Files that the kernel reads itself: which requests still come. Needs Linux 6.9 and root; without
+//! them, the tests check only what is read.
 
 mod common;
 
@@ -11,7 +11,7 @@ use types::FileId;
 const CONTENTS: &[u8] = b"what is in it";
 const COPY: &[u8] = b"what the copy";
 
-/// A mount of one file, `f`, of which there is a copy that differs.
+/// A mount with one file, `f`, whose backing copy has different contents.
 fn mounted(manner: Manner, passthrough: bool) -> (Mounted, Copies, FileId) {
     let copies = Copies::new();
     let change = |options: &mut fuse::MountOptions| {
@@ -26,7 +26,7 @@ fn mounted(manner: Manner, passthrough: bool) -> (Mounted, Copies, FileId) {
     (m, copies, id)
 }
 
-/// The last close is told of by and by.
+/// The release comes some time after the last close.
 fn wait_for_releases(m: &Mounted) {
     while m.count("release") < m.count("open") + m.count("create") {
         std::thread::yield_now();
@@ -94,7 +94,7 @@ fn whoever_writes_what_the_kernel_reads_itself_asks_and_is_seen() {
     writer.read_exact_at(&mut found, 0).unwrap();
     assert_eq!(&found, b"What is in it");
     assert_eq!((m.count("read"), m.count("write")), (reads + 1, writes + 1));
-    // Once they are gone, it is as if there had been nobody.
+    // Once they are closed, the file is as if never opened.
     drop((reader, writer));
     wait_for_releases(&m);
     let writer = OpenOptions::new().write(true).open(m.path("f")).unwrap();

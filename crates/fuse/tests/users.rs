@@ -10,7 +10,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::Path;
 
-/// Runs a check on mounts that everyone may enter, in both manners of answering.
+/// Runs a check on mounts that every user may enter, in both manners of answering.
 fn for_everyone(check: impl Fn(&Mounted)) {
     for manner in [NOW, LATER] {
         check(&Mounted::with(manner, |options| options.allow_other = true));
@@ -178,8 +178,8 @@ fn as_user(f: impl FnOnce() -> i64) -> bool {
     code == 0
 }
 
-/// With `FUSE_HANDLE_KILLPRIV_V2`, Linux leaves it to the file system to clear them here too, and
-/// says nothing in the request.
+/// With `FUSE_HANDLE_KILLPRIV_V2`, Linux leaves clearing set-id bits to the file system here too,
+/// and says nothing about it in the request.
 #[test]
 fn regression_set_id_bits_are_lost_by_copies_and_allocations_of_others() {
     for_everyone(|m| {

@@ -1,10 +1,10 @@
-//! Operations that are about to be done, in a log of their own.
+//! Announcements: operations that are about to be done, in a log of their own.
 //!
-//! A home announces operations before it does them, so that after a crash what came of them counts
-//! as the doing of the client that asked
-//! ([`Exported::finish_operations`](crate::exported::Exported::finish_operations)). What the home
-//! knows of what it has done waits for the file systems behind ([`crate::ledger`]); announcements
-//! must not, and stay until the home durably knows how the operations ended.
+//! A home announces operations before it does them. After a crash, their results count as done by
+//! the client that asked
+//! ([`Exported::finish_operations`](crate::exported::Exported::finish_operations)). The home's
+//! records of what it has done wait for the file systems behind ([`crate::ledger`]). Announcements
+//! must not wait. They stay until the home durably knows how the operations ended.
 
 use crate::state::{APPLYING_COUNT_MAX, APPLYING_LEN_MAX, Key};
 use roam_proto::codec::Wire;
@@ -17,15 +17,15 @@ use types::codec::DecodeError;
 /// A record: operations of a client that are about to be done.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Announcement {
-    /// Whose.
+    /// The client's key.
     pub(crate) key: Key,
-    /// Where.
+    /// The volume.
     pub(crate) volume: String,
-    /// The log of the client that gave them their numbers.
+    /// The log of the client that gave the operations their numbers.
     pub(crate) incarnation: u64,
-    /// How operations up to this one ended is known durably.
+    /// The home durably knows how operations up to this one ended.
     pub(crate) through: u64,
-    /// Operations, by their numbers.
+    /// The operations, with their numbers.
     pub(crate) operations: Vec<(u64, Operation)>,
 }
 wire_struct!(Announcement { key, volume, incarnation, through, operations });
@@ -44,12 +44,12 @@ struct One {
     operation: Operation,
 }
 
-/// All announcements that may be of use. Pure.
+/// All announcements that may still be needed. Pure.
 #[derive(Default)]
 pub(crate) struct Announced(BTreeMap<(Key, String), Of>);
 
 impl Announced {
-    /// What a snapshot and the records since say.
+    /// Rebuilds the announcements from a snapshot and the records since.
     pub(crate) fn found(snapshot: Option<&[u8]>, records: &[impl AsRef<[u8]>]) -> Result<Announced, DecodeError> {
         let mut announced = Announced::default();
         let before = snapshot.map_or(Ok(Vec::new()), Vec::<Announcement>::from_bytes)?;
@@ -60,8 +60,8 @@ impl Announced {
         Ok(announced)
     }
 
-    /// True if more operations of a client can be announced and nothing has to be forgotten for
-    /// that: how its operations up to this one ended is known durably.
+    /// True if more operations of a client can be announced without forgetting any. The home
+    /// durably knows how the client's operations up to `through` ended, so these need no room.
     pub(crate) fn have_room(&self, (key, volume): (Key, &str), through: u64, more: &[Sent]) -> bool {
         let of = self.0.get(&(key, volume.to_string()));
         let before = of.into_iter().flat_map(|of| of.operations.range(through.saturating_add(1)..));
@@ -93,7 +93,7 @@ impl Announced {
         }
     }
 
-    /// All of them, of each client's log.
+    /// Returns all announcements, one for each client's log.
     pub(crate) fn all(&self) -> Vec<Announcement> {
         let all = self.0.iter().filter(|(_, of)| !of.operations.is_empty());
         all.map(|((key, volume), of)| Announcement {
@@ -147,7 +147,7 @@ mod tests {
         announced.add(announcement(max - 10, removals(max..max + 2)));
         let left: Vec<u64> = announced.all()[0].operations.iter().map(|(seq, _)| *seq).collect();
         assert_eq!(left, (max - 9..max + 2).collect::<Vec<_>>());
-        // A snapshot and the records since say the same.
+        // A snapshot and the records since give the same.
         let found = Announced::found(Some(&announced.all().to_bytes()), &[announcement(max, vec![]).to_bytes()]);
         assert_eq!(found.expect("found").all()[0].operations, removals(max + 1..max + 2));
     }

@@ -1,14 +1,15 @@
 //! Doing what clients have done, each operation once (docs/roaming.md#operations).
 //!
-//! An operation is done if what it is about is as the client knew it, or was changed since by
-//! nobody but that client. What is already as the operation would make it is done, too: two who did
-//! the same are of one mind, and a crash between doing and remembering leaves no doubt.
+//! The home does an operation if its subject is as the client knew it, or was changed since only by
+//! that client. An operation whose result exists already counts as done: two users who did the same
+//! agree, and a crash between doing and remembering leaves no doubt.
 //!
-//! A directory that somebody else has made at the same place is the one that the client made, and
-//! so is a symlink with the same target: the client's id means that from now on, in whatever it
-//! names it. What it did to the attributes of its own before it knew is not done to that.
+//! If another client or program has made a directory at the same place, the two are one. So are two
+//! symlinks with the same target. From then on, the client's id means the existing one, in
+//! everything that names it. Attributes that the client set before it knew are not set on the
+//! existing one.
 //!
-//! `make`: making files, and what is there already; `finish`: what a crash has left.
+//! `make`: making files, and merging with what exists; `finish`: what a crash has left.
 
 pub(crate) mod finish;
 mod make;
@@ -30,28 +31,28 @@ use std::time::Duration;
 use types::{FileId, FsError, Kind};
 use vfs::fs::{Cred, Entry, NAME_LEN_MAX, OpenFlags, RenameFlags, SetAttr, SetTime, XattrMode};
 
-/// After this, a client that sends many operations lets others go before the rest of them.
+/// After this time, a client that sends many operations lets others go before the rest of them.
 const TURN_TIME: Duration = Duration::from_millis(200);
-/// Longest file that is compared with another, while others wait.
+/// Longest file, in bytes, that is compared with another while other clients wait.
 const SAME_LEN_MAX: u64 = 64 << 20;
 
 /// Why an operation was not done.
 pub(crate) enum Stop {
     Conflict(Conflict),
     Refused(FsError),
-    /// The home cannot do it now, whatever it is about: the client asks again.
+    /// The home cannot do it now, for reasons of its own. The client asks again.
     Trouble(FsError),
-    /// What was made is there already: a directory or symlink that the client's id means from now
-    /// on, or a file with the same contents.
+    /// The object exists already: a directory or symlink, which the client's id means from now on,
+    /// or a file with the same contents.
     Became(FileId),
-    /// The same of an empty file.
+    /// The same for an empty file.
     Empty(FileId),
 }
 
 impl From<FsError> for Stop {
     fn from(error: FsError) -> Stop {
         match error {
-            // What it was about, or a directory above it, is not there.
+            // The subject, or a directory above it, is gone.
             FsError::Stale => Stop::Conflict(Conflict::Gone),
             error => Stop::Refused(error),
         }
@@ -59,7 +60,7 @@ impl From<FsError> for Stop {
 }
 
 pub(crate) type Done = Result<(), Stop>;
-/// Held while files are changed, until that is known.
+/// Held while files are changed, until the change is known.
 pub(crate) type Scene<'a> = Option<tokio::sync::RwLockWriteGuard<'a, ()>>;
 
 fn conflict(conflict: Conflict) -> Done {
@@ -75,23 +76,23 @@ fn removes(operation: &Operation, file: FileId) -> bool {
     }
 }
 
-/// True if an operation, asked for again after a crash, makes a file that the same client has
-/// removed since: what came in its place is there. To make it again would put it in the way of what
-/// came later.
+/// True if an operation makes a file that the same client has removed since: the client sends it
+/// again after a crash, and what came in the file's place exists. To make the file again would put
+/// it in the way of what came later.
 fn is_made_and_gone(operation: &Operation, later: &[Operation], is_done: impl Fn(&Operation) -> bool) -> bool {
     let &Operation::Make { file, ref at, .. } = operation else { return false };
     let Some(end) = later.iter().position(|later| removes(later, file)) else { return false };
     let (life, after) = later.split_at(end);
     let places = || std::iter::once(at).chain(life.iter().filter_map(|operation| goes_to(operation, file)));
-    // That something is not there says nothing.
+    // A missing file proves nothing.
     let gives = |later: &&Operation| !matches!(later, Operation::Remove { .. });
     let replaces = |later: &&Operation| later.places().into_iter().any(|place| places().any(|had| had == place));
     after.iter().filter(gives).filter(replaces).any(is_done)
 }
 
 /// True if an operation cannot be done only because the same client has done something since,
-/// before a crash; or because the file is gone that it removes itself later. What was announced
-/// need not have been done: that something later is done is seen.
+/// before a crash, or because the client removes the file itself later. An announced operation need
+/// not have been done, so `is_done` looks for the result of a later one.
 fn is_overtaken(
     operation: &Operation,
     conflict: Conflict,
@@ -106,7 +107,7 @@ fn is_overtaken(
         meets && is_done(later)
     };
     match operation {
-        // Never at the cost of contents.
+        // Contents must not be lost.
         Operation::Make { .. } => false,
         Operation::Store { .. } | Operation::Copy { .. } => conflict == Conflict::Gone && later.iter().any(removes),
         Operation::Set { .. } | Operation::SetXattr { .. } if conflict == Conflict::Gone => {
@@ -116,8 +117,8 @@ fn is_overtaken(
     }
 }
 
-/// What operations are about that depend on something that could not be made: the client, which
-/// knows nothing of that yet, will do them again in another way.
+/// The files and places of operations that depend on something that could not be made. The client
+/// does not know of that yet, and will do these operations again in another way.
 #[derive(Default)]
 struct Unmade {
     files: BTreeSet<FileId>,
@@ -125,7 +126,7 @@ struct Unmade {
 }
 
 impl Unmade {
-    /// True if an operation depends on it; then, what depends on that does, too.
+    /// True if an operation depends on it. Then others may depend on this operation, too.
     fn touches(&mut self, operation: &Operation) -> bool {
         let touched = operation.files().iter().any(|file| self.files.contains(file))
             || operation.places().into_iter().any(|place| self.places.contains(place));
@@ -143,37 +144,37 @@ impl Unmade {
     }
 }
 
-/// One operation on its way.
+/// One operation that is being done.
 pub(crate) struct Doing<'a> {
     pub(crate) home: &'a Inner,
     pub(crate) volume: &'a Arc<Exported>,
     pub(crate) whose: &'a Whose,
     pub(crate) cred: Cred,
     pub(crate) sent: &'a Sent,
-    /// What came after it in the same message.
+    /// The operations after it in the same message.
     pub(crate) later: &'a [Sent],
-    /// What it makes may be what is there already.
+    /// What it makes may be merged with what exists.
     pub(crate) may_merge: bool,
-    /// It is about something that was not claimed, since it turned out to be there already.
+    /// Its subject was not claimed, since an id turned out to mean another file.
     pub(crate) is_unclaimed: bool,
 }
 
 impl Inner {
-    /// Does operations in order, and says how they ended. That is [durable](Exported::durable)
-    /// later. An error means that nothing is known of those that are not answered: the client asks
-    /// again.
+    /// Does operations in order, and returns how they ended. They become
+    /// [durable](Exported::durable) later. After an error, the fate of the operations is unknown,
+    /// and the client asks again.
     pub(crate) async fn apply(
         &self,
         volume: &Arc<Exported>,
         whose: &Whose,
         operations: &[Sent],
     ) -> Result<Vec<Applied>, FsError> {
-        // Each is looked up by its number, which must not come twice.
+        // Operations are looked up by number, so a number must not come twice.
         if operations.windows(2).any(|two| two[0].seq >= two[1].seq) {
             return Err(FsError::InvalidArgument);
         }
-        // One message of a client after the other; of others' operations each comes between two of
-        // these.
+        // The messages of a client are worked on one after the other. Operations of other clients
+        // may come between two operations of a message.
         let _one_at_a_time = volume.turn_of(whose.author).await;
         let durable = volume.seen.durable(whose.author);
         if !self.log.can_announce((whose.key, &volume.name), durable, operations) {
@@ -195,12 +196,13 @@ impl Inner {
                 break;
             }
             let _nobody_else = volume.applying.lock().await;
-            // What the ones before it have made may be another file than the client thought.
+            // An earlier operation may have found that an id means another file than the client
+            // thought.
             let meant = volume.meant(sent)?;
             let may_merge = !unmade.touches(&meant.operation);
             let outcome = match known {
                 Some(Some(outcome)) => outcome,
-                // It said itself that it knew.
+                // The client has acknowledged it, so it cannot ask for it.
                 Some(None) => return Err(FsError::InvalidArgument),
                 None => {
                     let (cred, is_unclaimed) = (cred(&whose.user), meant.operation != sent.operation);
@@ -231,7 +233,8 @@ impl Inner {
                         Err(Stop::Empty(real)) => Outcome::Empty(real),
                         Err(Stop::Conflict(conflict)) if is_overtaken(conflict) => Outcome::Done,
                         Err(Stop::Conflict(conflict)) => Outcome::Conflict(conflict),
-                        // The file system is in trouble, or full, or the home is: later perhaps.
+                        // The file system or the home is in trouble, or full. The client tries
+                        // again.
                         Err(
                             Stop::Trouble(error)
                             | Stop::Refused(error @ (FsError::Io | FsError::TimedOut | FsError::NoSpace)),
@@ -273,7 +276,7 @@ impl Inner {
         Ok(applied)
     }
 
-    /// An operation has ended, and is seen so. It is durable later.
+    /// Records how an operation ended. All clients see the result; it is durable later.
     fn ended(&self, volume: &Exported, whose: &Whose, seq: u64, outcome: Outcome) {
         volume.conclude(whose, seq, outcome == Outcome::Done);
         let mut live = self.live.lock();
@@ -285,9 +288,9 @@ impl Inner {
         volume.seen.did(whose.author, seq);
     }
 
-    /// What is about to be done is known after a crash, too: see [`Exported::finish_operations`].
-    /// Gives those that may be done already, with their numbers: some may be asked for with other
-    /// messages.
+    /// Announces operations, so that a new run knows of them after a crash: see
+    /// [`Exported::finish_operations`]. Returns those that may be done already, with their numbers.
+    /// Some of them may come in other messages.
     async fn announce(
         &self,
         volume: &Arc<Exported>,
@@ -298,7 +301,7 @@ impl Inner {
             let mut live = self.live.lock();
             let (key, name) = (whose.key, volume.name.clone());
             let (_, grant) = live.state.grant(&key, &name).ok_or(FsError::Stale)?;
-            // It was sent before the client began anew, and has been sent again since.
+            // The client has begun a new log since, and has sent this again there.
             if grant.incarnation != whose.incarnation {
                 return Err(FsError::InvalidArgument);
             }
@@ -321,9 +324,9 @@ impl Inner {
         Ok(announced)
     }
 
-    /// What is known now of the files that operations name, but for those that others have changed
-    /// since the client knew them: what it has of these is not what is here. Each is told with the
-    /// last operation that names it.
+    /// Returns facts of the files that operations name, each with the last operation that names it.
+    /// It leaves out files that others have changed since the client knew them, since the client's
+    /// version of these is not the home's.
     async fn facts_after(
         &self,
         volume: &Arc<Exported>,
@@ -352,7 +355,7 @@ impl Inner {
             if is_its_own(file, base)
                 && volume.check_reach(&cred(&whose.user), file).await.is_ok()
                 && let Ok(known) = volume.facts(file, &whose.user).await
-                // Looking may have found that somebody else has changed it meanwhile.
+                // Looking may have found a change by others meanwhile.
                 && is_its_own(file, base)
             {
                 facts.entry(seq).or_default().push(known);
@@ -364,13 +367,13 @@ impl Inner {
 
 impl Doing<'_> {
     async fn run(&self) -> Done {
-        // A store takes it when all is ready.
+        // A store takes the lock later, when its new contents are ready.
         let mut scene = match &self.sent.operation {
             Operation::Store { .. } | Operation::Copy { .. } => None,
             _ => Some(self.volume.scene.write().await),
         };
         if self.is_unclaimed && self.volume.claims.has_others(self.whose.author) {
-            // The client sends it again, by what it is.
+            // The client sends it again with the right ids.
             return Err(Stop::Refused(FsError::TimedOut));
         }
         let dirs: Vec<FileId> = self.sent.operation.places().into_iter().map(|(dir, _)| *dir).collect();
@@ -381,8 +384,8 @@ impl Doing<'_> {
             Operation::Set { attributes, .. } => attributes.mtime,
             _ => None,
         };
-        // All that has changed by this is known as this client's doing; what a store has made of
-        // the bytes is known already.
+        // Everything that the operation changed counts as this client's doing. What a store changed
+        // is known already.
         let read = match &self.sent.operation {
             Operation::Copy { from, .. } => Some(*from),
             _ => None,
@@ -394,8 +397,8 @@ impl Doing<'_> {
             }
         }
         for (dir, before) in dirs.into_iter().zip(versions) {
-            // Its times need not have moved: the clock of a file system has ticks, and a store has
-            // moved them before in this one.
+            // The directory's times need not have moved: a file system's clock has ticks, and a
+            // store may have moved them within this one.
             if version(dir)? == before {
                 self.volume.learn(self.whose.author, |volume| volume.touched(dir, self.whose.author));
             }
@@ -417,8 +420,8 @@ impl Doing<'_> {
         }
     }
 
-    /// A directory as it is before this operation, so that what others did to it is not taken for
-    /// part of it.
+    /// Looks at a directory before this operation, so that changes by others are not taken for part
+    /// of it.
     pub(crate) async fn enter(&self, dir: FileId) -> Result<FileId, Stop> {
         self.check_name_space(dir).await?;
         let (source, entry) = self.volume.glance(dir, crate::volume::OTHERS).await?;
@@ -428,18 +431,18 @@ impl Doing<'_> {
         }
     }
 
-    /// The directories above must let the user through.
+    /// Fails unless the directories above let the user through.
     async fn check_name_space(&self, dir: FileId) -> Result<(), Stop> {
         Ok(self.volume.check_reach(&self.cred, dir).await?)
     }
 
-    /// What is at a place.
+    /// Looks at a place.
     pub(crate) async fn look(&self, place: &Place) -> Result<Option<(FileId, Entry)>, Stop> {
         self.volume.check_name(place)?;
         Ok(self.volume.look(place.0, &place.1, crate::volume::OTHERS).await?)
     }
 
-    /// Numbers that no file can have.
+    /// Refuses modes and owners that no file can have.
     fn check_rights(&self, mode: Option<u32>, owners: [Option<u32>; 2]) -> Result<(), Stop> {
         if mode.is_some_and(|mode| mode > 0o7777) || owners.contains(&Some(u32::MAX)) {
             return Err(Stop::Refused(FsError::InvalidArgument));
@@ -447,7 +450,8 @@ impl Doing<'_> {
         Ok(())
     }
 
-    /// True if nobody else has changed what is in the file since the client knew it, or its rights.
+    /// True if no other client or program has changed the file's contents, or its rights, since the
+    /// client knew them.
     pub(crate) fn is_as_known(&self, file: FileId, base: u64, rights: bool) -> Result<bool, Stop> {
         let known = self.volume.with(|volume| {
             let file = volume.file(file)?;
@@ -457,7 +461,7 @@ impl Doing<'_> {
         known.ok_or(Stop::Conflict(Conflict::Gone))
     }
 
-    /// What was done at a place is known, as this client's doing.
+    /// Takes in what was done at places, as this client's doing.
     async fn settle(&self, places: &[&Place]) -> Done {
         for (dir, name) in places.iter().copied() {
             self.volume.look(*dir, name, self.whose.author).await?;
@@ -474,7 +478,7 @@ impl Doing<'_> {
             None => {}
         }
         if !self.volume.may_change(&self.whose.user, file).await {
-            // It was not claimed: others may have a delegation on it.
+            // It was not claimed, so others may have a delegation on it.
             return Err(Stop::Refused(FsError::NotPermitted));
         }
         let (source, _) = self.volume.glance(file, crate::volume::OTHERS).await?;
@@ -497,7 +501,7 @@ impl Doing<'_> {
     async fn remove(&self, at: &Place, file: FileId, last: bool) -> Done {
         let found = match self.enter(at.0).await {
             Ok(dir) => self.look(at).await?.map(|(there, entry)| (dir, there, entry)),
-            // It has gone with its directory.
+            // It was removed with its directory.
             Err(Stop::Conflict(Conflict::Gone)) if self.volume.with(|volume| volume.file(at.0).is_some())? => None,
             Err(stop) => return Err(stop),
         };
@@ -506,7 +510,8 @@ impl Doing<'_> {
             None => return Ok(()),
             Some((dir, there, entry)) if there == file => (dir, entry),
             Some(_) => {
-                // The name was removed already, and the file with it, or others have moved it.
+                // The name was removed already, and the file with it, or others have moved the
+                // file.
                 let elsewhere = self.volume.with(|volume| volume.file(file).is_some_and(|file| file.place().is_some()));
                 return if last && elsewhere? { conflict(Conflict::Changed) } else { Ok(()) };
             }
@@ -527,8 +532,8 @@ impl Doing<'_> {
         self.settle(&[at]).await
     }
 
-    /// True if a name of a file may be removed: the client knew what it contains if that is its
-    /// last, and that it is.
+    /// True if a name of a file may be removed. If it is the last name, the client must have known
+    /// the contents. If the client thought that it is not the last, it must not be.
     fn may_end(&self, file: FileId, entry: &Entry, base: u64, last: bool) -> Result<bool, Stop> {
         match last {
             true => self.is_as_known(file, base, false),
@@ -544,8 +549,8 @@ impl Doing<'_> {
             return Ok(());
         }
         if is(&source, file) && is(&target, file) && from != to {
-            // It was moved before a crash, and the name that it was moved from was added again
-            // since, by what came before.
+            // It was moved before a crash, and an earlier operation, sent again, has added the old
+            // name again.
             self.volume.fs.unlink(&self.cred, from_dir, &from.1).await?;
             return self.settle(&[to, from]).await;
         }
@@ -561,7 +566,7 @@ impl Doing<'_> {
             }
             (Some(_), _) => Some(Conflict::Taken),
         };
-        // Two who have saved the same are of one mind.
+        // Two users who have saved the same agree.
         if let (Some(why), Some((_, mine)), Some((_, theirs))) = (in_the_way, &source, &target)
             && !self.are_same(mine, theirs).await
         {
@@ -573,12 +578,12 @@ impl Doing<'_> {
             FsError::NotEmpty => Stop::Conflict(Conflict::NotEmpty),
             error => error.into(),
         })?;
-        // Where it is now comes first: it is not lost.
+        // The new place comes first, so the file never seems lost.
         self.settle(&[to, from]).await
     }
 
     /// True if two files have the same contents, rights and extended attributes, as far as the
-    /// client may know. What cannot be read is not the same.
+    /// client may know. A file that cannot be read differs.
     async fn are_same(&self, one: &Entry, other: &Entry) -> bool {
         let (fs, me) = (&self.volume.fs, self.volume.fs.superuser());
         let about = |entry: &Entry| (entry.attr.kind, entry.attr.size, entry.attr.mode, entry.attr.uid, entry.attr.gid);
@@ -649,7 +654,7 @@ impl Doing<'_> {
         if rights && !self.is_as_known(file, self.sent.bases.0, true)? {
             return conflict(Conflict::Changed);
         }
-        // A time that was set tells of contents that were known.
+        // A time belongs to contents that the client knew.
         if mtime.is_some() && !self.is_as_known(file, self.sent.bases.0, false)? && attr.kind != Kind::Directory {
             return conflict(Conflict::Changed);
         }
@@ -683,7 +688,7 @@ impl Doing<'_> {
         Ok(())
     }
 
-    /// A file is about to be changed in place: durable before it is.
+    /// Records that a file is about to be changed in place, durably, before the change.
     pub(crate) async fn intend(&self, file: FileId, identity: &[u8]) -> Done {
         let intent = Intent { seq: self.sent.seq, identity: identity.to_vec(), file, beside: None };
         let (key, volume) = (self.whose.key, self.volume.name.clone());
@@ -691,7 +696,7 @@ impl Doing<'_> {
         self.home.log.settled().await.map_err(|_| Stop::Refused(FsError::Io))
     }
 
-    /// The intent that a crash has left of this operation.
+    /// Returns the intent that a crash has left of this operation.
     pub(crate) fn intended(&self) -> Option<Intent> {
         let live = self.home.live.lock();
         let (_, grant) = live.state.grant(&self.whose.key, &self.volume.name)?;
@@ -700,22 +705,22 @@ impl Doing<'_> {
 }
 
 impl Exported {
-    /// An operation with the ids of what it means, and with numbers that this home has given.
+    /// Returns an operation with the ids of the files that it means, and with versions that this
+    /// home has given.
     fn meant(&self, sent: &Sent) -> Result<Sent, FsError> {
         let (one, other) = sent.bases;
         let bases = self.with(|volume| (volume.base(one), volume.base(other)))?;
         Ok(Sent { operation: self.really(&sent.operation)?, bases, ..sent.clone() })
     }
 
-    /// As [`meant`](Self::meant).
+    /// Replaces ids by those of the files that they mean.
     fn really(&self, operation: &Operation) -> Result<Operation, FsError> {
         let mut operation = operation.clone();
         self.with(|volume| operation.rename_files(|file| volume.real(file)))?;
         Ok(operation)
     }
 
-    /// True if what an operation was to bring about is there, which nothing else is likely to have
-    /// brought about.
+    /// True if the result of an operation exists, and hardly anything else could have caused it.
     fn is_done(&self, operation: &Operation) -> bool {
         let done = self.with(|volume| {
             let is_at = |place: &Place, file: FileId| volume.at(place) == Some(file);
@@ -736,7 +741,7 @@ impl Exported {
         done.unwrap_or(false)
     }
 
-    /// True if attributes are given to something that was there already, by who did not know that.
+    /// True if a client sets attributes on an object that existed already, and did not know that.
     fn comes_too_late(&self, sent: &Sent) -> Result<bool, FsError> {
         match sent.operation {
             Operation::Set { file, .. } | Operation::SetXattr { file, .. } => {
@@ -746,7 +751,7 @@ impl Exported {
         }
     }
 
-    /// EINVAL for what is no name, and for that of the home's own folder; ENAMETOOLONG.
+    /// EINVAL for an invalid name, and for the name of the home's own folder; ENAMETOOLONG.
     pub(crate) fn check_name(&self, (dir, name): &Place) -> Result<(), FsError> {
         let own = self.is_own(*dir, name);
         if !is_name(name) || own {
@@ -758,7 +763,7 @@ impl Exported {
         Ok(())
     }
 
-    /// A client makes files with ids that it was given, and nobody else has these.
+    /// EINVAL unless the client was given this id for files that it makes.
     fn check_id(&self, key: &Key, file: FileId) -> Result<(), FsError> {
         let root = self.root()?;
         let live = self.live.lock();

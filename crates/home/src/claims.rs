@@ -1,4 +1,4 @@
-//! Waiting for what other clients have delegations on.
+//! Claims: waiting for what other clients have delegations on.
 
 use crate::delegations::{Delegations, Settled};
 use crate::locking::{Locked, LockedFiles};
@@ -16,33 +16,33 @@ use types::{FileId, FsError};
 
 /// Most files that one message recalls.
 const RECALL_COUNT_MAX: usize = 4096;
-/// Longest wait for what others have: whoever asked hears of it before he thinks that the home is
+/// How long a claim waits at most. The client hears of the failure before it takes the home to be
 /// out of reach, and asks again.
 const WAIT_MAX: Duration = Duration::from_secs(4);
 
-/// Whoever waits for a lock looks this often whether the lease of its holder has ended.
+/// How often a waiting lock request looks whether the lease of the lock's holder has ended.
 const LOCK_LOOK_PERIOD: Duration = Duration::from_secs(1);
-/// Whoever can do with less waits no longer than this for more.
+/// How long a claim that can do with a read delegation waits at most for a write delegation.
 const MORE_WAIT_MAX: Duration = Duration::from_secs(1);
 
-/// The delegations of a volume, and who waits for them.
+/// The delegations and locks of a volume, and the requests that wait for them.
 pub(crate) struct Claims {
     clock: Arc<dyn Clock>,
     random: Arc<dyn Random>,
     table: Mutex<Table>,
-    /// Rises whenever somebody who waits may have what he waits for.
+    /// Rises whenever a waiting request may be able to go on.
     turn: watch::Sender<u64>,
 }
 
 struct Table {
     delegations: Delegations,
     locks: LockedFiles,
-    /// How to reach those who work under delegations.
+    /// How to reach the clients that work under delegations.
     reached: BTreeMap<u32, Arc<dyn Push>>,
 }
 
 impl Table {
-    /// What cannot be sent is sent when the client is attached again.
+    /// Sends recalls. Those that cannot be sent now are sent when the client attaches again.
     fn send(&self, client: u32, recalls: Vec<Recall>) {
         if let Some(push) = self.reached.get(&client).filter(|_| !recalls.is_empty()) {
             for recalls in recalls.chunks(RECALL_COUNT_MAX) {
@@ -52,29 +52,29 @@ impl Table {
     }
 }
 
-/// A claim that was met: until this is dropped, nobody has what it excludes.
+/// A claim that was met. Until this is dropped, no other client has what it excludes.
 pub(crate) struct Met<'a> {
     claims: &'a Claims,
     number: u64,
     client: u32,
-    /// Whoever asked waits until then.
+    /// When the client's request stops waiting.
     end: Duration,
 }
 
-/// What became of a claim to change what could be read.
+/// What became of the wish to turn a claim to read into one to change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum More {
     /// It was met.
     Met,
-    /// Somebody else was first.
+    /// Another client was first.
     Others,
-    /// Others would have had to be waited for too long.
+    /// Waiting for the other clients would have taken too long.
     Late,
 }
 
 impl Met<'_> {
-    /// The client has what it claimed of these until that is recalled.
-    /// Gives a number that is less than that of the recall.
+    /// Gives the client what it claimed of these files, until that is recalled. Returns a number
+    /// that is less than that of any such recall.
     pub(crate) fn keep(self, files: BTreeSet<FileId>) -> u64 {
         let now = self.claims.clock.now();
         let mut table = self.claims.table.lock();
@@ -85,7 +85,7 @@ impl Met<'_> {
         given
     }
 
-    /// The client has made these, and has had them since.
+    /// Gives the client what it claimed of these files, which it has made itself.
     pub(crate) fn made(self, files: BTreeSet<FileId>) {
         let mut table = self.claims.table.lock();
         table.delegations.end_making(self.number, &files);
@@ -117,10 +117,10 @@ impl Claims {
         done
     }
 
-    /// A client begins to work under delegations, or does so again. It keeps those that it was
-    /// given, and its locks, if its lease has not ended. From a home that began anew meanwhile it
-    /// gets its locks back: nobody else has got any since. What it was asked to return meanwhile it
-    /// is asked again.
+    /// A client begins, or goes on, to work under delegations. It keeps its delegations and locks
+    /// if its lease has not ended. If the home began anew meanwhile, the client gets its locks
+    /// back, since no other client has got any since. The home repeats the recalls that the client
+    /// has not answered.
     pub(crate) fn join(
         &self,
         client: u32,
@@ -159,7 +159,7 @@ impl Claims {
         self.table.lock().delegations.is_barred(client, self.clock.now())
     }
 
-    /// A client works under delegations no more.
+    /// A client no longer works under delegations.
     pub(crate) fn leave(&self, client: u32) {
         self.change(|delegations| delegations.leave(client));
         let mut table = self.table.lock();
@@ -167,8 +167,8 @@ impl Claims {
         table.reached.remove(&client);
     }
 
-    /// Does what a client asks for its locks, and waits until others have unlocked what it wants,
-    /// if it waits. EBUSY: later perhaps. EAGAIN: others have it.
+    /// Does a client's lock request, and waits until others have unlocked if the request says so.
+    /// EBUSY: it may be granted later. EAGAIN: another owner has the lock.
     pub(crate) async fn lock(&self, client: u32, asked: &Locking) -> Result<(), FsError> {
         let end = self.clock.now() + WAIT_MAX;
         loop {
@@ -185,7 +185,7 @@ impl Claims {
                     locks.leave(other);
                     self.turn.send_modify(|turn| *turn += 1);
                 }
-                // Clients that had locks when the home ended get them back first.
+                // Clients that had locks when the last run ended get them back first.
                 if wants && delegations.awaits_others(client, now) { None } else { Some(locks.ask(client, asked)?) }
             };
             if locked == Some(Locked::Done) {
@@ -199,12 +199,12 @@ impl Claims {
         }
     }
 
-    /// The first lock that stands in the way of this one.
+    /// Returns the first lock that conflicts with this one.
     pub(crate) fn test_lock(&self, client: u32, lock: &Lock) -> Option<Lock> {
         self.table.lock().locks.test(client, lock)
     }
 
-    /// A client has sent something of an operation that is new, for which others may wait.
+    /// A client has sent something new of an operation, for which others may wait.
     pub(crate) fn progresses(&self, client: u32, seq: u64) {
         self.table.lock().delegations.progress(client, seq, self.clock.now());
     }
@@ -214,7 +214,7 @@ impl Claims {
         self.table.lock().delegations.returning(client, recalls, through);
     }
 
-    /// A client that works under delegations asks for something. False if it has to attach again.
+    /// Notes that a client under delegations is alive. False if it has to attach again.
     pub(crate) fn heard_of(&self, client: u32) -> bool {
         let now = self.clock.now();
         let mut table = self.table.lock();
@@ -225,20 +225,20 @@ impl Claims {
         fine
     }
 
-    /// True if clients other than this may have what would have to be claimed.
+    /// True if other clients may have what would have to be claimed.
     pub(crate) fn has_others(&self, client: u32) -> bool {
         self.table.lock().delegations.has_others(client)
     }
 
-    /// What a client was asked to return so that others can read, and has not.
+    /// Returns the file of an outstanding recall that asks a client to let others read.
     pub(crate) fn recalled(&self, client: u32, number: u64) -> Option<FileId> {
         let outstanding = self.table.lock().delegations.outstanding(client);
         let recall = outstanding.into_iter().find(|recall| recall.number == number)?;
         (recall.keep && recall.held == Hold::Write).then_some(recall.file)
     }
 
-    /// A client has returned what was recalled so that others can read. Nobody changes it until the
-    /// claim ends that this gives.
+    /// A client has returned what was recalled so that others can read. Returns a claim that keeps
+    /// all clients from changing the file until it [ends](Self::end).
     pub(crate) fn returned_to_read(&self, client: u32, recall: u64, file: FileId) -> u64 {
         self.change(|delegations| {
             let claim = delegations.claim_held(client, file);
@@ -247,12 +247,12 @@ impl Claims {
         })
     }
 
-    /// Such a claim ends.
+    /// Ends such a claim.
     pub(crate) fn end(&self, claim: u64) {
         self.change(|delegations| delegations.end(claim, &BTreeSet::new()));
     }
 
-    /// True if a client has all that it was given and has not returned.
+    /// True if a client has everything that it was given and has not returned.
     pub(crate) fn has_kept(&self, client: u32) -> bool {
         self.table.lock().delegations.has_kept(client, self.clock.now())
     }
@@ -262,15 +262,15 @@ impl Claims {
         self.table.lock().delegations.has(client, file)
     }
 
-    /// Tells a client something, if it can be reached.
+    /// Pushes a message to a client, if it can be reached.
     pub(crate) fn push(&self, client: u32, pushed: &Pushed) {
         if let Some(push) = self.table.lock().reached.get(&client) {
-            // Whoever waits asks again.
+            // A client that waits asks again.
             let _ = push.push(pack(pushed));
         }
     }
 
-    /// A client has returned what was recalled, and keeps no more than read delegations on these
+    /// A client has returned what was recalled, and keeps at most read delegations on the `lowered`
     /// files.
     pub(crate) fn returned(&self, client: u32, recalls: &[u64], lowered: &[FileId]) {
         self.change(|delegations| {
@@ -279,8 +279,8 @@ impl Claims {
         });
     }
 
-    /// Those of the files on which a client has no read delegation, and can have none at once; and
-    /// a number that is less than that of a recall of the others.
+    /// Gives a client read delegations on files where that is possible at once. Returns the other
+    /// files, and a number that is less than that of any recall of the given ones.
     pub(crate) fn withheld(&self, client: u32, files: impl Iterator<Item = FileId>) -> (Vec<FileId>, u64) {
         let mut table = self.table.lock();
         let withheld = files.filter(|file| !table.delegations.give_if_free(client, *file)).collect();
@@ -290,7 +290,8 @@ impl Claims {
         (withheld, given)
     }
 
-    /// Waits until nobody else has what these exclude. EBUSY: later perhaps.
+    /// Makes a claim, and waits until no other client has what it excludes. EBUSY: it may be met
+    /// later.
     pub(crate) async fn claim(
         &self,
         client: u32,
@@ -304,9 +305,9 @@ impl Claims {
         Ok(met)
     }
 
-    /// A client that claims to read a file would rather change it: it may if nobody else waits for
-    /// that, and it can be had soon. Otherwise it claims to read it again, after whoever waits.
-    /// EBUSY: later perhaps.
+    /// Turns a client's claim to read a file into one to change it, if no other client waits for
+    /// that and it can be had soon. Otherwise the client claims to read it again, after those that
+    /// wait. EBUSY: it may be met later.
     pub(crate) async fn claim_more(&self, met: &mut Met<'_>, file: FileId) -> Result<More, FsError> {
         let (number, more) = self.change(|delegations| delegations.claim_more(met.number, file));
         met.number = number;

@@ -1,4 +1,4 @@
-//! Whom a home serves, for whoever runs it, and turning clients away.
+//! The clients that a home serves, for its administrator, and turning clients away.
 
 use crate::Home;
 use crate::state::{Key, Record};
@@ -8,22 +8,22 @@ use types::FsError;
 /// A client that has accepted an invitation.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Served {
-    /// By which the home tells clients apart.
+    /// The home's number for the client.
     pub number: u32,
-    /// What whoever invited it calls it; may be empty.
+    /// The name that its invitation gave it; may be empty.
     pub name: String,
     /// Its public key, hashed.
     pub key: Key,
-    /// What it may use, as whom.
+    /// The volumes that it may use, each with the user as whom.
     pub volumes: Vec<(String, User)>,
     /// It is connected now.
     pub is_attached: bool,
-    /// Nothing is done for it until it accepts another invitation.
+    /// It was turned away: the home does nothing for it until it accepts another invitation.
     pub is_turned_away: bool,
 }
 
 impl Home {
-    /// All clients, in the order in which they came.
+    /// Returns all clients, in the order in which they came.
     pub fn clients(&self) -> Vec<Served> {
         let live = self.0.live.lock();
         let connected = |key: &Key| live.newest.keys().any(|(other, _)| other == key);
@@ -40,9 +40,9 @@ impl Home {
         served
     }
 
-    /// Does nothing more for a client, until it accepts another invitation; what it has under way
-    /// is finished. What it has not sent stays with it. Durable when this is answered. False if
-    /// there is no such client.
+    /// Turns a client away: the home does nothing more for it until it accepts another invitation.
+    /// Requests under way are finished. What the client has not sent stays with it. The change is
+    /// durable when this returns. False if there is no such client.
     pub async fn turn_away(&self, number: u32) -> Result<bool, FsError> {
         {
             let mut live = self.0.live.lock();
@@ -55,7 +55,7 @@ impl Home {
             live.newest.retain(|(other, _), _| *other != key);
             for attached in live.attached.values_mut() {
                 for gone in attached.extract_if(.., |attached| attached.author == number) {
-                    // Whoever cannot be reached finds out when he asks.
+                    // A client that is out of reach learns of it with its next request.
                     let _ = gone.push.push(pack(&Pushed::Detached));
                 }
             }

@@ -1,14 +1,14 @@
-//! Which clients are attached to a volume, and what each of them knows of the others.
+//! Which clients are attached to a volume, and what each knows of the others.
 //!
-//! A client that is alone need not wait for the home when it closes a file: no other client could
-//! open it. Before another client is answered that it is attached, the home
-//! [tells](Pushed::Company) the one that was alone, and waits until that says that the home has
-//! [seen](Request::Joined) all that it had done by then, for [`JOIN_TIME_MAX`] at most. From then
-//! on both wait for the home when they close.
+//! A client that is alone need not wait for the home when it closes a file, since no other client
+//! could open it. When another client attaches, the home [tells](Pushed::Company) the one that was
+//! alone. It answers the new client only when the first has said that the home has
+//! [seen](Request::Joined) everything that it had done by then, or after [`JOIN_TIME_MAX`]. From
+//! then on, both wait for the home when they close.
 //!
-//! When a client closes, the others near the home are told of it and say that they have taken that
-//! in ([`Request::Heard`]) before the client is answered: what they open from then on is what was
-//! closed.
+//! When a client closes a file, the home tells the other clients near it. They say when they have
+//! taken that in ([`Request::Heard`]), and then the home answers the close. So if they open the
+//! file from then on, they see what was closed.
 //!
 //! Soft state: a home that starts again knows of no client, and clients learn whether they are
 //! alone when they attach again. A client that has lost its connection believes that it has
@@ -25,25 +25,25 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// A client that attaches waits no longer than this for what the one that was alone has done.
+/// How long a client that attaches waits at most for what the client that was alone has done.
 const JOIN_TIME_MAX: Duration = Duration::from_secs(1);
 
-/// Longest wait of a close until the other clients near the home know of it.
+/// How long a close waits at most until the other clients near the home know of it.
 const HEAR_TIME_MAX: Duration = Duration::from_millis(500);
 
-/// A client that is attached.
+/// An attached client.
 struct Member {
     author: u32,
     push: Arc<dyn Push>,
     /// The number of the last message that told it whether it is alone.
     told: u64,
-    /// It may close without the home.
+    /// It may close files without waiting for the home.
     is_alone: bool,
-    /// It says what it has heard of others' changes, and is near.
+    /// It is near, and says what it has heard of others' changes.
     hears: bool,
-    /// The last change of others that it was told of.
+    /// The last change by others that it was told of.
     pushed: u64,
-    /// The last that it has said to have heard of.
+    /// The last change that it has said to have heard of.
     heard: u64,
 }
 
@@ -61,10 +61,10 @@ impl Default for Company {
 }
 
 impl Company {
-    /// A client attaches. If another was alone, that is told.
+    /// Adds a client, and tells another one that was alone.
     pub(crate) fn join(&self, author: u32, push: Arc<dyn Push>) -> message::Company {
         let mut members = self.members.lock();
-        // The same client may come again before its old connection has ended.
+        // The same client may attach again before its old connection has ended.
         members.retain(|member| member.author != author);
         for member in members.iter_mut().filter(|member| member.is_alone) {
             self.tell(member, true);
@@ -76,8 +76,8 @@ impl Company {
         message::Company { number, others }
     }
 
-    /// A client's connection, or what it had attached to, has ended. One that stays behind alone is
-    /// told.
+    /// Removes a client that has detached or lost its connection, and tells another one that is
+    /// alone now.
     pub(crate) fn leave(&self, push: &Arc<dyn Push>) {
         let mut members = self.members.lock();
         let count = members.len();
@@ -102,8 +102,8 @@ impl Company {
         let _ = member.push.push(pack(&Pushed::Company(message::Company { number: member.told, others })));
     }
 
-    /// A client knows of the others, and the home has seen all that it had done before, if it was
-    /// told last with this number.
+    /// Takes in that a client knows of the others, and that the home has seen all that the client
+    /// had done before. Only the client's last message counts, by its number.
     pub(crate) fn knows(&self, push: &Arc<dyn Push>, number: u64) {
         let mut members = self.members.lock();
         let told = members.iter_mut().find(|member| Arc::ptr_eq(&member.push, push) && member.told == number);
@@ -113,13 +113,13 @@ impl Company {
         self.next();
     }
 
-    /// A client was told of a change by others.
+    /// Notes that a client was told of a change by others.
     pub(crate) fn pushed(&self, push: &Arc<dyn Push>, seq: u64) {
         let mut members = self.members.lock();
         members.iter_mut().filter(|member| Arc::ptr_eq(&member.push, push)).for_each(|member| member.pushed = seq);
     }
 
-    /// A client has taken in what it was told of others' changes.
+    /// Takes in that a client has heard of others' changes up to `seq`.
     pub(crate) fn heard(&self, push: &Arc<dyn Push>, seq: u64) {
         let mut members = self.members.lock();
         for member in members.iter_mut().filter(|member| Arc::ptr_eq(&member.push, push)) {
@@ -128,8 +128,8 @@ impl Company {
         self.next();
     }
 
-    /// Waits until the other clients near the home have taken in what they were told, but not for
-    /// long. One that takes longer is not waited for again before it has said something.
+    /// Waits until the other clients near the home have heard what they were told, but not for
+    /// long. A client that takes longer is not waited for again before it has said something.
     pub(crate) async fn all_hear(&self, author: u32, clock: &dyn Clock) {
         let is_behind = |member: &&mut Member| member.author != author && member.hears && member.heard < member.pushed;
         let mut news = self.news.subscribe();

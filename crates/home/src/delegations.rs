@@ -1,39 +1,41 @@
-//! Who has which delegations (docs/roaming.md#delegations; Zhao and Figueiredo, section 4.3). Pure.
+//! Which clients have which delegations (docs/roaming.md#delegations; Zhao and Figueiredo, section
+//! 4.3). Pure.
 //!
-//! Whoever wants something of files makes a claim. A claim is met when nobody has, or uses, what it
-//! excludes; until then, what stands in its way is recalled. Claims are met in their order, so that
-//! each is met some time; only what clients send home goes before, since others wait for just that.
-//! A client that was not heard of for [`LEASE`] has no delegations any more.
+//! A client that wants something of files makes a claim. A claim is met when no other client has,
+//! or uses, what it excludes. Until then, what stands in its way is recalled. Claims are met in
+//! their order, so each is met some time. Only claims of operations that clients send home go
+//! first, since the other claims wait for these operations. A client that was not heard of for a
+//! [`LEASE`] has no delegations any more.
 //!
-//! After a restart, nothing is known of what clients hold. Until those that may hold something have
-//! told of it, and know what became of it, or their leases have ended, no claims are met but their
-//! own.
+//! After a restart, the home does not know what clients hold. Some clients may hold something.
+//! Until each of them has attached again or its lease has ended, the home meets only claims for
+//! what their clients are known to hold already.
 //!
-//! Invariants: at no time do two clients that were heard of have what excludes each other; a claim
-//! is met only while nobody else's use of what it excludes goes on.
+//! Invariants: at no time do two clients with running leases have delegations that exclude each
+//! other. While a claim is met, no other client uses what it excludes.
 
 use roam_proto::delegation::{Hold, LEASE, Recall};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 use types::FileId;
 
-/// Most delegations of a client; of more, those are recalled that it was given first.
+/// Most delegations of a client. Beyond it, the home recalls those that it gave first.
 pub const HELD_COUNT_MAX: usize = 1 << 17;
-/// A client that has a recall for so long, and sends nothing meanwhile that has to be home for it,
-/// does not do its part.
+/// How long a client may take to answer a recall without sending anything that has to be home
+/// first. After that, it does not do its part.
 const RECALL_TIME_MAX: Duration = LEASE;
-/// A client that has a recall for so long does not, whatever it sends.
+/// How long a client may take to answer a recall in any case.
 const RECALL_TIME_END: Duration = Duration::from_secs(600);
-/// Whoever waits looks again after this.
+/// How often a waiting claim looks again.
 const LOOK_PERIOD: Duration = Duration::from_secs(1);
 
-/// What somebody wants.
+/// What a client wants.
 struct Claim {
     client: u32,
     wants: Vec<(FileId, Hold)>,
-    /// Others wait for it: it does not wait behind other claims.
+    /// Other claims wait for it, so it does not wait behind them.
     urgent: bool,
-    /// It was met, and goes on.
+    /// It was met, and its use goes on.
     met: bool,
 }
 
@@ -43,61 +45,62 @@ struct Recalled {
     /// The last operation that the client said has to be home before it can return the delegation;
     /// 0: it has said nothing.
     through: u64,
-    /// When one of these came.
+    /// When something new of these operations last came.
     progressed: Duration,
 }
 
-/// What a client has of a file.
+/// A client's delegation on a file.
 struct Given {
     hold: Hold,
-    /// When it was given first, as a number that grows.
+    /// When it was first given, as a number that grows.
     number: u64,
-    /// When an answer gave it last; 0: it has what it has made.
+    /// The number of the last answer that gave it; 0: the client made the file itself.
     told: u64,
 }
 
 #[derive(Default)]
 struct Held {
     files: HashMap<FileId, Given>,
-    /// By the number of when each was given first.
+    /// The files, by the number of when each was first given.
     order: BTreeMap<u64, FileId>,
-    /// When all this ends.
+    /// When the client's lease ends.
     until: Duration,
 }
 
-/// What may be done about a claim.
+/// The state of a claim.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Settled {
     /// It is met.
     Met,
-    /// Not yet.
+    /// It is not met yet.
     Waits {
-        /// To be sent to these clients.
+        /// Recalls to send, by client.
         recalls: BTreeMap<u32, Vec<Recall>>,
-        /// When to look again, whatever happens.
+        /// When to look again at the latest.
         until: Duration,
     },
 }
 
-/// See the module's header.
+/// All delegations of a volume, with the claims and recalls on them.
 pub struct Delegations {
     held: HashMap<u32, Held>,
-    /// By file.
+    /// The holders of each file.
     holders: HashMap<FileId, BTreeMap<u32, Hold>>,
     claims: BTreeMap<u64, Claim>,
-    /// Their numbers, by what they want.
+    /// The numbers of the claims on each file.
     claimed: HashMap<FileId, BTreeSet<u64>>,
-    /// By client and number.
+    /// Outstanding recalls, by client and number.
     recalls: HashMap<u32, BTreeMap<u64, Recalled>>,
-    /// What each client was asked to return.
+    /// The files that each client was asked to return.
     recalled: HashSet<(u32, FileId)>,
     next: u64,
-    /// Clients that may hold something that is not known here, and until when.
+    /// Clients that may hold something from an earlier run, and until when.
     unknown: (BTreeSet<u32>, Duration),
 }
 
 impl Delegations {
-    /// Those of a home that begins; these clients held something when it ended.
+    /// Makes the delegations of a new run. The `unknown` clients held something when the last run
+    /// ended.
     pub fn new(unknown: BTreeSet<u32>, now: Duration) -> Delegations {
         Delegations {
             held: HashMap::new(),
@@ -111,7 +114,7 @@ impl Delegations {
         }
     }
 
-    /// A client was heard of, after it was told what it holds.
+    /// Renews the lease of a client, which knows what it holds.
     pub fn renew(&mut self, client: u32, now: Duration) {
         self.unknown.0.remove(&client);
         if let Some(held) = self.held.get_mut(&client) {
@@ -119,20 +122,22 @@ impl Delegations {
         }
     }
 
-    /// True if a client works under delegations, as far as is known here.
+    /// True if a client is known to work under delegations.
     pub fn knows(&self, client: u32) -> bool {
         self.held.contains_key(&client)
     }
 
-    /// True if clients other than this work under delegations, or may do so.
+    /// True if other clients work under delegations, or may do so.
     pub fn has_others(&self, client: u32) -> bool {
         self.held.keys().chain(&self.unknown.0).any(|other| *other != client)
     }
 
-    /// A client begins to work under delegations. It has none yet, but for those to change what it
-    /// has changed already: these it keeps, if it has them, or may have had them of the home as it
-    /// was before it began anew. As long as it `believes` that it has what that gave it, which it
-    /// does until it is heard of again or its lease ends, nobody else has that.
+    /// Begins a client's work under delegations.
+    ///
+    /// The client keeps write delegations on the files that it has `changed`, if it has them, or
+    /// may have got them from an earlier run. It has no other delegations. If it `believes` that it
+    /// still has what the earlier run gave it, no other client gets that before the client is heard
+    /// of again or its lease ends.
     pub fn join(&mut self, client: u32, changed: &[FileId], believes: bool, now: Duration) {
         let kept = self.has_kept(client, now);
         let had = |file: &FileId| kept && self.holds(client, *file, Hold::Write);
@@ -155,7 +160,7 @@ impl Delegations {
         self.holds(client, file, Hold::Read)
     }
 
-    /// True if a client has all that it was given and has not returned.
+    /// True if a client has everything that it was given and has not returned.
     pub fn has_kept(&self, client: u32, now: Duration) -> bool {
         self.held.get(&client).is_some_and(|held| now < held.until) && !self.is_overdue(client, now)
     }
@@ -170,18 +175,18 @@ impl Delegations {
         self.unknown.0.contains(&client) && now < self.unknown.1
     }
 
-    /// True if others than this client may have something that is not known here.
+    /// True if other clients may have something that this run does not know.
     pub fn awaits_others(&self, client: u32, now: Duration) -> bool {
         now < self.unknown.1 && self.unknown.0.iter().any(|other| *other != client)
     }
 
-    /// True if a client that does not do its part may think for now that it has what it was given:
-    /// others cannot have that before its lease has ended.
+    /// True if a client does not do its part, and may still think that it has what it was given.
+    /// Other clients cannot have that before its lease has ended.
     pub fn is_barred(&self, client: u32, now: Duration) -> bool {
         self.held.get(&client).is_some_and(|held| now < held.until) && self.is_overdue(client, now)
     }
 
-    /// A client has nothing any more.
+    /// Drops everything that a client has.
     pub fn leave(&mut self, client: u32) {
         self.unknown.0.remove(&client);
         for file in self.held.remove(&client).into_iter().flat_map(|held| held.files.into_keys()) {
@@ -192,12 +197,12 @@ impl Delegations {
         }
     }
 
-    /// What a client was asked to return, and has not.
+    /// Returns the recalls that a client has not answered.
     pub fn outstanding(&self, client: u32) -> Vec<Recall> {
         self.recalls_of(client).map(|given| given.recall).collect()
     }
 
-    /// True if a client does not do its part: it is to be told that it has nothing, and has it
+    /// True if a client does not do its part. It is to be told that it has nothing, and others wait
     /// until its lease ends.
     pub fn is_overdue(&self, client: u32, now: Duration) -> bool {
         self.recalls_of(client)
@@ -208,8 +213,8 @@ impl Delegations {
         self.recalls.get(&client).into_iter().flat_map(BTreeMap::values)
     }
 
-    /// A client sends all that comes before an operation, so that it can return what was recalled.
-    /// It says so once: what it does later does not count.
+    /// A client says that it is sending its operations up to `through`, so that it can answer these
+    /// recalls. Only the first time counts: what it does later is not needed.
     pub fn returning(&mut self, client: u32, recalls: &[u64], through: u64) {
         let Some(own) = self.recalls.get_mut(&client) else { return };
         for number in recalls {
@@ -219,14 +224,14 @@ impl Delegations {
         }
     }
 
-    /// A client has sent something of an operation that is new. It keeps alive those recalls for
-    /// which the operation has to be home.
+    /// A client has sent something new of an operation. That keeps alive the recalls for which the
+    /// operation has to be home.
     pub fn progress(&mut self, client: u32, seq: u64, now: Duration) {
         let own = self.recalls.get_mut(&client).into_iter().flat_map(BTreeMap::values_mut);
         own.filter(|given| seq <= given.through).for_each(|given| given.progressed = now);
     }
 
-    /// A client has returned what was recalled.
+    /// A client has answered a recall.
     pub fn returned(&mut self, client: u32, number: u64) {
         let given = self.recalls.get_mut(&client).and_then(|recalls| recalls.remove(&number));
         let Some(Recalled { recall: Recall { file, keep, .. }, .. }) = given else { return };
@@ -243,8 +248,8 @@ impl Delegations {
         }
     }
 
-    /// A client keeps no more than a read delegation on a file, as it says when it returns what was
-    /// recalled: unless it was given more since.
+    /// A client says, as it answers recalls, that it keeps at most a read delegation on a file. An
+    /// answer that gave it more since the first of these recalls counts instead.
     pub fn lower(&mut self, client: u32, file: FileId, recalls: &[u64]) {
         let own = self.recalls.get(&client);
         let Some(first) = recalls.iter().filter(|recall| own.is_some_and(|own| own.contains_key(recall))).min() else {
@@ -257,27 +262,29 @@ impl Delegations {
         }
     }
 
-    /// Whatever is recalled from now on has a greater number, and nothing that was recalled before.
+    /// Returns a new number. All later recalls have greater numbers, all earlier ones smaller
+    /// numbers.
     pub fn number(&mut self) -> u64 {
         self.next += 1;
         self.next
     }
 
-    /// Begins to claim. Gives the claim's number.
+    /// Makes a claim. Returns its number.
     pub fn claim(&mut self, client: u32, wants: Vec<(FileId, Hold)>, urgent: bool) -> u64 {
         self.enter(Claim { client, wants, urgent, met: false })
     }
 
-    /// A claim to read a file becomes one to change it, unless somebody else waits to do that: then
-    /// it becomes one to read it again after him. Gives the new claim's number, and whether it is
-    /// one to change.
+    /// Turns a claim to read a file into one to change it, unless another client waits to change
+    /// it. Then it becomes a claim to read the file after that client. Returns the new claim's
+    /// number, and whether it is one to change.
     pub fn claim_more(&mut self, number: u64, file: FileId) -> (u64, bool) {
         let client = self.claims.get(&number).map_or(0, |claim| claim.client);
         let more = !self.claims_on(file, client).any(|(_, claim, hold)| hold == Hold::Write && !claim.met);
         (self.claim_instead(number, file, if more { Hold::Write } else { Hold::Read }), more)
     }
 
-    /// A claim becomes another on a file, which comes after all that there are. Gives its number.
+    /// Replaces a claim by another on a file, which comes after all present claims. Returns its
+    /// number.
     pub fn claim_instead(&mut self, number: u64, file: FileId, hold: Hold) -> u64 {
         let client = self.claims.get(&number).map_or(0, |claim| claim.client);
         self.end(number, &BTreeSet::new());
@@ -293,7 +300,7 @@ impl Delegations {
         self.next
     }
 
-    /// What others than a client want of a file: the numbers of their claims, and for what.
+    /// Returns the claims of other clients on a file, with their numbers and what they want of it.
     fn claims_on(&self, file: FileId, client: u32) -> impl Iterator<Item = (u64, &Claim, Hold)> {
         let numbers = self.claimed.get(&file).into_iter().flatten();
         let claims = numbers.filter_map(|number| Some((*number, self.claims.get(number)?)));
@@ -304,13 +311,13 @@ impl Delegations {
         })
     }
 
-    /// A client that holds a file to change it lets others read it, but not change it, until this
-    /// claim ends.
+    /// Makes a met claim for a client that holds a file to change it. Others may read the file, but
+    /// not change it, until the claim ends.
     pub fn claim_held(&mut self, client: u32, file: FileId) -> u64 {
         self.enter(Claim { client, wants: vec![(file, Hold::Read)], urgent: false, met: true })
     }
 
-    /// Does what can be done about a claim.
+    /// Does what can be done about a claim, and returns its state.
     pub fn settle(&mut self, number: u64, now: Duration) -> Settled {
         let Some(Claim { client, wants, urgent, met }) = self.claims.get(&number) else { return Settled::Met };
         let (client, wants, urgent, met) = (*client, wants.clone(), *urgent, *met);
@@ -356,13 +363,14 @@ impl Delegations {
         Settled::Met
     }
 
-    /// A claim is over. Of what was claimed, these files are held from now on, if it was met.
+    /// Ends a claim. If it was met, the client holds those of its files that are in `keeps` from
+    /// now on.
     pub fn end(&mut self, number: u64, keeps: &BTreeSet<FileId>) {
         let told = self.number();
         self.end_with(number, keeps, told);
     }
 
-    /// As [`end`](Self::end), of files that the client has made, and has had since.
+    /// Ends a claim, as [`end`](Self::end) does, for files that the client has made itself.
     pub fn end_making(&mut self, number: u64, makes: &BTreeSet<FileId>) {
         self.end_with(number, makes, 0);
     }
@@ -384,8 +392,8 @@ impl Delegations {
         }
     }
 
-    /// Gives a client a read delegation if nobody has, or waits for, what that excludes. False if
-    /// not.
+    /// Gives a client a read delegation if no other client has, or waits for, what that excludes.
+    /// False if not.
     pub fn give_if_free(&mut self, client: u32, file: FileId) -> bool {
         if !self.held.contains_key(&client) {
             return false;
@@ -405,7 +413,7 @@ impl Delegations {
         free
     }
 
-    /// Recalls what a client has too much of.
+    /// Recalls the delegations that a client has too many of.
     pub fn trim(&mut self, client: u32, now: Duration) -> Vec<Recall> {
         let Some(held) = self.held.get(&client) else { return Vec::new() };
         let returning = self.recalls.get(&client).map_or(0, BTreeMap::len);

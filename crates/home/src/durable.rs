@@ -1,12 +1,12 @@
 //! Makes durable what was done for clients ([`seen`](crate::seen)).
 //!
-//! A client is answered when an operation was done, and seen by all who look. It asks later until
-//! when all is durable ([`Request::Durable`](roam_proto::message::Request::Durable)), and keeps the
-//! operations that long. Many operations, of many clients, are made durable at once: the file
-//! system is synced, then the home's log is written.
+//! The home answers a client when an operation is done and visible to all. Later the client asks
+//! which operations are durable ([`Request::Durable`](roam_proto::message::Request::Durable)), and
+//! keeps them until they are. The home makes many operations of many clients durable at once: it
+//! syncs the file system, and then writes its log.
 //!
-//! What there was before a store stays in the home's own folder until the store is durable: after a
-//! crash a store that is not goes back ([`Exported::finish_stores`]).
+//! The old contents of a stored file stay in the home's own folder until the store is durable.
+//! After a crash, the home undoes a store that is not ([`Exported::finish_stores`]).
 
 use crate::exported::Exported;
 use host::Clock;
@@ -14,17 +14,19 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 use types::FsError;
 
-/// What was done is durable after so long, also if no client asks.
+/// Operations become durable within this time, even if no client asks. A longer time would batch
+/// more operations per sync, and leave clients with more to send again after a crash.
 const DURABLE_TIME_MAX: Duration = Duration::from_secs(1);
 
 impl Exported {
-    /// Done when a client's operations are durable up to this one, as far as they were done. EIO.
+    /// Waits until a client's operations up to `through` are durable, as far as they were done.
+    /// EIO.
     pub(crate) async fn durable(&self, author: u32, through: u64) -> Result<(), FsError> {
         if self.seen.is_durable(author, through) {
             return Ok(());
         }
         let _one_at_a_time = self.seen.settling.lock().await;
-        // The first of several that wait has made it durable for all.
+        // Another request that waited may have made them durable.
         match self.seen.is_durable(author, through) {
             true => Ok(()),
             false => self.settle_seen().await,
@@ -58,7 +60,7 @@ impl Exported {
     }
 }
 
-/// Makes durable what was done, soon, as long as the volume is exported.
+/// Makes durable what was done, as long as the volume is exported.
 pub(crate) async fn make_durable(volume: Weak<Exported>, clock: Arc<dyn Clock>) {
     loop {
         clock.sleep(DURABLE_TIME_MAX).await;
@@ -68,7 +70,7 @@ pub(crate) async fn make_durable(volume: Weak<Exported>, clock: Arc<dyn Clock>) 
         }
         let _one_at_a_time = volume.seen.settling.lock().await;
         if let Err(error) = volume.settle_seen().await {
-            tracing::warn!(%error, volume = volume.name, "making durable what was done");
+            tracing::warn!(%error, volume = volume.name, "cannot make operations durable");
         }
     }
 }

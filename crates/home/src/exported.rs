@@ -1,5 +1,5 @@
-//! Looking at a volume's files: which id means which file of the file system behind, what it is
-//! like now, and what others have changed.
+//! Looking at a volume's files: which id means which file of the file system behind, what the file
+//! is like now, and what others have changed.
 
 use crate::claims::Claims;
 use crate::company::Company;
@@ -22,17 +22,17 @@ use tokio::sync::watch;
 use types::{FileId, FsError, Kind, Time};
 use vfs::fs::Entry;
 
-/// Most bytes of a file's extended attributes that a client is told of; ACLs, which come first,
-/// take less.
+/// Most bytes of a file's extended attributes that a client is told of. ACLs come first and take
+/// less.
 const XATTRS_LEN_MAX: usize = 256 << 10;
 /// Least time between two looks at directories that cannot be watched.
 const LOOK_PAUSE_MIN: Duration = Duration::from_secs(30);
-/// Names that are looked at while clients wait.
+/// How many names the home looks at in one go, while clients wait.
 const LOOK_COUNT: usize = 64;
-/// The time between them is at least so many times as long as a look takes.
+/// The pause between looks at directories is at least so many times the duration of a look.
 const LOOK_SHARE: u32 = 20;
 
-/// What files are to the file system behind.
+/// The ids that the file system behind gives to files, both ways.
 #[derive(Default)]
 pub(crate) struct Sources {
     of: HashMap<FileId, FileId>,
@@ -57,11 +57,11 @@ impl Sources {
 
 /// Where a file is.
 enum Found {
-    /// What it is to the file system.
+    /// The file system's id for it.
     Source(FileId),
-    /// It has no place.
+    /// It has no known place.
     Nowhere,
-    /// This file, or directory above it, is not where it was.
+    /// This file, or a directory above it, is not where it was.
     Lost(FileId),
 }
 
@@ -71,27 +71,27 @@ pub(crate) struct Exported {
     pub(crate) fs: Arc<dyn Export>,
     pub(crate) live: Arc<Mutex<Live>>,
     pub(crate) sources: Mutex<Sources>,
-    /// Directories whose facts clients have got since the home started or last lost notices. Each
-    /// is watched, or in `unwatched`.
+    /// Directories whose facts clients have got since the home started, or since it last lost
+    /// notices. Each is watched, or in `unwatched`.
     pub(crate) told_of: Mutex<HashSet<FileId>>,
     /// Directories that cannot be watched.
     pub(crate) unwatched: watch::Sender<BTreeSet<FileId>>,
-    /// One operation of clients at a time.
+    /// Held while one operation of a client is done.
     pub(crate) applying: tokio::sync::Mutex<()>,
-    /// One message at a time of each client.
+    /// Held, per client, while one of its messages is worked on.
     pub(crate) turns: Mutex<HashMap<u32, Arc<tokio::sync::Mutex<()>>>>,
     /// What was done, and may not be durable.
     pub(crate) seen: Seen,
-    /// Whoever is told of changes is told in their order.
+    /// Held while clients are told of changes, so that they are told in order.
     pub(crate) telling: tokio::sync::Mutex<()>,
-    /// Whoever looks sees files before or after what a client does to them, and what that was is
-    /// known as its doing first.
+    /// Held for writing while an operation changes files, until the change is known as the client's
+    /// doing. Held for reading by requests that look, which so see files before or after an
+    /// operation.
     pub(crate) scene: tokio::sync::RwLock<()>,
     pub(crate) uploads: Mutex<Uploads>,
-    /// Files that are not yet what clients are told that they are.
+    /// Files with promised contents: they are not yet what clients are told.
     pub(crate) promises: Mutex<HashMap<FileId, Arc<Promise>>>,
-    /// Stores that have kept what there was before they change a file in place, by author and
-    /// operation.
+    /// Stores in place that have kept a copy of the old contents, by author and operation.
     pub(crate) kept_before: Mutex<BTreeSet<(u32, u64)>>,
     /// Rises when bytes of a promised store have come.
     pub(crate) arrived: watch::Sender<u64>,
@@ -100,13 +100,14 @@ pub(crate) struct Exported {
 }
 
 impl Exported {
-    /// Until this is dropped, nothing else is done for a client.
+    /// Waits for a client's turn. Until the guard is dropped, no other message of the client is
+    /// worked on.
     pub(crate) async fn turn_of(&self, author: u32) -> tokio::sync::OwnedMutexGuard<()> {
         let turn = self.turns.lock().entry(author).or_default().clone();
         turn.lock_owned().await
     }
 
-    /// The volume as it is known.
+    /// Calls `f` with what is known of the volume.
     pub(crate) fn with<T>(&self, f: impl FnOnce(&Volume) -> T) -> Result<T, FsError> {
         self.live.lock().volume(&self.name).map(f).ok_or(FsError::Stale)
     }
@@ -115,13 +116,13 @@ impl Exported {
         self.with(Volume::root)
     }
 
-    /// The file that an id means which a client has named.
+    /// Returns the id of the file that a client's id means.
     pub(crate) fn real(&self, id: FileId) -> Result<FileId, FsError> {
         self.with(|volume| volume.real(id))
     }
 
-    /// Begins to notice what others do in a directory; where that cannot be, it is looked at now
-    /// and then.
+    /// Begins to notice what others do in a directory. If it cannot be watched, the home looks at
+    /// it now and then.
     pub(crate) async fn watch(&self, dir: FileId, source: FileId) {
         let watched = self.fs.watch(source).await;
         let changed = self.unwatched.send_if_modified(|unwatched| match watched {
@@ -133,7 +134,7 @@ impl Exported {
         }
     }
 
-    /// A file of the file system was seen. Gives its id.
+    /// Takes in that a file was seen. Returns its id.
     pub(crate) fn saw(&self, entry: &Entry, identity: &[u8], place: Option<&Place>, author: u32) -> Option<FileId> {
         let id = {
             let mut live = self.live.lock();
@@ -152,9 +153,9 @@ impl Exported {
         Some(id)
     }
 
-    /// As [`saw`](Self::saw), of a file to which a client has done something that leaves its bytes
-    /// alone, and gives it this time of modification, if any: if they have changed, somebody else
-    /// has changed them.
+    /// Takes in a file, as [`saw`](Self::saw) does, after a client's operation that leaves its
+    /// bytes alone, and sets its time of modification to `mtime`, if given. If the bytes have
+    /// changed for all that, another program has changed them.
     fn saw_done(
         &self,
         entry: &Entry,
@@ -173,19 +174,19 @@ impl Exported {
         self.saw(entry, identity, place, author)
     }
 
-    /// Tells those who are attached what changed. It need not be durable: after a crash no other
-    /// change gets its number, and a client that shows this number is told that it knows of more
+    /// Tells attached clients what changed. The changes need not be durable: after a crash no other
+    /// change gets their numbers, and a client that shows such a number is told that it knows more
     /// than the home.
     pub(crate) async fn tell(&self) {
         self.tell_with(None).await;
     }
 
-    /// As [`tell`](Self::tell), and this client is idle.
+    /// Tells clients, as [`tell`](Self::tell) does, and tells this idle client everything.
     pub(crate) async fn tell_idle(&self, author: u32) {
         self.tell_with(Some(author)).await;
     }
 
-    /// Tells those who are attached what others changed, if they changed anything.
+    /// Tells attached clients what others changed, if there are changes.
     async fn tell_news(&self) {
         let has_news = {
             let live = self.live.lock();
@@ -214,12 +215,12 @@ impl Exported {
         }
     }
 
-    /// What an id means to the file system.
+    /// Notes the file system's id for a file.
     pub(crate) fn means(&self, id: FileId, source: FileId) {
         self.sources.lock().set(id, source);
     }
 
-    /// Takes in something that was learned.
+    /// Takes in what was learned.
     pub(crate) fn learn(&self, author: u32, what: impl FnOnce(&Volume) -> Option<Learned>) {
         let mut live = self.live.lock();
         if let Some(learned) = live.volume(&self.name).and_then(what) {
@@ -227,7 +228,7 @@ impl Exported {
         }
     }
 
-    /// What a file is to the file system. ESTALE if it is nowhere to be found.
+    /// Returns the file system's id for a file. ESTALE if the file cannot be found.
     pub(crate) async fn source(&self, id: FileId) -> Result<FileId, FsError> {
         match self.find(id).await? {
             Found::Source(source) => Ok(source),
@@ -239,8 +240,8 @@ impl Exported {
         }
     }
 
-    /// As [`source`](Self::source), `None` if it is not where it was: it may still be found
-    /// elsewhere.
+    /// Returns the file system's id, as [`source`](Self::source) does, or `None` if the file is not
+    /// where it was. It may still be found elsewhere.
     pub(crate) async fn source_now(&self, id: FileId) -> Result<Option<FileId>, FsError> {
         match self.find(id).await? {
             Found::Source(source) => Ok(Some(source)),
@@ -274,7 +275,7 @@ impl Exported {
         Ok(Found::Source(source))
     }
 
-    /// What is at a name of a directory now.
+    /// Looks at a name of a directory.
     pub(crate) async fn look(&self, dir: FileId, name: &[u8], author: u32) -> Result<Option<(FileId, Entry)>, FsError> {
         let source = self.source(dir).await?;
         let place = (dir, name.to_vec());
@@ -294,7 +295,7 @@ impl Exported {
         }
     }
 
-    /// What a file is like now. ESTALE if it is nowhere to be found.
+    /// Looks at a file. ESTALE if it cannot be found.
     pub(crate) async fn glance(&self, id: FileId, author: u32) -> Result<(FileId, Entry), FsError> {
         self.glance_with(id, author, |entry, identity| {
             self.saw(entry, identity, None, author);
@@ -302,8 +303,8 @@ impl Exported {
         .await
     }
 
-    /// As [`glance`](Self::glance), after a client has done something to it that leaves its bytes
-    /// alone: see [`saw_done`](Self::saw_done).
+    /// Looks at a file, as [`glance`](Self::glance) does, after a client's operation that leaves
+    /// its bytes alone; see [`saw_done`](Self::saw_done).
     pub(crate) async fn glance_done(&self, id: FileId, author: u32, mtime: Option<Time>) -> Result<(), FsError> {
         let saw = |entry: &Entry, identity: &[u8]| {
             self.saw_done(entry, identity, None, author, mtime);
@@ -333,20 +334,20 @@ impl Exported {
         }
     }
 
-    /// All that a user may know of a file but its contents.
+    /// Returns all that a user may know of a file, except for its contents.
     pub(crate) async fn facts(&self, id: FileId, user: &User) -> Result<Facts, FsError> {
         let (source, entry) = self.glance(id, OTHERS).await?;
         self.facts_of(id, source, &entry, user).await
     }
 
-    /// Extended attributes, as far as a user may read them.
+    /// Returns the extended attributes that a user may read.
     pub(crate) async fn xattrs(&self, source: FileId, entry: &Entry, user: &User) -> Vec<(Vec<u8>, Vec<u8>)> {
         let (superuser, cred) = (self.fs.superuser(), cred(user));
         let mut names = self.fs.listxattr(&superuser, source).await.unwrap_or_default();
         names.retain(|name| vfs::perm::xattr_listed(&cred, name) && !is_of_machine(name));
-        // Who may do what depends on ACLs: none is left out.
+        // ACLs decide who may do what: none is left out.
         names.sort_by_key(|name| !name.starts_with(b"system."));
-        // An owner can always make his files readable.
+        // An owner can always make the file readable.
         let reader = if user.uid == entry.attr.uid { superuser } else { cred };
         let (mut xattrs, mut len) = (Vec::new(), 0);
         for name in names {
@@ -360,7 +361,7 @@ impl Exported {
         xattrs
     }
 
-    /// As [`facts`](Self::facts), of a file that was just seen.
+    /// Returns the facts, as [`facts`](Self::facts) does, of a file that was just seen.
     pub(crate) async fn facts_of(
         &self,
         id: FileId,
@@ -371,8 +372,8 @@ impl Exported {
         let seen_again;
         let mut entry = entry;
         if entry.attr.kind == Kind::Directory && self.told_of.lock().insert(id) {
-            // Other programs change its times and links by changes in it, also before any client
-            // lists it.
+            // Other programs change a directory's times and links by changes in it, also before any
+            // client lists it.
             self.watch(id, source).await;
             (_, seen_again) = self.glance(id, OTHERS).await?;
             entry = &seen_again;
@@ -385,7 +386,7 @@ impl Exported {
             _ => Bytes::new(),
         };
         let attr = &entry.attr;
-        // The home's own folder is not seen.
+        // The home's own folder is hidden.
         let hidden = u32::from(id == self.root()? && self.is_own_within().await);
         let mut facts = Facts {
             id,
@@ -412,8 +413,7 @@ impl Exported {
         Ok(facts)
     }
 
-    /// All of a directory, in the order of names. Whatever others change in it from now on is
-    /// noticed.
+    /// Lists a directory, in the order of names. Changes by others in it are noticed from now on.
     pub(crate) async fn list(&self, dir: FileId) -> Result<Vec<(Vec<u8>, FileId, Entry)>, FsError> {
         let source = self.source(dir).await?;
         self.watch(dir, source).await;
@@ -432,8 +432,8 @@ impl Exported {
         Ok(all)
     }
 
-    /// Looks at all directories that are known, from the root down, so that whatever others have
-    /// changed is known, and will be.
+    /// Looks at all known directories, from the root down. Then the home knows everything that
+    /// others have changed, and will notice what they change later.
     pub(crate) async fn look_at_all(&self) -> Result<(), FsError> {
         let mut waiting = vec![self.root()?];
         while let Some(dir) = waiting.pop() {
@@ -443,7 +443,7 @@ impl Exported {
             };
             waiting.extend(listed);
         }
-        // Whatever was not found where it was is gone.
+        // A file that was not found where it was is gone.
         let known: Vec<FileId> = self.with(|volume| volume.placed().collect())?;
         for id in known {
             if !self.sources.lock().of.contains_key(&id) {
@@ -454,7 +454,7 @@ impl Exported {
         Ok(())
     }
 
-    /// Looks at what is known of a directory. Gives the directories in it that are known.
+    /// Looks at the known files of a directory. Returns the known directories among them.
     async fn list_known(&self, dir: FileId) -> Result<Vec<FileId>, FsError> {
         let source = self.source(dir).await?;
         self.watch(dir, source).await;
@@ -473,14 +473,15 @@ impl Exported {
         Ok(directories)
     }
 
-    /// Something may have changed, of which those who are attached are told.
+    /// Looks at something that may have changed, and tells attached clients.
     async fn check(&self, noticed: Noticed) {
         self.take_in(noticed).await;
         self.tell_news().await;
     }
 
-    /// Looks at a directory that cannot be watched, and at all that was seen in it; and tries to
-    /// watch it again. Clients wait no longer than a part of it takes.
+    /// Looks at a directory that cannot be watched, and at all names that were seen in it, and
+    /// tries to watch it again. The work is done in parts, so that clients wait only for a part of
+    /// it.
     async fn look_again(&self, dir: FileId, names: Vec<Vec<u8>>) {
         let version = || self.with(|volume| volume.file(dir).map(|file| file.contents.seq)).ok().flatten();
         let before = version();
@@ -495,7 +496,7 @@ impl Exported {
                     self.unwatched.send_if_modified(|unwatched| unwatched.remove(&dir));
                     return self.tell().await;
                 }
-                // Later perhaps.
+                // The next look may succeed.
                 Err(_) => return,
             }
             for name in names {
@@ -521,7 +522,7 @@ impl Exported {
             Noticed::Entry { dir, name, names_changed } => {
                 let Some(dir) = id_of(dir) else { return };
                 if self.is_own(dir, &name) {
-                    // Its coming and going is a change of the root.
+                    // When the folder comes or goes, that changes the root.
                     let _ = self.glance(dir, OTHERS).await;
                     return;
                 }
@@ -543,7 +544,7 @@ impl Exported {
             }
             Noticed::Directory(dir) => {
                 if let Some(dir) = id_of(dir) {
-                    // It may be that the watch has ended.
+                    // The watch may have ended.
                     self.told_of.lock().remove(&dir);
                     let _ = self.glance(dir, OTHERS).await;
                 }
@@ -551,7 +552,7 @@ impl Exported {
             Noticed::Lost => {
                 self.told_of.lock().clear();
                 if let Err(error) = self.look_at_all().await {
-                    tracing::error!(%error, volume = self.name, "looking at everything");
+                    tracing::error!(%error, volume = self.name, "cannot look through the volume after notices were lost");
                 }
             }
         }
@@ -567,7 +568,7 @@ impl Exported {
         }
     }
 
-    /// What is at a place now; a file that nobody knows of remains unknown, which is told by an id
+    /// Looks at a place. A file that no client knows of stays unknown; the answer is then an id
     /// that no file has.
     async fn look_known(&self, place: &Place) -> Result<Option<FileId>, FsError> {
         let source = self.source(place.0).await?;
@@ -586,7 +587,7 @@ impl Exported {
     }
 }
 
-/// Looks at whatever may have changed, as long as the volume is exported.
+/// Looks at everything that may have changed, as long as the volume is exported.
 pub(crate) async fn notice(volume: Weak<Exported>) {
     loop {
         let Some(next) = volume.upgrade().map(|volume| volume.fs.noticed()) else { return };
@@ -594,7 +595,7 @@ pub(crate) async fn notice(volume: Weak<Exported>) {
         let Some(volume) = volume.upgrade() else { return };
         let fs = volume.fs.clone();
         let check = async move {
-            // What clients do is not mistaken for what others do.
+            // Locked, so that clients' own changes are not taken for those of others.
             let _one_at_a_time = volume.applying.lock().await;
             let _nobody_else = volume.scene.write().await;
             volume.check(noticed).await;
@@ -603,7 +604,7 @@ pub(crate) async fn notice(volume: Weak<Exported>) {
     }
 }
 
-/// Looks at directories that cannot be watched, now and then, as long as the volume is exported.
+/// Looks now and then at directories that cannot be watched, as long as the volume is exported.
 pub(crate) async fn look_now_and_then(volume: Weak<Exported>, clock: Arc<dyn Clock>) {
     let Some(mut unwatched) = volume.upgrade().map(|volume| volume.unwatched.subscribe()) else { return };
     let mut pause = LOOK_PAUSE_MIN;

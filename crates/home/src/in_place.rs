@@ -1,11 +1,11 @@
-//! Changing files in place, where nothing can be exchanged with them.
+//! Changing files in place, where they cannot be exchanged with new ones.
 //!
-//! A crash may leave such a file half changed, and other programs may change it before the home is
-//! there again. So the home keeps a copy of what there was before, durable before the first byte
-//! changes, until the client has its answer. When the client asks again, each byte must be as it
-//! was before or as the store makes it. If one is not, or the copy is gone, others have changed the
-//! file, or may have: that is a conflict, unless the file has what the store makes of it already,
-//! from the first byte to the last.
+//! A crash may leave such a file half changed, and other programs may change it before the home
+//! runs again. So the home keeps a copy of the old contents, durable before the first byte changes,
+//! until the client has its answer. When the client sends the store again, each byte must be as it
+//! was before, or as the store makes it. If a byte is neither, or the copy is gone, other programs
+//! have changed the file, or may have. That is a conflict, unless the file has already all bytes of
+//! the store, from the first to the last.
 
 use crate::apply::{Doing, Done, Scene, Stop};
 use crate::exported::Exported;
@@ -20,7 +20,7 @@ use types::{FileId, FsError};
 use vfs::fs::{At, Entry, Handle, OpenFlags, SetAttr, SetTime};
 
 impl Exported {
-    /// A store has ended: what there was before it is not needed.
+    /// Removes the copy of what was there before a store that has ended.
     pub(crate) async fn drop_before(&self, author: u32, seq: u64) {
         let is_kept = self.kept_before.lock().remove(&(author, seq));
         if is_kept {
@@ -29,7 +29,7 @@ impl Exported {
     }
 }
 
-/// What a store changes of what there was in a file of so many bytes.
+/// Returns which bytes of a file of `size` bytes a store changes.
 fn touched(change: &Change, size: u64) -> Ranges {
     let mut touched = Ranges::default();
     let stored = change.ranges.iter().chain(std::iter::once(change.cut..u64::MAX));
@@ -37,12 +37,12 @@ fn touched(change: &Change, size: u64) -> Ranges {
     touched
 }
 
-/// How much of a store a file is compared with.
+/// How much of a store a file is expected to have.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum SoFar {
-    /// A crash may have cut it short.
+    /// A crash may have interrupted the store.
     Part,
-    /// It was done to its end.
+    /// The store was done to its end.
     Whole,
 }
 
@@ -60,7 +60,7 @@ impl Doing<'_> {
         self.write_in_place(file, (source, identity), stored, scene).await
     }
 
-    /// Goes on after a crash, unless others have changed the file since.
+    /// Goes on with a store after a crash, unless others have changed the file since.
     pub(crate) async fn go_on_in_place<'a>(
         &'a self,
         file: FileId,
@@ -70,7 +70,7 @@ impl Doing<'_> {
     ) -> Done {
         if !self.is_stored_so_far((source, entry), change, data, SoFar::Part).await? {
             if self.is_stored(source, entry, change).await? {
-                // The same bytes are written over themselves, so a crash can leave nothing else.
+                // Writing the same bytes again is safe: a crash can leave nothing else.
                 let change = Change { cut: change.size, ..change.clone() };
                 return self.write_in_place(file, (source, identity), (&change, data), scene).await;
             }
@@ -88,7 +88,7 @@ impl Doing<'_> {
         scene: &mut Scene<'a>,
     ) -> Done {
         let fs = &self.volume.fs;
-        // That the user may write was seen.
+        // The caller has checked that the user may write.
         let handle = fs.open(&fs.superuser(), source, OpenFlags { write: true, ..OpenFlags::default() }).await?;
         let written = async {
             *scene = Some(self.volume.scene.write().await);
@@ -100,7 +100,7 @@ impl Doing<'_> {
             let set = SetAttr { mtime: Some(SetTime::At(change.mtime)), ..SetAttr::default() };
             let now = match fs.setattr(&self.cred, source, None, set).await {
                 Ok(now) => now,
-                // Who may write need not own it.
+                // A user who may write need not be the owner.
                 Err(_) => fs.getattr(source).await?,
             };
             fs.fsync(source, handle, false).await?;
@@ -112,24 +112,24 @@ impl Doing<'_> {
         let now = match written {
             Ok(now) => now,
             Err(stop) => {
-                // What was changed in part is known as this client's doing.
+                // The partial change counts as this client's doing.
                 self.volume.glance(file, author).await?;
                 return Err(stop);
             }
         };
-        // Of promised contents, others have read some already.
+        // Others may have read some of the promised contents already.
         let promised = self.volume.promised_by(self.whose, self.sent.seq).map(|promise| promise.contents);
         let print = Print { size: change.size, ..Print::of(&now.attr) };
         self.volume.learn(author, |volume| volume.stored(file, identity, print, author, promised));
-        // The time that was set hides what another program wrote before.
+        // The time that was just set hides earlier writes by other programs.
         if !self.is_stored_so_far((source, &now), change, data, SoFar::Whole).await.unwrap_or(false) {
             self.volume.learn(OTHERS, |volume| volume.rewritten(file, OTHERS));
         }
         Ok(())
     }
 
-    /// Keeps a copy of what is in a file, durably. Of a long one only what the store changes is
-    /// kept, where the file system behind cannot clone it, and of too much of that nothing.
+    /// Keeps a durable copy of a file's contents. Of a long file that the file system behind cannot
+    /// clone, it keeps only what the store changes. If even that is too much, it keeps nothing.
     async fn keep_before(&self, source: FileId, entry: &Entry, change: &Change) -> Result<(), FsError> {
         let (volume, fs, superuser) = (self.volume, &self.volume.fs, self.volume.fs.superuser());
         let (author, seq, size) = (self.whose.author, self.sent.seq, entry.attr.size);
@@ -155,7 +155,7 @@ impl Doing<'_> {
                         }
                     }
                 }
-                // The copy and its name are durable before the intent that tells of them.
+                // The copy and its name must be durable before the intent that tells of them.
                 if !self.home.log.synced().await?.contains(&volume.name) {
                     fs.sync().await?;
                 }
@@ -173,8 +173,8 @@ impl Doing<'_> {
         kept.map(drop)
     }
 
-    /// True if every byte of a file is as this store makes it; or, in [part](SoFar::Part), as it
-    /// was before.
+    /// True if every byte of a file is as this store makes it; or, for [part](SoFar::Part) of a
+    /// store, as it was before.
     async fn is_stored_so_far(
         &self,
         (source, entry): (FileId, &Entry),
@@ -191,7 +191,7 @@ impl Doing<'_> {
         let before = match fs.lookup(&superuser, own, name.as_bytes()).await {
             Ok(before) => before,
             Err(FsError::NotFound) if so_far == SoFar::Whole => {
-                // Too much for a copy is too much to be read again.
+                // A file that was too long to copy is too long to read again.
                 let is_all = change.ranges.missing(0..change.size).is_empty();
                 return if is_all { self.is_stored(source, entry, change).await } else { Ok(true) };
             }
@@ -206,8 +206,8 @@ impl Doing<'_> {
             Ok(handle) => Ok((before.attr.id, handle)),
             Err(error) => Err(error),
         };
-        // Of a long file only what the store changes need have been kept; the rest is not touched,
-        // whoever has changed it.
+        // Of a long file, only what the store changes may have been kept. The rest is left alone,
+        // even if others have changed it.
         let mut compared = Ranges::of(0..entry.attr.size);
         if before.attr.size > fs.copied_len_max() {
             compared = touched(change, before.attr.size);
@@ -246,7 +246,7 @@ impl Doing<'_> {
         let now = fs.read(now.0, now.1, range.start, len as u32).await?;
         let mut was = fs.read(was.0, was.1, range.start, len as u32).await?.to_vec();
         was.resize(len, 0);
-        // What was cut off is zeroes, until it is written.
+        // Bytes beyond the cut are zeroes until they are written.
         let is_cut = |at: usize| range.start + at as u64 >= change.cut;
         let as_before = |at: usize, now: &u8, was: &u8| match so_far {
             SoFar::Whole if is_cut(at) => *now == 0,

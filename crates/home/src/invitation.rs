@@ -1,5 +1,5 @@
-//! Invitations: a file each in the home's folder, named by their secret, until a client accepts it.
-//! Made by another process than the one that serves.
+//! Invitations: one file each in the home's folder, named by its secret, until a client accepts it.
+//! Another process than the one that serves makes them.
 
 use crate::state::{Key, Record};
 use crate::{Inner, Live};
@@ -11,19 +11,19 @@ use roam_proto::wire_struct;
 use std::io;
 use types::Time;
 
-/// Longest file of an invitation.
+/// Longest file of an invitation, in bytes.
 const LEN_MAX: u64 = 1 << 16;
 
-/// To whom a home will give what.
+/// An invitation: what a home will give to the client that accepts it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Invitation {
     /// The names of the volumes.
     pub volumes: Vec<String>,
-    /// As whom the home does what this client asks.
+    /// The user as whom the home will act for the client.
     pub user: User,
-    /// Not after.
+    /// When the invitation expires.
     pub until: Time,
-    /// What the client is called at home; may be empty.
+    /// The client's name at the home; may be empty.
     pub name: String,
 }
 wire_struct!(Invitation { volumes, user, until, name });
@@ -32,7 +32,7 @@ fn name(secret: &[u8; 16]) -> String {
     secret.iter().fold("invitation-".to_string(), |name, byte| name + &format!("{byte:02x}"))
 }
 
-/// Makes one durable. `secret` must be random.
+/// Writes an invitation, durably. `secret` must be random.
 pub async fn write(disk: &dyn Disk, secret: &[u8; 16], invitation: &Invitation) -> io::Result<()> {
     let file = disk.open(&name(secret), true).await?;
     file.write_at(0, vec![invitation.to_bytes().into()]).await?;
@@ -53,24 +53,25 @@ async fn read(disk: &dyn Disk, secret: &[u8; 16]) -> io::Result<Option<Invitatio
 }
 
 impl Inner {
-    /// Makes a key one that the home serves, if the secret is one that was given out and not used
-    /// yet; by the same key it may be used again, since the first answer may have been lost.
-    /// `None`: it is not.
+    /// Makes the home serve a key, if the secret belongs to an unused invitation. Returns the names
+    /// of the volumes. The same key may use its secret again, since the first answer may have been
+    /// lost. `None` for a secret that is not valid.
     pub(crate) async fn enroll(&self, key: Key, secret: &[u8; 16]) -> Option<Vec<String>> {
         let volumes = |live: &MutexGuard<Live>| -> Option<Vec<String>> {
             let all: Vec<String> = live.state.granted(&key).map(|(volume, _)| volume.clone()).collect();
             Some(all).filter(|all| !all.is_empty())
         };
         let found = read(&*self.disk, secret).await.unwrap_or_else(|error| {
-            tracing::error!(%error, "reading an invitation");
+            tracing::error!(%error, "cannot read an invitation");
             None
         });
         let Some(invitation) = found.filter(|invitation| self.host.clock.wall() <= invitation.until) else {
             return volumes(&self.live.lock());
         };
-        // Whoever takes the file away first has it.
+        // The client that removes the file first is let in.
         self.disk.remove(&name(secret)).await.ok()?;
-        // Before anybody is let in: after a loss of power, it would let in another.
+        // Durable before the client is let in: otherwise, after a loss of power, the invitation
+        // would let in another client, too.
         self.disk.sync_names().await.ok()?;
         let Invitation { volumes: to, user, name, .. } = invitation;
         {

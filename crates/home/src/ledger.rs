@@ -1,10 +1,11 @@
-//! The home's logs, and what must be durable in the file systems behind before they may say so.
+//! The home's logs, and what must be durable in the file systems behind before their records are.
 //!
-//! What clients do is done to a file system first, and known at once. If what is known of it were
-//! durable before it is, a loss of power would leave the home with files that are not there, and
-//! that it thinks it has made. So records of what clients have done are held until the file system
-//! is synced, and a task that waits for the log syncs it first. What is about to be done is
-//! [announced](crate::announced) in a log of its own, which waits for no file system.
+//! The home does an operation to a file system first, and all clients see it at once. If the home's
+//! record of it became durable before the operation itself, a loss of power would leave the home
+//! with files that it thinks it has made and that do not exist. So records of operations are held
+//! until the file system is synced. A task that waits for the log syncs the file system first.
+//! [Announcements](crate::announced) of operations have a log of their own, which waits for no file
+//! system.
 
 use crate::announced::{Announced, Announcement};
 use crate::export::Export;
@@ -25,10 +26,10 @@ pub(crate) struct Ledger {
     announcements: RecordLog,
     announced: Arc<Mutex<Announced>>,
     exports: BTreeMap<String, Arc<dyn Export>>,
-    /// Volumes that records which are held tell of.
+    /// Volumes that held records tell of.
     unsynced: Mutex<BTreeSet<String>>,
     syncing: tokio::sync::Mutex<()>,
-    /// How many records there were when a file was last given an id that clients may be told.
+    /// How many records the log had after it last gave a file an id that clients may be told.
     given: AtomicU64,
 }
 
@@ -49,12 +50,13 @@ impl Ledger {
         })
     }
 
-    /// Adds a record. Whoever must know that it is durable waits for the log to settle.
+    /// Adds a record. A caller that needs it durable waits until the log has settled.
     pub(crate) fn append(&self, record: &Record) {
         self.log.post(record.to_bytes().into());
     }
 
-    /// Adds a record of what was done to a volume, before which that is durable.
+    /// Adds a record of what was done to a volume. The record becomes durable only after the volume
+    /// does.
     pub(crate) fn append_done(&self, volume: &str, record: &Record) {
         let mut unsynced = self.unsynced.lock();
         if !unsynced.contains(volume) {
@@ -63,13 +65,13 @@ impl Ledger {
         self.log.post_held(record.to_bytes().into());
     }
 
-    /// The record that was added last gives an id to a file. A client hears of the file when the
+    /// Notes that the last record gives an id to a file. Clients hear of the file only when that
     /// record is durable.
     pub(crate) fn gave_id(&self) {
         self.given.store(self.log.counts().0, Relaxed);
     }
 
-    /// Done when all ids are durable that clients may be told. EIO.
+    /// Waits until all ids that clients may be told are durable. EIO.
     pub(crate) async fn ids_are_durable(&self) -> Result<(), FsError> {
         match self.log.counts().1 >= self.given.load(Relaxed) && !self.log.is_closed() {
             true => Ok(()),
@@ -77,12 +79,12 @@ impl Ledger {
         }
     }
 
-    /// See [`Announced::have_room`].
+    /// True if more operations of a client can be announced; see [`Announced::have_room`].
     pub(crate) fn can_announce(&self, whose: (Key, &str), through: u64, more: &[Sent]) -> bool {
         self.announced.lock().have_room(whose, through, more)
     }
 
-    /// Announces operations. Done when that is durable. EIO.
+    /// Announces operations, and waits until that is durable. EIO.
     pub(crate) async fn announce(&self, announcement: Announcement) -> Result<(), FsError> {
         let announcing = {
             let mut announced = self.announced.lock();
@@ -93,8 +95,8 @@ impl Ledger {
         announcing.await.map_err(|_| FsError::Io)
     }
 
-    /// Makes what was done durable that the log tells of. Gives the volumes that were synced for
-    /// that.
+    /// Makes the operations that held records tell of durable, and releases the records. Returns
+    /// the volumes that it synced.
     pub(crate) async fn synced(&self) -> Result<BTreeSet<String>, FsError> {
         let _one_at_a_time = self.syncing.lock().await;
         let Some(held) = self.log.held() else { return Ok(BTreeSet::new()) };
@@ -112,15 +114,15 @@ impl Ledger {
         Ok(unsynced)
     }
 
-    /// Done when all that was appended before is durable, and what it tells of. EIO.
+    /// Waits until all records appended before are durable, and so is what they tell of. EIO.
     pub(crate) async fn settled(&self) -> Result<(), FsError> {
-        // What comes while the file systems are synced is held, and not waited for.
+        // Records that come while the file systems are synced are held, and not waited for.
         let mut held_up = self.log.held_up();
         let mut settled = self.log.settled();
         loop {
             self.synced().await?;
-            // The log may have to be written anew, which nothing that is held may wait for,
-            // whenever it came.
+            // The log may have to begin anew with a snapshot, which must not wait for held records,
+            // however late they came.
             match first(&mut settled, held_up.changed()).await {
                 Either::Left(settled) => return settled.map_err(|_| FsError::Io),
                 Either::Right(Ok(())) => {}
@@ -129,7 +131,7 @@ impl Ledger {
         }
     }
 
-    /// As [`settled`](Self::settled), at the end.
+    /// Settles and closes the logs.
     pub(crate) async fn close(&self) -> Result<(), FsError> {
         self.synced().await?;
         self.log.close().await.map_err(|_| FsError::Io)?;

@@ -2,29 +2,30 @@
 //! away.
 //!
 //! Pure: [`state`] is what a home must not forget; [`volume`], what it knows of files;
-//! [`delegations`], what clients may do without asking.
+//! [`delegations`], what clients may do without asking; [`locking`], which locks they have.
 //!
-//! The file system behind: [`export`] is what a home asks of it; [`local`], directories of this
+//! The file system behind: [`export`] is what a home needs of it; [`local`], directories of this
 //! machine; [`memory`], the model for tests; `own`, the home's own folder in it.
 //!
-//! Clients: [`invitation`] is whom the home will serve; [`clients`], whom it serves, and turning
-//! clients away; `session`, one client's requests; `pace`, how fast a client may ask; `company`,
-//! whether a client is alone; `live`, who is attached and was told what.
+//! Clients: [`invitation`], which clients will be served; [`clients`], which are served, and
+//! turning clients away; `session`, one client's requests; `pace`, how fast a client may ask;
+//! `company`, whether a client is alone; `live`, which clients are attached and what each was told.
 //!
 //! Looking: `exported` finds files and notices what others change; `open` begins to export.
 //!
 //! Doing: `apply` does clients' operations; `store` puts contents in place, and `in_place` changes
-//! them there; `uploads` and `uploading` are bytes of stores that have not come yet; `claims` waits
-//! for what others have, and `rights` says who may claim what; `promise` and `promises` let others
-//! see a store before it is done.
+//! them there; `uploads` and `uploading` keep bytes of stores that have not come yet; `claims`
+//! waits for what other clients have, and `rights` says which users may claim it; `promise` and
+//! `promises` show a store to others before it is done.
 //!
-//! Durability: `ledger` has the logs, and what must be durable before them; `announced`, what is
-//! about to be done; `seen`, what was done and is not durable yet; `durable` makes it so.
+//! Durability: `ledger` has the logs, and what must be durable before their records; `announced`,
+//! what is about to be done; `seen`, what was done and may not be durable; `durable` makes it
+//! durable.
 //!
-//! Must survive: crashes and loss of power at any point. A home does each operation once; a client
-//! that asks again gets the same answer. Clients keep their operations until they are durable here,
-//! and ask for them again after a crash. The home recognises what it had done by its announcement
-//! and by its result. A store that may not be durable goes back.
+//! Must survive: crashes and loss of power at any point. A home does each operation once, and gives
+//! a client that asks again the same answer. Clients keep their operations until they are durable
+//! here, and send them again after a crash. The home recognises what it had done by its
+//! announcement and by its result. It undoes a store that may not be durable.
 
 mod announced;
 mod apply;
@@ -83,35 +84,35 @@ const OWNER_OF_ANNOUNCEMENTS: [u8; 4] = *b"HOMA";
 /// Why a home cannot be opened.
 #[derive(Debug, Error)]
 pub enum HomeError {
-    /// Its state.
+    /// The state cannot be opened.
     #[error("the home's state: {0}")]
     Open(#[from] OpenError),
-    /// What it says.
+    /// The state is damaged.
     #[error("the home's state is damaged: {0}")]
     Damaged(#[from] DecodeError),
-    /// Writing it.
+    /// The state cannot be written.
     #[error("the home's state: {0}")]
     Append(#[from] AppendError),
-    /// Making it durable, with what was done to the volumes.
+    /// The state, or what was done to the volumes, cannot be made durable.
     #[error("making the home's state durable: {0}")]
     Durable(FsError),
-    /// A volume.
+    /// A volume cannot be exported.
     #[error("volume {name}: {error}")]
     Export {
-        /// Which.
+        /// The volume's name.
         name: String,
-        /// What it says.
+        /// The file system's error.
         error: FsError,
     },
 }
 
-/// A home that serves. Clones are the same.
+/// A home that serves. Clones share everything.
 #[derive(Clone)]
 pub struct Home(pub(crate) Arc<Inner>);
 
 pub(crate) struct Inner {
     pub(crate) host: Host,
-    /// No other run of the home has this number.
+    /// The number of this run. No other run of the home has it.
     pub(crate) run: u64,
     pub(crate) disk: Arc<dyn Disk>,
     pub(crate) connection_count: AtomicU64,
@@ -121,9 +122,9 @@ pub(crate) struct Inner {
 }
 
 impl Home {
-    /// Opens a home whose state is in a folder of its own, and begins to export file systems, by
-    /// the names of their volumes. Looks at all that clients know of, since others may have changed
-    /// it meanwhile.
+    /// Opens a home with its state in `disk`, and begins to export file systems under the names of
+    /// their volumes. Looks at everything that clients know of, since other programs may have
+    /// changed it while no home ran.
     pub async fn open(
         host: &Host,
         disk: Arc<dyn Disk>,
@@ -132,8 +133,8 @@ impl Home {
         Home::open_with(host, disk, exports, record_log::LOG_LEN).await
     }
 
-    /// As [`open`](Self::open), with a log that may grow by so many bytes before it begins again
-    /// with a snapshot. Worlds choose it; users do not.
+    /// Opens a home, as [`open`](Self::open) does, with the length in bytes at which its log begins
+    /// anew with a snapshot. Only the simulator chooses it.
     pub async fn open_with(
         host: &Host,
         disk: Arc<dyn Disk>,
@@ -195,12 +196,12 @@ impl Home {
         })))
     }
 
-    /// Ends: what is known is durable. Sessions must have ended before.
+    /// Ends the home, with its state durable. Sessions must have ended before.
     pub async fn close(&self) -> Result<(), HomeError> {
         self.0.log.close().await.map_err(HomeError::Durable)
     }
 
-    /// What is known, for tests.
+    /// Returns a copy of the state, for tests.
     pub fn state(&self) -> State {
         self.0.live.lock().state.clone()
     }

@@ -1,4 +1,4 @@
-//! What a home knows while it runs: its state, who is attached, and what each of them was told.
+//! What a home knows while it runs: its state, which clients are attached, and what each was told.
 
 use crate::claims::Claims;
 use crate::ledger::Ledger;
@@ -11,36 +11,37 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use types::FileId;
 
-/// Most changed files that one message tells of: ids of any length fit.
+/// Most changed files that one message tells of. Ids of any length fit.
 pub(crate) const TOLD_COUNT_MAX: usize = MESSAGE_LEN_MAX / 2 / 10;
 
-/// The state, and what follows from it while the home runs.
+/// The state, and what exists only while the home runs.
 pub(crate) struct Live {
     pub(crate) state: State,
     pub(crate) log: Option<Arc<Ledger>>,
-    /// Who is told of changes, by volume.
+    /// The clients that are told of changes, by volume.
     pub(crate) attached: HashMap<String, Vec<Attached>>,
-    /// The connection over which each client has attached to a volume last, for as long as it is
-    /// there.
+    /// The connection over which each client has last attached to a volume, while that connection
+    /// exists.
     pub(crate) newest: HashMap<([u8; 32], String), u64>,
-    /// How often clients were invited or turned away: what was attached before counts no more.
+    /// How often each client was invited or turned away. What it attached before the last time is
+    /// void.
     standing: HashMap<[u8; 32], u64>,
 }
 
 /// A client that is told of changes.
 pub(crate) struct Attached {
-    /// Its own are not told.
+    /// The client's number. It is not told of its own changes.
     pub(crate) author: u32,
     pub(crate) user: User,
     pub(crate) push: Arc<dyn Push>,
     /// It works under delegations.
     pub(crate) delegated: bool,
-    /// Changed since it was told last.
+    /// Files that changed since it was last told.
     pub(crate) changed: BTreeSet<FileId>,
-    /// Changed by other clients since, which have waited until it had returned what they changed:
-    /// it is told if it has it for all that.
+    /// Files that changed by other clients since, after a claim that this client had to answer. It
+    /// is told of such a file only if it still has a delegation on it.
     pub(crate) claimed: BTreeSet<FileId>,
-    /// Of these, those that it did not have: of them it is told when there is nothing else to do.
+    /// Those of `claimed` on which it had no delegation. It is told of them when it is idle.
     pub(crate) later: BTreeSet<FileId>,
     pub(crate) told: Stamp,
 }
@@ -50,7 +51,7 @@ impl Live {
         Live { state, log: None, attached: HashMap::new(), newest: HashMap::new(), standing: HashMap::new() }
     }
 
-    /// Changes the state. It is durable when the log says so.
+    /// Changes the state. The change is durable when the log says so.
     pub(crate) fn record(&mut self, record: Record) {
         if let Some(log) = &self.log {
             log.append(&record);
@@ -58,7 +59,7 @@ impl Live {
         self.make(record);
     }
 
-    /// As [`record`](Self::record), of what a client has done to a volume.
+    /// Changes the state, as [`record`](Self::record) does, for what a client has done to a volume.
     pub(crate) fn record_done(&mut self, volume: &str, record: Record) {
         if let Some(log) = &self.log {
             log.append_done(volume, &record);
@@ -66,7 +67,7 @@ impl Live {
         self.make(record);
     }
 
-    /// As [`record`](Self::record), of what is lasting by an [announcement](crate::announced).
+    /// Changes the state for what an [announcement](crate::announced) has made durable.
     pub(crate) fn will_do(&mut self, record: Record) {
         self.make(record);
     }
@@ -76,7 +77,7 @@ impl Live {
         debug_assert!(made.is_some(), "a record that makes no sense");
     }
 
-    /// What a client may do is decided anew.
+    /// Notes that a client's rights were decided anew.
     pub(crate) fn stands_anew(&mut self, key: [u8; 32]) {
         *self.standing.entry(key).or_default() += 1;
     }
@@ -126,8 +127,8 @@ impl Live {
         }
     }
 
-    /// The changes that each attached client has to be told. A client that works under delegations
-    /// is told of the files that it holds, and of the rest only if it is `idle`.
+    /// Returns the changes that each attached client has to be told. A client under delegations is
+    /// told only of files that it holds, unless it is the `idle` one.
     pub(crate) fn untold(&mut self, volume: &str, claims: &Claims, idle: Option<u32>) -> Vec<Untold> {
         let Some(known) = self.state.volumes.get(volume) else { return Vec::new() };
         let stamp = known.journal().stamp();
@@ -145,7 +146,7 @@ impl Live {
             let partly = attached.delegated && idle != Some(author);
             if !partly {
                 attached.told = stamp;
-                // Of what it has been given since it knows.
+                // It knows the state of files that it was given since.
                 files.extend(std::mem::take(&mut attached.later).into_iter().filter(|file| !claims.has(author, *file)));
             }
             let files = files.into_iter().filter(|file| known.reach(&attached.user, *file) != Reach::No).collect();
@@ -161,7 +162,7 @@ pub(crate) struct Untold {
     pub(crate) user: User,
     pub(crate) files: Vec<FileId>,
     pub(crate) stamp: Stamp,
-    /// There may be more up to then.
+    /// There may be more changes up to the stamp.
     partly: bool,
 }
 
@@ -170,7 +171,7 @@ impl Untold {
         let Untold { mut files, stamp, partly, .. } = self;
         let mut messages = Vec::new();
         while files.len() > TOLD_COUNT_MAX {
-            // All is told only with the last message.
+            // Only the last message says that all is told.
             let files = files.split_off(files.len() - TOLD_COUNT_MAX);
             messages.push(Pushed::Changed { files, stamp, more: true });
         }

@@ -9,7 +9,7 @@ use types::{Answer, BoxFuture, FileId, FsError};
 use vfs::fs::{At, Cred, Entry};
 
 impl Export for LocalDir {
-    /// The user that the process is; only root may be anybody.
+    /// The process's own user. Only root can act as other users.
     fn superuser(&self) -> Cred {
         self.own_cred()
     }
@@ -35,7 +35,7 @@ impl Export for LocalDir {
         Answer::later(async move {
             watched.await.map_err(|error| {
                 if local.is_news(error) {
-                    tracing::warn!(%error, "what others change in some directories is noticed only now and then");
+                    tracing::warn!(%error, "changes by other programs in some directories are noticed only now and then");
                 }
                 FsError::Io
             })

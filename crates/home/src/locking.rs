@@ -1,7 +1,7 @@
 //! Which clients have which locks of a volume's files. Pure.
 //!
-//! Invariants: a client's request is done once, whatever its number of deliveries; what belongs to
-//! an earlier term of a client does nothing.
+//! Invariants: a client's request is done once, however often it arrives. A request of an earlier
+//! term of a client does nothing.
 
 use roam_proto::lock::{LOCK_COUNT_MAX, Lock, Locking, OPEN_COUNT_MAX, Space};
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,26 +9,26 @@ use types::{FileId, FsError};
 use vfs::fs::{FileLock, LockSpace};
 use vfs::locks::{LockTable, SetOutcome, WaiterId};
 
-/// Most requests of a client that it does not know to be over, unlocks not counted.
+/// Most requests of a client that it does not know to be over, without unlocks.
 const ASKED_COUNT_MAX: usize = OPEN_COUNT_MAX;
-/// Most of them, with unlocks: a client that does its part has far less.
+/// The same with unlocks. A client that does its part has far fewer.
 const UNLOCKED_COUNT_MAX: usize = 4 * ASKED_COUNT_MAX;
 
-/// How a request stands.
+/// The state of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Asked {
     Waits(WaiterId),
     Ended(Result<(), FsError>),
 }
 
-/// What a client has asked in its term.
+/// A client's term, with its requests.
 struct Term {
     number: u64,
-    /// Requests up to this one are over, but for those that are open.
+    /// The client knows how requests up to this one ended, except for the open ones.
     over: u64,
     open: BTreeSet<u64>,
     asked: BTreeMap<u64, Asked>,
-    /// How many locks it has.
+    /// How many locks the client has.
     held_count: usize,
 }
 
@@ -37,8 +37,8 @@ impl Term {
         number > self.over || self.open.contains(&number)
     }
 
-    /// The client knows how all requests up to this one ended, but for the open ones. What it said
-    /// before may come after this.
+    /// Takes in that the client knows how all requests up to `over` ended, except for the open
+    /// ones. An older message may arrive after a newer one, and is ignored.
     fn is_over(&mut self, over: u64, open: &[u64]) {
         if over < self.over {
             return;
@@ -65,16 +65,16 @@ pub enum Locked {
 pub struct LockedFiles {
     table: LockTable,
     terms: BTreeMap<u32, Term>,
-    /// Whose requests wait.
+    /// Which client's request each waiter is, by its number.
     waiting: BTreeMap<WaiterId, (u32, u64)>,
 }
 
-/// The client of an owner.
+/// Returns the client of an owner.
 fn client_of(owner: u128) -> u32 {
     (owner >> 64) as u32
 }
 
-/// A client's lock, as one of all clients'.
+/// Makes a client's lock unique among those of all clients.
 fn of_client(client: u32, lock: &Lock) -> FileLock {
     let space = match lock.space {
         Space::Posix => LockSpace::Posix,
@@ -86,13 +86,13 @@ fn of_client(client: u32, lock: &Lock) -> FileLock {
 }
 
 impl LockedFiles {
-    /// The term of a client, if it has one.
+    /// Returns the term of a client, if it has one.
     pub fn term(&self, client: u32) -> Option<u64> {
         self.terms.get(&client).map(|term| term.number)
     }
 
-    /// A client begins a term with these locks. False: it has none of them, since others have what
-    /// they exclude.
+    /// Begins a client's term with these locks. False: the client has none of them, since others
+    /// have conflicting ones.
     pub fn begin(&mut self, client: u32, term: u64, locks: &[Lock]) -> bool {
         self.leave(client);
         self.terms.insert(
@@ -111,7 +111,7 @@ impl LockedFiles {
         all
     }
 
-    /// A client has no locks any more.
+    /// Drops all locks of a client.
     pub fn leave(&mut self, client: u32) {
         if self.terms.remove(&client).is_some() {
             self.drop_locks(client);
@@ -133,7 +133,7 @@ impl LockedFiles {
         }
     }
 
-    /// Changes the locks of a file. Gives the request that waits, if it does.
+    /// Changes the locks of a file. Returns the waiter, if the request waits.
     fn change(
         &mut self,
         file: FileId,
@@ -148,7 +148,7 @@ impl LockedFiles {
         Ok(outcome.waits)
     }
 
-    /// Requests that waited were granted.
+    /// Marks requests that waited as granted.
     fn wake(&mut self, woken: &[WaiterId]) {
         for waiter in woken {
             let asker = self.waiting.remove(waiter);
@@ -159,23 +159,23 @@ impl LockedFiles {
         }
     }
 
-    /// Other clients that have what a lock excludes.
+    /// Returns the other clients that have conflicting locks.
     pub fn in_the_way(&self, client: u32, lock: &Lock) -> BTreeSet<u32> {
         let blockers = self.table.blockers(lock.file, &of_client(client, lock));
         blockers.into_iter().map(|held| client_of(held.owner)).filter(|other| *other != client).collect()
     }
 
-    /// The first lock that stands in the way of a client's. Who has it is of no use to another
-    /// client.
+    /// Returns the first lock that conflicts with a client's, without its owner, which is of no use
+    /// to another client.
     pub fn test(&self, client: u32, lock: &Lock) -> Option<Lock> {
         let held = self.table.test(lock.file, &of_client(client, lock))?;
-        // Processes of other machines have other numbers.
+        // A process id of another machine would mean another process.
         let pid = if client_of(held.owner) == client { held.pid } else { 0 };
         Some(Lock { owner: 0, pid, exclusive: held.exclusive, start: held.start, end: held.end, ..*lock })
     }
 
-    /// Does what a client asks. Asked again, it says how that stands. ESTALE: it is over, or of
-    /// another term. ENOLCK: the client has, or asks for, too many.
+    /// Does a request of a client. Asked again, it returns the request's state. ESTALE: the request
+    /// is over, or of another term. ENOLCK: the client has, or asks for, too many locks.
     pub fn ask(&mut self, client: u32, asked: &Locking) -> Result<Locked, FsError> {
         let Locking { term, number, over, ref open, lock, waits, gives_up } = *asked;
         let known = self.terms.get_mut(&client).filter(|known| known.number == term).ok_or(FsError::Stale)?;
@@ -222,7 +222,7 @@ impl LockedFiles {
         }
     }
 
-    /// A client does not want any more what it asked for, whether or not that arrives yet.
+    /// Gives up a client's request, whether or not it has arrived yet.
     fn give_up(&mut self, client: u32, number: u64, file: FileId, lock: &FileLock) {
         let Some(known) = self.terms.get_mut(&client).filter(|known| known.is_open(number)) else { return };
         let before = known.asked.insert(number, Asked::Ended(Err(FsError::Interrupted)));
@@ -230,12 +230,12 @@ impl LockedFiles {
             Some(Asked::Waits(waiter)) => {
                 self.waiting.remove(&waiter);
                 let woken = self.table.cancel(file, waiter, lock);
-                debug_assert!(woken.is_empty(), "it had nothing yet");
+                debug_assert!(woken.is_empty(), "a waiting request held nothing");
             }
             Some(Asked::Ended(Ok(()))) => {
                 let unlock = FileLock { exclusive: None, ..*lock };
                 let unlocked = self.change(file, |table| table.set(file, &unlock, false));
-                debug_assert!(unlocked.is_ok(), "whoever could lock it can unlock it");
+                debug_assert!(unlocked.is_ok(), "a granted lock can be unlocked");
             }
             Some(Asked::Ended(Err(_))) | None => {}
         }

@@ -1,5 +1,5 @@
-//! The model file system, as homes export it: for tests and simulated worlds. It outlives homes, as
-//! a disk does, and nobody but homes changes it unless a test does and says so.
+//! The model file system, as homes export it, for tests and simulated worlds. It outlives homes, as
+//! a disk does. Only homes change it, unless a test says otherwise.
 
 use crate::export::{Export, Listed, Noticed, Whole};
 use bytes::Bytes;
@@ -8,7 +8,7 @@ use types::{Answer, BoxFuture, FileId, FsError};
 use vfs::fs::{Cred, Entry, FileSystem, OpenFlags, SetAttr, SetTime};
 use vfs::mem::MemFs;
 
-/// A directory is listed in one go.
+/// A directory is listed in one call.
 const COUNT_MAX: usize = usize::MAX;
 
 /// The model answers at once.

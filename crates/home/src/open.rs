@@ -17,7 +17,7 @@ use tokio::sync::watch;
 use types::{FileId, FsError};
 
 impl Exported {
-    /// Begins to export a file system, and looks at all that clients know of.
+    /// Begins to export a file system, and looks at everything that clients know of.
     pub(crate) async fn open(
         host: &Host,
         live: &Arc<Mutex<Live>>,

@@ -1,43 +1,44 @@
-//! The home's own folder, in which it makes files before they take their places.
+//! The home's own folder, in which it makes files before it moves them to their places.
 //!
-//! The folder is [beside](crate::export::Export::beside) what is exported, if the file system
-//! behind has such a place. Otherwise it is [`OWN`] at the root of what is exported, where other
-//! programs may remove it at any time: each use looks for it, and makes it again.
+//! The folder is [beside](crate::export::Export::beside) the exported directory, if the file system
+//! behind has such a place. Otherwise it is [`OWN`] at the root of the exported directory. There,
+//! other programs may remove it at any time, so each use looks for it and makes it again.
 //!
-//! The folder belongs to the home's user and is closed to all others: who could write to it could
-//! change what clients store, who could read it would see what clients upload. The home puts
-//! nothing into a folder of somebody else.
+//! The folder belongs to the home's user and is closed to all others: a user who could write to it
+//! could change what clients store, and one who could read it would see what clients upload. The
+//! home puts nothing into another user's folder.
 //!
-//! What fails here is [the home's trouble](crate::apply::Stop::Trouble) and never a conflict:
-//! nothing here ends as ENOENT or ESTALE.
+//! A failure here is [the home's trouble](crate::apply::Stop::Trouble) and never a conflict: no
+//! function here returns ENOENT or ESTALE.
 
 use crate::apply::Stop;
 use crate::exported::Exported;
 use types::{FileId, FsError, Kind};
 use vfs::fs::{Entry, Handle, OpenFlags, SetAttr};
 
-/// The home's own folder, where it is at the root of what is exported. Clients do not see it.
+/// The name of the home's own folder at the root of the exported directory. Clients do not see it.
 pub(crate) const OWN: &[u8] = b".starling";
-/// Rights of all but the owner.
+/// The rights of all users but the owner.
 const OF_OTHERS: u32 = 0o077;
 
 const READ_WRITE: OpenFlags = OpenFlags { read: true, write: true, append: false, truncate: false, execute: false };
 
-/// A file that the home has made in its own folder, and has open.
+/// An open file that the home has made in its own folder.
 pub(crate) struct OwnFile {
-    /// The folder as it was then.
+    /// The folder at that time.
     pub(crate) dir: FileId,
     pub(crate) name: String,
     pub(crate) id: FileId,
     pub(crate) handle: Handle,
 }
 
-/// What a copy is called of what there was in a file that a store changes in place.
+/// Returns the name of the copy of what was there before a store that changes a file in place.
 pub(crate) fn before_name(author: u32, seq: u64) -> String {
     format!("before-{author}-{seq}")
 }
 
-/// What was there a moment ago is not: the next try makes it again.
+/// Converts an error of the folder that another program has just removed: the next try makes it
+/// again.
 fn of_home(error: FsError) -> FsError {
     match error {
         FsError::NotFound | FsError::Stale | FsError::NotADirectory => FsError::TimedOut,
@@ -46,7 +47,7 @@ fn of_home(error: FsError) -> FsError {
 }
 
 impl Exported {
-    /// The home's own folder. EPERM if it is somebody else's.
+    /// Returns the home's own folder. EPERM if it belongs to another user.
     pub(crate) async fn own(&self) -> Result<FileId, FsError> {
         self.find_own().await.map_err(of_home)
     }
@@ -61,7 +62,7 @@ impl Exported {
             },
         };
         if attr.kind != Kind::Directory || attr.uid != superuser.uid {
-            tracing::warn!(volume = self.name, owner = attr.uid, "the home's own folder is somebody else's");
+            tracing::warn!(volume = self.name, owner = attr.uid, "the home's own folder belongs to another user");
             return Err(FsError::NotPermitted);
         }
         if attr.mode & OF_OTHERS != 0 {
@@ -83,14 +84,15 @@ impl Exported {
         Ok(OwnFile { dir, name, id: entry.attr.id, handle })
     }
 
-    /// Removes a file from the home's own folder, if it is there. A start removes what stays.
+    /// Removes a file from the home's own folder, if it is there. If this fails, the next start
+    /// removes it.
     pub(crate) async fn remove_own(&self, name: &str) {
         if let Ok(dir) = self.own().await {
             let _ = self.fs.unlink(&self.fs.superuser(), dir, name.as_bytes()).await;
         }
     }
 
-    /// Removes all that earlier runs have left, but for what there was in files that they may have
+    /// Removes all that earlier runs have left, except for copies of files that they may have
     /// changed in part.
     pub(crate) async fn clear_own(&self) -> Result<(), FsError> {
         let superuser = self.fs.superuser();
@@ -103,13 +105,14 @@ impl Exported {
             }
         }
         if self.fs.beside().is_some() {
-            // Nothing is put there any more. What is in it is not the home's to know.
+            // The home no longer uses this folder. If it is not empty, other programs' files are in
+            // it.
             let _ = self.fs.rmdir(&superuser, FileId::ROOT, OWN).await;
         }
         Ok(())
     }
 
-    /// True if the home's own folder is at the root of what is exported.
+    /// True if the home's own folder is at the root of the exported directory.
     pub(crate) async fn is_own_within(&self) -> bool {
         let found = self.fs.lookup(&self.fs.superuser(), FileId::ROOT, OWN).await;
         found.is_ok_and(|found| found.attr.kind == Kind::Directory)
@@ -122,14 +125,14 @@ impl Exported {
 }
 
 impl OwnFile {
-    /// Why a file of the home's own could not be moved to a place.
+    /// Explains why a file of the home's own folder could not be moved to a place.
     pub(crate) async fn not_moved(&self, volume: &Exported, error: FsError) -> Stop {
         if !matches!(error, FsError::NotFound | FsError::Stale) {
             return error.into();
         }
         match volume.fs.identified(self.dir, self.name.as_bytes()).await {
             Ok((there, _)) if there.attr.id == self.id => FsError::Stale.into(),
-            // It was removed, and not what is at the place.
+            // The file was removed, not what is at the place.
             _ => Stop::Trouble(FsError::TimedOut),
         }
     }

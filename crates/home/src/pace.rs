@@ -4,15 +4,15 @@ use std::time::Duration;
 
 /// Most requests per second over one connection, in the long run.
 const RATE_MAX: u32 = 10_000;
-/// Whoever has asked nothing for so long may ask as much at once as in that time.
+/// How much of its rate a silent client can save up, to ask that much at once.
 const BURST: Duration = Duration::from_secs(1);
 
-/// When the next request has its turn.
+/// The time at which the next request has its turn.
 #[derive(Default)]
 pub(crate) struct Pace(Duration);
 
 impl Pace {
-    /// How long a request that comes now has to wait for its turn.
+    /// Returns how long a request that comes now has to wait for its turn.
     pub(crate) fn wait(&mut self, now: Duration) -> Duration {
         let turn = self.0.max(now.saturating_sub(BURST));
         self.0 = turn + Duration::from_secs(1) / RATE_MAX;
@@ -33,7 +33,7 @@ mod tests {
             now += pace.wait(now);
         }
         assert!(now >= begun + Duration::from_millis(1900) && now <= begun + Duration::from_secs(2), "{now:?}");
-        // Whoever rests may ask at once again.
+        // A client that has rested may ask at once again.
         now += BURST * 5;
         assert!((0..=RATE_MAX).all(|_| pace.wait(now).is_zero()));
         assert!(!pace.wait(now).is_zero());

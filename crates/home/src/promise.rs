@@ -7,13 +7,13 @@ use roam_proto::operation::Change;
 use std::time::Duration;
 use types::FileId;
 
-/// A store that will be done.
+/// A promised store.
 pub(crate) struct Promise {
     pub(crate) file: FileId,
     pub(crate) whose: Whose,
     pub(crate) seq: u64,
     pub(crate) change: Change,
-    /// The number of the contents that it promises.
+    /// The number of the promised contents.
     pub(crate) contents: u64,
     /// The claim that keeps others from changing the file.
     pub(crate) claim: u64,
@@ -22,12 +22,12 @@ pub(crate) struct Promise {
 }
 
 impl Promise {
-    /// True if this is that client's store of that number.
+    /// True if this is the client's store of this number.
     pub(crate) fn is_by(&self, whose: &Whose, seq: u64) -> bool {
         self.whose.author == whose.author && self.whose.incarnation == whose.incarnation && self.seq == seq
     }
 
-    /// Attributes as the store will make them.
+    /// Replaces the attributes that the store will change.
     pub(crate) fn lay_over(&self, facts: &mut Facts) {
         (facts.size, facts.mtime, facts.ctime) = (self.change.size, self.change.mtime, self.change.mtime);
     }

@@ -1,18 +1,18 @@
-//! Stores that are on their way while what they store is seen already: partial write-back (Zhao and
-//! Figueiredo, section 4.3).
+//! Stores that all clients see before they are done: partial write-back (Zhao and Figueiredo,
+//! section 4.3).
 //!
-//! A client that is to let others read a file of which it has changed much returns the delegation
-//! at once, and says what its store will change. From then on the file is to everybody what that
-//! will make it: bytes that have come are read from the upload, others are asked for first, and
-//! what the store leaves alone is read from the file. Nobody changes the file meanwhile, and
-//! nothing is changed in the file system behind before the store is applied, whole.
+//! A client that has changed much of a file and is to let others read it returns its delegation at
+//! once, and says what its store will change. From then on, all clients see the file as the store
+//! will make it. The home reads bytes that have come from the upload, asks the client first for
+//! those that have not, and reads what the store leaves alone from the file. No client changes the
+//! file meanwhile. Nothing changes in the file system behind before the whole store is applied.
 //!
-//! If the client is not heard of, or sends nothing, for as long as a lease, or the home crashes,
-//! the file is what it was before, which is a change like any other; the store is done when it
-//! comes, unless somebody has changed the file by then.
+//! If the client is not heard of, or sends nothing, for as long as a lease, or if the home crashes,
+//! the file is what it was before. That is a change like any other. The home still does the store
+//! when it comes, unless another client or program has changed the file by then.
 //!
-//! Invariant: what clients are told that a file's contents of some number are, they are for as long
-//! as they have that number.
+//! Invariant: contents that clients were told under some number stay the same for as long as they
+//! have that number.
 
 use crate::Inner;
 use crate::exported::Exported;
@@ -31,17 +31,17 @@ use std::time::Duration;
 use types::{FileId, FsError, Kind};
 use vfs::fs::Handle;
 
-/// Longest wait for bytes that somebody asks for: whoever waits hears of it before he thinks that
-/// the home is out of reach, and asks again.
+/// How long a read waits at most for promised bytes. The client hears of the failure before it
+/// takes the home to be out of reach, and asks again.
 const WAIT_MAX: Duration = Duration::from_secs(4);
-/// A store that is not done by then is waited for no more.
+/// A promised store that is not done within this time is given up.
 const TIME_MAX: Duration = Duration::from_secs(600);
-/// How often it is looked at whether a client does what it promised.
+/// How often the home looks whether a client does what it promised.
 const LOOK_PERIOD: Duration = Duration::from_secs(1);
 
 impl Exported {
-    /// A client returns a delegation, and promises to do a store. EINVAL if it cannot: it is to
-    /// send all before.
+    /// Takes a client's promise to do a store, with which it returns a delegation. EINVAL if it
+    /// cannot promise that: it has to send everything before it returns the delegation.
     pub(crate) async fn promise(
         self: &Arc<Self>,
         home: &Inner,
@@ -58,7 +58,7 @@ impl Exported {
         let user = cred(&whose.user);
         let place = self.with(|volume| volume.file(file).and_then(|file| file.place().cloned()))?;
         self.check_reach(&user, place.ok_or(FsError::Stale)?.0).await?;
-        // Whoever looks sees the file and what is promised of it together.
+        // Requests that look see the file and its promise together.
         let scene = self.scene.write().await;
         let (source, entry) = self.glance(file, OTHERS).await?;
         if entry.attr.kind != Kind::File {
@@ -84,30 +84,31 @@ impl Exported {
             let looking = look_after(Arc::downgrade(self), promise, home.host.clock.clone());
             home.host.tasks.spawn(Box::pin(looking));
         }
-        // Whoever is answered, or told, waits until it is durable; nobody else has to.
+        // Clients that are answered or told wait until the promise is durable. No other request has
+        // to.
         drop((scene, one_at_a_time));
         self.tell().await;
         Ok(())
     }
 
-    /// What was promised of a file's contents of this number.
+    /// Returns the promise of a file's contents of this number.
     pub(crate) fn promised(&self, file: FileId, contents: u64) -> Option<Arc<Promise>> {
         self.promises.lock().get(&file).filter(|promise| promise.contents == contents).cloned()
     }
 
-    /// The store that a client has promised by this number, if it has.
+    /// Returns the client's promise of the store of this number.
     pub(crate) fn promised_by(&self, whose: &Whose, seq: u64) -> Option<Arc<Promise>> {
         let promises = self.promises.lock();
         promises.values().find(|promise| promise.is_by(whose, seq)).cloned()
     }
 
-    /// A store has ended, one way or another, or will not be waited for: if it is not done, the
-    /// file has other contents than was said.
+    /// Ends the promise of a store that has ended, or is given up. If the store is not done, the
+    /// file's contents get a new number.
     pub(crate) fn conclude(&self, whose: &Whose, seq: u64, done: bool) {
         let Some(promise) = self.promised_by(whose, seq) else { return };
         let (file, author) = (promise.file, whose.author);
         if !done {
-            // Nobody has waited until others had returned it: all are told.
+            // No claim has made other clients return the file, so all are told.
             self.learn(OTHERS, |volume| {
                 let is_so = volume.file(file).is_some_and(|file| file.contents.seq == promise.contents);
                 volume.rewritten(file, author).filter(|_| is_so)
@@ -118,9 +119,9 @@ impl Exported {
         self.claims.end(promise.claim);
     }
 
-    /// A client will do nothing of what it has promised.
+    /// Ends all promises of a client, which will not keep them.
     pub(crate) async fn break_promises(&self, author: u32) {
-        // One may just be done.
+        // An operation that keeps one of them may be under way.
         let _one_at_a_time = self.applying.lock().await;
         let promised: Vec<Arc<Promise>> = self.promises.lock().values().cloned().collect();
         for promise in promised.into_iter().filter(|promise| promise.whose.author == author) {
@@ -129,7 +130,7 @@ impl Exported {
         self.tell().await;
     }
 
-    /// What an earlier run has promised will be done some time.
+    /// Ends the promises of an earlier run. The stores may still come.
     pub(crate) fn forget_promises(&self) {
         let mut live = self.live.lock();
         let mut promised = Vec::new();
@@ -148,7 +149,7 @@ impl Exported {
         }
     }
 
-    /// A client sends bytes of a store.
+    /// Notes that a client has sent bytes of a store.
     pub(crate) fn progresses(&self, whose: &Whose, seq: u64, now: Duration) {
         if let Some(promise) = self.promised_by(whose, seq) {
             *promise.progressed.lock() = now;
@@ -156,7 +157,8 @@ impl Exported {
         }
     }
 
-    /// Waits until bytes of a file have come, if they are promised. EBUSY: later perhaps.
+    /// Waits until the bytes of a range have come, if they are promised. EBUSY: they may come
+    /// later.
     pub(crate) async fn wait_for(&self, file: FileId, contents: u64, range: Range<u64>) -> Result<(), FsError> {
         let Some(promise) = self.promised(file, contents) else { return Ok(()) };
         let clock = self.claims.clock();
@@ -189,7 +191,7 @@ impl Exported {
         }
     }
 
-    /// Reads a file as its store will make it. EBUSY if what it takes has not come.
+    /// Reads a file as its store will make it. EBUSY if bytes of the store have not come.
     pub(crate) async fn read_promised(
         &self,
         promise: &Promise,
@@ -225,7 +227,7 @@ impl Exported {
     }
 }
 
-/// Waits for what was promised, as long as the client does its part.
+/// Watches over a promise, as long as the client does its part.
 async fn look_after(volume: Weak<Exported>, promise: Arc<Promise>, clock: Arc<dyn Clock>) {
     loop {
         clock.sleep(LOOK_PERIOD).await;
@@ -237,7 +239,7 @@ async fn look_after(volume: Weak<Exported>, promise: Arc<Promise>, clock: Arc<dy
         if goes_on && volume.promised_by(&promise.whose, promise.seq).is_some() {
             continue;
         }
-        // It may just be done.
+        // An operation that keeps the promise may be under way.
         let _one_at_a_time = volume.applying.lock().await;
         volume.conclude(&promise.whose, promise.seq, false);
         volume.tell().await;

@@ -1,5 +1,5 @@
-//! Who is told of what, and who may claim what: others give up what they have only for a user who
-//! may use it.
+//! Which clients are told of which files, and which may claim them. Other clients give up what they
+//! have only for a user who may use it.
 
 use crate::exported::Exported;
 use crate::volume::{Reach, Volume};
@@ -11,8 +11,8 @@ use types::{FileId, FsError};
 use vfs::perm::{EXECUTE, WRITE};
 
 impl Exported {
-    /// Those of some files that a user can reach: of the others he is not even told that they have
-    /// changed.
+    /// Returns those of some files that a user can reach. The home does not even tell a client that
+    /// other files have changed.
     pub(crate) async fn reached(&self, user: &User, files: Vec<FileId>) -> Vec<FileId> {
         let (mut reached, mut closed) = (Vec::new(), HashMap::new());
         for file in files {
@@ -40,7 +40,7 @@ impl Exported {
         reached
     }
 
-    /// What changed, as far as a user can reach it.
+    /// Filters what changed by what a user can reach.
     pub(crate) async fn since_seen(&self, user: &User, since: Since) -> Since {
         match since {
             Since::Changed { files, stamp } => Since::Changed { files: self.reached(user, files).await, stamp },
@@ -48,7 +48,7 @@ impl Exported {
         }
     }
 
-    /// Those of some files that a user may change in any way.
+    /// Returns those of some files that a user may change in any way.
     pub(crate) async fn may_change_all(&self, user: &User, files: &BTreeSet<FileId>) -> BTreeSet<FileId> {
         let mut may = BTreeSet::new();
         for file in files {

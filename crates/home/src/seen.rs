@@ -1,12 +1,12 @@
-//! What was done for clients: how far it is durable, and what goes when it is.
+//! What was done for clients: how far it is durable, and what can be removed when it is.
 
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// How far a client's operations are.
+/// How far a client's operations have come.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Progress {
-    /// The last that was done, or refused.
+    /// The last operation that was done, or refused.
     pub(crate) done: u64,
     /// The last of these that is durable.
     pub(crate) durable: u64,
@@ -16,16 +16,16 @@ pub(crate) struct Progress {
 #[derive(Default)]
 pub(crate) struct Seen {
     pub(crate) of: Mutex<BTreeMap<u32, Progress>>,
-    /// Files of the home's own folder that are not needed when all is durable that was done.
+    /// Files of the home's own folder that can be removed when everything done is durable.
     pub(crate) replaced: Mutex<BTreeSet<String>>,
-    /// Stores that are in place before the client has asked for them (again), by author and
-    /// operation: those that a crash has left, and those that came with what made the file.
+    /// Stores that are in place before their turn comes, by author and operation: those that a
+    /// crash has left, and those that came in one message with the making of their file.
     in_place: Mutex<BTreeSet<(u32, u64)>>,
     pub(crate) settling: tokio::sync::Mutex<()>,
 }
 
 impl Seen {
-    /// A client's operations were done up to this one.
+    /// Notes that a client's operations were done up to `seq`.
     pub(crate) fn did(&self, author: u32, seq: u64) {
         let mut of = self.of.lock();
         let progress = of.entry(author).or_default();
@@ -34,23 +34,23 @@ impl Seen {
         self.in_place.lock().retain(|(of, store)| *of != author || *store > seq);
     }
 
-    /// Up to which operation a client's are durable.
+    /// Returns the last durable operation of a client.
     pub(crate) fn durable(&self, author: u32) -> u64 {
         self.of.lock().get(&author).map_or(0, |progress| progress.durable)
     }
 
-    /// A client begins another log.
+    /// Forgets a client that begins another log.
     pub(crate) fn forget(&self, author: u32) {
         self.of.lock().remove(&author);
         self.in_place.lock().retain(|(of, _)| *of != author);
     }
 
-    /// A file of the home's own folder has what there was before a store.
+    /// Notes a file of the home's own folder that has the old contents of a store.
     pub(crate) fn keep(&self, name: String) {
         self.replaced.lock().insert(name);
     }
 
-    /// A store is in place before the client has asked for it.
+    /// Notes a store that is in place before its turn comes.
     pub(crate) fn stored(&self, author: u32, seq: u64) {
         self.in_place.lock().insert((author, seq));
     }
@@ -60,12 +60,12 @@ impl Seen {
         self.in_place.lock().contains(&(author, seq))
     }
 
-    /// True if a client's operations are durable up to this one, as far as they were done.
+    /// True if a client's operations up to `through` are durable, as far as they were done.
     pub(crate) fn is_durable(&self, author: u32, through: u64) -> bool {
         self.of.lock().get(&author).is_none_or(|progress| progress.durable >= through.min(progress.done))
     }
 
-    /// True if all that was done is durable.
+    /// True if everything that was done is durable.
     pub(crate) fn is_all_durable(&self) -> bool {
         self.of.lock().values().all(|progress| progress.durable >= progress.done)
     }
@@ -75,8 +75,8 @@ impl Seen {
 mod tests {
     use super::*;
 
-    /// The numbers of a client's next log begin again: what was in place of the log before is not
-    /// done there.
+    /// The numbers of a client's next log begin again. A store that was in place for the old log is
+    /// not done for the new one.
     #[test]
     fn regression_a_store_that_was_in_place_is_not_taken_for_one_of_the_next_log() {
         let seen = Seen::default();

@@ -29,21 +29,21 @@ use tokio::sync::oneshot;
 use types::{BoxFuture, FileId, FsError};
 use vfs::fs::{FILE_SIZE_MAX, OpenFlags};
 
-/// A directory is listed in parts of about so many bytes.
+/// About how many bytes of a listing one answer holds.
 const LISTING_LEN: usize = 256 << 10;
-/// Most files asked for at once.
+/// Most files in one request.
 const FILE_COUNT_MAX: usize = 4096;
-/// How often a client that is likely to make a name lets others go first before it has to ask for
-/// it.
+/// How often a client that is likely to make a name lets others go first, before it has to claim
+/// the directory again.
 const MAKE_COUNT_MAX: u32 = 2;
-/// Most operations sent at once.
+/// Most operations in one request.
 const OPERATION_COUNT_MAX: usize = 4096;
 
-/// What changed of what a user may see. If that is more than a message can tell, everything may
-/// have.
+/// Returns what changed since a stamp, of what a user may see. If it is more than a message can
+/// tell, everything may have changed.
 fn changed_since(volume: &Volume, stamp: Stamp, user: &User) -> Since {
     if !volume.is_given(stamp.seq) {
-        // By a run that this home does not know of: it has been restored from a backup.
+        // The stamp is of a run that this home does not know: it has been restored from a backup.
         return Since::Reset { stamp: volume.journal().stamp() };
     }
     match volume.journal().since(stamp, |file| volume.reach(user, file) != Reach::No) {
@@ -52,7 +52,7 @@ fn changed_since(volume: &Volume, stamp: Stamp, user: &User) -> Since {
     }
 }
 
-/// One connection of a client, who may use several volumes on it, each on a line of its own.
+/// One connection of a client. The client may use several volumes on it, each on a line of its own.
 pub(crate) struct Connection {
     home: Arc<Inner>,
     peer: PeerKey,
@@ -62,7 +62,7 @@ pub(crate) struct Connection {
     pace: Mutex<Pace>,
 }
 
-/// Pushes what belongs to a line.
+/// Pushes messages on a line.
 struct LinePush {
     line: u8,
     push: Arc<dyn Push>,
@@ -74,31 +74,31 @@ impl Push for LinePush {
     }
 }
 
-/// Who is connected, on one line.
+/// A client on one line of a connection.
 struct Client {
     home: Arc<Inner>,
     key: [u8; 32],
-    /// Later connections have greater ones.
+    /// The connection's number. Later connections have greater ones.
     connection: u64,
     push: Arc<dyn Push>,
     /// The last attempt to attach.
     attempts: AtomicU64,
-    /// What it attached to.
+    /// What it is attached to.
     to: Mutex<Option<Place>>,
 }
 
-/// What a client is attached to.
+/// What a client is attached to, and how.
 #[derive(Clone)]
 struct Place {
     whose: Whose,
     volume: Arc<Exported>,
     /// It works under delegations.
     delegated: bool,
-    /// What it may do was decided so often before.
+    /// How often the client's rights had been decided when it attached.
     standing: u64,
 }
 
-/// Why there is nothing better to say.
+/// Why a request failed.
 enum Stop {
     Failed(FsError),
     Refused(Refusal),
@@ -189,8 +189,8 @@ impl Client {
         if place.delegated && !place.volume.claims.heard_of(place.whose.author) {
             return Err(Stop::Refused(Refusal::Detached));
         }
-        // What these change is durable when they are answered. What was done is later, when the
-        // client asks for it.
+        // What these requests change is durable before they are answered. What an operation did is
+        // durable later, when the client asks for that.
         let changes = matches!(request, Request::Ids | Request::Resign | Request::Returned { .. });
         let reply = self.serve(&place, request).await;
         match changes {
@@ -214,13 +214,13 @@ impl Client {
         let Some(volume) = self.home.volumes.get(name).cloned() else { return refused(Refusal::Volume) };
         let uid = self.home.live.lock().state.grant(&self.key, name).map(|(_, grant)| grant.user.uid);
         let Some(uid) = uid else { return refused(Refusal::Volume) };
-        // Groups are as with a login: those that he is in now, until he comes again.
+        // As with a login, the user's groups are the current ones, until the next attach.
         let known_now = volume.fs.user(uid).await.unwrap_or_else(|error| {
-            tracing::warn!(%error, uid, "the groups of a user: those that he had last count");
+            tracing::warn!(%error, uid, "cannot look up the groups of a user: the last known groups count");
             None
         });
         let file_len_max = volume.fs.file_len_max().await.unwrap_or_else(|error| {
-            tracing::debug!(%error, "how long files can be is not known");
+            tracing::debug!(%error, "cannot find out how long files can be");
             FILE_SIZE_MAX
         });
         let company = {
@@ -243,13 +243,13 @@ impl Client {
         attached
     }
 
-    /// True if a client that comes with delegations of this run has to wait, since others were
-    /// promised what it had.
+    /// True if a client that shows delegations of this run has to wait, since other clients wait
+    /// for what it had.
     fn is_barred(&self, volume: &Exported, author: u32, watch: &Watch) -> bool {
         matches!(watch, Watch::Delegations { run, .. } if *run == self.home.run) && volume.claims.is_barred(author)
     }
 
-    /// As [`attach`](Self::attach), to a volume that there is.
+    /// Attaches the client, as [`attach`](Self::attach), to an existing volume.
     #[allow(clippy::too_many_arguments)]
     async fn attach_to(
         &self,
@@ -268,8 +268,8 @@ impl Client {
         let mut reply = {
             let mut live = self.home.live.lock();
             let Some((author, grant)) = live.state.grant(&self.key, name) else { return refused(Refusal::Volume) };
-            // It was sent before the client went on elsewhere, and would take away what it was
-            // given there.
+            // The client has attached over a later connection since. This attach would take away
+            // what it was given there.
             if live.is_older(&self.key, name, self.connection) {
                 return refused(Refusal::Detached);
             }
@@ -341,7 +341,7 @@ impl Client {
         Ok(reply)
     }
 
-    /// The client knows how operations of one of its logs ended.
+    /// Takes in that the client knows how operations of one of its logs ended.
     fn acknowledge(&self, live: &mut crate::Live, volume: &str, incarnation: u64, through: u64) {
         let Some((_, grant)) = live.state.grant(&self.key, volume) else { return };
         if grant.incarnation == incarnation && grant.outcomes.first_key_value().is_some_and(|(seq, _)| *seq <= through)
@@ -350,7 +350,8 @@ impl Client {
         }
     }
 
-    /// Waits for what others have delegations on, and then does what is asked.
+    /// Claims what the request needs, waits until other clients have returned it, and does the
+    /// request.
     async fn serve(&self, place: &Place, request: Request) -> Answered {
         let Place { whose, volume, delegated, .. } = place;
         let claim = |files: BTreeSet<FileId>, hold: Hold, urgent: bool| {
@@ -368,7 +369,7 @@ impl Client {
                 let files = volume.with(|known| files.iter().map(|file| known.real(*file)).collect())?;
                 let seen = self.seen(whose, volume, files).await;
                 if hold == Hold::Write && volume.may_change_all(&whose.user, &seen).await != seen {
-                    // As link(2) refuses what its caller may not write.
+                    // EPERM, as link(2) returns for a file that its caller may not write.
                     return Err(Stop::Failed(FsError::NotPermitted));
                 }
                 let met = claim(seen.clone(), hold, false).await?;
@@ -383,13 +384,13 @@ impl Client {
             }
             Request::List { dir, ref makes, .. } if *delegated => {
                 let dir = volume.real(dir)?;
-                // Nobody is bothered for who may not list it.
+                // No delegation is recalled for a user who may not list it.
                 volume.check_reach(&cred(&whose.user), dir).await?;
                 volume.fs.access(&cred(&whose.user), volume.source(dir).await?, vfs::perm::READ).await?;
                 let mut met = claim(BTreeSet::from([dir]), Hold::Read, false).await?;
                 let mut hold = Hold::Read;
-                // Whoever is likely to make a name need not come again for that; of several one is
-                // first, and the others see what he has done.
+                // A client that is likely to make a name need not ask twice. If there are several,
+                // one is first, and the others see what it has made.
                 for _ in 0..MAKE_COUNT_MAX {
                     let Some(name) = makes else { break };
                     if !self.may_make(place, dir, name).await? {
@@ -415,7 +416,7 @@ impl Client {
                 Err(Stop::Failed(FsError::ArgumentTooBig))
             }
             Request::Apply { ref operations, .. } => {
-                // What a promised store will change has changed for everybody already.
+                // All clients already see what a promised store will change, so it needs no claim.
                 let unpromised = operations.iter().filter(|sent| volume.promised_by(whose, sent.seq).is_none());
                 let files = unpromised.flat_map(|sent| sent.operation.files());
                 let files = volume.with(|known| files.map(|file| known.real(file)).collect())?;
@@ -434,7 +435,7 @@ impl Client {
                 let met = claim(wanted, Hold::Write, true).await?;
                 let reply = self.look(place, request).await?;
                 if let Reply::Applied(applied) = &reply {
-                    // Nobody else has seen what the client made: it may go on changing it.
+                    // No other client has seen what this one made, so it may go on changing it.
                     let done = applied.iter().filter(|applied| applied.outcome == Outcome::Done);
                     met.made(done.filter_map(|applied| made.get(&applied.seq).copied()).collect());
                 }
@@ -477,7 +478,7 @@ impl Client {
         );
         let _scene = if looks { Some(volume.scene.read().await) } else { None };
         Ok(match request {
-            // Answered before.
+            // Handled by the callers.
             Request::Enroll { .. }
             | Request::Attach { .. }
             | Request::Delegate { .. }
@@ -578,7 +579,7 @@ impl Client {
                 volume.company.knows(&self.push, number);
                 Reply::Done
             }
-            // It was heard of.
+            // The lease was renewed before.
             Request::Renew => {
                 volume.tell_idle(whose.author).await;
                 Reply::Done
@@ -594,8 +595,8 @@ impl Client {
         })
     }
 
-    /// Takes parts of a store from files that have them. What cannot be read is somebody else's, or
-    /// something else by now: it is not taken.
+    /// Takes parts of a store from files that have them. A part that the user may not read, or that
+    /// has other bytes by now, is not taken.
     async fn take(&self, whose: &Whose, volume: &Arc<Exported>, seq: u64, pieces: Vec<Piece>) -> Answered {
         if pieces.len() > PIECE_COUNT_MAX || pieces.iter().any(|piece| piece.len > PIECE_LEN_MAX) {
             return Err(Stop::Failed(FsError::ArgumentTooBig));
@@ -633,7 +634,7 @@ impl Client {
             match facts.await {
                 Ok(facts) => {
                     len += facts.to_bytes().len();
-                    // What is left out would be taken for gone.
+                    // The client would take files that are left out for gone.
                     if len > MESSAGE_LEN_MAX / 2 {
                         return Err(Stop::Failed(FsError::ArgumentTooBig));
                     }
@@ -646,7 +647,7 @@ impl Client {
         Ok(known)
     }
 
-    /// Those of some files that the user can get to: nobody is bothered for others.
+    /// Returns those of some files that the user can reach. No delegation is recalled for others.
     async fn seen(&self, whose: &Whose, volume: &Exported, files: BTreeSet<FileId>) -> BTreeSet<FileId> {
         let mut seen = BTreeSet::new();
         for file in files {
@@ -657,17 +658,17 @@ impl Client {
         seen
     }
 
-    /// The user must be able to get to the file.
+    /// Fails unless the user can reach the file.
     async fn check_seen(&self, whose: &Whose, volume: &Exported, file: FileId) -> Result<(), FsError> {
         match volume.with(|volume| volume.file(file).and_then(|file| file.place().cloned()))? {
             Some((parent, _)) => volume.check_reach(&cred(&whose.user), parent).await,
             None if file == volume.root()? => Ok(()),
-            // It has no name that could lead to it.
+            // No name leads to it.
             None => Err(FsError::Stale),
         }
     }
 
-    /// A file is locked by a user who can open it.
+    /// Fails unless the user can open the file, as a lock requires.
     async fn check_lock(&self, whose: &Whose, volume: &Exported, file: FileId) -> Result<(), FsError> {
         self.check_seen(whose, volume, file).await?;
         let (user, source) = (cred(&whose.user), volume.source(file).await?);
@@ -677,7 +678,7 @@ impl Client {
         }
     }
 
-    /// True if a name is not there, and the user may make it.
+    /// True if a name does not exist and the user may make it.
     async fn may_make(&self, place: &Place, dir: FileId, name: &[u8]) -> Result<bool, Stop> {
         let Place { whose, volume, .. } = place;
         let _scene = volume.scene.read().await;
@@ -712,7 +713,7 @@ impl Client {
             }
             let facts = match volume.facts_of(id, entry.attr.id, &entry, &whose.user).await {
                 Ok(facts) => facts,
-                // It has gone meanwhile, which will be noticed.
+                // It was removed meanwhile, which the home will notice.
                 Err(FsError::Stale | FsError::NotFound) => continue,
                 Err(error) => return Err(error.into()),
             };
@@ -767,10 +768,10 @@ impl Client {
             if volume.promised(volume.real(file)?, contents).is_some() {
                 continue;
             }
-            // Whoever asks for one of the others alone hears what is the matter with it.
+            // Errors are left out: a request for that file alone returns its error.
             if let Ok(Reply::Data(bytes)) = self.read(whose, volume, (file, contents), 0, room as u32).await {
                 if bytes.len() == room {
-                    // There may be more of it.
+                    // The file may be longer.
                     break;
                 }
                 room -= bytes.len();

@@ -1,5 +1,6 @@
-//! What a home must not forget: its volumes' files, whom it serves, and how clients' operations
-//! ended, so that each is done once (docs/roaming.md). Pure; every change is a [`Record`].
+//! What a home must not forget: its volumes' files, the clients that it serves, and how their
+//! operations ended, so that it does each once (docs/roaming.md). Pure; every change is a
+//! [`Record`].
 
 use crate::volume::{Learned, RunStart, Volume};
 use roam_proto::channel::MESSAGE_LEN_MAX;
@@ -10,61 +11,63 @@ use roam_proto::{wire_enum, wire_struct};
 use std::collections::{BTreeMap, BTreeSet};
 use types::codec::{DecodeError, Reader};
 
-/// Version of what is kept.
+/// Version of the state's encoding.
 const VERSION: u16 = 3;
-/// Ids that a client is given at a time.
+/// How many ids a client gets at a time.
 pub const ID_COUNT: u64 = 1 << 20;
-/// Most ids that a client is ever given: others need some, too.
+/// Most ids that a client ever gets, so that ids are left for other clients.
 pub const GIVEN_COUNT_MAX: u64 = ID_COUNT << 14;
-/// Most outcomes that are kept for a client that does not acknowledge them.
+/// Most outcomes that the home keeps for a client that does not acknowledge them.
 pub const OUTCOME_COUNT_MAX: usize = 1 << 16;
 
-/// Most operations of a client of which it is remembered that they may be done.
+/// Most announced operations of one client.
 pub const APPLYING_COUNT_MAX: usize = 1 << 13;
-/// Most bytes of these: those of one message always fit.
+/// Most bytes of a client's announced operations. The operations of one message always fit.
 pub const APPLYING_LEN_MAX: usize = 2 * MESSAGE_LEN_MAX;
 
 /// A client's public key, hashed.
 pub type Key = [u8; 32];
 
-/// A store that is about to be put in place: whoever has this identity afterwards is the stored
-/// file.
+/// A store that is about to be put in place. After a crash, the file that has this identity is the
+/// stored file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Intent {
     /// The operation's number.
     pub seq: u64,
-    /// What will be stored there.
+    /// The identity of the file that will be in place.
     pub identity: Vec<u8>,
-    /// The file that it will be.
+    /// The id of the stored file.
     pub file: types::FileId,
-    /// Its size and time of modification, if it is made beside the file; otherwise the file itself
-    /// is changed.
+    /// The size and time of modification of a file that is made beside the old one. `None`: the old
+    /// file itself is changed.
     pub beside: Option<(u64, types::Time)>,
 }
 wire_struct!(Intent { seq, identity, file, beside });
 
-/// What a client may use, and how its operations ended there.
+/// One client's rights to one volume, and how its operations there ended.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Grant {
-    /// As whom.
+    /// The user as whom the home acts for the client.
     pub user: User,
-    /// Which log the numbers are of; 0: none yet.
+    /// The client's log that the numbers belong to; 0: none yet.
     pub incarnation: u64,
     /// The last operation that was answered.
     pub heard: u64,
-    /// How operations ended that the client may ask for again.
+    /// How operations ended, for those that the client may ask about again.
     pub outcomes: BTreeMap<u64, Outcome>,
     /// The store that may be half done.
     pub intent: Option<Intent>,
-    /// Ids for files that it makes with this log, by the first of each range, with the end of that.
+    /// Ranges of ids for files that the client makes with this log: the first of each range, with
+    /// its end.
     pub ids: BTreeMap<u64, u64>,
-    /// Ids that it was ever given.
+    /// How many ids the client was ever given.
     pub given_count: u64,
     /// Operations that may be done although they were not answered, in the order of their numbers.
     pub applying: Vec<(u64, Operation)>,
-    /// It works under delegations: which, nobody knows after a crash.
+    /// The client works under delegations. Which ones it has is not known after a crash.
     pub has_delegations: bool,
-    /// Files that others see as the client's stores will make them, with when they began to.
+    /// Files that others see as the client's stores will make them, with the numbers of these
+    /// contents.
     pub promised: BTreeMap<types::FileId, u64>,
 }
 wire_struct!(Grant {
@@ -90,9 +93,9 @@ impl Grant {
 /// A client.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Client {
-    /// By which changes are told to be its own.
+    /// The home's number for the client, which marks changes as the client's own.
     pub number: u32,
-    /// By names of volumes.
+    /// Its grants, by names of volumes.
     pub grants: BTreeMap<String, Grant>,
 }
 wire_struct!(Client { number, grants });
@@ -104,145 +107,145 @@ pub enum Record {
     Volume {
         /// Its name.
         name: String,
-        /// Of its stamps.
+        /// The epoch of its stamps.
         epoch: u64,
     },
     /// A run of the home begins.
     Run {
-        /// Of this volume.
+        /// The volume.
         volume: String,
-        /// With what.
+        /// The first numbers of the run.
         start: RunStart,
     },
     /// A client accepted an invitation.
     Enrolled {
-        /// Who.
+        /// The client's key.
         key: Key,
-        /// To what.
+        /// The volumes that it may use.
         volumes: Vec<String>,
-        /// As whom.
+        /// The user as whom the home acts for it.
         user: User,
     },
     /// A client begins a new log.
     Began {
-        /// Who.
+        /// The client's key.
         key: Key,
-        /// Where.
+        /// The volume.
         volume: String,
-        /// The log.
+        /// The new log.
         incarnation: u64,
     },
     /// Something was learned of a file.
     Learned {
-        /// Where.
+        /// The volume.
         volume: String,
-        /// What.
+        /// What was learned.
         learned: Learned,
     },
-    /// All ids below this index that nobody had were given to a client.
+    /// All free ids below an index were given to a client.
     Reserved {
-        /// To whom.
+        /// The client's key.
         key: Key,
-        /// Where.
+        /// The volume.
         volume: String,
-        /// The first that was not.
+        /// The first index that is still free.
         next: u64,
     },
     /// A store is about to be put in place.
     Intended {
-        /// Whose.
+        /// The client's key.
         key: Key,
-        /// Where.
+        /// The volume.
         volume: String,
-        /// What.
+        /// The store.
         intent: Intent,
     },
     /// Operations are about to be done.
     Applying {
-        /// Whose.
+        /// The client's key.
         key: Key,
-        /// Where.
+        /// The volume.
         volume: String,
-        /// Which, by their numbers.
+        /// The operations, with their numbers.
         operations: Vec<(u64, Operation)>,
     },
     /// An operation ended.
     Answered {
-        /// Whose.
+        /// The client's key.
         key: Key,
-        /// Where.
+        /// The volume.
         volume: String,
-        /// Which.
+        /// The operation's number.
         seq: u64,
-        /// How.
+        /// How it ended.
         outcome: Outcome,
     },
-    /// The client knows how its operations ended, up to this one.
+    /// A client knows how its operations up to a number ended.
     Acknowledged {
-        /// Whose.
+        /// The client's key.
         key: Key,
-        /// Where.
+        /// The volume.
         volume: String,
-        /// Which.
+        /// The last of these operations.
         through: u64,
     },
-    /// A client begins to work under delegations, or does so no more.
+    /// A client begins or ceases to work under delegations.
     Delegated {
-        /// Who.
+        /// The client's key.
         key: Key,
-        /// Where.
+        /// The volume.
         volume: String,
-        /// It does.
+        /// True if it begins.
         does: bool,
     },
-    /// A file has the contents that a client's store will give it, to whoever asks.
+    /// A client promised a store: from now on, all clients see the contents that it will make.
     Promised {
-        /// Whose.
+        /// The client's key.
         key: Key,
-        /// Where.
+        /// The volume.
         volume: String,
-        /// Which.
+        /// The file.
         file: types::FileId,
-        /// When its contents changed by that.
+        /// The number of the promised contents.
         contents: u64,
     },
     /// A promised store is done, or will not be done.
     Concluded {
-        /// Whose.
+        /// The client's key.
         key: Key,
-        /// Where.
+        /// The volume.
         volume: String,
-        /// Of which file.
+        /// The file.
         file: types::FileId,
     },
-    /// What a client has made was there already.
+    /// The object that a client made existed already.
     Became {
-        /// Where.
+        /// The volume.
         volume: String,
         /// The client's id for it.
         alias: types::FileId,
-        /// What it is.
+        /// The id of the object that existed.
         real: types::FileId,
     },
-    /// Nothing is done for a client any more, but for what it is invited to later.
+    /// A client was turned away: the home does nothing for it until it accepts another invitation.
     TurnedAway {
-        /// Who.
+        /// The client's key.
         key: Key,
     },
     /// A client's user is in other groups now.
     Acts {
-        /// Whose.
+        /// The client's key.
         key: Key,
-        /// Where.
+        /// The volume.
         volume: String,
-        /// As whom it acts.
+        /// The user with the new groups.
         user: User,
     },
-    /// What whoever invited a client calls it.
+    /// A client got a name from its invitation.
     Named {
-        /// Whom.
+        /// The client's key.
         key: Key,
-        /// How.
+        /// The name.
         name: String,
     },
 }
@@ -266,40 +269,40 @@ wire_enum!(Record {
     17 => Run { volume, start },
 });
 
-/// See the module's header.
+/// The state of a home.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct State {
-    /// By name.
+    /// The volumes, by name.
     pub volumes: BTreeMap<String, Volume>,
-    /// By key.
+    /// The clients, by key.
     pub clients: BTreeMap<Key, Client>,
-    /// What clients may not use any more. What they did there is remembered: it may be under way,
-    /// and they may be invited again.
+    /// Volumes that clients may no longer use. The grants stay: operations may be under way, and
+    /// the client may be invited again.
     pub revoked: BTreeSet<(Key, String)>,
-    /// What they are called by whoever invited them, if by anything.
+    /// The names that invitations gave to clients.
     pub names: BTreeMap<Key, String>,
 }
 
 impl State {
-    /// What a client may use, as whom.
+    /// Returns the volumes that a client may use, with its grants.
     pub fn granted(&self, key: &Key) -> impl Iterator<Item = (&String, &Grant)> {
         let all = self.clients.get(key).into_iter().flat_map(|client| &client.grants);
         all.filter(|(volume, _)| !self.revoked.contains(&(*key, volume.to_string())))
     }
 
-    /// Whether a client is served.
+    /// True if the home serves a client.
     pub fn serves(&self, key: &Key) -> bool {
         self.granted(key).next().is_some()
     }
 
-    /// What a client may do in a volume.
+    /// Returns a client's number and its grant for a volume.
     pub fn grant(&self, key: &Key, volume: &str) -> Option<(u32, &Grant)> {
         let client = self.clients.get(key)?;
         let may = !self.revoked.contains(&(*key, volume.to_string()));
         Some((client.number, client.grants.get(volume).filter(|_| may)?))
     }
 
-    /// Clients that may have delegations of a volume.
+    /// Returns the clients that may have delegations of a volume.
     pub fn delegated(&self, volume: &str) -> BTreeSet<u32> {
         let does = |client: &&Client| client.grants.get(volume).is_some_and(|grant| grant.has_delegations);
         self.clients.values().filter(does).map(|client| client.number).collect()
@@ -309,11 +312,11 @@ impl State {
         self.clients.get_mut(key)?.grants.get_mut(volume)
     }
 
-    /// Makes a change. `None` if it makes no sense, which only a damaged log can bring about.
+    /// Applies a record. `None` if it is inconsistent, which only a damaged log can cause.
     pub fn apply(&mut self, record: Record) -> Option<()> {
         match record {
             Record::Volume { name, epoch } => {
-                // A client knows of nothing outside a volume, whose root is what a kernel calls 1.
+                // Volume number 0: a client sees only its volume, and its kernel calls the root 1.
                 self.volumes.entry(name).or_insert_with(|| Volume::new(0, epoch));
             }
             Record::Run { volume, start } => self.volumes.get_mut(&volume)?.begin_run(start)?,
@@ -343,8 +346,8 @@ impl State {
                 (grant.heard, grant.intent) = (0, None);
                 grant.outcomes.clear();
                 grant.applying.clear();
-                // The client may be a copy of what it was, which does not know what it has made
-                // with them since.
+                // The client may be an older copy of itself, which does not know what it has made
+                // with these ids since.
                 grant.ids.clear();
                 if before > 0 {
                     let author = self.clients.get(&key)?.number;

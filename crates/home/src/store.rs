@@ -1,11 +1,13 @@
-//! Putting contents in place: what is stored is made beside the file, whole, and exchanged with it,
-//! so that nobody ever sees half of it, and what comes out of the exchange tells whether another
-//! program was there meanwhile (docs/roaming.md#operations).
+//! Putting contents in place.
 //!
-//! Where that cannot be, because a file has several names, is on a file system that is mounted
-//! below, the home may not give it its owner, or so much of it stays as it is that copying that
-//! would keep others waiting, its bytes are changed [in place](crate::in_place): others may then
-//! see half of it, and a change by others in that moment may be lost.
+//! The home makes the new contents whole, beside the file, and exchanges the two. So no program
+//! ever sees half of a store, and what comes out of the exchange shows whether another program
+//! changed the file meanwhile (docs/roaming.md#operations).
+//!
+//! Some files cannot be exchanged: they have several names, are on a file system that is mounted
+//! below, have an owner that the home may not give, or keep so many bytes that copying them would
+//! keep other clients waiting. The home changes their bytes [in place](crate::in_place). Then other
+//! programs may see half of a store, and a change by another program in that moment may be lost.
 
 use crate::apply::finish::goes_to;
 use crate::apply::{Doing, Done, Scene, Stop};
@@ -23,7 +25,7 @@ use std::sync::Arc;
 use types::{FileId, FsError, Kind, Time};
 use vfs::fs::{At, Cred, Entry, Handle, OpenFlags, RenameFlags, Seek, SetAttr, SetTime, XattrMode};
 
-/// The extended attribute that lets a program do more than its user may.
+/// The extended attribute that gives a program more rights than its user has.
 const CAPABILITY: &[u8] = b"security.capability";
 pub(crate) const READ: OpenFlags =
     OpenFlags { read: true, write: false, append: false, truncate: false, execute: false };
@@ -34,29 +36,30 @@ pub(crate) enum Data {
     Uploaded(Arc<tokio::sync::Mutex<Upload>>),
 }
 
-/// What there was where bytes are copied to.
+/// What is at the target of a copy.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Over {
     Zeroes,
     Anything,
 }
 
-/// What a store is called while it is made, and what there was before it until it is durable.
+/// Returns the name of a store's file in the home's own folder: of the new contents while they are
+/// made, and of the old contents until the store is durable.
 fn temporary_name(author: u32, seq: u64) -> String {
     format!("store-{author}-{seq}")
 }
 
-/// Whose store has this name, and its number.
+/// Parses the name of a store's file: the client, and the operation's number.
 fn store_of(name: &[u8]) -> Option<(u32, u64)> {
     let (author, seq) = std::str::from_utf8(name).ok()?.strip_prefix("store-")?.split_once('-')?;
     Some((author.parse().ok()?, seq.parse().ok()?))
 }
 
 impl Exported {
-    /// Stores that a crash has left and that may not be durable. What there was before a store is
-    /// in the home's own folder until the store is durable. The home puts it back, and the client
-    /// asks for the store again. If another client or program has changed the file since, the file
-    /// stays as it is, and the store counts as done.
+    /// Undoes stores that a crash has left and that may not be durable. The old contents of a file
+    /// are in the home's own folder until the store is durable. The home puts them back, and the
+    /// client sends the store again. If another client or program has changed the file since, the
+    /// file stays as it is, and the store counts as done.
     pub(crate) async fn finish_stores(&self) -> Result<(), FsError> {
         let in_place: Vec<_> = {
             let live = self.live.lock();
@@ -76,8 +79,8 @@ impl Exported {
         Ok(())
     }
 
-    /// What a file was before a store that may not be durable goes back to where the store has put
-    /// what it made.
+    /// Puts a file's old contents back to where a store, which may not be durable, has put the new
+    /// ones.
     async fn undo_store(
         &self,
         (own, name, before): (FileId, &[u8], &Entry),
@@ -96,13 +99,13 @@ impl Exported {
             announced.iter_mut().for_each(|(.., operation)| operation.rename_files(|file| volume.real(file)));
         })?;
         let stored = announced.iter().find(|(by, number, _)| (*by, *number) == (author, seq));
-        // A copy has no bytes of its own.
+        // A copy is announced without a size and a time.
         let made = match stored {
             Some((.., Operation::Store { change, .. })) => Some((change.size, change.mtime)),
             _ => None,
         };
-        // Stores that came later, also of other clients, may not be durable either: they are asked
-        // for again, too.
+        // Later stores, also of other clients, may not be durable either. Their clients send them
+        // again, too.
         let stores: Vec<(u64, Time)> = announced
             .iter()
             .filter(|(by, number, _)| *by != author || *number >= seq)
@@ -115,7 +118,8 @@ impl Exported {
         let later = announced.iter().filter(|(by, number, _)| *by == author && *number > seq);
         let moved: Vec<Place> = later.filter_map(|(.., operation)| goes_to(operation, file).cloned()).collect();
         let is_moved = !moved.is_empty();
-        // Where it went last comes first: another file may have taken its place since.
+        // The place where it went last comes first: another file may have taken its old place
+        // since.
         for (parent, at) in known.into_iter().chain(moved).rev() {
             let Some(dir) = self.source_now(parent).await? else { continue };
             let (entry, identity) = match self.fs.identified(dir, &at).await {
@@ -131,7 +135,7 @@ impl Exported {
             let is_of = |(size, mtime): &(u64, Time)| entry.attr.mtime == *mtime && entry.attr.size <= *size;
             let is_as_stored = made.is_none() || stores.iter().any(is_of);
             if is_as_stored && entry.attr.nlink > 1 {
-                // It got other names since, which stay its names.
+                // It has got other names since, which stay its names.
                 self.write_back(before, &entry).await?;
                 let now = self.fs.getattr(entry.attr.id).await?;
                 let print = Print::after(&now.attr, &before.attr);
@@ -142,13 +146,13 @@ impl Exported {
             if is_as_stored {
                 let flags = RenameFlags { no_replace: false, exchange: true };
                 self.fs.rename(&self.fs.superuser(), own, name, dir, &at, flags).await?;
-                // Going and coming back has moved its times, and nothing else.
+                // The exchange there and back has moved its times, and nothing else.
                 let now = self.fs.getattr(before.attr.id).await?;
                 self.learn(author, |volume| volume.absorbed(file, Print::of(&now.attr)));
                 return Ok(());
             }
             if !is_moved {
-                // Others have changed it since, which is seen next.
+                // Others have changed it since. The next look finds that.
                 let mut print = Print::of(&entry.attr);
                 (print.size, print.mtime) = made.unwrap_or((print.size, print.mtime));
                 self.learn(author, |volume| volume.stored(file, &identity, print, author, None));
@@ -160,7 +164,7 @@ impl Exported {
         Ok(())
     }
 
-    /// Gives a file the bytes of another.
+    /// Copies the bytes of one file to another.
     async fn write_back(&self, from: &Entry, to: &Entry) -> Result<(), FsError> {
         let superuser = self.fs.superuser();
         let (source, target) = (from.attr.id, to.attr.id);
@@ -189,7 +193,7 @@ impl Exported {
         written
     }
 
-    /// A file that was being changed in place.
+    /// Takes in a file that was being changed in place.
     async fn finish_in_place(&self, author: u32, intent: &crate::state::Intent) -> Result<(), FsError> {
         let known = self.with(|volume| volume.file(intent.file).cloned())?;
         let Some((parent, name)) = known.and_then(|file| file.place().cloned()) else { return Ok(()) };
@@ -204,7 +208,7 @@ impl Exported {
         Ok(())
     }
 
-    /// True if an operation was answered. EINVAL if its log is not the client's any more.
+    /// True if an operation was answered. EINVAL if its log is no longer the client's.
     pub(crate) fn has_ended(&self, whose: &Whose, seq: u64) -> Result<bool, FsError> {
         let live = self.live.lock();
         let (_, grant) = live.state.grant(&whose.key, &self.name).ok_or(FsError::Stale)?;
@@ -214,8 +218,8 @@ impl Exported {
         }
     }
 
-    /// EACCES unless a user may write to a file. Its owner may: what is made read-only is written
-    /// until it is closed, and he could make it writable.
+    /// EACCES unless a user may write to a file. The owner always may: a file may be made read-only
+    /// while it is still open for writing, and the owner could make it writable.
     pub(crate) async fn check_write(&self, cred: &Cred, source: FileId, entry: &Entry) -> Result<(), FsError> {
         match self.fs.access(cred, source, vfs::perm::WRITE).await {
             Err(FsError::AccessDenied) if cred.uid == entry.attr.uid => Ok(()),
@@ -223,16 +227,16 @@ impl Exported {
         }
     }
 
-    /// An exchange has moved a directory's times, which a write does not do: they are known, and
-    /// nobody is told.
+    /// Takes in that an exchange has moved a directory's times. A write would not do that, so no
+    /// client is told.
     async fn absorb(&self, dir: FileId, author: u32) -> Result<(), FsError> {
         let entry = self.fs.getattr(self.source(dir).await?).await?;
         self.learn(author, |volume| volume.absorbed(dir, Print::of(&entry.attr)));
-        // What else has changed is news.
+        // Any other change is news.
         self.glance(dir, author).await.map(drop)
     }
 
-    /// Copies bytes; to where there are only zeroes, what is not a hole.
+    /// Copies bytes. Holes are skipped if the target has only zeroes.
     pub(crate) async fn copy(&self, from: At, to: At, len: u64, over: Over) -> Result<(), FsError> {
         let mut done = 0;
         while done < len {
@@ -258,8 +262,8 @@ impl Exported {
         Ok(())
     }
 
-    /// Copies bytes, as many as go together; also between file systems, for which Linux has no
-    /// call.
+    /// Copies as many bytes as one call can. Between file systems, where Linux has no call for it,
+    /// it reads and writes.
     async fn copy_some(&self, from: At, to: At, len: u64) -> Result<u64, FsError> {
         let superuser = self.fs.superuser();
         match self.fs.copy_file_range(&superuser, from, to, len).await {
@@ -279,7 +283,8 @@ impl Doing<'_> {
         self.put(file, change, &data, None, scene).await
     }
 
-    /// A file that the client has made begins as another is now, as far as the user may read that.
+    /// Gives a file that the client has made the bytes of another file, as they are now, if the
+    /// user may read them.
     pub(crate) async fn begin_as<'a>(&'a self, file: FileId, from: FileId, scene: &mut Scene<'a>) -> Done {
         self.check_reach_file(from).await?;
         let (source, entry) = self.volume.glance(from, crate::volume::OTHERS).await?;
@@ -292,7 +297,7 @@ impl Doing<'_> {
         self.put(file, &whole, &Data::Inline(Bytes::new()), Some((source, &entry)), scene).await
     }
 
-    /// Changes a file, or what another one is now, to put it in its place.
+    /// Makes a changed version of the file, or of `other`, and puts it in the file's place.
     async fn put<'a>(
         &'a self,
         file: FileId,
@@ -317,14 +322,14 @@ impl Doing<'_> {
             return Err(Stop::Refused(FsError::InvalidArgument));
         }
         let identity = volume.with(|volume| volume.file(file).map(|file| file.identity.clone()))?.unwrap_or_default();
-        // Before anything else: what is there is compared with what was sent.
+        // Checked before the contents are compared, which would tell the client about them.
         volume.check_write(&self.cred, source, &entry).await?;
         let is_half_done = redone.is_some_and(|intent| intent.identity == identity);
         if self.volume.seen.has_stored(self.whose.author, self.sent.seq) {
-            // It was put in place, whole, before.
+            // The store was put in place, whole, before.
             return Ok(());
         }
-        // What was changed in place and only in part is known as this client's doing.
+        // A change in place that a crash interrupted counts as this client's doing.
         if !self.is_as_known(file, self.sent.bases.0, false)? {
             return match other.is_none() && self.is_stored(source, &entry, change).await? {
                 true => Ok(()),
@@ -349,10 +354,10 @@ impl Doing<'_> {
             false => None,
         };
         match replaced {
-            // What it begins as is not what is overwritten.
+            // The bytes of another file cannot be written over the file's own.
             None if other.is_some() => return Err(Stop::Refused(FsError::NotSupported)),
             Some(stopped) if other.is_some() => stopped?,
-            // The home may not make it what it has to be like.
+            // The home may not give the new file all that it needs.
             Some(Err(Stop::Refused(FsError::NotPermitted | FsError::NotSupported | FsError::CrossVolume))) | None => {
                 self.overwrite(file, (source, &entry, &identity), (change, data), scene).await?;
             }
@@ -362,7 +367,7 @@ impl Doing<'_> {
         Ok(())
     }
 
-    /// The bytes that are to be stored, if all have come.
+    /// Returns the bytes of the store, if all have come.
     fn data(&self, change: &Change) -> Result<Data, Stop> {
         let Sent { seq, data, .. } = self.sent;
         let (fits, len) = (change.fits(vfs::fs::FILE_SIZE_MAX), change.ranges.len());
@@ -372,13 +377,13 @@ impl Doing<'_> {
             (true, Some(upload)) if upload.try_lock().is_ok_and(|upload| upload.have == Ranges::of(0..len)) => {
                 Ok(Data::Uploaded(upload))
             }
-            // After a restart of the home, what was uploaded has to come again.
+            // After a restart of the home, the client has to upload again.
             (true, _) if data.is_empty() => Err(Stop::Refused(FsError::TimedOut)),
             _ => Err(Stop::Refused(FsError::InvalidArgument)),
         }
     }
 
-    /// Part of what is to be stored.
+    /// Reads part of the bytes of the store.
     pub(crate) async fn stored(&self, data: &Data, at: u64, len: u32) -> Result<Bytes, FsError> {
         match data {
             Data::Inline(bytes) => Ok(bytes.slice(at as usize..at as usize + len as usize)),
@@ -389,7 +394,7 @@ impl Doing<'_> {
         }
     }
 
-    /// Writes what is to be stored into an open file.
+    /// Writes the bytes of the store into an open file.
     pub(crate) async fn fill(
         &self,
         (id, handle): (FileId, Handle),
@@ -417,7 +422,8 @@ impl Doing<'_> {
         Ok(())
     }
 
-    /// Makes the new contents beside the file, of what is kept of `from`, and exchanges both.
+    /// Makes the new contents beside the file, from what the store keeps of `kept_in`, and
+    /// exchanges the two.
     async fn replace<'a>(
         &'a self,
         file: FileId,
@@ -434,7 +440,7 @@ impl Doing<'_> {
         let made = async {
             let kept = change.cut.min(kept_entry.attr.size);
             let kept = change.ranges.missing(0..kept);
-            // What is not in place yet is copied, however long that takes.
+            // The bytes of another file are always copied, however long that takes.
             let is_long = kept_in == source && kept.len() > fs.copied_len_max();
             if !kept.is_empty() {
                 let from = fs.open(&superuser, kept_in, READ).await?;
@@ -481,9 +487,10 @@ impl Doing<'_> {
         let (made, likened) = match exchanged.await {
             Ok(made) => made,
             Err(stop) => {
-                // Whoever does it in another way takes it again.
+                // A change in place will take the lock again.
                 *scene = None;
-                // Unless it is in the file's place, and this is what was there.
+                // Removed only if it is still the new file: the exchange may have happened, and
+                // this would be the old one.
                 if let Ok((there, _)) = fs.identified(own_dir, temporary).await
                     && there.attr.id == new
                 {
@@ -492,14 +499,14 @@ impl Doing<'_> {
                 return Err(stop);
             }
         };
-        // What came out is what went in, or somebody was there.
+        // The old file must come out as it went in. Otherwise another program has changed it.
         let (has_its_bytes, has_its_rights) = match fs.identified(own_dir, temporary).await {
             Ok((out, out_identity)) => {
                 let bytes = |entry: &Entry| (entry.attr.size, entry.attr.mtime);
                 let rights = |entry: &Entry| (entry.attr.mode, entry.attr.uid, entry.attr.gid);
                 (out_identity == identity && bytes(&out) == bytes(entry), rights(&out) == rights(entry))
             }
-            // Somebody has removed it in this moment, with the home's own folder.
+            // Another program has just removed it, with the home's own folder.
             Err(FsError::NotFound | FsError::Stale | FsError::NotADirectory) => (true, true),
             Err(error) => return Err(Stop::Trouble(error)),
         };
@@ -509,14 +516,14 @@ impl Doing<'_> {
             if again_identity == made && again.attr.size == change.size {
                 fs.unlink(&superuser, own_dir, temporary).await.map_err(Stop::Trouble)?;
             } else {
-                // Somebody was there twice: what came out now is kept beside.
+                // Another program came twice: what came out now is kept beside the file.
                 let kept = [&place.1[..], format!(" (kept {})", self.sent.seq).as_bytes()].concat();
                 let flags = RenameFlags { no_replace: true, exchange: false };
                 fs.rename(&superuser, own_dir, temporary, dir, &kept, flags).await.map_err(Stop::Trouble)?;
             }
             volume.look(place.0, &place.1, crate::volume::OTHERS).await?;
             return Err(match has_its_bytes {
-                // The next try gives what is stored these rights.
+                // The next try gives the new file these rights.
                 true => Stop::Trouble(FsError::TimedOut),
                 false => Stop::Conflict(Conflict::Changed),
             });
@@ -527,13 +534,13 @@ impl Doing<'_> {
         let promised = volume.promised_by(self.whose, self.sent.seq).map(|promise| promise.contents);
         volume.learn(author, |volume| volume.stored(file, &made, print, author, promised));
         volume.means(file, new);
-        // Until this is durable, what was there is needed.
+        // The old contents are needed until the store is durable.
         volume.seen.keep(own.name.clone());
         Ok(())
     }
 
-    /// Gives a new file the owner, rights and attributes of the one whose place it takes. Returns
-    /// what it is like then.
+    /// Gives a new file the owner, rights and attributes of the file whose place it takes. Returns
+    /// its entry.
     async fn liken(
         &self,
         superuser: &Cred,
@@ -551,7 +558,7 @@ impl Doing<'_> {
             fs.setattr(superuser, new, None, group).await?;
         }
         for name in fs.listxattr(superuser, source).await? {
-            // Whoever changes a program takes from it what it may do beyond its user.
+            // A changed program loses the rights beyond its user's.
             if name == CAPABILITY || roam_proto::operation::is_of_machine(&name) {
                 continue;
             }
@@ -564,10 +571,10 @@ impl Doing<'_> {
         fs.setattr(superuser, new, None, set).await
     }
 
-    /// True if the file has what is to be stored already.
+    /// True if the file has the store's contents already.
     pub(crate) async fn is_stored(&self, source: FileId, entry: &Entry, change: &Change) -> Result<bool, Stop> {
         let (fs, data) = (&self.volume.fs, self.data(change)?);
-        // Others may have changed what this store leaves as it was.
+        // A store of a part proves nothing: others may have changed the rest.
         if entry.attr.size != change.size || !change.ranges.missing(0..change.size).is_empty() {
             return Ok(false);
         }

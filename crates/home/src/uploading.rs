@@ -1,5 +1,5 @@
-//! Bytes of stores that have not come yet: they wait in files of the home's own, until their
-//! operation comes, or the client has gone away.
+//! Taking bytes of stores that have not come yet. They wait in files of the home's own folder until
+//! their operation comes, or the client has gone away.
 
 use crate::exported::Exported;
 use crate::uploads::Shared;
@@ -10,18 +10,18 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 use types::FsError;
 
-/// What a client that is not connected has uploaded is kept for so long after it sent something
-/// last; when it comes back it sends all of it again.
+/// How long the home keeps the uploads of a client that is not connected, after it last sent
+/// something. A client that comes back later sends everything again.
 const UPLOAD_TIME_MAX: Duration = Duration::from_secs(3600);
 
-/// What the bytes of a store are called.
+/// Returns the name of the file for the bytes of a store.
 fn upload_name(author: u32, seq: u64) -> String {
     format!("upload-{author}-{seq}")
 }
 
 impl Exported {
-    /// Takes bytes of a store that is to come. They may come twice, and in any order, and are
-    /// dropped if the store has ended: a client that sends them again then is told so when it asks
+    /// Takes bytes of a store that is to come. They may come twice, and in any order. If the store
+    /// has ended, they are dropped: a client that sent them again learns of the end when it asks
     /// for the outcome.
     pub(crate) async fn upload(&self, whose: &Whose, seq: u64, offset: u64, data: &[u8]) -> Result<(), FsError> {
         if offset.checked_add(data.len() as u64).is_none_or(|end| end > vfs::fs::FILE_SIZE_MAX) {
@@ -30,7 +30,7 @@ impl Exported {
         let author = whose.author;
         let upload = {
             let mut uploads = self.uploads.lock();
-            // Stores end before their uploads are dropped: what is taken here is dropped later.
+            // Stores end before their uploads are dropped, so this upload will be dropped later.
             if self.has_ended(whose, seq)? {
                 return Ok(());
             }
@@ -58,18 +58,18 @@ impl Exported {
         Ok(())
     }
 
-    /// A store has ended.
+    /// Drops the upload of a store that has ended.
     pub(crate) async fn drop_upload(&self, author: u32, seq: u64) {
         self.drop_those(|by, other, _| (by, other) == (author, seq)).await;
     }
 
-    /// A client has begun another log: all that was sent ahead is of no use.
+    /// Drops all uploads of a client that has begun another log.
     pub(crate) async fn drop_uploads(&self, author: u32) {
         self.drop_those(|by, _, _| by == author).await;
     }
 
-    /// Operations up to this one have ended: what was sent ahead for one that did not come in the
-    /// end is of no use.
+    /// Drops a client's uploads for operations up to `last`, which have ended. The upload may be
+    /// for an operation that never came.
     pub(crate) async fn drop_uploads_through(&self, author: u32, last: u64) {
         self.drop_those(|by, seq, _| by == author && seq <= last).await;
     }
@@ -89,8 +89,8 @@ impl Exported {
         }
     }
 
-    /// Drops what clients have uploaded that have gone away since. A client that comes back
-    /// meanwhile finds all of it, or nothing.
+    /// Drops the uploads of clients that have gone away. A client that comes back meanwhile finds
+    /// all of its upload, or nothing.
     async fn drop_forgotten_uploads(&self, now: Duration) {
         let dropped = {
             let live = self.live.lock();

@@ -9,19 +9,19 @@ use vfs::fs::Handle;
 
 /// Most uploads that a client has under way.
 const UPLOAD_COUNT_MAX: usize = 256;
-/// Most bytes of them, but for the longest one: a file may be as long as it likes.
+/// Most bytes of a client's uploads, except for the longest one, since a file may have any length.
 const UPLOAD_LEN_MAX: u64 = 1 << 30;
 
-/// An upload, and who writes to it now.
+/// An upload. The lock is held by the request that writes to it.
 pub(crate) type Shared = Arc<tokio::sync::Mutex<Upload>>;
 
 /// The bytes of a store, as far as they have come.
 #[derive(Default)]
 pub(crate) struct Upload {
-    /// Where they are; `None` before the first.
+    /// The file that has the bytes; `None` before the first byte.
     pub(crate) open: Option<(FileId, Handle)>,
     pub(crate) have: Ranges,
-    /// The store has ended: nobody wants them.
+    /// The store has ended, and its bytes are no longer needed.
     pub(crate) ended: bool,
 }
 
@@ -42,7 +42,8 @@ impl Uploads {
         self.0.get(&(author, seq)).map(|slot| slot.upload.clone())
     }
 
-    /// The upload to which so many bytes are added. EBUSY if the client has too much under way.
+    /// Returns the upload to which a client wants to add `len` bytes, and begins it if it is new.
+    /// EBUSY if the client has too much under way.
     pub(crate) fn admit(&mut self, author: u32, seq: u64, len: u64, now: Duration) -> Result<Shared, FsError> {
         let (mut count, mut all, mut longest) = (0, 0, 0);
         for ((_, other), slot) in self.0.iter().filter(|((by, _), _)| *by == author) {
@@ -61,14 +62,15 @@ impl Uploads {
         Ok(slot.upload.clone())
     }
 
-    /// So many bytes of an upload have come.
+    /// Notes how many bytes of an upload have come.
     pub(crate) fn came(&mut self, author: u32, seq: u64, len: u64) {
         if let Some(slot) = self.0.get_mut(&(author, seq)) {
             slot.len = len;
         }
     }
 
-    /// Takes out uploads by author, operation, and when the last bytes came.
+    /// Takes out the uploads that `which` selects by author, operation, and the time of the last
+    /// bytes.
     pub(crate) fn take(&mut self, which: impl Fn(u32, u64, Duration) -> bool) -> Vec<(u32, u64, Shared)> {
         let taken = self.0.extract_if(|(author, seq), slot| which(*author, *seq, slot.touched));
         taken.map(|((author, seq), slot)| (author, seq, slot.upload)).collect()

@@ -1,22 +1,23 @@
 //! What a home knows of a volume's files (docs/roaming.md#what-a-home-knows): which id is which
-//! file, what each looked like when it was seen last, and who changed it when. Pure.
+//! file, what each looked like when the home saw it last, and who changed it when. Pure.
 //!
-//! Only files that clients were told of, or have made, are known here. Others change the volume as
-//! they like; their changes are found by looking, and compared with what was known. Whatever is
-//! found to have changed gets the next number of the volume's journal.
+//! The home knows only files that clients were told of, or have made. Other programs change the
+//! volume as they like. The home finds their changes by looking, and by comparing with what it
+//! knew. Each change that it finds gets the next number of the volume's journal.
 //!
-//! A client that made what was there already gave it an id of its own, which means that file from
-//! then on ([`Volume::real`]).
+//! A client may make what exists already. Then the client's own id means that file from then on
+//! ([`Volume::real`]).
 //!
-//! A file that is nowhere is forgotten when the journal does not tell of its going any more.
+//! A file that has no place is forgotten when the journal no longer tells of its removal.
 //!
-//! The home's state may be restored from a backup. Each run begins with a number greater than all
-//! before, by the clock: those that an earlier run has given since the backup was taken are in a
-//! [gap](Volume::is_given), and clients that know of them know something else than this home. So it
-//! is with ids.
+//! The home's state may be restored from a backup. Each run begins with a number from the clock,
+//! greater than all before. The numbers that an earlier run has given since the backup lie in a
+//! [gap](Volume::is_given). A client that shows such a number knows of changes that this home does
+//! not. The same holds for ids.
 //!
-//! Invariants: an id is one file for ever, though a client's store gives it a new identity
-//! ([`Volume::stored`]); numbers only grow; what an id means instead has no other meaning itself.
+//! Invariants: an id is one file for ever, even if a client's store gives the file a new identity
+//! ([`Volume::stored`]). Numbers only grow. An id that means another file never means one of its
+//! own.
 
 use roam_proto::codec::Wire;
 use roam_proto::journal::{Journal, Stamp};
@@ -28,41 +29,43 @@ use std::ops::Range;
 use types::codec::{DecodeError, Reader};
 use types::{Attr, FileId, Kind, Time};
 
-/// Changed files that the journal of a volume remembers.
+/// Most changed files that the journal of a volume remembers.
 pub const JOURNAL_LEN_MAX: usize = 1 << 18;
-/// Indices of files are below this.
+/// The indices in ids of files are below this.
 pub const INDEX_END: u64 = 1 << 48;
-/// Ids that mean another file, of all clients; beyond, what is made twice is there twice.
+/// Most ids of all clients that mean another file. Beyond it, the home does not merge what two
+/// clients have made.
 pub const ALIAS_COUNT_MAX: usize = 1 << 20;
-/// Most directories that are looked through from a file up: remembered places of directories that
-/// others move can go round in a circle.
+/// Most directories from a file up to the root. Remembered places of directories that others move
+/// can form a circle.
 pub(crate) const DEPTH_MAX: usize = 4096;
-/// Most gaps between the numbers of runs that are remembered: of more runs, the numbers between the
-/// oldest two count as given.
+/// Most gaps between runs that are remembered. With more runs, the numbers of the oldest gap count
+/// as given.
 const GAP_COUNT_MAX: usize = 1 << 12;
 /// When indices by the clock begin, in seconds since 1970.
 const INDEX_START_SECONDS: i64 = 1_600_000_000;
-/// Indices that a second has: those of 2^48 last for 136 years.
+/// Indices per second of the clock. At this rate, 2^48 indices last for 136 years.
 const INDEX_COUNT_PER_SECOND: u64 = 1 << 16;
-/// Changes are counted up to here, which leaves room for more.
+/// The greatest number of a change in a decoded volume. It leaves room for more than a home can
+/// ever make.
 const SEQ_MAX: u64 = 1 << 62;
-/// Nobody who has a number: another program, or nobody knows.
+/// The author of a change that no client made: another program, or unknown.
 pub const OTHERS: u32 = 0;
 
-/// What a file looked like.
+/// What a file looked like when it was seen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Print {
-    /// Type.
+    /// The type of file.
     pub kind: Kind,
-    /// Lower twelve bits.
+    /// The lower twelve bits of the mode.
     pub mode: u32,
     /// Owner.
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// Names.
+    /// Number of names.
     pub nlink: u32,
-    /// Bytes.
+    /// Length in bytes.
     pub size: u64,
     /// Last change of contents.
     pub mtime: Time,
@@ -72,14 +75,14 @@ pub struct Print {
 wire_struct!(Print { kind, mode, uid, gid, nlink, size, mtime, ctime });
 
 impl Print {
-    /// Of a file that had the attributes `made` when the home was done with it. If another program
-    /// has changed its bytes by `now`, the next look finds that, and counts it as a change by
-    /// others.
+    /// Makes the print of a file that has the attributes `now`, and had the attributes `made` when
+    /// the home was done with it. If another program has changed its bytes in between, the next
+    /// look finds that, and counts it as a change by others.
     pub fn after(now: &Attr, made: &Attr) -> Print {
         Print { size: made.size, mtime: made.mtime, ..Print::of(now) }
     }
 
-    /// Of a file with these attributes.
+    /// Makes the print of a file with these attributes.
     pub fn of(attr: &Attr) -> Print {
         let Attr { kind, mode, uid, gid, nlink, size, mtime, ctime, .. } = *attr;
         Print { kind, mode, uid, gid, nlink, size, mtime, ctime }
@@ -89,13 +92,13 @@ impl Print {
         (self.mode, self.uid, self.gid) == (other.mode, other.uid, other.gid)
     }
 
-    /// Nobody but its owner can surely get through this directory, whatever its ACL says.
+    /// True if surely no user but the owner can get through this directory, whatever its ACL says.
     fn is_closed(&self) -> bool {
         self.mode & 0o011 == 0
     }
 
-    /// What is in it has not changed, as far as can be seen. Where nothing else explains a new
-    /// ctime, it has.
+    /// True if the contents have not changed, as far as the attributes tell. A new ctime that
+    /// nothing else explains is a change.
     fn same_contents(&self, other: &Print, moved: bool) -> bool {
         let explained = moved || !self.same_rights(other) || self.nlink != other.nlink;
         (self.kind, self.size, self.mtime) == (other.kind, other.size, other.mtime)
@@ -106,22 +109,22 @@ impl Print {
 /// Whether a user can reach a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reach {
-    /// A directory above it is closed to him.
+    /// A directory above it is closed to the user.
     No,
-    /// Only the file system behind can say.
+    /// Only the file system behind can tell.
     Unsure,
-    /// Nothing says that he cannot.
+    /// No mode forbids it.
     Likely,
 }
 
-/// When one aspect of a file changed, and by whom.
+/// When one aspect of a file changed, and by which author.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Aspect {
-    /// The last change.
+    /// The number of the last change.
     pub seq: u64,
-    /// Who made it.
+    /// Its author.
     author: u32,
-    /// The last change by anybody else.
+    /// The last change by any other author.
     before: u64,
 }
 wire_struct!(Aspect { seq, author, before });
@@ -142,7 +145,7 @@ impl Aspect {
         Aspect { seq, author, before }
     }
 
-    /// True if nobody but `author` has changed it since `base`.
+    /// True if no author other than `author` has changed it since `base`.
     pub fn is_as_known(self, base: u64, author: u32) -> bool {
         let by_others = if author == self.author && author != OTHERS { self.before } else { self.seq };
         by_others <= base
@@ -152,39 +155,39 @@ impl Aspect {
 /// A file that clients know of.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct File {
-    /// What it is to the file system.
+    /// The file system's identity of it.
     pub identity: Vec<u8>,
-    /// Where it was seen; none: nowhere, as far as is known. Others may have moved it since.
+    /// Where it was seen. Empty: it has no known place. Others may have moved it since.
     pub places: Vec<Place>,
     /// What it looked like.
     pub print: Print,
-    /// When anything of it changed.
+    /// The number of its last change.
     pub version: u64,
-    /// When its bytes or names changed.
+    /// The last change of its bytes or names.
     pub contents: Aspect,
-    /// When its rights or extended attributes changed.
+    /// The last change of its rights or extended attributes.
     pub rights: Aspect,
 }
 wire_struct!(File { identity, places, print, version, contents, rights });
 
 impl File {
-    /// One of the places where it was seen.
+    /// Returns one of the places where it was seen.
     pub fn place(&self) -> Option<&Place> {
         self.places.last()
     }
 }
 
-/// Something that was learned of a file: it is so now.
+/// What was learned of a file: this is its state now.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Learned {
-    /// Which.
+    /// The file's id.
     pub id: FileId,
     /// What is known now.
     pub file: File,
 }
 wire_struct!(Learned { id, file });
 
-/// See the module's header.
+/// The files of a volume, and its journal.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Volume {
     number: u16,
@@ -193,29 +196,29 @@ pub struct Volume {
     by_identity: HashMap<Vec<u8>, FileId>,
     by_place: HashMap<Place, FileId>,
     next: u64,
-    /// Ids of clients for what was there already, as another file.
+    /// Ids of clients for files that existed already, with the ids of these files.
     aliases: BTreeMap<FileId, FileId>,
-    /// What these mean.
+    /// The files that aliases mean.
     aliased: HashSet<FileId>,
-    /// Between runs: numbers that were given to no change, and indices of no id.
+    /// The numbers and indices between runs, which no change and no file has got.
     gaps: Vec<Gap>,
 }
 
 /// Numbers and indices that no run has given.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Gap {
-    /// The last number before.
+    /// The last number before the gap.
     last: u64,
-    /// The first after.
+    /// The first number after it.
     first: u64,
-    /// The first index that was not given before.
+    /// The first index that was not given before the gap.
     end: u64,
-    /// The first that may be given after.
+    /// The first index that may be given after it.
     next: u64,
 }
 wire_struct!(Gap { last, first, end, next });
 
-/// What a run of the home begins with, so that it gives nothing that an earlier one has given and
+/// Where a run's numbers and indices begin, so that it repeats none that an earlier run gave and
 /// this one does not know of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RunStart {
@@ -227,7 +230,7 @@ pub struct RunStart {
 wire_struct!(RunStart { seq, next });
 
 impl Volume {
-    /// An empty one. Epochs are never used again.
+    /// Makes an empty volume. The caller never uses an epoch twice.
     pub fn new(number: u16, epoch: u64) -> Volume {
         Volume {
             number,
@@ -242,9 +245,9 @@ impl Volume {
         }
     }
 
-    /// What a run begins with that starts now. Numbers follow the clock, in microseconds, and so do
-    /// indices: whatever earlier runs have given since a backup was taken is less, as long as the
-    /// clock does not go back.
+    /// Returns where a run that starts now begins. Numbers follow the clock in microseconds, and
+    /// indices follow it, too. So everything that earlier runs have given since a backup was taken
+    /// is less, as long as the clock does not go back.
     pub fn run_start(&self, now: Time) -> RunStart {
         let micros = u64::try_from(now.sec).unwrap_or(0).saturating_mul(1_000_000) + u64::from(now.nsec) / 1_000;
         let seconds = u64::try_from(now.sec - INDEX_START_SECONDS).unwrap_or(0);
@@ -254,7 +257,7 @@ impl Volume {
         }
     }
 
-    /// A run begins. `None` if it makes no sense.
+    /// Begins a run. `None` if `start` goes back.
     pub fn begin_run(&mut self, RunStart { seq, next }: RunStart) -> Option<()> {
         let last = self.journal.stamp().seq;
         if seq <= last || seq > SEQ_MAX || next < self.next || next > INDEX_END {
@@ -269,14 +272,15 @@ impl Volume {
         Some(())
     }
 
-    /// True if a change of this volume has had this number, as far as this home knows. Others were
-    /// given by a run that it has forgotten, since its state was restored from a backup.
+    /// True if this volume has given a change this number, as far as this home knows. Other numbers
+    /// were given by a run that the home has forgotten, since its state was restored from a backup.
     pub fn is_given(&self, seq: u64) -> bool {
         let after = self.gaps.partition_point(|gap| gap.first <= seq);
         seq <= self.journal.stamp().seq && self.gaps.get(after).is_none_or(|gap| seq <= gap.last)
     }
 
-    /// The same of an id of a file. 0 is none.
+    /// True if this volume has given this id, as far as this home knows. 0 is no id, and counts as
+    /// given.
     pub fn is_given_id(&self, id: FileId) -> bool {
         let index = id.index();
         let after = self.gaps.partition_point(|gap| gap.next <= index);
@@ -284,13 +288,13 @@ impl Volume {
         id.raw() == 0 || id.volume() == self.number && index < self.next && !in_gap
     }
 
-    /// The number that a client knows something by; 0, by which nothing is known, if this home has
-    /// not given it.
+    /// Returns the number that a client knows something by, or 0 if this home has not given that
+    /// number. Nothing is known by 0.
     pub fn base(&self, seq: u64) -> u64 {
         if self.is_given(seq) { seq } else { 0 }
     }
 
-    /// Its root directory.
+    /// Returns the id of the root directory.
     pub fn root(&self) -> FileId {
         self.id(FileId::ROOT.raw())
     }
@@ -299,37 +303,37 @@ impl Volume {
         FileId::new(u64::from(self.number) << 48 | index)
     }
 
-    /// What changed when.
+    /// Returns the journal.
     pub fn journal(&self) -> &Journal {
         &self.journal
     }
 
-    /// A file that is known.
+    /// Returns a file, if it is known.
     pub fn file(&self, id: FileId) -> Option<&File> {
         self.files.get(&id)
     }
 
-    /// What an id of a client means, if that is not a file of its own.
+    /// Returns the file that a client's id means, if that has another id of its own.
     pub fn alias(&self, id: FileId) -> Option<FileId> {
         self.aliases.get(&id).copied()
     }
 
-    /// The file that an id means.
+    /// Returns the id of the file that an id means.
     pub fn real(&self, id: FileId) -> FileId {
         self.alias(id).unwrap_or(id)
     }
 
-    /// All ids that mean other files, with these.
+    /// Returns all ids that mean other files, with the ids of these.
     pub fn aliases(&self) -> impl Iterator<Item = (FileId, FileId)> {
         self.aliases.iter().map(|(alias, real)| (*alias, *real))
     }
 
-    /// True if there may be another id that means a file with an id of its own.
+    /// True if there is room for another id that means a file with an id of its own.
     pub fn has_room_for_aliases(&self) -> bool {
         self.aliases.len() < ALIAS_COUNT_MAX
     }
 
-    /// An id of a client means a file that has its own, from now on. `None` if it makes no sense.
+    /// Makes a client's id mean a file that has its own. `None` if that is inconsistent.
     pub fn became(&mut self, alias: FileId, real: FileId) -> Option<()> {
         let is_new = alias.volume() == self.number && alias.index() < self.next && !self.files.contains_key(&alias);
         if !is_new || !self.files.contains_key(&real) || self.aliases.insert(alias, real).is_some() {
@@ -339,22 +343,22 @@ impl Volume {
         Some(())
     }
 
-    /// The file with this identity.
+    /// Returns the file with this identity.
     pub fn known(&self, identity: &[u8]) -> Option<FileId> {
         self.by_identity.get(identity).copied()
     }
 
-    /// What was seen at a place last.
+    /// Returns what was last seen at a place.
     pub fn at(&self, place: &Place) -> Option<FileId> {
         self.by_place.get(place).copied()
     }
 
-    /// All files that were seen somewhere.
+    /// Returns all files that have a known place.
     pub fn placed(&self) -> impl Iterator<Item = FileId> {
         self.files.iter().filter(|(_, file)| !file.places.is_empty()).map(|(id, _)| *id)
     }
 
-    /// All names in these directories at which something was seen.
+    /// Returns all names in these directories at which something was seen.
     pub fn names_in(&self, dirs: &BTreeSet<FileId>) -> BTreeMap<FileId, Vec<Vec<u8>>> {
         let mut names: BTreeMap<FileId, Vec<Vec<u8>>> = dirs.iter().map(|dir| (*dir, Vec::new())).collect();
         for (dir, name) in self.by_place.keys() {
@@ -362,17 +366,17 @@ impl Volume {
                 names.push(name.clone());
             }
         }
-        // In one order, whoever runs.
+        // Sorted, so that all runs have the same order.
         names.values_mut().for_each(|names| names.sort_unstable());
         names
     }
 
-    /// The first of the ids that were never given out.
+    /// Returns the first index that was never given out.
     pub fn next_id(&self) -> u64 {
         self.next
     }
 
-    /// Gives out all ids below this index that nobody has. `None` if there are none.
+    /// Gives out all free indices below `next`. `None` if there are none.
     pub fn reserve(&mut self, next: u64) -> Option<Range<u64>> {
         let first = self.next;
         if next <= first || next > INDEX_END {
@@ -382,8 +386,8 @@ impl Volume {
         Some(first..next)
     }
 
-    /// A file was seen at a place, after `author` may have changed it. What is learned from that;
-    /// nothing if all was known.
+    /// Returns what is learned from seeing a file at a place, after `author` may have changed it.
+    /// `None` if all of it was known.
     pub fn seen(&self, identity: &[u8], print: Print, place: Option<&Place>, author: u32) -> Option<Learned> {
         let Some(id) = self.known(identity) else {
             let id = match place {
@@ -400,7 +404,7 @@ impl Volume {
         let mut file = before.clone();
         let mut moved = false;
         if let Some(place) = place.filter(|place| !before.places.contains(place)) {
-            // A directory has one place.
+            // A directory has one place, and so has a file with one name.
             if print.kind == Kind::Directory || print.nlink <= 1 {
                 file.places.clear();
             }
@@ -420,8 +424,8 @@ impl Volume {
         (file != *before).then_some(Learned { id, file })
     }
 
-    /// A directory's times have moved, or a file's time of change, for all that nothing has changed
-    /// in it.
+    /// Returns what is learned if a directory's times have moved, or a file's time of change,
+    /// although nothing in it has changed.
     pub fn absorbed(&self, id: FileId, now: Print) -> Option<Learned> {
         let mut file = self.files.get(&id)?.clone();
         let before = std::mem::replace(&mut file.print, now);
@@ -430,7 +434,7 @@ impl Volume {
         (is_alike && before != now).then_some(Learned { id, file })
     }
 
-    /// A file that nobody knew of has this id.
+    /// Returns what is learned of a file that was unknown and gets this id.
     pub fn made(&self, id: FileId, identity: &[u8], print: Print, place: Option<&Place>, author: u32) -> Learned {
         let seq = self.journal.stamp().seq;
         let aspect = if author == OTHERS { Aspect::at(seq) } else { Aspect { seq, author, before: 0 } };
@@ -439,8 +443,9 @@ impl Volume {
         Learned { id, file }
     }
 
-    /// A client's store has put another file into a file's place, which is that file from now on.
-    /// If nobody has changed it since these contents of it were promised, it has those.
+    /// Returns what is learned when a client's store has put another file in a file's place, which
+    /// is that file from now on. If no other change followed the promise of these contents, the
+    /// file keeps the promised number.
     pub fn stored(
         &self,
         id: FileId,
@@ -457,7 +462,7 @@ impl Volume {
         Some(learned)
     }
 
-    /// A file has other contents than before, whatever its attributes say.
+    /// Returns what is learned when a file has new contents, whatever its attributes say.
     pub fn rewritten(&self, id: FileId, author: u32) -> Option<Learned> {
         let mut file = self.files.get(&id)?.clone();
         file.version = self.journal.stamp().seq + 1;
@@ -465,7 +470,8 @@ impl Volume {
         Some(Learned { id, file })
     }
 
-    /// Something of a file has changed that cannot be seen from its attributes.
+    /// Returns what is learned when something of a file has changed that its attributes do not
+    /// show.
     pub fn touched(&self, id: FileId, author: u32) -> Option<Learned> {
         let mut file = self.files.get(&id)?.clone();
         file.version = self.journal.stamp().seq + 1;
@@ -476,8 +482,8 @@ impl Volume {
         Some(Learned { id, file })
     }
 
-    /// A file is not at a place where it was seen. If it was seen nowhere else, that is a change of
-    /// it.
+    /// Returns what is learned when a file is no longer at a place where it was seen. If that was
+    /// its only known place, this is a change of the file.
     pub fn left(&self, place: &Place) -> Option<Learned> {
         let id = self.at(place)?;
         let mut file = self.files.get(&id)?.clone();
@@ -488,7 +494,7 @@ impl Volume {
         Some(Learned { id, file })
     }
 
-    /// A file is nowhere where it was seen.
+    /// Returns what is learned when a file is at none of the places where it was seen.
     pub fn lost(&self, id: FileId) -> Option<Learned> {
         let mut file = self.files.get(&id)?.clone();
         if file.places.is_empty() {
@@ -499,9 +505,9 @@ impl Volume {
         Some(Learned { id, file })
     }
 
-    /// Files below a directory of which changes were not told while it was closed to users, and may
-    /// be when this is learned: it opens, or comes from below one that is closed. Whatever has
-    /// changed since that was closed is among them.
+    /// Returns files below a directory of which a user may have missed changes while the directory
+    /// was closed, and could now get at: the directory opens, or moves out from below a closed one.
+    /// Every change since the closing is among them.
     pub fn revealed(&self, learned: &Learned) -> Vec<FileId> {
         let (id, file) = (learned.id, &learned.file);
         let Some(before) = self.files.get(&id).filter(|before| before.print.kind == Kind::Directory) else {
@@ -509,8 +515,8 @@ impl Volume {
         };
         let opens = before.print.is_closed() && !before.print.same_rights(&file.print);
         let above = if before.places == file.places { None } else { self.closed_above(id) };
-        // Of a directory that stays closed, what was not told is told again as changed now, so that
-        // its last change of rights counts.
+        // When the rights of a closed directory change and it stays closed, the untold changes
+        // count as changed now. So its last change of rights is early enough.
         let Some(since) = opens.then_some(before.rights.seq).into_iter().chain(above).min() else { return Vec::new() };
         let is_below = |other: &FileId| *other != id && self.is_below(*other, id);
         match since >= self.journal.floor() {
@@ -522,7 +528,7 @@ impl Volume {
         }
     }
 
-    /// When the rights of closed directories above a file changed, of the first of them.
+    /// Returns the earliest of the last changes of rights of the closed directories above a file.
     fn closed_above(&self, id: FileId) -> Option<u64> {
         let closed = self.above(id).filter_map(|dir| self.files.get(&dir)).filter(|dir| dir.print.is_closed());
         closed.map(|dir| dir.rights.seq).min()
@@ -532,14 +538,14 @@ impl Volume {
         self.above(id).any(|above| above == dir)
     }
 
-    /// The directories above a file, up to the root.
+    /// Returns the directories above a file, up to the root.
     fn above(&self, id: FileId) -> impl Iterator<Item = FileId> {
         let parent = |id: &FileId| self.files.get(id).and_then(File::place).map(|(dir, _)| *dir);
         std::iter::successors(parent(&id), move |dir| parent(dir)).take(DEPTH_MAX)
     }
 
-    /// Takes in what was learned. If the file has changed, the journal says so. `None` if it makes
-    /// no sense.
+    /// Takes in what was learned. If the file has changed, the journal gets an entry. `None` if it
+    /// is inconsistent.
     pub fn learn(&mut self, learned: Learned) -> Option<()> {
         let Learned { id, file } = learned;
         let seq = self.journal.stamp().seq;
@@ -561,7 +567,8 @@ impl Volume {
         }
         self.by_identity.insert(file.identity.clone(), id);
         self.files.insert(id, file);
-        // Whoever has not heard that it is gone asks for all that he knows, and it is nowhere.
+        // A client that has not heard of the removal asks about everything that it knows, and the
+        // file has no place.
         for gone in forgotten {
             let is_nowhere = self.files.get(&gone).is_some_and(|file| file.places.is_empty());
             if is_nowhere && gone != self.root() && !self.aliased.contains(&gone) {
@@ -571,8 +578,8 @@ impl Volume {
         Some(())
     }
 
-    /// What a client has changed until now, it need not know of: it begins a new log, as a copy of
-    /// what it was.
+    /// Makes a client's changes until now count as those of others. The client begins a new log,
+    /// perhaps as an older copy of itself, and need not know of them.
     pub fn disown(&mut self, author: u32) {
         let aspects = self.files.values_mut().flat_map(|file| [&mut file.contents, &mut file.rights]);
         aspects.filter(|aspect| aspect.author == author).for_each(|aspect| *aspect = Aspect::at(aspect.seq));
@@ -590,8 +597,9 @@ impl Volume {
         }
     }
 
-    /// Whether the user can reach a file, as far as modes say. An ACL cannot open what a
-    /// directory's group bits close, but may open what they seem to open for others.
+    /// Returns whether a user can reach a file, as far as modes tell. A directory's group bits
+    /// bound its ACL: where they are closed, the ACL opens nothing. Where they are open, the ACL
+    /// may let in a user outside of the group.
     pub fn reach(&self, user: &User, id: FileId) -> Reach {
         let (mut at, mut reach) = (id, Reach::Likely);
         for _ in 0..DEPTH_MAX {
@@ -610,7 +618,7 @@ impl Volume {
     }
 }
 
-/// As all that is known; what follows from it is made anew.
+/// Encoded as all that is known; decoding rebuilds the indices.
 impl Wire for Volume {
     fn encode(&self, out: &mut Vec<u8>) {
         self.number.encode(out);

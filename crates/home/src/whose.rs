@@ -1,4 +1,4 @@
-//! For whom the home does an operation.
+//! For which client and user the home does an operation.
 
 use crate::state::Key;
 use roam_proto::message::User;
@@ -10,11 +10,11 @@ pub(crate) struct Whose {
     pub(crate) key: Key,
     pub(crate) author: u32,
     pub(crate) user: User,
-    /// Which log its numbers are of.
+    /// The log that its operations' numbers belong to.
     pub(crate) incarnation: u64,
 }
 
-/// As whom the file system does what a user asks.
+/// The credentials as which the file system acts for a user.
 pub(crate) fn cred(user: &User) -> Cred {
     Cred { uid: user.uid, gid: user.gid, groups: user.groups.clone() }
 }

@@ -1,4 +1,4 @@
-//! A home that crashes between doing what it was asked for and remembering that.
+//! A home that crashes between doing an operation and remembering that.
 
 mod common;
 
@@ -7,9 +7,9 @@ use roam_proto::message::{Outcome, Reply, Request, pack};
 use roam_proto::operation::Operation;
 use types::{FileId, Kind};
 
-/// Operations that a client sends in one message while the home crashes at any step, and in
-/// messages of their own when it asks again. The first ids are those of the directory `/mallory`,
-/// of one in it, and of a file in that.
+/// A client sends operations in one message, and the home crashes at any step. Then the client
+/// sends each again in a message of its own. The first ids are those of the directory `/mallory`,
+/// of a directory in it, and of a file in that.
 fn asked_again_in_parts(operations: impl Fn([FileId; 3]) -> Vec<Operation>) {
     for polls in 1.. {
         let mut world = World::new();
@@ -45,7 +45,7 @@ fn asked_again_in_parts(operations: impl Fn([FileId; 3]) -> Vec<Operation>) {
     }
 }
 
-/// That a name had gone with its directory was a conflict.
+/// A name that was gone with its directory was a conflict.
 #[test]
 fn regression_what_was_removed_before_its_directory_is_removed() {
     asked_again_in_parts(|[top, dir, file]| {
@@ -54,8 +54,8 @@ fn regression_what_was_removed_before_its_directory_is_removed() {
     });
 }
 
-/// What had been announced with what was asked for again, but was not asked for with it, was not
-/// taken into account.
+/// The home did not consider operations that had been announced together with the repeated one, but
+/// were not repeated in the same message.
 #[test]
 fn regression_what_was_overtaken_is_done_whatever_it_is_asked_for_with() {
     asked_again_in_parts(|[top, dir, file]| {

@@ -1,5 +1,5 @@
 //! Delegations: what one client has, others get when it is returned, or when its lease has ended,
-//! whatever it says.
+//! whatever the client says.
 
 mod common;
 
@@ -14,7 +14,7 @@ use types::{FileId, FsError, Kind, Time};
 use vfs::FileSystem;
 use vfs::fs::{Cred, SetAttr};
 
-/// A client of a user that works under delegations, and has none.
+/// Returns a client of a user that works under delegations and has none.
 fn delegated(world: &World, key: u8, uid: u32) -> Peer<'_> {
     world.enroll(key, uid);
     world.attach_to(key, NO_DELEGATIONS)
@@ -23,7 +23,8 @@ fn delegated(world: &World, key: u8, uid: u32) -> Peer<'_> {
 const NO_DELEGATIONS: Watch = Watch::Delegations { run: 0, changed: Vec::new(), locks: Vec::new(), term: 0 };
 
 impl Peer<'_> {
-    /// Files that the home gives delegations on; nothing if others have what that excludes.
+    /// Asks for a delegation. Returns the files that the home gives; `None` if another client has
+    /// what that excludes.
     fn delegate(&self, file: FileId, hold: Hold) -> Option<Vec<FileId>> {
         match self.ask(Request::Delegate { files: vec![file], hold }) {
             Reply::Delegated { known, .. } => Some(known.into_iter().map(|facts| facts.id).collect()),
@@ -32,7 +33,7 @@ impl Peer<'_> {
         }
     }
 
-    /// Attaches with no delegations. Gives the number of the home's run.
+    /// Attaches with no delegations. Returns the number of the home's run.
     fn begins_anew(&self) -> u64 {
         match self.ask(attach_request(NO_DELEGATIONS)) {
             Reply::Attached { kept: Some(kept), .. } => {
@@ -43,7 +44,7 @@ impl Peer<'_> {
         }
     }
 
-    /// What the home wants back, but for what it has wanted back before.
+    /// Returns the new recalls.
     fn recalled(&self) -> Vec<Recall> {
         let pushed = std::mem::take(&mut *self.pushes.0.lock());
         let recalls = pushed.iter().flat_map(|message| match unpack(message) {
@@ -71,10 +72,10 @@ fn what_is_delegated_is_given_to_others_when_it_is_returned() {
         matches!(recalls[..], [Recall { file, held: Hold::Write, keep: true, .. }] if file == plain),
         "{recalls:?}"
     );
-    // Asking again, for all that others see, brings nothing but the same recall.
+    // If others ask again, the client gets no second recall.
     assert_eq!(other.delegate(plain, Hold::Read), None);
     assert_eq!(one.recalled(), []);
-    // Nobody returns for another.
+    // A client cannot return another's delegation.
     other.returns(recalls[0]);
     assert_eq!(other.delegate(plain, Hold::Read), None);
     one.returns(recalls[0]);
@@ -106,13 +107,13 @@ fn whoever_is_turned_away_gets_and_keeps_nothing_until_he_is_invited_again() {
         assert_eq!(one.ask(attach_request(NO_DELEGATIONS)), Reply::Refused(Refusal::Stranger));
         assert_eq!(one.ask(Request::Enroll { secret: [1; 16] }), Reply::Refused(Refusal::Secret));
         assert!(!world.home.knows(PeerKey([1; 32])));
-        // What he had, others get at once, and he hears nothing more.
+        // Others get at once what the client had, and it hears nothing more.
         let heard = one.pushes.0.lock().len();
         assert_eq!(one.pushes.0.lock().last().map(|last| unpack(last)), Some(Ok(Pushed::Detached)));
         assert_eq!(other.delegate(plain, Hold::Write), Some(vec![plain]));
         assert_eq!(one.pushes.0.lock().len(), heard);
     }
-    // A home that begins again waits for him no more than it serves him.
+    // A home that starts again neither serves the client nor waits for it.
     world.restart();
     assert_eq!(world.connect(1).ask(attach_request(Watch::Changes)), Reply::Refused(Refusal::Stranger));
     let other = world.attach_to(2, NO_DELEGATIONS);
@@ -121,7 +122,7 @@ fn whoever_is_turned_away_gets_and_keeps_nothing_until_he_is_invited_again() {
     let before = number(&world, 1);
     world.enroll_by([3; 16], 1, BOB);
     let one = world.attach_to(1, NO_DELEGATIONS);
-    // What was attached before counts no more, whatever it was as.
+    // Earlier attachments are void, whatever the user.
     world.enroll_by([4; 16], 1, MALLORY);
     assert_eq!(one.ask(Request::Facts { files: vec![ROOT] }), Reply::Refused(Refusal::Detached));
     turn_away(&world, 1);
@@ -164,14 +165,14 @@ fn locks_are_for_files_that_their_user_can_open_and_for_the_term_of_now() {
         number += 1;
     }
     assert_eq!(number as usize, LOCK_COUNT_MAX + 1, "a client has so many locks at most");
-    // It begins anew without them, and what is late counts no more.
+    // The client begins anew without locks, and late requests count no more.
     let next = begin(&one);
     assert_ne!(next, term);
     assert_eq!(one.ask(ask(term, number + 1, lock(letter, 0))), Reply::Failed(FsError::Stale));
     assert_eq!(other.ask(ask(others, 3, lock(letter, 0))), Reply::Done);
 }
 
-/// What was sent over a connection that was given up may arrive after the client has gone on over
+/// A message over a connection that the client gave up may arrive after the client has gone on over
 /// another.
 #[test]
 fn regression_attaching_late_over_an_older_connection_takes_nothing_away() {
@@ -184,7 +185,7 @@ fn regression_attaching_late_over_an_older_connection_takes_nothing_away() {
     assert_eq!(older.ask(attach_request(NO_DELEGATIONS)), Reply::Refused(Refusal::Detached));
     assert_eq!(other.delegate(plain, Hold::Read), None);
     assert_eq!(one.recalled().len(), 1);
-    // When that has ended, it is the newest.
+    // When the other one has ended, this connection is the newest.
     drop(one);
     assert!(matches!(older.ask(attach_request(NO_DELEGATIONS)), Reply::Attached { .. }));
 }
@@ -229,7 +230,7 @@ fn whoever_returns_nothing_keeps_others_waiting_no_longer_than_a_lease() {
     let begun = world.sim.now();
     let mut barred = 0;
     while bob.delegate(plain, Hold::Read).is_none() {
-        // It is heard of all the time, and says that it has what it had.
+        // The client is heard of all the time, and says that it still has its delegations.
         if mallory.ask(Request::Renew) == Reply::Refused(Refusal::Detached) {
             let again = mallory.ask(attach_request(Watch::Delegations {
                 run,
@@ -256,7 +257,7 @@ fn nobody_is_bothered_for_what_a_user_cannot_get_to() {
         assert_eq!(mallory.delegate(readable, hold), Some(Vec::new()));
     }
     assert_eq!(bob.recalled(), []);
-    // Nor by what he cannot do.
+    // Nor are delegations recalled for operations that a user cannot do.
     let closed = bob.id(ROOT, "closed");
     let make = Operation::Make { at: (ROOT, b"mine".to_vec()), file: readable, made: made(Kind::File, 0o644) };
     let link = Operation::Link { file: readable, at: (ROOT, b"mine".to_vec()) };
@@ -264,7 +265,7 @@ fn nobody_is_bothered_for_what_a_user_cannot_get_to() {
     for operation in [make, link, remove] {
         mallory.apply(vec![mallory.sent(operation, b"")]);
         assert!(bob.recalled().iter().all(|recall| recall.file != readable));
-        assert_eq!(bob.delegate(readable, Hold::Write), Some(vec![readable]), "it is still his alone");
+        assert_eq!(bob.delegate(readable, Hold::Write), Some(vec![readable]), "bob still has it alone");
     }
     let many = vec![ROOT; 5000];
     assert_eq!(
@@ -288,7 +289,7 @@ fn a_home_that_begins_anew_gives_nothing_that_somebody_may_have() {
     world.restart();
     let other = world.attach_to(2, NO_DELEGATIONS);
     assert_eq!(other.delegate(plain, Hold::Read), None);
-    // What it has changed, it has still.
+    // The client keeps the delegation on the file that it has changed.
     let one = world.attach_to(1, Watch::Delegations { run: 9, changed: vec![plain], locks: Vec::new(), term: 0 });
     assert_eq!(one.ask(Request::Renew), Reply::Done);
     assert_eq!(other.delegate(plain, Hold::Read), None);
@@ -298,7 +299,7 @@ fn a_home_that_begins_anew_gives_nothing_that_somebody_may_have() {
     assert_eq!(other.delegate(plain, Hold::Read), Some(vec![plain]));
     drop((one, other));
     world.restart();
-    // One of them does not come back.
+    // One of the clients does not come back.
     let other = world.attach_to(2, NO_DELEGATIONS);
     assert_eq!(other.delegate(plain, Hold::Write), None);
     let mut waited = 0;
@@ -341,7 +342,7 @@ fn nobody_promises_what_he_may_not_do_or_does_not_do_what_he_promised_for_ever()
         let behind = Some(Behind { seq: 77, base, change });
         peer.ask(Request::Returned { recalls: vec![recall], lowered: Vec::new(), behind })
     };
-    // What was never recalled.
+    // A file that was never recalled cannot be promised.
     for recall in [0, 1, u64::MAX] {
         assert!(matches!(promise(&mallory, recall, u64::MAX, change(9, 9)), Reply::Failed(_)));
     }
@@ -353,7 +354,8 @@ fn nobody_promises_what_he_may_not_do_or_does_not_do_what_he_promised_for_ever()
             world.fs.setattr(&Cred::ROOT, file, None, set).await.expect("chmod")
         });
     };
-    // What is not his to write any more. Whoever lists a directory may read what is in it.
+    // Nor can a file that mallory may no longer write. A user who lists a directory may read the
+    // files in it.
     set_mode("bob", "letter", 0o666);
     assert_eq!(mallory.delegate(letter, Hold::Write), None);
     bob.recalled().into_iter().for_each(|recall| bob.returns(recall));
@@ -365,7 +367,7 @@ fn nobody_promises_what_he_may_not_do_or_does_not_do_what_he_promised_for_ever()
     assert_eq!(promise(&bob, recall.number, u64::MAX, change(9, 9)), Reply::Failed(FsError::InvalidArgument));
     mallory.returns(recall);
     assert_eq!(bob.delegate(letter, Hold::Read), Some(vec![letter]));
-    // What cannot be, or is based on what was long ago; and then what can.
+    // Nor can impossible changes. Then a possible one.
     set_mode("mallory", "plain", 0o666);
     let before = facts(&mallory, plain);
     assert_eq!(mallory.delegate(plain, Hold::Write), Some(vec![plain]));
@@ -381,7 +383,7 @@ fn nobody_promises_what_he_may_not_do_or_does_not_do_what_he_promised_for_ever()
     let read = |contents| bob.ask(Request::Read { file: plain, contents, offset: 0, len: 9 });
     assert_eq!(read(promised.contents), Reply::Failed(FsError::Busy), "it does not come");
     assert_eq!(read(before.contents), Reply::Changed);
-    // It sends nothing, though it is heard of.
+    // The client sends nothing, though it is heard of.
     let begun = world.sim.now();
     while facts(&bob, plain).size == 9 {
         assert_eq!(mallory.ask(Request::Renew), Reply::Done);
@@ -408,14 +410,14 @@ fn regression_what_a_home_that_began_anew_has_not_told_a_client_is_not_given_to_
     };
     world.restart();
     let other = world.attach_to(2, NO_DELEGATIONS);
-    // It still believes what it was given before, until it has the answer.
+    // The client still believes what it was given before, until it has the answer.
     let one = world.attach_to(1, Watch::Delegations { run: 9, changed: Vec::new(), locks: Vec::new(), term: 0 });
     assert_eq!(other.delegate(plain, Hold::Write), None);
     assert_eq!(one.ask(Request::Renew), Reply::Done);
     assert_eq!(other.delegate(plain, Hold::Write), Some(vec![plain]));
     drop((one, other));
     world.restart();
-    // Nor does it keep others waiting if it never gets it.
+    // It does not keep others waiting for ever if it never gets the answer.
     let other = world.attach_to(2, NO_DELEGATIONS);
     let _one = world.attach_to(1, Watch::Delegations { run: 9, changed: Vec::new(), locks: Vec::new(), term: 0 });
     assert_eq!(other.delegate(plain, Hold::Write), None);
@@ -423,7 +425,7 @@ fn regression_what_a_home_that_began_anew_has_not_told_a_client_is_not_given_to_
     assert_eq!(other.delegate(plain, Hold::Write), Some(vec![plain]));
 }
 
-/// What the home tells of changes, with whether that is all of them.
+/// Returns what the home has told of changes, each with whether that is all.
 fn news(peer: &Peer<'_>) -> Vec<(Vec<FileId>, bool)> {
     let pushed = std::mem::take(&mut *peer.pushes.0.lock());
     let news = pushed.iter().filter_map(|message| match unpack(message) {
@@ -448,12 +450,12 @@ fn whoever_works_under_delegations_is_told_of_what_he_has_and_of_the_rest_when_h
     assert_eq!(news(&one), [(vec![plain], true)]);
     assert_eq!(one.ask(Request::Renew), Reply::Done);
     assert_eq!(news(&one), []);
-    // What it has heard of since, with a delegation, is no news.
+    // A change that the client has learned of with a delegation is no news.
     assert_eq!(other.outcome(set(0o640), b""), Outcome::Done);
     assert_eq!(one.delegate(plain, Hold::Read), Some(vec![plain]));
     assert_eq!(one.ask(Request::Renew), Reply::Done);
     assert_eq!(news(&one), [(vec![], true)]);
-    // Those who are no clients wait for nobody.
+    // Other programs wait for no client.
     let source = world.sim.block_on(find(&world, "plain"));
     world.sim.block_on(give(&world.fs, source, BOB));
     assert_eq!(other.facts(&[plain])[0].uid, BOB);
@@ -462,7 +464,7 @@ fn whoever_works_under_delegations_is_told_of_what_he_has_and_of_the_rest_when_h
     assert!(told.iter().any(|(files, all)| files.contains(&plain) && !all), "{told:?}");
 }
 
-/// A file of mallory's directory.
+/// Finds a file of mallory's directory.
 async fn find(world: &World, name: &str) -> FileId {
     let dir = world.fs.lookup(&Cred::ROOT, ROOT, b"mallory").await.expect("a directory").attr.id;
     world.fs.lookup(&Cred::ROOT, dir, name.as_bytes()).await.expect("a file").attr.id
@@ -478,17 +480,17 @@ fn whoever_lists_to_make_a_name_may_make_it_if_it_is_free_and_nobody_is_before_h
         Reply::Failed(FsError::Busy) => None,
         reply => panic!("{reply:?}"),
     };
-    let (contents, ..) = list(&one, 0, None).expect("nobody has it");
+    let (contents, ..) = list(&one, 0, None).expect("no client has it");
     assert_eq!(list(&one, contents, None), Some((contents, 0, true, Hold::Read)), "as it was");
     assert_eq!(list(&other, 0, lock(b"plain")), Some((contents, 1, false, Hold::Read)), "it is there");
     for bad in [&b""[..], b".", b"..", b"a/b", b"a\0b", &[b'x'; 300]] {
         assert_eq!(list(&other, contents, lock(bad)), Some((contents, 0, true, Hold::Read)), "it is no name");
     }
     assert_eq!(one.recalled(), []);
-    // One may still read it, and takes his time.
+    // The first client may still read the directory, and takes its time.
     let begun = world.sim.now();
     assert_eq!(list(&other, contents, lock(b"lock")), Some((contents, 0, true, Hold::Read)));
-    assert!(world.sim.now() < begun + LEASE / 10, "whoever only looks does not wait for long");
+    assert!(world.sim.now() < begun + LEASE / 10, "a client that only looks does not wait long");
     one.recalled().into_iter().for_each(|recall| one.returns(recall));
     assert_eq!(list(&other, contents, lock(b"lock")), Some((contents, 0, true, Hold::Write)));
     let file = other.ids();
@@ -498,7 +500,7 @@ fn whoever_lists_to_make_a_name_may_make_it_if_it_is_free_and_nobody_is_before_h
     other.recalled().into_iter().for_each(|recall| other.returns(recall));
     let after = list(&one, contents, lock(b"lock")).expect("it was returned");
     assert_eq!((after.1, after.2, after.3), (2, false, Hold::Read));
-    // Whoever may not make it does not get what would let him.
+    // A user who may not make the name does not get the delegation for it.
     let bob = delegated(&world, 3, BOB);
     assert_eq!(list(&bob, 0, lock(b"mine")).map(|listed| listed.3), Some(Hold::Read));
 }
@@ -522,7 +524,7 @@ fn what_is_lowered_is_so_unless_it_was_given_again_since() {
     };
     assert_eq!(one.delegate(plain, Hold::Write), Some(vec![plain]));
     let recall = recalls_dir();
-    // The answer to this may come after it has said that.
+    // The answer to this may arrive after the client has lowered its delegation.
     assert_eq!(one.delegate(plain, Hold::Write), Some(vec![plain]));
     lowers(recall);
     assert_eq!(other.delegate(plain, Hold::Read), None, "it has it again");
@@ -538,8 +540,8 @@ fn what_is_lowered_is_so_unless_it_was_given_again_since() {
     other.recalled().into_iter().for_each(|recall| other.returns(recall));
     let recall = recalls_dir();
     lowers(recall);
-    assert_eq!(other.delegate(plain, Hold::Read), Some(vec![plain]), "nobody is asked for it");
-    // Without a recall nothing is.
+    assert_eq!(other.delegate(plain, Hold::Read), Some(vec![plain]), "there is no recall of it");
+    // Without a recall, nothing is lowered.
     assert_eq!(one.delegate(plain, Hold::Write), None);
     other.recalled().into_iter().for_each(|recall| other.returns(recall));
     assert_eq!(one.delegate(plain, Hold::Write), Some(vec![plain]));
@@ -547,17 +549,17 @@ fn what_is_lowered_is_so_unless_it_was_given_again_since() {
     assert_eq!(other.delegate(plain, Hold::Read), None);
 }
 
-/// A file or directory that a user may only read is not taken from those who change it.
+/// A file or directory that a user may only read is not recalled from those who change it.
 #[test]
 fn regression_a_delegation_needs_the_rights_that_its_use_needs() {
     let world = World::new();
     let (bob, mallory) = (delegated(&world, 1, BOB), delegated(&world, 2, MALLORY));
     let (dir, closed) = (bob.id(ROOT, "bob"), bob.id(ROOT, "closed"));
     let (letter, own) = (bob.id(dir, "letter"), bob.id(ROOT, "mallory"));
-    assert_eq!(mallory.delegate(own, Hold::Write), None, "who lists a directory may read what is in it");
+    assert_eq!(mallory.delegate(own, Hold::Write), None, "a client that lists a directory may read its files");
     bob.recalled().into_iter().for_each(|recall| bob.returns(recall));
     assert_eq!(mallory.delegate(own, Hold::Write), Some(vec![own]));
-    // Bob tells nobody what he holds: nobody with fewer rights may make him give it up.
+    // No user with fewer rights can make bob give up what he holds.
     for held in [letter, dir, closed] {
         assert_eq!(bob.delegate(held, Hold::Write), Some(vec![held]));
     }
@@ -571,13 +573,13 @@ fn regression_a_delegation_needs_the_rights_that_its_use_needs() {
     mallory.refused(Operation::Store { file: letter, change: changed(0, 3, &[(0, 3)]) }, b"new");
     mallory.refused(Operation::Link { file: letter, at: at(own, b"link") }, b"");
     assert_eq!(bob.recalled(), []);
-    // A right to read is enough to know what the file is like.
+    // The right to read is enough to learn what the file is like.
     assert_eq!(mallory.delegate(letter, Hold::Read), None);
     assert!(matches!(bob.recalled()[..], [Recall { file, keep: true, .. }] if file == letter));
 }
 
-/// A client that is asked for a file and goes on with others keeps nobody waiting for longer than a
-/// lease.
+/// A client that gets a recall of a file and goes on with others makes other clients wait no longer
+/// than a lease.
 #[test]
 fn regression_what_has_nothing_to_do_with_a_recall_does_not_keep_it_alive() {
     let world = World::new();
@@ -589,8 +591,8 @@ fn regression_what_has_nothing_to_do_with_a_recall_does_not_keep_it_alive() {
         let file = FileId::new(new.raw() + number);
         assert_eq!(one.outcome(make_file(at(dir, name.as_bytes()), file), b""), Outcome::Done);
     };
-    // It says that two operations have to be home before it can return the file: for as long as one
-    // of them comes in time, the others wait.
+    // The client says that two operations have to be home before it can return the file. As long as
+    // one of them comes in time, the others wait.
     for (said, waits) in [(false, LEASE), (true, LEASE * 2)] {
         assert_eq!(one.delegate(plain, Hold::Write), Some(vec![plain]));
         assert_eq!(other.delegate(plain, Hold::Read), None);
@@ -611,7 +613,7 @@ fn regression_what_has_nothing_to_do_with_a_recall_does_not_keep_it_alive() {
             assert!(world.sim.now() < begun + LEASE * 5, "still waiting");
         }
         let took = world.sim.now() - begun;
-        // A client that does not do its part has what it had until its lease ends.
+        // A client that does not do its part has its delegations until its lease ends.
         assert!(took >= waits && took < waits + LEASE * 2, "said {said}: {took:?}");
         one.begins_anew();
         other.begins_anew();

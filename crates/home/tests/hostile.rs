@@ -1,6 +1,6 @@
-//! A client that says whatever it likes: it gets errors, and nothing that its user may not have. No
-//! other user's file is read or changed, the home's own directory is never reached, and nothing
-//! panics.
+//! A client that sends arbitrary requests gets errors, and nothing that its user may not have. It
+//! reads and changes no other user's file, never reaches the home's own directory, and causes no
+//! panic.
 
 mod common;
 
@@ -43,7 +43,7 @@ fn names_that_are_none_are_refused() {
 #[test]
 fn the_homes_own_directory_is_reached_by_no_name_and_no_id() {
     let world = World::new();
-    // The superuser may do whatever can be done at all.
+    // The superuser may do everything that can be done at all.
     for (key, uid) in [(1, MALLORY), (2, 0)] {
         let peer = world.client(key, uid);
         let root = world.home.state().volumes[VOLUME].root();
@@ -63,8 +63,7 @@ fn the_homes_own_directory_is_reached_by_no_name_and_no_id() {
             listed.iter().map(|(_, entry, _)| entry.attr.id.raw()).chain([own.raw()]).collect()
         });
         assert_eq!(own.len(), 1 + usize::from(key), "what was uploaded is there");
-        // By the ids that it has to the file system behind, and by all that are near those that
-        // were given out.
+        // By its ids in the file system behind, and by all ids near those that were given out.
         let known: Vec<FileId> = [root, dir, plain].into_iter().chain(peer.list(root).values().map(|f| f.id)).collect();
         for raw in (0..200).chain(own).chain([u64::MAX, 1 << 48 | 1, (1 << 48) - 1]) {
             let id = FileId::new(raw);
@@ -95,7 +94,7 @@ fn what_a_user_may_not_read_or_change_stays_as_it_is_and_unknown() {
     let (bob, closed) = (mallory.id(root, "bob"), mallory.id(root, "closed"));
     let dir = mallory.id(root, "mallory");
     let (diary, letter) = (mallory.id(bob, "diary"), mallory.id(bob, "letter"));
-    // Another client has made the files in the closed directory known.
+    // Another client has made the files in the closed directory known to the home.
     let bobs = world.client(2, BOB);
     let readable = bobs.id(closed, "readable");
     let before = world.tree("nowhere");
@@ -116,13 +115,13 @@ fn what_a_user_may_not_read_or_change_stays_as_it_is_and_unknown() {
             for operation in
                 at_place(&at(bob, name), file, dir).into_iter().chain(at_place(&at(closed, name), file, dir))
             {
-                // What is so already may be said to be done.
+                // An operation whose result exists already may count as done.
                 if !matches!(operation, Operation::Remove { .. } | Operation::Link { .. }) {
                     mallory.not_done(operation, b"");
                 }
             }
         }
-        // Nor is what is there told by way of what would change nothing.
+        // A store or change that would change nothing does not tell what is there, either.
         for data in [SECRET, b"something else"] {
             let change = changed(0, data.len() as u64, &[(0, data.len() as u64)]);
             mallory.not_done(Operation::Store { file, change }, data);
@@ -211,12 +210,12 @@ fn more_extended_attributes_than_a_message_can_tell_are_left_out() {
         }
     }
     assert!(peer.facts(&[plain])[0].to_bytes().len() < MESSAGE_LEN_MAX / 2);
-    // A list of them that none could read is refused, rather than cut short: what is missing would
-    // be taken for gone.
+    // A list of facts that no message can hold is refused, not cut short: the client would take
+    // missing files for gone.
     assert_eq!(peer.ask(Request::Facts { files: others.clone() }), Reply::Failed(FsError::ArgumentTooBig));
     assert!(matches!(peer.ask(Request::Facts { files: vec![plain; 4000] }), Reply::Facts(known) if known.len() == 1));
     assert_eq!(peer.ask(Request::Facts { files: vec![plain; 5000] }), Reply::Failed(FsError::ArgumentTooBig));
-    // Answers to operations are, for these are asked for again.
+    // Answers to operations are cut short, since the client asks for the rest again.
     let set = |file| Operation::Set {
         file,
         attributes: Attributes { mtime: Some(Time { sec: 7, nsec: 0 }), ..Attributes::default() },
@@ -240,7 +239,7 @@ fn a_file_without_a_name_is_told_to_nobody() {
     let root = world.home.state().volumes[VOLUME].root();
     let closed = bobs.id(root, "closed");
     let readable = bobs.id(closed, "readable");
-    // It is open still, and somebody has removed it.
+    // It is still open, and another program has removed it.
     world.sim.block_on(async {
         let dir = world.fs.lookup(&Cred::ROOT, ROOT, b"closed").await.expect("there").attr.id;
         let id = world.fs.lookup(&Cred::ROOT, dir, b"readable").await.expect("there").attr.id;
@@ -280,14 +279,15 @@ fn ids_that_are_not_the_clients_own_make_nothing() {
     mallory.outcome(make(b"newer"), b"");
     assert_eq!(mallory.id(dir, "new"), mine);
     assert!(!mallory.list(dir).contains_key(&b"newer"[..]));
-    // Devices are not for users, whatever the mode says.
+    // Users cannot make devices, whatever the mode says.
     for (kind, mode) in [(Kind::CharDevice, 0o666), (Kind::BlockDevice, 0o666), (Kind::File, 0o020_666)] {
         let file = FileId::new(mine.raw() + 1);
         mallory.refused(Operation::Make { at: at(dir, b"device"), file, made: made(kind, mode) }, b"");
     }
 }
 
-/// Ids that mean other files mean files that have ids of their own.
+/// Checks that ids that mean other files mean files with ids of their own. Returns how many there
+/// are.
 fn check_aliases(world: &World) -> usize {
     let state = world.home.state();
     let volume = &state.volumes[VOLUME];
@@ -314,7 +314,7 @@ fn ids_that_mean_what_was_there_already_lead_nowhere_else() {
         let kind = Kind::Directory;
         assert_eq!(mallory.outcome(make(at(root, b"bob"), mine(0), kind), b""), Outcome::Became(bob));
         assert_eq!(mallory.outcome(make(at(root, b"closed"), mine(1), kind), b""), Outcome::Became(closed));
-        // The real names of what may not be known are not told.
+        // Names that the user may not know are not confirmed.
         let denied = Outcome::Refused(FsError::AccessDenied);
         for name in [&b"readable"[..], b"nothing"] {
             assert_eq!(mallory.outcome(make(at(mine(1), name), mine(2), kind), b""), denied);
@@ -336,21 +336,21 @@ fn ids_that_mean_what_was_there_already_lead_nowhere_else() {
             mallory.refused(Operation::Remove { at: at(root, name), file, last: true }, b"");
             let to = at(dir, b"moved");
             mallory.refused(Operation::Rename { file, from: at(root, name), to, replaced: None }, b"");
-            // What it did to its own is not done to this.
+            // Attributes for the client's own directory are not set on the existing one.
             let attributes = Attributes { mode: Some(0o777), ..Attributes::default() };
             assert_eq!(mallory.outcome(Operation::Set { file, attributes }, b""), Outcome::Done);
             let (name, value) = (b"user.x".to_vec(), Some(vec![7]));
             assert_eq!(mallory.outcome(Operation::SetXattr { file, name, value }, b""), Outcome::Done);
         }
-        // It is one directory for ever.
+        // The id means one directory for ever.
         assert_eq!(mallory.outcome(make(at(dir, b"new"), mine(0), kind), b""), Outcome::Became(bob));
         assert_eq!(mallory.outcome(make(at(dir, b"new"), mine(0), Kind::File), b""), invalid);
         assert_eq!(mallory.outcome(make(at(dir, b"plain"), mine(3), kind), b""), Outcome::Conflict(Conflict::Taken));
-        // Others cannot give it, but may ask by it what they may know.
+        // Other clients cannot give this id to a file, but may use it for what they may know.
         assert_eq!(bobs.outcome(make(at(bob, b"new"), mine(0), kind), b""), invalid);
         assert_eq!(bobs.outcome(make(at(bob, b"new"), mine(9), kind), b""), invalid);
         assert_eq!(bobs.facts(&[mine(1)])[0].id, closed);
-        // Nor does it lead to another, or into itself.
+        // An id does not lead to another such id, or into itself.
         assert_eq!(mallory.outcome(make(at(dir, b"sub"), mine(4), kind), b""), Outcome::Done);
         assert_eq!(mallory.outcome(make(at(dir, b"sub"), mine(5), kind), b""), Outcome::Became(mine(4)));
         assert_eq!(mallory.outcome(make(at(mine(5), b"deep"), mine(6), kind), b""), Outcome::Done);
@@ -371,8 +371,8 @@ fn ids_that_mean_what_was_there_already_lead_nowhere_else() {
     assert_eq!(mallory.list(FileId::new(mine.raw() + 5)), mallory.list(mallory.id(dir, "sub")));
 }
 
-/// What was announced, and not done because something before it waits, was taken for done when the
-/// home started again.
+/// An operation that was announced, and not done because one before it waits, counted as done when
+/// the home started again.
 #[test]
 fn regression_what_waits_is_not_taken_for_done_by_a_home_that_starts() {
     for uid in [MALLORY, 0] {
@@ -446,7 +446,7 @@ fn numbers_that_cannot_be_are_refused() {
     ] {
         mallory.refused(Operation::Store { file: plain, change }, b"new");
     }
-    // What was not uploaded may come yet.
+    // Bytes that were not uploaded may still come.
     let missing = mallory.sent(Operation::Store { file: plain, change: changed(0, 5, &[(0, 5)]) }, b"");
     assert_eq!(mallory.apply(vec![missing]), Reply::Failed(FsError::TimedOut));
     assert_eq!(world.tree("nowhere"), before);
@@ -509,7 +509,7 @@ fn an_operation_is_done_once_whatever_the_order_of_numbers() {
         other => panic!("{other:?}"),
     };
     assert_eq!(outcomes(mallory.apply(vec![make(5, 0), make(6, 1)])), [(5, Outcome::Done), (6, Outcome::Done)]);
-    // The number says what it was.
+    // The number identifies the operation.
     assert_eq!(outcomes(mallory.apply(vec![make(5, 2), make(6, 3)])), [(5, Outcome::Done), (6, Outcome::Done)]);
     assert_eq!(mallory.list(dir).len(), 3);
     assert_eq!(mallory.apply(vec![make(4, 4)]), invalid, "it never was one");
@@ -572,7 +572,7 @@ fn whoever_is_not_attached_is_told_nothing() {
     ] {
         assert_eq!(stranger.ask(request), detached);
     }
-    // Nor which volumes there are.
+    // A stranger does not learn which volumes there are, either.
     for volume in [VOLUME, "", "../home", "another"] {
         assert_eq!(stranger.ask(attach(volume)), Reply::Refused(Refusal::Stranger));
     }
@@ -581,11 +581,11 @@ fn whoever_is_not_attached_is_told_nothing() {
     }
     world.enroll(1, MALLORY);
     assert_eq!(world.connect(1).ask(attach("another")), Reply::Refused(Refusal::Volume));
-    // An invitation is for a time.
+    // An invitation expires.
     let now = world.machine.host().clock.wall();
     world.invite([8; 16], MALLORY, Time { sec: now.sec - 1, nsec: 0 });
     assert_eq!(stranger.ask(Request::Enroll { secret: [8; 16] }), Reply::Refused(Refusal::Secret));
-    // And for one.
+    // It lets in one client only.
     assert_eq!(stranger.ask(Request::Enroll { secret: [1; 16] }), Reply::Refused(Refusal::Secret));
 }
 
@@ -623,7 +623,7 @@ fn deep_directories_that_are_gone_do_not_keep_a_home_from_starting() {
         dir = FileId::new(first + 5999);
         assert!(world.home.state().volumes[VOLUME].file(dir).is_some());
     }
-    // While the home is away, all of it is moved to where no client knows it.
+    // While no home runs, everything is moved to a place that no client knows.
     world.machine.crash();
     world.sim.block_on(async {
         let hidden = directory(&world.fs, b"hidden", 0o700, 0).await;
@@ -672,7 +672,7 @@ fn more_changes_than_a_message_can_tell_are_told_nevertheless() {
     assert!(reply.to_bytes().len() < MESSAGE_LEN_MAX);
 }
 
-/// Anything at all, with numbers and names that are known, and others.
+/// Returns an arbitrary operation, with known and unknown numbers and names.
 fn anything(random: &SplitMix64, files: &[FileId], dirs: &[FileId]) -> Operation {
     let below = |n: usize| (random.next_u64() % n as u64) as usize;
     let number = || [0, 1, 5, 100, 1 << 20, 1 << 40, 1 << 62, u64::MAX - 1, u64::MAX][below(9)];
@@ -749,7 +749,7 @@ fn sim_whatever_a_hostile_client_does_others_keep_what_they_have() {
             files.push(mallory.id(dirs[1], "plain"));
             dirs.extend((mine..mine + 2).map(FileId::new));
             if seed % 2 == 0 {
-                // Names for what is not its own.
+                // The client's own ids for other users' directories.
                 for (name, file) in [&b"bob"[..], b"closed"].into_iter().zip(&dirs[6..]) {
                     let make = Operation::Make { at: at(root, name), file: *file, made: made(Kind::Directory, 0o777) };
                     assert!(matches!(mallory.outcome(make, b""), Outcome::Became(_)));
@@ -788,7 +788,7 @@ fn sim_whatever_a_hostile_client_does_others_keep_what_they_have() {
     assert!(done > 300 && merged > 30, "{done} were done, {merged} merged");
 }
 
-/// Only members of its group, and whom an ACL lets in, hear what changes in a directory that is
+/// Only members of the group, and users whom an ACL lets in, hear of changes in a directory that is
 /// closed to others.
 #[test]
 fn regression_a_directory_that_is_open_to_its_group_tells_others_no_ids() {

@@ -1,4 +1,4 @@
-//! Bytes that are sent ahead of the stores that they belong to.
+//! Bytes that clients send ahead of their stores.
 
 mod common;
 
@@ -12,7 +12,7 @@ use types::{FsError, Kind};
 use vfs::FileSystem;
 use vfs::fs::{Cred, SetAttr};
 
-/// How many files are in the home's own directory.
+/// Returns how many files are in the home's own directory.
 fn own_count(world: &World) -> usize {
     world.sim.block_on(async {
         let own = world.fs.lookup(&Cred::ROOT, ROOT, OWN).await.expect("it is there").attr.id;
@@ -20,7 +20,7 @@ fn own_count(world: &World) -> usize {
     })
 }
 
-/// All that the home has done for a client is durable.
+/// Makes durable all that the home has done for a client.
 fn make_durable(peer: &Peer) {
     assert_eq!(peer.ask(Request::Durable { through: u64::MAX }), Reply::Done);
 }
@@ -46,8 +46,8 @@ fn uploads_are_bounded_and_may_come_from_several_connections_at_once() {
     assert_eq!((busy, own_count(&world)), (399 - 256, 256));
 }
 
-/// A copy of an upload that had been on its way for long came after its store was done, and stayed
-/// in the home's own directory.
+/// A duplicate of an upload arrived long after its store was done, and stayed in the home's own
+/// directory.
 #[test]
 fn regression_bytes_that_come_after_their_store_are_not_kept() {
     let world = World::new();
@@ -63,7 +63,7 @@ fn regression_bytes_that_come_after_their_store_are_not_kept() {
     assert_eq!(upload(first.seq, b"text"), Reply::Done);
     let done = peer.apply(vec![first.clone()]);
     assert!(matches!(done, Reply::Applied(_)), "{done:?}");
-    assert_eq!(upload(first.seq, b"text"), Reply::Done, "whoever has not heard of the outcome sends all again");
+    assert_eq!(upload(first.seq, b"text"), Reply::Done, "a client that missed the outcome sends all again");
     assert_eq!(own_count(&world), 1, "what there was before is kept until the store is durable");
     make_durable(&peer);
     assert_eq!(own_count(&world), 0);
@@ -72,8 +72,8 @@ fn regression_bytes_that_come_after_their_store_are_not_kept() {
     assert_eq!((upload(second.seq, b"more"), own_count(&world)), (Reply::Done, 1));
 }
 
-/// A client that had begun a new log could not store what was shorter than what the old one had
-/// sent ahead by the same number.
+/// A client that had begun a new log could not do a store if the old log had uploaded more bytes
+/// under the same number.
 #[test]
 fn regression_what_was_sent_ahead_for_another_log_is_not_in_the_way() {
     let world = World::new();
@@ -93,8 +93,8 @@ fn regression_what_was_sent_ahead_for_another_log_is_not_in_the_way() {
     assert_eq!(own_count(&world), 0);
 }
 
-/// What had been said of the old log by way of a connection that was still there counted for the
-/// new one.
+/// An acknowledgement for the old log, over a connection that still existed, counted for the new
+/// log.
 #[test]
 fn regression_an_old_log_acknowledges_nothing_of_the_new_one() {
     let world = World::new();
@@ -111,8 +111,8 @@ fn regression_an_old_log_acknowledges_nothing_of_the_new_one() {
     assert_eq!(new.apply(vec![made]), done);
 }
 
-/// Whoever guesses what is in another's file does not learn whether that is so, and what is not
-/// what it should be is not taken.
+/// A client that guesses the contents of another user's file does not learn whether the guess is
+/// right. Bytes that differ from their hash are not taken.
 #[test]
 fn pieces_are_taken_from_what_one_may_read_and_only_if_they_are_what_was_said() {
     let world = World::new();
@@ -147,7 +147,7 @@ fn pieces_are_taken_from_what_one_may_read_and_only_if_they_are_what_was_said() 
     {
         assert_eq!(take(&mallory, pieces), Reply::Failed(error));
     }
-    // What was taken is in the store, as if it had been uploaded.
+    // Taken pieces are in the store as if they had been uploaded.
     let plain = mallory.id(mallory.id(root, "mallory"), "plain");
     let change = changed(0, 2 * len, &[(0, 2 * len)]);
     let store = mallory.sent(Operation::Store { file: plain, change }, b"");
@@ -157,7 +157,7 @@ fn pieces_are_taken_from_what_one_may_read_and_only_if_they_are_what_was_said() 
     assert_eq!(mallory.facts(&[plain])[0].size, 2 * len);
 }
 
-/// They stayed until the home began anew.
+/// The uploads stayed until the home started again.
 #[test]
 fn regression_what_a_client_has_uploaded_that_went_away_is_dropped() {
     let world = World::new();
@@ -169,8 +169,8 @@ fn regression_what_a_client_has_uploaded_that_went_away_is_dropped() {
     world.sim.run_for(Duration::from_secs(600));
     assert_eq!(own_count(&world), 2, "it may come back soon");
     world.sim.run_for(Duration::from_secs(4 * 3600));
-    assert_eq!(own_count(&world), 1, "who is connected goes on");
-    // What was uploaded for an operation that another one has replaced is dropped with that.
+    assert_eq!(own_count(&world), 1, "a connected client's upload stays");
+    // The upload of an operation that another one has replaced is dropped with that one.
     let plain = peer.id(peer.id(ROOT, "mallory"), "plain");
     *peer.next.lock() = 51;
     assert_eq!(peer.outcome(Operation::Store { file: plain, change: changed(0, 3, &[(0, 3)]) }, b"new"), Outcome::Done);
@@ -178,7 +178,7 @@ fn regression_what_a_client_has_uploaded_that_went_away_is_dropped() {
     assert_eq!(own_count(&world), 0);
 }
 
-/// The home copied all of the file, while nobody else could do anything.
+/// The home copied the whole file, and no other client could do anything meanwhile.
 #[test]
 fn regression_a_byte_in_a_long_file_is_stored_without_a_copy_of_the_file() {
     const LONG: u64 = 65 << 20;

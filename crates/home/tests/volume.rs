@@ -3,7 +3,7 @@
 use home::volume::{JOURNAL_LEN_MAX, OTHERS, Print, Volume};
 use types::{FileId, Kind, Time};
 
-/// Files that were gone were known for ever.
+/// The home never forgot files that were gone.
 #[test]
 fn regression_files_that_are_gone_are_forgotten_when_nobody_can_ask_for_them() {
     let time = Time { sec: 1, nsec: 1 };
@@ -28,7 +28,7 @@ fn regression_files_that_are_gone_are_forgotten_when_nobody_can_ask_for_them() {
     let stays = made(0, false);
     let gone: Vec<FileId> = (1..JOURNAL_LEN_MAX + 100).map(|number| made(number, true)).collect();
     let known = gone.iter().filter(|id| volume.file(**id).is_some()).count();
-    assert_eq!(known, JOURNAL_LEN_MAX, "as long as somebody may come back who has them");
+    assert_eq!(known, JOURNAL_LEN_MAX, "as long as a client that knows them may come back");
     assert!(volume.file(root).is_some() && volume.file(stays).is_some());
     assert!(volume.file(gone[0]).is_none() && volume.known(b"file 1").is_none());
     assert!(volume.seen(b"file 1", print(Kind::File), Some(&(root, b"new".to_vec())), OTHERS).unwrap().id > gone[0]);

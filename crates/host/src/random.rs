@@ -1,5 +1,4 @@
-//! The one random number generator of the project, seeded by the operating system or by a
-//! simulation.
+//! The project's only random number generator, seeded by the operating system or by a simulation.
 
 use crate::Random;
 use std::sync::atomic::{AtomicU64, Ordering};

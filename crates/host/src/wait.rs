@@ -1,9 +1,9 @@
-//! Waiting for several things at once, in any executor: the pieces of `futures` and `tokio::time`
-//! that roles need, without random branches and without a runtime, so that they behave the same in
-//! the simulated world.
+//! Waiting for several things at once, in any executor: the parts of `futures` and `tokio::time`
+//! that roles need. They use no random branches and no runtime, so they behave the same in the
+//! simulated world.
 //!
-//! Everything here polls its children inside the caller's task, always in the order given. A
-//! dropped wait drops what it waited for; an operation that was cut off like that is *unknown*.
+//! Everything here polls its children inside the caller's task, always in the order given. Dropping
+//! a wait drops the operation it waited for, whose effect is then *unknown*.
 
 use crate::Clock;
 use std::future::{Future, poll_fn};
@@ -28,7 +28,7 @@ pub enum Either<A, B> {
     Right(B),
 }
 
-/// Waits for whichever of `a` and `b` ends first and drops the other. If both are done, `a` counts.
+/// Waits for the first of `a` and `b` to end, and drops the other. If both are done, `a` counts.
 pub async fn first<A: Future, B: Future>(a: A, b: B) -> Either<A::Output, B::Output> {
     let (mut a, mut b) = (pin!(a), pin!(b));
     poll_fn(|context| {
@@ -40,8 +40,8 @@ pub async fn first<A: Future, B: Future>(a: A, b: B) -> Either<A::Output, B::Out
     .await
 }
 
-/// Waits for `future`, but no longer than `time` from this call; then drops it. A future that is
-/// done at once never times out.
+/// Waits for `future`, but no longer than `time` from this call, and then drops it. A future that
+/// is done at once never times out.
 pub fn timeout<F: Future>(
     clock: &dyn Clock,
     time: Duration,
@@ -63,14 +63,14 @@ pub fn join_all<F: Future>(futures: Vec<F>) -> JoinAll<F> {
     JoinAll { all: futures.into_iter().map(|future| Joined::Running(Box::pin(future))).collect() }
 }
 
-/// See [`join_all`].
+/// The future of [`join_all`].
 pub struct JoinAll<F: Future> {
     all: Vec<Joined<F>>,
 }
 
 enum Joined<F: Future> {
     Running(Pin<Box<F>>),
-    /// Empty once all are done.
+    /// `None` once the output was taken.
     Done(Option<F::Output>),
 }
 
@@ -78,7 +78,7 @@ enum Joined<F: Future> {
 impl<F: Future> Unpin for JoinAll<F> {}
 
 impl<F: Future> JoinAll<F> {
-    /// Which of the futures are not done yet.
+    /// The indexes of the futures that are not done.
     pub fn running(&self) -> Vec<usize> {
         (0..self.all.len()).filter(|&i| matches!(self.all[i], Joined::Running(_))).collect()
     }
@@ -105,18 +105,18 @@ impl<F: Future> Future for JoinAll<F> {
     }
 }
 
-/// Lets the other tasks that can go on do so first.
+/// Lets other ready tasks run first.
 pub async fn yield_now() {
     tokio::task::yield_now().await;
 }
 
-/// Something to be done every `period`, the first time one period from now.
+/// Ticks every `period`, the first time one period from now.
 pub fn interval(clock: Arc<dyn Clock>, period: Duration) -> Interval {
     let sleep = clock.sleep(period);
     Interval { clock, period, sleep }
 }
 
-/// See [`interval`].
+/// The timer of [`interval`].
 pub struct Interval {
     clock: Arc<dyn Clock>,
     period: Duration,
@@ -125,7 +125,7 @@ pub struct Interval {
 
 impl Interval {
     /// Waits for the next tick. The period starts anew when this returns, so ticks that the caller
-    /// was too busy for are skipped, never made up for. Dropping the wait loses no tick.
+    /// was too busy for are skipped and never made up. Dropping the wait loses no tick.
     pub async fn tick(&mut self) {
         (&mut self.sleep).await;
         self.sleep = self.clock.sleep(self.period);

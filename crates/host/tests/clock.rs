@@ -1,5 +1,5 @@
-//! The real clock through a suspend, as far as a process can have one: a time namespace in which
-//! the system has run for longer.
+//! The real clock during a suspend, emulated as far as a process can: by a time namespace in which
+//! the system has run longer.
 
 use host::Clock;
 use host::real::RealClock;
@@ -13,8 +13,7 @@ const WENT_ON: i32 = 0;
 const STOOD_STILL: i32 = 1;
 const NO_NAMESPACES: i32 = 2;
 
-/// Moves this process, which has one thread, to a time namespace. CLOCK_MONOTONIC stays as it is
-/// there.
+/// Moves this single-threaded process to a time namespace. CLOCK_MONOTONIC stays as it is there.
 fn jump() -> std::io::Result<()> {
     // SAFETY: plain calls.
     if unsafe { libc::unshare(libc::CLONE_NEWTIME) } < 0 {
@@ -29,14 +28,14 @@ fn jump() -> std::io::Result<()> {
     }
 }
 
-/// Leases and callbacks were counted by CLOCK_MONOTONIC, which stands still: a laptop that woke up
-/// took what it had been promised for good, while the home had given it to others.
+/// Leases and callbacks were counted by CLOCK_MONOTONIC, which stands still. A laptop that woke up
+/// believed in leases that the home had since given to other clients.
 #[test]
 fn regression_the_clock_goes_on_while_the_machine_is_suspended() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     let clock = RealClock::new(runtime.handle().clone());
-    // SAFETY: the child runs what needs no lock that another thread may hold, but for the
-    // allocator's, which fork takes care of; and it ends at once.
+    // SAFETY: the child needs no lock that another thread may hold, except the allocator's, which
+    // fork handles; and it ends at once.
     let child = unsafe { libc::fork() };
     if child == 0 {
         let before = clock.now();

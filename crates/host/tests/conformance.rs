@@ -1,4 +1,4 @@
-//! The simulated disk answers as the real one does.
+//! The simulated disk gives the same answers as the real one.
 
 use bytes::Bytes;
 use host::real::RealDisk;
@@ -41,7 +41,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Does the steps and tells what each answered. Handles stay open over renames and removals.
+/// Does the steps and returns each answer. Handles stay open over renames and removals.
 async fn answers(disk: Arc<dyn Disk>, steps: Vec<Step>) -> Vec<String> {
     let mut open: BTreeMap<usize, Arc<dyn File>> = BTreeMap::new();
     let mut answers = Vec::new();

@@ -11,7 +11,7 @@ use std::time::Duration;
 #[derive(Parser, Debug)]
 #[command(name = "linkem", after_help = CONTROL_HELP)]
 pub struct Args {
-    /// Which link.
+    /// The kind of link.
     #[command(subcommand)]
     pub command: Command,
 }
@@ -25,15 +25,14 @@ const CONTROL_HELP: &str = "While it runs, it takes commands from standard input
   counters                      prints a line for each direction
   quit";
 
-/// Which link.
+/// The kind of link.
 #[derive(Subcommand, Debug)]
 pub enum Command {
-    /// Relay UDP: what comes to one address goes on to another, and the answers back. Up is towards
-    /// --to.
+    /// Relay UDP: packets to one address go on to another, and answers go back. Up is towards --to.
     #[command(after_help = udp_help())]
     Udp(Udp),
-    /// Join two network namespaces by a TUN device in each. Needs root. Up is from the first to the
-    /// second.
+    /// Join two network namespaces by a TUN device in each. Needs root. Up is from the first
+    /// namespace to the second.
     #[command(after_help = tun_help())]
     Tun(Tun),
 }
@@ -64,10 +63,10 @@ fn tun_help() -> String {
 /// `linkem udp`.
 #[derive(ClapArgs, Debug)]
 pub struct Udp {
-    /// The address that clients send to; port 0 is any free one, which is then printed
+    /// The address that clients send to; port 0 picks a free port, which is printed
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub listen: SocketAddr,
-    /// Where that leads
+    /// The address that packets go on to
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub to: SocketAddr,
     #[command(flatten)]
@@ -78,7 +77,7 @@ pub struct Udp {
 #[derive(ClapArgs, Debug)]
 pub struct Tun {
     /// The first namespace: a name that `ip netns` knows, a path such as /proc/PID/ns/net, or - for
-    /// the own one
+    /// this process's own
     #[arg(value_name = "NS_A")]
     pub first: Namespace,
     /// The address of the first end
@@ -100,12 +99,12 @@ pub struct Tun {
     pub link: Link,
 }
 
-/// A network namespace as people name it.
+/// A network namespace as users name it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Namespace {
-    /// That of this process.
+    /// The namespace of this process.
     Own,
-    /// That of a path.
+    /// The namespace at a path.
     Path(PathBuf),
 }
 
@@ -119,58 +118,59 @@ impl From<&str> for Namespace {
     }
 }
 
-/// What the link is like at first.
+/// The initial state of the link.
 #[derive(ClapArgs, Debug)]
 pub struct Link {
-    /// How fast it is, such as 64kb/s (bits, in powers of ten); unlimited if not given
+    /// Rate of the line, such as 64kb/s (bits, in powers of ten); unlimited if not given
     #[arg(long)]
     rate: Option<Rate>,
-    /// How long packets are on their way
+    /// Time that a packet travels after the line
     #[arg(long, value_parser = units::time, default_value = "0s", value_name = "TIME")]
     delay: Duration,
-    /// Up to so much is added to the delay, at random; packets keep their order
+    /// Largest random addition to the delay; packets keep their order
     #[arg(long, value_parser = units::time, default_value = "0s", value_name = "TIME")]
     jitter: Duration,
-    /// How likely it is that a packet is lost, 0 to 1
+    /// Probability that a packet is lost, 0 to 1
     #[arg(long, value_parser = units::probability, default_value_t = 0.0, value_name = "PROBABILITY")]
     loss: f64,
-    /// How much may wait for the line, such as 64KiB; what the rate carries in 250 ms if not given
+    /// Bytes that may wait for the line, such as 64KiB; if not given, as many as the rate carries
+    /// in 250 ms
     #[arg(long, value_parser = units::size, value_name = "SIZE")]
     queue: Option<u64>,
-    /// Another rate upwards
+    /// Rate upwards, if different
     #[arg(long, value_name = "RATE")]
     up_rate: Option<Rate>,
-    /// Another rate downwards
+    /// Rate downwards, if different
     #[arg(long, value_name = "RATE")]
     down_rate: Option<Rate>,
-    /// Another delay upwards
+    /// Delay upwards, if different
     #[arg(long, value_parser = units::time, value_name = "TIME")]
     up_delay: Option<Duration>,
-    /// Another delay downwards
+    /// Delay downwards, if different
     #[arg(long, value_parser = units::time, value_name = "TIME")]
     down_delay: Option<Duration>,
-    /// Another loss upwards
+    /// Loss upwards, if different
     #[arg(long, value_parser = units::probability, value_name = "PROBABILITY")]
     up_loss: Option<f64>,
-    /// Another loss downwards
+    /// Loss downwards, if different
     #[arg(long, value_parser = units::probability, value_name = "PROBABILITY")]
     down_loss: Option<f64>,
-    /// What loss and jitter follow from
+    /// Seed of random loss and jitter
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// Turn the link on and off by turns, such as 5s/2s: on for 5 s, then off for 2 s
+    /// Turn the link on and off repeatedly, such as 5s/2s: on for 5 s, then off for 2 s
     #[arg(long, value_parser = flap, value_name = "ON/OFF")]
     pub flap: Option<Flap>,
-    /// Start turned off
+    /// Start with the link off
     #[arg(long, conflicts_with = "flap")]
     pub off: bool,
-    /// End with standard input, instead of running until killed
+    /// End when standard input ends, instead of running until killed
     #[arg(long)]
     pub end_with_input: bool,
 }
 
 impl Link {
-    /// What the link is like at first.
+    /// The initial settings of both directions.
     pub fn settings(&self) -> Settings {
         let shape = |rate: Option<Rate>, delay: Option<Duration>, loss: Option<f64>| Shape {
             rate: rate.or(self.rate),

@@ -1,4 +1,4 @@
-//! The commands that a running link takes, one a line.
+//! The commands that a running link takes, one per line.
 
 use linkem::{Direction, Rate, Shape, units};
 use std::time::Duration;
@@ -6,11 +6,11 @@ use std::time::Duration;
 /// What to do with a link.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Command {
-    /// Turn it on or off, in all these directions. It no longer flaps.
+    /// Turn the link on or off in these directions, and stop flapping.
     Turn(&'static [Direction], bool),
-    /// Make it different in all these directions.
+    /// Change a setting in these directions.
     Change(&'static [Direction], Change),
-    /// Turn it on and off by turns, or leave it as it is.
+    /// Turn the link on and off repeatedly; `None` stops that.
     Flap(Option<Flap>),
     /// Print the counters.
     Counters,
@@ -18,23 +18,23 @@ pub enum Command {
     Quit,
 }
 
-/// What is to be different.
+/// A changed setting.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Change {
-    /// See [`Shape::rate`].
+    /// The new [`Shape::rate`].
     Rate(Option<Rate>),
-    /// See [`Shape::delay`].
+    /// The new [`Shape::delay`].
     Delay(Duration),
-    /// See [`Shape::jitter`].
+    /// The new [`Shape::jitter`].
     Jitter(Duration),
-    /// See [`Shape::loss`].
+    /// The new [`Shape::loss`].
     Loss(f64),
-    /// See [`Shape::queue_bytes`].
+    /// The new [`Shape::queue_bytes`].
     Queue(Option<u64>),
 }
 
 impl Change {
-    /// What `shape` becomes.
+    /// Returns `shape` with this setting changed.
     pub fn apply(self, shape: Shape) -> Shape {
         match self {
             Change::Rate(rate) => Shape { rate, ..shape },
@@ -46,16 +46,16 @@ impl Change {
     }
 }
 
-/// How long a link is on and off by turns; neither is zero.
+/// How long a flapping link is on and then off; neither is zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Flap {
-    /// For so long it is on.
+    /// How long the link is on.
     pub on: Duration,
-    /// And then off for so long.
+    /// How long it is then off.
     pub off: Duration,
 }
 
-/// `5s/2s`.
+/// Parses times such as `5s/2s`.
 pub fn flap(text: &str) -> Result<Flap, String> {
     let wrong = || format!("{text:?} does not say how to flap: write how long on and how long off, such as 5s/2s");
     let (on, off) = text.split_once('/').ok_or_else(wrong)?;
@@ -63,7 +63,7 @@ pub fn flap(text: &str) -> Result<Flap, String> {
     if flap.on.is_zero() || flap.off.is_zero() { Err(wrong()) } else { Ok(flap) }
 }
 
-/// The command of a line, if it has one.
+/// Parses a line; `None` if it is blank.
 pub fn parse(line: &str) -> Result<Option<Command>, String> {
     let words: Vec<_> = line.split_whitespace().collect();
     let Some((name, rest)) = words.split_first() else { return Ok(None) };

@@ -1,8 +1,8 @@
-//! What all links that run have in common: both directions, and the thread that moves packets
-//! through them.
+//! The common part of all running links: both directions, and the thread that moves packets through
+//! them.
 //!
-//! Packets are taken and given under one lock, so that once [`Control::off`] has returned nothing
-//! arrives any more.
+//! Packets are taken and delivered under one lock, so nothing arrives any more once
+//! [`Control::off`] has returned.
 
 use crate::model::{Counters, Link, Shape};
 use parking_lot::Mutex;
@@ -16,19 +16,18 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How many packets are taken from one source before it is another's turn.
+/// Most packets taken from one source before the next source has its turn.
 pub(crate) const BATCH_COUNT_MAX: usize = 64;
 
-/// Longer than any packet.
+/// Room for a packet, in bytes: longer than any packet.
 pub(crate) const PACKET_BYTES_MAX: usize = 1 << 16;
 
 /// One of the two directions of a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
-    /// From the clients of a relay to where it leads; from the first end of a TUN link to the
-    /// second.
+    /// From the clients of a relay to its target; from the first end of a TUN link to the second.
     Up,
-    /// Back.
+    /// The way back.
     Down,
 }
 
@@ -37,19 +36,19 @@ impl Direction {
     pub const BOTH: [Direction; 2] = [Direction::Up, Direction::Down];
 }
 
-/// What a link is like in both directions. The default is a perfect link.
+/// The settings of a link in both directions. The default is a perfect link.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Settings {
     /// From clients, or from the first end.
     pub up: Shape,
     /// To clients, or to the first end.
     pub down: Shape,
-    /// What loss and jitter follow from.
+    /// Seed of random loss and jitter.
     pub seed: u64,
 }
 
 impl Settings {
-    /// The same in both directions.
+    /// The same shape in both directions.
     pub fn both(shape: Shape) -> Settings {
         Settings { up: shape, down: shape, seed: 0 }
     }
@@ -58,34 +57,35 @@ impl Settings {
 /// A packet in the link.
 pub(crate) struct Packet {
     pub data: Vec<u8>,
-    /// How long it is on the line.
+    /// Its length on the line.
     pub len_bytes: usize,
     /// The client that it comes from or goes to, if the link has clients.
     pub client: Option<SocketAddr>,
 }
 
-/// Where the packets of a link come from and go to.
+/// The outside of a link: where packets come from and go to.
 pub(crate) trait Port: Send + 'static {
     /// Something to read from.
     type Source: AsFd;
-    /// All there is to read from until the next call.
+    /// All sources to read from until the next call.
     fn sources(&self) -> Vec<Self::Source>;
-    /// One packet, and where it goes. [`io::ErrorKind::WouldBlock`] if there is none; any other
-    /// error ends the link.
+    /// Takes one packet, with its direction. [`io::ErrorKind::WouldBlock`] if there is none; any
+    /// other error ends the link.
     fn take(&mut self, source: &Self::Source, room: &mut [u8]) -> io::Result<(Direction, Packet)>;
-    /// Delivers a packet. What the far end refuses is its own loss; an error ends the link.
+    /// Delivers a packet. A packet that the far end refuses is lost without an error; an error ends
+    /// the link.
     fn give(&mut self, direction: Direction, packet: Packet) -> io::Result<()>;
 }
 
-/// Changes a link while it runs, and tells what became of its packets. Cheap to clone; does nothing
-/// once the link has ended.
+/// Changes a running link, and counts its packets. Cheap to clone; does nothing once the link has
+/// ended.
 #[derive(Clone)]
 pub struct Control(Arc<Shared>);
 
 struct Shared {
     links: Mutex<Links>,
     started: Instant,
-    /// Written to when the thread has to look at the links anew.
+    /// Written to when the thread must look at the links again.
     wake: OwnedFd,
 }
 
@@ -109,7 +109,7 @@ impl Control {
     fn new(settings: Settings) -> io::Result<Control> {
         let links = Links {
             up: Link::new(settings.up, settings.seed),
-            // Not the same luck as the other direction has.
+            // A seed of its own: the two directions must not draw the same numbers.
             down: Link::new(settings.down, !settings.seed),
             is_ending: false,
             failure: None,
@@ -118,19 +118,19 @@ impl Control {
         Ok(Control(Arc::new(Shared { links: Mutex::new(links), started: Instant::now(), wake })))
     }
 
-    /// Changes what one direction is like. Packets on their way keep their time, those that are
-    /// queued stay queued.
+    /// Changes the shape of one direction. Packets on their way keep their arrival time, and queued
+    /// packets stay queued.
     pub fn set(&self, direction: Direction, shape: Shape) {
         self.change(|links, now| links.of(direction).set(now, shape));
     }
 
-    /// What one direction is like.
+    /// The shape of one direction.
     pub fn shape(&self, direction: Direction) -> Shape {
         self.0.links.lock().of(direction).shape()
     }
 
-    /// Turns both directions off. What is queued or on its way is dropped; when this returns,
-    /// nothing arrives any more.
+    /// Turns both directions off. Packets that are queued or on their way are dropped; when this
+    /// returns, nothing arrives any more.
     pub fn off(&self) {
         self.change(|links, now| {
             links.up.off(now);
@@ -138,8 +138,8 @@ impl Control {
         });
     }
 
-    /// Turns both directions on. What was sent just before may still get across: it has not been
-    /// taken off the sender's hands yet.
+    /// Turns both directions on. Packets sent just before may still get across, because the link
+    /// has not yet read them.
     pub fn on(&self) {
         self.change(|links, _| {
             links.up.on();
@@ -147,7 +147,7 @@ impl Control {
         });
     }
 
-    /// Turns one direction on or off, as [`on`](Self::on) and [`off`](Self::off) do both.
+    /// Turns one direction on or off; see [`on`](Self::on) and [`off`](Self::off).
     pub fn turn(&self, direction: Direction, on: bool) {
         self.change(|links, now| match on {
             true => links.of(direction).on(),
@@ -155,12 +155,12 @@ impl Control {
         });
     }
 
-    /// Whether one direction is on.
+    /// True if one direction is on.
     pub fn is_on(&self, direction: Direction) -> bool {
         self.0.links.lock().of(direction).is_on()
     }
 
-    /// What became of the packets of one direction so far.
+    /// The packet counts of one direction so far.
     pub fn counters(&self, direction: Direction) -> Counters {
         self.0.links.lock().of(direction).counters()
     }
@@ -172,7 +172,8 @@ impl Control {
 
     fn change(&self, change: impl FnOnce(&mut Links, Duration)) {
         change(&mut self.0.links.lock(), self.0.started.elapsed());
-        // It can only fail if the counter is full, and then the thread is about to wake anyway.
+        // The write can only fail if the counter is full, and then the thread is about to wake
+        // anyway.
         let _ = rustix::io::write(&self.0.wake, &1u64.to_ne_bytes());
     }
 
@@ -199,7 +200,7 @@ impl Control {
             let sources = port.sources();
             let fds = sources.iter().map(AsFd::as_fd).chain([self.0.wake.as_fd()]);
             let mut fds: Vec<_> = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
-            // Whatever does not fit is too long to be waited for at once.
+            // A time that does not fit is too long for one wait.
             let timeout = due.and_then(|due| Timespec::try_from(due.saturating_sub(now())).ok());
             match poll(&mut fds, timeout.as_ref()) {
                 Err(Errno::INTR) => continue,
@@ -222,7 +223,7 @@ impl Control {
     }
 }
 
-/// The thread of a link, which ends when this is dropped.
+/// The thread of a link; it ends when this is dropped.
 pub(crate) struct Pump {
     pub control: Control,
     thread: Option<JoinHandle<()>>,
@@ -233,7 +234,7 @@ impl Pump {
         let control = Control::new(settings)?;
         let own = control.clone();
         let thread = std::thread::Builder::new().name("linkem".into()).spawn(move || {
-            // The kernel likes to wake sleepers 50 µs late, to save power.
+            // By default the kernel wakes sleepers up to 50 µs late, to save power.
             let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
             if let Err(error) = own.pump(&mut port) {
                 own.0.links.lock().failure = Some(error.to_string());
@@ -247,7 +248,7 @@ impl Drop for Pump {
     fn drop(&mut self) {
         self.control.change(|links, _| links.is_ending = true);
         if let Some(thread) = self.thread.take() {
-            // A panic has been reported by its own thread.
+            // A panic of the thread has been reported already.
             let _ = thread.join();
         }
     }

@@ -1,4 +1,4 @@
-//! Network devices of the namespace that the calling thread is in, through ioctl.
+//! Network devices in the namespace of the calling thread, through ioctl.
 
 use std::ffi::c_short;
 use std::fs::{self, File};
@@ -8,21 +8,21 @@ use std::net::{Ipv4Addr, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 
-/// Where the kernel makes TUN devices.
+/// The device file that makes TUN devices.
 pub const TUN_PATH: &str = "/dev/net/tun";
 
-/// The longest name of a device.
+/// The longest name of a device, in bytes.
 pub const NAME_BYTES_MAX: usize = libc::IFNAMSIZ - 1;
 
 /// A device by its name.
 pub struct Interface {
     name: String,
-    /// Any socket will do.
+    /// Any socket; the ioctls need one.
     socket: UdpSocket,
 }
 
 impl Interface {
-    /// Does not tell whether there is such a device.
+    /// Names a device; does not check that it exists.
     pub fn new(name: &str) -> io::Result<Interface> {
         if name.len() > NAME_BYTES_MAX {
             return Err(io::ErrorKind::InvalidInput.into());
@@ -30,7 +30,8 @@ impl Interface {
         Ok(Interface { name: name.to_string(), socket: UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))? })
     }
 
-    /// Makes a TUN device of this name, which must be new. It lives as long as the descriptor.
+    /// Makes a TUN device of this name, which must not exist yet. It lives as long as the
+    /// descriptor.
     pub fn make_tun(&self) -> io::Result<OwnedFd> {
         let tun = File::options().read(true).write(true).custom_flags(libc::O_NONBLOCK).open(TUN_PATH)?;
         let flags = (libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_TUN_EXCL) as u16;
@@ -40,7 +41,7 @@ impl Interface {
         Ok(tun.into())
     }
 
-    /// Gives the device its own address and that of the other end.
+    /// Sets the device's own address and the address of the other end.
     pub fn set_addresses(&self, own: Ipv4Addr, peer: Ipv4Addr) -> io::Result<()> {
         self.set_address(libc::SIOCSIFADDR, own)?;
         self.set_address(libc::SIOCSIFDSTADDR, peer)?;
@@ -54,8 +55,8 @@ impl Interface {
         control(&self.socket, libc::SIOCSIFMTU, &mut request)
     }
 
-    /// Keeps the kernel from sending packets of its own about IPv6. Where that cannot be had, they
-    /// go along with the others.
+    /// Keeps the kernel from sending IPv6 packets of its own. If that fails, they travel with the
+    /// others.
     pub fn without_ipv6(&self) {
         let _ = fs::write(format!("/proc/sys/net/ipv6/conf/{}/disable_ipv6", self.name), "1");
     }
@@ -81,7 +82,7 @@ impl Interface {
     }
 
     fn request(&self) -> libc::ifreq {
-        // SAFETY: numbers and a pointer that may be null.
+        // SAFETY: numbers and a pointer that may be null, so zeroes are valid.
         let mut request: libc::ifreq = unsafe { mem::zeroed() };
         for (to, from) in request.ifr_name.iter_mut().zip(self.name.bytes()) {
             *to = from as libc::c_char;

@@ -2,15 +2,15 @@
 //! for each direction.
 //!
 //! - [`model`]: one direction, as pure code.
-//! - [`control`]: what all links that run have in common: settings, on and off, counters.
-//! - [`relay`]: a link for UDP, which needs no privileges: tests use it in their own process.
+//! - [`control`]: the common part of all running links: settings, on and off, counters.
+//! - [`relay`]: a link for UDP. Needs no privileges; tests use it in their own process.
 //! - [`namespace`]: network namespaces, and commands that run in them. Needs root.
 //! - [`tun`]: a link for everything over IPv4, between two network namespaces. Needs root.
-//! - [`units`]: rates, times and sizes as people write them.
+//! - [`units`]: rates, times and sizes as users write them.
 //!
-//! A link is all user space: the kernel needs no netem. It is as exact as the machine's timers and
-//! as fast as a thread of its own can copy packets; what comes faster than that is lost in the
-//! kernel's buffers and not counted.
+//! A link runs in user space; the kernel needs no netem. It is as exact as the machine's timers,
+//! and as fast as one thread copies packets. Packets that come faster are lost in the kernel's
+//! buffers and not counted.
 
 pub mod control;
 mod interface;

@@ -13,10 +13,10 @@ use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
 
-/// How often it is looked whether the link still runs.
+/// How often the program checks that the link still runs.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How many commands may wait.
+/// Most commands that wait.
 const COMMAND_COUNT_MAX: usize = 16;
 
 fn main() -> ExitCode {
@@ -58,7 +58,7 @@ fn open(namespace: &args::Namespace) -> Result<Namespace> {
     }
 }
 
-/// Flapping: when the link turns next.
+/// A flapping link, and when it turns next.
 struct Turning {
     flap: Flap,
     on: bool,
@@ -66,13 +66,13 @@ struct Turning {
 }
 
 impl Turning {
-    /// Starts with a link that is on.
+    /// Starts with the link on.
     fn start(flap: Flap, link: &Control) -> Turning {
         link.on();
         Turning { flap, on: true, at: Instant::now() + flap.on }
     }
 
-    /// Turns the link, if it is time.
+    /// Turns the link if it is time.
     fn turn(&mut self, link: &Control) {
         if Instant::now() < self.at {
             return;
@@ -85,7 +85,7 @@ impl Turning {
             link.off();
             self.flap.off
         };
-        // From when it should have been, so that lateness does not add up.
+        // Counted from the time it was due, so that lateness does not add up.
         self.at += wait;
     }
 }
@@ -121,7 +121,7 @@ fn serve(link: &Control, options: &args::Link) -> Result<()> {
     }
 }
 
-/// Commands as they come. At the end of the input there is a last one to quit if `is_to_end`.
+/// Reads commands from standard input. At its end, sends a last command to quit if `is_to_end`.
 fn commands(is_to_end: bool) -> Receiver<Command> {
     let (sender, receiver) = sync_channel(COMMAND_COUNT_MAX);
     std::thread::spawn(move || {
@@ -140,7 +140,7 @@ fn commands(is_to_end: bool) -> Receiver<Command> {
     receiver
 }
 
-/// A line for each direction.
+/// The counters, one line per direction.
 fn counters(link: &Control) -> String {
     let line = |direction| {
         let name = match direction {
@@ -159,7 +159,7 @@ fn counters(link: &Control) -> String {
     Direction::BOTH.map(line).join("\n")
 }
 
-/// Prints a line that somebody may be waiting for.
+/// Prints a line and flushes, because another program may wait for it.
 fn say(line: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
     writeln!(out, "{line}")?;

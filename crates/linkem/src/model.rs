@@ -1,56 +1,54 @@
-//! One direction of a link, as pure code: packets go in with the time, and come out when they are
+//! One direction of a link, as pure code: packets go in with a time, and come out when they are
 //! due.
 //!
-//! A packet waits in a FIFO of bounded size for its turn on the line, is on the line for as long as
-//! its bits take at the link's rate, and then on its way for the delay. What is lost is lost behind
-//! the line: it has taken its time there.
+//! A packet waits for the line in a FIFO of bounded size. It occupies the line for as long as its
+//! bits take at the link's rate, and then travels for the delay. Random loss comes after the line:
+//! a lost packet has used its time there.
 //!
 //! ```text
 //! push -> [ queue ] -> line at the rate -> lost? -> on its way: delay + jitter -> pop
 //! ```
 //!
-//! What must hold, whatever is called when:
+//! Invariants, for any sequence of calls:
 //! - Packets leave in the order in which they came, and none before it is due.
-//! - The line is never faster than the rate in force. What comes out is not either while delay and
-//!   jitter stay as they are and there is no jitter, except that who asks late gets all that is due
-//!   at once.
-//! - Each packet that was offered is delivered, lost, overflowed, dropped, or still held: the
-//!   [`Counters`] add up.
-//! - The n-th packet to leave the line draws the same luck for the same seed, whatever the settings
-//!   are.
+//! - The line is never faster than the rate in force. Nor is the output, while the delay does not
+//!   change and there is no jitter; but a caller that pops late gets all due packets at once.
+//! - Each offered packet is delivered, lost, overflowed, dropped, or still held: the [`Counters`]
+//!   add up.
+//! - For the same seed, the n-th packet to leave the line draws the same random numbers under all
+//!   settings.
 
 use crate::units::Rate;
 use host::{Random, SplitMix64};
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// The most bytes that a link holds, queued and on their way: a bound for links without rate, or
+/// Most bytes that a link holds, queued and on their way. It bounds links without a rate, and links
 /// with a very long delay.
 pub const HELD_BYTES_MAX: u64 = 64 << 20;
 
-/// The smallest queue that is chosen for a rate: 16 full Ethernet packets.
+/// The smallest default queue, in bytes: 16 full Ethernet packets.
 pub const QUEUE_BYTES_MIN: u64 = 16 * 1500;
 
-/// What one direction of a link is like. The default is a perfect link.
+/// The settings of one direction of a link. The default is a perfect link.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Shape {
-    /// How fast the line is; `None` is without limit.
+    /// The rate of the line; `None` is unlimited.
     pub rate: Option<Rate>,
-    /// How long a packet is on its way after the line.
+    /// How long a packet travels after the line.
     pub delay: Duration,
-    /// Up to so much is added to the delay of each packet, at random. A packet never overtakes
-    /// another.
+    /// The largest random addition to a packet's delay. A packet never overtakes another.
     pub jitter: Duration,
-    /// How likely it is that a packet is lost, 0 to 1.
+    /// The probability that a packet is lost, 0 to 1.
     pub loss: f64,
-    /// How many bytes may wait for the line, with the packet that is on it. `None` is what the rate
-    /// carries in 250 ms, at least [`QUEUE_BYTES_MIN`]. A packet that finds the line idle is taken,
-    /// whatever its size.
+    /// Most bytes that may wait for the line, including the packet that is on it. `None` is as many
+    /// as the rate carries in 250 ms, at least [`QUEUE_BYTES_MIN`]. A packet that finds the line
+    /// idle is taken even if it is longer.
     pub queue_bytes: Option<u64>,
 }
 
 impl Shape {
-    /// The size of the queue in force.
+    /// The queue size in force, in bytes.
     pub fn queue_bytes(&self) -> u64 {
         match (self.queue_bytes, self.rate) {
             (Some(bytes), _) => bytes,
@@ -60,10 +58,10 @@ impl Shape {
     }
 }
 
-/// What became of the packets of one direction.
+/// The fate of the packets of one direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counters {
-    /// Packets that were to be sent.
+    /// Packets that were sent into the link.
     pub offered: u64,
     /// Their bytes.
     pub offered_bytes: u64,
@@ -80,7 +78,7 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// How many packets are in the link.
+    /// The number of packets in the link.
     pub fn held(&self) -> u64 {
         self.offered - self.packets - self.lost - self.overflowed - self.dropped
     }
@@ -88,7 +86,8 @@ impl Counters {
 
 /// One direction of a link that carries packets of type `T`.
 ///
-/// Times are since any one start. One that is before an earlier call's counts as that one.
+/// Times count from any one start. A time before that of an earlier call counts as the earlier
+/// call's.
 ///
 /// - Packets: [`push`](Self::push), then [`pop`](Self::pop) when [`due`](Self::due) says so.
 /// - Changes: [`set`](Self::set), [`off`](Self::off), [`on`](Self::on).
@@ -97,7 +96,7 @@ pub struct Link<T> {
     shape: Shape,
     random: SplitMix64,
     is_on: bool,
-    /// Up to when the line has been worked out.
+    /// The time up to which the line has been simulated.
     now: Duration,
     queue: VecDeque<Packet<T>>,
     queue_bytes: u64,
@@ -116,7 +115,7 @@ struct Packet<T> {
 }
 
 impl<T> Link<T> {
-    /// A link that is on. Its luck follows from `seed`.
+    /// A link that is on. `seed` determines its random numbers.
     pub fn new(shape: Shape, seed: u64) -> Self {
         Link {
             shape,
@@ -133,7 +132,7 @@ impl<T> Link<T> {
         }
     }
 
-    /// Sends a packet that is `len_bytes` long on the line.
+    /// Sends a packet that takes `len_bytes` on the line.
     pub fn push(&mut self, now: Duration, len_bytes: usize, content: T) {
         self.advance(now);
         let len_bytes = len_bytes as u64;
@@ -161,30 +160,30 @@ impl<T> Link<T> {
         Some(packet.content)
     }
 
-    /// When to call [`pop`](Self::pop) next, which then may have nothing yet. `None` if the link is
-    /// empty.
+    /// When to call [`pop`](Self::pop) next; the call may still return nothing. `None` if the link
+    /// is empty.
     pub fn due(&self) -> Option<Duration> {
-        // Nothing of the queue arrives before what is on its way.
+        // No queued packet arrives before the packets on their way.
         match self.way.front() {
             Some((due, _)) => Some(*due),
             None => self.line_done(),
         }
     }
 
-    /// Changes what the link is like. What is on its way keeps its time, what is queued stays
+    /// Changes the shape. Packets on their way keep their arrival time, and queued packets stay
     /// queued; the rest of the packet on the line goes at the new rate.
     pub fn set(&mut self, now: Duration, shape: Shape) {
         self.advance(now);
         self.shape = shape;
     }
 
-    /// What the link is like.
+    /// The shape.
     pub fn shape(&self) -> Shape {
         self.shape
     }
 
-    /// Drops all that is in the link, and all that comes until it is on again. Who wants what is
-    /// due by now pops it first.
+    /// Drops all packets in the link, and all that come until it is on again. A caller that wants
+    /// the packets due by now must pop them first.
     pub fn off(&mut self, now: Duration) {
         self.advance(now);
         self.is_on = false;
@@ -195,22 +194,22 @@ impl<T> Link<T> {
         self.last_due = Duration::ZERO;
     }
 
-    /// Carries packets again. Nothing if the link is on.
+    /// Carries packets again. Does nothing if the link is on.
     pub fn on(&mut self) {
         self.is_on = true;
     }
 
-    /// Whether packets are carried.
+    /// True if packets are carried.
     pub fn is_on(&self) -> bool {
         self.is_on
     }
 
-    /// What became of the packets so far.
+    /// The packet counts so far.
     pub fn counters(&self) -> Counters {
         self.counters
     }
 
-    /// Sends what leaves the line by `now` on its way.
+    /// Moves the packets that leave the line by `now` on their way.
     fn advance(&mut self, now: Duration) {
         let now = now.max(self.now);
         while let Some(done) = self.line_done() {
@@ -227,7 +226,7 @@ impl<T> Link<T> {
         self.now = now;
     }
 
-    /// When the packet on the line has left it, rounded up to a nanosecond.
+    /// When the packet on the line will have left it, rounded up to a nanosecond.
     fn line_done(&self) -> Option<Duration> {
         let packet = self.queue.front()?;
         let Some(rate) = self.shape.rate else { return Some(self.now) };
@@ -237,8 +236,8 @@ impl<T> Link<T> {
     }
 
     fn leave_line(&mut self, packet: Packet<T>) {
-        // Both are drawn for every packet, so that a change of the one setting does not change the
-        // luck in the other.
+        // Both are drawn for every packet, so that changing one setting does not change the random
+        // numbers of the other.
         let (loss, jitter) = (self.draw(), self.draw());
         if loss < self.shape.loss {
             self.counters.lost += 1;
@@ -250,7 +249,7 @@ impl<T> Link<T> {
         self.way.push_back((self.last_due, packet));
     }
 
-    /// Uniform, from 0 and below 1.
+    /// A uniform number from 0 up to, but not including, 1.
     fn draw(&self) -> f64 {
         (self.random.next_u64() >> 11) as f64 / (1u64 << 53) as f64
     }

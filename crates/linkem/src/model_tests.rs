@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 const MS: Duration = Duration::from_millis(1);
 
-/// All that comes out, with the time at which it was due.
+/// All packets that come out, with the time at which each was due.
 fn drain(link: &mut Link<usize>) -> Vec<(Duration, usize)> {
     let mut out = Vec::new();
     while let Some(due) = link.due() {
@@ -107,7 +107,7 @@ fn the_same_packets_are_lost_whatever_the_jitter_and_the_rate() {
     assert_eq!(arrived(plain), arrived(other));
 }
 
-/// Something that happens to a link, after a pause in microseconds.
+/// An event of a link, after a pause in microseconds.
 #[derive(Debug, Clone)]
 enum Step {
     Push(u64, usize),
@@ -146,7 +146,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 0..200)
 }
 
-/// What came out, when it was asked for, and the counters.
+/// The packets that came out, when each was asked for, and the counters.
 type Outcome = (Vec<(Duration, usize)>, Counters);
 
 fn run(shape: Shape, seed: u64, steps: &[Step]) -> Outcome {
@@ -218,7 +218,7 @@ proptest! {
         }
     }
 
-    /// The line carries no more than the sum of what each rate carries while it is in force.
+    /// The line carries at most the sum of what each rate carries while it is in force.
     #[test]
     fn prop_changes_of_the_rate_never_make_the_line_faster(
         rates in prop::collection::vec((1u64..50_000, 1_000u64..10_000_000), 1..20),

@@ -1,7 +1,7 @@
 //! Network namespaces without names, and work and commands within them.
 //!
-//! A namespace lives as long as a descriptor of it, a process or a thread in it does: nothing is
-//! left behind, however its makers end. Needs root.
+//! A namespace lives as long as a descriptor of it, or a process or thread in it. So nothing is
+//! left behind, even when its makers are killed. Needs root.
 
 use crate::interface::Interface;
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
@@ -22,11 +22,11 @@ const OWN_PATH: &str = "/proc/thread-self/ns/net";
 pub struct Namespace(Arc<OwnedFd>);
 
 impl Namespace {
-    /// Makes a namespace that has its loopback device and nothing else.
+    /// Makes a namespace that has only its loopback device.
     pub fn new() -> io::Result<Namespace> {
-        // On a thread of its own, which ends in there.
+        // On a thread of its own, which ends inside the namespace.
         let made = thread::spawn(|| {
-            // SAFETY: descriptors are not unshared, and nobody relies on the network of this
+            // SAFETY: descriptors are not unshared, and no other code uses the network of this
             // thread.
             unsafe { unshare_unsafe(UnshareFlags::NEWNET) }?;
             Interface::new("lo")?.up(libc::IFF_LOOPBACK)?;
@@ -45,21 +45,21 @@ impl Namespace {
         Ok(Namespace(Arc::new(File::open(path)?.into())))
     }
 
-    /// Where other processes find it while this process has it, for instance as `nsenter
-    /// --net=PATH`.
+    /// The path by which other processes can open the namespace while this process holds it, for
+    /// instance in `nsenter --net=PATH`.
     pub fn path(&self) -> PathBuf {
         format!("/proc/{}/fd/{}", std::process::id(), self.0.as_raw_fd()).into()
     }
 
-    /// Makes `command` run in this namespace. It fails to start where it may not enter.
+    /// Makes `command` run in this namespace. The command fails to start if it may not enter.
     pub fn enter(&self, command: &mut Command) {
         let namespace = self.clone();
         // SAFETY: between fork and exec there is only one system call, which allocates nothing.
         unsafe { command.pre_exec(move || namespace.move_into()) };
     }
 
-    /// Does `work` in this namespace, on a thread of its own, and waits for it. Sockets made there
-    /// stay in there, and so do threads.
+    /// Does `work` in this namespace, on a thread of its own, and waits for it. Sockets and threads
+    /// that are made there stay there.
     pub fn within<R: Send>(&self, work: impl FnOnce() -> R + Send) -> io::Result<R> {
         let inside = || self.move_into().map(|()| work());
         thread::scope(|scope| scope.spawn(inside).join()).unwrap_or_else(|panic| resume_unwind(panic))

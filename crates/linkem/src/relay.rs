@@ -1,9 +1,8 @@
-//! A link for UDP that needs no privileges: packets sent to its address go on to another, and the
-//! answers back.
+//! A link for UDP that needs no privileges: packets to its address go on to another, and answers go
+//! back.
 //!
-//! Each client address has a socket of its own towards the other side, so that the answers find
-//! their way; all clients share the one link. Nothing but the payload gets across: not the ECN
-//! bits, and no ICMP errors.
+//! Each client address has its own socket towards the other side, so that answers find their way;
+//! all clients share one link. Only the payload gets across: no ECN bits, and no ICMP errors.
 
 use crate::control::{Control, Direction, Packet, Port, Pump, Settings};
 use parking_lot::Mutex;
@@ -15,14 +14,14 @@ use std::ops::Deref;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-/// What each packet is longer on the line than its payload: an IPv4 and a UDP header.
+/// Bytes that a packet has on the line beyond its payload: an IPv4 and a UDP header.
 pub const HEADER_BYTES: usize = 28;
 
-/// How many clients have a socket at a time. Another one takes the place of who has been quiet for
+/// Most clients that have a socket at a time. A new client replaces the one that has been quiet
 /// longest.
 pub const CLIENT_COUNT_MAX: usize = 256;
 
-/// What the kernel is asked to keep of what has come and is not yet taken. It may allow less.
+/// Receive buffer to ask the kernel for, in bytes. The kernel may allow less.
 const RECEIVE_BUFFER_BYTES: usize = 4 << 20;
 
 /// A relay that runs until it is dropped. Its [`Control`] changes the link.
@@ -33,8 +32,7 @@ pub struct Relay {
 }
 
 impl Relay {
-    /// Starts to relay what comes to `listen` (port 0 is any free one) to `to`, on a thread of its
-    /// own.
+    /// Starts a relay, on a thread of its own, from `listen` (port 0 picks a free port) to `to`.
     pub fn start(listen: SocketAddr, to: SocketAddr, settings: Settings) -> io::Result<Relay> {
         let listen = Arc::new(open(listen)?);
         let address = listen.local_addr()?;
@@ -43,18 +41,18 @@ impl Relay {
         Ok(Relay { pump, address, clients })
     }
 
-    /// Where it listens.
+    /// The address that it listens on.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Forgets which clients there are, as a NAT does: the next packet of each goes on from another
-    /// port, and what comes to the former ones is lost.
+    /// Forgets all clients, as a NAT does: each client's next packet leaves from another port, and
+    /// answers to the former ports are lost.
     pub fn forget_clients(&self) {
         self.clients.lock().sockets.clear();
     }
 
-    /// What changes the link, also from elsewhere.
+    /// Changes the link; usable from any thread.
     pub fn control(&self) -> &Control {
         &self.pump.control
     }
@@ -72,7 +70,7 @@ impl Deref for Relay {
 #[derive(Default)]
 struct Clients {
     sockets: HashMap<SocketAddr, Client>,
-    /// How many packets clients have sent, which serves as a time.
+    /// Packets that clients have sent; serves as a clock.
     sent: u64,
 }
 
@@ -82,7 +80,7 @@ struct Client {
 }
 
 impl Clients {
-    /// Whether that is the client's socket, and not a former one.
+    /// True if `socket` is the client's present socket, and not a former one.
     fn has(&self, client: SocketAddr, socket: &Arc<UdpSocket>) -> bool {
         self.sockets.get(&client).is_some_and(|client| Arc::ptr_eq(&client.socket, socket))
     }
@@ -102,7 +100,7 @@ impl Clients {
             SocketAddr::V6(_) => SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)),
         };
         let socket = Arc::new(open(any)?);
-        // The kernel then takes answers from there only.
+        // The kernel then accepts answers from that address only.
         socket.connect(to)?;
         self.sockets.insert(client, Client { socket: socket.clone(), last_sent: self.sent });
         Ok(socket)
@@ -113,7 +111,7 @@ fn open(address: SocketAddr) -> io::Result<UdpSocket> {
     let socket = UdpSocket::bind(address)?;
     socket.set_nonblocking(true)?;
     sockopt::set_socket_recv_buffer_size(&socket, RECEIVE_BUFFER_BYTES)?;
-    // Only root may have more than the system's limit.
+    // Only root may exceed the system's limit.
     let _ = sockopt::set_socket_recv_buffer_size_force(&socket, RECEIVE_BUFFER_BYTES);
     Ok(socket)
 }
@@ -124,7 +122,7 @@ struct Ports {
     clients: Arc<Mutex<Clients>>,
 }
 
-/// A socket, and whose it is if it is not the one for all.
+/// A socket, and its client; the common socket has none.
 struct Source {
     socket: Arc<UdpSocket>,
     client: Option<SocketAddr>,
@@ -156,7 +154,7 @@ impl Port for Ports {
                 (len, from, Direction::Up)
             }
             Some(client) if self.clients.lock().has(client, &source.socket) => {
-                // Errors tell that an earlier packet was refused.
+                // An error says that an earlier packet was refused.
                 (source.socket.recv(room).map_err(|_| ErrorKind::WouldBlock)?, client, Direction::Down)
             }
             Some(_) => return Err(ErrorKind::WouldBlock.into()),
@@ -169,8 +167,7 @@ impl Port for Ports {
         match direction {
             Direction::Up => {
                 let socket = self.clients.lock().socket(client, self.to)?;
-                // An error may tell that an earlier packet was refused; then this one has not been
-                // sent.
+                // An error may say that an earlier packet was refused; then this one was not sent.
                 if socket.send(&packet.data).is_err() {
                     let _ = socket.send(&packet.data);
                 }

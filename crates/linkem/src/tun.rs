@@ -1,7 +1,8 @@
 //! A link for everything over IPv4: joins two network namespaces by a TUN device in each.
 //!
 //! Each device has a route to the other's address only. The devices live as long as the link, and
-//! keep their namespaces: nothing is left behind, however its process ends. Needs root.
+//! keep their namespaces alive. So nothing is left behind, even when the process is killed. Needs
+//! root.
 
 use crate::control::{Control, Direction, Packet, Port, Pump, Settings};
 use crate::interface::{Interface, NAME_BYTES_MAX, TUN_PATH};
@@ -14,28 +15,28 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use thiserror::Error;
 
-/// The smallest packet size that IPv4 works with.
+/// The smallest MTU that IPv4 works with, in bytes.
 pub const MTU_BYTES_MIN: u16 = 68;
 
-/// Why there is no link.
+/// Why a link could not be made.
 #[derive(Debug, Error)]
 pub enum TunError {
-    /// The device cannot have that name.
+    /// A device cannot have this name.
     #[error("{0:?} cannot be a device's name: use up to {NAME_BYTES_MAX} letters, digits, dashes and underscores")]
     Name(String),
-    /// Packets cannot be that small.
+    /// The MTU is too small.
     #[error("an MTU of {0} bytes is too small: choose {MTU_BYTES_MIN} or more")]
     Mtu(u16),
     /// A device could not be set up.
     #[error("{step} {name} at {address}: {cause}")]
     Device {
-        /// What was to be done.
+        /// The step that failed.
         step: &'static str,
         /// The device.
         name: String,
         /// Its own address.
         address: Ipv4Addr,
-        /// Why it was not.
+        /// The cause.
         cause: io::Error,
     },
     /// A namespace cannot be entered.
@@ -43,7 +44,7 @@ pub enum TunError {
     Namespace {
         /// The address of that end.
         address: Ipv4Addr,
-        /// Why.
+        /// The cause.
         cause: io::Error,
     },
     /// The link's thread could not be started.
@@ -54,16 +55,16 @@ pub enum TunError {
 /// One end of a link.
 #[derive(Debug, Clone, Copy)]
 pub struct End<'a> {
-    /// Where the device is.
+    /// The namespace of the device.
     pub namespace: &'a Namespace,
     /// The device's address.
     pub address: Ipv4Addr,
 }
 
-/// What the two devices are like.
+/// The settings of the two devices.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Device {
-    /// Their name, the same at both ends. Several links of one namespace have different ones.
+    /// Their name, the same at both ends. Several links of one namespace need different names.
     pub name: String,
     /// The largest packet, with its IP header.
     pub mtu_bytes: u16,
@@ -82,7 +83,7 @@ pub struct Tun {
 }
 
 impl Tun {
-    /// Joins two namespaces. Packets are as long on the line as they are with their IP header.
+    /// Joins two namespaces. A packet's length on the line includes its IP header.
     pub fn join(first: End, second: End, device: &Device, settings: Settings) -> Result<Tun, TunError> {
         let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
         if device.name.is_empty() || device.name.len() > NAME_BYTES_MAX || !device.name.bytes().all(is_plain) {
@@ -97,7 +98,7 @@ impl Tun {
         Ok(Tun { pump: Pump::start(settings, port).map_err(TunError::Thread)? })
     }
 
-    /// What changes the link, also from elsewhere.
+    /// Changes the link; usable from any thread.
     pub fn control(&self) -> &Control {
         &self.pump.control
     }
@@ -111,7 +112,7 @@ impl Deref for Tun {
     }
 }
 
-/// What a process lacks that is to make namespaces and links between them, if anything.
+/// What this process lacks to make namespaces and links between them, if anything.
 pub fn missing() -> Option<String> {
     if !rustix::process::geteuid().is_root() {
         return Some("needs root".into());
@@ -170,8 +171,8 @@ impl Port for Devices {
             Direction::Up => &self.second,
             Direction::Down => &self.first,
         };
-        // An end that has turned its device off loses what comes. One whose device is gone is found
-        // out by reading.
+        // An end whose device is down loses the packet. If the device is gone, the next read finds
+        // out.
         let _ = rustix::io::write(device, &packet.data);
         Ok(())
     }

@@ -1,31 +1,31 @@
-//! Rates, times, sizes and probabilities as people write them.
+//! Rates, times, sizes and probabilities as users write them.
 
 use std::fmt;
 use std::num::NonZeroU64;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// A rate in bits per second, not zero: what is to carry nothing is off.
+/// A rate in bits per second, never zero: a link that carries nothing is off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Rate(NonZeroU64);
 
 impl Rate {
-    /// So many bits per second. Panics if that is zero.
+    /// A rate in bits per second. Panics if it is zero.
     pub const fn bits_per_s(bits: u64) -> Rate {
         Rate(NonZeroU64::new(bits).expect("a link with a rate of zero is one that is off"))
     }
 
-    /// So many thousand bits per second. Panics if that is zero.
+    /// A rate in thousands of bits per second. Panics if it is zero.
     pub const fn kbits_per_s(kbits: u64) -> Rate {
         Rate::bits_per_s(kbits * 1000)
     }
 
-    /// So many million bits per second. Panics if that is zero.
+    /// A rate in millions of bits per second. Panics if it is zero.
     pub const fn mbits_per_s(mbits: u64) -> Rate {
         Rate::bits_per_s(mbits * 1_000_000)
     }
 
-    /// In bits per second.
+    /// The rate in bits per second.
     pub const fn get(self) -> u64 {
         self.0.get()
     }
@@ -34,7 +34,7 @@ impl Rate {
 impl FromStr for Rate {
     type Err = String;
 
-    /// `9.6kb/s`, `64kb/s`, `10Mb/s`, `1Gb/s` or `300b/s`: bits, in powers of ten.
+    /// Parses `9.6kb/s`, `64kb/s`, `10Mb/s`, `1Gb/s` or `300b/s`: bits, in powers of ten.
     fn from_str(text: &str) -> Result<Rate, String> {
         const UNITS: [(&str, f64); 4] = [("kb/s", 1e3), ("Mb/s", 1e6), ("Gb/s", 1e9), ("b/s", 1.0)];
         let bits = number(text, &UNITS).filter(|bits| *bits >= 1.0 && *bits < 1e15);
@@ -56,7 +56,7 @@ impl fmt::Display for Rate {
     }
 }
 
-/// A rate, or `unlimited`.
+/// Parses a rate, or `unlimited`.
 pub fn rate(text: &str) -> Result<Option<Rate>, String> {
     match text {
         "unlimited" => Ok(None),
@@ -64,7 +64,7 @@ pub fn rate(text: &str) -> Result<Option<Rate>, String> {
     }
 }
 
-/// `40ms`, `1.5s`, `200us` or `2min`.
+/// Parses `40ms`, `1.5s`, `200us` or `2min`.
 pub fn time(text: &str) -> Result<Duration, String> {
     const UNITS: [(&str, f64); 4] = [("us", 1e-6), ("ms", 1e-3), ("min", 60.0), ("s", 1.0)];
     let seconds = number(text, &UNITS).filter(|seconds| *seconds < 1e6);
@@ -72,7 +72,7 @@ pub fn time(text: &str) -> Result<Duration, String> {
     time.ok_or_else(|| format!("{text:?} is not a time: write one with us, ms, s or min, such as 40ms"))
 }
 
-/// Bytes of `64KiB`, `1MiB` or `1500B`.
+/// Parses `64KiB`, `1MiB` or `1500B` to bytes.
 pub fn size(text: &str) -> Result<u64, String> {
     const UNITS: [(&str, f64); 3] = [("KiB", 1024.0), ("MiB", 1_048_576.0), ("B", 1.0)];
     let bytes = number(text, &UNITS).filter(|bytes| *bytes < 1e15);
@@ -81,14 +81,14 @@ pub fn size(text: &str) -> Result<u64, String> {
         .ok_or_else(|| format!("{text:?} is not a size: write one with B, KiB or MiB, such as 64KiB"))
 }
 
-/// A probability, `0` to `1`.
+/// Parses a probability, `0` to `1`.
 pub fn probability(text: &str) -> Result<f64, String> {
     let number = text.parse().ok().filter(|number| (0.0..=1.0).contains(number));
     number.ok_or_else(|| format!("{text:?} is not a probability: write a number from 0 to 1, such as 0.01"))
 }
 
-/// A number that is not negative, times the factor of its unit. A unit that ends like another comes
-/// before it.
+/// Parses a non-negative number, times the factor of its unit. If one unit ends like another, the
+/// longer one must come first.
 fn number(text: &str, units: &[(&str, f64)]) -> Option<f64> {
     let (digits, factor) = units.iter().find_map(|(unit, factor)| Some((text.strip_suffix(unit)?, *factor)))?;
     let number: f64 = digits.trim_end().parse().ok()?;

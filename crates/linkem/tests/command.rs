@@ -5,10 +5,10 @@ use std::net::UdpSocket;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long a test waits for what has to come.
+/// How long a test waits for an expected event.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// `linkem udp` in front of `server`, and a client of it. It is killed when the test ends.
+/// `linkem udp` in front of `server`, and a client of it. The process is killed when the test ends.
 struct Running {
     child: Child,
     stdin: Option<ChildStdin>,
@@ -42,7 +42,7 @@ impl Running {
         (self.lines.next().unwrap(), self.lines.next().unwrap())
     }
 
-    /// Waits for a line of counters for up.
+    /// Waits until the counters of the up direction show this line.
     fn wait_for(&mut self, up: &str) {
         let start = Instant::now();
         while self.counters().0 != up {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 const ANY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
-/// How long a test waits for what has to come.
+/// How long a test waits for an expected event.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn socket() -> UdpSocket {
@@ -158,8 +158,8 @@ fn a_server_that_is_away_for_a_while_is_no_obstacle() {
     let client = client(&relay);
     client.send(b"first").unwrap();
     let (_, from) = receive(&server);
-    // Connected to somebody else, its system refuses the relay's packets as if it were not there,
-    // and nobody else gets its port.
+    // The server connects to another socket. Its system then refuses the relay's packets as if the
+    // server were gone, and no other program gets its port.
     server.connect(socket().local_addr().unwrap()).unwrap();
     for n in 2..5 {
         client.send(b"refused").unwrap();

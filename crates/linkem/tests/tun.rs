@@ -1,4 +1,5 @@
-//! Links between network namespaces. Where these cannot be had, says so instead of passing.
+//! Links between network namespaces. Where namespaces cannot be made, the tests say so instead of
+//! passing.
 
 use linkem::{Counters, Device, Direction, End, Namespace, Rate, Settings, Shape, Tun};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -11,7 +12,7 @@ use std::time::{Duration, Instant};
 const FIRST: Ipv4Addr = Ipv4Addr::new(10, 78, 0, 1);
 const SECOND: Ipv4Addr = Ipv4Addr::new(10, 78, 0, 2);
 
-/// How long a test waits for what has to come.
+/// How long a test waits for an expected event.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 const CHECKS: [(&str, fn()); 9] = [

@@ -1,8 +1,8 @@
-//! Threads that do what blocks, as somebody.
+//! Threads that do blocking system calls as the caller.
 //!
-//! System calls check permissions against the thread's own identity and umask, so each thread takes
-//! those of the caller for the time of one job. The threads have a file system context of their own
-//! (`CLONE_FS`): a umask is otherwise the whole process's.
+//! System calls check permissions against the thread's own identity and umask. So each thread takes
+//! those of the caller for one job. The threads have a file system context of their own
+//! (`CLONE_FS`), since a umask otherwise belongs to the whole process.
 
 use rustix::fs::Mode;
 use rustix::process::{Gid, Uid, geteuid, umask};
@@ -21,7 +21,7 @@ use vfs::fs::Cred;
 type Job = Box<dyn FnOnce() + Send>;
 
 thread_local! {
-    /// The thread does a [work](work), in which operations are done at once.
+    /// The thread does a [work](work), within which operations run at once.
     static AT_WORK: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -30,7 +30,7 @@ pub fn is_at_work() -> bool {
     AT_WORK.get()
 }
 
-/// Wakes a thread that does a work and waits.
+/// Wakes a thread that sleeps within a work.
 struct Waiting(Thread);
 
 impl Wake for Waiting {
@@ -39,7 +39,7 @@ impl Wake for Waiting {
     }
 }
 
-/// Does all of a work on this thread, which sleeps whenever the work waits for something.
+/// Does a work to its end on this thread, which sleeps whenever the work waits.
 pub fn work(mut work: BoxFuture<()>) {
     let waker = Waker::from(Arc::new(Waiting(std::thread::current())));
     let mut context = Context::from_waker(&waker);
@@ -53,12 +53,12 @@ pub fn work(mut work: BoxFuture<()>) {
 /// The threads. They end when this is dropped and their jobs are done.
 pub struct Crew {
     jobs: Sender<Job>,
-    /// May take any identity; otherwise there is only the process's own.
+    /// The threads can take any identity. Otherwise they have only the process's own.
     privileged: bool,
 }
 
 impl Crew {
-    /// Starts so many threads. Errs if they cannot have a umask of their own.
+    /// Starts `thread_count` threads. Fails if they cannot have umasks of their own.
     pub fn start(thread_count: usize) -> io::Result<Crew> {
         let (jobs, receiver) = channel::<Job>();
         let receiver = Arc::new(Mutex::new(receiver));
@@ -66,11 +66,11 @@ impl Crew {
         for number in 0..thread_count.max(1) {
             let (receiver, ready) = (receiver.clone(), ready.clone());
             std::thread::Builder::new().name(format!("localdir-{number}")).spawn(move || {
-                // SAFETY: only this thread's file system context is unshared; no descriptors are,
-                // and nobody relies on a common umask.
+                // SAFETY: only this thread's file system context is unshared, no descriptors are,
+                // and no code relies on a common umask.
                 let unshared = unsafe { unshare_unsafe(UnshareFlags::FS) };
                 let is_apart = unshared.is_ok();
-                // Whoever starts the crew waits until all have said so.
+                // `start` waits until all threads have reported.
                 let _ = ready.send(unshared);
                 drop(ready);
                 if !is_apart {
@@ -90,13 +90,13 @@ impl Crew {
         Ok(Crew { jobs, privileged: geteuid().is_root() })
     }
 
-    /// Does a job; [`FsError::Io`] if the thread died of it.
+    /// Does a job on a thread. [`FsError::Io`] if the job panicked.
     pub fn run<T: Send + 'static>(
         &self,
         job: impl FnOnce() -> Result<T, FsError> + Send + 'static,
     ) -> impl Future<Output = Result<T, FsError>> + Send + 'static {
         let (done, answer) = oneshot::channel();
-        // Whoever has gone does not want to know.
+        // A caller that has dropped its future wants no answer.
         let sent = self.jobs.send(Box::new(move || drop(done.send(job()))));
         async move {
             sent.map_err(|_| FsError::Io)?;
@@ -105,7 +105,7 @@ impl Crew {
     }
 
     /// Does something as the caller, with the caller's umask, on the thread of a job. An
-    /// unprivileged process can only be itself.
+    /// unprivileged process can only act as its own user: EACCES for others.
     pub fn act_as<T>(
         privileged: bool,
         cred: &Cred,
@@ -123,13 +123,13 @@ impl Crew {
         act()
     }
 
-    /// See the field.
+    /// True if the threads can take any identity.
     pub fn is_privileged(&self) -> bool {
         self.privileged
     }
 }
 
-/// The thread is somebody else until this is dropped.
+/// Makes the thread act as another user until this is dropped.
 struct Disguise;
 
 impl Disguise {
@@ -137,7 +137,7 @@ impl Disguise {
         let id = |raw: u32| (raw != u32::MAX).then_some(raw).ok_or(FsError::InvalidArgument);
         let groups: Vec<Gid> = cred.groups.iter().map(|gid| id(*gid).map(Gid::from_raw)).collect::<Result<_, _>>()?;
         let (uid, gid) = (Uid::from_raw(id(cred.uid)?), Gid::from_raw(id(cred.gid)?));
-        // From here on, whatever fails is undone.
+        // From here on, dropping `back` undoes a partial change.
         let back = Disguise;
         let taken = set_thread_groups(&groups)
             .and_then(|()| set_thread_res_gid(None, gid, None))
@@ -151,7 +151,7 @@ impl Drop for Disguise {
         let back = set_thread_res_uid(None, Uid::ROOT, None)
             .and_then(|()| set_thread_res_gid(None, Gid::ROOT, None))
             .and_then(|()| set_thread_groups(&[]));
-        // A thread that stayed somebody else would do the next caller's work as this one.
-        assert!(back.is_ok(), "the thread cannot be itself again: {back:?}");
+        // A thread that kept this identity would do the next caller's work as this caller.
+        assert!(back.is_ok(), "cannot restore the thread's own identity: {back:?}");
     }
 }

@@ -1,7 +1,8 @@
-//! What homes ask besides the [`FileSystem`](vfs::fs::FileSystem) trait: files with identities that
-//! last.
+//! What homes need besides the [`FileSystem`](vfs::fs::FileSystem) trait: above all, identities
+//! that last.
 //!
-//! Nothing here checks permissions: the homes have done so.
+//! Except where a caller's identity is an argument, nothing here checks permissions: the homes have
+//! done so.
 
 use crate::filesystem::{LISTING_LEN, alias, check_name};
 use crate::identity::Identity;
@@ -18,9 +19,9 @@ use std::sync::Arc;
 use types::{Answer, FileId, FsError, Time};
 use vfs::fs::{At, Cred, Entry};
 
-/// A file that is made with all that is in it.
+/// A new file with all its contents.
 pub struct Whole {
-    /// Lower twelve bits.
+    /// The lower twelve bits of the mode.
     pub mode: u32,
     /// Owner and group, which only root can give.
     pub owner: (u32, u32),
@@ -28,30 +29,33 @@ pub struct Whole {
     pub times: (Time, Time),
     /// Length in bytes.
     pub size: u64,
-    /// What is in it, and from where on; all else is zeroes.
+    /// Bytes, each piece with its offset. All else is zeroes.
     pub pieces: Vec<(u64, Bytes)>,
 }
 
 impl LocalDir {
-    /// Makes an open file share all bytes of another. EOPNOTSUPP where files cannot.
+    /// Makes an open file share all bytes of another. EOPNOTSUPP where the file system cannot.
     pub fn clone_file(&self, from: At, to: At) -> Answer<()> {
         self.later(move |dir| dir.share(from, to))
     }
 
-    /// What tells this file from all others, over restarts, too: equal for the same file wherever
-    /// it is moved, and different for another one, whose inode may have the same number. At most
-    /// [`IDENTITY_LEN_MAX`](crate::identity::IDENTITY_LEN_MAX) bytes, to be compared only.
+    /// Returns an identity that outlasts restarts: equal for the same file wherever it is moved,
+    /// and different for another file with the same inode number. At most
+    /// [`IDENTITY_LEN_MAX`](crate::identity::IDENTITY_LEN_MAX) bytes, for comparison only.
     ///
     /// It is the file's [`Identity`] with the file system's id or UUID in place of the device
-    /// number, which changes when disks are found in another order; see [`volume`](crate::volume)
-    /// for which, and why. Where there is only the device number, files may be other ones after a
-    /// restart of the system. Where handles do not last (FAT, FUSE), they may be so after any
-    /// restart. Copies of a file system with the same UUID are taken for one another.
+    /// number, which changes when Linux finds disks in another order; see
+    /// [`volume`](crate::volume). Limits:
+    ///
+    /// - Where there is only the device number, files may seem to be other ones after a restart of
+    ///   the system.
+    /// - Where handles do not last (FAT, FUSE), they may seem so after any restart.
+    /// - Copies of a file system with the same UUID are taken for one another.
     pub fn identity(&self, id: FileId) -> Answer<Bytes> {
         self.later(move |dir| Ok(dir.identified(id)?.1))
     }
 
-    /// Looks up a name as this process, and says the identity, too.
+    /// Looks up a name as this process. Returns the entry with its identity.
     pub fn identified(&self, parent: FileId, name: &[u8]) -> Answer<(Entry, Bytes)> {
         let name = name.to_vec();
         self.later(move |dir| match &name[..] {
@@ -65,16 +69,16 @@ impl LocalDir {
         })
     }
 
-    /// Makes a file as a user where nothing is, with all that is in it: it has no name before that.
-    /// EEXIST; EOPNOTSUPP where the file system knows no files without names.
+    /// Makes a file as a user at a free name, with all its contents. The name appears when the file
+    /// is complete. EEXIST; EOPNOTSUPP where the file system has no unnamed files.
     pub fn make_whole(&self, cred: &Cred, parent: FileId, name: &[u8], whole: Whole) -> Answer<(Entry, Bytes)> {
         let (cred, name) = (cred.clone(), name.to_vec());
         self.later(move |dir| dir.make_whole(&cred, parent, &name, &whole))
     }
 
-    /// All of a directory but `.` and `..`, with identities. What others rename meanwhile may be
-    /// there twice or not at all; each entry was true when it was looked at. Errs if one of the
-    /// files cannot be looked at: left out, it would seem removed.
+    /// Lists a directory, with identities, without `.` and `..`. An entry that another program
+    /// renames meanwhile may appear twice or not at all. Fails if one of the files cannot be looked
+    /// at: left out, it would seem removed.
     pub fn list(&self, dir: FileId) -> Answer<Vec<(Vec<u8>, Entry, Bytes)>> {
         self.later(move |local| local.list(dir))
     }
@@ -99,7 +103,7 @@ impl Inner {
         let made = self.act(cred, || {
             rustix::fs::openat(&dir, c".", flags, Mode::from_raw_mode(whole.mode & 0o7777)).map_err(|errno| match errno
             {
-                // What file systems and kernels say that know no such files.
+                // The errors of file systems and kernels without unnamed files.
                 Errno::OPNOTSUPP | Errno::ISDIR | Errno::NOENT => FsError::NotSupported,
                 errno => error(errno),
             })
@@ -118,7 +122,7 @@ impl Inner {
         if cred.uid == 0 && whole.owner != (stat.st_uid, stat.st_gid) {
             let (uid, gid) = (Uid::from_raw(whole.owner.0), Gid::from_raw(whole.owner.1));
             rustix::fs::fchown(&made, Some(uid), Some(gid)).map_err(error)?;
-            // Giving it away took its set-id bits.
+            // Changing the owner cleared the set-id bits.
             stat.st_mode &= !0o7777;
         }
         if stat.st_mode & 0o7777 != whole.mode & 0o7777 && cred.uid == 0 {
@@ -128,7 +132,7 @@ impl Inner {
         let (atime, mtime) = whole.times;
         let times = Timestamps { last_access: time(atime), last_modification: time(mtime) };
         rustix::fs::futimens(&made, &times).map_err(error)?;
-        // As soon as it has a name, other programs may change it.
+        // As soon as the file has a name, other programs may change it.
         let stat = rustix::fs::fstat(&made).map_err(error)?;
         let (size, mtime) = (stat.st_size as u64, Time { sec: stat.st_mtime, nsec: stat.st_mtime_nsec as u32 });
         self.act(cred, || rustix::fs::linkat(CWD, alias(&made), &dir, name, AtFlags::SYMLINK_FOLLOW).map_err(error))?;
@@ -140,10 +144,10 @@ impl Inner {
         Ok((entry, lasting))
     }
 
-    /// What is at a name of an open directory.
+    /// Looks up a name in an open directory, with the identity.
     fn identified_at(&self, dir: &Arc<OwnedFd>, parent: FileId, name: &[u8]) -> Result<(Entry, Bytes), FsError> {
-        // Opened once, so that attributes and identity are of one file whatever takes its name
-        // meanwhile.
+        // Opened once, so that attributes and identity are of one file, even if another takes its
+        // name meanwhile.
         let file = self.at(dir, parent, name)?;
         let (identity, stat) = Identity::seen(file.as_fd()).map_err(error)?;
         let lasting = self.lasting(&file, &identity, &stat, || Some(dir.clone()))?;

@@ -1,4 +1,4 @@
-//! The [`FileSystem`] trait.
+//! The [`FileSystem`] trait for [`LocalDir`].
 
 use crate::handles::Open;
 use crate::identity::Identity;
@@ -21,15 +21,15 @@ use vfs::fs::{
     OpenFlags, RenameFlags, Seek, SetAttr, SetTime, XATTR_VALUE_LEN_MAX, XattrMode,
 };
 
-/// Others may change everything at any time.
+/// How long attributes stay valid: other programs may change everything at any time.
 const VALID: Duration = Duration::ZERO;
-/// Cookies of `.` and `..`; those of other entries are the local file system's positions, moved up
-/// by [`COOKIES`].
+/// Cookies of `.` and `..`. Cookies of other entries are the local file system's positions, moved
+/// up by [`COOKIES`].
 const DOTS: [(&[u8], u64); 2] = [(b".", 1), (b"..", 2)];
 const COOKIES: u64 = 2;
 /// Bytes of directory entries that are read at a time.
 pub(crate) const LISTING_LEN: usize = 32 << 10;
-/// What a path descriptor's file is called for system calls that take a name.
+/// Returns a path to an open file, for system calls that take a name.
 pub(crate) fn alias(file: impl AsFd) -> String {
     format!("/proc/self/fd/{}", file.as_fd().as_raw_fd())
 }
@@ -38,9 +38,9 @@ fn mode(bits: u32) -> Mode {
     Mode::from_raw_mode(bits & 0o7777)
 }
 
-/// Makes all durable that was done on the file system of an open file. One in user space is not
-/// reached by syncfs(2), which writes what is mapped, and succeeds: it is asked by fsync of that
-/// file, which is all of it where it is Starling's.
+/// Makes durable everything that was done on the file system of an open file. syncfs(2) does not
+/// reach a file system in user space: it writes mapped pages, and succeeds. So fsync(2) of this
+/// file asks it, which syncs all of it if it is Starling's.
 fn sync_all(file: &OwnedFd) -> rustix::io::Result<()> {
     rustix::fs::syncfs(file)?;
     if stat::is_in_user_space(file.as_fd())? { rustix::fs::fsync(file) } else { Ok(()) }
@@ -63,13 +63,13 @@ fn flags_of(flags: OpenFlags) -> OFlags {
 }
 
 impl Inner {
-    /// What is open, with its id; seen at a place if that is said.
+    /// Returns the entry of an open file, and records the place where it was seen, if there is one.
     fn entry_of(&self, file: BorrowedFd, place: Option<Place>) -> Result<Entry, FsError> {
         let (identity, stat) = Identity::seen(file).map_err(error)?;
         Ok(self.entry(identity, &stat, place))
     }
 
-    /// What `stat` was told of a file, with its id; seen at a place if that is said.
+    /// Makes the entry of a file, and records the place where it was seen, if there is one.
     pub(crate) fn entry(&self, identity: Identity, stat: &Statx, place: Option<Place>) -> Entry {
         let id = match place {
             Some(place) => self.nodes.lock().seen(identity, place),
@@ -78,7 +78,7 @@ impl Inner {
         Entry { attr: attributes(id, stat), valid: VALID }
     }
 
-    /// What is at a name of an open directory, which the caller may search.
+    /// Looks up a name in an open directory, which the caller may search.
     fn find(&self, dir: &OwnedFd, parent: FileId, name: &[u8]) -> Result<Entry, FsError> {
         self.entry_of(self.at(dir, parent, name)?.as_fd(), Some((parent, name.to_vec())))
     }
@@ -94,7 +94,7 @@ impl Inner {
         })
     }
 
-    /// Makes something in a directory as the caller, and finds it.
+    /// Makes something in a directory as the caller, and looks it up.
     fn make(
         &self,
         cred: &Cred,
@@ -110,22 +110,22 @@ impl Inner {
         self.find(&dir, parent, name)
     }
 
-    /// Something was done in a directory, or to a file, which is durable with the next
-    /// [`sync`](Self::sync), whatever it is on.
+    /// Notes that a file or directory was changed, so that the next [`sync`](Self::sync) makes the
+    /// change durable, whatever file system it is on.
     pub(crate) fn touched(&self, file: &OwnedFd) -> Result<(), FsError> {
         let device = rustix::fs::fstat(file).map_err(error)?.st_dev;
         if device == self.root_device {
             return Ok(());
         }
         if let Vacant(entry) = self.unsynced.lock().entry(device) {
-            // Whoever the process is: it must be open for that.
+            // Opened as the process itself, since syncfs(2) needs a descriptor that is open.
             let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
             entry.insert(rustix::fs::open(alias(file), flags, Mode::empty()).map_err(error)?);
         }
         Ok(())
     }
 
-    /// As [`touched`](Self::touched), of a file that need not be one that can be opened.
+    /// Does the same for a file that need not be one that can be opened.
     fn touched_file(&self, id: FileId, file: &OwnedFd) -> Result<(), FsError> {
         match kind_of(file)? {
             Kind::File | Kind::Directory => self.touched(file),
@@ -156,7 +156,7 @@ impl Inner {
         check_name(name)?;
         let dir = self.file(parent)?;
         if name == b"." || name == b".." {
-            // Only to see whether the caller may search it.
+            // Opened only to check that the caller may search it.
             self.act(cred, || {
                 rustix::fs::openat(&dir, c".", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).map_err(error)
             })?;
@@ -270,7 +270,7 @@ impl Inner {
         let mut raw = RawRename::empty();
         raw.set(RawRename::NOREPLACE, flags.no_replace);
         raw.set(RawRename::EXCHANGE, flags.exchange);
-        // Two names of one file stay as they are.
+        // A rename between two names of one file changes nothing.
         let same = || -> Option<bool> {
             let id = |dir: &OwnedFd, name: &[u8]| {
                 let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -301,7 +301,7 @@ impl Inner {
             Kind::Directory => return Err(FsError::IsADirectory),
             Kind::Symlink => return Err(FsError::Loop),
             Kind::File if flags.execute => {
-                // What may be executed may be read for it.
+                // To execute a file, its bytes must be read, even where reading is not allowed.
                 self.may(cred, &file, mask)?;
                 self.act(&Cred { uid: own_uid(), ..Cred::ROOT }, || {
                     rustix::fs::open(alias(&file), flags_of(flags), Mode::empty()).map_err(error)
@@ -310,7 +310,7 @@ impl Inner {
             Kind::File => {
                 self.act(cred, || rustix::fs::open(alias(&file), flags_of(flags), Mode::empty()).map_err(error))?
             }
-            // Opening these does something, which is for the client's machine to do.
+            // Opening a special file has effects, which belong on the client's machine.
             _ => {
                 self.may(cred, &file, mask)?;
                 file.try_clone().map_err(|_| FsError::Io)?
@@ -339,7 +339,7 @@ impl Inner {
                 Ok(0) => break,
                 Ok(n) => filled += n,
                 Err(Errno::INTR) => {}
-                // Past what the local file system can address there is nothing.
+                // There is nothing beyond what the local file system can address.
                 Err(Errno::INVAL | Errno::OVERFLOW) if offset > i64::MAX as u64 - u64::from(len) => break,
                 Err(e) => return Err(error(e)),
             }
@@ -348,7 +348,7 @@ impl Inner {
         Ok(data.into())
     }
 
-    /// Writes until all is written, or something is and no more can be.
+    /// Writes all of the data, or as much as can be written. Fails only if nothing could be.
     fn write(&self, cred: &Cred, id: FileId, handle: Handle, offset: u64, data: &[u8]) -> Result<u32, FsError> {
         let open = self.handles.lock().writable(id, handle)?;
         if offset.checked_add(data.len() as u64).is_none_or(|end| end > vfs::fs::FILE_SIZE_MAX) {
@@ -368,7 +368,7 @@ impl Inner {
         })
     }
 
-    /// Where other programs append at the same time, `offset` may name their end.
+    /// Appends data. If other programs append at the same time, `offset` may be the end of theirs.
     fn append(&self, cred: &Cred, id: FileId, handle: Handle, data: &[u8]) -> Result<Appended, FsError> {
         let open = self.handles.lock().writable(id, handle)?;
         self.act(cred, || {
@@ -423,7 +423,7 @@ impl Inner {
                 continue;
             }
             let cookie = found.next_entry_cookie().wrapping_add(COOKIES);
-            // What has gone meanwhile is not listed.
+            // An entry that was removed meanwhile is not listed.
             if let Ok(Entry { attr, .. }) = self.find(&open.file, id, name) {
                 let attr_asked = plus.then_some(attr);
                 entries.push(DirEntry { name: name.to_vec(), id: attr.id, kind: attr.kind, cookie, attr: attr_asked });
@@ -432,7 +432,7 @@ impl Inner {
         Ok(entries)
     }
 
-    /// Does something to a file's extended attributes as the caller, by a name of the file.
+    /// Does something to a file's extended attributes as the caller, through a path of the file.
     fn xattrs<T>(
         &self,
         cred: &Cred,
@@ -479,7 +479,7 @@ impl Inner {
         let source = self.open_for(from.id, from.handle, |flags| flags.read)?;
         let target = self.handles.lock().writable(to.id, to.handle)?;
         rustix::fs::ioctl_ficlone(&target.file, &source.file).map_err(|failed| match failed {
-            // Each file system that cannot says so in its own way.
+            // File systems that cannot share bytes report it by different errors.
             Errno::OPNOTSUPP | Errno::NOTTY | Errno::NOSYS | Errno::INVAL | Errno::XDEV => FsError::NotSupported,
             failed => error(failed),
         })
@@ -552,7 +552,7 @@ impl FileSystem for LocalDir {
     fn readlink(&self, id: FileId) -> Answer<Bytes> {
         self.later(move |dir| {
             let target = rustix::fs::readlinkat(dir.file(id)?, c"", Vec::new());
-            // Linux says ENOENT of what is not a symlink, by an empty path.
+            // With an empty path, Linux reports ENOENT for a file that is no symlink.
             let target = target.map_err(|e| if e == Errno::NOENT { FsError::InvalidArgument } else { error(e) })?;
             Ok(target.into_bytes().into())
         })
@@ -699,7 +699,7 @@ impl FileSystem for LocalDir {
             XattrMode::Replace => XattrFlags::REPLACE,
         };
         self.later(move |dir| {
-            // To Linux, an ACL of no bytes is a wish to remove it.
+            // Linux takes an ACL of no bytes for a request to remove it.
             if value.is_empty() && name.starts_with(b"system.posix_acl_") {
                 return Err(FsError::InvalidArgument);
             }
@@ -766,7 +766,7 @@ mod tests {
     use std::os::unix::ffi::OsStrExt;
     use std::path::Path;
 
-    /// Only what was exported was synced, and not what is mounted below it.
+    /// Only the exported file system was synced, and not file systems mounted below it.
     #[test]
     fn regression_what_is_done_on_another_file_system_below_is_synced_too() {
         let folder = tempfile::tempdir_in("/dev/shm").expect("temporary folder");

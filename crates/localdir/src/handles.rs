@@ -1,4 +1,4 @@
-//! What is open.
+//! Open files and directories, by handle.
 
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -10,17 +10,18 @@ use vfs::fs::{Handle, OpenFlags};
 /// An open file or directory.
 #[derive(Clone)]
 pub struct Open {
-    /// Which.
+    /// Its id.
     pub id: FileId,
-    /// Of special files only a path descriptor: nothing is read from these.
+    /// Its descriptor. For special files this is only a path descriptor, since they are not read
+    /// here.
     pub file: Arc<OwnedFd>,
-    /// How; `None` for directories.
+    /// How it was opened; `None` for directories.
     pub flags: Option<OpenFlags>,
-    /// Held while a directory is listed, whose descriptor has a position.
+    /// Held while a directory is listed, since its descriptor has a position.
     pub listing: Arc<Mutex<()>>,
 }
 
-/// See the module's header.
+/// All open files and directories.
 #[derive(Default)]
 pub struct Handles {
     open: BTreeMap<u64, Open>,
@@ -35,27 +36,27 @@ impl Handles {
         Handle(self.last)
     }
 
-    /// What a handle stands for. EBADF unless it is open, of this file, and a directory's or not as
-    /// said.
+    /// Returns what a handle stands for. EBADF unless it is open, belongs to this file, and is a
+    /// directory's or not, as `directory` says.
     pub fn get(&self, id: FileId, handle: Handle, directory: bool) -> Result<Open, FsError> {
         let open = self.open.get(&handle.0).filter(|open| open.id == id && open.flags.is_none() == directory);
         open.cloned().ok_or(FsError::BadHandle)
     }
 
-    /// A file of a handle that is open for writing. EBADF.
+    /// Returns the file of a handle that is open for writing. EBADF.
     pub fn writable(&self, id: FileId, handle: Handle) -> Result<Open, FsError> {
         let open = self.get(id, handle, false)?;
         if open.flags.is_some_and(|flags| flags.write) { Ok(open) } else { Err(FsError::BadHandle) }
     }
 
-    /// Closes.
+    /// Closes a handle. EBADF.
     pub fn close(&mut self, id: FileId, handle: Handle, directory: bool) -> Result<(), FsError> {
         self.get(id, handle, directory)?;
         self.open.remove(&handle.0);
         Ok(())
     }
 
-    /// A file that is open, whatever its names.
+    /// Returns an open descriptor of a file, whatever its names.
     pub fn file_of(&self, id: FileId) -> Option<Arc<OwnedFd>> {
         self.open.values().find(|open| open.id == id).map(|open| open.file.clone())
     }

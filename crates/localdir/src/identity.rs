@@ -1,8 +1,9 @@
-//! What a file is, whatever its name: its device, and the handle that the local file system gives
-//! it (inode number and generation), or where it gives none, inode number and time of birth.
+//! A file's identity, whatever its name: its device, and the handle that the local file system
+//! gives it (inode number and generation). Where the file system gives no handle, the inode number
+//! and the time of birth take its place.
 //!
-//! Homes keep identities over restarts, with a [`Volume`] in place of the device. Of files of a
-//! Starling file system these are the index numbers.
+//! Homes keep identities over restarts, with a [`Volume`] in place of the device. For files of a
+//! Starling file system, these identities are the index numbers.
 
 use crate::stat;
 use crate::volume::{VOLUME_LEN_MAX, Volume};
@@ -14,16 +15,18 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 /// Longest handle that Linux has.
 const HANDLE_LEN_MAX: usize = libc::MAX_HANDLE_SZ as usize;
-/// What the rest of [`Identity::handle`] is.
+/// The first byte of a handle or of its substitute: what the rest of [`Identity::handle`] is. These
+/// are on the disks of homes.
 const HANDLE: u8 = 0;
 const BIRTH: u8 = 1;
 const NUMBER: u8 = 2;
 
-/// Longest [lasting](Identity::lasting) identity: volume, what the handle is, and the handle with
-/// its kind.
+/// Longest [lasting](Identity::lasting) identity, in bytes: the volume, the first byte, and the
+/// handle with its kind.
 pub const IDENTITY_LEN_MAX: usize = VOLUME_LEN_MAX + 1 + 4 + HANDLE_LEN_MAX;
 
-/// See the module's header.
+/// A file's identity. Equal for the same file under all its names, as long as the file system stays
+/// mounted.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct Identity {
     device: (u32, u32),
@@ -39,18 +42,18 @@ struct RawHandle {
 }
 
 impl Identity {
-    /// Of the open file that `stat` was told of.
+    /// Returns the identity of an open file, which `stat` describes.
     fn of(file: BorrowedFd, stat: &Statx) -> rustix::io::Result<Identity> {
         let handle = match handle(file) {
             Ok(handle) => handle,
             Err(Errno::OPNOTSUPP | Errno::OVERFLOW | Errno::NOSYS | Errno::PERM) => birth(stat),
-            // What fails only now would make another file of it.
+            // A failure that will pass must not give the file another identity.
             Err(e) => return Err(e),
         };
         Ok(Identity { device: (stat.stx_dev_major, stat.stx_dev_minor), handle: handle.into() })
     }
 
-    /// Of an open file, with what `stat` says.
+    /// Returns the identity of an open file, with its attributes.
     pub fn seen(file: BorrowedFd) -> rustix::io::Result<(Identity, Statx)> {
         let stat = stat::stat(file)?;
         Ok((Identity::of(file, &stat)?, stat))
@@ -61,10 +64,10 @@ impl Identity {
         self.device == other.device
     }
 
-    /// For comparing with what was kept by other processes; see
+    /// Encodes the identity for comparison with those that other processes have kept; see
     /// [`LocalDir::identity`](crate::LocalDir::identity).
     pub fn lasting(&self, volume: &Volume, stat: &Statx) -> Bytes {
-        // Handles of file systems in user space are of one mount.
+        // Handles of file systems in user space are valid for one mount only.
         let number = [&[NUMBER][..], &stat.stx_ino.to_le_bytes()].concat();
         let file = if matches!(volume, Volume::Starling(_)) { &number } else { &self.handle[..] };
         [&volume.encode()[..], file].concat().into()

@@ -1,21 +1,21 @@
 //! A directory of the local file system as a [`FileSystem`]: what `dir:` homes export.
 //!
-//! - [`identity`]: what a file is, whatever its name; [`volume`]: where, for longer than a mount;
-//!   [`nodes`]: ids and names; `crew`: threads that act as the caller; `stat`: attributes and
-//!   errors; `handles`: what is open; `filesystem`: the trait; `exports`: what homes ask besides;
-//!   `longest`: how long files can be; `watches`: directories in which changes by others are
-//!   noticed; `notices`: what was noticed; [`users`]: who is in which groups.
+//! - [`identity`]: what a file is, whatever its name; [`volume`]: which file system it is on, in
+//!   terms that outlast a mount; [`nodes`]: ids and names; `crew`: threads that act as the caller;
+//!   `stat`: attributes and errors; `handles`: open files; `filesystem`: the trait; `exports`: what
+//!   homes need besides; `longest`: the longest possible file; `watches`: directories in which
+//!   changes by others are noticed; `notices`: what was noticed; [`users`]: who is in which groups.
 //!
-//! Permissions are the kernel's: each operation runs as the caller, which takes a process that may
-//! be anybody (root); another one serves only its own user. Nothing outside the directory can be
-//! reached: names are looked up one at a time without following links, and ids are opened beneath
-//! the directory only. Files are known by what they are, not by their names, so other programs may
-//! change everything meanwhile; an id whose file has gone, or has moved where nobody has seen it,
-//! is ESTALE until it is looked up again.
+//! The kernel decides about permissions: each operation runs as the caller. A process of root can
+//! act as any user; any other process serves only its own user. Callers cannot reach anything
+//! outside the directory: names are looked up one at a time without following links, and ids are
+//! opened only beneath the directory. Ids stand for files, not for names, so other programs may
+//! change everything meanwhile. An id whose file is gone, or has moved to an unknown place, is
+//! ESTALE until a lookup finds the file again.
 //!
-//! Durability is the local file system's: [`FileSystem::fsync`] makes that file durable, and only
-//! [`FileSystem::sync`] makes everything durable that came before, on file systems that are mounted
-//! below the directory, too. Locks are kept here and are not those of other programs.
+//! Durability is the local file system's. [`FileSystem::fsync`] makes one file durable. Only
+//! [`FileSystem::sync`] makes everything durable that came before, also on file systems that are
+//! mounted below the directory. Locks are kept here, apart from those of other programs.
 
 mod crew;
 mod exports;
@@ -52,14 +52,14 @@ use types::{Answer, BoxFuture, FileId, FsError};
 use vfs::fs::Cred;
 use vfs::locks::Locks;
 
-/// Threads that do system calls at the same time.
+/// Threads for single operations. As many operations run at the same time.
 const THREAD_COUNT: usize = 8;
-/// Threads that do works of many system calls, which may wait for each other.
+/// Threads for [works](LocalDir::together), which are many operations and may wait for each other.
 const WORK_COUNT: usize = 4;
-/// Longest path that is looked up in one system call: what Linux takes at most.
+/// Longest path that one system call looks up: the most that Linux takes.
 const PATH_LEN_MAX: usize = 4_095;
 
-/// See the crate's header. Clones are the same.
+/// A directory of this machine. Clones share everything.
 #[derive(Clone)]
 pub struct LocalDir(Arc<Inner>);
 
@@ -69,15 +69,14 @@ pub(crate) struct Inner {
     /// A folder outside of the directory, on the same mount.
     beside: Option<OwnedFd>,
     file_len_max: OnceLock<u64>,
-    /// File systems mounted below the root on which something was done that need not be durable, by
-    /// their devices.
+    /// File systems mounted below the root that have changes to sync, by their devices.
     unsynced: Mutex<HashMap<Dev, OwnedFd>>,
     nodes: Mutex<Nodes>,
     volumes: Volumes,
     handles: Mutex<Handles>,
     locks: Locks,
     crew: Crew,
-    /// For works that may wait for what the crew does.
+    /// Threads for works, which may wait for the crew.
     workers: Crew,
     watches: Watches,
 }
@@ -88,8 +87,8 @@ impl LocalDir {
         LocalDir::open_with(path, None, Watches::default())
     }
 
-    /// Opens a directory, and a [folder beside](Self::beside) it for the caller's own files. The
-    /// folder is not used if files cannot be moved from there: it is on another mount.
+    /// Opens a directory, and a [folder beside](Self::beside) it for the caller's own files. If the
+    /// folder is on another mount, it is not used, since files cannot be moved from there.
     pub fn open_beside(path: &Path, folder: &Path) -> io::Result<LocalDir> {
         LocalDir::open_with(path, Some(folder), Watches::default())
     }
@@ -124,20 +123,22 @@ impl LocalDir {
         })))
     }
 
-    /// The folder beside the directory, if there is one from which files can be moved there.
+    /// Returns the folder beside the directory, if there is one from which files can be moved into
+    /// the directory.
     pub fn beside(&self) -> Option<FileId> {
         self.0.beside.as_ref().map(|_| nodes::BESIDE)
     }
 
-    /// The user that this process is.
+    /// Returns the user of this process.
     pub fn own_cred(&self) -> Cred {
         let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
         let groups = rustix::process::getgroups().unwrap_or_default();
         Cred { uid, gid, groups: groups.into_iter().map(rustix::process::Gid::as_raw).collect() }
     }
 
-    /// A user of this machine, as it knows him now. `None` if it does not, as while its database of
-    /// users is out of reach, or if this process could not act as him anyway.
+    /// Looks up a user of this machine. `None` if the machine does not know the user now, for
+    /// example while its database of users is out of reach, or if this process could not act as
+    /// that user.
     pub fn account(&self, uid: u32) -> Answer<Option<Account>> {
         self.later(move |local| match local.crew.is_privileged() {
             true => users::account(Who::Uid(uid)).map_err(stat::error),
@@ -145,20 +146,20 @@ impl LocalDir {
         })
     }
 
-    /// Does work on a thread of its own, on which each operation is done at once: it costs no
-    /// hand-over to another thread.
+    /// Does work on a thread of its own. Operations within the work run on that thread too, so they
+    /// cost no hand-over to another thread.
     pub fn together(&self, work: BoxFuture<()>) -> BoxFuture<()> {
         let done = self.0.workers.run(move || {
             crew::work(work);
             Ok(())
         });
-        // A work that panicked has said so.
+        // A work that panicked has already said so.
         Box::pin(async move {
             let _ = done.await;
         })
     }
 
-    /// An operation that runs on a thread.
+    /// Runs an operation on a thread of the crew, or at once within a work.
     fn later<T: Send + 'static>(&self, job: impl FnOnce(&Inner) -> Result<T, FsError> + Send + 'static) -> Answer<T> {
         if crew::is_at_work() {
             return Answer::Now(job(&self.0));
@@ -183,7 +184,7 @@ impl Inner {
         Crew::act_as(self.crew.is_privileged(), cred, umask, act)
     }
 
-    /// The file of an id, for anything but reading and writing. ESTALE.
+    /// Opens the file of an id, for anything but reading and writing. ESTALE.
     fn file(&self, id: FileId) -> Result<Arc<OwnedFd>, FsError> {
         loop {
             let (identity, path, place) = {
@@ -207,7 +208,7 @@ impl Inner {
         }
     }
 
-    /// What paths begin at: the root, or the folder beside it.
+    /// Returns what paths begin at: the root, or the folder beside it.
     fn top(&self, id: FileId) -> Option<&OwnedFd> {
         match id {
             FileId::ROOT => Some(&self.root),
@@ -217,7 +218,7 @@ impl Inner {
     }
 }
 
-/// Opens what is below a directory by these names, without following links, in steps that are short
+/// Opens a file below a directory by these names, without following links, in steps that are short
 /// enough for Linux.
 fn beneath(top: &OwnedFd, names: &[Vec<u8>]) -> rustix::io::Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;

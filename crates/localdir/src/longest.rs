@@ -1,8 +1,8 @@
 //! How long files can be.
 //!
-//! No call tells this: pathconf(3) guesses it from the file system's type. So this makes an unnamed
-//! file as long as Linux lets it, by bisection. The file holds no data, and Linux removes it when
-//! it is closed.
+//! No call tells this: pathconf(3) guesses it from the file system's type. So this code makes an
+//! unnamed file as long as Linux lets it, by bisection. The file holds no data, and Linux removes
+//! it when it is closed.
 //!
 //! The answer holds for the directory's own file system. File systems mounted below may hold less.
 
@@ -15,8 +15,9 @@ use types::{Answer, FsError};
 use vfs::fs::FILE_SIZE_MAX;
 
 impl LocalDir {
-    /// Bytes of the longest file that the directory's file system holds and this process may make.
-    /// Found once, then remembered. EOPNOTSUPP if the file system has no unnamed files.
+    /// Returns the length, in bytes, of the longest file that the directory's file system can hold
+    /// and this process may make. Found once, then remembered. EOPNOTSUPP if the file system has no
+    /// unnamed files.
     pub fn file_len_max(&self) -> Answer<u64> {
         if let Some(known) = self.0.file_len_max.get() {
             return Answer::ok(*known);
@@ -30,7 +31,7 @@ impl Inner {
         let dir = self.beside.as_ref().unwrap_or(&self.root);
         let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
         let file = rustix::fs::openat(dir, c".", flags, Mode::RUSR | Mode::WUSR).map_err(crate::stat::error)?;
-        // A process that goes beyond its own limit is killed.
+        // The kernel sends SIGXFSZ to a process that goes beyond its own limit, which kills it.
         let allowed = getrlimit(Resource::Fsize).current.unwrap_or(FILE_SIZE_MAX).min(FILE_SIZE_MAX);
         let found = longest(&file, allowed).map_err(crate::stat::error)?;
         Ok(*self.file_len_max.get_or_init(|| found))

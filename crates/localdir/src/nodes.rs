@@ -1,8 +1,8 @@
-//! Which file has which id, and by which names it was seen. Pure.
+//! Which file has which id, and under which names it was seen. Pure.
 //!
-//! An id belongs to one [`Identity`] for ever. Names are hints: other programs rename as they like,
-//! so whoever opens a file by its name compares what it finds, and forgets a name that led
-//! elsewhere.
+//! An id belongs to one [`Identity`] for ever. Names are hints, since other programs rename as they
+//! like. Code that opens a file by its name compares what it finds with the identity, and forgets a
+//! name that led elsewhere.
 
 use crate::identity::Identity;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -16,7 +16,7 @@ struct Node {
     places: BTreeSet<Place>,
 }
 
-/// See the module's header.
+/// The files that were seen, by id, identity and place.
 pub struct Nodes {
     by_id: BTreeMap<FileId, Node>,
     by_identity: HashMap<Identity, FileId>,
@@ -24,16 +24,16 @@ pub struct Nodes {
     next: u64,
 }
 
-/// The folder beside the root, if there is one.
+/// The id of the folder beside the root, if there is one.
 pub const BESIDE: FileId = FileId::new(FileId::ROOT.raw() + 1);
 
-/// True for what has no name that leads there: paths begin at these.
+/// True for the directories at which paths begin. They have no names themselves.
 fn is_top(id: FileId) -> bool {
     id == FileId::ROOT || id == BESIDE
 }
 
 impl Nodes {
-    /// Knows the root only, and the folder beside it.
+    /// Makes a table of the root and the folder beside it.
     pub fn new(root: Identity, beside: Option<Identity>) -> Nodes {
         let mut nodes = Nodes {
             by_id: BTreeMap::new(),
@@ -50,7 +50,7 @@ impl Nodes {
         nodes
     }
 
-    /// The id of a file that was seen.
+    /// Returns the id of a file. Gives a new id to a file that was never seen.
     pub fn id_of(&mut self, identity: Identity) -> FileId {
         if let Some(id) = self.by_identity.get(&identity) {
             return *id;
@@ -62,7 +62,7 @@ impl Nodes {
         id
     }
 
-    /// A file was seen at a place, which it has to itself from now on. Gives its id.
+    /// Records that a file was seen at a place, in place of any other file. Returns its id.
     pub fn seen(&mut self, identity: Identity, place: Place) -> FileId {
         let id = self.id_of(identity);
         self.left(&place);
@@ -73,7 +73,7 @@ impl Nodes {
         id
     }
 
-    /// Nothing is at this place any more, or something else.
+    /// Forgets what was seen at a place: it is empty now, or has another file.
     pub fn left(&mut self, place: &Place) {
         if let Some(id) = self.by_place.remove(place)
             && let Some(node) = self.by_id.get_mut(&id)
@@ -82,7 +82,7 @@ impl Nodes {
         }
     }
 
-    /// What was at one place is at another.
+    /// Moves what was seen at one place to another.
     pub fn moved(&mut self, from: &Place, to: Place) {
         let Some(id) = self.by_place.get(from).copied() else {
             self.left(&to);
@@ -96,7 +96,7 @@ impl Nodes {
         }
     }
 
-    /// What was at each of two places is at the other.
+    /// Exchanges what was seen at two places.
     pub fn exchanged(&mut self, a: &Place, b: &Place) {
         let (at_a, at_b) = (self.by_place.get(a).copied(), self.by_place.get(b).copied());
         self.left(a);
@@ -111,25 +111,25 @@ impl Nodes {
         }
     }
 
-    /// What an id stands for. ESTALE.
+    /// Returns the identity of an id. ESTALE.
     pub fn identity(&self, id: FileId) -> Result<&Identity, FsError> {
         self.by_id.get(&id).map(|node| &node.identity).ok_or(FsError::Stale)
     }
 
-    /// A place where a file was seen, if there is one.
+    /// Returns a place where a file was seen, if there is one.
     pub fn place(&self, id: FileId) -> Option<&Place> {
         self.by_id.get(&id)?.places.first()
     }
 
-    /// The names that lead to a file, by the places last seen, from the root, or from the folder
-    /// beside it; `None` if one of them has none.
+    /// Returns the names that lead to a file, by the places seen last, from the root or from the
+    /// folder beside it. `None` if a directory on the way has no known place.
     pub fn path(&self, id: FileId) -> Option<(FileId, Vec<Vec<u8>>)> {
         let (mut names, mut at) = (Vec::new(), id);
         while !is_top(at) {
             let (parent, name) = self.place(at)?;
             names.push(name.clone());
             at = *parent;
-            // Other programs can move directories so that remembered places go round in a circle.
+            // Other programs can move directories so that remembered places form a circle.
             if names.len() > self.by_id.len() {
                 return None;
             }

@@ -1,33 +1,34 @@
-//! What was noticed and nobody has taken yet. Bounded: what would be too much is lost, and said to
-//! be so.
+//! Notices that wait to be taken. The queue is bounded: if it overflows, all of it is lost, and the
+//! next notice says so.
 //!
-//! Notices are hints to look again, so those of the same entry are one, and an order among
-//! different ones is not promised.
+//! Notices are hints to look again. So notices of the same entry are merged, and the order of
+//! different ones is not guaranteed.
 
 use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
 use tokio::sync::Notify;
 use types::FileId;
 
-/// Most notices that wait; as many as the kernel keeps for us.
+/// Most notices that wait: the default of the kernel's own limit for one inotify instance.
 pub const NOTICE_COUNT_MAX: usize = 16_384;
 
-/// Something in a watched directory may have changed: it is time to look.
+/// A hint that something in a watched directory may have changed.
 #[derive(Clone, PartialEq, Eq, Debug, Hash)]
 pub enum Noticed {
-    /// An entry of the directory. True if the name came, went, or is another file's now, which
+    /// An entry of the directory. True if the name came or went, or means another file now. That
     /// changes the directory's own attributes, too.
     Entry(FileId, Vec<u8>, bool),
-    /// The directory itself: its attributes, its place, or it has gone and is not watched any more.
+    /// The directory itself: its attributes or its place changed, or it is gone and is no longer
+    /// watched.
     Directory(FileId),
     /// Notices were lost: everything that is watched may have changed.
     Lost,
 }
 
-/// A directory, and an entry unless it is about itself.
+/// A directory, with the name of an entry unless the notice is about the directory itself.
 type Subject = (FileId, Option<Vec<u8>>);
 
-/// See the module's header.
+/// The notices that wait, merged and bounded.
 pub struct Notices {
     waiting: Mutex<Waiting>,
     more: Notify,
@@ -37,21 +38,21 @@ pub struct Notices {
 #[derive(Default)]
 struct Waiting {
     order: VecDeque<Subject>,
-    /// Whether names changed, of all that are in order.
+    /// Whether names changed, for each subject in `order`.
     names_changed: HashMap<Subject, bool>,
-    /// To be said next, and it covers all that is noticed until then.
+    /// `Lost` is the next notice. It covers everything that is noticed until then.
     lost: bool,
-    /// There will be no more.
+    /// There will be no more notices.
     ended: bool,
 }
 
 impl Notices {
-    /// At most so many wait.
+    /// Makes a queue for at most `count_max` notices.
     pub fn new(count_max: usize) -> Notices {
         Notices { waiting: Mutex::default(), more: Notify::new(), count_max }
     }
 
-    /// An entry, or the directory itself, was noticed.
+    /// Adds a notice of an entry, or of the directory itself.
     pub fn push(&self, dir: FileId, name: Option<&[u8]>, names_changed: bool) {
         let mut waiting = self.waiting.lock();
         if waiting.lost {
@@ -72,7 +73,7 @@ impl Notices {
         self.more.notify_one();
     }
 
-    /// Something was missed.
+    /// Replaces all notices by `Lost`.
     pub fn lose(&self) {
         let mut waiting = self.waiting.lock();
         *waiting = Waiting { lost: true, ended: waiting.ended, ..Waiting::default() };
@@ -80,19 +81,19 @@ impl Notices {
         self.more.notify_one();
     }
 
-    /// From now on, everything is missed.
+    /// Ends the queue. Once it is empty, each further notice is `Lost`.
     pub fn end(&self) {
         self.waiting.lock().ended = true;
         self.more.notify_one();
     }
 
-    /// True if it will be said next that something was missed.
+    /// True if `Lost` is the next notice.
     #[cfg(test)]
     pub fn has_lost(&self) -> bool {
         self.waiting.lock().lost
     }
 
-    /// What has waited longest.
+    /// Takes the notice that has waited longest.
     pub fn take(&self) -> Option<Noticed> {
         let mut waiting = self.waiting.lock();
         if std::mem::take(&mut waiting.lost) {
@@ -106,8 +107,8 @@ impl Notices {
         })
     }
 
-    /// What has waited longest, as soon as there is something. Nothing is lost by giving up the
-    /// wait. One caller at a time.
+    /// Waits for a notice, and takes the one that has waited longest. A caller that gives up the
+    /// wait loses nothing. Only one caller at a time may wait.
     pub async fn next(&self) -> Noticed {
         loop {
             if let Some(noticed) = self.take() {

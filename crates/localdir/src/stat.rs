@@ -1,4 +1,4 @@
-//! Attributes and errors of the local file system in our words.
+//! Attributes and errors of the local file system in Starling's terms.
 
 use rustix::fs::{AtFlags, FileType, Mode, Statx, StatxFlags, StatxTimestamp, makedev};
 use rustix::io::Errno;
@@ -8,24 +8,25 @@ use types::{Attr, FileId, FsError, Kind, Time};
 /// `STATX_MNT_ID_UNIQUE` (Linux 6.8): ids of mounts that are never used again.
 const MOUNT_UNIQUE: StatxFlags = StatxFlags::from_bits_retain(0x4000);
 
-/// Everything there is to know of an open file.
+/// Returns all attributes of an open file.
 pub fn stat(file: BorrowedFd) -> rustix::io::Result<Statx> {
     let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME | MOUNT_UNIQUE;
     rustix::fs::statx(file, c"", AtFlags::EMPTY_PATH, wanted)
 }
 
-/// The mount that a file is on; `None` if the kernel would give its id to another one later.
+/// Returns the mount that a file is on; `None` if the kernel may give its id to another mount
+/// later.
 pub fn mount(stat: &Statx) -> Option<u64> {
     StatxFlags::from_bits_retain(stat.stx_mask).contains(MOUNT_UNIQUE).then_some(stat.stx_mnt_id)
 }
 
-/// Whether the file system of an open file is FUSE's.
+/// True if an open file is on a FUSE file system.
 pub fn is_in_user_space(file: BorrowedFd) -> rustix::io::Result<bool> {
     const FUSE_SUPER_MAGIC: u64 = 0x6573_5546;
     Ok(rustix::fs::fstatfs(file)?.f_type as u64 == FUSE_SUPER_MAGIC)
 }
 
-/// The attributes that `stat` tells of the file with this id.
+/// Converts the attributes of the file with this id.
 pub fn attributes(id: FileId, stat: &Statx) -> Attr {
     let mode = u32::from(stat.stx_mode);
     Attr {
@@ -46,12 +47,12 @@ pub fn attributes(id: FileId, stat: &Statx) -> Attr {
     }
 }
 
-/// The kind that `stat` tells.
+/// Returns the kind of the file that `stat` describes.
 pub fn kind_of(stat: &Statx) -> Kind {
     kind(FileType::from_raw_mode(stat.stx_mode.into()))
 }
 
-/// The kind of a file.
+/// Converts the kind of a file.
 pub fn kind(of: FileType) -> Kind {
     match of {
         FileType::Directory => Kind::Directory,
@@ -68,11 +69,11 @@ fn time(time: &StatxTimestamp) -> Time {
     Time { sec: time.tv_sec, nsec: time.tv_nsec }
 }
 
-/// What the kernel refused, or could not do.
+/// Converts an error of the kernel.
 pub fn error(errno: Errno) -> FsError {
     let known = FsError::ALL.iter().find(|e| e.errno() == errno.raw_os_error());
     known.copied().unwrap_or(match errno {
-        // Of a quota: the next best that callers know.
+        // A quota is used up; this is the nearest error that callers know.
         Errno::DQUOT => FsError::NoSpace,
         Errno::TXTBSY => FsError::Busy,
         Errno::NOSYS | Errno::NOTTY => FsError::NotSupported,
@@ -80,7 +81,7 @@ pub fn error(errno: Errno) -> FsError {
     })
 }
 
-/// True if this is how a lookup fails when a name does not lead any more to where it did.
+/// True if a lookup fails with this error when a name no longer leads to the same file.
 pub fn leads_elsewhere(errno: Errno) -> bool {
     matches!(errno, Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV)
 }

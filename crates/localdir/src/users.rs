@@ -1,4 +1,5 @@
-//! The users of this machine, as its user database knows them now. May take as long as that does.
+//! The users of this machine, as its user database knows them now. Calls take as long as the
+//! database does.
 
 use rustix::io::Errno;
 use std::ffi::{CStr, c_char, c_int};
@@ -6,21 +7,21 @@ use std::mem::MaybeUninit;
 
 /// Most groups that a user may be in.
 const GROUP_COUNT_MAX: usize = 1024;
-/// Longest entry of the database.
+/// Longest entry of the database, in bytes.
 const ENTRY_LEN_MAX: usize = 1 << 20;
 
 /// A user with all groups.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Account {
-    /// Number.
+    /// The user's number.
     pub uid: u32,
-    /// First group.
+    /// The primary group.
     pub gid: u32,
     /// Other groups.
     pub groups: Vec<u32>,
 }
 
-/// By what a user is known.
+/// How to look up a user.
 #[derive(Clone, Copy, Debug)]
 pub enum Who<'a> {
     /// By name.
@@ -29,15 +30,15 @@ pub enum Who<'a> {
     Uid(u32),
 }
 
-/// A user; `None` if there is none.
+/// Looks up a user; `None` if there is none.
 pub fn account(who: Who<'_>) -> rustix::io::Result<Option<Account>> {
     let mut entry = MaybeUninit::<libc::passwd>::uninit();
     let mut buffer: Vec<c_char> = vec![0; 1024];
     loop {
         let (mut found, len) = (std::ptr::null_mut(), buffer.len());
         let (to, room) = (entry.as_mut_ptr(), buffer.as_mut_ptr());
-        // SAFETY: the name ends with NUL, the buffer is as long as is said, and the results are
-        // written to values that live.
+        // SAFETY: the name ends with NUL, the buffer has the given length, and the results are
+        // written to live values.
         let error = unsafe {
             match who {
                 Who::Name(name) => libc::getpwnam_r(name.as_ptr(), to, room, len, &mut found),
@@ -49,19 +50,19 @@ pub fn account(who: Who<'_>) -> rustix::io::Result<Option<Account>> {
             continue;
         }
         if found.is_null() {
-            // Some databases say so in these words.
+            // Some databases report an unknown user by these errors.
             let is_absent = [0, libc::ENOENT, libc::ESRCH, libc::EBADF, libc::EPERM].contains(&error);
             return if is_absent { Ok(None) } else { Err(Errno::from_raw_os_error(error)) };
         }
-        // SAFETY: it was found, so the entry was written; its name is in the buffer and ends with
-        // NUL.
+        // SAFETY: the user was found, so the entry was written. Its name is in the buffer and ends
+        // with NUL.
         let (uid, gid, name) = unsafe {
             let entry = entry.assume_init_ref();
             (entry.pw_uid, entry.pw_gid, CStr::from_ptr(entry.pw_name).to_owned())
         };
         let mut groups = vec![0; GROUP_COUNT_MAX];
         let mut count = GROUP_COUNT_MAX as c_int;
-        // SAFETY: the name ends with NUL, and the buffer has room for as many as is said.
+        // SAFETY: the name ends with NUL, and the buffer has room for `count` groups.
         if unsafe { libc::getgrouplist(name.as_ptr(), gid, groups.as_mut_ptr(), &mut count) } < 0 {
             return Err(Errno::TOOBIG);
         }

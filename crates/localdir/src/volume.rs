@@ -1,18 +1,18 @@
-//! Which file system a file is on, in words that last longer than a mount.
+//! Which file system a file is on, in terms that outlast a mount.
 //!
-//! Device numbers are given in the order in which devices are found, and file systems without a
-//! device get a new one at each mount. What is asked instead, in this order, so that the answer
-//! does not depend on when it is asked:
+//! Linux numbers devices in the order in which it finds them, and gives file systems without a
+//! device a new number at each mount. So a volume is named by the first of these that exists. The
+//! order is fixed, so the answer does not depend on the time of the question.
 //!
 //! 1. The file system's own id (`f_fsid`), unless it is 0 or the device number again. ext4, btrfs
-//!    (of each subvolume) and ZFS make it of what is on the disk, tmpfs draws it at each mount.
+//!    (of each subvolume) and ZFS derive it from what is on the disk; tmpfs draws it at each mount.
 //! 2. Its UUID (Linux 6.9). XFS and F2FS have one, and a device number for an id.
-//! 3. The device number. Of FAT and network file systems there is no more to know.
+//! 3. The device number. FAT and network file systems have no more to offer.
 //!
-//! File systems in user space (FUSE) have neither; Starling's own tell their UUID in an attribute
-//! ([`XATTR`]), and their files' index numbers are never used again. That is believed of the file
-//! system that is exported, whose owner chose to trust it, and of no other that users may have
-//! mounted below it.
+//! File systems in user space (FUSE) have none of these that lasts. Starling's own tell their UUID
+//! in an attribute ([`XATTR`]), and never use an index number of a file again. This module believes
+//! that attribute only of the exported file system, which its owner chose to trust, and not of file
+//! systems that users may have mounted below it.
 
 use crate::filesystem::alias;
 use crate::stat;
@@ -26,16 +26,16 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use types::Kind;
 
-/// Most volumes that are remembered.
+/// Most volumes that are remembered. Beyond it, each question costs system calls.
 const VOLUME_COUNT_MAX: usize = 1_024;
 
 /// The extended attribute by which a Starling file system tells its UUID, of 16 bytes.
 pub const XATTR: &CStr = c"starling.volume";
 
-/// Longest encoding.
+/// Longest encoding of a volume, in bytes.
 pub const VOLUME_LEN_MAX: usize = 2 + 16;
 
-/// See the module's header.
+/// A file system, in terms that outlast a mount.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Volume {
     /// The file system's own id.
@@ -58,20 +58,20 @@ struct RawUuid {
 const GET_UUID: Opcode = opcode::read::<RawUuid>(0x15, 0);
 
 impl Volume {
-    /// Of the open file that `stat` was told of; `parent` opens its directory.
+    /// Returns the volume of an open file, which `stat` describes; `parent` opens its directory.
     fn of(file: BorrowedFd, stat: &Statx, parent: impl Parent) -> rustix::io::Result<Volume> {
         let device = device(stat);
         let id = rustix::fs::fstatvfs(file)?.f_fsid;
         if id != 0 && id != device {
             return Ok(Volume::Id(id));
         }
-        // Kernels that tell UUIDs tell mounts apart, too.
+        // Kernels that can tell UUIDs have unique mount ids, too.
         let Some(mount) = stat::mount(stat) else { return Ok(Volume::Device(device)) };
         Ok(uuid(file, stat, mount, parent)?.map_or(Volume::Device(device), Volume::Uuid))
     }
 
-    /// The Starling file system that an open directory is in, if it is in one; only if that is to
-    /// be believed.
+    /// Returns the Starling file system that an open directory is in, if it is in one. Only for a
+    /// file system that is to be believed.
     pub fn starling(dir: BorrowedFd) -> rustix::io::Result<Option<Volume>> {
         if !stat::is_in_user_space(dir)? {
             return Ok(None);
@@ -79,14 +79,15 @@ impl Volume {
         let mut uuid = [0; 17];
         match rustix::fs::getxattr(alias(dir), XATTR, &mut uuid) {
             Ok(16) => Ok(uuid.first_chunk().map(|uuid| Volume::Starling(*uuid))),
-            // Whoever is there to ask, and may make it another file system later.
+            // The file system fails to answer now. Its answer may come later, and would then make
+            // it another volume.
             Err(e @ (Errno::IO | Errno::NOTCONN | Errno::TIMEDOUT | Errno::INTR)) => Err(e),
-            // Others answer whatever they like to names that they do not know.
+            // Other file systems may answer anything to a name that they do not know.
             Ok(_) | Err(_) => Ok(None),
         }
     }
 
-    /// No volume's is the beginning of another's.
+    /// Encodes the volume. No encoding is the beginning of another.
     pub fn encode(&self) -> Vec<u8> {
         match self {
             Volume::Id(id) => [&[0][..], &id.to_le_bytes()].concat(),
@@ -110,22 +111,22 @@ fn can_be_asked(stat: &Statx) -> bool {
     matches!(stat::kind_of(stat), Kind::File | Kind::Directory)
 }
 
-/// The UUID, if the file system tells one. Errs if this cannot be known now.
+/// Returns the UUID, if the file system has one. Fails if this cannot be known now.
 fn uuid(file: BorrowedFd, stat: &Statx, mount: u64, parent: impl Parent) -> rustix::io::Result<Option<Vec<u8>>> {
-    // Symlinks and special files cannot be opened for asking, and their directories answer the
-    // same.
+    // Symlinks and special files cannot be opened for the question. Their directories give the same
+    // answer.
     let parent = if stat::kind_of(stat) == Kind::Directory { None } else { parent() };
     let same = |dir: &Statx| stat::mount(dir) == Some(mount) && device(dir) == device(stat);
     let asked = match &parent {
         Some(dir) if same(&stat::stat(dir.as_fd())?) => dir.as_fd(),
         _ if can_be_asked(stat) => file,
-        // Of a mount that is nothing else, or without a name.
+        // The file is a mount point by itself, or has no name.
         _ => return Ok(None),
     };
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let opened = rustix::fs::open(alias(asked), flags, Mode::empty())?;
-    // SAFETY: this number asks for a `struct fsuuid2`, and others that had it would get no more
-    // room than that.
+    // SAFETY: this number asks for a `struct fsuuid2`. A driver that uses the same number for
+    // something else is told the same size.
     match unsafe { ioctl(opened, Getter::<GET_UUID, RawUuid>::new()) } {
         Ok(raw) => Ok(raw.bytes.get(..raw.len.into()).filter(|uuid| uuid.iter().any(|byte| *byte != 0)).map(Vec::from)),
         Err(Errno::NOTTY | Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS) => Ok(None),
@@ -133,22 +134,22 @@ fn uuid(file: BorrowedFd, stat: &Statx, mount: u64, parent: impl Parent) -> rust
     }
 }
 
-/// Volumes that were asked for, by mount and device: a mount of btrfs has devices of its own for
-/// its subvolumes.
+/// Volumes that were found, by mount and device: one mount of btrfs has a device for each
+/// subvolume.
 pub struct Volumes {
-    /// The root's device, if that is a Starling file system.
+    /// The root's device, if it is a Starling file system.
     starling: Option<(u64, Volume)>,
     asked: Mutex<HashMap<(u64, u64), Volume>>,
 }
 
 impl Volumes {
-    /// Below the open directory that `stat` was told of.
+    /// Makes a table for the files below an open directory, which `stat` describes.
     pub fn below(root: BorrowedFd, stat: &Statx) -> rustix::io::Result<Volumes> {
         let starling = Volume::starling(root)?.map(|volume| (device(stat), volume));
         Ok(Volumes { starling, asked: Mutex::default() })
     }
 
-    /// The volume of an open file that `stat` was told of; `parent` opens its directory.
+    /// Returns the volume of an open file, which `stat` describes; `parent` opens its directory.
     pub fn of(&self, file: BorrowedFd, stat: &Statx, parent: impl Parent) -> rustix::io::Result<Volume> {
         if let Some((_, volume)) = self.starling.as_ref().filter(|(root, _)| *root == device(stat)) {
             return Ok(volume.clone());
@@ -160,7 +161,8 @@ impl Volumes {
             return Ok(volume);
         }
         let volume = Volume::of(file, stat, parent)?;
-        // Others on the same mount may be there to ask, where a special file is not.
+        // A device number found for a special file is not certain: another file of the same mount
+        // may give a better answer.
         let is_certain = !matches!(volume, Volume::Device(_)) || can_be_asked(stat);
         let mut known = self.asked.lock();
         if is_certain && known.len() < VOLUME_COUNT_MAX {
@@ -201,7 +203,7 @@ mod tests {
         assert!(volume.encode().len() <= VOLUME_LEN_MAX);
     }
 
-    /// XFS has nothing else to tell; tmpfs has a UUID, too.
+    /// XFS has only a UUID; tmpfs has one, too.
     #[test]
     fn regression_a_symlink_has_the_uuid_of_its_directory() {
         for folder in [tempfile::tempdir(), tempfile::tempdir_in("/dev/shm")] {

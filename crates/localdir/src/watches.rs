@@ -1,8 +1,8 @@
 //! Directories that are watched for changes by other programs, with inotify, and the thread that
-//! reads what it tells.
+//! reads the events.
 //!
-//! The kernel watches the directory, whatever its name. A watch ends when the directory goes or its
-//! file system is unmounted; the thread ends with the [`Watches`].
+//! The kernel watches the directory, whatever its name. A watch ends when the directory is removed
+//! or its file system is unmounted. The thread ends with the [`Watches`].
 
 use crate::filesystem::alias;
 use crate::notices::{NOTICE_COUNT_MAX, Noticed, Notices};
@@ -21,7 +21,8 @@ use types::{Answer, BoxFuture, FileId, FsError};
 
 /// Bytes of events that are read at a time.
 const EVENTS_LEN: usize = 64 << 10;
-/// Of files that have lost their name, there is nothing to look at.
+/// The events to report. `EXCL_UNLINK` leaves out files that have lost their name: there is nothing
+/// to look at.
 const WATCHED: WatchFlags = WatchFlags::CREATE
     .union(WatchFlags::DELETE)
     .union(WatchFlags::MOVE)
@@ -44,8 +45,8 @@ pub enum WatchError {
          (a line of /etc/sysctl.d keeps it so), or in a container `user.max_inotify_watches`"
     )]
     TooManyWatches,
-    /// EMFILE of inotify: the user has as many instances as allowed, or the process as many files
-    /// open.
+    /// EMFILE of inotify: the user has as many instances, or the process as many open files, as
+    /// allowed.
     #[error(
         "directories cannot be watched, as the user's limit of inotify instances or the process's limit of open files is reached: raise \
          `fs.inotify.max_user_instances` with sysctl, or the limit of open files (`ulimit -n`, `LimitNOFILE=` of the service)"
@@ -57,15 +58,20 @@ pub enum WatchError {
 }
 
 impl LocalDir {
-    /// Watches a directory, not what is below its entries, until it goes, is unmounted, or
-    /// [`unwatch`](Self::unwatch). Watching again changes nothing. Whoever lists the directory does
-    /// so after this, to miss nothing.
+    /// Watches a directory, but not what is below its entries. The watch lasts until the directory
+    /// is removed or unmounted, or until [`unwatch`](Self::unwatch). Watching again changes
+    /// nothing. A caller that lists the directory must watch it first, to miss nothing.
     ///
-    /// What this process does is noticed, too. Not noticed are changes of a file through a name in
-    /// another directory, new names of it elsewhere, writing to a mapping before it is unmapped,
-    /// reading, what other machines do to a network file system, and that the exported directory
-    /// itself was removed. That another one was removed is told of its parent at once, but of
-    /// itself only when nobody has it open any more.
+    /// Changes by this process are noticed, too. These are not noticed:
+    ///
+    /// - changes of a file through a name in another directory, and new names of it elsewhere,
+    /// - writing to a mapping before it is unmapped,
+    /// - reading,
+    /// - changes that other machines make to a network file system,
+    /// - the removal of the exported directory itself.
+    ///
+    /// The removal of another directory is noticed at once through its parent, and through itself
+    /// only when no process has it open any more.
     pub fn watch(&self, dir: FileId) -> Answer<(), WatchError> {
         let watched = self.0.crew.run({
             let inner = self.0.clone();
@@ -74,12 +80,12 @@ impl LocalDir {
         Answer::later(async { watched.await? })
     }
 
-    /// True the first time that directories are not watched for this reason.
+    /// True the first time that this error occurs. Callers report it only then.
     pub fn is_news(&self, error: WatchError) -> bool {
         self.0.watches.told.lock().insert(error)
     }
 
-    /// Ends a watch, if there is one. What was noticed before may still be told.
+    /// Ends a watch, if there is one. Earlier notices may still come.
     pub fn unwatch(&self, dir: FileId) -> Answer<()> {
         self.later(move |local| {
             local.watches.unwatch(dir);
@@ -87,20 +93,20 @@ impl LocalDir {
         })
     }
 
-    /// What was noticed, oldest first, as soon as there is something; [`Noticed::Lost`] when this
-    /// directory is dropped, which the wait does not prevent. Nothing is lost by giving up the
-    /// wait. One caller at a time.
+    /// Waits for the next notice, oldest first. Returns [`Noticed::Lost`] when this directory is
+    /// dropped; the wait does not keep it alive. A caller that gives up the wait loses nothing.
+    /// Only one caller at a time may wait.
     pub fn noticed(&self) -> BoxFuture<Noticed> {
         let notices = self.0.watches.notices.clone();
         Box::pin(async move { notices.next().await })
     }
 }
 
-/// See the module's header. There is no thread before the first watch.
+/// The watches of one directory tree. The thread starts with the first watch.
 pub struct Watches {
     notices: Arc<Notices>,
     instance: Mutex<Option<Arc<Instance>>>,
-    /// Why directories were not watched.
+    /// Errors that were already reported.
     told: Mutex<HashSet<WatchError>>,
 }
 
@@ -117,7 +123,7 @@ struct Watched {
     /// The kernel's numbers of watches.
     numbers: HashMap<FileId, i32>,
     directories: HashMap<i32, FileId>,
-    /// Nobody reads any more.
+    /// The thread has ended.
     ended: bool,
 }
 
@@ -128,7 +134,7 @@ impl Default for Watches {
 }
 
 impl Watches {
-    /// At most so many notices wait.
+    /// Makes it with room for `notice_count_max` notices that wait.
     pub fn new(notice_count_max: usize) -> Watches {
         Watches {
             notices: Arc::new(Notices::new(notice_count_max)),
@@ -164,7 +170,7 @@ impl Drop for Watches {
     fn drop(&mut self) {
         self.notices.end();
         if let Some(instance) = self.instance.get_mut() {
-            // Fails only if somebody has said so already.
+            // Fails only if the counter is full, which ends the thread, too.
             let _ = rustix::io::write(&instance.stop, &1_u64.to_ne_bytes());
         }
     }
@@ -184,7 +190,7 @@ impl Instance {
     fn start(self: Arc<Self>, notices: Arc<Notices>) -> io::Result<()> {
         let run = move || {
             if self.read(&notices).is_err() {
-                // What happened is lost, and who watches more is refused.
+                // Events are lost, and further watches are refused.
                 notices.lose();
             }
             self.watched.lock().ended = true;
@@ -193,7 +199,7 @@ impl Instance {
     }
 
     fn watch(&self, dir: FileId, file: &OwnedFd) -> Result<(), WatchError> {
-        // Held meanwhile, so that the thread knows the watch when it reads of it.
+        // The lock is held, so that the thread knows the watch when it reads its first event.
         let mut watched = self.watched.lock();
         if watched.ended {
             return Err(FsError::Io.into());
@@ -209,15 +215,15 @@ impl Instance {
     }
 
     fn unwatch(&self, dir: FileId) {
-        // Held meanwhile: a new watch would have the same number.
+        // The lock is held, since a new watch would have the same number.
         let mut watched = self.watched.lock();
         if let Some(number) = watched.forget(dir) {
-            // Fails if the kernel has ended it.
+            // Fails if the kernel has ended the watch.
             let _ = inotify::remove_watch(&self.inotify, number);
         }
     }
 
-    /// Passes on events until it is time to end.
+    /// Passes on events until the thread is to end.
     fn read(&self, notices: &Notices) -> rustix::io::Result<()> {
         let mut buffer = Vec::with_capacity(EVENTS_LEN);
         loop {
@@ -249,7 +255,7 @@ impl Instance {
             return notices.lose();
         }
         let mut watched = self.watched.lock();
-        // Otherwise it is of a watch that has been ended.
+        // Events of a watch that has ended are dropped.
         let Some(dir) = watched.directories.get(&event.wd()).copied() else { return };
         if what.contains(ReadFlags::IGNORED) {
             watched.forget(dir);
@@ -260,7 +266,7 @@ impl Instance {
 }
 
 impl Watched {
-    /// Gives the number of the watch.
+    /// Forgets a directory. Returns the number of its watch.
     fn forget(&mut self, dir: FileId) -> Option<i32> {
         let number = self.numbers.remove(&dir)?;
         self.directories.remove(&number);
@@ -316,7 +322,7 @@ mod tests {
         for name in ["a", "b"] {
             fs::create_dir(folder.path().join(name)).expect("create");
         }
-        // By turns, as the kernel makes one of those that follow each other.
+        // In turns, since the kernel merges equal events that follow each other.
         for number in 0..bound.trim().parse::<u32>().expect("number") {
             let path = folder.path().join(if number % 2 == 0 { "a" } else { "b" });
             rustix::fs::chmod(path, Mode::from_raw_mode(0o700)).expect("chmod");

@@ -1,13 +1,13 @@
-//! The behaviour that docs/semantics.md promises, as far as it is the local file system's too. Run
-//! by root, who may be anybody.
+//! The behaviour that docs/semantics.md promises, as far as the local file system has it, too. Must
+//! be run by root, which can act as any user.
 
 use localdir::LocalDir;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-/// What ext4 or Linux's own rules answer otherwise: device numbers of 32 bits, files of at most 16
-/// TiB, blocks that are punched in part stay, other people's files cannot be linked, ACLs of
-/// another version are not supported, attributes fit a block, times end in 2446.
+/// Where ext4 or Linux's own rules differ: device numbers of 32 bits, files of at most 16 TiB,
+/// partly punched blocks stay, other users' files cannot be linked, ACLs of another version are not
+/// supported, attributes fit a block, times end in 2446.
 const OTHERWISE: [&str; 8] = [
     "special_files_are_made",
     "files_may_be_huge",

@@ -1,4 +1,4 @@
-//! What homes ask besides the trait: identities that last.
+//! What homes need besides the trait: identities that last.
 
 mod rig;
 
@@ -16,7 +16,7 @@ use types::{FileId, FsError, Kind, Time};
 use vfs::fs::{Cred, FileSystem};
 
 impl Rig {
-    /// By name, as after a restart: nothing is known of the directory.
+    /// The identity of a name, as after a restart: nothing is known of the directory.
     fn identity_anew(&self, name: &str) -> Bytes {
         let anew = LocalDir::open(&self.root).expect("open");
         self.wait(anew.identified(FileId::ROOT, name.as_bytes())).expect("identified").1
@@ -68,7 +68,7 @@ fn a_file_with_the_inode_number_of_another_has_an_identity_of_its_own() {
             return;
         }
     }
-    // Past what the test harness hides.
+    // Written past the test harness, which hides output.
     let said = writeln!(std::io::stderr(), "not tested: inode numbers are not used again in {}", rig.root.display());
     said.expect("stderr");
 }
@@ -88,7 +88,7 @@ fn a_list_is_the_whole_directory_with_attributes_and_identities() {
     let rig = Rig::new();
     fs::create_dir(rig.root.join("d")).expect("folder");
     symlink("nowhere", rig.root.join("link")).expect("symlink");
-    // More than is read at a time.
+    // More entries than are read at a time.
     for number in 0..2_000 {
         fs::write(rig.root.join(format!("a file with a long name, number {number}")), "a").expect("write");
     }
@@ -119,7 +119,7 @@ fn a_list_is_the_whole_directory_with_attributes_and_identities() {
     assert_eq!(rig.wait(rig.fs.list(d)).map(|_| ()), Err(FsError::Stale));
 }
 
-/// ext4 holds 16 TiB at most, others more: a home tells its clients.
+/// ext4 holds files of at most 16 TiB, other file systems longer ones. A home tells its clients.
 #[test]
 fn the_longest_file_that_fits_is_found() {
     let longest = |folder: &Path| {
@@ -137,7 +137,8 @@ fn the_longest_file_that_fits_is_found() {
     longest(&std::env::temp_dir());
 }
 
-/// What another program wrote to it as soon as it had its name was told as what it was made with.
+/// A write by another program, just after the file got its name, was reported as part of the
+/// making.
 #[test]
 fn regression_a_file_that_is_made_whole_is_told_as_it_was_made() {
     const COUNT: u32 = 300;

@@ -1,4 +1,4 @@
-//! Other programs change the directory too, and what they do never leads out of it.
+//! Other programs change the directory, too, and nothing that they do leads out of it.
 
 mod rig;
 
@@ -27,7 +27,7 @@ fn a_file_keeps_its_id_wherever_others_put_it_and_another_file_never_gets_it() {
     let d = rig.find(FileId::ROOT, "d").expect("find");
     let a = rig.find(d, "a").expect("find");
     fs::rename(rig.root.join("d"), rig.root.join("e")).expect("rename");
-    assert_eq!(rig.content(a), Err(FsError::Stale), "nobody has seen where it went");
+    assert_eq!(rig.content(a), Err(FsError::Stale), "it has no known place");
     assert_eq!(rig.find(FileId::ROOT, "e"), Ok(d));
     assert_eq!(rig.find(d, "a"), Ok(a));
     assert_eq!(rig.content(a), Ok(b"a".to_vec()));

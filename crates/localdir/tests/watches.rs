@@ -1,4 +1,4 @@
-//! What other programs change is noticed.
+//! Changes by other programs are noticed.
 
 mod rig;
 
@@ -22,10 +22,10 @@ static FENCE: AtomicU32 = AtomicU32::new(0);
 /// Folder, set for the test that runs in namespaces of its own.
 const APART: &str = "STARLING_TEST_APART";
 
-/// What was noticed by directory and name (none: the directory itself), and whether names changed.
+/// What was noticed, by directory and name (none: the directory itself), and whether names changed.
 type All = BTreeMap<(FileId, Option<String>), bool>;
 
-/// What others do to the folder.
+/// A change by other programs.
 type Change<'a> = &'a dyn Fn(&Path);
 
 fn all<const N: usize>(noticed: [(FileId, Option<&str>, bool); N]) -> All {
@@ -37,7 +37,7 @@ impl Rig {
         self.runtime.block_on(async { self.fs.watch(dir).await })
     }
 
-    /// All that is noticed of some changes, however it was merged.
+    /// Returns all notices of some changes, however they were merged.
     fn noticed(&self, change: impl FnOnce(&Path)) -> All {
         let fence = format!("fence {}", FENCE.fetch_add(1, Ordering::Relaxed));
         change(&self.root);
@@ -199,7 +199,7 @@ fn limits_are_told_with_what_to_do() {
     assert!(WatchError::TooManyInstances.to_string().contains("fs.inotify.max_user_instances"));
 }
 
-/// In namespaces of its own, which have a limit and a mount of their own.
+/// Runs in namespaces of its own, with a limit and a mount of their own.
 #[test]
 fn the_limit_of_watches_is_told_and_so_is_an_unmount() {
     const NAME: &str = "the_limit_of_watches_is_told_and_so_is_an_unmount";
@@ -217,7 +217,7 @@ fn the_limit_of_watches_is_told_and_so_is_an_unmount() {
         command.current_dir(folder.path()).env(APART, folder.path()).output()
     };
     if !apart(&["true".as_ref()]).is_ok_and(|output| output.status.success()) {
-        // Past what the test harness hides.
+        // Written past the test harness, which hides output.
         writeln!(std::io::stderr(), "not tested: there are no user namespaces here").expect("stderr");
         return;
     }

@@ -1,4 +1,5 @@
-//! The interface to a manager, the same in one process, over a network and in the simulated world.
+//! The interface to a manager. It is the same in one process, over a network and in the simulated
+//! world.
 
 use crate::token::{Mode, Scope};
 use crate::{Delta, InodeRecord};
@@ -8,27 +9,29 @@ use stripe::StripeError;
 use thiserror::Error;
 use types::{Answer, ClientId, Extent, FileId, LogId, SegmentId};
 
-/// Most extents in one answer.
+/// Most extents in one answer. This bounds the length of answers; a client asks for more when it
+/// needs them.
 pub const RUN_EXTENTS_MAX: usize = 128;
-/// How many index numbers a client is handed at once, unless a manager is told otherwise.
+/// How many index numbers a client gets at once, by default. More mean fewer requests, and more
+/// numbers lost at each crash.
 pub const INDEX_RANGE_LEN: u64 = 16_384;
 
-/// Why a manager did not do what was asked.
+/// Why a manager refused or failed a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum ManagerError {
     /// There is no such file.
     #[error("no such file")]
     NotFound,
-    /// The file's slot is served elsewhere under a newer manager map.
+    /// A newer manager map gives the file's slot to another manager.
     #[error("stale manager map: fetch epoch {0}")]
     StaleMap(u64),
     /// The index could not be read or written: too many stores are bad.
     #[error("the manager's log cannot be read or written")]
     Log,
-    /// At a start: the stores do not give a log as a whole.
+    /// At a start: the stores cannot give a whole log.
     #[error("{0}")]
     Stores(StripeError),
-    /// The request makes no sense (deltas out of order, unknown client).
+    /// The request can never succeed (deltas out of order, malformed deltas).
     #[error("bad request: {0}")]
     BadRequest(&'static str),
 }
@@ -36,22 +39,23 @@ pub enum ManagerError {
 /// A granted token.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Grant {
-    /// What it covers; at least what was asked for, as much as does not conflict.
+    /// The largest scope that takes nothing from other clients. It covers at least what the client
+    /// asked for.
     pub scope: Scope,
-    /// Read or write.
+    /// The right to read or to write.
     pub mode: Mode,
 }
 
-/// Where a file's blocks are, for a stretch of the file.
+/// Where the blocks of a stretch of a file are.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Located {
-    /// Runs in ascending order; blocks of the stretch that are in none are holes.
+    /// Runs in ascending order. Blocks of the stretch that are in no run are holes.
     pub extents: Vec<Extent>,
-    /// The stretch ends before this block (`u64::MAX`: the whole rest of the file is covered).
+    /// The stretch ends before this block; `u64::MAX` if it covers the whole rest of the file.
     pub known_until: u64,
 }
 
-/// What a client gets with a token on an inode.
+/// The answer to an open: the file, and tokens on it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Opened {
     /// The inode.
@@ -60,29 +64,29 @@ pub struct Opened {
     pub xattrs: Vec<(Vec<u8>, Bytes)>,
     /// Symlinks: the target.
     pub target: Option<Bytes>,
-    /// Locations from block 0 on, as many as fit an answer.
+    /// Locations from block 0 on, as many as fit in an answer.
     pub located: Located,
-    /// Tokens granted: on the inode and on all its blocks, when nobody else holds any.
+    /// The tokens granted: on the inode, and on all its blocks if no other client has any.
     pub grants: Vec<Grant>,
 }
 
-/// Consecutive, fresh index numbers: a write token on files that do not exist yet.
+/// Consecutive, fresh index numbers. The range is a write token on files that do not exist yet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct IndexRange {
     /// The first id.
     pub first: FileId,
-    /// How many.
+    /// Number of ids.
     pub count: u64,
 }
 
-/// The deltas of one committed segment, those for one manager or for all (a manager ignores other
-/// managers' files).
+/// The deltas of one committed segment. It may have deltas for all managers: a manager ignores
+/// other managers' files.
 #[derive(Clone, Debug)]
 pub struct SegmentDeltas {
-    /// The segment; deltas of one log are applied in the order of its seq, without gaps (a segment
-    /// without deltas for a manager is reported with none).
+    /// The segment. Segments of one log are applied in the order of seq, without gaps. So a segment
+    /// without deltas for a manager is reported too, with none.
     pub segment: SegmentId,
-    /// In log order.
+    /// The deltas in log order.
     pub deltas: Arc<Vec<Delta>>,
 }
 
@@ -91,68 +95,69 @@ pub struct SegmentDeltas {
 pub struct SegmentUsage {
     /// The segment.
     pub segment: SegmentId,
-    /// Bytes of it that this manager's files or index still point at.
+    /// Its bytes that this manager's files or index still point at.
     pub live_bytes: u64,
 }
 
-/// What changed in a manager's counts since its follower last asked.
+/// The changes of a manager's counts since its follower last asked.
 ///
-/// A segment may be deleted when it is covered by all managers and none counts a live byte in it; a
-/// count that reached zero in a covered segment stays zero.
+/// A segment may be deleted when all managers' checkpoints cover it and no manager counts a live
+/// byte in it. Once a count is zero in a covered segment, it stays zero.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct UsageChanges {
     /// To be passed to the next call.
     pub until: u64,
-    /// True: `changed` has every segment in which the manager counts live bytes, and `covered` is
-    /// empty, as what was covered before is not known by name. False: only what changed.
+    /// True if `changed` has every segment in which the manager counts live bytes. Then `covered`
+    /// is empty: the segments that were covered before are not known by name. False if there are
+    /// only changes.
     pub is_whole: bool,
-    /// Counts as they are now, by segment; zero where nothing lives any more.
+    /// The present counts of segments; zero if a segment has no live bytes any more.
     pub changed: Vec<SegmentUsage>,
-    /// Segments that the durable checkpoint has come to cover, those without a live byte among
-    /// them; each once, in order of its log. Of the manager's own log: all that it has written up
-    /// to the newest root.
+    /// Segments that the durable checkpoint has come to cover, also those without live bytes. Each
+    /// is listed once, in the order of its log. The manager's own log is covered up to the newest
+    /// root.
     pub covered: Vec<SegmentId>,
 }
 
-/// A block that a cleaner wants to move: still where it found it?
+/// A run of blocks that a cleaner wants to move, and the address where it found the run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BlockAt {
-    /// The file, or, for the manager's own log, see [`Manager::live`].
+    /// The file.
     pub file: FileId,
-    /// The run of blocks and where it was.
+    /// The run of blocks, and where it was.
     pub extent: Extent,
 }
 
 /// How far a manager's durable state reaches.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct CheckpointState {
-    /// For each client or cleaner log: all segments with seq up to this one are contained in the
-    /// durable checkpoint. For the manager's own log: the seq of its newest durable root. A segment
-    /// beyond what is covered must not be deleted, whatever its utilisation.
+    /// For each client's and cleaner's log: the durable checkpoint covers all segments with seq up
+    /// to this one. For the manager's own log: the seq of its newest durable root. A segment beyond
+    /// must not be deleted, whether it has live bytes or not.
     pub covered: Vec<(LogId, u64)>,
 }
 
-/// What `status` shows of a manager.
+/// A manager as `status` shows it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ManagerStatus {
     /// Files under its control.
     pub file_count: u64,
     /// Index nodes in memory.
     pub cached_count: u64,
-    /// Of which differ from the log.
+    /// Index nodes in memory that differ from the log.
     pub dirty_count: u64,
     /// Tokens granted and not returned.
     pub token_count: u64,
-    /// Checkpoints written since start.
+    /// Checkpoints written since the start.
     pub checkpoint_count: u64,
 }
 
 /// A manager.
 pub trait Manager: Send + Sync + 'static {
-    /// Takes a token on a file and tells what there is to know of it. ENOENT:
-    /// [`ManagerError::NotFound`].
+    /// Takes a token on a file for a client, and returns the file's inode and locations. Fails with
+    /// [`ManagerError::NotFound`] if there is no such file.
     fn open(&self, client: ClientId, file: FileId, mode: Mode) -> Answer<Opened, ManagerError>;
-    /// The same for several files, in one message; the answers in the order of `files`.
+    /// Opens several files with one message. The answers are in the order of `files`.
     fn open_many(
         &self,
         client: ClientId,
@@ -162,36 +167,35 @@ pub trait Manager: Send + Sync + 'static {
         let answers = files.iter().map(|&file| self.open(client, file, mode).into_future()).collect();
         Answer::later(async move { Ok(host::join_all(answers).await) })
     }
-    /// Locations from block `first` on.
+    /// Locations of a file from block `first` on.
     fn locate(&self, client: ClientId, file: FileId, first: u64) -> Answer<Located, ManagerError>;
-    /// Returns all of a client's tokens on a file (the client dropped it from its cache).
+    /// Returns all of a client's tokens on a file. The client has dropped the file from its cache.
     fn release(&self, client: ClientId, file: FileId);
-    /// Fresh index numbers of a volume. A dead client's unused numbers are abandoned, never handed
-    /// out twice, not even after a crash of the manager.
+    /// Fresh index numbers of a volume. No number is handed out twice, not even after a crash of
+    /// the manager. The unused numbers of a dead client are lost.
     fn allocate(&self, client: ClientId, volume: u16) -> Answer<IndexRange, ManagerError>;
-    /// Applies committed deltas, in log order; segments at or below what was applied already are
-    /// ignored (so that a repeated request is harmless). Includes the cleaner's `Move` deltas.
-    /// Returns after they are applied in memory: they are durable already, in the log they come
-    /// from.
+    /// Applies committed deltas, in log order, also the cleaner's `Move` deltas. Segments that were
+    /// applied already are ignored, so a repeated request is harmless. Answers when the deltas are
+    /// applied in memory: they are durable already, in the log that they come from.
     fn apply(&self, segments: Vec<SegmentDeltas>) -> Answer<(), ManagerError>;
-    /// Which of these runs are still where the cleaner found them: the same order, clipped to the
-    /// blocks that are still exactly there (a run can come back in several pieces, or in none).
+    /// The parts of these runs that are still where the cleaner found them, in the same order. A
+    /// run may come back in several pieces, or not at all.
     fn live(&self, candidates: Vec<BlockAt>) -> Answer<Vec<BlockAt>, ManagerError>;
-    /// Utilisation of all segments in which this manager counts live bytes. Costs as much as there
-    /// are: for start, fsck and tests.
+    /// Utilisation of all segments in which this manager counts live bytes. Its cost grows with
+    /// their number. For start, fsck and tests.
     fn usage(&self) -> Answer<Vec<SegmentUsage>, ManagerError>;
-    /// What changed since the answer with `until == since`, at the cost of what changed. The first
-    /// call, any number that is not of the newest answers, and a follower that did not ask for very
-    /// long get the whole table. One follower at a time.
+    /// The changes since the answer with `until == since`, at the cost of what changed. Has the
+    /// whole table at the first call, if `since` is not from one of the newest answers, and if the
+    /// follower did not ask for very long. One follower at a time.
     fn usage_changes(&self, since: u64) -> Answer<UsageChanges, ManagerError>;
-    /// Writes a checkpoint and returns what the durable state covers. Concurrent calls share one
-    /// checkpoint.
+    /// Writes a checkpoint, and returns how far the durable state reaches. Concurrent calls share
+    /// one checkpoint.
     fn checkpoint(&self) -> Answer<CheckpointState, ManagerError>;
-    /// Moves index nodes and imap pieces of this manager's own log out of `segments` (part of the
-    /// next checkpoint).
+    /// Has the next checkpoint move all index nodes and pages out of `segments`, which are of this
+    /// manager's own log.
     fn evacuate(&self, segments: Vec<SegmentId>) -> Answer<(), ManagerError>;
-    /// Orphans: files with nlink 0 that survived a crash; the recovering client removes them.
+    /// Orphans: files with nlink 0 that survived a crash. The recovering client removes them.
     fn orphans(&self) -> Answer<Vec<FileId>, ManagerError>;
-    /// For `status`.
+    /// The manager's numbers for `status`.
     fn status(&self) -> ManagerStatus;
 }

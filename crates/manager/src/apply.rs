@@ -1,10 +1,10 @@
-//! Applying deltas: the one place where a manager's files change.
+//! Applies deltas. A manager's files change nowhere else.
 //!
-//! Each delta is all or nothing. Applying a segment's deltas again from the start, after some of
-//! them were applied, ends in the same state with the same utilisation, because every count follows
-//! what the map really held: so a batch that was cut off by a failed read is simply sent again, and
-//! a checkpoint may fall between two deltas of a segment (the position that it records is that of
-//! the segment before).
+//! Each delta is all or nothing. If some of a segment's deltas were applied and all are applied
+//! again from the start, the end state and the utilisation are the same, because every count
+//! follows the true contents of the map. So a batch that a failed read cut off is simply sent
+//! again. And a checkpoint may come between two deltas of a segment: it records the position of the
+//! segment before.
 
 use crate::api::{BlockAt, ManagerError};
 use crate::extents::well_formed;
@@ -16,22 +16,22 @@ use bytes::Bytes;
 use std::cmp::Ordering;
 use types::{BlockAddr, Extent, FileId, SegmentId};
 
-/// What to do with a segment's deltas.
+/// Whether a segment's deltas can be applied now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Turn {
-    /// It is the next of its log.
+    /// Yes: it is the next segment of its log.
     Next,
-    /// It was applied before.
+    /// No need: it was applied before.
     Old,
-    /// Segments before it are missing.
+    /// No: segments before it are missing.
     TooEarly,
-    /// It is of a new log, and there are as many as can be.
+    /// No: it is of a new log, and there are [`POSITIONS_MAX`] logs already.
     TooMany,
 }
 
 impl State {
-    /// Whether it is a segment's turn. Of a log that was never heard of any segment may be the
-    /// first: a new manager has no part in what came before.
+    /// Whether it is a segment's turn. The first segment of a new log may have any seq: a new
+    /// manager has no part in earlier ones.
     pub fn turn(&self, segment: SegmentId) -> Turn {
         match self.positions.get(&segment.log) {
             None if self.positions.len() >= POSITIONS_MAX => Turn::TooMany,
@@ -44,13 +44,13 @@ impl State {
         }
     }
 
-    /// All deltas of the segment were applied.
+    /// Notes that all deltas of a segment were applied.
     pub fn advance(&mut self, segment: SegmentId) {
         self.positions.insert(segment.log, segment.seq);
         self.uncovered.push_back(segment);
     }
 
-    /// Errs when a delta makes no sense. To be asked before anything of a segment is applied.
+    /// Fails if a delta is malformed. Check all deltas of a segment before any of them is applied.
     pub fn check(&self, delta: &Delta) -> Result<(), ManagerError> {
         let fits = |e: &Extent| well_formed(e, self.identity.block_size);
         match delta {
@@ -65,7 +65,7 @@ impl State {
         }
     }
 
-    /// Applies `deltas[0]`; the rest are those that follow it in the same segment.
+    /// Applies `deltas[0]`. The others are the deltas that follow it in the same segment.
     pub fn apply(&mut self, deltas: &[Delta]) -> Result<(), Missing> {
         let Some((delta, rest)) = deltas.split_first() else { return Ok(()) };
         let file = delta.file();
@@ -116,8 +116,8 @@ impl State {
         Ok(())
     }
 
-    /// Finds a file, or creates it if its inode comes later in the same segment. False: there is no
-    /// such file.
+    /// Finds a file, or creates it if its inode comes later in the same segment. False if there is
+    /// no such file.
     fn find_or_create(&mut self, file: FileId, rest: &[Delta]) -> Result<bool, Missing> {
         if self.find(file)? {
             return Ok(true);
@@ -143,7 +143,7 @@ impl State {
         Ok(())
     }
 
-    /// Maps blocks of a file whose leaves are in memory, and accounts for it.
+    /// Maps blocks of a file and updates the counts. The leaves must be in memory.
     fn map_blocks(&mut self, file: FileId, extent: Extent) {
         let Some((node, stamp)) = self.node_mut(file) else { return };
         for old in node.set_blocks(extent, stamp) {
@@ -202,17 +202,17 @@ impl State {
         Ok(())
     }
 
-    /// The runs of `from` whose blocks are still exactly there; the leaves concerned are in memory.
+    /// The runs of `from` whose blocks are still exactly there. The leaves must be in memory.
     fn still_at(&self, file: FileId, from: &Extent) -> Vec<Extent> {
         let block_size = self.identity.block_size;
         let same = |run: &Extent| from.slice(run.first, run.end(), block_size).is_some_and(|f| f.addr == run.addr);
         let Some(node) = self.node(file) else { return Vec::new() };
-        // Both are contiguous, and a block never changes its length where it is: they agree in all
-        // blocks or in none.
+        // Both runs are contiguous, and a block at an address never changes its length. So they
+        // agree in all blocks or in none.
         node.range(from.first, from.end()).filter(same).collect()
     }
 
-    /// The runs of a candidate that are still where the cleaner found them.
+    /// The parts of a candidate that are still where the cleaner found them.
     pub fn live(&mut self, candidate: &BlockAt) -> Result<Vec<BlockAt>, Missing> {
         let (file, from) = (candidate.file, candidate.extent);
         if !self.is_mine(file)
@@ -221,8 +221,8 @@ impl State {
         {
             return Ok(Vec::new());
         }
-        // By position, not by length: a block that was cut in place since still lives where the
-        // candidate says.
+        // Compare positions, not lengths: a block that was cut in place since is still at the
+        // candidate's address.
         let block_size = u64::from(self.identity.block_size);
         let there = |run: &Extent| {
             let offset = u64::from(from.addr.offset) + (run.first - from.first) * block_size;

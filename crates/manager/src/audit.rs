@@ -1,5 +1,5 @@
-//! Checking a manager against itself: every count is computed anew from all index nodes. For fsck,
-//! and for tests.
+//! The audit: computes all counts anew from all index nodes, and compares them with the manager's.
+//! For fsck and for tests.
 
 use crate::api::ManagerError;
 use crate::record::Table;
@@ -10,37 +10,36 @@ use crate::state::{State, Stop};
 use std::collections::{BTreeMap, BTreeSet};
 use types::{FileId, SegmentId};
 
-/// A segment whose utilisation is counted wrong.
+/// A segment with a wrong count of live bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct UsageMismatch {
     /// The segment.
     pub segment: SegmentId,
     /// Live bytes as the manager counts them.
     pub counted: u64,
-    /// Live bytes found in its files and records.
+    /// Live bytes found in files and records.
     pub found: u64,
 }
 
-/// What an audit found.
+/// The findings of an audit.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct AuditReport {
-    /// Files looked at.
+    /// Number of files found.
     pub files: u64,
-    /// Their stored blocks in bytes.
+    /// Bytes of their blocks.
     pub data_bytes: u64,
-    /// How many files the manager thinks it has, if that is something else.
+    /// The manager's count of files, if it is wrong.
     pub wrong_file_count: Option<u64>,
-    /// Segments whose utilisation is counted wrong.
+    /// Segments with wrong counts.
     pub usage: Vec<UsageMismatch>,
-    /// Files with nlink 0 (no fault: they are removed by the client that recovers).
+    /// Files with nlink 0. This is no fault: the client that recovers removes them.
     pub orphans: Vec<FileId>,
-    /// Files with nlink 0 that the manager does not list, and files that it lists and that are not
-    /// orphans.
+    /// Orphans that the manager does not list, and files that it lists but that are no orphans.
     pub wrong_orphans: Vec<FileId>,
 }
 
 impl AuditReport {
-    /// True when all counts are right.
+    /// True if all counts are right.
     pub fn is_clean(&self) -> bool {
         self.wrong_file_count.is_none() && self.usage.is_empty() && self.wrong_orphans.is_empty()
     }
@@ -55,7 +54,7 @@ struct Count {
     own: Difference,
 }
 
-/// What the manager says, to be held against what was found.
+/// The manager's own counts, to be compared with those that were found.
 #[derive(Default)]
 struct Said {
     data: BTreeMap<SegmentId, u64>,
@@ -65,7 +64,8 @@ struct Said {
 }
 
 impl Server {
-    /// Walks all files and compares. Deltas and checkpoints wait meanwhile; other requests go on.
+    /// Walks all files and compares the counts. Deltas and checkpoints wait meanwhile; other
+    /// requests go on.
     pub async fn audit(&self) -> Result<AuditReport, ManagerError> {
         let core = &self.core;
         let _apply = core.order.clone().lock_owned().await;
@@ -121,7 +121,7 @@ impl Core {
         Ok(())
     }
 
-    /// Counts the pages of all tables, and reads what the tables say.
+    /// Counts the pages of all tables, and reads the manager's counts from them.
     async fn audit_tables(&self, mut trees: Trees, count: &mut Count) -> Result<Said, ManagerError> {
         let mut said = Said::default();
         let mut homes = self.homes(Table::Imap, &mut trees.imap).await?;
@@ -147,7 +147,7 @@ impl Core {
 }
 
 impl State {
-    /// Counts one file, all at once when all of it is in memory.
+    /// Counts one file. Counts nothing of it until all of it is in memory.
     fn audit_file(&mut self, file: FileId, count: &mut Count) -> Result<(), Stop> {
         let exists = self.find_blocks(file, 0, u64::MAX)?;
         if let Some(addr) = self.node_record(file)? {

@@ -1,9 +1,9 @@
-//! What changed in a manager's counts since its follower last asked, so that a round costs what
+//! The changes of a manager's counts since its follower last asked, so that a round costs what
 //! changed and not what there is.
 //!
-//! Only the names of segments are kept; their counts are looked up when the follower asks, so an
-//! answer that was lost is simply asked for again. Nothing is kept before the first question, nor
-//! beyond [`CHANGES_MAX`] names: the next answer is then the whole table.
+//! Only the names of segments are kept. Their counts are looked up when the follower asks, so after
+//! a lost answer the follower simply asks again. Nothing is kept before the first question, nor
+//! beyond [`CHANGES_MAX`] names: then the next answer is the whole table.
 
 use std::collections::{BTreeMap, VecDeque};
 use types::SegmentId;
@@ -16,26 +16,27 @@ const CHANGES_MAX: usize = 1 << 20;
 pub(crate) struct Changes {
     /// Number of the last answer; the first has number 1.
     number: u64,
-    /// Everything after this answer is kept; `None` while nobody follows.
+    /// All names after this answer are kept; `None` while there is no follower.
     after: Option<u64>,
-    /// The answer that tells of a segment's last change.
+    /// For each segment: the number of the answer that first tells of its last change.
     touched: BTreeMap<SegmentId, u64>,
+    /// Covered segments, each with the number of the answer that first tells of it.
     covered: VecDeque<(u64, SegmentId)>,
 }
 
-/// What to tell a follower.
+/// An answer to a follower.
 #[derive(Debug)]
 pub(crate) struct Told {
-    /// To be given back with the next question.
+    /// The number of this answer, to be passed with the next question.
     pub(crate) until: u64,
-    /// The segments whose count changed; `None`: tell all there are.
+    /// The segments whose count changed; `None` if the whole table must be told.
     pub(crate) touched: Option<Vec<SegmentId>>,
     /// The segments that became covered, in order of each log.
     pub(crate) covered: Vec<SegmentId>,
 }
 
 impl Changes {
-    /// The count of a segment changes.
+    /// Notes that the count of a segment changes.
     pub(crate) fn touch(&mut self, segment: SegmentId) {
         if self.after.is_some() {
             self.touched.insert(segment, self.number + 1);
@@ -43,7 +44,7 @@ impl Changes {
         }
     }
 
-    /// The durable checkpoint covers a segment from now on.
+    /// Notes that the durable checkpoint covers a segment from now on.
     pub(crate) fn cover(&mut self, segment: SegmentId) {
         if self.after.is_some() {
             self.covered.push_back((self.number + 1, segment));

@@ -1,20 +1,20 @@
-//! Writing a checkpoint into the manager's own log (docs/disk-format-manager.md).
+//! Writes a checkpoint into the manager's own log (docs/disk-format-manager.md).
 //!
 //! Order: leaves and index nodes in order of file id, changed pages of the tables, the root. The
 //! segment with the root is put only after all segments before it are durable. So a root that can
 //! be read is a whole checkpoint, and recovery may take the newest one, whether it was acknowledged
 //! or not.
 //!
-//! What is written is in proportion to what changed: of each table one page per level for each row
-//! that changed, at most, and a root of bounded length.
+//! A checkpoint writes in proportion to what changed: for each changed row of a table at most one
+//! page per level, and a root of bounded length.
 //!
-//! *The usage of this log.* What a checkpoint writes into the log changes the log's own usage,
-//! which is itself a table with pages in this log. This ends, because the table does not count its
-//! own pages: it is written last, when the rows that it will have are known, and wherever its pages
-//! land changes none of them. Which pages it has is known from its inner pages, which are read at
-//! start (one in eighty leaves, and a leaf has about a hundred segments), so these bytes are
-//! counted in memory, in `own_pages`. The root itself is kept by the rule for the log's tail: its
-//! segment and all after it count as fully live.
+//! *The usage of this log.* Writing a checkpoint changes the log's own usage, which is itself a
+//! table with pages in this log. This ends, because the table does not count its own pages: it is
+//! written last, when its rows are known, and the places of its pages change none of them. The
+//! table's pages are known from its inner pages, which are read at start (one in eighty leaves, and
+//! a leaf has about a hundred segments). So their bytes are counted in memory, in `own_pages`. The
+//! root itself is kept by the rule for the log's tail: its segment and all after it count as fully
+//! live.
 
 use crate::api::ManagerError;
 use crate::index_node::{LeafHomes, encode_leaf};
@@ -32,7 +32,7 @@ use stripe::LogWriter;
 use striped_log::segment::SegmentBuilder;
 use types::{BlockAddr, SegmentId};
 
-/// Segments of a checkpoint that may be in flight at the same time.
+/// Most segments of a checkpoint that are in flight at the same time. This bounds memory.
 const SEGMENTS_IN_FLIGHT_MAX: u64 = 4;
 
 /// Lays records out in segments of the manager's own log.
@@ -49,18 +49,18 @@ impl<'a> RecordWriter<'a> {
         RecordWriter { core, writer: &core.writer, payload_len_max, open: None }
     }
 
-    /// Longest record that fits a segment.
+    /// Length of the longest record that fits in a segment.
     fn record_len_max(&self) -> usize {
         self.payload_len_max - DIRECTORY_HEADER_LEN - DIRECTORY_ENTRY_LEN
     }
 
-    /// Adds a record and returns where it is.
+    /// Adds a record and returns its address.
     async fn push(&mut self, key: RecordKey, record: Vec<u8>) -> Result<BlockAddr, ManagerError> {
         self.make_room(record.len()).await?;
         Ok(self.place(key, record))
     }
 
-    /// Sees to it that a record of `len` bytes fits the open segment, or that none is open.
+    /// Submits the open segment if a record of `len` bytes does not fit in it.
     async fn make_room(&mut self, len: usize) -> Result<(), ManagerError> {
         if len > self.record_len_max() {
             tracing::error!(len, "a record of the manager's log exceeds a segment");
@@ -75,7 +75,7 @@ impl<'a> RecordWriter<'a> {
         Ok(())
     }
 
-    /// Adds a record for which there is room.
+    /// Adds a record. There must be room for it.
     fn place(&mut self, key: RecordKey, record: Vec<u8>) -> BlockAddr {
         let (builder, directory) = self.open.get_or_insert_with(|| {
             let (id, previous) = self.writer.begin();
@@ -86,8 +86,8 @@ impl<'a> RecordWriter<'a> {
         addr
     }
 
-    /// Ends the checkpoint with its root, once all segments but the open one are durable. Returns
-    /// where the root is; its segment is on its way.
+    /// Waits until all segments but the open one are durable, then ends the checkpoint with its
+    /// root. Returns the root's address; its segment is in flight.
     async fn finish(&mut self, root: Vec<u8>) -> Result<BlockAddr, ManagerError> {
         self.make_room(root.len()).await?;
         let before = match &self.open {
@@ -97,14 +97,14 @@ impl<'a> RecordWriter<'a> {
         if let Some(seq) = before.filter(|&seq| seq > 0) {
             self.core.committed(seq).await?;
         }
-        // Nothing may come between these two: a checkpoint that is given up must not send a root
-        // off early.
+        // Nothing may come between these two: a checkpoint that is given up must not submit a root
+        // early.
         let addr = self.place(RecordKey::Root, root);
         self.send();
         Ok(addr)
     }
 
-    /// Sends the open segment off and waits while too many are in flight.
+    /// Submits the open segment, and waits while too many are in flight.
     async fn submit(&mut self) -> Result<(), ManagerError> {
         if let Some(id) = self.send()
             && id.seq > SEGMENTS_IN_FLIGHT_MAX
@@ -118,7 +118,7 @@ impl<'a> RecordWriter<'a> {
         let (builder, directory) = self.open.take()?;
         let draft = builder.finish(directory.encode());
         let id = draft.id();
-        // From now on it may be on stores, and must not look free to a cleaner.
+        // From now on the segment may be on stores, and must not look free to a cleaner.
         self.core.state.lock().keep_own_segment(id, draft.payload_len());
         self.writer.submit(draft);
         Some(id)
@@ -126,26 +126,26 @@ impl<'a> RecordWriter<'a> {
 }
 
 impl Drop for RecordWriter<'_> {
-    /// A segment that was begun must be submitted, or the log could never go on, not even after a
-    /// checkpoint that was given up.
+    /// Submits a segment that was begun. Otherwise the log could never go on after a checkpoint
+    /// that was given up.
     fn drop(&mut self) {
         self.send();
     }
 }
 
 impl Core {
-    /// Done when the segments of the own log up to `seq` are durable.
+    /// Waits until the segments of the own log up to `seq` are durable.
     pub(crate) async fn committed(&self, seq: u64) -> Result<(), ManagerError> {
         self.writer.wait_committed(seq).await.map_err(|error| {
-            tracing::warn!(manager = %self.config.id, %error, "a checkpoint could not be written; all stays dirty");
+            tracing::warn!(manager = %self.config.id, %error, "a checkpoint could not be written; its changes stay dirty");
             ManagerError::Log
         })
     }
 
-    /// Writes a snapshot's checkpoint; durable when this returns.
+    /// Writes the checkpoint of a snapshot. It is durable when this returns.
     pub(crate) async fn write(&self, snapshot: &Snapshot) -> Result<Written, ManagerError> {
-        // What an earlier attempt left behind comes first, so that failing checkpoints do not pile
-        // up in memory.
+        // Wait for the segments of an earlier attempt first, so that failing checkpoints do not
+        // pile up in memory.
         let begun = self.state.lock().own_tail.keys().next_back().copied();
         if let Some(seq) = begun {
             self.committed(seq).await?;
@@ -185,7 +185,7 @@ impl Core {
     }
 }
 
-/// Accounts for the leaves of a file.
+/// Adds new leaf records of a file to the usage of the own log, and subtracts old ones.
 fn moved_leaves(old: &LeafHomes, new: &LeafHomes, own: &mut Difference) {
     old.iter().filter(|(index, home)| new.get(index) != Some(home)).for_each(|(_, home)| own.sub(*home));
     new.iter().filter(|(index, home)| old.get(index) != Some(home)).for_each(|(_, home)| own.add(*home));
@@ -199,8 +199,8 @@ struct TableWriter<'a, 'b> {
 }
 
 impl TableWriter<'_, '_> {
-    /// Changes a table, and writes what becomes different of it, and what is to be written in any
-    /// case. `usage` gets what that means for the log.
+    /// Changes a table, and writes its changed and its forced pages. Adds their bytes to `usage`,
+    /// and subtracts those of the pages that they replace.
     async fn write<K: Key, V: Value, C: Sync>(
         &mut self,
         table: Table,
@@ -236,7 +236,7 @@ impl TableWriter<'_, '_> {
     }
 }
 
-/// Writes a file's changed leaves and its node.
+/// Writes a file's changed leaves and its index node. Returns their addresses.
 async fn write_file(
     records: &mut RecordWriter<'_>,
     item: &Item,

@@ -11,16 +11,16 @@ use types::{BlockAddr, Extent, FileId};
 /// One logged change.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Delta {
-    /// The inode is now this (created or changed). With `nlink` 0: an orphan.
+    /// An inode was created or changed. With `nlink` 0 it is an orphan.
     Inode(InodeRecord),
-    /// Blocks of a file are now stored here, whatever was there before.
+    /// Blocks of a file are now stored here, in place of any earlier ones.
     Blocks {
         /// The file.
         file: FileId,
         /// The run.
         extent: Extent,
     },
-    /// The blocks `first .. end` of a file are holes now (truncate, punch).
+    /// The blocks `first .. end` of a file are now holes (truncate, punch).
     Unmap {
         /// The file.
         file: FileId,
@@ -35,7 +35,7 @@ pub enum Delta {
         file: FileId,
         /// Full name with its prefix.
         name: Vec<u8>,
-        /// The value.
+        /// The value; `None` if the attribute was removed.
         value: Option<Vec<u8>>,
     },
     /// The target of a symbolic link, logged with its creation.
@@ -50,8 +50,8 @@ pub enum Delta {
         /// The file.
         file: FileId,
     },
-    /// A cleaner's offer: blocks that are at `from` are copied to `to`. Applied per block, only
-    /// where the file's block is still exactly at its `from` address (optimistic concurrency;
+    /// A cleaner's offer: the blocks at `from` were copied to `to`. It is applied block by block,
+    /// only where the file's block is still exactly at its `from` address (optimistic concurrency;
     /// Dahlin 4.3.1).
     Move {
         /// The file.

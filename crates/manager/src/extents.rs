@@ -2,14 +2,14 @@
 //!
 //! Invariants: runs do not overlap; every run is [`well_formed`] for the map's block size; two
 //! neighbours that continue each other in the file and in the segment are one run. A block that is
-//! shorter than the block size ends its run, wherever in the file it is (a file that grew past a
-//! short block by a hole keeps that block short; what it lacks reads as zeroes).
+//! shorter than the block size ends its run. It may be anywhere in the file: if the file grows past
+//! a short block by a hole, the block stays short, and the missing bytes read as zeroes.
 
 use std::collections::BTreeMap;
 use std::ops::Bound::{Excluded, Unbounded};
 use types::{BlockAddr, Extent};
 
-/// True when a run makes sense for this block size: all blocks but the last are full, the last has
+/// True if a run is well-formed for this block size: all blocks but the last are full, the last has
 /// at least one byte, and no number overflows. Runs from outside must pass this before they reach
 /// an [`ExtentMap`].
 pub fn well_formed(extent: &Extent, block_size: u32) -> bool {
@@ -35,7 +35,7 @@ impl ExtentMap {
         ExtentMap { block_size, runs: BTreeMap::new() }
     }
 
-    /// True when no block is mapped.
+    /// True if no block is mapped.
     pub fn is_empty(&self) -> bool {
         self.runs.is_empty()
     }
@@ -50,7 +50,7 @@ impl ExtentMap {
         self.runs.values()
     }
 
-    /// Maps a run, whatever was there before. Returns the pieces that it replaced, in ascending
+    /// Maps a run, in place of any earlier one. Returns the pieces that it replaced, in ascending
     /// order.
     ///
     /// `extent` must be [`well_formed`] for the map's block size.
@@ -118,13 +118,13 @@ impl ExtentMap {
         self.runs.range((Excluded(from), Unbounded)).next().map(|(&first, _)| first)
     }
 
-    /// The run that contains a block, whole.
+    /// The whole run that contains a block.
     fn run_at(&self, b: u64) -> Option<&Extent> {
         self.runs.range(..=b).next_back().map(|(_, run)| run).filter(|run| run.end() > b)
     }
 }
 
-/// Two runs that continue each other, as one.
+/// Joins two runs that continue each other.
 fn join(left: &Extent, right: &Extent) -> Extent {
     Extent {
         first: left.first,

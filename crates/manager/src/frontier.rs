@@ -1,10 +1,10 @@
 //! The allocation frontier: which index numbers were handed out (docs/core.md#manager: never
 //! twice).
 //!
-//! Numbers come from the manager's slots, in order. A checkpoint records, per volume and slot, a
-//! number that is ahead of all that were handed out, the *reserve*; only numbers below the durable
-//! reserve are given away, and after a restart allocation goes on there. So numbers that a client
-//! got and had not used by the time of a crash are lost, not reused.
+//! Numbers come from the manager's slots, in order. A checkpoint records, for each volume and slot,
+//! the *reserve*: a number ahead of all that were handed out. Only numbers below the durable
+//! reserve are handed out, and after a restart allocation goes on at the reserve. So numbers that a
+//! client got and had not used before a crash are lost, not reused.
 
 use crate::api::IndexRange;
 use std::collections::BTreeMap;
@@ -12,37 +12,39 @@ use types::FileId;
 use types::codec::{DecodeError, Put, Reader};
 use types::ids::{SLOT_COUNT, SLOT_SHIFT};
 
-/// The first counter value handed out in a slot: those before are reserved (the root directory is
-/// among them).
+/// The first counter value that is handed out in a slot. Lower ones are reserved; the root
+/// directory has one of them.
 pub const COUNTER_FIRST: u64 = 1024;
-/// How many ranges ahead of what was handed out a checkpoint reserves.
+/// How many ranges a checkpoint reserves ahead. More mean fewer checkpoints for the sake of
+/// numbers, and more numbers lost at each restart.
 pub const RESERVE_RANGE_COUNT: u64 = 64;
-/// Most pairs of volume and slot that numbers come from: they are in each root.
+/// Most pairs of volume and slot that numbers come from. All are in each root, so this bounds its
+/// length.
 pub const RESERVES_MAX: usize = 1024;
-/// Counter values per slot.
+/// Number of counter values of a slot.
 const COUNTER_END: u64 = 1 << SLOT_SHIFT;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Frontier {
     /// The next counter value to hand out.
     next: u64,
-    /// Counter values below this may be handed out: a durable checkpoint is past them.
+    /// Counter values below this may be handed out: a durable checkpoint has reserved them.
     reserved: u64,
 }
 
-/// What a request for numbers gives.
+/// The answer to a request for numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Allocation {
-    /// Here they are.
+    /// The numbers.
     Range(IndexRange),
-    /// After the next checkpoint.
+    /// A checkpoint must reserve more numbers first.
     NeedsReserve,
     /// All slots of this manager are used up for this volume, or there are too many volumes.
     Exhausted,
 }
 
-/// What a checkpoint promises: per volume and slot, the counter value at which allocation goes on
-/// after a restart.
+/// The reserves that a checkpoint records: for each volume and slot, the counter value at which
+/// allocation goes on after a restart.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Reserves(BTreeMap<(u16, u16), u64>);
 
@@ -78,13 +80,13 @@ pub struct Frontiers {
     slots: Vec<u16>,
     /// How many numbers are handed out at once. It may differ from start to start.
     range_len: u64,
-    /// Slots that were allocated from, or are about to be.
+    /// The frontier of each volume and slot that numbers come from, or soon will.
     frontiers: BTreeMap<(u16, u16), Frontier>,
 }
 
 impl Frontiers {
-    /// For a manager that serves `slots`, hands out `range_len` numbers at once, and whose newest
-    /// checkpoint made these promises.
+    /// The frontiers of a manager that serves `slots` and hands out `range_len` numbers at once.
+    /// `durable` are the reserves of its newest checkpoint.
     pub fn new(slots: Vec<u16>, range_len: u64, durable: &Reserves) -> Self {
         let frontiers =
             durable.0.iter().map(|(&key, &reserved)| (key, Frontier { next: reserved, reserved })).collect();
@@ -93,14 +95,15 @@ impl Frontiers {
         all
     }
 
-    /// Makes the next checkpoint reserve numbers for a volume, if none are.
+    /// Has the next checkpoint reserve numbers for a volume.
     fn announce(&mut self, volume: u16) {
         if let Some(&slot) = self.slots.first() {
             self.frontier(volume, slot);
         }
     }
 
-    /// A frontier, a fresh one if there is none; `None`: there are too many.
+    /// The frontier of a volume and slot. Makes a fresh one if there is none; `None` if there are
+    /// too many.
     fn frontier(&mut self, volume: u16, slot: u16) -> Option<&mut Frontier> {
         let fresh = Frontier { next: COUNTER_FIRST, reserved: COUNTER_FIRST };
         match self.frontiers.len() < RESERVES_MAX {
@@ -130,13 +133,13 @@ impl Frontiers {
         Allocation::Exhausted
     }
 
-    /// What a checkpoint that is taken now shall promise.
+    /// The reserves for a checkpoint that is taken now.
     pub fn to_reserve(&self) -> Reserves {
         let ahead = |f: &Frontier| f.reserved.max((f.next + RESERVE_RANGE_COUNT * self.range_len).min(COUNTER_END));
         Reserves(self.frontiers.iter().map(|(&key, f)| (key, ahead(f))).collect())
     }
 
-    /// A checkpoint with these promises is durable.
+    /// Notes that a checkpoint with these reserves is durable.
     pub fn made_durable(&mut self, reserves: &Reserves) {
         for (key, &reserved) in &reserves.0 {
             if let Some(frontier) = self.frontiers.get_mut(key) {

@@ -1,13 +1,14 @@
-//! Index nodes: all that a manager keeps of one file (docs/core.md#manager).
+//! Index nodes: everything that a manager stores of one file (docs/core.md#manager).
 //!
 //! The block map is cut into leaves of [`LEAF_BLOCKS`] blocks, so that a checkpoint of a huge file
-//! rewrites only what changed and a lookup loads only what it needs. A small map is stored inside
-//! the index node; otherwise each leaf is a record of its own and the node holds their addresses.
+//! rewrites only changed leaves, and a lookup loads only the leaves that it needs. A small map is
+//! stored inside the index node. Otherwise each leaf is a record of its own, and the node has their
+//! addresses.
 //!
 //! Invariants: leaves are in ascending order; no leaf is empty (a leaf that lost its last block is
-//! dropped); every extent lies within its leaf. A leaf whose map is not in memory is exactly what
-//! its record says. `changed` of a leaf is the stamp of its last change, 0 for one that was loaded;
-//! whether that is newer than what is in the log is for the owner of the node to say.
+//! dropped); every extent lies within its leaf. A leaf whose map is not in memory is exactly as its
+//! record says. `changed` of a leaf is the stamp of its last change, 0 if it was loaded. The owner
+//! of the node knows whether that is newer than the leaf's record in the log.
 //!
 //! Memory: about 1.2 KiB for a file with a short map, plus 50 bytes per extent beyond eleven.
 
@@ -21,17 +22,19 @@ use std::sync::Arc;
 use types::codec::{DecodeError, Put, Reader};
 use types::{BlockAddr, Extent};
 
-/// Blocks per leaf.
+/// Number of blocks of a leaf. Smaller leaves make small changes cheaper; larger ones keep the list
+/// of leaves in the node short.
 pub const LEAF_BLOCKS: u64 = 8192;
-/// A map with at most this many extents, all in memory, is stored inside the index node.
+/// Most extents of a map that is stored inside the index node. All of it must be in memory. More
+/// save records; fewer keep nodes short, which are rewritten whole.
 pub const INLINE_EXTENTS_MAX: usize = 64;
 
-/// What a checkpoint writes of an index node.
+/// How much a checkpoint writes for an index node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NodeSize {
     /// Bytes of attributes and target.
     pub attribute_bytes: u64,
-    /// Extents, and addresses of leaves, at most.
+    /// Number of extents and addresses of leaves, at most.
     pub extent_count: u64,
 }
 
@@ -47,7 +50,7 @@ struct Leaf {
     map: Option<Arc<ExtentMap>>,
 }
 
-/// All of one file.
+/// Everything that a manager stores of one file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct IndexNode {
     /// The inode.
@@ -60,8 +63,8 @@ pub struct IndexNode {
     leaves: Vec<Leaf>,
 }
 
-/// The leaf numbers that the blocks `first .. end` fall into, as an inclusive range; `None` when
-/// there are no blocks.
+/// The numbers of the leaves with blocks of `first .. end`, as an inclusive range; `None` if the
+/// range is empty.
 fn leaf_span(first: u64, end: u64) -> Option<(u64, u64)> {
     (first < end).then(|| (first / LEAF_BLOCKS, (end - 1) / LEAF_BLOCKS))
 }
@@ -78,16 +81,16 @@ impl IndexNode {
         IndexNode { inode, xattrs: BTreeMap::new(), target: None, block_size, leaves: Vec::new() }
     }
 
-    /// Leaves that hold any of the blocks `first .. end` and are not in memory.
+    /// The first leaf with blocks of `first .. end` that is not in memory.
     pub fn missing(&self, first: u64, end: u64) -> Option<u64> {
         self.leaves_in(first, end).iter().find(|leaf| leaf.map.is_none()).map(|leaf| leaf.index)
     }
 
-    /// What a checkpoint writes of it when blocks within `first .. end` have changed.
+    /// How much a checkpoint writes for this node if blocks within `first .. end` have changed.
     pub fn size(&self, first: u64, end: u64) -> NodeSize {
         let attributes = self.xattrs.iter().map(|(name, value)| name.len() + value.len() + 16).sum::<usize>();
         let target = self.target.as_ref().map_or(0, |target| target.len());
-        // The node has all extents in it, or says of each leaf where it is.
+        // The record has all extents, or the addresses of all leaves.
         let (changed, addresses) =
             if self.is_inline() { (&self.leaves[..], 0) } else { (self.leaves_in(first, end), self.leaves.len()) };
         let extents = changed.iter().filter_map(|leaf| leaf.map.as_ref()).map(|map| map.len()).sum::<usize>();
@@ -109,8 +112,8 @@ impl IndexNode {
         Some(self.leaves[self.position(index).ok()?].changed)
     }
 
-    /// Puts the map of a leaf that was not in memory there; without effect if it is by now, or the
-    /// leaf is gone.
+    /// Installs the map of a leaf that was not in memory. Has no effect if the leaf is in memory by
+    /// now, or is gone.
     pub fn install_leaf(&mut self, index: u64, map: ExtentMap) {
         if let Ok(at) = self.position(index) {
             self.leaves[at].map.get_or_insert_with(|| Arc::new(map));
@@ -124,7 +127,7 @@ impl IndexNode {
         }
     }
 
-    /// Maps a run; the leaves concerned are in memory. Returns what was there before.
+    /// Maps a run. Its leaves must be in memory. Returns the runs that it replaced.
     pub fn set_blocks(&mut self, extent: Extent, stamp: u64) -> Vec<Extent> {
         let mut replaced = Vec::new();
         let Some((low, high)) = leaf_span(extent.first, extent.end()) else { return replaced };
@@ -146,7 +149,7 @@ impl IndexNode {
         replaced
     }
 
-    /// Makes blocks holes; the leaves concerned are in memory. Returns what was there.
+    /// Makes blocks holes. Their leaves must be in memory. Returns the runs that were there.
     pub fn unmap(&mut self, first: u64, end: u64, stamp: u64) -> Vec<Extent> {
         let mut removed = Vec::new();
         let Some((low, high)) = leaf_span(first, end) else { return removed };
@@ -187,7 +190,7 @@ impl IndexNode {
         }
     }
 
-    /// True when the whole map is in memory and short enough to be stored inside the node.
+    /// True if the whole map is in memory and short enough to be stored inside the node.
     pub fn is_inline(&self) -> bool {
         let mut count = 0;
         self.leaves.iter().all(|leaf| {
@@ -196,8 +199,8 @@ impl IndexNode {
         })
     }
 
-    /// The record of this node. `homes`: `None` for an inline map, otherwise the addresses of all
-    /// leaves.
+    /// Encodes the record of this node. `homes` has the addresses of all leaves; `None` if the map
+    /// is stored inline.
     pub fn encode(&self, homes: Option<&LeafHomes>) -> Vec<u8> {
         let mut out = Vec::with_capacity(256);
         RecordKey::Node(0).begin(&mut out);
@@ -229,7 +232,8 @@ impl IndexNode {
         out
     }
 
-    /// Reads a node's record, with the addresses of its leaves (none of which is in memory then).
+    /// Reads a node's record. Also returns the addresses of its leaves; these are not in memory
+    /// then.
     pub fn decode(bytes: &[u8], block_size: u32) -> Result<(Self, LeafHomes), DecodeError> {
         let mut r = Reader::new(bytes);
         RecordKey::Node(0).check(&mut r)?;
@@ -273,7 +277,7 @@ impl IndexNode {
         self.leaves.binary_search_by_key(&index, |leaf| leaf.index)
     }
 
-    /// The leaves that hold any of the blocks `first .. end`.
+    /// The leaves with blocks of `first .. end`.
     fn leaves_in(&self, first: u64, end: u64) -> &[Leaf] {
         let Some((low, high)) = leaf_span(first, end) else { return &[] };
         let begin = self.position(low).unwrap_or_else(|at| at);
@@ -282,7 +286,7 @@ impl IndexNode {
     }
 }
 
-/// The record of one leaf.
+/// Encodes the record of one leaf.
 pub fn encode_leaf(file: u64, index: u64, map: &ExtentMap) -> Vec<u8> {
     let mut out = Vec::with_capacity(32 + map.len() * Extent::ENCODED_LEN);
     RecordKey::Leaf(file, index).begin(&mut out);
@@ -318,7 +322,8 @@ fn put_extents(extents: &[Extent], out: &mut Vec<u8>) {
     }
 }
 
-/// Extents that must be well formed, ascending, within `first .. end` and each within a leaf.
+/// Reads extents. They must be well-formed, ascending, within `first .. end`, and each within one
+/// leaf.
 fn take_extents(r: &mut Reader<'_>, first: u64, end: u64, block_size: u32) -> Result<Vec<Extent>, DecodeError> {
     let count = r.count(Extent::ENCODED_LEN, "extents")?;
     let mut from = first;
@@ -432,8 +437,8 @@ mod tests {
         assert_eq!(node.locate(6, 2).known_until, u64::MAX);
     }
 
-    /// An inline extent across 128 leaves made 128 maps out of 36 bytes; a megabyte of such took
-    /// gigabytes of memory.
+    /// An inline extent across 128 leaves made 128 maps out of 36 bytes. A megabyte of such extents
+    /// took gigabytes of memory.
     #[test]
     fn regression_an_inline_extent_across_leaves_is_refused() {
         let mut node = IndexNode::new(inode(), BLOCK);
@@ -479,7 +484,7 @@ mod tests {
             prop_assert_eq!(node.range(from, from + 9000).map(|e| u64::from(e.count)).sum::<u64>(),
                 map.range(from, from + 9000).map(|e| u64::from(e.count)).sum::<u64>());
 
-            // Both stored forms give the node back.
+            // Both stored forms decode to the node.
             node.xattrs.insert(b"user.a".to_vec(), Bytes::from_static(b"b"));
             node.target = Some(Bytes::from_static(b"there"));
             let (inline, homes) = IndexNode::decode(&node.encode(None), BLOCK).unwrap();

@@ -1,4 +1,4 @@
-//! The inode record: what a manager keeps of a file besides its block map.
+//! The inode record: what a manager stores of a file besides its block map.
 
 use types::codec::{DecodeError, Put, Reader};
 use types::{Attr, FileId, Kind, Time};
@@ -26,7 +26,7 @@ pub struct InodeRecord {
     pub kind: Kind,
     /// Lower twelve bits of st_mode.
     pub mode: u32,
-    /// Link count; 0 = orphan, kept while open.
+    /// Link count. A file with 0 is an orphan, and is kept while it is open.
     pub nlink: u32,
     /// Owner.
     pub uid: u32,
@@ -53,7 +53,7 @@ pub struct InodeRecord {
 }
 
 impl InodeRecord {
-    /// What stat(2) shows of it. `block_size` in bytes.
+    /// The attributes that stat(2) shows. `block_size` is in bytes.
     pub fn attr(&self, block_size: u32) -> Attr {
         Attr {
             id: self.id,

@@ -1,22 +1,22 @@
-//! Managers: who controls which file, where its blocks are, and who may cache or modify it
-//! (docs/core.md#manager).
+//! Managers: which manager controls which file, where a file's blocks are, and which client may
+//! cache or change them (docs/core.md#manager).
 //!
-//! What others use:
-//! - [`api`]: what clients and cleaners ask of a manager.
+//! For other crates:
+//! - [`api`]: the requests of clients and cleaners to a manager.
 //! - [`manager_map`]: which manager serves which file.
-//! - [`server`], [`roll_forward`](mod@roll_forward): a manager, and how its memory comes back after
-//!   a crash.
-//! - [`delta`], [`inode`], [`token`]: what commits say of files, what is stored of a file, and what
-//!   a token covers.
+//! - [`server`], [`roll_forward`](mod@roll_forward): a manager, and the recovery of its memory
+//!   after a crash.
+//! - [`delta`], [`inode`], [`token`]: what commits say about files, what is stored of a file, and
+//!   what a token covers.
 //! - [`extents`]: a file's map from blocks to log addresses; clients use it too.
 //!
 //! Decisions, pure:
-//! - [`state`]: all of a manager's memory; [`apply`] changes it, [`snapshot`] says what a
+//! - [`state`]: all of a manager's memory; [`apply`] changes it, [`snapshot`] decides what a
 //!   checkpoint writes.
-//! - [`token_table`]: which client holds which token.
+//! - [`token_table`]: which client has which token.
 //! - [`frontier`]: which index numbers were handed out.
-//! - [`index_node`], [`s_file`]: a manager's knowledge of files, and of live bytes.
-//! - [`tree`]: its tables, in pages that are copied when they change.
+//! - [`index_node`], [`s_file`]: one file, and the counts of live bytes.
+//! - [`tree`]: tables in pages that are copied when they change.
 //! - `changes`: the names of segments whose counts changed, for the follower of a manager.
 //! - [`record`], [`root`]: the records of a manager's own log.
 //!

@@ -1,24 +1,24 @@
 //! The manager map: which manager serves which slot of the index-number space
 //! (docs/core.md#manager).
 //!
-//! Pure data, replicated everywhere and small; whoever holds one knows every file's manager from
-//! the file's id alone.
+//! The map is pure data, small, and replicated everywhere. With it, a file's id alone tells the
+//! file's manager.
 
 use types::codec::{DecodeError, Put, Reader};
 use types::{FileId, ManagerId};
 
 /// Version of the encoding.
 const VERSION: u16 = 1;
-/// Most managers in a map: one per slot.
+/// Most managers in a map: one for each slot.
 pub const MANAGERS_MAX: usize = types::ids::SLOT_COUNT as usize;
 
-/// Who serves which slot: slot `s` belongs to `owners[s % owners.len()]`.
+/// Which manager serves which slot: slot `s` belongs to `owners[s % owners.len()]`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ManagerMap {
-    /// Grows with each change; a request made under an older one gets `StaleMap`.
+    /// Grows with each change. A request made under an older map gets `StaleMap`.
     pub epoch: u64,
-    /// The managers in order; never empty (a map that comes from outside is checked when it is
-    /// decoded).
+    /// The managers in order. Never empty: a map that comes from outside is checked when it is
+    /// decoded.
     pub owners: Vec<ManagerId>,
 }
 

@@ -1,17 +1,17 @@
-//! Finding the newest roots of a manager's log at start, without looking at all of it.
+//! Finds the newest roots of a manager's log at a start, without listing the whole log.
 //!
-//! The stores tell the newest seq of the log in a few questions for each doubling of it. The newest
-//! root, and the one to fall back to, are mostly a few segments before that, so a short stretch of
-//! the log is looked at, and a longer one only if there are not two.
+//! The newest seq of the log takes a few requests for each doubling of it. The newest root, and the
+//! one to fall back to, are mostly a few segments before it. So a short stretch of the log is
+//! listed, and a longer one only if that has fewer than two roots.
 
 use crate::api::ManagerError;
 use crate::roll_forward::{log_failed, root_candidates};
 use stripe::Stripe;
 use types::{BlockAddr, LogId, SegmentId};
 
-/// Seqs that are looked at first.
+/// Length of the first stretch, in seqs.
 const FIRST_SPAN: u64 = 64;
-/// How much longer each further stretch is.
+/// How many times longer each further stretch is.
 const SPAN_GROWTH: u64 = 16;
 
 /// The two newest roots with seq >= `from_seq`, newest first; fewer if there are no more.

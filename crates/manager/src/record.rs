@@ -1,9 +1,9 @@
-//! What a manager's own log consists of: records, and per segment a directory of them
+//! The contents of a manager's own log: records, and a directory of them in each segment
 //! (docs/disk-format-manager.md).
 //!
-//! A segment's payload is records back to back; its delta section is the [`Directory`], so that
-//! what lives in a segment can be found without reading it. Every record begins with its kind and
-//! the version of that kind's encoding.
+//! A segment's payload is records back to back. Its delta section is the [`Directory`], so that the
+//! records of a segment can be found without reading them. Every record begins with its kind and
+//! the version of the encoding.
 
 use types::codec::{DecodeError, Put, Reader};
 use types::{BlockAddr, SegmentId};
@@ -17,24 +17,26 @@ pub const DIRECTORY_ENTRY_LEN: usize = 25;
 /// Version of all record encodings.
 const RECORD_VERSION: u8 = 2;
 
-/// Kinds from this one on are pages: this, sixteen times the table's number, and the level.
+/// Kinds from this one on are pages: the kind is this, plus sixteen times the table's number, plus
+/// the level.
 const PAGE_KIND: u8 = 64;
 
 /// A table that is kept in pages ([`crate::tree`]).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Table {
-    /// By file: where its index node is.
+    /// For each file: the address of its index node.
     Imap,
-    /// By segment of a client's or cleaner's log: live bytes.
+    /// For each segment of clients' and cleaners' logs: live bytes.
     DataUsage,
-    /// By segment of the manager's own log: live bytes, without those of this table's own pages.
+    /// For each segment of the manager's own log: live bytes, without those of this table's own
+    /// pages.
     OwnUsage,
     /// Files with nlink 0.
     Orphans,
 }
 
 impl Table {
-    /// In the order of their numbers.
+    /// All tables, in the order of their numbers.
     pub const ALL: [Table; 4] = [Table::Imap, Table::DataUsage, Table::OwnUsage, Table::Orphans];
 
     fn number(self) -> u8 {
@@ -47,7 +49,7 @@ impl Table {
     }
 }
 
-/// What a record is, and of what.
+/// The kind of a record, and the thing that it describes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum RecordKey {
     /// The index node of the file with this raw id.
@@ -58,9 +60,10 @@ pub enum RecordKey {
     Page {
         /// The table.
         table: Table,
-        /// 0 for a leaf; below [`LEVEL_COUNT_MAX`](crate::tree::LEVEL_COUNT_MAX).
+        /// The page's level: 0 for a leaf; below
+        /// [`LEVEL_COUNT_MAX`](crate::tree::LEVEL_COUNT_MAX).
         level: u8,
-        /// The first key in it.
+        /// The first key of the page.
         first: u128,
     },
     /// The root: the end of a checkpoint.
@@ -80,7 +83,7 @@ impl RecordKey {
         }
     }
 
-    /// The first bytes of every record of this kind.
+    /// Appends the first bytes of every record of this kind.
     pub fn begin(self, out: &mut Vec<u8>) {
         out.put_u8(self.parts().0);
         out.put_u8(RECORD_VERSION);
@@ -98,7 +101,7 @@ impl RecordKey {
     }
 }
 
-/// Which records are where in one segment.
+/// The records of one segment, and their places in it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Directory {
     entries: Vec<(RecordKey, u32, u32)>,
@@ -115,12 +118,12 @@ impl Directory {
         DIRECTORY_HEADER_LEN + self.entries.len() * DIRECTORY_ENTRY_LEN
     }
 
-    /// The records with their addresses, where `segment` is the one that this directory is of.
+    /// The records with their addresses. `segment` is the segment that has this directory.
     pub fn records(&self, segment: SegmentId) -> impl Iterator<Item = (RecordKey, BlockAddr)> + '_ {
         self.entries.iter().map(move |&(key, offset, len)| (key, BlockAddr { segment, offset, len }))
     }
 
-    /// The encoding.
+    /// Encodes the directory.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(self.encoded_len());
         out.put_u16(DIRECTORY_VERSION);

@@ -2,15 +2,14 @@
 //! and cleaners' logs.
 //!
 //! *The newest checkpoint.* Old segments of the own log are deleted anywhere, so the log is not a
-//! chain that could be followed from its beginning. What is certain: a root is put only after all
-//! segments before it are durable, and the segment with the newest durable root, and all after it,
-//! look fully live to cleaners. So the newest root that can be read marks a place from which on the
-//! log is whole, and the log is opened from there. A root that only a store with an old state still
-//! shows does not count: the log as it was opened must contain it.
+//! chain that could be followed from its beginning. But a root is put only after all segments
+//! before it are durable, and cleaners see the segment with the newest durable root, and all after
+//! it, as fully live. So the log is whole from the newest root that can be read, and is opened from
+//! there. A root that only a store with an old state still shows does not count: the opened log
+//! must contain it.
 //!
-//! *Roll-forward.* A client's deltas say what is so now, whatever was before; a cleaner's apply
-//! only where a block is where the cleaner found it. Clients' logs are therefore rolled forward
-//! before cleaners'.
+//! *Roll-forward.* A client's deltas are unconditional. A cleaner's apply only where a block is
+//! still where the cleaner found it. So clients' logs are rolled forward before cleaners' logs.
 
 use crate::Delta;
 use crate::api::{Manager, ManagerError, SegmentDeltas};
@@ -25,7 +24,7 @@ use thiserror::Error;
 use types::codec::DecodeError;
 use types::{BlockAddr, LogId, SegmentId};
 
-/// What a roll-forward did.
+/// How much a roll-forward read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RollForward {
     /// Segments read.
@@ -34,7 +33,7 @@ pub struct RollForward {
     pub deltas: u64,
 }
 
-/// Why something of a log could not be read. It is logged here.
+/// Why a part of a log could not be read. [`log_failed`] logs it.
 #[derive(Debug, Error)]
 pub(crate) enum ReadError {
     #[error(transparent)]
@@ -43,7 +42,7 @@ pub(crate) enum ReadError {
     Decode(#[from] DecodeError),
 }
 
-/// Logs what went wrong and tells the caller that the log failed.
+/// Logs an error of a log, and makes it an error of the manager.
 pub(crate) fn log_failed(log: LogId, doing: &'static str, error: impl Into<ReadError>) -> ManagerError {
     match error.into() {
         ReadError::Stripe(error) => {
@@ -57,12 +56,13 @@ pub(crate) fn log_failed(log: LogId, doing: &'static str, error: impl Into<ReadE
     }
 }
 
-/// Rolls one client's or cleaner's log forward for managers: reads what any of them has not applied
-/// and applies it. Afterwards the log is open for a writer, and fenced against the former one.
+/// Rolls one client's or cleaner's log forward for managers: reads the segments that some manager
+/// has not applied, and applies them. Afterwards the log is open for a writer, and fenced against
+/// the former one.
 ///
 /// # Errors
-/// [`ManagerError::Stores`] when the log, or a manager's own, cannot be read; [`ManagerError::Log`]
-/// when it holds deltas that no client writes.
+/// [`ManagerError::Stores`] if the log, or a manager's own, cannot be read; [`ManagerError::Log`]
+/// if the log has deltas that no client writes.
 pub async fn roll_forward(
     stripe: &Arc<Stripe>,
     managers: &[Arc<Server>],
@@ -85,15 +85,15 @@ pub async fn roll_forward(
     Ok((tail, done))
 }
 
-/// A manager as its newest durable checkpoint has it, with its own log open for writing.
+/// Opens a manager: restores its newest durable checkpoint, and opens its own log for writing.
 pub(crate) async fn open_core(stripe: Arc<Stripe>, config: Config, from_seq_hint: u64) -> Result<Core, ManagerError> {
     let log = config.log;
     let candidates = newest_roots(&stripe, log, from_seq_hint).await?;
     let from = candidates.first().map_or(from_seq_hint, |(segment, _)| segment.seq);
     let tail = stripe.open_log(log, from).await.map_err(|e| log_failed(log, "open the manager's log", e))?;
 
-    // Those that count: part of the log as it was opened, or before what was looked at (and durable
-    // by the rule above).
+    // A candidate counts if it is part of the opened log, or is before the part that was opened
+    // (and durable by the rule above).
     let counts = |s: &SegmentId| s.seq < from || tail.segments.contains(s);
     let newest = candidates.into_iter().find(|(segment, _)| counts(segment));
     let untouched = tail.segments.first().map_or(tail.next_seq, |s| s.seq) == 1;
@@ -130,13 +130,13 @@ pub(crate) async fn open_core(stripe: Arc<Stripe>, config: Config, from_seq_hint
     Ok(Core::new(config, stripe, writer, state))
 }
 
-/// Segments of the own log that seem to hold a root, newest first, with the root's address: the
-/// newest, and the one to fall back to. A segment cannot be part of the log if a later epoch has
-/// one at the same place or before: recovery cut the log there.
+/// Segments of the own log that have a root, newest first, with the root's address: the newest, and
+/// the one to fall back to. A segment is not part of the log if a later epoch has one at the same
+/// seq or before: recovery cut the log there.
 ///
-/// A newest segment that cannot be read is passed over only if it is certain that it was never
-/// there as a whole. What an older root tells of may be deleted since: to go on from there would
-/// discard the log behind the gaps.
+/// If a newest segment cannot be read, it is passed over only if it is certain that it was never
+/// complete. The segments that an older root points at may be deleted since, and going on from
+/// there would discard the log behind the gaps.
 pub(crate) async fn root_candidates(
     stripe: &Stripe,
     log: LogId,
@@ -150,7 +150,7 @@ pub(crate) async fn root_candidates(
         epoch_so_far = epoch_so_far.max(s.epoch);
         s.epoch == epoch_so_far
     });
-    // Two segments of one seq: the later epoch's counts.
+    // If two segments have the same seq, the one of the later epoch counts.
     own.reverse();
     own.dedup_by_key(|s| s.seq);
 
@@ -159,7 +159,7 @@ pub(crate) async fn root_candidates(
         match find_root(stripe, segment).await {
             Ok(Some(addr)) => candidates.push((segment, addr)),
             Ok(None) => {}
-            // Older than a root that can be read, it may be what a deletion has left.
+            // The segment is older than a readable root, so it may be the remains of a deletion.
             Err(_) if !candidates.is_empty() => break,
             Err(ReadError::Stripe(error)) => match stripe.is_torn(segment).await {
                 Ok(true) => {}
@@ -175,7 +175,7 @@ pub(crate) async fn root_candidates(
     Ok(candidates)
 }
 
-/// The address of the root in a segment, if it holds one.
+/// The address of the root in a segment, if it has one.
 async fn find_root(stripe: &Stripe, segment: SegmentId) -> Result<Option<BlockAddr>, ReadError> {
     let directory = Directory::decode(&stripe.deltas(segment).await?)?;
     Ok(directory.records(segment).find(|(key, _)| *key == RecordKey::Root).map(|(_, addr)| addr))

@@ -1,9 +1,9 @@
-//! The root record: the end of a checkpoint, and where recovery begins
+//! The root record: the end of a checkpoint, and the beginning of recovery
 //! (docs/disk-format-manager.md).
 //!
-//! Its length has a bound, whatever the store holds: positions and reserves are bounded by number,
-//! and everything that grows with the store is a tree of which the root has the top page only. So a
-//! root fits a segment, and it is one record.
+//! Its length is bounded in a store of any size: positions and reserves are bounded by number, and
+//! everything that grows with the store is a tree, and the root has only its top page. So a root
+//! fits in a segment, and it is one record.
 
 use crate::frontier::Reserves;
 use crate::record::RecordKey;
@@ -12,15 +12,17 @@ use std::collections::BTreeMap;
 use types::codec::{DecodeError, Put, Reader};
 use types::{BlockAddr, FileId, LogId, ManagerId, SegmentId};
 
-/// Most logs of clients and cleaners that a manager follows.
+/// Most logs of clients and cleaners that a manager follows. All are in each root, so this bounds
+/// its length.
 pub const POSITIONS_MAX: usize = 1024;
-/// Longest encoding of a row of a tree's top, in bytes.
+/// Length of the longest encoded row of a tree's top page, in bytes.
 const ROW_LEN_MAX: usize = 20 + BlockAddr::ENCODED_LEN;
-/// A segment is at least so many times as long as the tops of all trees, or a page.
+/// A segment is at least this many times as long as the top pages of all trees together.
 const TOPS_PER_SEGMENT: usize = 2;
+/// Number of trees in a root.
 const TREE_COUNT: usize = crate::record::Table::ALL.len();
 
-/// How many rows pages have at most, so that roots fit segments of this length.
+/// Most rows of a page, so that roots fit in segments of this length.
 pub fn page_rows_max(wanted: usize, segment_len_max: u32) -> usize {
     let fitting = segment_len_max as usize / (TOPS_PER_SEGMENT * TREE_COUNT * ROW_LEN_MAX);
     wanted.min(fitting).clamp(PAGE_ROWS_LEAST, PAGE_ROWS_MAX)
@@ -29,12 +31,12 @@ pub fn page_rows_max(wanted: usize, segment_len_max: u32) -> usize {
 /// The tables of a manager, as the newest durable checkpoint has them.
 #[derive(Clone, Debug)]
 pub struct Trees {
-    /// Where index nodes are.
+    /// Addresses of index nodes.
     pub imap: Tree<FileId, BlockAddr>,
-    /// Live bytes of the logs of clients and cleaners.
+    /// Live bytes in segments of clients' and cleaners' logs.
     pub data_usage: Tree<SegmentId, u64>,
-    /// Live bytes of the manager's own log, but those of the root and of this tree's own pages:
-    /// these the tree itself lists.
+    /// Live bytes in segments of the manager's own log. The root and this tree's own pages are not
+    /// counted: the tree itself has their addresses.
     pub own_usage: Tree<SegmentId, u64>,
     /// Files with nlink 0.
     pub orphans: Tree<FileId, ()>,
@@ -51,7 +53,8 @@ impl Trees {
         }
     }
 
-    /// Bounds what is in memory of each table to so many leaves, by dropping at most `steps_max`.
+    /// Drops leaves from memory until each table has at most `leaves_max`, but at most `steps_max`
+    /// of each table.
     pub fn trim(&mut self, leaves_max: usize, steps_max: usize) {
         self.imap.trim(leaves_max, steps_max);
         self.data_usage.trim(leaves_max, steps_max);
@@ -60,25 +63,25 @@ impl Trees {
     }
 }
 
-/// What a root says.
+/// The contents of a root.
 #[derive(Clone, Debug)]
 pub struct Root {
-    /// The manager whose root this is.
+    /// The manager that wrote it.
     pub manager: ManagerId,
-    /// Bytes per block of all its files.
+    /// Length of a block in bytes, the same for all files.
     pub block_size: u32,
-    /// Files under its control.
+    /// Number of files under the manager's control.
     pub file_count: u64,
-    /// Per client or cleaner log: the last seq that is contained.
+    /// For each client's and cleaner's log: the last seq that the checkpoint covers.
     pub positions: BTreeMap<LogId, u64>,
-    /// Where allocation goes on after a restart.
+    /// Where allocation of index numbers goes on after a restart.
     pub reserves: Reserves,
     /// The tables.
     pub trees: Trees,
 }
 
 impl Root {
-    /// What a manager begins with that knows no file.
+    /// The root of a manager without files.
     pub fn empty(manager: ManagerId, block_size: u32, rows_max: usize) -> Self {
         Root {
             manager,
@@ -90,7 +93,7 @@ impl Root {
         }
     }
 
-    /// The record. All pages have been written.
+    /// Encodes the record. All pages must have been written.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
         RecordKey::Root.begin(&mut out);

@@ -1,37 +1,39 @@
-//! Live bytes per segment, as one manager counts them: the s-file record (docs/core.md#manager).
+//! Live bytes of each segment, as one manager counts them: the s-file record
+//! (docs/core.md#manager).
 //!
-//! Exact: every byte that becomes reachable is added once, every byte that stops being reachable is
-//! subtracted once, with the true old address. A segment without live bytes is absent.
+//! Counts are exact: every byte that becomes reachable is added once, and every byte that stops
+//! being reachable is subtracted once, with the true old address. A segment without live bytes has
+//! no row.
 //!
-//! The tables are trees that change with a checkpoint; between checkpoints only differences are
-//! kept, so that no count need be in memory to be changed.
+//! The tables are trees that change with a checkpoint. Between checkpoints only differences are
+//! kept, so that a count can be changed without being in memory.
 
 use std::collections::BTreeMap;
 use types::{BlockAddr, SegmentId};
 
-/// By how much live bytes differ, per segment; no entry is zero.
+/// For each segment, by how much its live bytes differ. No entry is zero.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Difference {
     bytes: BTreeMap<SegmentId, i64>,
 }
 
 impl Difference {
-    /// These bytes are reachable now.
+    /// Notes that these bytes are reachable now.
     pub fn add(&mut self, addr: BlockAddr) {
         self.change(addr.segment, addr.len.into());
     }
 
-    /// These bytes are not reachable any more.
+    /// Notes that these bytes are not reachable any more.
     pub fn sub(&mut self, addr: BlockAddr) {
         self.change(addr.segment, -i64::from(addr.len));
     }
 
-    /// Takes a difference in.
+    /// Adds another difference.
     pub fn merge(&mut self, other: &Difference) {
         other.iter().for_each(|(segment, bytes)| self.change(segment, bytes));
     }
 
-    /// Takes away a difference that was merged elsewhere.
+    /// Subtracts a difference that the tables have taken over.
     pub fn settle(&mut self, other: &Difference) {
         other.iter().for_each(|(segment, bytes)| self.change(segment, -bytes));
     }
@@ -55,15 +57,16 @@ impl Difference {
     }
 }
 
-/// A segment's count after a difference; `None`: nothing lives in it.
+/// A segment's count after a difference; `None` if it has no live bytes any more.
 pub fn counted(segment: SegmentId, before: Option<u64>, difference: i64) -> Option<u64> {
     let old = before.unwrap_or(0);
     match old.checked_add_signed(difference) {
         Some(live) => Some(live).filter(|&live| live > 0),
-        // Never freed too early: a wrong count is kept high, and fsck tells.
+        // A segment must never be freed too early. So a wrong count is kept high, and fsck reports
+        // it.
         None => {
             debug_assert!(false, "{segment}: {difference} bytes freed, but only {old} are counted");
-            tracing::error!(%segment, counted = old, difference, "utilisation is off; run fsck");
+            tracing::error!(%segment, counted = old, difference, "the count of a segment's live bytes is wrong; run `starling fsck`");
             before
         }
     }

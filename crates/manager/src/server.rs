@@ -1,14 +1,17 @@
 //! A manager: plumbing around [`crate::state`].
 //!
-//! Every request is tried in memory first, under one short lock, and answered at once if that is
-//! enough. Otherwise what is missing is read from the manager's own log without the lock, and the
-//! request is tried again. Deltas are applied by one caller at a time, in the order in which the
-//! calls take their turn.
+//! Every request is tried in memory first, under one short lock, and answered at once if memory is
+//! enough. Otherwise the missing records are read from the manager's own log without the lock, and
+//! the request is tried again. Deltas are applied by one caller at a time, in the order in which
+//! the calls take their turn.
 //!
-//! What it must survive: a crash at any point (recovery finds the newest root,
-//! [`crate::recovery`]); futures that are dropped half-way; stores that refuse writes (everything
-//! stays dirty and the next checkpoint tries again); records that a checkpoint moved, and a cleaner
-//! deleted, between a lookup and the read (looked up again).
+//! What it must survive:
+//!
+//! - A crash at any point: recovery finds the newest root (the module `roll_forward`).
+//! - Futures that are dropped half-way.
+//! - Stores that refuse writes: everything stays dirty, and the next checkpoint tries again.
+//! - Records that a checkpoint moved, and a cleaner deleted, between a lookup and the read: they
+//!   are looked up again.
 
 use crate::api::{
     BlockAt, CheckpointState, IndexRange, Located, Manager, ManagerError, ManagerStatus, Opened, SegmentDeltas,
@@ -31,37 +34,37 @@ use tokio::sync::OwnedMutexGuard;
 use types::codec::DecodeError;
 use types::{Answer, BlockAddr, ClientId, FileId, LogId, ManagerId, SegmentId};
 
-/// What a manager is.
+/// The configuration of a manager.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Which manager.
+    /// The manager.
     pub id: ManagerId,
     /// Its own log.
     pub log: LogId,
-    /// Bytes per block, the same for all files, for good.
+    /// Length of a block in bytes, the same for all files, for good.
     pub block_size: u32,
-    /// Who serves which file.
+    /// Which manager serves which file.
     pub map: ManagerMap,
-    /// Index nodes kept in memory (about 1.2 KiB each); those not yet in the log may be more.
+    /// Most index nodes to keep in memory, about 1.2 KiB each. Dirty ones may be more.
     pub cached_inodes_max: usize,
-    /// How many index numbers a client is handed at once.
+    /// How many index numbers a client gets at once.
     pub index_range_len: u64,
-    /// How long what it writes may be.
+    /// Bounds of what it writes into its log.
     pub lengths: Lengths,
 }
 
-/// How long what a manager writes into its log may be. Small lengths make large stores of small
-/// ones, for tests.
+/// Bounds of what a manager writes into its log. Tests use small ones, so that small stores have
+/// the structure of large ones.
 #[derive(Clone, Copy, Debug)]
 pub struct Lengths {
-    /// Longest payload of a segment, in bytes, if the stripe's is not shorter.
+    /// Longest payload of a segment in bytes, unless the stripe's is shorter.
     pub segment_len_max: u32,
-    /// Most rows of a page of its tables, if a segment is long enough.
+    /// Most rows of a page of its tables, unless a segment has room for fewer.
     pub page_rows_max: usize,
 }
 
 impl Lengths {
-    /// As long as can be.
+    /// The largest bounds.
     pub const LARGEST: Lengths = Lengths { segment_len_max: u32::MAX, page_rows_max: PAGE_ROWS_MAX };
 }
 
@@ -79,43 +82,43 @@ impl Config {
     }
 }
 
-/// One machine's manager.
+/// A manager. It implements [`Manager`].
 pub struct Server {
     pub(crate) core: Arc<Core>,
 }
 
-/// What requests that take longer hold on to.
+/// The part of a manager that requests keep alive while they wait.
 pub(crate) struct Core {
     pub(crate) config: Config,
     pub(crate) stripe: Arc<Stripe>,
     pub(crate) writer: Arc<LogWriter>,
     pub(crate) state: Mutex<State>,
-    /// Whose turn it is to apply deltas. Waited for across awaits; nothing waits for it while
-    /// holding `state`.
+    /// Held by the caller whose turn it is to apply deltas, also across awaits. No caller waits for
+    /// it while it holds `state`.
     pub(crate) order: Arc<tokio::sync::Mutex<()>>,
-    /// Whose turn it is to write a checkpoint.
+    /// Held by the caller whose turn it is to write a checkpoint.
     pub(crate) checkpointing: tokio::sync::Mutex<()>,
 }
 
-/// Deltas on their way into the state.
+/// Deltas that are being applied.
 struct Batch {
     segments: Vec<SegmentDeltas>,
-    /// The segment to go on with, and the delta in it.
+    /// Where to go on: the segment, and the delta in it.
     at: (usize, usize),
 }
 
 impl Server {
-    /// Recovers the newest checkpoint from the manager's own log and opens the log's next epoch.
-    /// Nothing of the clients' logs is applied yet; see [`crate::roll_forward::roll_forward`]. On
-    /// an empty log a first checkpoint is written.
+    /// Recovers the newest checkpoint from the manager's own log, and opens the log's next epoch.
+    /// If the log is empty, writes a first checkpoint. The clients' logs are not applied yet;
+    /// [`crate::roll_forward::roll_forward`] does that.
     ///
-    /// Segments of the own log with seq below `own_log_from_seq_hint` are not looked at; 0 is
-    /// always right, and finds the newest checkpoint from what the stores have.
+    /// Segments of the own log with seq below `own_log_from_seq_hint` are ignored. 0 is always
+    /// right: then the newest checkpoint is found from what the stores have.
     ///
     /// # Errors
-    /// [`ManagerError::Stores`] when stores are missing; [`ManagerError::Log`] when the log holds
-    /// no readable checkpoint though it should; [`ManagerError::BadRequest`] when the checkpoint is
-    /// another manager's or has another block size.
+    /// [`ManagerError::Stores`] if stores are missing; [`ManagerError::Log`] if the log should have
+    /// a checkpoint and none can be read; [`ManagerError::BadRequest`] if the checkpoint belongs to
+    /// another manager or has another block size.
     pub async fn open(
         host: Host,
         stripe: Arc<Stripe>,
@@ -137,19 +140,19 @@ impl Server {
         Ok(Arc::new(Server { core }))
     }
 
-    /// Up to where each log is applied: all segments with seq <= this are contained. `None`:
-    /// nothing of it.
+    /// The seq up to which all segments of a log are applied; `None` if no segment is.
     pub fn applied(&self, log: LogId) -> Option<u64> {
         self.core.state.lock().positions.get(&log).copied()
     }
 
-    /// See [`State::owed`](crate::state::State::owed).
+    /// The files that the next checkpoint writes, with the size of their nodes: see
+    /// [`State::owed`](crate::state::State::owed).
     pub fn owed(&self) -> Vec<(FileId, Option<NodeSize>)> {
         self.core.state.lock().owed()
     }
 
-    /// What the next checkpoint writes of a file when this run of it is moved; `None` if it is
-    /// gone.
+    /// How much the next checkpoint writes for a file if this run of it is moved; `None` if the
+    /// file is gone.
     pub fn size(&self, run: BlockAt) -> Answer<Option<NodeSize>, ManagerError> {
         self.core.answer(move |state| Ok(state.size(&run)?))
     }
@@ -177,8 +180,8 @@ impl Core {
         self.stripe.read(addr.segment, addr.offset..addr.offset + addr.len).await
     }
 
-    /// Reads what is missing into memory. Ok, too, when it is not there any more: the request looks
-    /// again.
+    /// Reads a missing record into memory. Succeeds also if the record is not there any more: the
+    /// request looks it up again.
     pub(crate) async fn load(&self, missing: Missing) -> Result<(), ManagerError> {
         let read = match missing {
             Missing::Page(page) => {
@@ -203,7 +206,7 @@ impl Core {
         }
     }
 
-    /// Reads an index node, and with it those that come right after it.
+    /// Reads an index node, together with those that come right after it in the log.
     async fn load_nodes(&self, file: FileId, addr: BlockAddr) -> Result<Result<(), DecodeError>, StripeError> {
         let wanted = self.state.lock().around(file, addr);
         let end = wanted.iter().map(|(_, a)| a.offset + a.len).fold(addr.offset + addr.len, u32::max);
@@ -221,7 +224,7 @@ impl Core {
         Ok(Ok(()))
     }
 
-    /// Repeats a step, loading what it misses, until it has a result.
+    /// Repeats a step until it has a result, and loads the records that it misses.
     pub(crate) async fn run<T>(
         &self,
         mut missing: Missing,
@@ -241,7 +244,7 @@ impl Core {
         }
     }
 
-    /// Answers from memory, or later.
+    /// Answers at once if memory is enough, otherwise later.
     fn answer<T: Send + 'static>(
         self: &Arc<Self>,
         mut step: impl FnMut(&mut State) -> Result<T, Stop> + Send + 'static,
@@ -257,11 +260,10 @@ impl Core {
         }
     }
 
-    /// Applies as much of a batch as memory allows. `Ok`: all of it.
+    /// Applies a batch until a record is missing in memory. `Ok` if the whole batch is applied.
     fn step(&self, batch: &mut Batch) -> Result<(), Stop> {
         while let Some(SegmentDeltas { segment, deltas }) = batch.segments.get(batch.at.0) {
-            // Locked anew for each segment, so that other requests are not kept out for a whole
-            // batch.
+            // Lock anew for each segment, so that other requests need not wait for a whole batch.
             let mut state = self.state.lock();
             match state.turn(*segment) {
                 Turn::Old => {}
@@ -286,7 +288,7 @@ impl Core {
         Ok(())
     }
 
-    /// Applies the rest of a batch, loading what is missing.
+    /// Applies the rest of a batch, and loads the records that it misses.
     async fn finish(&self, mut batch: Batch, turn: OwnedMutexGuard<()>) -> Result<(), ManagerError> {
         let result = loop {
             match self.step(&mut batch) {
@@ -303,10 +305,10 @@ impl Core {
         result
     }
 
-    /// Writes a checkpoint with all that is known when this is called, or shares one that another
-    /// caller writes.
+    /// Writes a checkpoint of the state at this call or later, or shares one that another caller
+    /// writes.
     pub(crate) async fn checkpoint(&self) -> Result<CheckpointState, ManagerError> {
-        // A snapshot that was taken before this call may lack something; the next one does not.
+        // A snapshot that was taken before this call may lack changes. The next one has them all.
         let wanted = self.state.lock().snapshot_count + 1;
         let _turn = self.checkpointing.lock().await;
         let snapshot = {
@@ -322,9 +324,9 @@ impl Core {
             state.install(snapshot, written);
             (state.covered(), state.cached_count())
         };
-        // What was dirty, and could not go before, is as much as changed since the last checkpoint.
-        // Twice around is enough: a used one goes the second time. The lock is taken anew each
-        // time, so that other requests get in between.
+        // Nodes that were dirty can be evicted now: as many as changed since the last checkpoint.
+        // Going around twice is enough: a used node goes the second time. The lock is taken anew
+        // each time, so that other requests get in between.
         for _ in 0..=2 * cached_count / EVICTION_STEPS_MAX {
             if !self.state.lock().evict() {
                 break;
@@ -357,7 +359,7 @@ impl Core {
 }
 
 impl State {
-    /// Makes the next checkpoint write a record anew, if it is still the one in use.
+    /// Has the next checkpoint write a record anew, if the record is still in use.
     fn rewrite(&mut self, key: RecordKey, addr: BlockAddr) -> Result<(), Missing> {
         match key {
             RecordKey::Node(raw) => {
@@ -411,7 +413,8 @@ impl Manager for Server {
         Answer::later(async move {
             loop {
                 core.checkpoint().await?;
-                // Others may have taken all that was reserved, so once may not be enough.
+                // Other clients may have taken all reserved numbers, so one checkpoint may not be
+                // enough.
                 let next = core.state.lock().frontiers.allocate(volume);
                 match next {
                     Allocation::Range(range) => return Ok(range),

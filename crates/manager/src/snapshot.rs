@@ -1,10 +1,11 @@
-//! The pure halves of a checkpoint: what has to be written, and what changes once it is durable.
+//! The pure halves of a checkpoint: the snapshot that is to be written, and the changes of the
+//! state once it is durable.
 //!
-//! A snapshot is the state at one instant; index nodes and pages are shared with the state and
-//! copied only if they change while the checkpoint is being written. Every change after that
-//! instant has a later stamp and stays dirty, or is in a difference that the snapshot does not
-//! have. Until [`State::install`] nothing is taken for saved, so a checkpoint that fails, or is
-//! given up half-way, loses nothing.
+//! A snapshot is the state at one instant. It shares index nodes and pages with the state; they are
+//! copied only if they change while the checkpoint is being written. A change after that instant
+//! has a later stamp and stays dirty, or is in a difference that the snapshot does not have. Before
+//! [`State::install`] nothing counts as saved, so a checkpoint that fails, or is given up half-way,
+//! loses nothing.
 
 use crate::index_node::{IndexNode, LeafHomes};
 use crate::root::{Root, Trees};
@@ -19,7 +20,7 @@ use types::{BlockAddr, FileId, LogId, SegmentId};
 pub struct Item {
     /// The file.
     pub file: FileId,
-    /// `None`: removed.
+    /// Its index node; `None` if the file was removed.
     pub content: Option<Arc<IndexNode>>,
     /// Its leaf records as of the last checkpoint.
     pub homes: Arc<LeafHomes>,
@@ -27,43 +28,43 @@ pub struct Item {
     pub saved: u64,
 }
 
-/// What a checkpoint writes.
+/// The state that a checkpoint writes.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
-    /// Changes up to this stamp are contained.
+    /// The snapshot has all changes up to this stamp.
     pub stamp: u64,
-    /// Which snapshot, counted from 1.
+    /// The number of this snapshot, counted from 1.
     pub number: u64,
-    /// In order of file id.
+    /// The files that differ from the log, in order of file id.
     pub items: Vec<Item>,
     /// Pages to write even if nothing in them changed.
     pub forced_pages: BTreeSet<PageAt>,
     /// How the live bytes of clients' and cleaners' logs differ from the last checkpoint.
     pub data_usage: Difference,
-    /// Files that have become orphans since the last checkpoint, or ceased to be.
+    /// Files that have become orphans since the last checkpoint (true), or ceased to be (false).
     pub orphans: BTreeMap<FileId, bool>,
-    /// The root to be, but for the trees, which are still those of the last checkpoint.
+    /// The new root, except that the trees are still those of the last checkpoint.
     pub root: Root,
 }
 
-/// What a checkpoint has written.
+/// A checkpoint that has been written.
 #[derive(Debug)]
 pub struct Written {
-    /// Where the leaves of each item are now; removed files have none.
+    /// The new addresses of the leaves of each item. Removed files have none.
     pub homes: Vec<(FileId, Arc<LeafHomes>)>,
     /// The tables, with the new addresses.
     pub trees: Trees,
-    /// How the live bytes of the own log differ from the last checkpoint: those that its table
-    /// counts.
+    /// How the live bytes of the own log differ from the last checkpoint, without the pages of the
+    /// table that counts them.
     pub own_usage: Difference,
-    /// And those of this table's own pages.
+    /// How the live bytes of that table's own pages differ.
     pub own_pages: Difference,
-    /// The root record.
+    /// The address of the root record.
     pub root: BlockAddr,
 }
 
 impl State {
-    /// True when a checkpoint would write something that recovery does not know.
+    /// True if a checkpoint would write anything that the durable one does not have.
     pub fn needs_checkpoint(&self) -> bool {
         let Some(root) = &self.root else { return true };
         !self.dirty.is_empty()
@@ -73,7 +74,7 @@ impl State {
             || root.reserves != self.frontiers.to_reserve()
     }
 
-    /// The state now, to be written.
+    /// Takes a snapshot of the present state.
     pub fn snapshot(&mut self) -> Snapshot {
         self.snapshot_count += 1;
         let items = self.dirty.iter().filter_map(|file| {
@@ -99,10 +100,10 @@ impl State {
         }
     }
 
-    /// The checkpoint of a snapshot is durable.
+    /// Takes over a checkpoint that is durable.
     pub fn install(&mut self, snapshot: Snapshot, written: Written) {
         let Snapshot { stamp, number, items, forced_pages, data_usage, orphans, root } = snapshot;
-        // Frees the snapshot's share of the index nodes, so that the next change need not copy
+        // Give up the snapshot's share of the index nodes, so that the next change need not copy
         // them.
         drop(items);
         for (file, homes) in written.homes {
@@ -154,8 +155,8 @@ impl State {
         });
     }
 
-    /// What the durable checkpoint covers of other logs; of the manager's own log everything up to
-    /// the root.
+    /// How far the durable checkpoint covers each log. The manager's own log is covered up to the
+    /// root.
     pub fn covered(&self) -> Vec<(LogId, u64)> {
         let Some(root) = &self.root else { return Vec::new() };
         let mut covered: BTreeMap<LogId, u64> = root.positions.clone();

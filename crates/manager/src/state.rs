@@ -1,23 +1,23 @@
 //! A manager's memory: the pure core behind the server.
 //!
-//! Three layers describe a file, the first that knows it decides: the cache of index nodes (newest;
-//! a file that was removed since the last checkpoint is there as a tombstone), the imap (what the
-//! newest durable checkpoint says), and nothing (no such file). Likewise live bytes and orphans:
-//! what the tables of the newest durable checkpoint say, and the difference since. A method that
-//! needs something that is only in the log returns [`Missing`] **before it changes anything**; the
-//! server loads that and calls again.
+//! Two layers describe a file. The cache of index nodes is the newer one; a file that was removed
+//! since the last checkpoint is there as a tombstone. The imap of the newest durable checkpoint
+//! counts for files that are not in the cache. A file in neither does not exist. Live bytes and
+//! orphans are the tables of the newest durable checkpoint, plus the difference since. A method
+//! that needs a record that is only in the log returns [`Missing`] **before it changes anything**;
+//! the server loads the record and calls again.
 //!
 //! Invariants:
 //! - An entry that differs from the log (`changed > saved`) is in `dirty` and is never evicted.
-//! - `homes` of an entry are the leaf records that the durable checkpoint has for the file,
-//!   whatever became of it since.
+//! - `homes` of an entry are the leaf records that the durable checkpoint has for the file, even if
+//!   the file has changed or was removed since.
 //! - `trees`, `own_pages` and `root` change only when a checkpoint has become durable
 //!   ([`crate::snapshot`]).
 //! - Every cached file is exactly once in `ring`.
 //!
 //! Memory: an index node takes about 1.2 KiB, a leaf of a table at most 4 KiB; both are bounded by
-//! number ([`Identity`]). What is not bounded: half a byte per file and one per segment for inner
-//! pages, and 24 bytes per segment that changed since the last checkpoint.
+//! number ([`Identity`]). Not bounded are the inner pages, with half a byte per file and one byte
+//! per segment, and 24 bytes per segment that changed since the last checkpoint.
 
 use crate::api::{BlockAt, ManagerError, ManagerStatus, Opened, RUN_EXTENTS_MAX};
 use crate::changes::Changes;
@@ -35,31 +35,31 @@ use std::sync::Arc;
 use types::codec::DecodeError;
 use types::{BlockAddr, ClientId, FileId, LogId, ManagerId, SegmentId};
 
-/// How many bytes of neighbouring index nodes are read along with one, at most: a chunk, which is
-/// read and verified anyway.
+/// Most bytes that are read to get neighbouring index nodes along with one: a chunk, which is read
+/// and verified anyway.
 const READ_AROUND_BYTES: u32 = 64 * 1024;
-/// Most entries that one operation looks at to find some to evict; enough to make up for what one
-/// load brings in (the index nodes of a page of the imap, each of which may get a second chance
-/// first).
+/// Most entries that one operation considers for eviction. This makes up for what one load brings
+/// in: the index nodes of a page of the imap. Each of them may get a second chance first.
 pub(crate) const EVICTION_STEPS_MAX: usize = 8 * PAGE_ROWS_MAX;
-/// Leaves of each table in memory: one for so many index nodes, and a few.
+/// For this many index nodes in memory, each table may have one leaf in memory.
 const INODES_PER_LEAF: usize = 16;
+/// Leaves that each table may have in memory in any case.
 const LEAVES_LEAST: usize = 8;
 
-/// What a manager is and serves.
+/// The identity and the bounds of a manager.
 #[derive(Clone, Debug)]
 pub struct Identity {
-    /// Which manager.
+    /// The manager.
     pub id: ManagerId,
     /// Its own log.
     pub log: LogId,
-    /// Who serves which file.
+    /// Which manager serves which file.
     pub map: ManagerMap,
-    /// Bytes per block.
+    /// Length of a block in bytes.
     pub block_size: u32,
-    /// Index nodes to keep in memory; dirty ones may be more.
+    /// Most index nodes to keep in memory. Dirty ones may be more.
     pub cached_inodes_max: usize,
-    /// Index numbers to hand out at once.
+    /// How many index numbers a client gets at once.
     pub index_range_len: u64,
     /// Most rows of a page of its tables.
     pub rows_max: usize,
@@ -74,7 +74,7 @@ pub struct PageAt {
     pub page: Unloaded,
 }
 
-/// Something that must be read from the manager's own log first.
+/// A record that must be read from the manager's own log first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Missing {
     /// A page of the imap.
@@ -83,7 +83,7 @@ pub enum Missing {
     Node {
         /// The file.
         file: FileId,
-        /// Where it is.
+        /// The record's address.
         addr: BlockAddr,
     },
     /// A leaf of a block map.
@@ -92,17 +92,17 @@ pub enum Missing {
         file: FileId,
         /// The leaf's number.
         index: u64,
-        /// Where it is.
+        /// The record's address.
         addr: BlockAddr,
     },
 }
 
-/// Why a step on the state did not give a result.
+/// Why a step on the state has no result.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stop {
-    /// Load this, then repeat the step.
+    /// A record is missing: load it, then repeat the step.
     Missing(Missing),
-    /// The answer is no.
+    /// The request is refused.
     Refused(ManagerError),
 }
 
@@ -125,7 +125,7 @@ impl From<ManagerError> for Stop {
 /// A file in the cache.
 #[derive(Debug)]
 pub(crate) struct Entry {
-    /// `None`: removed since the last checkpoint.
+    /// The index node; `None` if the file was removed since the last checkpoint.
     pub(crate) content: Option<Arc<IndexNode>>,
     /// Leaf records in the durable checkpoint.
     pub(crate) homes: Arc<LeafHomes>,
@@ -133,7 +133,7 @@ pub(crate) struct Entry {
     pub(crate) changed: u64,
     /// Changes up to this stamp are in the durable checkpoint.
     pub(crate) saved: u64,
-    /// Used since eviction last looked at it.
+    /// True if it was used since eviction last considered it.
     referenced: bool,
 }
 
@@ -144,7 +144,9 @@ pub struct State {
     /// Grows with every change.
     pub(crate) stamp: u64,
     pub(crate) cache: HashMap<FileId, Entry>,
+    /// Cached files in the order in which eviction considers them.
     ring: VecDeque<FileId>,
+    /// Files that differ from the log.
     pub(crate) dirty: BTreeSet<FileId>,
     /// The tables of the newest durable checkpoint.
     pub(crate) trees: Trees,
@@ -152,34 +154,34 @@ pub struct State {
     pub(crate) data_usage: Difference,
     /// Live bytes of the pages of `trees.own_usage`, which no table counts.
     pub(crate) own_pages: Difference,
-    /// All segments of the own log from the floor on, by seq, with their payload length: they count
-    /// as fully live.
+    /// All segments of the own log from the newest durable root on, by seq, with their payload
+    /// length. They count as fully live.
     pub(crate) own_tail: BTreeMap<u64, (SegmentId, u32)>,
     /// Names of segments for the follower of the counts.
     pub(crate) changes: Changes,
-    /// Files that have become orphans (true) since the last checkpoint, or ceased to be.
+    /// Files that have become orphans since the last checkpoint (true), or ceased to be (false).
     pub(crate) orphans: BTreeMap<FileId, bool>,
-    /// Segments that were applied and that no durable checkpoint covers yet, per log in order.
+    /// Segments that were applied and that no durable checkpoint covers yet, in order of each log.
     pub(crate) uncovered: VecDeque<SegmentId>,
-    /// Per log: the last seq applied.
+    /// For each log: the last seq that was applied.
     pub(crate) positions: BTreeMap<LogId, u64>,
     pub(crate) frontiers: Frontiers,
     pub(crate) file_count: u64,
     pub(crate) tokens: TokenTable,
     /// The newest durable root; `None` before the first checkpoint.
     pub(crate) root: Option<DurableRoot>,
-    /// Pages to write anew with the next checkpoint, if they still are where they were.
+    /// Pages that the next checkpoint writes anew, if they are still at these addresses.
     pub(crate) forced_pages: BTreeSet<PageAt>,
     /// The next checkpoint is written even if nothing changed.
     pub(crate) force_root: bool,
-    /// Snapshots taken.
+    /// How many snapshots were taken.
     pub(crate) snapshot_count: u64,
     /// Number of the newest snapshot that became durable.
     pub(crate) installed: u64,
     pub(crate) checkpoint_count: u64,
 }
 
-/// What the newest durable root said of things that change without a record of their own.
+/// The newest durable root: its address, and its values that have no other record.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct DurableRoot {
     pub(crate) record: BlockAddr,
@@ -188,8 +190,8 @@ pub(crate) struct DurableRoot {
 }
 
 impl State {
-    /// The state of the newest durable root, which is stored at the address; without one: a manager
-    /// that knows no file.
+    /// The state of the newest durable root, which is stored at the address. Without a root, the
+    /// state of a manager without files.
     pub fn new(identity: Identity, root: Option<(Root, BlockAddr)>) -> Self {
         let (root, record) = match root {
             Some((root, record)) => (root, Some(record)),
@@ -226,7 +228,7 @@ impl State {
         }
     }
 
-    /// Errs when the file's slot is served elsewhere.
+    /// Fails if another manager serves the file's slot.
     fn serves(&self, file: FileId) -> Result<(), ManagerError> {
         match self.is_mine(file) {
             true => Ok(()),
@@ -234,12 +236,12 @@ impl State {
         }
     }
 
-    /// True when this manager controls the file.
+    /// True if this manager controls the file.
     pub(crate) fn is_mine(&self, file: FileId) -> bool {
         self.identity.map.owner_of(file) == self.identity.id
     }
 
-    /// True when the file exists; its index node is in the cache then.
+    /// True if the file exists. Its index node is in the cache then.
     pub(crate) fn find(&mut self, file: FileId) -> Result<bool, Missing> {
         if let Some(entry) = self.cache.get_mut(&file) {
             entry.referenced = true;
@@ -251,19 +253,19 @@ impl State {
         }
     }
 
-    /// Where the newest checkpoint has a file's index node.
+    /// The address of a file's index node in the newest durable checkpoint.
     pub(crate) fn node_record(&self, file: FileId) -> Result<Option<BlockAddr>, Missing> {
         Ok(self.trees.imap.get(file)?)
     }
 
-    /// A segment of the own log that recovery may need, or that is being written: it counts as
-    /// fully live.
+    /// Keeps a segment of the own log that recovery may need, or that is being written: it counts
+    /// as fully live.
     pub(crate) fn keep_own_segment(&mut self, segment: SegmentId, payload_len: u32) {
         self.own_tail.insert(segment.seq, (segment, payload_len));
         self.changes.touch(segment);
     }
 
-    /// Like [`find`](Self::find), with all leaves that hold any of the blocks `first .. end`.
+    /// Like [`find`](Self::find). Also finds all leaves with blocks of `first .. end`.
     pub(crate) fn find_blocks(&mut self, file: FileId, first: u64, end: u64) -> Result<bool, Missing> {
         if !self.find(file)? {
             return Ok(false);
@@ -278,13 +280,13 @@ impl State {
         }
     }
 
-    /// The index node of a file in the cache, to read.
+    /// The index node of a file in the cache, for reading.
     pub(crate) fn node(&self, file: FileId) -> Option<&IndexNode> {
         self.cache.get(&file)?.content.as_deref()
     }
 
-    /// The index node of a file in the cache, to change, with the stamp of the change: it is dirty
-    /// from now on.
+    /// The index node of a file in the cache, for a change, and the stamp of the change. The file
+    /// is dirty from now on.
     pub(crate) fn node_mut(&mut self, file: FileId) -> Option<(&mut IndexNode, u64)> {
         let entry = self.cache.get_mut(&file)?;
         let content = entry.content.as_mut()?;
@@ -296,7 +298,7 @@ impl State {
         Some((Arc::make_mut(content), self.stamp))
     }
 
-    /// Puts a file that has come to be, or ceased to be, in the cache, as dirty.
+    /// Puts a new file, or the tombstone of a removed one (`None`), in the cache, as dirty.
     pub(crate) fn put(&mut self, file: FileId, content: Option<IndexNode>) {
         self.stamp += 1;
         let ring = &mut self.ring;
@@ -309,7 +311,7 @@ impl State {
         self.dirty.insert(file);
     }
 
-    /// Takes a token and tells what there is to know of a file.
+    /// Takes tokens on a file for a client, and returns the file's inode and locations.
     pub fn open(&mut self, client: ClientId, file: FileId, mode: Mode) -> Result<Opened, Stop> {
         self.serves(file)?;
         if !self.find_blocks(file, 0, 1)? {
@@ -319,8 +321,8 @@ impl State {
         for scope in [Scope::Inode, Scope::Blocks { first: 0, end: u64::MAX }] {
             let decision = self.tokens.request(client, file, scope, mode);
             if !decision.revoke.is_empty() {
-                // Recalls need a way to the holder, which managers of one machine's client never
-                // need.
+                // Recalls need a channel to the client that has the token. There is none yet, and
+                // a single client never needs one.
                 return Err(ManagerError::BadRequest("another client holds the file").into());
             }
             grants.push(decision.grant);
@@ -343,15 +345,15 @@ impl State {
         }
         let mut located = self.node(file).map(|node| node.locate(first, RUN_EXTENTS_MAX)).unwrap_or_default();
         if located.known_until == first {
-            // The very last block number cannot be in any run.
+            // `first` is the highest block number, which cannot be in any run.
             located.known_until = u64::MAX;
         }
         Ok(located)
     }
 
-    /// The index nodes to read together with a file's, from one stretch of the log: files of the
-    /// same page that come right after it. Checkpoints write nodes in order of file id, so that a
-    /// walk through a tree reads once for many files.
+    /// The index nodes to read together with a file's, from one stretch of the log: those of files
+    /// of the same page that come right after it. Checkpoints write nodes in order of file id, so a
+    /// walk over files reads once for many of them.
     pub fn around(&self, file: FileId, addr: BlockAddr) -> Vec<(FileId, BlockAddr)> {
         let Ok(rows) = self.trees.imap.leaf(file) else { return vec![(file, addr)] };
         let end = addr.offset.saturating_add(READ_AROUND_BYTES.max(addr.len));
@@ -360,12 +362,12 @@ impl State {
         near.copied().collect()
     }
 
-    /// Takes a page of the imap that was read.
+    /// Installs a page of the imap that was read.
     pub fn install_page(&mut self, page: &Unloaded, bytes: &[u8]) -> Result<(), DecodeError> {
         self.trees.imap.install(Table::Imap, page, bytes)
     }
 
-    /// Takes an index node that was read from `addr`, unless something newer is known by now.
+    /// Installs an index node that was read from `addr`, unless there is a newer one by now.
     pub fn install_node(&mut self, file: FileId, addr: BlockAddr, bytes: &[u8]) -> Result<(), DecodeError> {
         let (node, homes) = IndexNode::decode(bytes, self.identity.block_size)?;
         if node.inode.id != file {
@@ -380,7 +382,7 @@ impl State {
         Ok(())
     }
 
-    /// Takes a leaf that was read from `addr`, unless something newer is known by now.
+    /// Installs a leaf that was read from `addr`, unless there is a newer one by now.
     pub fn install_leaf(&mut self, file: FileId, index: u64, addr: BlockAddr, bytes: &[u8]) -> Result<(), DecodeError> {
         let map = decode_leaf(bytes, file.raw(), index, self.identity.block_size)?;
         if let Some(entry) = self.cache.get_mut(&file)
@@ -392,8 +394,8 @@ impl State {
         Ok(())
     }
 
-    /// True when `missing` is still where it was said to be (a checkpoint may have moved it, and
-    /// the cleaner deleted the old copy).
+    /// True if a missing record is still at its address. Meanwhile a checkpoint may have moved it,
+    /// and the cleaner may have deleted the old copy.
     pub fn is_current(&self, missing: &Missing) -> bool {
         match *missing {
             Missing::Page(page) => self.trees.imap.lacks(&page),
@@ -404,16 +406,16 @@ impl State {
         }
     }
 
-    /// Drops clean index nodes and leaves of tables while there are too many. Bounded work per
-    /// call; true if there are still too many index nodes.
+    /// Drops clean index nodes and leaves of tables if there are too many. The work of a call is
+    /// bounded. True if there may still be too many index nodes.
     pub fn evict(&mut self) -> bool {
         let leaves_max = (self.identity.cached_inodes_max / INODES_PER_LEAF).max(LEAVES_LEAST);
         self.trees.trim(leaves_max, EVICTION_STEPS_MAX);
         self.evict_nodes()
     }
 
-    /// Drops those index nodes that were not used for long (the clock algorithm: a used one gets a
-    /// second chance).
+    /// Drops index nodes that were not used for long, by the clock algorithm: a used one gets a
+    /// second chance.
     fn evict_nodes(&mut self) -> bool {
         for _ in 0..EVICTION_STEPS_MAX {
             if self.cache.len() <= self.identity.cached_inodes_max || self.cache.len() == self.dirty.len() {
@@ -431,7 +433,7 @@ impl State {
         true
     }
 
-    /// Index nodes in memory.
+    /// Number of index nodes in memory.
     pub fn cached_count(&self) -> usize {
         self.cache.len()
     }
@@ -439,29 +441,29 @@ impl State {
     /// Drops a tombstone whose removal is durable.
     pub(crate) fn drop_tombstone(&mut self, file: FileId) {
         self.cache.remove(&file);
-        // Its place in the ring goes when the clock passes, or here when many have gathered.
+        // Its place in the ring is removed when the clock passes, or here when there are many.
         if self.ring.len() > 2 * self.cache.len() + 1024 {
             let cache = &self.cache;
             self.ring.retain(|file| cache.contains_key(file));
         }
     }
 
-    /// Files of which the next checkpoint writes something, with what it writes of their nodes;
-    /// removed files have none.
+    /// The files that the next checkpoint writes, with the size of their nodes. Removed files have
+    /// none.
     pub fn owed(&self) -> Vec<(FileId, Option<NodeSize>)> {
         let size = |file: &FileId| Some(self.node(*file)?.size(0, u64::MAX));
         self.dirty.iter().map(|file| (*file, size(file))).collect()
     }
 
-    /// What the next checkpoint writes of a file when this run of it is moved; `None` if it is
-    /// gone.
+    /// How much the next checkpoint writes for a file if this run of it is moved; `None` if the
+    /// file is gone.
     pub fn size(&mut self, run: &BlockAt) -> Result<Option<NodeSize>, Missing> {
         let (file, extent) = (run.file, run.extent);
         let is_there = self.is_mine(file) && self.find_blocks(file, extent.first, extent.end())?;
         Ok(self.node(file).filter(|_| is_there).map(|node| node.size(extent.first, extent.end())))
     }
 
-    /// For `status`.
+    /// The manager's numbers for `status`.
     pub fn status(&self) -> ManagerStatus {
         ManagerStatus {
             file_count: self.file_count,
@@ -483,7 +485,7 @@ mod tests {
         BlockAddr { segment: SegmentId { log: LogId::new(3), epoch: 1, seq }, offset: 0, len: 100 }
     }
 
-    /// A manager whose checkpoint has one file, at `addr(1)`.
+    /// A manager with one file in its checkpoint, at `addr(1)`.
     fn state(file: FileId) -> State {
         let id = ManagerId::new(0);
         let map = ManagerMap::single(id);

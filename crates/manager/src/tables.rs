@@ -1,9 +1,9 @@
-//! Reading the tables of the newest checkpoint: pages for a checkpoint's copy of them, and what all
-//! of a table says.
+//! Reads the tables of the newest checkpoint: single pages for a checkpoint's working copy, and
+//! whole tables.
 //!
-//! Everything here works on clones of the trees, and while no checkpoint is being written, so that
-//! no page can be deleted before it is read. What is read for a whole table does not stay in
-//! memory.
+//! Everything here works on clones of the trees, and while no other checkpoint is being written, so
+//! that no page can be deleted before it is read. Pages that are read for a whole table do not stay
+//! in memory.
 
 use crate::api::{ManagerError, SegmentUsage, UsageChanges};
 use crate::record::Table;
@@ -13,12 +13,12 @@ use crate::tree::{Key, Tree, Unloaded, Value};
 use std::collections::BTreeMap;
 use types::{BlockAddr, FileId, SegmentId};
 
-/// Pages that are read at the same time, at most.
+/// Most pages that are read at the same time.
 const READS_AT_ONCE_MAX: usize = 16;
 
-/// Live bytes as they are at one instant, for all segments or for some.
+/// Live bytes at one instant, for all segments or for some.
 struct Counts {
-    /// What is to be added to the tables.
+    /// To be added to the values of the tables.
     differences: BTreeMap<SegmentId, i64>,
     /// Segments of the own log that count as fully live.
     kept: BTreeMap<SegmentId, u64>,
@@ -27,7 +27,7 @@ struct Counts {
 }
 
 impl State {
-    /// The counts now, of the segments that `wanted` has, or of all.
+    /// The present counts of the segments in `wanted`; without it, of all segments.
     fn counts(&self, wanted: Option<&[SegmentId]>) -> Counts {
         let difference = |s: SegmentId| (s, self.data_usage.of(s) + self.own_pages.of(s));
         let kept = self.own_tail.values().map(|&(segment, len)| (segment, len.into())).collect();
@@ -63,7 +63,7 @@ impl Core {
         Ok(())
     }
 
-    /// The values of those of `keys` that have one.
+    /// The values of `keys`, without keys that have none.
     pub(crate) async fn values<K: Key, V: Value>(
         &self,
         table: Table,
@@ -94,7 +94,7 @@ impl Core {
                     stretch.next
                 }
                 Err(_) => {
-                    // Those that come next are read along.
+                    // Read the next leaves along with this one.
                     let ahead = tree.unloaded_from(from, READS_AT_ONCE_MAX);
                     self.fetch(table, &mut tree, ahead).await?;
                     continue;
@@ -108,7 +108,7 @@ impl Core {
         }
     }
 
-    /// Where all pages of a table are, but its top.
+    /// The homes of all pages of a table below its top.
     pub(crate) async fn homes<K: Key, V: Value>(
         &self,
         table: Table,
@@ -125,7 +125,8 @@ impl Core {
         Ok(all)
     }
 
-    /// Counts what the pages of the own log's usage take in the own log. To be done once, at start.
+    /// Counts the bytes of the pages of `own_usage`, which no table counts. Called once, at a
+    /// start.
     pub(crate) async fn count_own_pages(&self) -> Result<(), ManagerError> {
         let mut tree = self.state.lock().trees.own_usage.clone();
         let homes = self.homes(Table::OwnUsage, &mut tree).await?;
@@ -135,7 +136,8 @@ impl Core {
         Ok(())
     }
 
-    /// Live bytes of all segments. Those of the own log that recovery may need count as fully live.
+    /// Live bytes of all segments. Segments of the own log that recovery may need count as fully
+    /// live.
     pub(crate) async fn usage(&self) -> Result<Vec<SegmentUsage>, ManagerError> {
         let _no_checkpoint = self.checkpointing.lock().await;
         let counts = self.state.lock().counts(None);
@@ -152,7 +154,7 @@ impl Core {
         Ok(used.map(|(segment, bytes)| SegmentUsage { segment, live_bytes: bytes as u64 }).collect())
     }
 
-    /// What changed since the answer with number `since`.
+    /// The changes since the answer with number `since`.
     pub(crate) async fn usage_changes(&self, since: u64) -> Result<UsageChanges, ManagerError> {
         let _no_checkpoint = self.checkpointing.lock().await;
         let (told, counts) = {

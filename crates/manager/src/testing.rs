@@ -1,4 +1,5 @@
-//! For tests: stores in memory in a simulated world, and writers of logs for managers to apply.
+//! Helpers of tests: stores in memory in a simulated world, and writers of logs for managers to
+//! apply.
 
 use crate::api::{INDEX_RANGE_LEN, ManagerError, SegmentDeltas};
 use crate::server::{Config, Lengths, Server};
@@ -28,10 +29,10 @@ pub const MANAGER_LOG: LogId = LogId::new(300);
 struct Contents {
     fragments: BTreeMap<(SegmentId, u8), Fragment>,
     seals: BTreeMap<LogId, Seal>,
-    /// Segments whose bytes are not what they were.
+    /// Segments whose bytes have rotted.
     rotten: BTreeSet<SegmentId>,
     reads: u64,
-    /// Fragments and segments that were listed.
+    /// How many fragments and segments were listed.
     listed: u64,
 }
 
@@ -188,7 +189,7 @@ impl Storage for MemStore {
     }
 }
 
-/// Three stores and, while it runs, one machine with a manager, a client's log and a cleaner's.
+/// Three stores for one machine with a manager, a client's log and a cleaner's log.
 pub struct Setup {
     pub sim: Sim,
     pub stores: Vec<MemStore>,
@@ -196,7 +197,7 @@ pub struct Setup {
     pub lengths: Lengths,
 }
 
-/// What runs on the machine.
+/// The machine while it runs.
 pub struct Running {
     pub machine: Machine,
     pub stripe: Arc<Stripe>,
@@ -229,13 +230,13 @@ impl Setup {
         self.stores.iter().for_each(|s| *s.refuses_seq.lock() = seq);
     }
 
-    /// Has the bytes of segments rot on all stores; nothing has rotted if there are none.
+    /// Makes the bytes of these segments rotten on all stores, and those of all others good.
     pub fn rot(&self, segments: impl IntoIterator<Item = SegmentId>) {
         let rotten: BTreeSet<SegmentId> = segments.into_iter().collect();
         self.stores.iter().for_each(|s| s.contents.lock().rotten = rotten.clone());
     }
 
-    /// The fragments that all stores have.
+    /// Number of fragments on all stores.
     pub fn fragment_count(&self) -> usize {
         self.stores.iter().map(|s| s.contents.lock().fragments.len()).sum()
     }
@@ -244,7 +245,7 @@ impl Setup {
         self.stores.iter().map(|s| s.contents.lock().reads).sum()
     }
 
-    /// Fragments and segments that all stores have listed.
+    /// How many fragments and segments all stores have listed.
     pub fn listed(&self) -> u64 {
         self.stores.iter().map(|s| s.contents.lock().listed).sum()
     }
@@ -268,7 +269,7 @@ impl Setup {
         Stripe::new(machine.host(), FsUuid([7; 16]), stores, options)
     }
 
-    /// Opens the manager alone: the client's log and the cleaner's are not looked at.
+    /// Opens the manager alone, without the client's and the cleaner's log.
     pub async fn start_manager(&self) -> Result<(Machine, Arc<Stripe>, Arc<Server>), ManagerError> {
         let machine = self.sim.machine("node");
         let stripe = self.stripe(&machine);
@@ -276,7 +277,7 @@ impl Setup {
         Ok((machine, stripe, server))
     }
 
-    /// Mounts: opens the manager, then rolls the client's log forward and the cleaner's.
+    /// Mounts: opens the manager, then rolls the client's log and the cleaner's log forward.
     pub async fn start(&self) -> Result<Running, ManagerError> {
         let (machine, stripe, server) = self.start_manager().await?;
         let managers = [server.clone()];
@@ -299,8 +300,8 @@ impl TestWriter {
         TestWriter { writer: LogWriter::new(stripe.clone(), tail), next_seq }
     }
 
-    /// Starts a segment with `len` bytes of blocks; `deltas` is told where they are. It is on its
-    /// way when this returns.
+    /// Submits a segment with `len` bytes of blocks. `deltas` gets their address. The segment is in
+    /// flight when this returns.
     pub fn submit(&mut self, len: u32, deltas: impl FnOnce(BlockAddr) -> Vec<Delta>) -> SegmentDeltas {
         let (segment, previous) = self.writer.begin();
         self.next_seq = segment.seq + 1;
@@ -316,7 +317,7 @@ impl TestWriter {
         SegmentDeltas { segment, deltas: Arc::new(deltas) }
     }
 
-    /// As [`submit`](Self::submit), and waits until it is durable.
+    /// Like [`submit`](Self::submit), but waits until the segment is durable.
     pub async fn commit(&mut self, len: u32, deltas: impl FnOnce(BlockAddr) -> Vec<Delta>) -> SegmentDeltas {
         let segment = self.submit(len, deltas);
         self.writer.wait_committed(segment.segment.seq).await.expect("stores are well");
@@ -324,7 +325,7 @@ impl TestWriter {
     }
 }
 
-/// An inode of a file, told apart by `version`.
+/// An inode of a file. Inodes with another `version` differ.
 pub fn inode(id: FileId, nlink: u32, version: u64) -> InodeRecord {
     let time = Time { sec: version as i64, nsec: 5 };
     InodeRecord {

@@ -1,9 +1,9 @@
-//! Tokens: the right to cache (read) or to modify (write) part of an object (docs/core.md#manager).
+//! Tokens: the right to cache (read) or to change (write) part of a file (docs/core.md#manager).
 
-/// What a token covers.
+/// The part of a file that a token covers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, PartialOrd, Ord)]
 pub enum Scope {
-    /// The inode's attributes; of a directory: its entries too.
+    /// The inode's attributes; for a directory, its entries too.
     Inode,
     /// Blocks `first .. end` of the file; `end` may be `u64::MAX`.
     Blocks {
@@ -14,11 +14,11 @@ pub enum Scope {
     },
 }
 
-/// Read: cache it. Write: modify it, and so be its only holder.
+/// The right that a token gives.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, PartialOrd, Ord)]
 pub enum Mode {
-    /// Shared with other readers.
+    /// To cache. Several clients may have it.
     Read,
-    /// Exclusive.
+    /// To change. No other client has a token then.
     Write,
 }

@@ -1,35 +1,35 @@
-//! The token table: who may cache and who may modify what (docs/core.md#manager).
+//! The token table: which client may cache or change which part of a file (docs/core.md#manager).
 //!
-//! Pure: a request either is granted and recorded, or names what others must give back first and
-//! changes nothing. The caller then recalls those tokens, reports each with
+//! Pure: a request is granted and recorded, or it names the tokens that other clients must give
+//! back first and changes nothing. The caller then recalls those tokens, reports each with
 //! [`TokenTable::give_back`], and asks again. So a token is never recorded before it is free, and
-//! the invariant holds at every instant: **where two clients hold tokens on the same inode or
-//! block, both only read.**
+//! the invariant holds at every instant: **if two clients hold tokens on the same inode or block,
+//! both only read.**
 //!
-//! A grant is the largest range that takes nothing from anybody else, as GPFS does: a lone writer
-//! asks once for the whole file; when a second client shows up, only the blocks that it needs are
+//! A grant is the largest range that takes nothing from other clients, as in GPFS: a lone writer
+//! asks once for the whole file. When a second client comes, only the blocks that it needs are
 //! split off.
 //!
-//! Tokens are memory only. After a crash of the manager clients say again what they hold
-//! (docs/core.md#manager).
+//! Tokens are only in memory. Nothing brings them back yet after a crash of a manager alone
+//! (docs/core.md#tokens).
 
 use crate::api::Grant;
 use crate::token::{Mode, Scope};
 use std::collections::HashMap;
 use types::{ClientId, FileId};
 
-/// What became of a request.
+/// The decision on a request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Decision {
-    /// What is granted; when `revoke` is not empty: what would be after the recall, nothing is
-    /// recorded yet.
+    /// The grant. If `revoke` is not empty, nothing is recorded yet, and this is the grant that
+    /// would be made after the recall.
     pub grant: Grant,
-    /// Who must give back what first. The mode is the one requested: [`Mode::Read`] lets the holder
-    /// keep reading, [`Mode::Write`] leaves it nothing.
+    /// Which clients must give back which tokens first. The mode is the requested one: with
+    /// [`Mode::Read`] the holder may keep reading, with [`Mode::Write`] it keeps nothing.
     pub revoke: Vec<(ClientId, FileId, Scope, Mode)>,
 }
 
-/// One client's token. One client's block tokens on a file do not overlap each other.
+/// A token of a client. The block tokens that one client has on a file do not overlap.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Holding {
     client: ClientId,
@@ -45,12 +45,12 @@ pub struct TokenTable {
 }
 
 impl TokenTable {
-    /// Nobody holds anything.
+    /// A table without tokens.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Tokens granted and not returned.
+    /// Number of tokens granted and not returned.
     pub fn count(&self) -> u64 {
         self.count
     }
@@ -72,7 +72,7 @@ impl TokenTable {
         decision
     }
 
-    /// A client gives back `scope`, or keeps only `keep` of it.
+    /// Notes that a client gives back `scope`, or keeps only the right `keep` on it.
     pub fn give_back(&mut self, client: ClientId, file: FileId, scope: Scope, keep: Option<Mode>) {
         let scope = not_empty(scope);
         self.edit(file, |holdings| {
@@ -87,12 +87,12 @@ impl TokenTable {
         });
     }
 
-    /// A client gives back all it holds on a file.
+    /// Notes that a client gives back all its tokens on a file.
     pub fn release(&mut self, client: ClientId, file: FileId) {
         self.edit(file, |holdings| holdings.retain(|h| h.client != client));
     }
 
-    /// A client is gone (or declared dead and fenced): all its tokens are free.
+    /// Frees all tokens of a client that is gone, or was declared dead and fenced.
     pub fn release_client(&mut self, client: ClientId) {
         self.files.retain(|_, holdings| {
             let before = holdings.len();
@@ -102,12 +102,12 @@ impl TokenTable {
         });
     }
 
-    /// The file is gone for good, and so are its tokens.
+    /// Frees all tokens on a file that is gone for good.
     pub fn forget(&mut self, file: FileId) {
         self.count -= self.files.remove(&file).map_or(0, |holdings| holdings.len() as u64);
     }
 
-    /// True when the client holds a token on all of `scope` that allows `mode`.
+    /// True if the client has tokens on all of `scope` that allow `mode`.
     pub fn holds(&self, client: ClientId, file: FileId, scope: Scope, mode: Mode) -> bool {
         let held = self.files.get(&file).map(Vec::as_slice).unwrap_or_default();
         let mut own: Vec<Scope> =
@@ -125,7 +125,7 @@ impl TokenTable {
         }
     }
 
-    /// Changes a file's holdings and keeps the count.
+    /// Changes the tokens on a file, and updates the count.
     fn edit(&mut self, file: FileId, change: impl FnOnce(&mut Vec<Holding>)) {
         let holdings = self.files.entry(file).or_default();
         let before = holdings.len() as u64;
@@ -150,7 +150,7 @@ fn not_empty(scope: Scope) -> Scope {
     }
 }
 
-/// The largest scope of the same sort.
+/// The largest scope of the same kind.
 fn everything_like(scope: Scope) -> Scope {
     match scope {
         Scope::Inode => Scope::Inode,
@@ -169,8 +169,8 @@ fn intersection(a: Scope, b: Scope) -> Option<Scope> {
     }
 }
 
-/// What of `grown` remains when a rival keeps all of `theirs` outside of `wanted`. `wanted` is
-/// within `grown` and stays so.
+/// The part of `grown` that remains if a rival keeps all of `theirs` that is outside `wanted`.
+/// `wanted` is within `grown` before and after.
 fn trim(grown: Scope, theirs: Scope, wanted: Scope) -> Scope {
     match (grown, theirs, wanted) {
         (
@@ -185,7 +185,7 @@ fn trim(grown: Scope, theirs: Scope, wanted: Scope) -> Scope {
     }
 }
 
-/// Takes `scope` out of a client's holdings and returns what was held there.
+/// Takes `scope` out of a client's tokens. Returns the parts that were taken out.
 fn cut_out(holdings: &mut Vec<Holding>, client: ClientId, scope: Scope) -> Vec<Holding> {
     let (mut kept, mut taken) = (Vec::with_capacity(holdings.len()), Vec::new());
     for h in holdings.drain(..) {
@@ -206,8 +206,8 @@ fn cut_out(holdings: &mut Vec<Holding>, client: ClientId, scope: Scope) -> Vec<H
     taken
 }
 
-/// Adds a token to what its client holds: a write token is never weakened by a read token on top of
-/// it, and adjacent tokens of one mode become one.
+/// Adds a token to those that its client has. A read token does not replace a write token, and
+/// adjacent tokens of the same mode become one.
 fn record(holdings: &mut Vec<Holding>, new: Holding) {
     let taken = cut_out(holdings, new.client, new.scope);
     holdings.push(new);
@@ -307,7 +307,7 @@ mod tests {
     #[derive(Debug, Clone)]
     enum Op {
         Request(u32, Scope, Mode),
-        /// A request after which all recalls are answered and the request is repeated.
+        /// A request. All recalls are answered, and the request is repeated.
         Insist(u32, Scope, Mode),
         GiveBack(u32, Scope, Option<Mode>),
         Release(u32),
@@ -332,8 +332,8 @@ mod tests {
         ]
     }
 
-    /// What each client may do at each place: block 0..30, and index 30 for the inode; `u64::MAX -
-    /// 1` stands for the end.
+    /// The places that are checked: blocks 0 to 29, block `u64::MAX - 1` for the end of a file, and
+    /// the inode.
     fn places() -> impl Iterator<Item = Scope> {
         (0u64..30).chain([u64::MAX - 1]).map(|b| blocks(b, b + 1)).chain([Scope::Inode])
     }
@@ -371,7 +371,7 @@ mod tests {
                         prop_assert_eq!(&d.revoke, &vec![]);
                         prop_assert_eq!(intersection(d.grant.scope, not_empty(s)), Some(not_empty(s)));
                         prop_assert!(t.holds(client(c), FILE, d.grant.scope, m));
-                        // Nobody lost more than it was asked for.
+                        // No client lost more than was recalled from it.
                         let after = rights(&t);
                         for (i, place) in places().enumerate() {
                             for other in (0..3).filter(|&o| o != c) {

@@ -1,17 +1,17 @@
 //! A sorted table in the manager's log, in pages that are copied when they change.
 //!
-//! Everything of a manager that grows with the store is one of these: where index nodes are, live
-//! bytes of segments, orphans. A page is a record of the log; the top page is part of the root. A
-//! leaf holds rows of the table, an inner page links to pages: the first key of each and where its
-//! record is (its *home*). So a change of one row writes one page per level anew, however many rows
-//! there are, and the root stays small.
+//! All of a manager's data that grows with the store is in such tables: the addresses of index
+//! nodes, live bytes of segments, orphans. A page is a record of the log; the top page is part of
+//! the root. A leaf has rows of the table. An inner page links to pages: it has the first key of
+//! each, and the address of its record (its *home*). So a change of one row writes one page of each
+//! level anew, in a table of any size, and the root stays small.
 //!
 //! A tree changes only through [`edit`](Tree::edit) and [`rewrite`](Tree::rewrite), in a
-//! checkpoint, on a clone that shares all pages. What they touch has no home until the checkpoint
-//! has written it, level by level from the leaves on ([`unwritten`](Tree::unwritten)). Pages are
-//! loaded when first needed: whoever meets one that is not in memory gets [`Unloaded`], loads it,
-//! installs it and tries again. Leaves go from memory in the order in which they came
-//! ([`trim`](Tree::trim)); inner pages stay, about one in eighty leaves.
+//! checkpoint, on a clone that shares all pages. The pages that they touch have no home until the
+//! checkpoint has written them, level by level from the leaves up ([`unwritten`](Tree::unwritten)).
+//! Pages are loaded when first needed: a caller that meets a page that is not in memory gets
+//! [`Unloaded`], loads the page, installs it and tries again. Leaves leave memory in the order in
+//! which they came ([`trim`](Tree::trim)). Inner pages stay, about one for eighty leaves.
 //!
 //! Invariants: keys ascend through all leaves; a link's key is not above any key in its page and
 //! above all keys before it; a page without a home is in memory, and so are the pages above it; no
@@ -31,71 +31,72 @@ use std::sync::Arc;
 use types::BlockAddr;
 use types::codec::{DecodeError, Reader};
 
-/// Most rows of a page, unless a manager is told otherwise.
+/// Most rows of a page, by default. Longer pages make the tree lower; shorter ones make a change of
+/// one row cheaper.
 pub const PAGE_ROWS_MAX: usize = 128;
-/// Fewest rows that a page may be bounded to.
+/// Lowest bound on the rows of a page.
 pub const PAGE_ROWS_LEAST: usize = 4;
-/// Most levels below the top. With the fewest rows to a page, these hold more pages than there are
-/// keys in use.
+/// Most levels below the top. Even with the shortest pages, these have room for more keys than are
+/// in use.
 pub const LEVEL_COUNT_MAX: u8 = 16;
 
-/// What a page holds.
+/// The rows or links of a page.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Page<K, V> {
     Leaf(Vec<(K, V)>),
     Inner(Vec<Link<K, V>>),
 }
 
-/// A page below another one.
+/// A link to a page below.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Link<K, V> {
     first: K,
-    /// `None`: changed, and not yet written.
+    /// The page's home; `None` if it has changed and is not written yet.
     home: Option<BlockAddr>,
-    /// `None`: not in memory.
+    /// The page; `None` if it is not in memory.
     page: Option<Arc<Page<K, V>>>,
 }
 
 /// A page that is not in memory.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Unloaded {
-    /// 0 for a leaf.
+    /// Its level; 0 for a leaf.
     pub level: u8,
     /// The key of its link.
     pub first: u128,
-    /// Its record.
+    /// The address of its record.
     pub home: BlockAddr,
 }
 
-/// A stretch of the table: the rows of one leaf, and where to go on.
+/// The rows of one leaf, and where to go on.
 #[derive(Debug)]
 pub struct Stretch<'a, K, V> {
-    /// In order.
+    /// The rows in order.
     pub rows: &'a [(K, V)],
-    /// The key of the next leaf; `None`: this is the last.
+    /// The key of the next leaf; `None` if this is the last.
     pub next: Option<K>,
 }
 
-/// A table; see the module's header. A clone shares the pages.
+/// A sorted table in copy-on-write pages. A clone shares the pages.
 #[derive(Clone, Debug)]
 pub struct Tree<K, V> {
     rows_max: usize,
-    /// The level of the top page, 0 when it is a leaf.
+    /// The level of the top page, 0 if it is a leaf.
     height: u8,
     top: Arc<Page<K, V>>,
-    /// First keys of leaves in memory, in the order in which they came; a leaf may be there twice,
-    /// or not exist any more.
+    /// First keys of leaves in memory, in the order in which the leaves came. A leaf may be listed
+    /// twice, or not exist any more.
     recent: VecDeque<K>,
 }
 
 impl<K: Key, V: Value> Tree<K, V> {
-    /// An empty table with at most `rows_max` rows to a page.
+    /// An empty table with at most `rows_max` rows in a page.
     pub fn new(rows_max: usize) -> Self {
         let top = Arc::new(Page::Leaf(Vec::new()));
         Tree { rows_max: rows_max.max(PAGE_ROWS_LEAST), height: 0, top, recent: VecDeque::new() }
     }
 
-    /// The level of the top page, 0 when it holds the whole table.
+    /// The level of the top page, 0 if it has the whole table.
     pub fn height(&self) -> u8 {
         self.height
     }
@@ -106,12 +107,12 @@ impl<K: Key, V: Value> Tree<K, V> {
         Ok(rows.binary_search_by_key(&key, |row| row.0).ok().map(|at| rows[at].1))
     }
 
-    /// The rows of the leaf that a key is in, or would be.
+    /// The rows of the leaf that has a key, or would have it.
     pub fn leaf(&self, key: K) -> Result<&[(K, V)], Unloaded> {
         Ok(self.stretch(Some(key))?.rows)
     }
 
-    /// The leaf that `key` is in, or would be; without a key the first one.
+    /// The leaf that has `key`, or would have it; without a key, the first leaf.
     pub fn stretch(&self, key: Option<K>) -> Result<Stretch<'_, K, V>, Unloaded> {
         let (mut page, mut level, mut next) = (&*self.top, self.height, None);
         loop {
@@ -127,8 +128,8 @@ impl<K: Key, V: Value> Tree<K, V> {
         }
     }
 
-    /// The page on the way to `key` (without a key: to the first leaf) that is not in memory, and
-    /// those after it below the same page that are not: at most `count_max`.
+    /// The first page on the way to `key` (without a key: to the first leaf) that is not in memory,
+    /// and later pages below the same page that are not: at most `count_max` in all.
     pub fn unloaded_from(&self, key: Option<K>, count_max: usize) -> Vec<Unloaded> {
         let (mut page, mut level) = (&*self.top, self.height);
         while let Page::Inner(links) = page {
@@ -144,8 +145,8 @@ impl<K: Key, V: Value> Tree<K, V> {
         Vec::new()
     }
 
-    /// The pages of one level that are not in memory, below those that are; and the homes of all of
-    /// this level, so far as the pages above are in memory.
+    /// The homes of all pages of a level, and its pages that are not in memory. Only pages below
+    /// pages in memory are found.
     pub fn homes(&self, level: u8) -> (Vec<BlockAddr>, Vec<Unloaded>) {
         let (mut homes, mut unloaded) = (Vec::new(), Vec::new());
         let mut pages = vec![(&*self.top, self.height)];
@@ -165,7 +166,7 @@ impl<K: Key, V: Value> Tree<K, V> {
         (homes, unloaded)
     }
 
-    /// True when a page is still what it was said to be: not in memory, and stored there.
+    /// True if a page is still not in memory, and still at its home.
     pub fn lacks(&self, missing: &Unloaded) -> bool {
         let Some(key) = K::narrow(missing.first) else { return false };
         let (mut page, mut level) = (&*self.top, self.height);
@@ -180,7 +181,8 @@ impl<K: Key, V: Value> Tree<K, V> {
         false
     }
 
-    /// Takes a page that was read from its home; without effect if it is not missing any more.
+    /// Installs a page that was read from its home. Has no effect if the page is not missing any
+    /// more.
     pub fn install(&mut self, table: Table, missing: &Unloaded, record: &[u8]) -> Result<(), DecodeError> {
         let page = Page::decode(record, table, missing.level)?;
         let Some(key) = K::narrow(missing.first).filter(|&key| page.first() == Some(key)) else {
@@ -207,8 +209,8 @@ impl<K: Key, V: Value> Tree<K, V> {
         Ok(())
     }
 
-    /// Drops the leaves from memory that came first, until `leaves_max` are left; at most
-    /// `steps_max` of them. Those that have no home yet stay.
+    /// Drops leaves from memory in the order in which they came, until `leaves_max` are left, but
+    /// at most `steps_max`. Leaves without a home stay.
     pub fn trim(&mut self, leaves_max: usize, steps_max: usize) {
         for _ in 0..steps_max {
             if self.recent.len() <= leaves_max {
@@ -236,20 +238,20 @@ impl<K: Key, V: Value> Tree<K, V> {
         }
     }
 
-    /// The pages of a level that must be written. Those below have been written before.
+    /// The pages of a level that must be written. Pages of lower levels must have been written.
     pub fn unwritten(&mut self, level: u8) -> Vec<&mut Link<K, V>> {
         let mut out = Vec::new();
         collect_unwritten(&mut self.top, self.height, level, &mut out);
         out
     }
 
-    /// Appends the top page: the tree as a root has it. All pages below have a home.
+    /// Appends the top page: the tree as a root has it. All pages below must have a home.
     pub fn encode(&self, out: &mut Vec<u8>) {
         out.push(self.height);
         self.top.encode_rows(out);
     }
 
-    /// Reads a tree out of a root; only its top is in memory.
+    /// Reads a tree from a root. Only its top is in memory.
     pub fn decode(r: &mut Reader<'_>, rows_max: usize) -> Result<Self, DecodeError> {
         let height = r.u8("tree height")?;
         if height > LEVEL_COUNT_MAX {
@@ -263,7 +265,7 @@ impl<K: Key, V: Value> Tree<K, V> {
     }
 }
 
-/// Which of some links leads to a key. There is at least one.
+/// The index of the link that leads to a key. There must be at least one link.
 fn position<K: Key, V>(links: &[Link<K, V>], key: K) -> usize {
     links.partition_point(|link| link.first <= key).saturating_sub(1)
 }
@@ -297,7 +299,7 @@ impl<K: Key, V: Value> Link<K, V> {
         }
     }
 
-    /// The page's record and its key.
+    /// Encodes the page's record. Returns it with its key.
     pub fn encode(&self, table: Table, level: u8) -> (RecordKey, Vec<u8>) {
         let key = RecordKey::Page { table, level, first: self.first.wide() };
         let mut out = Vec::new();
@@ -308,7 +310,7 @@ impl<K: Key, V: Value> Link<K, V> {
         (key, out)
     }
 
-    /// The page was written.
+    /// Notes that the page was written.
     pub fn set_home(&mut self, home: BlockAddr) {
         self.home = Some(home);
     }

@@ -12,7 +12,7 @@ use types::codec::Reader;
 use types::{BlockAddr, Extent, FileId, Kind, LogId, SegmentId, Time};
 
 const DOCUMENT: &str = include_str!("../../../docs/disk-format-manager.md");
-/// Has the deltas, which are a part of segments of clients.
+/// The page with the format of deltas, which are a part of clients' segments.
 const LOG_DOCUMENT: &str = include_str!("../../../docs/disk-format.md");
 const BLOCK_SIZE: u32 = 65536;
 

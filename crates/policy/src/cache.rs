@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::hash::Hash;
 
-/// The index that is none.
+/// The index that stands for "no node".
 const NIL: usize = usize::MAX;
 
 /// One entry; free places keep only `newer`, the next free place.
@@ -19,7 +19,7 @@ struct Node<K, V> {
     older: usize,
 }
 
-/// A map that forgets what was not used for longest when the weights exceed its capacity.
+/// A map that evicts its least recently used entries before the weights exceed its capacity.
 #[derive(Debug)]
 pub struct WeightedLru<K, V> {
     places: HashMap<K, usize>,
@@ -32,7 +32,7 @@ pub struct WeightedLru<K, V> {
 }
 
 impl<K: Hash + Eq + Clone, V> WeightedLru<K, V> {
-    /// An empty map for entries of together at most `capacity`, in whatever unit the weights are.
+    /// An empty map. Weights sum to at most `capacity`, which has the unit of the weights.
     pub fn new(capacity: u64) -> Self {
         let (newest, oldest, free) = (NIL, NIL, NIL);
         WeightedLru { places: HashMap::new(), nodes: Vec::new(), newest, oldest, free, weight: 0, capacity }
@@ -55,9 +55,9 @@ impl<K: Hash + Eq + Clone, V> WeightedLru<K, V> {
         self.capacity
     }
 
-    /// Adds an entry as the most recently used. Returns what left the map for it: the key's earlier
-    /// value first, then the entries evicted, oldest first. An entry that is heavier than the
-    /// capacity is itself returned, and evicts nothing else.
+    /// Adds an entry as the most recently used. Returns the entries that left the map for it: the
+    /// key's earlier value first, then the evicted entries, oldest first. An entry that is heavier
+    /// than the capacity is itself returned, and evicts no other.
     pub fn insert(&mut self, key: K, value: V, weight: u64) -> Vec<(K, V)> {
         let mut left = Vec::new();
         if let Some(&place) = self.places.get(&key) {
@@ -87,7 +87,7 @@ impl<K: Hash + Eq + Clone, V> WeightedLru<K, V> {
         self.nodes[place].entry.as_ref().map(|(_, value)| value)
     }
 
-    /// The value of `key`, without counting as use.
+    /// The value of `key`. This does not count as a use.
     pub fn peek(&self, key: &K) -> Option<&V> {
         let place = *self.places.get(key)?;
         self.nodes[place].entry.as_ref().map(|(_, value)| value)

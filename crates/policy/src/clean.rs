@@ -30,34 +30,36 @@ pub struct SegmentUse {
     pub age: Duration,
 }
 
-/// A segment that gains less than this share of its bytes is not cleaned: what moving it frees is
-/// mostly headers and rounding.
+/// A segment is cleaned only if more than one part in this many of its bytes is dead. Moving a
+/// fuller one frees mostly headers and rounding.
 const GAIN_SHARE_MIN: u64 = 16;
 
-/// So much is to be gained at once, in full segments.
+/// How much space the cleaner tries to gain between two looks at what is free, in full segments.
 pub const GAIN_SEGMENTS: u32 = 16;
 
-/// Most segments that are cleaned between two looks at what is free.
+/// Most segments that the cleaner empties between two looks at what is free: two for each segment
+/// of [`GAIN_SEGMENTS`]. If victims gain less, the cleaner looks again before it goes on.
 pub const VICTIMS_MAX: usize = 2 * GAIN_SEGMENTS as usize;
 
-/// Cleaning begins when less than this share is free, and goes on until [`FREE_PERCENT_HIGH`] is;
-/// sooner and less where live data leaves less than that.
+/// Upper bound of [`FreeGoal::low`], in percent of the capacity. A [`FreeGoal`] is lower where live
+/// data leaves less. The more must be free, the fuller are the segments that are cleaned for it.
 const FREE_PERCENT_LOW: u64 = 25;
+/// Upper bound of [`FreeGoal::high`], in percent of the capacity.
 const FREE_PERCENT_HIGH: u64 = 35;
 
-/// How many bytes should be free. What live data leaves, less what writers may not use, is shared
-/// between free space and dead bytes that are not worth cleaning yet: the more must be free, the
-/// fuller are the segments that are cleaned for it.
+/// How many bytes should be free. Live data and the reserves leave spare space. Free space gets a
+/// part of it, and dead bytes that are not worth cleaning yet get the rest.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FreeGoal {
-    /// Cleaning begins below.
+    /// Cleaning begins when fewer bytes are free.
     pub low: u64,
-    /// Cleaning goes on until so much is free.
+    /// Cleaning stops when this many bytes are free.
     pub high: u64,
 }
 
 impl FreeGoal {
-    /// For `capacity` bytes, of which `live` are live, with parity, and `reserve` not for writers.
+    /// The goal for stores of `capacity` bytes. `live` counts live bytes with their parity, and
+    /// `reserve` the bytes that writers may not use.
     pub fn new(capacity: u64, live: u64, reserve: u64) -> FreeGoal {
         let spare = capacity.saturating_sub(live.saturating_add(reserve));
         FreeGoal {
@@ -67,13 +69,14 @@ impl FreeGoal {
     }
 }
 
-/// How many segments are put in order at first; twice as many then, and so on.
+/// How many of the best segments [`choose_by`] sorts at first. Each further step sorts twice as
+/// many.
 const SORTED_AT_ONCE: usize = 16;
 
 /// How segments are ranked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Rule {
-    /// By benefit over cost, with the fourth root of the age: what Starling does.
+    /// By benefit over cost, with the fourth root of the age. Starling uses this rule.
     #[default]
     DampedCostBenefit,
     /// By benefit over cost, as Rosenblum and Ousterhout have it.
@@ -83,13 +86,13 @@ pub enum Rule {
 }
 
 impl SegmentUse {
-    /// Bytes that are free once the live ones were moved elsewhere. Zero where the count exceeds
-    /// the segment's size.
+    /// Bytes that become free when the live ones are moved elsewhere. Zero if the count of live
+    /// bytes exceeds the segment's size.
     pub fn gain_bytes(&self) -> u64 {
         self.total_bytes.saturating_sub(self.live_bytes)
     }
 
-    /// False where moving what lives frees mostly headers and rounding.
+    /// False if moving the live bytes would free mostly headers and rounding.
     pub(crate) fn is_worth_cleaning(&self) -> bool {
         self.gain_bytes() > self.total_bytes / GAIN_SHARE_MIN
     }
@@ -106,10 +109,10 @@ impl SegmentUse {
     }
 }
 
-/// A segment, and what it is ranked by.
+/// A segment and the values that rank it.
 struct Ranked {
     segment: SegmentUse,
-    /// The same of all, by [`Rule::Greedy`].
+    /// Zero for every segment under [`Rule::Greedy`].
     benefit: f64,
     utilisation: f64,
 }
@@ -123,7 +126,7 @@ impl Rule {
     fn ranked(self, segment: SegmentUse) -> Ranked {
         let age = segment.age.as_secs_f64();
         let benefit = match self {
-            // Square roots are exact, so that all machines choose alike.
+            // IEEE square roots are exact, so all machines choose alike. `powf` is not.
             Rule::DampedCostBenefit => segment.benefit(age.sqrt().sqrt()),
             Rule::CostBenefit => segment.benefit(age),
             Rule::Greedy => 0.0,
@@ -133,11 +136,11 @@ impl Rule {
 }
 
 impl Ranked {
-    /// `Less` when it is to be cleaned before the other. A total order, so that ties do not depend
-    /// on the order of arguments.
+    /// `Less` if this segment is cleaned before the other. The order is total, so ties do not
+    /// depend on the order of arguments.
     fn compare(&self, other: &Ranked) -> Ordering {
         let (one, another) = (&self.segment, &other.segment);
-        // What holds nothing costs nothing, at any age.
+        // An empty segment costs nothing to clean, at any age.
         let empty_first = (another.live_bytes == 0).cmp(&(one.live_bytes == 0));
         let by_benefit = other.benefit.total_cmp(&self.benefit);
         let emptiest_first = self.utilisation.total_cmp(&other.utilisation);
@@ -145,17 +148,17 @@ impl Ranked {
     }
 }
 
-/// The segments to clean, best first, by the default rule: as many as it takes to gain
-/// `want_free_bytes`, or all that gain something worth moving them.
+/// The segments to clean by the default rule, best first. Takes as many as gain `want_free_bytes`
+/// together, or else all that are worth cleaning.
 pub fn choose(segments: impl Iterator<Item = SegmentUse>, want_free_bytes: u64) -> Vec<SegmentId> {
     choose_by(Rule::default(), segments, want_free_bytes)
 }
 
-/// As [`choose`], by the given rule.
+/// Like [`choose`], by the given rule.
 pub fn choose_by(rule: Rule, segments: impl Iterator<Item = SegmentUse>, want_free_bytes: u64) -> Vec<SegmentId> {
     let worth = segments.filter(SegmentUse::is_worth_cleaning);
     let mut candidates: Vec<Ranked> = worth.map(|segment| rule.ranked(segment)).collect();
-    // No less can be enough.
+    // Fewer victims cannot gain enough: no segment gains more than the largest one takes.
     let largest = candidates.iter().map(|of| of.segment.total_bytes).max().unwrap_or(0);
     let least = want_free_bytes.checked_div(largest).unwrap_or(0).min(candidates.len() as u64);
     let mut rest = candidates.as_mut_slice();
@@ -163,7 +166,7 @@ pub fn choose_by(rule: Rule, segments: impl Iterator<Item = SegmentUse>, want_fr
     let mut gained: u64 = 0;
     let mut chosen = Vec::new();
     while gained < want_free_bytes && !rest.is_empty() {
-        // Mostly few of many are wanted: only the best ones are sorted.
+        // The caller mostly wants few of many, so only the best ones are sorted.
         if best_count < rest.len() {
             rest.select_nth_unstable_by(best_count, Ranked::compare);
         }

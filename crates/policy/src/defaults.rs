@@ -1,13 +1,12 @@
-//! What is set where nobody has said anything else: the file system begins with it, and so do the
-//! simulations of it.
+//! Defaults of settings. The file system and the studies start from the same ones.
 
-/// Bytes of memory that a machine of the core caches in.
+/// Memory for a core client's caches, in bytes.
 pub const MEMORY_BYTES: u64 = 512 << 20;
-/// Bytes of a block of the core.
+/// Length of a file's block in the core, in bytes.
 pub const BLOCK_BYTES: u32 = 64 << 10;
-/// Stores.
+/// Number of stores.
 pub const STORES: u16 = 5;
-/// Parity fragments of each segment.
+/// Number of parity fragments of each segment.
 pub const PARITIES: u8 = 1;
-/// Bytes of files that a client that roams keeps on its disk.
+/// Disk space for a roaming client's cached files, in bytes.
 pub const ROAMING_CACHE_BYTES: u64 = 20 << 30;

@@ -1,10 +1,10 @@
 //! Pure decisions: which segment to clean, what to evict, which cache a block goes to, how far to
-//! read ahead, who sends next, when what was done here goes home, how much of a file is fetched,
-//! what the stores have room for.
+//! read ahead, which traffic a slow link carries next, when a roaming client's operations go home,
+//! how much of a file to fetch, whether a change fits on the stores.
 //!
 //! Nothing here does I/O or reads a clock: ages and offsets are arguments, decisions come back as
-//! values, and the same arguments give the same decision. What production decides with, the
-//! simulator decides with.
+//! values, and the same arguments give the same decision. Production and the studies call the same
+//! functions.
 
 pub mod cache;
 pub mod clean;

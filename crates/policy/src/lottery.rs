@@ -1,34 +1,36 @@
-//! Who sends next on a slow link: lottery scheduling with ageing (Huston and Honeyman, section 5.1;
-//! docs/roaming.md#the-link).
+//! Which class of traffic sends next on a slow link: lottery scheduling with ageing (Huston and
+//! Honeyman, section 5.1; docs/roaming.md#the-link).
 //!
-//! Classes of traffic hold tickets. Whenever the link is free for a chunk, a drawing among the
-//! classes that have something to send decides, so in the long run each gets its share of tickets,
-//! and none that has a ticket starves. Chance alone bounds no wait, though:
+//! Classes of traffic hold tickets. Whenever the link is free for a chunk, a draw among the classes
+//! that have something to send decides. In the long run each class gets its share of tickets, and
+//! no class with a ticket starves. But chance alone bounds no wait. Two rules do:
 //!
-//! - What has waited longer than its bound goes next, whatever it holds, but never twice in a row
-//!   while others wait, so that nobody waits for more than one such chunk.
-//! - Whoever holds half of the tickets or more, of those who wait, never loses twice in a row. His
-//!   chance in other draws is less by what that gives him: with a share p of the tickets he wins
-//!   them with (2p - 1) / p, and loses (1 - p) of all.
+//! - A class whose oldest chunk has waited longer than the class's bound sends next, with or
+//!   without tickets. It never does so twice in a row while others wait, so no other class waits
+//!   for more than one such chunk.
+//! - A class that holds at least half of the tickets of all waiting classes never loses twice in a
+//!   row. Its chance in the other draws is lower to make up for that: with a share p of the tickets
+//!   it wins them with probability (2p - 1) / p, and so it loses (1 - p) of all draws.
 
 use std::time::Duration;
 
 /// One class of traffic.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Class {
-    /// Its tickets. With none it is sent only when no other class wants to, or when it has aged.
+    /// Its tickets. A class without tickets sends only if no class with tickets waits, or if its
+    /// chunk has aged.
     pub tickets: u32,
-    /// What has waited for so long goes next; `None`: chance alone decides.
+    /// A chunk that has waited this long goes next; `None`: chance alone decides.
     pub wait_max: Option<Duration>,
 }
 
-/// See the module's header.
+/// Draws which class of traffic sends the next chunk.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Lottery {
     classes: Vec<Class>,
-    /// The last chunk went out for its age.
+    /// The last chunk was sent because it had aged.
     last_had_aged: bool,
-    /// Who held half of the tickets or more, and lost the last time.
+    /// The class that held at least half of the tickets in the last draw and lost it.
     lost: Option<usize>,
 }
 
@@ -38,7 +40,7 @@ impl Lottery {
         Lottery { classes, last_had_aged: false, lost: None }
     }
 
-    /// Changes the classes, whose number stays.
+    /// Replaces one class. The number of classes stays.
     pub fn set(&mut self, class: usize, to: Class) {
         if let Some(class) = self.classes.get_mut(class) {
             *class = to;
@@ -46,7 +48,7 @@ impl Lottery {
     }
 
     /// Which class sends the next chunk. `waited[class]` is how long its oldest chunk has waited,
-    /// `None` if it has none; `random` is uniform. `None` if nobody has anything to send.
+    /// `None` if it has none; `random` is uniform. `None` if no class has anything to send.
     pub fn draw(&mut self, waited: &[Option<Duration>], random: u64) -> Option<usize> {
         let waiting = || self.classes.iter().zip(waited).enumerate().filter(|(_, (_, waited))| waited.is_some());
         let held = || waiting().map(|(i, (class, _))| (i, u64::from(class.tickets)));
@@ -57,7 +59,7 @@ impl Lottery {
         winner
     }
 
-    /// As [`draw`](Self::draw), where `most` holds half of the tickets or more.
+    /// As [`draw`](Self::draw). `most` is the class that holds at least half of the tickets.
     fn draw_among(&mut self, waited: &[Option<Duration>], random: u64, most: Option<usize>) -> Option<usize> {
         let waiting = || self.classes.iter().zip(waited).enumerate().filter_map(|(i, (c, w))| Some((i, *c, (*w)?)));
         let aged = waiting().filter(|(_, class, waited)| class.wait_max.is_some_and(|max| *waited >= max));
@@ -75,14 +77,14 @@ impl Lottery {
         let held = || waiting().filter(|(i, ..)| Some(*i) != but).map(|(i, class, _)| (i, u64::from(class.tickets)));
         let total: u64 = held().map(|(_, tickets)| tickets).sum();
         if total == 0 {
-            // Nobody who waits has a ticket: in the order of classes.
+            // No waiting class has a ticket: they go in the order of classes.
             return waiting().next().map(|(class, ..)| class);
         }
         let most = most.filter(|most| Some(*most) != but);
         if most.is_some() && most == self.lost {
             return most;
         }
-        // What he wins without a draw, he does not win with one.
+        // `most` wins some chunks without a draw, so its chance in a draw is lower.
         let chance =
             |i: usize, tickets: u64| if Some(i) == most { (2 * tickets).saturating_sub(total) } else { tickets };
         let total: u64 = held().map(|(i, tickets)| chance(i, tickets)).sum();

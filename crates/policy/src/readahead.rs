@@ -1,7 +1,7 @@
 //! How far to read ahead of a reader.
 //!
-//! One [`Window`] per open file. It watches the reads and asks for more when the reader comes near
-//! the end of what was asked for, twice as much each time, so that a long sequential read soon
+//! There is one [`Window`] per open file. It watches the reads. When the reader comes near the end
+//! of the fetched bytes, it asks for more, twice as much each time. So a long sequential read soon
 //! keeps all disks of a stripe busy, and a short one wastes little.
 
 use std::ops::Range;
@@ -10,12 +10,13 @@ use std::ops::Range;
 pub const WINDOW_BYTES_MIN: u64 = 128 * 1024;
 /// The largest window in bytes.
 pub const WINDOW_BYTES_MAX: u64 = 8 * 1024 * 1024;
-/// Whoever reads so much ahead reads a long file from one end to the other.
+/// A window of this many bytes marks a stream: its reader probably reads a long file from one end
+/// to the other.
 const STREAM_WINDOW_BYTES_MIN: u64 = 1024 * 1024;
-/// How far from where the reader was expected a read may begin and still belong to the sequence:
-/// kernels send the reads of one sequential reader several at a time, and these arrive in any
-/// order. At least so many bytes, and so many times its length.
+/// How far from the expected offset a read may begin and still belong to the sequence, in bytes. A
+/// kernel sends several reads of one sequential reader at a time, and these arrive in any order.
 const DISORDER_BYTES_MIN: u64 = 256 * 1024;
+/// Like [`DISORDER_BYTES_MIN`], but in multiples of the read's length. The larger of both counts.
 const DISORDER_READS: u64 = 4;
 
 /// Detects sequential reading of one open file.
@@ -23,7 +24,7 @@ const DISORDER_READS: u64 = 4;
 pub struct Window {
     /// End of the sequence so far: where the next read should begin.
     expected: u64,
-    /// End of what was asked for.
+    /// End of the bytes that were asked for.
     fetched: u64,
     /// Bytes to keep ahead of the reader from the next request on.
     window: u64,
@@ -36,13 +37,13 @@ impl Default for Window {
 }
 
 impl Window {
-    /// For a file of which nothing was read yet. A first read at its beginning counts as
+    /// The window of a file that was not read yet. A first read near its beginning counts as
     /// sequential.
     pub fn new() -> Self {
         Window { expected: 0, fetched: 0, window: WINDOW_BYTES_MIN }
     }
 
-    /// True when the sequence is so long that its reader will hardly come back to what it has read.
+    /// True if the sequence is so long that its reader will hardly read the same bytes again.
     pub fn is_stream(&self) -> bool {
         self.window >= STREAM_WINDOW_BYTES_MIN
     }

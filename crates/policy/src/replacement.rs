@@ -1,43 +1,42 @@
-//! What a client's cache gives up for room (Froese and Bunt, section 4.5): what was used longest
-//! ago, least often, any, or by size.
+//! Which entries a client's cache evicts to make room (Froese and Bunt, section 4.5): the least
+//! recently used, the least often used, any, the largest or the smallest.
 //!
-//! - [`Replacement::rank`]: the order in which they go.
-//! - [`give_up`]: those that go first, of whatever there is when room is wanted.
-//! - [`Shelf`]: knows what is kept; the weights of what is kept never sum to more than its
-//!   capacity. What a use costs grows with the logarithm of the number of entries;
-//!   `cache::WeightedLru` is the one for those that need only the first of these orders, and
-//!   faster.
+//! - [`Replacement::rank`]: the order of eviction.
+//! - [`give_up`]: chooses from a list of entries. The caller keeps the entries.
+//! - [`Shelf`]: keeps the entries itself. Their weights never sum to more than its capacity. A use
+//!   costs the logarithm of the number of entries. `cache::WeightedLru` is faster, but evicts only
+//!   by least recent use.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// In which order entries go.
+/// The order in which entries are evicted.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub enum Replacement {
-    /// What was used longest ago first; the product's.
+    /// The least recently used first. Roaming clients do this.
     #[default]
     Lru,
-    /// What was used least often since it came first, and of that, what was used longest ago.
+    /// The least often used first, counted since it came; among equals, the least recently used.
     Lfu,
-    /// Any, with the same chance.
+    /// Each with the same chance.
     Random,
-    /// The heaviest first: few have to go.
+    /// The heaviest first, so that few must go.
     Largest,
-    /// The lightest first: what is dear to fetch stays.
+    /// The lightest first, so that entries that take long to fetch stay.
     Smallest,
 }
 
-/// What is known of an entry.
+/// What a policy ranks an entry by.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Known {
-    /// When it was used last, in uses.
+    /// When it was last used: the number of that use among all uses.
     pub used: u64,
-    /// How often it was used.
+    /// How many times it was used.
     pub count: u64,
-    /// What it weighs.
+    /// Its weight, in the unit of the capacity.
     pub weight: u64,
 }
 
-/// Where an entry stands: what is less goes first.
+/// An entry's place in the order of eviction: the lowest goes first.
 pub type Rank = (u64, u64);
 
 impl Replacement {
@@ -45,7 +44,7 @@ impl Replacement {
     pub const ALL: [Replacement; 5] =
         [Replacement::Lru, Replacement::Lfu, Replacement::Random, Replacement::Largest, Replacement::Smallest];
 
-    /// What people call it.
+    /// The name that users type and read.
     pub fn name(self) -> &'static str {
         match self {
             Replacement::Lru => "lru",
@@ -56,7 +55,7 @@ impl Replacement {
         }
     }
 
-    /// Where an entry stands. With `Random`, chance decides, and this is of no use.
+    /// An entry's place in the order of eviction. `Random` does not use it.
     pub fn rank(self, known: &Known) -> Rank {
         match self {
             Replacement::Lru | Replacement::Random => (known.used, 0),
@@ -67,8 +66,9 @@ impl Replacement {
     }
 }
 
-/// Which of these go, in that order, for as much as is wanted: of what is least dear, what
-/// `replacement` says, and of that, what is least. No more than it takes.
+/// Chooses the entries to evict, in order, until their weights sum to at least `wanted`. `kept` has
+/// for each entry how dear it is, its use and its key. The least dear go first, then the lowest by
+/// `replacement`, then the lowest by key.
 pub fn give_up<K: Ord + Copy>(
     replacement: Replacement,
     kept: impl Iterator<Item = (u8, Known, K)>,
@@ -87,17 +87,18 @@ pub fn give_up<K: Ord + Copy>(
 #[derive(Clone, Debug)]
 struct Entry {
     known: Known,
-    /// Where it is among those of which any may go.
+    /// Its index in [`Shelf::any`]. Used only with [`Replacement::Random`].
     at: usize,
 }
 
-/// See the module's header.
+/// A bounded set of weighted keys that evicts by a [`Replacement`] policy.
 #[derive(Clone, Debug)]
 pub struct Shelf<K> {
     replacement: Replacement,
     entries: BTreeMap<K, Entry>,
+    /// All keys in the order of eviction. Empty with [`Replacement::Random`].
     order: BTreeSet<(Rank, K)>,
-    /// Those of which any may go.
+    /// All keys in any order. Empty except with [`Replacement::Random`].
     any: Vec<K>,
     weight: u64,
     capacity: u64,
@@ -105,7 +106,7 @@ pub struct Shelf<K> {
 }
 
 impl<K: Ord + Copy> Shelf<K> {
-    /// An empty one for entries of together at most `capacity`, in whatever unit the weights are.
+    /// An empty shelf. Weights sum to at most `capacity`, which has the unit of the weights.
     pub fn new(replacement: Replacement, capacity: u64) -> Shelf<K> {
         let (entries, order, any) = (BTreeMap::new(), BTreeSet::new(), Vec::new());
         Shelf { replacement, entries, order, any, weight: 0, capacity, uses: 0 }
@@ -131,7 +132,7 @@ impl<K: Ord + Copy> Shelf<K> {
         self.capacity
     }
 
-    /// An entry is used. False if it is not there.
+    /// Counts a use of an entry. False if it is not there.
     pub fn touch(&mut self, key: K) -> bool {
         let Some(entry) = self.entries.get_mut(&key) else { return false };
         let before = entry.known;
@@ -145,9 +146,9 @@ impl<K: Ord + Copy> Shelf<K> {
         true
     }
 
-    /// An entry is used, and from now on there, and as heavy as this. Gives what went for it, in
-    /// that order. One that is heavier than the capacity is itself among these, and nothing else
-    /// goes. `random` gives uniform numbers.
+    /// Adds an entry, or gives it a new weight, and counts a use. Returns the evicted entries in
+    /// order. An entry that is heavier than the capacity is itself returned, and evicts no other.
+    /// `random` gives uniform numbers.
     pub fn put(&mut self, key: K, weight: u64, mut random: impl FnMut() -> u64) -> Vec<K> {
         let count = self.take(key).map_or(0, |known| known.count);
         if weight > self.capacity {
@@ -164,7 +165,7 @@ impl<K: Ord + Copy> Shelf<K> {
         gone
     }
 
-    /// Takes out all in this range.
+    /// Removes all entries in this range.
     pub fn remove_range(&mut self, range: std::ops::RangeInclusive<K>) {
         let keys: Vec<K> = self.entries.range(range).map(|(key, _)| *key).collect();
         for key in keys {
@@ -172,7 +173,7 @@ impl<K: Ord + Copy> Shelf<K> {
         }
     }
 
-    /// Each entry becomes these, which were used as it was.
+    /// Replaces each entry by parts. Each part keeps the entry's time and count of uses.
     pub fn split<I: Iterator<Item = (K, u64)>>(self, into: impl Fn(K, u64) -> I) -> Shelf<K> {
         let mut split = Shelf::new(self.replacement, self.capacity);
         split.uses = self.uses;
@@ -228,8 +229,8 @@ mod tests {
     use crate::cache::WeightedLru;
     use proptest::prelude::*;
 
-    /// What goes for a last entry of weight 4 from a shelf for 10, on which are a of weight 2, b of
-    /// 5 and c of 3, used in that order, and then a twice more and b once.
+    /// What a shelf of capacity 10 evicts for a new entry of weight 4. It has a of weight 2, b of 5
+    /// and c of 3, used in that order; then a was used twice more, and b once.
     fn goes(replacement: Replacement, random: u64) -> Vec<char> {
         let mut shelf = Shelf::new(replacement, 10);
         for (key, weight) in [('a', 2), ('b', 5), ('c', 3)] {
@@ -264,7 +265,7 @@ mod tests {
             shelf.put(1, 10, || 0);
             assert_eq!(shelf.put(2, 11, || 0), [2]);
             assert!(shelf.touch(1));
-            // Nor does what has grown too heavy.
+            // An entry that grows too heavy does not stay either.
             assert_eq!(shelf.put(1, 11, || 0), [1]);
             assert!(shelf.is_empty() && shelf.weight() == 0);
         }
@@ -306,7 +307,7 @@ mod tests {
     }
 
     proptest! {
-        /// What a shelf gives up is what is chosen from a list of the same.
+        /// A shelf evicts what `give_up` chooses from a list of the same entries.
         #[test]
         fn model_a_shelf_gives_up_what_goes_first(
             at in 0usize..4,
@@ -330,7 +331,7 @@ mod tests {
             prop_assert_eq!(shelf.put(255, wanted, || 0), given);
         }
 
-        /// Least recently used is what it is everywhere.
+        /// With `Lru`, a shelf does what `WeightedLru` does.
         #[test]
         fn model_least_recently_used_is_as_in_the_other_map(
             capacity in 0u64..20,
@@ -341,7 +342,7 @@ mod tests {
             for (what, key, weight) in steps {
                 match what {
                     0 => {
-                        // There, what it was before comes back first.
+                        // `WeightedLru` also returns the earlier value of the key.
                         let before = usize::from(model.peek(&key).is_some());
                         let gone = model.insert(key, (), weight);
                         let expected: Vec<u8> = gone.iter().skip(before).map(|(key, ())| *key).collect();

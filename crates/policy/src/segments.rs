@@ -1,18 +1,18 @@
-//! The table of segments: which there are, what they take on the stores, and how much of each still
-//! lives.
+//! The table of segments: for each segment, the bytes that it takes on the stores and the bytes
+//! that still live.
 //!
 //! It is kept current by increments, so that a round of maintenance costs what changed and not what
 //! there is: a segment was written ([`Segments::stored`]), a manager's count changed
-//! ([`Segments::counted`]), a segment was deleted ([`Segments::deleted`]). The order of these does
-//! not matter, and what is told twice changes nothing.
+//! ([`Segments::counted`]), a segment was deleted ([`Segments::deleted`]). A count may come before
+//! or after its segment was seen on the stores, and a repeated event changes nothing.
 //!
 //! Victims are found without looking at every segment. Segments worth cleaning are in buckets by
 //! log and by utilisation, and in a bucket by age. [`Segments::candidates`] takes the oldest
-//! [`VICTIMS_MAX`] of each, and [`clean::choose`](crate::clean::choose) chooses among these. A
-//! segment that is left out has as many others in its bucket that are at least as old and at most
-//! 1/256 of a segment fuller, whatever weight ages have. So the benefit of the n-th victim, of
-//! [`VICTIMS_MAX`], is at least that of the n-th best segment of all, divided by
-//! [`BENEFIT_RATIO_MAX`].
+//! [`VICTIMS_MAX`] of each, and [`clean::choose`](crate::clean::choose) chooses among these. If a
+//! segment is left out, [`VICTIMS_MAX`] others of its bucket were taken. These are at least as old
+//! and at most 1/256 of a segment fuller. So, with any weight of ages, the benefit of the n-th
+//! victim is at least that of the n-th best segment of all, divided by [`BENEFIT_RATIO_MAX`], for n
+//! up to [`VICTIMS_MAX`].
 
 use crate::clean::{SegmentUse, VICTIMS_MAX};
 use std::collections::btree_map::Entry as Slot;
@@ -20,19 +20,20 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use types::{LogId, SegmentId};
 
-/// Buckets of utilisation, from empty to full.
+/// Number of buckets by utilisation, from empty to full. More buckets make victims better (see
+/// [`BENEFIT_RATIO_MAX`]) and give more candidates to choose from.
 const BUCKET_COUNT: u64 = 256;
-/// How much better a segment that is left out can be than those taken in its place. The ratio of
-/// `(1 - u) / (1 + u)` at both ends of a bucket is largest in the fullest bucket that is cleaned,
-/// which ends at 15/16.
+/// How much better a segment that is left out can be than those taken in its place, as a ratio of
+/// benefits. The ratio of `(1 - u) / (1 + u)` at the two ends of a bucket is largest in the fullest
+/// bucket that is cleaned, which ends at a utilisation of 15/16.
 pub const BENEFIT_RATIO_MAX: f64 = (17.0 / 495.0) / (16.0 / 496.0);
 
-/// What is known of a segment.
+/// The sizes of one segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Entry {
-    /// Bytes on all stores; 0: not seen there yet.
+    /// Bytes on all stores, with parity; 0: not seen there yet, or deleted.
     stored_bytes: u64,
-    /// By all managers' counts.
+    /// Live bytes, the sum of all managers' counts.
     live_bytes: u64,
 }
 
@@ -43,25 +44,26 @@ pub struct Totals {
     pub segment_count: u64,
     /// Bytes they take there.
     pub stored_bytes: u64,
-    /// The part of it in segments that hold something live.
+    /// The part of `stored_bytes` in segments that have live bytes.
     pub used_bytes: u64,
     /// Live bytes.
     pub live_bytes: u64,
 }
 
-/// A segment's place within its log.
+/// A segment's place within its log: `(seq, epoch)`, so that places sort by age.
 type Place = (u64, u32);
 
-/// The table; see the module's header.
+/// The table of all segments, kept current by increments.
 #[derive(Debug, Default)]
 pub struct Segments {
     data_fragments: u64,
     all_fragments: u64,
     entries: BTreeMap<SegmentId, Entry>,
-    /// By manager: the live bytes that it counts, without zeroes.
+    /// For each manager: the live bytes that it counts in each segment, without zeroes.
     counts: Vec<BTreeMap<SegmentId, u64>>,
+    /// For each log: the highest `seq` that was seen.
     newest: BTreeMap<LogId, u64>,
-    /// Stored segments in which nothing lives.
+    /// Stored segments without live bytes.
     empty: BTreeMap<LogId, BTreeSet<Place>>,
     /// Stored segments that are worth cleaning, by log and utilisation.
     buckets: BTreeMap<(LogId, u16), BTreeSet<Place>>,
@@ -79,19 +81,19 @@ impl Segments {
         }
     }
 
-    /// A segment takes at least so many bytes on the stores.
+    /// A segment takes at least `bytes` on the stores, with parity.
     pub fn stored(&mut self, segment: SegmentId, bytes: u64) {
         self.change(segment, |entry| entry.stored_bytes = entry.stored_bytes.max(bytes));
         let newest = self.newest.entry(segment.log).or_default();
         *newest = segment.seq.max(*newest);
     }
 
-    /// A segment is on the stores no more.
+    /// A segment was deleted from the stores.
     pub fn deleted(&mut self, segment: SegmentId) {
         self.change(segment, |entry| entry.stored_bytes = 0);
     }
 
-    /// A manager counts so many live bytes in a segment now.
+    /// A manager now counts `live_bytes` in a segment.
     pub fn counted(&mut self, manager: usize, segment: SegmentId, live_bytes: u64) {
         let counts = &mut self.counts[manager];
         let before = match live_bytes {
@@ -104,23 +106,23 @@ impl Segments {
         }
     }
 
-    /// The segments that a manager counts something in, to be given [`counted`](Self::counted) zero
-    /// unless it names them again.
+    /// The segments in which a manager counts live bytes. When a manager reports all its counts
+    /// anew, the caller [counts](Self::counted) zero in those that it no longer names.
     pub fn counted_by(&self, manager: usize) -> impl Iterator<Item = SegmentId> + '_ {
         self.counts[manager].keys().copied()
     }
 
-    /// The highest position that a segment of this log was seen at.
+    /// The highest `seq` of this log that was seen on the stores; 0 if none was.
     pub fn newest(&self, log: LogId) -> u64 {
         self.newest.get(&log).copied().unwrap_or(0)
     }
 
-    /// Live bytes in a segment.
+    /// Live bytes in a segment, by all managers' counts.
     pub fn live_bytes(&self, segment: SegmentId) -> u64 {
         self.entries.get(&segment).map_or(0, |entry| entry.live_bytes)
     }
 
-    /// True for a segment that was seen on the stores, and not deleted since.
+    /// True if a segment was seen on the stores and not deleted since.
     pub fn is_stored(&self, segment: SegmentId) -> bool {
         self.entries.get(&segment).is_some_and(|entry| entry.stored_bytes > 0)
     }
@@ -130,15 +132,15 @@ impl Segments {
         self.totals
     }
 
-    /// Segments of a log up to a position in which nothing lives: the first of them, at most so
-    /// many.
+    /// The first segments of a log without live bytes, up to position `through`, at most
+    /// `count_max`.
     pub fn empty_through(&self, log: LogId, through: u64, count_max: usize) -> Vec<SegmentId> {
         let places = self.empty.get(&log).into_iter().flat_map(|places| places.range(..=(through, u32::MAX)));
         places.take(count_max).map(|&(seq, epoch)| SegmentId { log, epoch, seq }).collect()
     }
 
-    /// What to choose victims from, among the segments that gain at least `gain_percent` of what
-    /// they take: at most [`VICTIMS_MAX`] of each log and bucket.
+    /// Candidates for cleaning that gain at least `gain_percent` of what they take, at most
+    /// [`VICTIMS_MAX`] from each log and bucket.
     pub fn candidates(&self, gain_percent: u64) -> impl Iterator<Item = SegmentUse> + '_ {
         let full = (BUCKET_COUNT * (100 - gain_percent.min(100)) / 100) as u16;
         let buckets = self.buckets.iter().filter(move |((_, bucket), _)| *bucket <= full);
@@ -149,18 +151,18 @@ impl Segments {
         oldest.filter(move |s| s.gain_bytes() * 100 >= s.total_bytes * gain_percent)
     }
 
-    /// A segment's age is counted in segments of its log that were written since.
+    /// A segment's use. Its age is the number of segments written to its log since, as seconds.
     fn use_of(&self, id: SegmentId, entry: Entry) -> SegmentUse {
         let age = Duration::from_secs(self.newest(id.log).saturating_sub(id.seq) + 1);
         SegmentUse { id, live_bytes: entry.live_bytes, total_bytes: self.total_bytes(entry), age }
     }
 
-    /// What a segment takes on the stores, parity taken off.
+    /// What a segment takes on the stores, without parity.
     fn total_bytes(&self, entry: Entry) -> u64 {
         (entry.stored_bytes * self.data_fragments / self.all_fragments).max(entry.live_bytes)
     }
 
-    /// The bucket of a segment that is worth cleaning.
+    /// The bucket of a segment; `None` if it is not worth cleaning.
     fn bucket(&self, entry: Entry) -> Option<u16> {
         let Entry { stored_bytes, live_bytes } = entry;
         let total_bytes = self.total_bytes(entry);
@@ -169,7 +171,7 @@ impl Segments {
         (stored_bytes > 0 && live_bytes > 0 && is_worth).then(|| (live_bytes * BUCKET_COUNT / total_bytes) as u16)
     }
 
-    /// Changes an entry, and all that is kept of it elsewhere.
+    /// Changes an entry, and updates the lists and sums that are derived from it.
     fn change(&mut self, segment: SegmentId, change: impl FnOnce(&mut Entry)) {
         let (before, after) = match self.entries.entry(segment) {
             Slot::Occupied(mut slot) => {
@@ -261,7 +263,7 @@ mod tests {
         ]
     }
 
-    /// Everything that was told, counted anew for each question.
+    /// The model: all events, counted anew for each question.
     #[derive(Default)]
     struct Recount {
         stored: BTreeMap<SegmentId, u64>,
@@ -343,7 +345,7 @@ mod tests {
             let mut table = Segments::new(1, 4, 1);
             let mut recount = Recount::default();
             for (seq, &(stored, live, log)) in (1..).zip(&uses) {
-                // Most are alike, so that buckets run over.
+                // Most segments are alike, so that some buckets have more than `VICTIMS_MAX`.
                 let (stored, live) = if seq % 3 > 0 { (1250, 600 + live % 9) } else { (stored, live) };
                 let id = segment(log, seq);
                 table.stored(id, stored);

@@ -1,63 +1,66 @@
-//! What the stores have left, and for whom. Pure.
+//! Admission: how much room the stores have left, and whether a change fits. Pure.
 //!
-//! All of it is in bytes of the fullest store, parity and rounding included (`share` says how much
-//! of them a payload takes). Only what lives is counted in bytes of payload.
+//! Sizes are bytes of the fullest store, with parity and rounding; `share` tells how many of these
+//! a payload takes. Only live data is counted in bytes of payload.
 //!
 //! A change takes room twice: in the client's log, and in the managers' next checkpoint, which
-//! writes the index nodes of all changed files and pages of the imap anew. The second is *owed*
-//! until that checkpoint. Nothing can be deleted before a checkpoint, so one must always fit: a
-//! change is admitted only if there is room for both. A checkpoint gives back what it supersedes,
-//! and then the next changes fit.
+//! writes the index nodes of all changed files and pages of the imap anew. The second part is
+//! *owed* until that checkpoint. Nothing can be deleted before a checkpoint, so one must always
+//! fit: a change is admitted only if there is room for both parts. A checkpoint frees what it
+//! supersedes, and then the next changes fit.
 //!
-//! The cleaner works on a [`Loan`]: its own reserve and half of what writers could have. Its
-//! copies, and what it makes the managers owe, stay within the loan, and clients count the loan as
+//! The cleaner works on a [`Loan`]: its own reserve and half of the room that writers could have.
+//! Its copies, and what it makes the managers owe, stay within the loan. Clients count the loan as
 //! taken until it is given back.
 //!
-//! Each [reserve](Reserves) has an owner, and nobody uses another's. Writers stop first, then
+//! Each [reserve](Reserves) has an owner, and only the owner uses it. Writes stop first, then
 //! changes that free nothing, then removals.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Consecutive index numbers that are taken to be in one page of the imap, and what that page and
-/// the one above it take.
+/// Consecutive index numbers that are assumed to share one page of the imap.
 const PAGE_FILES: u64 = 64;
+/// Bytes that a checkpoint writes for a changed page of the imap and the page above it, at most.
 const PAGE_BYTES: u64 = 8 << 10;
-/// What an index node takes besides attributes, target and extents, at most; with what names it in
-/// its segment.
+/// Bytes of an index node besides attributes, target and extents, at most. Includes the index
+/// node's name in its segment.
 const NODE_BYTES: u64 = 512;
+/// Bytes of an extent in an index node, at most.
 const EXTENT_BYTES: u64 = 48;
-/// What a move takes in the cleaner's log besides the block.
+/// Bytes that a move takes in the cleaner's log besides the block, at most.
 const MOVE_BYTES: u64 = 96;
-/// Dead bytes, of payload, that logs may hold before anything is worth cleaning; and the share of
-/// the rest that live data may take. A log cannot be filled to the brim: the fuller it is, the more
-/// each cleaned byte costs.
+/// Dead bytes of payload that logs may hold before anything is worth cleaning. Live data never
+/// takes this room.
 const DEAD_PAYLOAD_BYTES: u64 = 24 << 20;
+/// The part of the rest that live data may take, in percent. A log cannot be filled to the brim:
+/// the fuller it is, the more each cleaned byte costs.
 const LIVE_PERCENT: u64 = 80;
 
-/// What is kept free on each store, by owner.
+/// Bytes that are kept free on each store, by owner.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Reserves {
-    /// The client's log: segments on their way are put again, whole, when a store fails.
+    /// For the client's log: when a store fails, segments in flight are put again, whole.
     pub log_bytes: u64,
-    /// The managers: what a checkpoint writes besides what is owed (roots, counts of live bytes),
-    /// and rounding.
+    /// For the managers: what a checkpoint writes besides what is owed (roots, counts of live
+    /// bytes), and rounding.
     pub manager_bytes: u64,
-    /// The cleaner: copies are there before their originals go.
+    /// For the cleaner: it writes copies before their originals are deleted.
     pub cleaner_bytes: u64,
-    /// Changes that neither add nor free anything for good: modes, owners, times.
+    /// For changes that neither add nor free anything for good: modes, owners, times.
     pub change_bytes: u64,
-    /// Removals.
+    /// For removals.
     pub removal_bytes: u64,
 }
 
 impl Reserves {
-    /// For stores of `capacity_bytes`, of which `log_bytes` are kept for what is on its way.
+    /// The reserves of stores of `capacity_bytes`, with `log_bytes` for segments in flight.
     pub fn new(log_bytes: u64, capacity_bytes: u64) -> Reserves {
         Reserves {
             log_bytes,
-            // Counts are a row for each segment, and the least segment takes some KiB.
+            // The counts of live bytes are a row for each segment, and the smallest segment takes
+            // some KiB.
             manager_bytes: (2 << 20) + capacity_bytes / 256,
-            // Room for any one move and its index node, several times. Where more is free, the
+            // Room for several moves of any size, each with its index node. If more is free, the
             // cleaner is lent more.
             cleaner_bytes: (capacity_bytes / 12).clamp(4 << 20, 8 << 20),
             change_bytes: 1 << 20,
@@ -65,7 +68,7 @@ impl Reserves {
         }
     }
 
-    /// What a change of this kind leaves free.
+    /// Bytes of each store that a change for this purpose must leave free.
     pub fn kept_from(&self, purpose: Purpose) -> u64 {
         let work = self.log_bytes + self.manager_bytes + self.cleaner_bytes;
         match purpose {
@@ -76,8 +79,8 @@ impl Reserves {
     }
 }
 
-/// Payload that may live where full segments hold `packed_bytes` of it, and `reserved_bytes` where
-/// writers leave stores free.
+/// Payload bytes that may live on the stores. `packed_bytes` is the payload that fits in full
+/// segments, and `reserved_bytes` the payload that would fit into what writers must leave free.
 pub fn live_bytes_max(packed_bytes: u64, reserved_bytes: u64) -> u64 {
     packed_bytes.saturating_sub(reserved_bytes.max(DEAD_PAYLOAD_BYTES)) / 100 * LIVE_PERCENT
 }
@@ -93,24 +96,24 @@ pub enum Purpose {
     Remove,
 }
 
-/// What was seen of the fullest store.
+/// A look at the fullest store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Look {
-    /// What all managers' checkpoints covered of the client's log before.
+    /// All managers' checkpoints covered the client's log up to here, before the look.
     pub covered_seq: u64,
-    /// [`Space::placed_bytes`] before.
+    /// [`Space::placed_bytes`] before the look.
     pub placed_bytes: u64,
-    /// What was free.
+    /// Bytes that were free.
     pub free_bytes: u64,
 }
 
-/// What a checkpoint writes of an index node, at most, with all extents in the leaves of its map
-/// that have changed.
+/// Bytes that a checkpoint writes for an index node, at most. `extent_count` counts all extents in
+/// the changed leaves of its map.
 pub fn index_bytes(attribute_bytes: u64, extent_count: u64) -> u64 {
     NODE_BYTES + attribute_bytes + extent_count * EXTENT_BYTES
 }
 
-/// What a checkpoint writes of these files, each with its [`index_bytes`].
+/// Bytes that a checkpoint writes for these files, each with its [`index_bytes`].
 pub fn owed_bytes(files: impl IntoIterator<Item = (u64, u64)>) -> u64 {
     let (mut pages, mut bytes) = (BTreeSet::new(), 0);
     for (file, index_bytes) in files {
@@ -120,12 +123,15 @@ pub fn owed_bytes(files: impl IntoIterator<Item = (u64, u64)>) -> u64 {
     bytes + pages.len() as u64 * PAGE_BYTES
 }
 
-/// Room that the cleaner was lent, and what it has used of it.
+/// Room that the cleaner was lent, and the part of it that the cleaner has used.
 #[derive(Clone, Debug, Default)]
 pub struct Loan {
     bytes: u64,
+    /// Payload of the copies in the cleaner's log.
     copied_bytes: u64,
+    /// Payload that the managers owe for the moves.
     owed_bytes: u64,
+    /// Files, leaves and pages whose room was taken already.
     files: BTreeSet<u64>,
     leaves: BTreeSet<(u64, u64)>,
     pages: BTreeSet<u64>,
@@ -138,22 +144,22 @@ pub struct Moved {
     pub file: u64,
     /// Its leaf in the file's map.
     pub leaf: u64,
-    /// Its length.
+    /// Its length in bytes.
     pub len: u64,
-    /// Attributes and target of the file.
+    /// Bytes of the file's attributes and target.
     pub attribute_bytes: u64,
-    /// Extents in the leaf.
+    /// Number of extents in the leaf.
     pub extent_count: u64,
 }
 
 impl Loan {
-    /// For so many bytes of each store.
+    /// A loan of `bytes` on each store.
     pub fn new(bytes: u64) -> Loan {
         Loan { bytes, ..Loan::default() }
     }
 
-    /// Takes room for a copy, and for what the managers owe for it. False, and nothing taken, if
-    /// there is not so much.
+    /// Takes room for a copy, and for what the managers will owe for it. If the loan has too little
+    /// left, takes nothing and returns false.
     pub fn take(&mut self, moved: Moved, share: impl Fn(u64) -> u64) -> bool {
         let (is_new, page) = (!self.files.contains(&moved.file), moved.file / PAGE_FILES);
         let mut owed = 0;
@@ -180,7 +186,8 @@ impl Loan {
     }
 
     /// Takes room for `live_bytes` of a segment, and as much again for the index nodes and pages of
-    /// the imap that say where they are. False, and nothing taken, if there is not so much.
+    /// the imap that say where they are. If the loan has too little left, takes nothing and returns
+    /// false.
     pub fn take_segment(&mut self, live_bytes: u64, share: impl Fn(u64) -> u64) -> bool {
         let owed = self.owed_bytes + 2 * live_bytes;
         let fits = share(self.copied_bytes).saturating_add(share(owed)) <= self.bytes;
@@ -195,37 +202,41 @@ impl Loan {
 #[derive(Clone, Copy, Debug)]
 struct Cut {
     payload_bytes: u64,
+    /// Zero once all managers' checkpoints cover the cut.
     owed_bytes: u64,
 }
 
-/// See the module's header.
+/// A client's account of the stores' room: what is used, what is owed, and what is free.
 #[derive(Debug)]
 pub struct Space {
     reserves: Reserves,
-    /// Payload that lives, never less than the truth, and what it may grow to.
+    /// Live payload bytes, never less than the truth.
     used_bytes: u64,
+    /// The most that `used_bytes` may grow to.
     limit_bytes: u64,
-    /// What cuts since the start took.
+    /// Bytes that cuts since the start took.
     placed_bytes: u64,
-    /// What `placed_bytes` would be if all that is free were used.
+    /// What `placed_bytes` would be if all free bytes were used.
     placed_bytes_max: u64,
-    /// By seq; those up to `applied_seq` count as used.
+    /// Cuts by `seq`. The managers' counts include those up to `applied_seq`.
     cuts: BTreeMap<u64, Cut>,
     applied_seq: u64,
     covered_seq: u64,
-    /// Owed for `cuts` in all, for what is in no cut yet, and for what was found at the start.
+    /// Owed for all of `cuts`, without pages.
     owed_cut_bytes: u64,
+    /// Owed for changes that are in no cut yet, without pages.
     owed_dirty_bytes: u64,
+    /// Owed since before the start.
     owed_before_bytes: u64,
-    /// Pages of the imap that are owed, by the cut that they are owed for.
+    /// Pages of the imap that are owed, each with the newest cut that it is owed for.
     pages: BTreeMap<u64, u64>,
     /// What the cleaner has beside its reserve.
     lent_bytes: u64,
 }
 
 impl Space {
-    /// For managers that owe `owed_bytes` to a checkpoint. Until somebody has looked, the stores
-    /// have room for everything.
+    /// An account with managers that owe `owed_bytes` to a checkpoint. Until the first
+    /// [look](Self::looked) the stores count as having room for everything.
     pub fn new(reserves: Reserves, limit_bytes: u64, owed_bytes: u64) -> Space {
         Space {
             reserves,
@@ -244,33 +255,34 @@ impl Space {
         }
     }
 
-    /// True if there is room for a change that makes the next cut `payload_bytes` long. The
-    /// managers' reserve has room for what this change alone will owe.
+    /// True if a change fits that makes the next cut `payload_bytes` long. What this one change
+    /// will owe is not counted: the managers' reserve has room for it.
     pub fn admits(&self, purpose: Purpose, payload_bytes: u64, share: impl Fn(u64) -> u64) -> bool {
         let lives = purpose != Purpose::Write || self.used_bytes + payload_bytes <= self.limit_bytes;
         let taken = self.taken_bytes(payload_bytes, share).saturating_add(self.lent_bytes);
         lives && taken.saturating_add(self.reserves.kept_from(purpose)) <= self.placed_bytes_max
     }
 
-    /// What is placed, dirty or owed, when the next cut is `payload_bytes` long.
+    /// Bytes that are placed, dirty or owed if the next cut is `payload_bytes` long.
     fn taken_bytes(&self, payload_bytes: u64, share: impl Fn(u64) -> u64) -> u64 {
         self.placed_bytes.saturating_add(share(payload_bytes)).saturating_add(share(self.owed_bytes()))
     }
 
-    /// What the next checkpoints will write for all that was admitted, at most.
+    /// Payload that the next checkpoints will write for all admitted changes, at most.
     pub fn owed_bytes(&self) -> u64 {
         let pages = self.pages.len() as u64 * PAGE_BYTES;
         self.owed_before_bytes + self.owed_dirty_bytes + self.owed_cut_bytes + pages
     }
 
-    /// A checkpoint will write so much more of a file that has changed. `cut_seq` is the next cut.
+    /// A file has changed, and a checkpoint will write `index_bytes` more for it. `cut_seq` is the
+    /// next cut.
     pub fn owe(&mut self, file: u64, index_bytes: u64, cut_seq: u64) {
         self.owed_dirty_bytes += index_bytes;
         self.pages.insert(file / PAGE_FILES, cut_seq);
     }
 
-    /// All that is dirty went into a cut, for whose files a checkpoint writes `owed_bytes`, as is
-    /// known by now.
+    /// Everything dirty went into a cut. `owed_bytes` is what a checkpoint will write for its
+    /// files, now that they are known.
     pub fn cut(&mut self, seq: u64, payload_bytes: u64, owed_bytes: u64, share: impl Fn(u64) -> u64) {
         self.used_bytes += payload_bytes;
         self.placed_bytes += share(payload_bytes);
@@ -285,7 +297,7 @@ impl Space {
         self.settle();
     }
 
-    /// Cuts are remembered until they are applied and covered.
+    /// Forgets cuts that are both applied and covered, and the owed bytes of covered ones.
     fn settle(&mut self) {
         for (_, cut) in self.cuts.range_mut(..=self.covered_seq) {
             self.owed_cut_bytes -= std::mem::take(&mut cut.owed_bytes);
@@ -294,14 +306,14 @@ impl Space {
         self.cuts = self.cuts.split_off(&(done + 1));
     }
 
-    /// The managers count so much as live.
+    /// The managers count `live_bytes` as live. Cuts that they have not applied are added.
     pub fn counted(&mut self, live_bytes: u64) {
         let unapplied = self.cuts.range(self.applied_seq + 1..).map(|(_, cut)| cut.payload_bytes).sum::<u64>();
         self.used_bytes = live_bytes + unapplied;
     }
 
-    /// Somebody has looked at the stores. What a checkpoint before that has written is not free any
-    /// more, and not owed.
+    /// Takes in a look at the stores. What a checkpoint wrote before the look is no longer free, so
+    /// it is no longer owed.
     pub fn looked(&mut self, look: Look) {
         self.placed_bytes_max = look.placed_bytes.saturating_add(look.free_bytes);
         if look.covered_seq > self.covered_seq {
@@ -312,8 +324,8 @@ impl Space {
         }
     }
 
-    /// Lends the cleaner its reserve, and half of what writers could have beside `dirty_bytes` that
-    /// are in no cut yet. An earlier loan ends.
+    /// Lends the cleaner its reserve, and half of the room that writers could have. `dirty_bytes`
+    /// are in no cut yet and stay with the writers. An earlier loan ends.
     pub fn lend(&mut self, dirty_bytes: u64, share: impl Fn(u64) -> u64) -> Loan {
         let reserves = &self.reserves;
         let free = self.placed_bytes_max.saturating_sub(self.taken_bytes(dirty_bytes, share));
@@ -322,35 +334,35 @@ impl Space {
         Loan::new(own + self.lent_bytes)
     }
 
-    /// The loan is over: a checkpoint has written what the cleaner made the managers owe, and
-    /// somebody has looked since.
+    /// Ends the loan. Call it when a checkpoint has written what the cleaner made the managers owe,
+    /// and a [look](Self::looked) came after that.
     pub fn give_back(&mut self) {
         self.lent_bytes = 0;
     }
 
-    /// From now on, so much payload may live.
+    /// Sets the payload bytes that may live.
     pub fn set_limit(&mut self, limit_bytes: u64) {
         self.limit_bytes = limit_bytes;
     }
 
-    /// What was put on the stores so far, at most, of which everything up to `committed_seq` is
-    /// there.
+    /// Bytes that cuts up to `committed_seq` took on the stores, at most. Later cuts may still be
+    /// in flight.
     pub fn placed_bytes(&self, committed_seq: u64, share: impl Fn(u64) -> u64) -> u64 {
         let in_flight = self.cuts.range(committed_seq + 1..).map(|(_, cut)| share(cut.payload_bytes)).sum();
         self.placed_bytes.saturating_sub(in_flight)
     }
 
-    /// Payload that lives.
+    /// Live payload bytes, at most.
     pub fn used_bytes(&self) -> u64 {
         self.used_bytes
     }
 
-    /// What it may grow to.
+    /// The most that [`used_bytes`](Self::used_bytes) may grow to.
     pub fn limit_bytes(&self) -> u64 {
         self.limit_bytes
     }
 
-    /// What writers leave free.
+    /// Bytes of each store that writes leave free.
     pub fn reserve_bytes(&self) -> u64 {
         self.reserves.kept_from(Purpose::Write)
     }

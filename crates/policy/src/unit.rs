@@ -1,14 +1,16 @@
-//! How much of a file is fetched when some of it is wanted over a slow link (Froese and Bunt,
-//! section 4.7; Zhao and Figueiredo, section 4.1): all of it, so that it is there when the link is
-//! lost, or what is wanted, so that nobody waits for more than that.
+//! How much of a file a client fetches over a slow link when a program wants some of it (Froese and
+//! Bunt, section 4.7; Zhao and Figueiredo, section 4.1). It fetches the whole file, so that the
+//! file is there when the link is lost, or only the wanted part, so that the program waits no
+//! longer than it must.
 
 use std::time::Duration;
 
-/// Somebody who wants part of a file waits for all of it, where nothing else is said, if that takes
-/// no longer than this.
+/// By default a program that wants part of a file waits for the whole file, if that takes no longer
+/// than this.
 pub const PATIENCE: Duration = Duration::from_secs(10);
 
-/// True if all of a file of so many bytes is fetched, over a link that carries so many a second.
+/// True if the client fetches the whole of a file of `size_bytes` over a link that carries
+/// `bytes_per_second`.
 pub fn is_whole(size_bytes: u64, bytes_per_second: f64) -> bool {
     size_bytes as f64 <= bytes_per_second * PATIENCE.as_secs_f64()
 }

@@ -1,77 +1,78 @@
-//! When what was done here may go home over a slow link, and in which pieces (Froese and Bunt,
-//! section 4.6; Huston and Honeyman, section 5.2).
+//! When a roaming client's operations may go home over a slow link, and in which pieces (Froese and
+//! Bunt, section 4.6; Huston and Honeyman, section 5.2).
 //!
-//! [`Terms`] say for how long something waits before it may go. The paper's policies are these:
-//! *Idle*, after the link was idle for a moment; *Delayed*, when it has also waited for some time;
-//! *Preemptive*, the same, and it stops for whatever somebody waits for; *Lottery*, when it wins.
-//! The product has all of them, and draws lots for each chunk wherever two want the link
-//! ([`TICKETS`], [`crate::lottery`]).
+//! [`Terms`] say how long an operation waits before it may go. The paper has four policies. *Idle*:
+//! it goes after the link was idle for a moment. *Delayed*: it must also have waited for some time.
+//! *Preemptive*: like *Delayed*, but it stops for anything that a program waits for. *Lottery*: it
+//! goes when it wins a draw. Roaming clients have all four, and draw lots for each chunk when
+//! several classes of traffic want the link ([`TICKETS`], [`crate::lottery`]).
 
 use crate::lottery::Class;
 use std::time::Duration;
 
-/// The link counts as idle when nobody has waited for it for so long.
+/// The link counts as idle when no program has waited for it for this long.
 pub const IDLE_TIME: Duration = Duration::from_secs(1);
-/// What waits for an idle link goes after so long although the link is used.
+/// An operation that waits for an idle link goes after this time even if the link is busy.
 pub const IDLE_WAIT_MAX: Duration = Duration::from_secs(300);
-/// What is to wait waits for so long, where nothing else is said.
+/// How long a delayed operation waits, by default.
 pub const DELAY: Duration = Duration::from_secs(15 * 60);
 
-/// What is drawn for what somebody waits for, for what is fetched ahead, and for what goes home.
-/// What goes home is never left behind for good.
+/// The classes of traffic: what a program waits for, what is fetched ahead, and what goes home. The
+/// last two have a bound on their wait, so neither starves.
 pub const TICKETS: [Class; 3] = [
     Class { tickets: 60, wait_max: None },
     Class { tickets: 10, wait_max: Some(Duration::from_secs(120)) },
     Class { tickets: 30, wait_max: Some(Duration::from_secs(30)) },
 ];
 
-/// A chunk, for which lots are drawn, takes so long on its way, at most.
+/// How long a slow link is busy with one chunk, at most. Lots are drawn for each chunk, so a
+/// request that wins the next draw waits no longer than this.
 pub const CHUNK_TIME: Duration = Duration::from_millis(500);
-/// It is made to take this part of that: the rate is not known better, and small questions wait for
-/// it.
+/// A chunk is planned to take this part of [`CHUNK_TIME`]: the link's rate is an estimate, and
+/// small requests wait for the chunk too.
 const CHUNK_PART: f64 = 0.875;
 /// Shortest chunk, in bytes.
 pub const CHUNK_LEN_MIN: u64 = 1 << 10;
 /// Longest chunk, in bytes.
 pub const CHUNK_LEN_MAX: u64 = 256 << 10;
 
-/// How many bytes make a chunk on a link that carries so many a second.
+/// Length of a chunk in bytes, on a link that carries `bytes_per_second`.
 pub fn chunk_len(bytes_per_second: f64) -> u64 {
     let len = bytes_per_second * CHUNK_TIME.as_secs_f64() * CHUNK_PART;
     (len as u64).clamp(CHUNK_LEN_MIN, CHUNK_LEN_MAX)
 }
 
-/// For how long something waits before it may go home.
+/// How long an operation waits before it may go home. It goes when both `age` and `idle` have
+/// passed, or when `age_max` has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Terms {
-    /// For so long,
+    /// The operation must have waited this long.
     pub age: Duration,
-    /// and until nobody has used the link for so long;
+    /// The link must have been idle this long.
     pub idle: Duration,
-    /// or else for so long, whatever the link does.
+    /// An operation that has waited this long goes even if the link is not idle.
     pub age_max: Option<Duration>,
 }
 
 impl Terms {
-    /// It need not wait.
+    /// Operations do not wait.
     pub const AT_ONCE: Terms = Terms::delayed(Duration::ZERO);
-    /// Until the link is idle, though not for ever.
+    /// Operations wait until the link is idle, but no longer than [`IDLE_WAIT_MAX`].
     pub const WHEN_IDLE: Terms = Terms { age: Duration::ZERO, idle: IDLE_TIME, age_max: Some(IDLE_WAIT_MAX) };
 
-    /// For so long, whatever the link does.
+    /// Operations wait for `age`, whether the link is idle or not.
     pub const fn delayed(age: Duration) -> Terms {
         Terms { age, idle: Duration::ZERO, age_max: None }
     }
 
-    /// How long what goes now has waited at least, if nobody has used the link for `idle_for`.
-    /// Nothing: nothing goes.
+    /// The age from which on operations may go now, if the link has been idle for `idle_for`.
+    /// `None` if no operation may go.
     pub fn age_now(&self, idle_for: Duration) -> Option<Duration> {
         let at_most = |age: Duration| self.age_max.map_or(age, |most| most.min(age));
         if idle_for >= self.idle { Some(at_most(self.age)) } else { self.age_max }
     }
 
-    /// How much longer something waits that has waited for so long, if nobody uses the link
-    /// meanwhile.
+    /// How much longer an operation waits that has waited for `waited`, if the link stays idle.
     pub fn wait(&self, waited: Duration, idle_for: Duration) -> Duration {
         let wait = self.age.saturating_sub(waited).max(self.idle.saturating_sub(idle_for));
         self.age_max.map_or(wait, |most| wait.min(most.saturating_sub(waited)))
@@ -98,7 +99,7 @@ mod tests {
     }
 
     proptest! {
-        /// What waits may go after exactly as long as it is said to wait.
+        /// An operation may go after exactly the time that `wait` gives.
         #[test]
         fn prop_the_wait_ends_when_the_age_is_reached(
             (age, idle, waited, idle_for) in (0u64..50, 0u64..50, 0u64..80, 0u64..80),

@@ -17,16 +17,19 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 use types::BoxFuture;
 
-/// Pushed messages that wait here to be taken; further ones wait at the home.
+/// Pushed messages that wait at the client to be taken. Further ones wait in QUIC's windows and at
+/// the home.
 const PUSHED_COUNT_MAX: usize = 4;
 
-/// A small question is asked again after so many round trips, but not sooner than in
+/// The first pause before a question is asked again, in round trips. It is at least
+/// [`FIRST_PAUSE_MIN`] and at most [`PAUSE_MIN`].
 const FIRST_PAUSE_ROUND_TRIPS: u32 = 4;
+/// The shortest first pause.
 const FIRST_PAUSE_MIN: Duration = Duration::from_millis(100);
-/// nor later than in this time, and so on,
+/// The least pause after the first one.
 const PAUSE_MIN: Duration = Duration::from_secs(1);
-/// and when this part of the silence has passed again, once that is longer: QUIC's own tries double
-/// their distance.
+/// Once the silence is long, the pause is this part of it (one eighth). QUIC doubles the time
+/// between its own tries, which would notice a return much later.
 const SILENCE_PART: u32 = 8;
 
 /// A connection to a home.
@@ -35,12 +38,13 @@ pub(crate) struct QuicChannel {
     connection: Connection,
     background: Arc<Background>,
     pushed: Arc<Mutex<mpsc::Receiver<Bytes>>>,
-    /// How many of them were taken.
+    /// How many pushed messages were taken.
     taken: Arc<watch::Sender<u64>>,
-    /// Questions how many were pushed, and the answer to the latest that was answered.
+    /// The number of the last question how many messages were pushed.
     asked: Arc<AtomicU64>,
+    /// The answer to the latest question that was answered.
     counted: watch::Receiver<Answer>,
-    /// Where new sockets belong, whoever asks for them.
+    /// The runtime for new sockets, for callers outside of any runtime.
     runtime: Handle,
 }
 
@@ -101,7 +105,7 @@ impl Channel for QuicChannel {
     fn rebind(&self) {
         let _inside = self.runtime.enter();
         if let Err(error) = any_socket().and_then(|socket| self.endpoint.rebind(socket)) {
-            tracing::warn!(%error, "no new socket: the connection stays on its old one");
+            tracing::warn!(%error, "cannot open a new socket: the connection stays on its old one");
         }
     }
 
@@ -124,15 +128,15 @@ impl Channel for QuicChannel {
     }
 }
 
-/// How long to wait for a home that has been silent for so long, before it is asked again.
+/// Returns the pause before the next question to a home that has been silent for `silence`.
 fn pause_after(silence: Duration) -> Duration {
     (silence / SILENCE_PART).max(PAUSE_MIN)
 }
 
-/// Asks the home's service something, when there is room for it.
+/// Sends a request when there is room for it, and returns the answer.
 async fn ask(connection: Connection, background: Arc<Background>, class: Class, request: Bytes) -> Result<Bytes, Lost> {
     if request.len() > MESSAGE_LEN_MAX {
-        tracing::error!(len = request.len(), "a request is too long to be sent");
+        tracing::error!(len = request.len(), "a request is longer than a message may be");
         Close::TooLong.close(&connection);
         return Err(Lost);
     }
@@ -140,7 +144,8 @@ async fn ask(connection: Connection, background: Arc<Background>, class: Class, 
     ask_of(&connection, class, [Bytes::copy_from_slice(&[byte_of(class)]), request]).await
 }
 
-/// Sends a request and reads its answer. Dropped in between, it resets the stream both ways.
+/// Sends a request and reads its answer. When the future is dropped before its end, it resets the
+/// stream both ways.
 async fn ask_of(connection: &Connection, class: Class, request: [Bytes; 2]) -> Result<Bytes, Lost> {
     let (to, mut from) = connection.open_bi().await.map_err(|_| Lost)?;
     let mut to = Outgoing::new(to, class);
@@ -156,8 +161,8 @@ async fn ask_of(connection: &Connection, class: Class, request: [Bytes; 2]) -> R
             to.release();
             Ok(answer.into())
         }
-        // A home that ends a single stream breaks the rules; an ended connection stays ended as it
-        // was.
+        // A home that ends a single stream breaks the rules. A connection that has ended keeps its
+        // own reason.
         Err(close) => {
             close.close(connection);
             Err(Lost)
@@ -175,7 +180,7 @@ async fn receive(connection: Connection, to: mpsc::Sender<Bytes>) {
                 Err(_) => return,
             },
             Err(Unread::Wrong(close)) => return close.close(&connection),
-            // Without an end of the connection, the home has broken the rules.
+            // If the connection has not ended, the home has broken the rules.
             Err(Unread::Gone) => return Close::Refused.close(&connection),
         }
     }
@@ -200,7 +205,7 @@ mod tests {
         assert!(silence > Duration::from_secs(3600), "{silence:?}");
     }
 
-    /// Without streams, and for as long as it takes.
+    /// Questions use no streams, however many there are.
     #[tokio::test]
     async fn questions_are_answered_and_take_no_room() {
         let identity = || Identity::load_or_make(tempfile::tempdir().unwrap().path(), "key").unwrap();
@@ -219,7 +224,7 @@ mod tests {
         for number in 1..100 {
             count::ask(&connection, number).unwrap();
         }
-        // Those that nobody read in time are gone.
+        // The buffer holds only the last questions; the others are gone.
         let pushed = Arc::new(AtomicU64::new(7));
         tokio::spawn(count::answer(accepted, pushed.clone()));
         counted.wait_for(|answer| answer.1 == 7).await.unwrap();

@@ -1,13 +1,16 @@
-//! How much may be under way at once, on links that lose packets for other reasons than being full,
-//! and on those with long queues.
+//! Congestion control for links that lose packets even when they are not full, and for links with
+//! long queues.
 //!
 //! A loss alone says little about a radio link. So a loss lowers the window to what the link has
-//! lately delivered in its shortest round trip, as TCP Westwood does: that empties a queue if there
-//! is one, and changes little if there is none. At a time it falls by no more than half with a
-//! queue, which is what others do, and by no more than an eighth without one.
+//! lately delivered in its shortest round trip, as TCP Westwood does. That empties a queue if there
+//! is one, and changes little if there is none. One loss lowers the window by at most half if there
+//! is a queue, as other senders do, and by at most an eighth if there is none.
 //!
-//! Without a queue the window grows by a part of itself each round trip, with one by a packet, with
-//! a long one not at all: whoever waits for a small answer waits for that queue.
+//! Without a queue, the window grows by a part of itself each round trip. With a queue it grows by
+//! a packet. With a long queue it does not grow, since a program that waits for a small answer
+//! would wait for that queue.
+//!
+//! Measurements beside Cubic and BBR: docs/decisions/2026-11-22-quic.md.
 
 use quinn::congestion::{Controller, ControllerFactory};
 use quinn_proto::RttEstimator;
@@ -16,17 +19,18 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Packets sent before anything is known of a link: 4 s of one of 9.6 kb/s.
+/// Packets sent before anything is known of a link. On a link of 9.6 kb/s they take 4 s.
 const FIRST_PACKET_COUNT: u64 = 4;
 /// Packets that may always be under way.
 const PACKET_COUNT_MIN: u64 = 2;
-/// Round trips of which the fastest counts as what the link delivers.
+/// How many round trips the delivery rate is the maximum of.
 const RATE_COUNT_MAX: usize = 10;
-/// Part of itself by which the window grows in a round trip without a queue, and at most falls.
+/// The window grows by this part of itself (one eighth) per round trip without a queue, and falls
+/// by at most as much.
 const GROWTH_PART: u64 = 8;
-/// Time in a queue that is no more than jitter, with a quarter of the shortest round trip.
+/// Queueing time, beyond a quarter of the shortest round trip, that counts as jitter.
 const JITTER: Duration = Duration::from_millis(5);
-/// Time in a queue that is long, with the shortest round trip.
+/// Queueing time, beyond the shortest round trip, from which a queue is long.
 const LONG_QUEUE: Duration = Duration::from_millis(500);
 
 /// Makes a [`Window`] for each path.
@@ -38,7 +42,7 @@ impl ControllerFactory for Windows {
     }
 }
 
-/// What an acknowledgement tells of the round trip.
+/// Round trips as an acknowledgement tells them.
 #[derive(Clone, Copy)]
 struct RoundTrip {
     shortest: Duration,
@@ -60,14 +64,14 @@ impl RoundTrip {
 struct Window {
     packet_len: u64,
     bytes: u64,
-    /// Whether the window may double each round trip, since the link's limit was never met.
+    /// The window doubles each round trip, since it has never met the link's limit.
     starting: bool,
     round_trip: Option<RoundTrip>,
-    /// When it was last lowered: losses of what was sent before say nothing new.
+    /// When the window was last lowered. Losses of packets sent before that say nothing new.
     lowered: Instant,
-    /// Since when what is delivered is counted, and how much it was.
+    /// The start of the current round, and the bytes delivered since.
     round: (Instant, u64),
-    /// Bytes delivered in a second, in each of the last round trips.
+    /// Bytes delivered per second, in each of the last round trips.
     rates: VecDeque<u64>,
 }
 
@@ -88,15 +92,15 @@ impl Window {
         PACKET_COUNT_MIN * self.packet_len
     }
 
-    /// Bytes that the link holds without a queue.
+    /// Returns how many bytes the link holds without a queue.
     fn held(&self) -> u64 {
         let rate = self.rates.iter().max().copied().unwrap_or(0);
         let shortest = self.round_trip.map_or(Duration::ZERO, |trip| trip.shortest);
         (rate as f64 * shortest.as_secs_f64()) as u64
     }
 
-    /// Something sent at `sent` was delivered. `limited`: by the window, rather than by what there
-    /// was to send.
+    /// Takes in the delivery of bytes that were sent at `sent`. `limited`: the window limited the
+    /// sender, not the lack of data.
     fn delivered(&mut self, sent: Instant, bytes: u64, limited: bool, trip: RoundTrip) {
         self.round_trip = Some(trip);
         self.round.1 = self.round.1.saturating_add(bytes);
@@ -116,7 +120,7 @@ impl Window {
         self.bytes = self.bytes.saturating_add(growth);
     }
 
-    /// A batch of acknowledgements is done: perhaps it ends a round trip.
+    /// Ends a batch of acknowledgements, which may also end a round trip.
     fn batch_ended(&mut self, now: Instant, limited: bool) {
         let (since, bytes) = self.round;
         let elapsed = now.saturating_duration_since(since);
@@ -124,7 +128,7 @@ impl Window {
             return;
         }
         let rate = (bytes as f64 / elapsed.as_secs_f64()) as u64;
-        // With pauses in it, it tells what was sent rather than what the link can do.
+        // With pauses in the round, the rate tells what was sent, not what the link can do.
         if limited || self.rates.iter().max().is_none_or(|max| rate > *max) {
             self.rates.push_back(rate);
             if self.rates.len() > RATE_COUNT_MAX {
@@ -134,7 +138,8 @@ impl Window {
         self.round = (now, 0);
     }
 
-    /// Something sent at `sent` was lost, or all of some time if `all`.
+    /// Takes in the loss of a packet that was sent at `sent`. `all`: everything sent in some period
+    /// was lost.
     fn lost(&mut self, now: Instant, sent: Instant, all: bool) {
         if sent > self.lowered {
             self.lowered = now;
@@ -205,7 +210,7 @@ mod tests {
             Link { window: Window::new(now, PACKET), now, shortest: Duration::from_millis(shortest_ms) }
         }
 
-        /// A round trip in which a window's packets are sent and arrive.
+        /// A round trip in which a window of packets is sent and arrives.
         fn round(&mut self, queue_ms: u64, limited: bool) {
             let trip = RoundTrip { shortest: self.shortest, usual: self.shortest + Duration::from_millis(queue_ms) };
             let sent = self.now + Duration::from_micros(1);
@@ -258,7 +263,7 @@ mod tests {
         let before = link.window.bytes;
         link.lose();
         assert_eq!(link.window.bytes, before - before / 8);
-        // What was lost of the same window is no further reason.
+        // A second loss of the same window lowers it no further.
         link.window.lost(link.now, link.now - link.shortest, false);
         assert_eq!(link.window.bytes, before - before / 8);
 

@@ -1,5 +1,4 @@
-//! The client's way to its home: tries the home's addresses until one answers that has the right
-//! key.
+//! The client's dialer: tries the home's addresses until one answers with the right key.
 
 use crate::channel::QuicChannel;
 use crate::identity::Identity;
@@ -17,15 +16,15 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use types::BoxFuture;
 
-/// How long the addresses before have to answer until the next is tried as well.
+/// How long an address has to answer before the next one is tried beside it.
 const ADDRESS_HEAD_START: Duration = Duration::from_secs(4);
-/// The same among what one name stands for, usually one of IPv6 and one of IPv4.
+/// The same between the addresses of one name, usually one of IPv6 and one of IPv4.
 const NAME_HEAD_START: Duration = Duration::from_millis(500);
-/// Most that is tried of what one name stands for.
+/// Most addresses of one name that are tried.
 const NAME_COUNT_MAX: usize = 4;
 
-/// Makes connections to one home. Later ones need no certificates, since it keeps the home's
-/// tickets.
+/// Makes connections to one home. Later connections need no certificates, since the dialer keeps
+/// the home's session tickets.
 pub struct QuicDialer {
     addresses: Vec<String>,
     config: Result<ClientConfig, String>,
@@ -34,13 +33,13 @@ pub struct QuicDialer {
 type Attempt<T> = BoxFuture<Result<T, DialError>>;
 
 impl QuicDialer {
-    /// A dialer for the home with the `expected` key at `addresses` (host:port, looked up each
-    /// time).
+    /// Makes a dialer for the home with the `expected` key at `addresses` (host:port, looked up
+    /// each time).
     ///
-    /// They are tried in their order, the next as soon as one has failed or has had some seconds to
-    /// answer; the first that answers is taken. If none is, a wrong key is what the error tells
-    /// first: it may come from an address that belongs to another home wherever the client is now,
-    /// so it is no reason not to try again.
+    /// The dialer tries the addresses in their order, the next one as soon as one has failed or has
+    /// had some seconds to answer. It takes the first that answers. If all fail, a wrong key is the
+    /// error that it returns first. A caller should still try again: the address may belong to
+    /// another home in the network where the client is now.
     pub fn new(addresses: Vec<String>, expected: PeerKey, identity: &Identity) -> QuicDialer {
         let config = transport::of_client(identity, expected).map_err(|error| error.to_string());
         QuicDialer { addresses, config }
@@ -48,7 +47,7 @@ impl QuicDialer {
 }
 
 impl Dialer for QuicDialer {
-    /// Makes a connection; to be polled in a tokio runtime.
+    /// Makes a connection. Must be polled in a tokio runtime.
     fn dial(&self) -> BoxFuture<Result<Arc<dyn Channel>, DialError>> {
         let (addresses, config) = (self.addresses.clone(), self.config.clone());
         Box::pin(async move {
@@ -64,7 +63,7 @@ impl Dialer for QuicDialer {
     }
 }
 
-/// A socket on a free port of all this machine's addresses.
+/// Opens a socket on a free port of all this machine's addresses.
 pub(crate) fn any_socket() -> io::Result<UdpSocket> {
     let both = transport::socket((Ipv6Addr::UNSPECIFIED, 0).into());
     both.or_else(|_| transport::socket((Ipv4Addr::UNSPECIFIED, 0).into()))
@@ -88,8 +87,8 @@ fn try_address(endpoint: Endpoint, to: SocketAddr, address: String) -> Attempt<C
     })
 }
 
-/// Starts attempts one after the other, the next when one has failed or `head_start` is over, and
-/// takes the first that succeeds.
+/// Starts attempts one after the other, the next when one has failed or `head_start` is over.
+/// Returns the first that succeeds.
 async fn first_of<T: Send + 'static>(attempts: Vec<Attempt<T>>, head_start: Duration) -> Result<T, DialError> {
     let (mut waiting, mut running) = (attempts.into_iter().peekable(), JoinSet::new());
     let mut failed = Vec::new();
@@ -104,14 +103,14 @@ async fn first_of<T: Send + 'static>(attempts: Vec<Attempt<T>>, head_start: Dura
         match ended {
             Ok(Some(Ok(Ok(made)))) => return Ok(made),
             Ok(Some(Ok(Err(error)))) => failed.push(error),
-            // Only a runtime that stops ends them otherwise.
+            // The head start is over, or a stopping runtime ended the attempt.
             Ok(Some(Err(_))) | Err(_) => {}
             Ok(None) => return Err(worst(failed)),
         }
     }
 }
 
-/// What all failures come to.
+/// Returns the most telling of all failures.
 fn worst(failed: Vec<DialError>) -> DialError {
     let rank = |error: &DialError| match error {
         DialError::WrongKey { .. } => 2,
@@ -126,7 +125,7 @@ fn worst(failed: Vec<DialError>) -> DialError {
     }
 }
 
-/// What it means that a handshake failed.
+/// Explains why a handshake failed.
 fn explain(error: ConnectionError, address: String) -> DialError {
     let alert = |alert: AlertDescription| TransportErrorCode::crypto(alert.into());
     let incompatible = |address| {
@@ -136,7 +135,7 @@ fn explain(error: ConnectionError, address: String) -> DialError {
     };
     match &error {
         ConnectionError::VersionMismatch => incompatible(address),
-        // Of this end's own making; see `tls`.
+        // This end raised the alert; see `tls`.
         ConnectionError::TransportError(error) if error.code == alert(AlertDescription::AccessDenied) => {
             DialError::WrongKey { address }
         }

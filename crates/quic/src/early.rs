@@ -1,6 +1,8 @@
-//! What a client that comes back would have of 0-RTT: connections as homes and clients make them,
-//! with one question and its answer, for measuring. [`Listener`](crate::Listener) and
-//! [`QuicDialer`](crate::QuicDialer) do not use it, for the reasons in `tls`.
+//! What 0-RTT would save a client that comes back. For measuring.
+//!
+//! Makes connections as homes and clients do, with one question and its answer.
+//! [`Listener`](crate::Listener) and [`QuicDialer`](crate::QuicDialer) do not use 0-RTT, for the
+//! reasons in `tls`.
 
 use crate::dialer::any_socket;
 use crate::identity::Identity;
@@ -16,15 +18,14 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 use tokio::time::timeout;
 
-/// Bytes of the question, and of its answer: about what attaching to a volume takes.
+/// Bytes of the question and of its answer: about as many as attaching to a volume takes.
 const QUESTION_LEN: usize = 64;
 /// Longest wait for the answer.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(120);
 
 type Failed = Box<dyn Error + Send + Sync>;
 
-/// A home that answers whatever it is asked, and what its client keeps of it. Runs until it is
-/// dropped.
+/// A home that answers every question, and its client's session tickets. Runs until it is dropped.
 pub struct Early {
     runtime: Runtime,
     address: SocketAddr,
@@ -32,7 +33,7 @@ pub struct Early {
 }
 
 impl Early {
-    /// A home on loopback.
+    /// Starts a home on loopback.
     pub fn new(home: &Identity, client: &Identity) -> Result<Early, Failed> {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
         let mut of_home = tls::of_home(home)?;
@@ -56,14 +57,14 @@ impl Early {
         Ok(Early { runtime, address, client })
     }
 
-    /// Where it listens.
+    /// Returns the address that it listens on.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Makes a connection by way of an address, and asks: how long that took until the answer was
-    /// there. The first one shows certificates, later ones the ticket of the one before, with which
-    /// the question can also go `early`, before the home has proved anything.
+    /// Connects to the address `via`, asks a question, and returns the time until the answer. The
+    /// first connection shows certificates. Later ones show the ticket of the one before. With a
+    /// ticket the question can also go `early`, before the home has proved its key.
     pub fn come_back(&self, via: SocketAddr, early: bool) -> Result<Duration, Failed> {
         self.runtime.block_on(async { timeout(ANSWER_TIME_MAX, self.ask(via, early)).await? })
     }
@@ -77,7 +78,7 @@ impl Early {
                 let (connection, is_taken) = connecting.into_0rtt().map_err(|_| "there is no ticket")?;
                 let answered = question(&connection).await;
                 if !is_taken.await {
-                    return Err("the home did not take what came early".into());
+                    return Err("the home rejected the early data".into());
                 }
                 answered?;
                 connection

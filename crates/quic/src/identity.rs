@@ -1,7 +1,7 @@
-//! The key that a machine is known by, in a file that nobody else can read.
+//! A machine's identity: a key in a file that only its owner can read.
 //!
-//! Only the key is kept. The certificate that TLS wants around it is made anew each time: peers
-//! look at nothing but the key.
+//! The file holds only the key. The certificate that TLS wants around it is made anew at each
+//! start, since peers look only at the key.
 
 use rcgen::{CertificateParams, DnType, KeyPair, PKCS_ED25519, PublicKeyData};
 use ring::{digest, hmac};
@@ -18,7 +18,7 @@ use thiserror::Error;
 /// Longest file that is read as a key, in bytes.
 const FILE_LEN_MAX: u64 = 16 << 10;
 
-/// Why there is no identity.
+/// Why an identity cannot be loaded or made.
 #[derive(Debug, Error)]
 pub enum IdentityError {
     /// The file cannot be read or made.
@@ -26,27 +26,27 @@ pub enum IdentityError {
     File {
         /// The file.
         path: PathBuf,
-        /// What went wrong.
+        /// The system's error.
         error: io::Error,
     },
-    /// Others may read it, and could have.
-    #[error("others can read the key file {0}: `chmod 600 {0}`, or if somebody may have read it, delete it and make new invitations", path.display())]
+    /// Other users may read the file, and could have read it.
+    #[error("other users can read the key file {0}: run `chmod 600 {0}`; if another user may have read it, delete it and make new invitations", path.display())]
     Exposed {
         /// The file.
         path: PathBuf,
     },
-    /// It is no key.
+    /// The file contains no valid key.
     #[error("the key file {} is damaged: restore it, or delete it and make new invitations", path.display())]
     Damaged {
         /// The file.
         path: PathBuf,
     },
     /// The key cannot be made or used.
-    #[error("no key can be made: {0}")]
+    #[error("cannot make a key: {0}")]
     Key(#[from] rcgen::Error),
 }
 
-/// A key and what follows from it. Cheap to clone.
+/// A key, and the certificate and secrets that are made from it. Cheap to clone.
 #[derive(Clone)]
 pub struct Identity(Arc<Inner>);
 
@@ -63,8 +63,8 @@ impl fmt::Debug for Identity {
 }
 
 impl Identity {
-    /// The identity in the file `name` of `folder`, which must exist; made, durably, if there is
-    /// none. Blocks on the disk.
+    /// Loads the identity from the file `name` of `folder`, which must exist. Makes it, durably, if
+    /// there is no such file. Blocks on the disk.
     pub fn load_or_make(folder: &Path, name: &str) -> Result<Identity, IdentityError> {
         let path = folder.join(name);
         let failed = |error| IdentityError::File { path: path.clone(), error };
@@ -74,7 +74,7 @@ impl Identity {
         let pair = KeyPair::generate_for(&PKCS_ED25519)?;
         match keep(folder, name, pair.serialize_pem().as_bytes()) {
             Ok(()) => Identity::of_pair(&pair).map_err(IdentityError::Key),
-            // Another process was first: both are to be the same.
+            // Another process made the file first. Both must use the same key.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => match read(&path)? {
                 Some(text) => Identity::of_text(&text, &path),
                 None => Err(failed(error)),
@@ -96,7 +96,7 @@ impl Identity {
         Ok(Identity(Arc::new(Inner { key, secret: pair.serialize_der(), certificate })))
     }
 
-    /// What peers know it by.
+    /// Returns the key by which peers know this machine.
     pub fn key(&self) -> PeerKey {
         self.0.key
     }
@@ -109,7 +109,7 @@ impl Identity {
         PrivatePkcs8KeyDer::from(self.0.secret.clone()).into()
     }
 
-    /// A secret for one use, the same after a restart.
+    /// Derives a secret for one purpose. It is the same after a restart.
     pub(crate) fn derive(&self, purpose: &str) -> [u8; 32] {
         let tag = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, &self.0.secret), purpose.as_bytes());
         let mut derived = [0; 32];
@@ -118,14 +118,14 @@ impl Identity {
     }
 }
 
-/// The key that a SubjectPublicKeyInfo stands for.
+/// Returns the key of a SubjectPublicKeyInfo.
 pub(crate) fn key_of(public: &[u8]) -> PeerKey {
     let mut key = [0; 32];
     key.copy_from_slice(digest::digest(&digest::SHA256, public).as_ref());
     PeerKey(key)
 }
 
-/// The text of a private file; `None` if there is no file.
+/// Reads a private file; `None` if there is no file.
 fn read(path: &Path) -> Result<Option<String>, IdentityError> {
     let failed = |error| IdentityError::File { path: path.to_path_buf(), error };
     let file = match File::open(path) {
@@ -142,16 +142,16 @@ fn read(path: &Path) -> Result<Option<String>, IdentityError> {
     Ok(Some(text))
 }
 
-/// Makes a private file, whole or not at all; `AlreadyExists` if there is one.
+/// Makes a private file, whole or not at all. Fails with `AlreadyExists` if there is one.
 fn keep(folder: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
     let unfinished = folder.join(format!(".{name}.{}", std::process::id()));
-    // What a process of the same number has left behind.
+    // An earlier process with the same id may have left this file.
     match fs::remove_file(&unfinished) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&unfinished)?;
-    // Unlike a rename, a link does not replace what another process has made meanwhile.
+    // Unlike a rename, a link does not replace a file that another process has made meanwhile.
     let made = file
         .write_all(bytes)
         .and_then(|()| file.sync_all())

@@ -1,11 +1,11 @@
-//! The home's end: takes connections from whoever proves a key, and hands their requests to a
+//! The home's end: accepts connections from peers that prove a key, and hands their requests to a
 //! [`Service`].
 //!
-//! Anybody can reach it, so everything is bounded: connections, handshakes under way, connections
-//! of one peer, requests and bytes of one connection, and the time in which something must be
-//! asked. Until a connection has had an answer, it has less of all that. Peers that the service
-//! does not know have few connections together, and not for long: they can ask to be known, and
-//! keep nobody else out.
+//! Any machine can reach the listener, so everything is bounded: connections, handshakes under way,
+//! connections of one peer, requests and bytes of one connection, and the time to the first
+//! request. A connection gets less of all that until its first request is answered. Peers that the
+//! service does not know share a few connections, for a short time. They can ask to enroll, and
+//! cannot keep known peers out.
 
 use crate::count;
 use crate::identity::Identity;
@@ -28,33 +28,35 @@ use thiserror::Error;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, TryAcquireError, mpsc};
 use tokio::time::{sleep, timeout};
 
-/// Connections at a time, with those that still answer requests after their end; further ones are
-/// refused.
+/// Most connections at a time. Connections that have ended count while they still answer requests.
+/// The listener refuses further ones.
 const CONNECTION_COUNT_MAX: usize = 256;
-/// Connections of one peer; a further one replaces the oldest, which has probably lost its other
-/// end.
+/// Most connections of one peer. A further one replaces the oldest, which has probably lost its
+/// other end.
 const PEER_CONNECTION_COUNT_MAX: usize = 4;
-/// Connections of peers that the service does not know; a further one replaces the oldest.
+/// Most connections of peers that the service does not know. A further one replaces the oldest.
 const STRANGER_COUNT_MAX: usize = 32;
-/// Handshakes under way; further ones have to be tried again.
+/// Most handshakes under way. A client has to try further ones again.
 const HANDSHAKE_COUNT_MAX: usize = 64;
-/// With so many under way, further ones first have to prove their address, which costs them a round
-/// trip.
+/// From this number of handshakes under way on, clients first have to prove their address, which
+/// costs them a round trip.
 const UNPROVEN_HANDSHAKE_COUNT_MAX: usize = 16;
 /// How long a handshake may take.
 const HANDSHAKE_TIME_MAX: Duration = Duration::from_secs(60);
-/// In what time after it a first request must have come, of a peer that the service knows by then.
+/// A known peer must send its first request within this time after the handshake. A peer that is
+/// still unknown by then loses its connection, even if it has sent requests.
 const SILENCE_TIME_MAX: Duration = Duration::from_secs(120);
-/// Requests of one connection that are long and of which parts have come.
+/// Most long requests of one connection that have arrived in part. This bounds the memory for them.
 const LONG_REQUEST_COUNT_MAX: usize = 4;
-/// Bytes that wait to be pushed on one connection.
+/// Most bytes that wait to be pushed on one connection. A client that falls further behind loses
+/// its connection.
 const PUSH_QUEUE_BYTES_MAX: usize = 4 << 20;
-/// What a message costs of these beyond its own bytes.
+/// What a pushed message costs of [`PUSH_QUEUE_BYTES_MAX`] beyond its own bytes.
 const PUSH_OVERHEAD_BYTES: usize = 128;
-/// How long [`Listener::close`] waits for clients to be told and for requests to be answered.
+/// How long [`Listener::close`] waits until clients are told and requests are answered.
 const CLOSE_TIME_MAX: Duration = Duration::from_secs(3);
 
-/// Why nobody listens.
+/// Why a listener could not start.
 #[derive(Debug, Error)]
 pub enum ListenError {
     /// The address cannot be used.
@@ -62,7 +64,7 @@ pub enum ListenError {
     Address {
         /// The address.
         address: SocketAddr,
-        /// What the system says.
+        /// The system's error.
         error: io::Error,
     },
     /// The key cannot be used.
@@ -76,17 +78,16 @@ impl From<ConfigError> for ListenError {
     }
 }
 
-/// A home that can be reached, until this is closed or dropped.
+/// A home's socket. Clients can reach the home until this is closed or dropped.
 pub struct Listener {
     endpoint: Endpoint,
     local_address: SocketAddr,
-    /// One for each connection that can still be made.
+    /// A permit for each connection that can still be made.
     places: Arc<Semaphore>,
 }
 
 impl Listener {
-    /// Listens on a UDP address, with port 0 on any port that is free. To be called in a tokio
-    /// runtime.
+    /// Listens on a UDP address; with port 0, on any free port. Must be called in a tokio runtime.
     pub fn listen(
         address: SocketAddr,
         identity: &Identity,
@@ -106,13 +107,13 @@ impl Listener {
         Ok(Listener { endpoint, local_address, places })
     }
 
-    /// Where it listens.
+    /// Returns the address that it listens on.
     pub fn local_addr(&self) -> SocketAddr {
         self.local_address
     }
 
-    /// Ends all connections. When it returns, all sessions were told and, if that took less than a
-    /// few seconds, all requests answered and all clients told.
+    /// Ends all connections. When it returns, all sessions have been told. All requests have been
+    /// answered and all clients told, unless that took longer than a few seconds.
     pub async fn close(self) {
         Close::Stopping.close_all(&self.endpoint);
         let closing = async {
@@ -120,7 +121,7 @@ impl Listener {
             self.endpoint.wait_idle().await;
         };
         if timeout(CLOSE_TIME_MAX, closing).await.is_err() {
-            tracing::debug!("not all connections came to their end");
+            tracing::debug!("some connections did not end in time");
         }
     }
 }
@@ -141,13 +142,13 @@ async fn accept(endpoint: Endpoint, places: Arc<Semaphore>, service: Arc<dyn Ser
             continue;
         };
         let Ok(handshake) = handshakes.clone().try_acquire_owned() else {
-            // Its first packet will come again.
+            // The client will send its first packet again.
             incoming.ignore();
             continue;
         };
         let under_way = HANDSHAKE_COUNT_MAX - handshakes.available_permits();
         if under_way > UNPROVEN_HANDSHAKE_COUNT_MAX && !incoming.remote_address_validated() {
-            // Who has not proved its address may always be asked to.
+            // A client that has not proved its address can be asked to.
             let _ = incoming.retry();
             continue;
         }
@@ -162,7 +163,7 @@ struct Peers(Mutex<Open>);
 #[derive(Default)]
 struct Open {
     by_peer: BTreeMap<PeerKey, VecDeque<Connection>>,
-    /// Those of peers that the service did not know when they came.
+    /// Connections of peers that the service did not know when they came.
     strangers: VecDeque<(PeerKey, Connection)>,
 }
 
@@ -210,11 +211,11 @@ async fn connection(
     let address = incoming.remote_address();
     let connection = match timeout(HANDSHAKE_TIME_MAX, incoming.into_future()).await {
         Ok(Ok(connection)) => connection,
-        Ok(Err(error)) => return tracing::debug!(%address, %error, "no connection was made"),
+        Ok(Err(error)) => return tracing::debug!(%address, %error, "the handshake failed"),
         Err(_) => return tracing::debug!(%address, "a handshake took too long"),
     };
     drop(handshake);
-    // TLS has verified it.
+    // TLS has verified the key.
     let Some(peer) = peer_of(&connection) else { return Close::Refused.close(&connection) };
     peers.add(peer, &connection, &*service);
     let (pushing, queue, failed) = Pushing::new();
@@ -245,15 +246,16 @@ fn peer_of(connection: &Connection) -> Option<PeerKey> {
 struct Serving {
     connection: Connection,
     session: Arc<dyn Session>,
-    /// Whether a request has come.
+    /// A request has come.
     asked: AtomicBool,
-    /// Whether a request was answered.
+    /// A request was answered.
     welcome: AtomicBool,
-    /// Places for long requests.
+    /// Permits for long requests.
     long: Semaphore,
-    /// Room for answers that nobody waits for.
+    /// Room for answers that no program waits for.
     background: Background,
-    /// Kept by each request, so that one who comes and goes cannot have more of them under way.
+    /// The connection's place, shared with its requests. A client that reconnects again and again
+    /// cannot have more requests under way.
     _place: OwnedSemaphorePermit,
 }
 
@@ -276,8 +278,8 @@ async fn requests(serving: &Arc<Serving>, mut failed: mpsc::UnboundedReceiver<Cl
     }
 }
 
-/// Closes the connection when it is dropped, unless it was disarmed: whoever asked must not wait
-/// for what will not come.
+/// Closes the connection when it is dropped, unless it was disarmed: the client must not wait for
+/// an answer that will not come.
 struct Unanswered<'a>(Option<&'a Connection>);
 
 impl Drop for Unanswered<'_> {
@@ -288,8 +290,8 @@ impl Drop for Unanswered<'_> {
     }
 }
 
-/// Answers one request. Once begun, the answer is worked out, whatever becomes of the connection:
-/// it may be half done.
+/// Answers one request. Once begun, the request is worked on to its end, even if the connection
+/// ends: it may be half done.
 async fn request(serving: Arc<Serving>, to: SendStream, mut from: RecvStream) {
     let (class, request) = match read_request(&mut from, &serving.long).await {
         Ok(request) => request,
@@ -303,7 +305,7 @@ async fn request(serving: Arc<Serving>, to: SendStream, mut from: RecvStream) {
     unanswered.0 = None;
     let Some(answer) = answer else { return Close::Refused.close(&serving.connection) };
     if answer.len() > MESSAGE_LEN_MAX {
-        tracing::error!(len = answer.len(), "an answer is too long to be sent");
+        tracing::error!(len = answer.len(), "an answer is longer than a message may be");
         return Close::Failed.close(&serving.connection);
     }
     if !serving.welcome.swap(true, Ordering::Relaxed) {
@@ -318,38 +320,38 @@ async fn request(serving: Arc<Serving>, to: SendStream, mut from: RecvStream) {
             }
             to.release();
         }
-        // Given up, or lost with the connection: then the client knows.
+        // The client gave up the request, or the connection is lost. The client knows either way.
         Err(WriteError::Stopped(_) | WriteError::ConnectionLost(_)) => {}
         Err(_) => Close::Failed.close(&serving.connection),
     }
 }
 
-/// A message with the room that it takes.
+/// A message with its permits for room in the queue.
 type Queued = (Bytes, OwnedSemaphorePermit);
 
-/// The end of the queue that a service pushes to. It may keep this for longer than there is a
-/// connection.
+/// The service's end of the queue of pushed messages. The service may keep it after the connection
+/// has ended.
 struct Pushing {
     queue: mpsc::UnboundedSender<Queued>,
-    /// Bytes that there is room for.
+    /// A permit for each byte that the queue has room for.
     room: Arc<Semaphore>,
-    /// Messages so far.
+    /// How many messages were pushed so far.
     pushed: Arc<AtomicU64>,
     failed: mpsc::UnboundedSender<Close>,
 }
 
 impl Pushing {
-    /// With what comes out of the queue, and why the connection is to be closed.
+    /// Returns it with the queue's other end, and with the reasons to close the connection.
     fn new() -> (Pushing, mpsc::UnboundedReceiver<Queued>, mpsc::UnboundedReceiver<Close>) {
         let ((queue, queued), (failed, failing)) = (mpsc::unbounded_channel(), mpsc::unbounded_channel());
         let room = Arc::new(Semaphore::new(PUSH_QUEUE_BYTES_MAX));
         (Pushing { queue, room, pushed: Arc::default(), failed }, queued, failing)
     }
 
-    /// Ends the connection, for the first of these reasons.
+    /// Ends the connection. The first reason counts.
     fn fail(&self, close: Close) -> Lost {
         self.room.close();
-        // Ended already otherwise.
+        // The connection may have ended already.
         let _ = self.failed.send(close);
         Lost
     }
@@ -358,13 +360,14 @@ impl Pushing {
 impl Push for Pushing {
     fn push(&self, message: Bytes) -> Result<(), Lost> {
         if message.len() > MESSAGE_LEN_MAX {
-            tracing::error!(len = message.len(), "a message is too long to be pushed");
+            tracing::error!(len = message.len(), "a pushed message is longer than a message may be");
             return Err(self.fail(Close::Failed));
         }
         match self.room.clone().try_acquire_many_owned((message.len() + PUSH_OVERHEAD_BYTES) as u32) {
             Ok(room) => {
                 self.queue.send((message, room)).map_err(|_| Lost)?;
-                // Not before, since whoever is told of it waits for it.
+                // Counted only after the message is queued, since a client that is told the count
+                // waits for the message.
                 self.pushed.fetch_add(1, Ordering::Relaxed);
                 Ok(())
             }
@@ -374,10 +377,10 @@ impl Push for Pushing {
     }
 }
 
-/// Sends what is pushed, in order, until the connection ends.
+/// Sends pushed messages, in order, until the connection ends.
 async fn push(connection: Connection, mut queue: mpsc::UnboundedReceiver<Queued>) {
     let Ok(mut stream) = connection.open_uni().await else { return };
-    // A stream that is gone already says so when it is written to.
+    // If the stream is gone already, the first write says so.
     let _ = stream.set_priority(PUSH_PRIORITY);
     loop {
         let queued = tokio::select! {
@@ -392,6 +395,7 @@ async fn push(connection: Connection, mut queue: mpsc::UnboundedReceiver<Queued>
         }
         drop(room);
     }
-    // A service that pushes no more still answers; a stream that ends would mean that it does not.
+    // A service that pushes no more still answers. A stream that ends would tell the client
+    // otherwise.
     connection.closed().await;
 }

@@ -1,4 +1,4 @@
-//! Messages on streams, and what connections are closed with.
+//! Messages on streams, their priorities, and the codes that close connections.
 
 use bytes::Bytes;
 use quinn::{Connection, Endpoint, ReadError, RecvStream, SendStream, StreamId, VarInt, WriteError};
@@ -6,15 +6,15 @@ use roam_proto::channel::{Class, MESSAGE_LEN_MAX};
 use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Longest part of a message that is read without a place for long ones, in bytes.
+/// How much of a request is read, in bytes, before it needs a permit for long requests.
 const SHORT_LEN_MAX: usize = 4 << 10;
-/// What any message takes of the room for those that nobody waits for, so that neither can they
-/// take all streams.
+/// The least room that a background message takes, in bytes. So many small messages cannot take all
+/// streams.
 const BACKGROUND_COST_MIN: usize = 16 << 10;
-/// What streams are reset with that nobody waits for any more.
+/// The code that resets a stream when no caller waits for it any more.
 const GIVEN_UP: VarInt = VarInt::from_u32(0);
 
-/// An answer of up to so many bytes goes at once, since it fits into a packet.
+/// Longest answer that goes out at once, in bytes: it fits into a packet.
 const AT_ONCE_LEN_MAX: usize = 1000;
 
 /// Why this end closed a connection.
@@ -25,15 +25,15 @@ pub(crate) enum Close {
     Done = 0,
     /// The home stops.
     Stopping = 1,
-    /// A request or a message that is none.
+    /// The peer sent bytes that are no valid request or message.
     Refused = 2,
-    /// A message longer than any may be.
+    /// The peer sent a message that is longer than [`MESSAGE_LEN_MAX`].
     TooLong = 3,
-    /// More is waiting to be pushed than there is room for.
+    /// The queue of pushed messages is full.
     Behind = 4,
-    /// Nothing was asked in time.
+    /// No request came in time.
     Silent = 5,
-    /// The same client has made newer ones.
+    /// The same client has made newer connections.
     Replaced = 6,
     /// The home could not answer.
     Failed = 7,
@@ -53,24 +53,24 @@ impl Close {
         }
     }
 
-    /// Closes a connection with this as its reason.
+    /// Closes a connection with this code and reason.
     pub(crate) fn close(self, connection: &Connection) {
         connection.close(VarInt::from_u32(self as u32), self.reason().as_bytes());
     }
 
-    /// Closes all of an endpoint's connections likewise, and the endpoint.
+    /// Closes all connections of an endpoint with this code and reason, and then the endpoint.
     pub(crate) fn close_all(self, endpoint: &Endpoint) {
         endpoint.close(VarInt::from_u32(self as u32), self.reason().as_bytes());
     }
 }
 
-/// The priority of what is pushed: it tells that what the other end holds is no longer true, so it
-/// goes before all.
+/// The priority of pushed messages. They say that the client's cache is outdated, so they go before
+/// all else.
 pub(crate) const PUSH_PRIORITY: i32 = 4 << INDEX_BITS;
 /// Bits of a priority that order the streams of one class.
 const INDEX_BITS: u32 = 28;
 
-/// The first byte of a request: the higher, the sooner.
+/// The first byte of a request. A higher byte is a higher priority.
 pub(crate) fn byte_of(class: Class) -> u8 {
     match class {
         Class::Interactive => 3,
@@ -86,35 +86,37 @@ fn class_of(byte: u8) -> Option<Class> {
         .find(|class| byte_of(*class) == byte)
 }
 
-/// The priority of a request and its answer. Of one class the first goes first: taking turns, all
-/// would be late.
+/// Returns the priority of a request and its answer. Within a class, the first request goes first.
+/// If the requests took turns, all would be late.
 fn priority_of(class: Class, stream: StreamId) -> i32 {
     let index = stream.index() & ((1 << INDEX_BITS) - 1);
     (i32::from(byte_of(class)) << INDEX_BITS) - index as i32
 }
 
-/// The priority of an answer. A short one keeps nobody waiting, but whoever sent what it answers
-/// could not go on for as long as others want more than the link carries: replay would stand still
-/// whatever tickets it has.
+/// Returns the priority of an answer. A short answer goes at once and delays nothing. At the
+/// priority of its class it could wait for as long as other traffic fills the link, and the sender
+/// of the request could not go on: replay would stand still whatever tickets it has.
 fn priority_of_answer(class: Class, stream: StreamId, len: usize) -> i32 {
     priority_of(if len <= AT_ONCE_LEN_MAX { Class::Interactive } else { class }, stream)
 }
 
-/// Room in a window for messages that nobody waits for. Without this bound they would fill all of
-/// it, and an urgent one would wait until they are through, whatever its priority.
+/// Room in a window for background messages: those that no program waits for. Without this bound
+/// they would fill the window, and an urgent message would wait until they are through, whatever
+/// its priority.
 pub(crate) struct Background {
     room: Arc<Semaphore>,
     bytes: usize,
 }
 
 impl Background {
-    /// Three quarters of a window.
+    /// Takes three quarters of a window.
     pub(crate) fn of_window(window_bytes: u32) -> Background {
         let bytes = window_bytes as usize / 4 * 3;
         Background { room: Arc::new(Semaphore::new(bytes)), bytes }
     }
 
-    /// Waits for room, if it is that class's to wait. To be kept until the message has arrived.
+    /// Waits for room, if the class is a background class. The caller keeps the permit until the
+    /// message has arrived.
     pub(crate) async fn enter(&self, class: Class, len: usize) -> Option<OwnedSemaphorePermit> {
         match class {
             Class::Interactive | Class::Demand => None,
@@ -126,8 +128,8 @@ impl Background {
     }
 }
 
-/// A stream that is reset when it is dropped before it was released: a message that breaks off must
-/// not look like a whole one.
+/// An outgoing message's stream. It is reset when it is dropped before [`release`](Self::release):
+/// a message that breaks off must not look like a whole one.
 pub(crate) struct Outgoing {
     stream: SendStream,
     released: bool,
@@ -135,23 +137,23 @@ pub(crate) struct Outgoing {
 
 impl Outgoing {
     pub(crate) fn new(stream: SendStream, class: Class) -> Outgoing {
-        // A stream that is gone already says so when it is written to.
+        // If the stream is gone already, the first write says so.
         let _ = stream.set_priority(priority_of(class, stream.id()));
         Outgoing { stream, released: false }
     }
 
-    /// An answer of so many bytes is to be sent.
+    /// Sets the priority for an answer of `len` bytes.
     pub(crate) fn prepare_answer(&self, class: Class, len: usize) {
         let _ = self.stream.set_priority(priority_of_answer(class, self.stream.id(), len));
     }
 
-    /// Writes all of a message and finishes.
+    /// Writes all of a message and finishes the stream.
     pub(crate) async fn send(&mut self, mut pieces: [Bytes; 2]) -> Result<(), WriteError> {
         self.stream.write_all_chunks(&mut pieces).await?;
         self.stream.finish().map_err(|_| WriteError::ClosedStream)
     }
 
-    /// Done when all that was sent has arrived, or is not wanted.
+    /// Waits until all that was sent has arrived, or the peer does not want it.
     pub(crate) async fn arrived(&self) {
         let _ = self.stream.stopped().await;
     }
@@ -165,18 +167,18 @@ impl Outgoing {
 impl Drop for Outgoing {
     fn drop(&mut self) {
         if !self.released {
-            // Ended otherwise already.
+            // The stream may have ended already.
             let _ = self.stream.reset(GIVEN_UP);
         }
     }
 }
 
-/// Why there is no message.
+/// Why a message could not be read.
 #[derive(Debug)]
 pub(crate) enum Unread {
-    /// The other end gave it up, or the connection has ended.
+    /// The other end gave up the message, or the connection has ended.
     Gone,
-    /// It is against the rules.
+    /// The message breaks the rules.
     Wrong(Close),
 }
 
@@ -186,7 +188,7 @@ impl From<ReadError> for Unread {
     }
 }
 
-/// Reads a request. Memory for a long one is taken only with one of the `long` places.
+/// Reads a request. A long request gets memory only with one of the `long` permits.
 pub(crate) async fn read_request(stream: &mut RecvStream, long: &Semaphore) -> Result<(Class, Bytes), Unread> {
     let (mut request, mut place) = (Vec::new(), None);
     while let Some(chunk) = stream.read_chunk(SHORT_LEN_MAX, true).await? {
@@ -197,16 +199,16 @@ pub(crate) async fn read_request(stream: &mut RecvStream, long: &Semaphore) -> R
         if len > SHORT_LEN_MAX && place.is_none() {
             place = Some(long.acquire().await.map_err(|_| Unread::Gone)?);
         }
-        // Copied, since a chunk keeps the whole datagram that it came in.
+        // Copied, since a chunk keeps its whole datagram in memory.
         request.extend_from_slice(&chunk.bytes);
     }
     let class = request.first().and_then(|byte| class_of(*byte)).ok_or(Unread::Wrong(Close::Refused))?;
     Ok((class, Bytes::from(request).slice(1..)))
 }
 
-/// Resets the stream of a request that is none, at once rather than with an empty answer.
+/// Resets the stream of an incomplete request, instead of sending an empty answer.
 pub(crate) fn give_up(mut stream: SendStream) {
-    // Ended otherwise already.
+    // The stream may have ended already.
     let _ = stream.reset(GIVEN_UP);
 }
 

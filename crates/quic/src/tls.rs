@@ -1,12 +1,13 @@
-//! TLS 1.3 for both ends: each proves its key with a certificate that it signed itself.
+//! TLS 1.3 for both ends. Each proves its key with a certificate that it signed itself.
 //!
-//! Nobody vouches for anybody: a client knows its home's key from the invitation, and takes no
-//! other; a home lets everybody prove a key and leaves to what it serves whose it is. Certificates
-//! are envelopes; names, dates and chains in them mean nothing.
+//! There is no certificate authority. A client knows its home's key from the invitation, and
+//! accepts no other. A home lets any client prove a key; the service behind it decides what that
+//! client may do. Certificates only carry keys: their names, dates and chains mean nothing.
 //!
-//! A client that comes back shows a ticket in place of certificates, which saves both signatures.
-//! Tickets are kept in memory at both ends. No requests are sent before the handshake is done
-//! (0-RTT): they would go to whichever address is tried first.
+//! A client that comes back shows a session ticket in place of certificates, which saves both
+//! signatures. Both ends keep tickets in memory. The client sends no requests before the handshake
+//! is done (0-RTT). They would go to the first address that it tries, before the peer there has
+//! proved its key.
 
 use crate::identity::{Identity, key_of};
 use roam_proto::channel::PeerKey;
@@ -25,19 +26,19 @@ use std::sync::Arc;
 
 /// The protocol, with its version.
 const PROTOCOL: &[u8] = b"starling-roam/4";
-/// The name that clients ask for, wherever the home is.
+/// The server name that clients ask for, at every home.
 pub(crate) const NAME: &str = "home.starling";
-/// Tickets that a home keeps; two for each connection that was made.
+/// Most tickets that a home keeps: two for each connection that was made.
 const TICKET_COUNT_MAX: usize = 4096;
-/// Homes that a client keeps tickets for; it dials one.
+/// Homes that a client keeps tickets for. A dialer dials one home.
 const TICKET_HOME_COUNT_MAX: usize = 1;
 
-/// The key in a certificate.
+/// Returns the key in a certificate.
 pub(crate) fn key_of_certificate(certificate: &CertificateDer<'_>) -> Result<PeerKey, Error> {
     Ok(key_of(&ParsedCertificate::try_from(certificate)?.subject_public_key_info()))
 }
 
-/// What a home uses.
+/// Makes a home's configuration.
 pub(crate) fn of_home(identity: &Identity) -> Result<ServerConfig, Error> {
     let provider = Arc::new(ring::default_provider());
     let anybody = Anybody(provider.signature_verification_algorithms);
@@ -50,7 +51,7 @@ pub(crate) fn of_home(identity: &Identity) -> Result<ServerConfig, Error> {
     Ok(config)
 }
 
-/// What a client uses for a home that has the `expected` key.
+/// Makes a client's configuration for a home with the `expected` key.
 pub(crate) fn of_client(identity: &Identity, expected: PeerKey) -> Result<ClientConfig, Error> {
     let provider = Arc::new(ring::default_provider());
     let home = Home { expected, algorithms: provider.signature_verification_algorithms };
@@ -64,7 +65,7 @@ pub(crate) fn of_client(identity: &Identity, expected: PeerKey) -> Result<Client
     Ok(config)
 }
 
-/// Takes whoever has proved to have a key.
+/// Accepts any client that proves a key.
 #[derive(Debug)]
 struct Anybody(WebPkiSupportedAlgorithms);
 
@@ -106,7 +107,7 @@ impl ClientCertVerifier for Anybody {
     }
 }
 
-/// Takes the one home that is meant.
+/// Accepts only the home with the expected key.
 #[derive(Debug)]
 struct Home {
     expected: PeerKey,
@@ -123,7 +124,7 @@ impl ServerCertVerifier for Home {
         _: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
         if key_of_certificate(certificate)? != self.expected {
-            // The dialer knows it by its alert.
+            // The dialer recognises a wrong key by the alert of this error.
             return Err(CertificateError::ApplicationVerificationFailure.into());
         }
         Ok(ServerCertVerified::assertion())
@@ -162,7 +163,7 @@ mod tests {
         Identity::load_or_make(tempfile::tempdir().unwrap().path(), "key").unwrap()
     }
 
-    /// Hands what each end says to the other, until both have nothing left to say.
+    /// Hands the messages of each end to the other until both have nothing to send.
     fn talk(client: &mut Connection, home: &mut Connection) -> Result<(), Error> {
         loop {
             let mut said = 0;

@@ -1,7 +1,8 @@
-//! An invitation: all that a client needs to find a home, to know it, and to be let in, as one line
-//! of text.
+//! An invitation as one line of text: all that a client needs to find a home, to recognise it, and
+//! to be let in.
 //!
-//! `starling1-` and, in base32 (RFC 4648's letters, small, without padding), little-endian:
+//! The line is `starling1-` and these bytes in base32 (RFC 4648's letters in lower case, without
+//! padding), little-endian:
 //!
 //! | bytes | what |
 //! | --- | --- |
@@ -11,7 +12,7 @@
 //! | 4 + n | volumes: length, their names in UTF-8 with `/` between them |
 //! | 4 | how many addresses |
 //! | 4 + n each | address: length, UTF-8 |
-//! | 4 | CRC-32C of all before |
+//! | 4 | CRC-32C of all bytes before |
 
 use roam_proto::channel::PeerKey;
 use std::fmt;
@@ -22,33 +23,33 @@ use types::codec::{DecodeError, Put, Reader};
 const NAME: &str = "starling";
 const VERSION: &str = "1";
 const LETTERS: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
-/// Between names of volumes.
+/// Separates names of volumes.
 const SEPARATOR: &str = "/";
 const CHECKSUM_LEN: usize = 4;
 
-/// An invitation to a home. Whoever has it is let in.
+/// An invitation to a home. The home lets in the first client that presents it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token {
-    /// Where the home may be reached, as host:port, in the order in which to try.
+    /// The home's addresses, as host:port, in the order in which to try them.
     pub addresses: Vec<String>,
-    /// What it is known by.
+    /// The home's key.
     pub home: PeerKey,
-    /// What of it this is for: one or more, whose names are not empty and have no `/`.
+    /// The volumes that it invites to: at least one. Their names are not empty and have no `/`.
     pub volumes: Vec<String>,
-    /// What lets its holder in.
+    /// The secret that lets the holder in.
     pub secret: [u8; 16],
 }
 
 /// Why a text is no invitation.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum TokenError {
-    /// It is something else.
+    /// The text is something else.
     #[error("this is not an invitation: one begins with {NAME}{VERSION}-")]
     Other,
     /// Its end is missing.
     #[error("the end of the invitation is missing: copy the whole line")]
     CutOff,
-    /// It is not what was written.
+    /// The text is not as the home wrote it.
     #[error("the invitation was changed on its way: copy it again, as it was written")]
     Mistyped,
     /// A newer program wrote it.
@@ -57,7 +58,7 @@ pub enum TokenError {
 }
 
 impl fmt::Debug for Token {
-    /// All but the secret.
+    /// Shows all but the secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut shown = f.debug_struct("Token");
         shown.field("addresses", &self.addresses).field("home", &self.home).field("volumes", &self.volumes);
@@ -86,7 +87,7 @@ impl fmt::Display for Token {
 impl FromStr for Token {
     type Err = TokenError;
 
-    /// Reads it; white space around it does not matter.
+    /// Parses an invitation. White space around it does not matter.
     fn from_str(text: &str) -> Result<Token, TokenError> {
         let text = text.trim();
         let Some((head, letters)) = text.split_once('-') else {
@@ -107,7 +108,7 @@ impl FromStr for Token {
             _ => {}
         }
         let (covered, sum) = bytes.split_at(bytes.len() - CHECKSUM_LEN);
-        // Bits that are left over are no part of the bytes.
+        // Left-over bits would be lost in the bytes, so the letters are compared, too.
         if checksum(covered).to_le_bytes() != sum || to_letters(&bytes) != letters {
             return Err(TokenError::Mistyped);
         }
@@ -138,14 +139,14 @@ fn checksum(bytes: &[u8]) -> u32 {
     crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }
 
-/// Five bits a letter, the first bits first, zeroes at the end.
+/// Encodes five bits in each letter, the first bits first, with zeroes at the end.
 fn to_letters(bytes: &[u8]) -> String {
     let bit = |i: usize| bytes.get(i / 8).is_some_and(|byte| byte >> (7 - i % 8) & 1 == 1);
     let letter = |at: usize| LETTERS[(at..at + 5).fold(0, |value, i| value << 1 | usize::from(bit(i)))];
     (0..bytes.len() * 8).step_by(5).map(|at| char::from(letter(at))).collect()
 }
 
-/// The bytes in letters, without bits that are left over. `None` for other letters.
+/// Decodes letters, and drops bits that are left over. `None` if there are other characters.
 fn from_letters(letters: &str) -> Option<Vec<u8>> {
     let (mut bytes, mut bits, mut count) = (Vec::with_capacity(letters.len() * 5 / 8), 0u32, 0);
     for letter in letters.bytes() {

@@ -1,4 +1,4 @@
-//! Sockets, and QUIC's limits and times, for links from 9.6 kb/s to a LAN; why, is in
+//! Sockets, and QUIC's limits and times, for links from 9.6 kb/s to a LAN. Reasons:
 //! docs/decisions/2026-11-22-quic.md.
 
 use crate::congestion::Windows;
@@ -15,35 +15,37 @@ use std::sync::Arc;
 use std::time::Duration;
 use thiserror::Error;
 
-/// Without a word for as long, a connection has ended.
+/// A connection ends after this much silence. There is no keep-alive: a radio that sends every 20 s
+/// never sleeps, and each caller bounds its own wait.
 const IDLE_TIME_MAX: Duration = Duration::from_secs(4 * 3600);
-/// The round trip as long as none was measured: a handshake's first packets take two seconds to
-/// cross a link of 9.6 kb/s and back, and would be sent again meanwhile.
+/// The round trip that is assumed before one was measured. The first packets of a handshake take
+/// two seconds to cross a link of 9.6 kb/s and back, and a shorter value would send them again
+/// meanwhile.
 const FIRST_ROUND_TRIP: Duration = Duration::from_secs(1);
-/// Bytes of one stream that the other end may send unread: a message, so that none stands still
+/// Bytes of one stream that the other end may send unread: one message, so that no message stops
 /// halfway.
 const STREAM_WINDOW_BYTES: u32 = MESSAGE_LEN_MAX as u32 + 64;
-/// Bytes that a home lets one connection send unread.
+/// Bytes that a home lets one connection send unread. Covers 250 Mb/s at 100 ms.
 pub(crate) const UP_WINDOW_BYTES: u32 = 4 << 20;
-/// The same before the home has answered anything.
+/// The same before the home has answered the first request.
 const STRANGER_WINDOW_BYTES: u32 = 64 << 10;
-/// Requests at a time of those whom the home has not answered yet.
+/// Most requests at a time before the home has answered the first one.
 const STRANGER_REQUEST_COUNT_MAX: u32 = 8;
-/// Bytes that a client lets its home send unread, and that either keeps until they are
-/// acknowledged.
+/// Bytes that a client lets its home send unread, and that either end keeps until they are
+/// acknowledged. Covers 1 Gb/s at 100 ms.
 pub(crate) const DOWN_WINDOW_BYTES: u32 = 16 << 20;
-/// Bytes kept of datagrams that wait to be sent or read: the last of them is enough.
+/// Bytes of datagrams that wait to be sent or read. Only the last of them matter.
 const DATAGRAM_BUFFER_BYTES: usize = 256;
-/// What sockets are asked to hold, in bytes; systems give less.
+/// The socket buffers to request, in bytes. The system may give less.
 const SOCKET_BUFFER_BYTES: usize = 2 << 20;
-/// Handshakes that wait to be looked at; further ones are refused.
+/// Most handshakes that wait to be accepted. Further ones are refused.
 const INCOMING_COUNT_MAX: usize = 64;
-/// Bytes kept of one of these, and of all.
+/// Most bytes buffered for one waiting handshake, and for all of them.
 const INCOMING_BYTES_MAX: [u64; 2] = [16 << 10, 256 << 10];
 /// QUIC's version: RFC 9000.
 const QUIC_VERSION: u32 = 1;
 
-/// Why keys cannot be used; not to be expected.
+/// Why keys cannot be used. Valid identities do not cause this.
 #[derive(Debug, Error)]
 pub(crate) enum ConfigError {
     #[error(transparent)]
@@ -52,11 +54,12 @@ pub(crate) enum ConfigError {
     Suite(#[from] NoInitialCipherSuite),
 }
 
-/// A UDP socket. One for all IPv6 addresses is one for all of IPv4, too, where the system can.
+/// Opens a UDP socket. A socket for all IPv6 addresses also serves all IPv4 addresses, where the
+/// system allows that.
 pub(crate) fn socket(address: SocketAddr) -> io::Result<UdpSocket> {
     let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
     if address.is_ipv6() && address.ip().is_unspecified() {
-        // Some systems have one or the other.
+        // Some systems cannot serve both.
         let _ = socket.set_only_v6(false);
     }
     let _ = socket.set_recv_buffer_size(SOCKET_BUFFER_BYTES);
@@ -65,7 +68,7 @@ pub(crate) fn socket(address: SocketAddr) -> io::Result<UdpSocket> {
     Ok(socket.into())
 }
 
-/// What both ends have in common.
+/// Makes the configuration that both ends share.
 pub(crate) fn common() -> TransportConfig {
     let mut config = TransportConfig::default();
     config
@@ -81,15 +84,16 @@ pub(crate) fn common() -> TransportConfig {
     config
 }
 
-/// What both ends have in common below connections.
+/// Makes the configuration of endpoints that both ends share.
 pub(crate) fn endpoint() -> EndpointConfig {
     let mut config = EndpointConfig::default();
     config.supported_versions(vec![QUIC_VERSION]);
     config
 }
 
-/// A home's endpoint. It tells clients of before a restart that their connections are gone, since
-/// it still knows their names and the secret that proves it.
+/// Makes the configuration of a home's endpoint. After a restart, the home can tell its former
+/// clients that their connections are gone: the connection ids and the reset key are derived from
+/// its identity.
 pub(crate) fn home_endpoint(identity: &Identity) -> EndpointConfig {
     let mut config = endpoint();
     let names = identity.derive("connection ids");
@@ -99,7 +103,7 @@ pub(crate) fn home_endpoint(identity: &Identity) -> EndpointConfig {
     config
 }
 
-/// For a home's connections.
+/// Makes the configuration of a home's connections.
 pub(crate) fn of_home(identity: &Identity) -> Result<ServerConfig, ConfigError> {
     let mut transport = common();
     transport
@@ -115,11 +119,12 @@ pub(crate) fn of_home(identity: &Identity) -> Result<ServerConfig, ConfigError> 
     Ok(config)
 }
 
-/// For a client's connections to a home that has the `expected` key.
+/// Makes the configuration of a client's connections to a home with the `expected` key.
 pub(crate) fn of_client(identity: &Identity, expected: PeerKey) -> Result<ClientConfig, ConfigError> {
     let mut transport = common();
-    // What gets there after a silence, in which others were lost, is acknowledged with the answer,
-    // and not before it in a packet of its own, which takes as long over a slow link.
+    // After a silence in which packets were lost, the home acknowledges the first packet that
+    // arrives together with its answer. An acknowledgement in a packet of its own would delay the
+    // answer on a slow link.
     let mut acknowledgements = AckFrequencyConfig::default();
     acknowledgements.reordering_threshold(VarInt::from_u32(0));
     transport
@@ -132,7 +137,7 @@ pub(crate) fn of_client(identity: &Identity, expected: PeerKey) -> Result<Client
     Ok(config)
 }
 
-/// Lets a client do all it may, once the home has answered it.
+/// Raises a client's limits once the home has answered it.
 pub(crate) fn welcome(connection: &quinn::Connection) {
     connection.set_receive_window(VarInt::from_u32(UP_WINDOW_BYTES));
     connection.set_max_concurrent_bi_streams(VarInt::from_u32(REQUEST_COUNT_MAX));

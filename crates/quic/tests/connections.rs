@@ -181,7 +181,7 @@ async fn the_home_is_heard_of_at_a_new_address_without_being_asked() {
     let (desk, _listener, channel) = pair().await;
     desk.until(|seen| seen.peers.len() == 1).await;
     let push = desk.pushes.lock()[0].clone();
-    // By a thread that knows of no runtime.
+    // Called by a thread outside of any runtime.
     std::thread::scope(|scope| scope.spawn(|| channel.rebind()).join()).unwrap();
     push.push("news".into()).unwrap();
     assert_eq!(channel.pushed().await, Ok("news".into()));
@@ -241,7 +241,7 @@ async fn a_home_that_is_closed_ends_its_connections_and_tells_each_session_once(
     tokio::spawn(async move { going_on.notify_one() });
     listener.close().await;
     assert_eq!(desk.seen.borrow().ended, 1);
-    // The answer may just have made it.
+    // The answer may just have arrived.
     assert!(matches!(waiting.await.unwrap(), Err(Lost) | Ok(_)));
     assert_eq!(channel.ask(Class::Interactive, Bytes::new()).await, Err(Lost));
     assert_eq!(channel.pushed().await, Err(Lost));
@@ -262,7 +262,7 @@ fn a_home_that_crashed_and_is_back_says_that_old_connections_are_gone() {
     clients.block_on(channel.ask(Class::Demand, "before".into())).unwrap();
     let waiting = clients.spawn(channel.ask(Class::Interactive, "wait".into()));
     clients.block_on(desk.until(|seen| seen.requests.len() == 2));
-    // Its tasks stop where they are, and it does not say farewell.
+    // Its tasks stop where they are, and it sends no farewell.
     drop(before);
     drop(listener);
 

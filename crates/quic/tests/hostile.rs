@@ -1,4 +1,4 @@
-//! Peers that keep no rules: they lose their connection, and nobody else loses anything.
+//! Peers that break the rules: they lose their connection, and no other peer loses anything.
 
 mod common;
 
@@ -18,7 +18,7 @@ async fn connect(to: SocketAddr) -> Connection {
     Stranger::new().connect(to, PROTOCOL).await.unwrap()
 }
 
-/// What the home closed a connection with.
+/// Returns the code with which the home closed a connection.
 async fn closed_with(connection: &Connection) -> u64 {
     match connection.closed().await {
         ConnectionError::ApplicationClosed(close) => close.error_code.into_inner(),
@@ -26,7 +26,7 @@ async fn closed_with(connection: &Connection) -> u64 {
     }
 }
 
-/// Sends bytes as a request, whole, and gives the answer.
+/// Sends bytes as a whole request, and returns the answer.
 async fn send(connection: &Connection, bytes: &[u8]) -> Option<Vec<u8>> {
     let (mut to, mut from) = connection.open_bi().await.ok()?;
     to.write_all(bytes).await.ok()?;
@@ -73,7 +73,7 @@ async fn a_datagram_that_is_no_question_ends_the_connection() {
 
 #[tokio::test]
 async fn a_home_that_answers_with_rubbish_how_much_it_has_pushed_is_left() {
-    // No answer, and one to what was never asked.
+    // Bytes that are no answer, and an answer to a question that was never asked.
     for bytes in [&b"rubbish"[..], &[9, 9][..]] {
         let channel = home_that(move |connection| async move {
             let _ = connection.send_datagram(bytes.into());
@@ -137,7 +137,7 @@ async fn strangers_have_few_requests_and_bytes_under_way() {
         to.write_all(b"\x02rubbish").await.unwrap();
         open.push((to, from));
     }
-    // A ninth stream is not to be had until one of these has ended.
+    // There is no ninth stream until one of these has ended.
     let ninth = connection.open_bi();
     tokio::pin!(ninth);
     tokio::select! {
@@ -222,7 +222,7 @@ async fn strangers_keep_out_nobody_but_other_strangers() {
     let mut strangers = Vec::new();
     for _ in 0..300 {
         let stranger = connect(listener.local_addr()).await;
-        // Whoever is answered stays.
+        // A peer that gets an answer stays connected.
         assert_eq!(send(&stranger, b"\x02in").await.as_deref(), Some(&b"in"[..]));
         strangers.push(stranger);
     }
@@ -242,7 +242,7 @@ async fn rubbish_that_is_not_even_quic_is_ignored() {
         for (at, byte) in bytes.iter_mut().enumerate() {
             *byte = (((i * 31 + at) * 2_654_435_761) >> 7) as u8;
         }
-        // Now and then what looks like a first packet.
+        // Some datagrams look like a first packet.
         if i % 3 == 0 {
             bytes[..6].copy_from_slice(&[0xc3, 0, 0, 0, 1, 8]);
         }
@@ -253,7 +253,7 @@ async fn rubbish_that_is_not_even_quic_is_ignored() {
     assert!(Stranger::new().connect(listener.local_addr(), b"h3").await.is_err());
 }
 
-/// A home that does to its client's connection what it is given.
+/// A home that runs the given code on its client's connection.
 async fn home_that<F>(misbehaves: impl FnOnce(Connection) -> F + Send + 'static) -> Arc<dyn Channel>
 where
     F: Future<Output = ()> + Send + 'static,

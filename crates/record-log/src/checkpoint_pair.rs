@@ -1,26 +1,25 @@
-//! Two files that hold checkpoints by turns, of which the newest counts: Sprite LFS's two
-//! checkpoint regions.
+//! Two files that hold checkpoints by turns; the newest checkpoint counts. These are the two
+//! checkpoint regions of Sprite LFS.
 //!
-//! Each file is two copies of a 512-byte **head**, at 0 and at 4,096, and from 8,192 on the
-//! **body**. A checkpoint is written over the older one in two steps, body first; only when the
-//! body is durable are the heads written. So a valid head proves that its body once was durable,
-//! and:
+//! Each file has two copies of a 512-byte **head**, at 0 and at 4,096, and from 8,192 on the
+//! **body**. A checkpoint is written over the older one in two steps: first the body, and the heads
+//! only when the body is durable. So a valid head proves that its body once was durable:
 //!
-//! - a crash at any point leaves the newest checkpoint or the one before, never a mixture: until
-//!   the heads are there, the other file counts;
-//! - a body that does not match the newest valid head has rotted. Whoever reads it must say so,
-//!   rather than silently go back in time to the other file;
-//! - heads are written one after the other, so a crash tears one of them at most. A file in which
-//!   neither copy is valid, and neither was never written, has rotted. It may be the newest, so
-//!   there is no going on with the other file either.
+//! - A crash at any point leaves the newest checkpoint or the one before, never a mixture. Until
+//!   the new heads are there, the other file counts.
+//! - A body that does not match the newest valid head has rotted. Its reader must report that. It
+//!   must not silently go back in time to the other file.
+//! - The heads are written one after the other, so a crash tears at most one of them. If neither
+//!   copy in a file is valid, and both were written once, the file has rotted. It may be the
+//!   newest, so the other file cannot be used either.
 //!
-//! A body may also become longer in its place: what is added is durable before the heads are
-//! written that vouch for it, one after the other. So a crash leaves heads of the body with the
-//! addition or without it, and both are whole.
+//! A body may also grow in place: the addition is durable before the heads that vouch for it are
+//! written, one after the other. So a crash leaves heads of the body with the addition or without
+//! it, and both bodies are whole.
 //!
-//! A [`Head`] has a checksum of itself and one of the body, the body's length, a number that grows
-//! with each checkpoint, and what its [`Owner`] adds. Which of the valid ones are the owner's, and
-//! what it means if there are none, is the owner's affair.
+//! A [`Head`] has a checksum of itself, a checksum and the length of the body, a number that grows
+//! with each checkpoint, and fields that its [`Owner`] adds. The owner checks that the newest head
+//! is its own, and decides what it means if there is none.
 
 mod head;
 
@@ -37,13 +36,13 @@ use types::codec::DecodeError;
 pub const HEAD_LEN: usize = 512;
 /// Where the body is in a file.
 pub const BODY_OFFSET: u64 = 8192;
-/// Where the copies of the head are in a file: no sector has both.
+/// Where the copies of the head are in a file, 4,096 bytes apart, so that no sector has both.
 const HEAD_OFFSETS: [u64; 2] = [0, 4096];
 
-/// Why nobody can tell which checkpoint is the newest.
+/// Why it is not certain which checkpoint is the newest.
 #[derive(Debug, Error)]
 pub enum NewestError {
-    /// The disk.
+    /// The disk failed.
     #[error("{0}")]
     Disk(#[from] io::Error),
     /// Another version of the program wrote a head.
@@ -53,7 +52,7 @@ pub enum NewestError {
     #[error("both copies of a checkpoint's head are unreadable")]
     Rotten,
     /// The files have different owners.
-    #[error("the checkpoints are of different owners")]
+    #[error("the two checkpoints belong to different owners")]
     Mixed,
 }
 
@@ -69,14 +68,14 @@ impl CheckpointPair {
         Ok(CheckpointPair(files))
     }
 
-    /// The newest head, and in which file it is. `None`: none was ever written as a whole.
+    /// The newest head, and the file that has it. `None` if no checkpoint was ever completed.
     pub async fn newest<O: Owner + PartialEq>(&self) -> Result<Option<(usize, Head<O>)>, NewestError> {
         let mut newest: Option<(usize, Head<O>)> = None;
         for (which, file) in self.0.iter().enumerate() {
             let mut may_be_torn = false;
             for offset in HEAD_OFFSETS {
                 let bytes = read(file.as_ref(), offset, HEAD_LEN as u64).await?;
-                // Never written: beyond the end, or zeroes.
+                // Beyond the file's end, or zeroes: this head was never written.
                 let Some(bytes) = bytes.filter(|bytes| bytes.iter().any(|byte| *byte != 0)) else {
                     may_be_torn = true;
                     continue;
@@ -100,36 +99,36 @@ impl CheckpointPair {
         Ok(newest)
     }
 
-    /// The body in a file, `len` bytes long by its head; `None` if the file ends before.
+    /// The body in a file. `len` is its length by the head; `None` if the file is shorter.
     pub async fn body(&self, which: usize, len: u64) -> io::Result<Option<Bytes>> {
         read(self.0[which].as_ref(), BODY_OFFSET, len).await
     }
 
-    /// Sets space aside for a file of `len` bytes. `StorageFull` if there is none.
+    /// Sets space aside for a file of `len` bytes. Fails with `StorageFull` if there is none.
     pub async fn allocate(&self, which: usize, len: u64) -> io::Result<()> {
         self.0[which].allocate(len).await
     }
 
-    /// Writes a checkpoint over the file that does not hold the newest; Ok means durable. After an
-    /// error, what is there is unknown.
+    /// Writes a checkpoint over the file that does not hold the newest. `Ok` means durable. After
+    /// an error the file's contents are unknown.
     pub async fn write(&self, which: usize, head: Bytes, body: Bytes) -> io::Result<()> {
         self.finish(which, 0, head, body).await
     }
 
     /// Writes a part of a body into the file that does not hold the newest, from `offset` in the
-    /// body on. Durable once it is [finished](Self::finish).
+    /// body on. The part is durable once the body is [finished](Self::finish).
     pub async fn write_part(&self, which: usize, offset: u64, part: Bytes) -> io::Result<()> {
         self.0[which].write_at(BODY_OFFSET + offset, vec![part]).await
     }
 
-    /// Writes the last part of a body, from `offset` in it on, and the heads; Ok means that all is
-    /// durable. The newest body may become longer so, too.
+    /// Writes the last part of a body, from `offset` in it on, and then the heads. `Ok` means that
+    /// everything is durable. This can also make the newest body longer.
     pub async fn finish(&self, which: usize, offset: u64, head: Bytes, rest: Bytes) -> io::Result<()> {
         self.0[which].write_and_sync(vec![(BODY_OFFSET + offset, vec![rest])]).await?;
         self.write_heads(which, head).await
     }
 
-    /// Writes the heads of a file, whose body is durable, one after the other.
+    /// Writes the heads of a file, one after the other. Its body must be durable.
     pub async fn write_heads(&self, which: usize, head: Bytes) -> io::Result<()> {
         for offset in HEAD_OFFSETS {
             self.0[which].write_and_sync(vec![(offset, vec![head.clone()])]).await?;
@@ -138,7 +137,7 @@ impl CheckpointPair {
     }
 }
 
-/// `None` if the file ends before.
+/// Reads `len` bytes at `offset`. `None` if the file ends before.
 async fn read(file: &dyn File, offset: u64, len: u64) -> io::Result<Option<Bytes>> {
     match file.len().await?.checked_sub(offset).is_some_and(|room| len <= room) {
         true => Ok(Some(file.read_at(offset, len as usize).await?)),
@@ -185,7 +184,7 @@ mod tests {
         head_of(number.into(), &body(number)).encode()
     }
 
-    /// The newest checkpoint: its number, where it is, and its body if that is whole.
+    /// The newest checkpoint: its number, its file, and its body if that is whole.
     async fn newest(pair: &CheckpointPair) -> Result<Option<(u64, usize, Option<Bytes>)>, NewestError> {
         let Some((which, head)) = pair.newest::<Whose>().await? else { return Ok(None) };
         let body = pair.body(which, head.body_len).await?.filter(|body| head.vouches_for(body));
@@ -248,7 +247,7 @@ mod tests {
         assert!((10..290).contains(&longer_count), "{longer_count} of 300 additions came far enough");
     }
 
-    /// Both heads of the newest file had rotted, and the checkpoint before it passed for the
+    /// Both heads of the newest file had rotted, and the checkpoint before was taken for the
     /// newest.
     #[test]
     fn regression_rot_never_brings_back_an_older_checkpoint() {

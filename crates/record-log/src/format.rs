@@ -1,4 +1,4 @@
-//! Heads of snapshots and frames of records. Pure; decoders take whatever a disk brings.
+//! Heads of snapshots and frames of records. Pure; any bytes may be decoded.
 //!
 //! ```text
 //! head:  magic "STARRLOG" | version u16 | owner 4 | sequence u64 | generation u64 | body_len u64 | body CRC-32C u32 | zeroes
@@ -7,28 +7,30 @@
 //!        | zeroes up to a multiple of 8
 //! ```
 //!
-//! A frame belongs to the snapshot with its generation and to its offset in the log, and to nothing
-//! else. `durable` is how far the log was durable when the frame was written: a frame that does not
-//! decode before that is damage, and one after it may be a write that a crash has torn.
+//! A frame is valid only after the snapshot with its generation and only at its offset in the log.
+//! `durable` is how far the log was durable when the frame was written. A frame before that
+//! position that does not decode is damaged. One after it may be a write that a crash has torn.
 
 use crate::checkpoint_pair::Owner;
 use bytes::Bytes;
 use types::codec::{DecodeError, Put, Reader};
 
-/// The format that this program writes, and the newest that it reads.
+/// The format that this program writes, and the only one that it reads.
 pub const VERSION: u16 = 1;
-/// Bytes before a record.
+/// Bytes of a frame before its record.
 pub const FRAME_HEADER_LEN: usize = 16;
-/// Frames begin at multiples of this.
+/// Frames begin at multiples of this many bytes, so that [`records`] need not look for one at every
+/// byte.
 pub const ALIGN: usize = 8;
-/// Longest record in bytes.
+/// Longest record in bytes. A longer one costs a snapshot. The bound also limits what a rotten
+/// length can claim.
 pub const RECORD_LEN_MAX: usize = 1 << 20;
 
-/// Whose log it is.
+/// The owner of a log: four bytes that name its kind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Of(pub [u8; 4]);
 
-/// Names a snapshot and vouches for its body. Its generation is that of the records that follow it.
+/// The head of a snapshot. The records that follow the snapshot carry its generation.
 pub type Head = crate::checkpoint_pair::Head<Of>;
 
 impl Owner for Of {
@@ -63,7 +65,7 @@ fn sum(generation: u64, offset: u64, durable: u64, record: &[u8]) -> u32 {
     digest.finalize() as u32
 }
 
-/// Appends the frame of a record that goes to `offset` of the log.
+/// Appends the frame of a record for `offset` of the log. The log is durable up to `durable`.
 pub fn put_frame(out: &mut Vec<u8>, generation: u64, offset: u64, durable: u64, record: &[u8]) {
     out.put_u32(record.len() as u32);
     out.put_u32(sum(generation, offset, durable, record));
@@ -72,7 +74,8 @@ pub fn put_frame(out: &mut Vec<u8>, generation: u64, offset: u64, durable: u64, 
     out.resize(out.len().next_multiple_of(ALIGN), 0);
 }
 
-/// The record of the frame at `offset` of `log`, if there is a whole one of this generation.
+/// Where the record of the frame at `offset` of `log` is, if there is a whole frame of this
+/// generation.
 fn frame_at(log: &[u8], generation: u64, offset: usize) -> Option<std::ops::Range<usize>> {
     let r = &mut Reader::new(log.get(offset..)?);
     let (len, crc, durable) = (r.u32("length").ok()? as usize, r.u32("checksum").ok()?, r.u64("durable").ok()?);
@@ -84,16 +87,16 @@ fn frame_at(log: &[u8], generation: u64, offset: usize) -> Option<std::ops::Rang
     (sum(generation, offset as u64, durable, record) == crc).then_some(start..start + len)
 }
 
-/// The records of a log that follow the snapshot of this generation. Err: records that were durable
-/// are damaged.
+/// The records of a log that follow the snapshot of this generation. Fails if records that were
+/// durable are damaged.
 pub fn records(log: &Bytes, generation: u64) -> Result<Vec<Bytes>, DecodeError> {
     let (mut records, mut end) = (Vec::new(), 0);
     while let Some(place) = frame_at(log, generation, end) {
         end = place.end.next_multiple_of(ALIGN);
         records.push(log.slice(place));
     }
-    // What was written after `end` was durable says so. Most of what follows does not even claim
-    // it.
+    // A frame that was written when the log was durable beyond `end` proves damage at `end`. Most
+    // offsets do not even claim that, so only few checksums are computed.
     let claims = |offset: usize| {
         log.get(offset + 8..offset + 16).is_some_and(|bytes| {
             let durable = u64::from_le_bytes(std::array::from_fn(|i| bytes[i]));
@@ -112,7 +115,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// A log of groups of records, with where each group begins.
+    /// A log of groups of records, and the offset of each group.
     fn log_of(groups: &[Vec<Vec<u8>>]) -> (Vec<u8>, Vec<usize>) {
         let (mut log, mut starts) = (Vec::new(), Vec::new());
         for group in groups {
@@ -143,7 +146,7 @@ mod tests {
             let at = at.index(log.len());
             log[at] ^= 1 << bit;
             match records(&log.into(), 9) {
-                // The last group may be torn; zeroes after a record are nothing.
+                // The last group may be torn, and a change to padding has no effect.
                 Ok(found) => {
                     prop_assert!(found.len() >= before && found[..] == all[..found.len()]);
                     prop_assert!(at >= last || found == all, "lost without a word");

@@ -1,24 +1,28 @@
 //! A durable state: snapshots of it, and a log of the records that changed it since. For states
-//! that fit in memory and change often: what a roaming client has logged and cached, what a home
-//! knows of its clients.
+//! that fit in memory and change often: a roaming client's replica and cache, a home's ledger of
+//! its clients.
 //!
 //! The owner keeps the state. It applies a change, [`append`](RecordLog::append)s a record of it
-//! while it still holds the lock, and answers whoever asked when the record is durable. Records
-//! that wait are written together, with one sync. When the log has grown, the owner is asked for a
-//! snapshot, and the log begins again. A record of something that is to be durable elsewhere first
-//! is held until the owner says that it is, and so is all that comes after it.
+//! while it still holds the lock, and answers its caller when the record is durable. Records that
+//! wait are written together, with one sync. When the log has grown, it asks the owner for a
+//! snapshot and begins again. If something else must become durable before a record does, the owner
+//! appends the record *held*. A held record, and all records after it, wait until the owner
+//! releases it.
 //!
-//! A [lazy](Found::lazily) log writes what waits after a while, or when an owner waits for it, and
-//! asks its owner before to make durable what the records tell of.
+//! A [lazy](Found::lazily) log writes waiting records after a period, or when an owner waits for
+//! them. Before it writes, it asks its owner to make durable what the records refer to.
 //!
 //! Files, in one folder: `NAME-a` and `NAME-b` are the snapshots ([`checkpoint_pair`]), `NAME-log`
 //! has the records since the newest one.
 //!
-//! Must survive: crashes and power loss at any point (a record that was durable is there, and so
-//! are all before it), failing writes and syncs (nothing more is accepted until it is opened
-//! again), a full disk (the same, unless the log is [patient](Found::patiently)). Rot is noticed,
-//! and said, rather than read as an earlier state; but in the last group of records it cannot be
-//! told from a write that a crash has torn.
+//! Must survive:
+//!
+//! - Crashes and power loss at any point: a record that was durable is found, and so are all
+//!   records before it.
+//! - Failing writes and syncs: the log accepts nothing more until it is opened again.
+//! - A full disk: likewise, unless the log is [patient](Found::patiently).
+//! - Rot: it is reported, and never read as an earlier state. But in the last group of records, rot
+//!   looks like a write that a crash has torn.
 
 pub mod checkpoint_pair;
 pub mod format;
@@ -41,36 +45,38 @@ use tokio::sync::{Notify, oneshot, watch};
 use types::BoxFuture;
 use types::codec::DecodeError;
 
-/// The log may take so many bytes, or twice what the snapshot takes, before there is another
-/// snapshot, unless the owner has [chosen](Found::growing_to) another length.
+/// Bytes that the log may grow to before it takes a snapshot: this many, or twice the length of the
+/// snapshot, if that is more. A longer log means fewer snapshots, and more to replay at a start.
+/// The owner may [choose](Found::growing_to) another length.
 pub const LOG_LEN: u64 = 4 << 20;
-/// Space for the log is set aside in steps of this many bytes.
+/// Space for the log is set aside in steps of this many bytes, so that few writes change the file's
+/// length.
 const ALLOCATION_STEP: u64 = 1 << 20;
-/// Disks give space in units of so many bytes, or fewer.
+/// Unit in which disks give space, in bytes; the unit may be smaller.
 const PAGE_LEN: u64 = 4096;
-/// A patient log keeps room for so many bytes of records that come when the disk is full already.
+/// Bytes of room that a patient log keeps for records that come when the disk is already full.
 const RESERVE_LEN: u64 = 5 * ALLOCATION_STEP;
-/// How often a patient log looks whether there is room again, if nobody asks.
+/// How often a patient log on a full disk looks for room again.
 const LOOK_PERIOD: Duration = Duration::from_secs(1);
-/// A lazy log writes so many bytes of records at once.
+/// A lazy log writes without further delay when this many bytes of records wait.
 const LAZY_LEN_MAX: u64 = 1 << 20;
-/// Most bytes of records that are written together.
+/// Most bytes of records that are written with one sync. This bounds the memory of a write.
 const GROUP_LEN_MAX: usize = 4 << 20;
 
 /// Why a log cannot be opened.
 #[derive(Debug, Error)]
 pub enum OpenError {
-    /// The disk.
+    /// The disk failed.
     #[error("its disk: {0}")]
     Disk(#[from] io::Error),
-    /// What was durable has rotted.
+    /// Bytes that were durable have rotted.
     #[error("it is damaged: {0}")]
     Damaged(DecodeError),
-    /// It was written by a newer program.
+    /// Another version of the program wrote it.
     #[error("{0}")]
     Version(DecodeError),
-    /// The files are another owner's.
-    #[error("it is of another kind")]
+    /// The files belong to another owner.
+    #[error("its files belong to a log of another kind")]
     Foreign,
 }
 
@@ -85,43 +91,43 @@ impl From<NewestError> for OpenError {
     }
 }
 
-/// Why a record is not durable, as far as is known.
+/// Why a record is not known to be durable.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum AppendError {
-    /// The disk refused or failed: whether the record is there is unknown. Nothing more is
-    /// accepted.
+    /// The disk failed, so it is unknown whether the record is there. The log accepts nothing more.
     #[error("writing the log: {0}")]
     Disk(String),
-    /// No room for the record, which is not there.
+    /// There is no room for the record. The record is not there.
     #[error("there is no room for the log: make some on its disk")]
     Full,
-    /// The log has failed before, or is closed: the record is not there.
-    #[error("the log takes no more")]
+    /// The log failed before, or is closed. The record is not there.
+    #[error("the log accepts no more records")]
     Closed,
 }
 
-/// What is snapshotted. Called by the log with `cut`, which the owner calls while it holds the lock
-/// under which it appends: what was appended before is in the snapshot that it returns, and what
-/// comes after is not.
+/// Returns a snapshot of the owner's state. The log passes `cut`, and the owner calls it while it
+/// holds the lock under which it appends. Records that were appended before `cut` are in the
+/// snapshot, later ones are not.
 pub type Source = Arc<dyn Fn(&mut dyn FnMut()) -> Vec<u8> + Send + Sync>;
 
-/// Makes durable what the records of a lazy log tell of. Called by the log with `cut`, which the
-/// owner calls while it holds the lock under which it appends. The future ends when all is durable
-/// that records tell of which were appended before.
+/// Makes durable what the records of a lazy log refer to. The log passes `cut`, and the owner calls
+/// it while it holds the lock under which it appends. The future ends when everything is durable
+/// that records appended before `cut` refer to.
 pub type Gather = Arc<dyn Fn(&mut dyn FnMut()) -> BoxFuture<io::Result<()>> + Send + Sync>;
 
-/// When a lazy log writes, and what comes before.
+/// When a lazy log writes, and what must be durable before.
 #[derive(Clone)]
 struct Lazy {
+    /// Longest time that a record waits to be written.
     period: Duration,
     gather: Gather,
 }
 
-/// What was found of an earlier run.
+/// A log as an earlier run left it, before it is [started](Found::start).
 pub struct Found {
     /// The newest snapshot; `None` if there never was one.
     pub snapshot: Option<Bytes>,
-    /// Records since, in order.
+    /// The records since that snapshot, in order.
     pub records: Vec<Bytes>,
     files: Files,
     is_patient: bool,
@@ -135,16 +141,18 @@ struct Files {
     log: Arc<dyn File>,
     owner: [u8; 4],
     sequence: u64,
-    /// The newest snapshot's head as it was read, and in which file: it need not be on the disk.
+    /// The newest snapshot's head as it was read, and the file that has it. It may have been read
+    /// from a cache only, and not be on the disk.
     unsettled: Option<(usize, Head)>,
 }
 
 type Done = oneshot::Sender<Result<(), AppendError>>;
 
+/// An entry of the queue.
 struct Waiting {
-    /// `None`: whoever waits only wants to know that all before is durable.
+    /// `None`: the caller only wants to know that all earlier records are durable.
     record: Option<Bytes>,
-    /// Its number, if it is not written before that is released.
+    /// The record's number among held records, if it was appended held.
     held: Option<u64>,
     /// `None`: no caller waits for it.
     done: Option<Done>,
@@ -163,19 +171,22 @@ impl Waiting {
     }
 }
 
-/// Invariant: what waits behind a record that is held is not written either, nor in a snapshot.
+/// What waits to be written. Invariant: a held record, and all that wait behind it, are neither
+/// written to the log nor covered by a snapshot.
 #[derive(Default)]
 struct Queue {
     waiting: VecDeque<Waiting>,
-    /// Records that were ever held, and how many of them are not held any more.
+    /// How many records were ever held.
     held_count: u64,
+    /// How many of these, the first ones, were released.
     released_count: u64,
-    /// Records that were ever appended.
+    /// How many records were ever appended.
     count: u64,
-    /// Bytes that what waits takes in the log.
+    /// Bytes that the waiting records will take in the log.
     len: u64,
-    /// An owner waits for it, or it is much.
+    /// A lazy log should write now: an owner waits, or much has come.
     is_urgent: bool,
+    /// Callers of [`RecordLog::close`].
     closing: Vec<Done>,
     closed: bool,
 }
@@ -185,12 +196,12 @@ impl Queue {
         self.released_count < self.held_count
     }
 
-    /// True if a record may be written, as far as it alone is concerned.
+    /// True if a record is not held itself. It may still wait behind one that is.
     fn is_released(&self, waiting: &Waiting) -> bool {
         waiting.held.is_none_or(|number| number < self.released_count)
     }
 
-    /// True if some of what waits may be written.
+    /// True if the first waiting record may be written.
     fn is_ready(&self) -> bool {
         self.waiting.front().is_some_and(|waiting| self.is_released(waiting))
     }
@@ -207,16 +218,16 @@ struct Shared {
     queue: Mutex<Queue>,
     is_lazy: bool,
     wake: Notify,
-    /// Bytes of records for which there is room although the disk is full; `u64::MAX`: it is not.
+    /// Bytes of records that still fit on a full disk; `u64::MAX` if the disk is not full.
     room: AtomicU64,
-    /// How many records are durable of those that were ever appended.
+    /// How many of all appended records are durable.
     durable_count: AtomicU64,
-    /// How often a snapshot has found records that are held.
+    /// How often a snapshot had to wait for held records.
     held_up: watch::Sender<u64>,
 }
 
-/// See the crate's header. Clones are the same log; with the last of them the writer ends, after
-/// what was appended.
+/// A handle on a log that was started. Clones are handles on the same log. When the last one is
+/// dropped, the writer writes what was appended, and ends.
 #[derive(Clone)]
 pub struct RecordLog(Arc<Handle>);
 
@@ -229,8 +240,8 @@ impl Drop for Handle {
     }
 }
 
-/// Opens the log NAME in a folder and reads what is there. Nothing is changed until
-/// [`Found::start`].
+/// Opens the log `name` in a folder and reads its snapshot and records. Creates files that are
+/// missing; nothing else changes before [`Found::start`].
 pub async fn open(disk: &dyn Disk, name: &str, owner: [u8; 4]) -> Result<Found, OpenError> {
     let pair = CheckpointPair::open(disk, [&format!("{name}-a"), &format!("{name}-b")]).await?;
     let log = disk.open(&format!("{name}-log"), true).await?;
@@ -260,7 +271,7 @@ pub async fn open(disk: &dyn Disk, name: &str, owner: [u8; 4]) -> Result<Found, 
     };
     let rotten = || OpenError::Damaged(DecodeError::Checksum("snapshot"));
     let body = match head.body_len {
-        // For which no file need be long enough.
+        // The file may end before the body's offset.
         0 => Bytes::new(),
         len => pair.body(at, len).await?.ok_or_else(rotten)?,
     };
@@ -273,29 +284,32 @@ pub async fn open(disk: &dyn Disk, name: &str, owner: [u8; 4]) -> Result<Found, 
 }
 
 impl Found {
-    /// The log may take so many bytes instead of [`LOG_LEN`].
+    /// Lets the log grow to `log_len` bytes instead of [`LOG_LEN`] before it takes a snapshot.
     pub fn growing_to(mut self, log_len: u64) -> Found {
         self.log_len = log_len;
         self
     }
 
-    /// When its disk is full, the log waits until there is room again, instead of ending. It sets
-    /// space aside for what comes [meanwhile](RecordLog::room).
+    /// Makes the log patient: when its disk is full, it waits for room instead of failing. It sets
+    /// [room](RecordLog::room) aside for records that come meanwhile.
     pub fn patiently(mut self) -> Found {
         self.is_patient = true;
         self
     }
 
-    /// The log writes what was appended when it has waited for so long, or is [waited
-    /// for](RecordLog::settled), or is much.
+    /// Makes the log lazy: it writes when a record has waited for `period`, when an owner [waits
+    /// for it](RecordLog::settled), or when many bytes wait. Before that it calls `gather`.
     pub fn lazily(mut self, period: Duration, gather: Gather) -> Found {
         self.lazy = Some(Lazy { period, gather });
         self
     }
 
-    /// Takes a snapshot of what the owner has made of what was found, and accepts records from then
-    /// on. What was only read need not be on the disk after a crash, so the heads of the newest
-    /// snapshot, whose body once was, are written again before the older one is written over.
+    /// Takes a snapshot of the owner's state, as restored from what was found, and accepts records
+    /// from then on.
+    ///
+    /// Bytes that were read need not be on the disk: a crash may bring back the ones before. So the
+    /// heads of the newest snapshot are written again before the older snapshot is overwritten.
+    /// Its body was durable before its heads were written.
     pub async fn start(
         self,
         host: &Host,
@@ -340,20 +354,20 @@ impl Found {
 }
 
 impl RecordLog {
-    /// Adds a record, after all that were added before. The record is in its place when this
-    /// returns, and durable when the future says so, with all before it. One longer than
-    /// [`RECORD_LEN_MAX`] is not written itself, but costs a snapshot.
+    /// Appends a record. It has its place in the order when this returns. It and all earlier
+    /// records are durable when the future returns `Ok`. A record longer than [`RECORD_LEN_MAX`] is
+    /// not written itself, but costs a snapshot.
     pub fn append(&self, record: Bytes) -> BoxFuture<Result<(), AppendError>> {
         self.wait(|queue, done| queue.push(Waiting { record: Some(record), held: None, done: Some(done) }))
     }
 
-    /// As [`append`](Self::append), without waiting for the record.
+    /// Like [`append`](Self::append), but the caller does not learn when the record is durable.
     pub fn post(&self, record: Bytes) {
         self.enqueue(|queue| queue.push(Waiting { record: Some(record), held: None, done: None }));
     }
 
-    /// As [`append`](Self::append), but it is not durable, nor is what comes after it, before it is
-    /// [released](Self::release).
+    /// Like [`append`](Self::append), but the record is held: neither it nor any later record is
+    /// written before it is [released](Self::release).
     pub fn append_held(&self, record: Bytes) -> BoxFuture<Result<(), AppendError>> {
         self.wait(|queue, done| {
             queue.push(Waiting { record: Some(record), held: Some(queue.held_count), done: Some(done) });
@@ -361,7 +375,8 @@ impl RecordLog {
         })
     }
 
-    /// As [`append_held`](Self::append_held), without waiting for the record.
+    /// Like [`append_held`](Self::append_held), but the caller does not learn when the record is
+    /// durable.
     pub fn post_held(&self, record: Bytes) {
         self.enqueue(|queue| {
             queue.push(Waiting { record: Some(record), held: Some(queue.held_count), done: None });
@@ -369,14 +384,14 @@ impl RecordLog {
         });
     }
 
-    /// Bytes of records for which a patient log has room although its disk is full; `None`: the
-    /// disk was not full when it was looked at last, which is when records were written last.
+    /// Bytes of records that a patient log can still take on its full disk. `None` if the disk was
+    /// not full when the log last wrote records.
     pub fn room(&self) -> Option<u64> {
         let room = Some(self.0.0.room.load(Relaxed)).filter(|room| *room < u64::MAX)?;
         Some(room.saturating_sub(self.0.0.queue.lock().len))
     }
 
-    /// True if so much waits to be written that an owner should wait for it before it appends more.
+    /// True if so many bytes wait that an owner should wait for them before it appends more.
     pub fn is_behind(&self) -> bool {
         self.0.0.queue.lock().len >= 2 * LAZY_LEN_MAX
     }
@@ -386,36 +401,37 @@ impl RecordLog {
         self.0.0.queue.lock().len
     }
 
-    /// The owner has something to record when the log is written next, which a lazy log does in its
-    /// time.
+    /// Has a lazy log call its owner's [`Gather`] within its period, also if no record comes. The
+    /// owner can append records then.
     pub fn nudge(&self) {
         self.enqueue(|queue| queue.push(Waiting { record: None, held: None, done: None }));
     }
 
-    /// How many records were ever appended, and how many of these are durable: the first ones.
+    /// How many records were ever appended, and how many of these, the first ones, are durable.
     pub fn counts(&self) -> (u64, u64) {
         let appended = self.0.0.queue.lock().count;
         (appended, self.0.0.durable_count.load(Relaxed))
     }
 
-    /// True if nothing is accepted any more: the log was closed, or writing it has failed.
+    /// True if the log accepts no more records: it was closed, or a write failed.
     pub fn is_closed(&self) -> bool {
         self.0.0.queue.lock().closed
     }
 
-    /// How many records were ever held, if any are.
+    /// How many records were ever held; `None` if all were released. To be passed to
+    /// [`release`](Self::release).
     pub fn held(&self) -> Option<u64> {
         let queue = self.0.0.queue.lock();
         queue.is_held().then_some(queue.held_count)
     }
 
-    /// Changes whenever a snapshot finds records that are held: it, and all that waits for the log,
-    /// waits until these are [released](Self::release), whenever they came.
+    /// Changes whenever a snapshot finds held records. The snapshot, and everything that waits for
+    /// the log, then waits until all of them are [released](Self::release), also later ones.
     pub fn held_up(&self) -> watch::Receiver<u64> {
         self.0.0.held_up.subscribe()
     }
 
-    /// Holds none any more of as many as were ever [held](Self::held).
+    /// Releases the first `count` of all records that were ever [held](Self::held).
     pub fn release(&self, count: u64) {
         {
             let queue = &mut *self.0.0.queue.lock();
@@ -425,7 +441,7 @@ impl RecordLog {
         self.0.0.wake.notify_one();
     }
 
-    /// Done when all that was appended before is durable. A lazy log writes it at once.
+    /// Waits until all earlier records are durable. A lazy log writes them at once.
     pub fn settled(&self) -> BoxFuture<Result<(), AppendError>> {
         self.wait(|queue, done| {
             queue.push(Waiting { record: None, held: None, done: Some(done) });
@@ -433,18 +449,18 @@ impl RecordLog {
         })
     }
 
-    /// As [`settled`](Self::settled), but a lazy log takes its time.
+    /// Like [`settled`](Self::settled), but a lazy log writes in its own time.
     pub fn settled_in_time(&self) -> BoxFuture<Result<(), AppendError>> {
         self.wait(|queue, done| queue.push(Waiting { record: None, held: None, done: Some(done) }))
     }
 
-    /// Waits for what was appended, none of which may be held, and ends with a snapshot, so that
-    /// there is nothing to replay.
+    /// Waits for all appended records, and ends the log with a snapshot, so that the next start
+    /// replays nothing. Waits for ever if a record is held and never released.
     pub fn close(&self) -> BoxFuture<Result<(), AppendError>> {
         self.wait(|queue, done| queue.closing.push(done))
     }
 
-    /// False if nothing is accepted any more.
+    /// Changes the queue, and wakes the writer if it must know. False if the log is closed.
     fn enqueue(&self, enqueue: impl FnOnce(&mut Queue)) -> bool {
         let shared = &self.0.0;
         let is_news = {
@@ -454,7 +470,8 @@ impl RecordLog {
             }
             let before = (queue.waiting.is_empty(), queue.is_urgent, queue.closing.len());
             enqueue(queue);
-            // The writer of a lazy log sleeps until what it knows to wait is due.
+            // A lazy log's writer sleeps until the entries that it knows of are due, so it is not
+            // woken for more of the same.
             !shared.is_lazy || before.0 || before != (false, queue.is_urgent, queue.closing.len())
         };
         if is_news {
@@ -472,7 +489,7 @@ impl RecordLog {
     }
 }
 
-/// A group that is to be written, who waits for the end, and whether nothing more comes.
+/// A group to be written, the callers of `close`, and whether the queue is closed.
 type Taken = (VecDeque<Waiting>, Vec<Done>, bool);
 
 /// The only writer of the files.
@@ -483,7 +500,7 @@ struct Writer {
     random: Arc<dyn host::Random>,
     is_patient: bool,
     lazy: Option<Lazy>,
-    /// Since when something waits that a lazy log has not written.
+    /// When the writer of a lazy log first saw the entries that wait now.
     waits_since: Option<Duration>,
     source: Source,
     generation: u64,
@@ -500,7 +517,8 @@ impl Writer {
             self.until_due().await;
             let ((mut group, closing, closed), gathered) = self.gather();
             let has_none = group.is_empty();
-            // Also without records: the owner tells of what it gathered now only once.
+            // Await this also if there are no records: the owner reports each thing that it gathers
+            // only once.
             let gathered = match gathered {
                 Some(gathered) => gathered.await,
                 None => Ok(()),
@@ -518,7 +536,7 @@ impl Writer {
                     continue;
                 }
                 Err(error) => {
-                    tracing::error!(%error, "the log takes no more until it is opened again");
+                    tracing::error!(%error, "the log accepts no more records until it is opened again");
                     self.end(group, error.clone());
                     return closing.into_iter().for_each(|done| drop(done.send(Err(error.clone()))));
                 }
@@ -526,7 +544,8 @@ impl Writer {
             if !closing.is_empty() {
                 let mut late = VecDeque::new();
                 let last = match self.snapshot(&mut late).await {
-                    // All is durable; it is only more to read next time.
+                    // All records are durable. Without the snapshot, the next start only has more
+                    // to replay.
                     Err(AppendError::Full) if self.is_patient && late.is_empty() => Ok(()),
                     last => last,
                 };
@@ -540,7 +559,7 @@ impl Writer {
         }
     }
 
-    /// Waits until what waits is to be written.
+    /// Waits until there is something to write, and the time has come to write it.
     async fn until_due(&mut self) {
         loop {
             let notified = self.shared.wake.notified();
@@ -570,7 +589,7 @@ impl Writer {
         }
     }
 
-    /// Takes what is to be written, and begins to make durable what that tells of.
+    /// Takes the next group. For a lazy log, also begins to make durable what the group refers to.
     fn gather(&mut self) -> (Taken, Option<BoxFuture<io::Result<()>>>) {
         self.waits_since = None;
         let Some(Lazy { gather, .. }) = self.lazy.clone() else { return (self.take(), None) };
@@ -579,7 +598,8 @@ impl Writer {
         (taken.unwrap_or_default(), Some(gathered))
     }
 
-    /// What waits, up to [`GROUP_LEN_MAX`], and, if that is all, who waits for the end.
+    /// Takes waiting entries, up to [`GROUP_LEN_MAX`] bytes and to the first held record. If these
+    /// are all, takes the callers of `close` too.
     fn take(&self) -> Taken {
         let queue = &mut *self.shared.queue.lock();
         let (mut len, mut count) = (0, 0);
@@ -601,21 +621,21 @@ impl Writer {
         (group, closing, queue.closed)
     }
 
-    /// What could not be written yet waits, before all that came since.
+    /// Puts a group that could not be written back to the front of the queue.
     fn put_back(&self, group: VecDeque<Waiting>) {
         let queue = &mut *self.shared.queue.lock();
         queue.len += group.iter().map(|waiting| waiting.frame_len() as u64).sum::<u64>();
         group.into_iter().rev().for_each(|waiting| queue.waiting.push_front(waiting));
     }
 
-    /// Sets space aside for the log up to `end`, and for what may come when there is none any more.
-    /// `Full` if it does not reach that far.
+    /// Sets space aside for the log up to `end`, and for a patient log's reserve beyond that. Fails
+    /// with `Full` if the space does not reach `end`.
     async fn find_room(&mut self, end: u64) -> Result<(), AppendError> {
         let reserve = if self.is_patient { RESERVE_LEN } else { 0 };
         let mut room = u64::MAX;
         if end + reserve > self.allocated {
             room = self.allocated.saturating_sub(end);
-            // Much, or what is missing.
+            // Try for a whole step, then for only what is missing.
             for step in [ALLOCATION_STEP, PAGE_LEN] {
                 let wanted = (end + reserve).next_multiple_of(step);
                 match self.files.log.allocate(wanted).await {
@@ -632,15 +652,15 @@ impl Writer {
         if end > self.allocated { Err(AppendError::Full) } else { Ok(()) }
     }
 
-    /// Makes a group durable and answers it. After an error those that were not answered are left
-    /// in it.
+    /// Makes a group durable and answers its callers. After an error, entries that were not
+    /// answered are left in `group`.
     async fn commit(&mut self, group: &mut VecDeque<Waiting>) -> Result<(), AppendError> {
         let len: usize = group.iter().map(Waiting::frame_len).sum();
         let fits = |waiting: &Waiting| waiting.record.as_ref().is_none_or(|record| record.len() <= RECORD_LEN_MAX);
         if self.position + len as u64 > self.log_len_max || !group.iter().all(fits) {
             let taken = self.snapshot(group).await;
             if taken == Err(AppendError::Full) && self.is_patient {
-                // Nothing was written, and the log can go on to grow.
+                // Nothing was written. The log may grow further instead.
                 self.log_len_max = (self.position + len as u64).saturating_add(self.log_len);
             }
             return taken;
@@ -648,8 +668,8 @@ impl Writer {
         let end = self.position + len as u64;
         if let Err(error) = self.find_room(end).await {
             if error == AppendError::Full && !self.is_patient {
-                // What the owner has applied is not there: only a snapshot could bring both
-                // together again.
+                // The owner has applied changes that are not in the log. Only a snapshot could
+                // make both agree again, so the log ends.
                 group.drain(..).for_each(|waiting| waiting.answer(Err(AppendError::Full)));
             }
             return Err(error);
@@ -668,14 +688,15 @@ impl Writer {
         Ok(())
     }
 
-    /// A group is durable.
+    /// Tells the callers of a group that it is durable.
     fn answer(&self, group: &mut VecDeque<Waiting>) {
         let count = group.iter().filter(|waiting| waiting.record.is_some()).count();
         self.shared.durable_count.fetch_add(count as u64, Relaxed);
         group.drain(..).for_each(|waiting| waiting.answer(Ok(())));
     }
 
-    /// Writes a snapshot, which covers `group` and all that waits, and answers these.
+    /// Writes a snapshot, which covers `group` and everything that waits, and answers their
+    /// callers. Waits while a record is held.
     async fn snapshot(&mut self, group: &mut VecDeque<Waiting>) -> Result<(), AppendError> {
         let shared = self.shared.clone();
         let body = loop {
@@ -719,7 +740,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Accepts nothing more. What was being written ends as said, what only waited is not there.
+    /// Closes the queue. The entries of `group` end with `how`; those that still wait were not
+    /// written, and end with `Closed`.
     fn end(&self, group: VecDeque<Waiting>, how: AppendError) {
         group.into_iter().for_each(|waiting| waiting.answer(Err(how.clone())));
         let queue = &mut *self.shared.queue.lock();
@@ -729,7 +751,7 @@ impl Writer {
     }
 }
 
-/// True if there is no room on the disk, or no more than its user may have.
+/// True if the disk is full, or its user's quota is used up.
 fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }

@@ -1,13 +1,13 @@
-//! A map of which a snapshot is taken bit by bit while it changes.
+//! A map that can be snapshotted in small steps while it changes.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::ops::Bound::{Excluded, Unbounded};
 use std::ops::Deref;
 
-/// A map of which a snapshot is taken bit by bit, as it was when the snapshot began. Between two
-/// bits the map may change: a value that was not taken yet is copied before it does. So nobody
-/// waits for a whole snapshot.
+/// A map that can be snapshotted in small steps. The snapshot is the map as it was when the
+/// snapshot began. The map may change between two steps: a value that was not taken yet is copied
+/// before it changes. So no writer waits for a whole snapshot.
 #[derive(Clone, Debug)]
 pub struct SnapshotMap<K, V> {
     map: BTreeMap<K, V>,
@@ -19,7 +19,8 @@ pub struct SnapshotMap<K, V> {
 struct Snapshot<K, V> {
     /// Keys up to this one were taken.
     through: Option<K>,
-    /// What later keys had, if that has changed since the snapshot began; `None`: nothing.
+    /// The former values of later keys that have changed since the snapshot began; `None` if a key
+    /// had no value.
     before: BTreeMap<K, Option<V>>,
 }
 
@@ -35,7 +36,7 @@ impl<K, V> From<BTreeMap<K, V>> for SnapshotMap<K, V> {
     }
 }
 
-/// Maps with the same in them now.
+/// Compares the present contents. Snapshots do not count.
 impl<K: PartialEq, V: PartialEq> PartialEq for SnapshotMap<K, V> {
     fn eq(&self, other: &Self) -> bool {
         self.map == other.map
@@ -44,7 +45,7 @@ impl<K: PartialEq, V: PartialEq> PartialEq for SnapshotMap<K, V> {
 
 impl<K: Eq, V: Eq> Eq for SnapshotMap<K, V> {}
 
-/// What is in it now.
+/// Gives read access to the present contents.
 impl<K, V> Deref for SnapshotMap<K, V> {
     type Target = BTreeMap<K, V>;
 
@@ -54,13 +55,13 @@ impl<K, V> Deref for SnapshotMap<K, V> {
 }
 
 impl<K: Ord + Copy, V: Clone> SnapshotMap<K, V> {
-    /// Begins a snapshot of what is in the map now. One that was not taken to its end is dropped.
+    /// Begins a snapshot of the present contents. Drops an earlier snapshot that was not finished.
     pub fn begin_snapshot(&mut self) {
         self.snapshot = Some(Snapshot { through: None, before: BTreeMap::new() });
     }
 
-    /// Takes the next values of the snapshot, in the order of their keys, at most so many. False
-    /// when there are no more, and if no snapshot was begun.
+    /// Takes the next values of the snapshot, in the order of their keys, at most `count`. False if
+    /// there are no more, or if no snapshot was begun.
     pub fn take_some(&mut self, count: usize, mut take: impl FnMut(&K, &V)) -> bool {
         let Some(snapshot) = &mut self.snapshot else { return false };
         let after = snapshot.through.map_or(Unbounded, Excluded);
@@ -83,7 +84,7 @@ impl<K: Ord + Copy, V: Clone> SnapshotMap<K, V> {
         true
     }
 
-    /// A value is about to change.
+    /// Keeps the value of a key for the snapshot. Called before the value changes.
     fn keep(&mut self, key: &K) {
         if let Some(Snapshot { through, before }) = &mut self.snapshot
             && through.is_none_or(|through| through < *key)
@@ -93,7 +94,7 @@ impl<K: Ord + Copy, V: Clone> SnapshotMap<K, V> {
         }
     }
 
-    /// The value of a key, to be changed.
+    /// The value of a key, for changes.
     pub fn get_mut(&mut self, key: &K) -> Option<&mut V> {
         if self.snapshot.is_some() && self.map.contains_key(key) {
             self.keep(key);
@@ -101,13 +102,13 @@ impl<K: Ord + Copy, V: Clone> SnapshotMap<K, V> {
         self.map.get_mut(key)
     }
 
-    /// The value of a key, to be changed. It is made if there is none.
+    /// The value of a key, for changes. Makes one if there is none.
     pub fn get_or_insert_with(&mut self, key: K, make: impl FnOnce() -> V) -> &mut V {
         self.keep(&key);
         self.map.entry(key).or_insert_with(make)
     }
 
-    /// Puts a value in the place of the one there is.
+    /// Adds or replaces a value.
     pub fn insert(&mut self, key: K, value: V) {
         self.keep(&key);
         self.map.insert(key, value);
@@ -121,7 +122,7 @@ impl<K: Ord + Copy, V: Clone> SnapshotMap<K, V> {
         self.map.remove(key)
     }
 
-    /// All values, to be changed. What was not taken of a snapshot is copied at once.
+    /// All values, for changes. Copies the rest of an unfinished snapshot at once.
     pub fn values_mut(&mut self) -> impl Iterator<Item = &mut V> {
         if let Some(Snapshot { through, before }) = &mut self.snapshot {
             for (key, value) in self.map.range((through.map_or(Unbounded, Excluded), Unbounded)) {

@@ -39,7 +39,7 @@ async fn go_on(machine: Machine, found: Found) -> Result<Owner, OpenError> {
     let source: Source = Arc::new(move |cut| {
         let numbers = state.lock();
         cut();
-        // The count first, so that no state begins as another does.
+        // The count comes first, so that no state is a prefix of another.
         [numbers.len() as u64].iter().chain(numbers.iter()).flat_map(|n| n.to_le_bytes()).collect()
     });
     let host = machine.host();
@@ -48,7 +48,7 @@ async fn go_on(machine: Machine, found: Found) -> Result<Owner, OpenError> {
 }
 
 impl Owner {
-    /// Adds the next number, in a record so long.
+    /// Adds the next number, in a record of `len` bytes.
     fn add(&self, len: usize) -> (u64, BoxFuture<Result<(), AppendError>>) {
         let mut numbers = self.numbers.lock();
         let next = numbers.len() as u64;
@@ -90,7 +90,7 @@ fn sim_no_record_that_was_durable_is_lost_in_crashes_and_power_losses() {
         let sim = Sim::new(seed);
         let disk = SimDisk::new(&sim, 1 << 30);
         let random = SplitMix64::new(seed);
-        // Long ones, so that the log is full soon.
+        // Long records fill the log soon.
         let len = if random.chance(1, 2) { 100 } else { 300_000 };
         let mut acknowledged = 0;
         for _ in 0..5 {
@@ -163,14 +163,14 @@ fn sim_a_patient_log_has_room_for_more_on_a_full_disk_and_waits_when_there_is_no
         assert!(owner.log.room().is_some_and(|room| room < 20_000) && !owner.log.is_closed());
         match seed % 2 {
             0 => {
-                // Then it goes on as if nothing had been.
+                // With room again, the log goes on.
                 disk.set_capacity(1 << 30);
                 sim.run_for(Duration::from_secs(10));
                 assert!(*owner.acknowledged.lock() > 2 * acknowledged);
                 assert_eq!(owner.log.room(), None);
             }
             _ => {
-                // Whoever closes it is told what is not there.
+                // The caller of `close` learns that records were not written.
                 assert_eq!(sim.block_on(owner.log.close()), Err(AppendError::Full));
                 assert_eq!(sim.block_on(owner.add(1).1), Err(AppendError::Closed));
             }
@@ -224,7 +224,7 @@ fn closing_leaves_nothing_to_replay_and_takes_nothing_more() {
     assert!(matches!(sim.block_on(open(disk.mount(&machine).as_ref(), "log", *b"else")), Err(OpenError::Foreign)));
 }
 
-/// It was refused, which owners that wait for the log to settle never learned.
+/// Such a record was refused, and owners that waited for the log to settle never learned of it.
 #[test]
 fn regression_a_record_that_is_too_long_for_the_log_is_durable_as_part_of_a_snapshot() {
     let sim = Sim::new(1);
@@ -253,7 +253,7 @@ fn what_is_more_than_a_group_is_durable_all_the_same() {
     sim.block_on(owner.log.settled()).expect("settled");
 }
 
-/// Not even as part of a snapshot, which a record that is too long asks for.
+/// A record that is too long costs a snapshot, and the snapshot must wait for the held record too.
 #[test]
 fn crash_what_is_held_is_not_durable_nor_what_comes_after_it() {
     for (len, releases) in [(10, false), (10, true), (RECORD_LEN_MAX, false), (RECORD_LEN_MAX, true)] {
@@ -312,8 +312,8 @@ fn rot_is_said() {
         let machine = sim.machine("node");
         match sim.block_on(open(disk.mount(&machine).as_ref(), "log", OWNER)) {
             Err(OpenError::Damaged(_)) => damaged += 1,
-            // In the last record it looks like a write that a crash has torn, and between records
-            // nothing is.
+            // Rot in the last record looks like a write that a crash has torn. Rot in the padding
+            // between records has no effect.
             Ok(found) => assert!(found.records.len() >= 19, "seed {seed}: {}", found.records.len()),
             Err(other) => panic!("seed {seed}: {other}"),
         }
@@ -321,8 +321,8 @@ fn rot_is_said() {
     assert!(damaged > 60, "{damaged}");
 }
 
-/// The newest snapshot's heads were read, but were not on the disk; the next snapshot went over the
-/// one before it, and then the power failed.
+/// The newest snapshot's heads had been read, but were not on the disk. The next snapshot overwrote
+/// the one before, and then the power failed.
 #[test]
 fn regression_what_was_only_read_is_made_durable_before_anything_goes_over_what_was_before() {
     for (seed, times) in (0..60u64).flat_map(|a| (0..60u64).map(move |b| [a, b])).enumerate() {
@@ -336,7 +336,7 @@ fn regression_what_was_only_read_is_made_durable_before_anything_goes_over_what_
         let owner = sim.block_on(start(machine.clone(), disk.mount(&machine))).expect("open");
         sim.block_on(owner.add_and_wait(100)).expect("add");
         machine.crash();
-        // A start whose sync fails, and another that loses power, each somewhere.
+        // One start fails at a sync, another loses power, each at any point.
         for (time, fails) in times.into_iter().zip([true, false]) {
             let machine = sim.machine("node");
             let folder = disk.mount(&machine);
@@ -379,8 +379,8 @@ fn everybody_is_answered_while_the_log_closes() {
     }
 }
 
-/// What records of a lazy log tell of: numbers that are durable elsewhere, as far as the log has
-/// asked for it.
+/// A lazy log whose records refer to numbers. The numbers become durable elsewhere when the log
+/// asks for it.
 struct Lazily {
     owner: Owner,
     gathered: Arc<Mutex<(u64, u64)>>,
@@ -431,7 +431,7 @@ fn a_lazy_log_writes_in_time_or_when_it_is_waited_for() {
     drop(owner.add(100));
     sim.block_on(owner.log.settled()).expect("settled");
     assert_eq!((disk.counts().syncs, gathered.lock().0), (before.0 + 2, before.1 + 2));
-    // Much is not kept waiting.
+    // Many bytes of records do not wait for the period.
     let many: Vec<_> = (0..LAZY_LEN_MAX / 1000).map(|_| owner.add(1000).1).collect();
     sim.run_for(Duration::from_millis(100));
     assert_eq!(disk.counts().syncs, before.0 + 3);
@@ -444,8 +444,8 @@ fn a_lazy_log_writes_in_time_or_when_it_is_waited_for() {
     assert!(clock.now() >= begun + Duration::from_millis(900), "it was not hurried");
 }
 
-/// The owner tells of something before it appends the record that names it, and another task waits
-/// for the log meanwhile. What was gathered for that group was dropped, since it had no records.
+/// The owner gathered something before it appended the record that names it, while another task
+/// waited for the log. The gathering was dropped, since its group had no records.
 #[test]
 fn regression_what_is_gathered_is_made_durable_also_without_records() {
     let sim = Sim::new(1);
@@ -456,8 +456,8 @@ fn regression_what_is_gathered_is_made_durable_also_without_records() {
     assert_eq!(gathered.lock().0, before + 1);
 }
 
-/// After any crash, each number that is there was gathered before, and all that was waited for is
-/// there.
+/// After any crash, each number in the log was gathered before, and every number that was waited
+/// for is in the log.
 #[test]
 fn sim_what_a_lazy_log_tells_of_is_durable_before() {
     let (mut lost, mut found_total) = (0, 0);

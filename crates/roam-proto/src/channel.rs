@@ -1,9 +1,9 @@
-//! How messages get across: authenticated connections as traits, for QUIC and for the simulated
-//! world.
+//! Authenticated connections that carry messages, as traits. QUIC and the simulated world implement
+//! them.
 //!
-//! A connection carries requests with their answers, in any order, and messages that the home
-//! pushes, in theirs. It has no notion of time: whoever waits says how long. It may outlive changes
-//! of the client's address, and hours without a word.
+//! A connection carries requests and their answers, in any order, and messages that the home
+//! pushes, in the order of pushing. It has no notion of time: callers bound their own waits. A
+//! connection may outlive changes of the client's address, and hours of silence.
 
 use bytes::Bytes;
 use std::sync::Arc;
@@ -16,55 +16,55 @@ pub const MESSAGE_LEN_MAX: usize = 1 << 20;
 /// Most requests of one connection that a home answers at a time.
 pub const REQUEST_COUNT_MAX: u32 = 256;
 
-/// SHA-256 of a peer's public key (its SubjectPublicKeyInfo): who it is.
+/// A peer's identity: the SHA-256 of its public key (its SubjectPublicKeyInfo).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct PeerKey(pub [u8; 32]);
 
-/// What a message is for (docs/roaming.md#the-link); the first goes first.
+/// A message's priority (docs/roaming.md#the-link), highest first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Class {
-    /// Somebody waits for a small answer: validation, lookups.
+    /// A program waits for a small answer: a validation or a lookup.
     Interactive,
-    /// Somebody waits for contents.
+    /// A program waits for contents.
     Demand,
-    /// Nobody waits yet.
+    /// The client fetches ahead: no program waits yet.
     Prefetch,
-    /// What was done here goes home.
+    /// The client sends home what it did.
     Replay,
 }
 
-/// The connection has ended: whether what was under way got there is unknown.
+/// The connection has ended. The fate of requests that were under way is unknown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[error("the connection has ended")]
 pub struct Lost;
 
-/// Why there is no connection.
+/// Why a connection could not be made.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum DialError {
-    /// Nobody answers, or the network does not get there.
+    /// No home answers, or the network does not reach the home.
     #[error("{0}")]
     Unreachable(String),
-    /// Whoever answers is not the home that was meant.
+    /// Another program than the expected home answers.
     #[error(
-        "the key of the home at {address} is not the one that was expected: somebody else answers there, or the home was made anew; ask for another invitation"
+        "the home at {address} has another key than expected: another program answers there, or the home was made anew; ask for another invitation"
     )]
     WrongKey {
-        /// Where.
+        /// The address that was dialed.
         address: String,
     },
-    /// It speaks another protocol, or an older or newer one.
+    /// The peer speaks another protocol, or another version of this one.
     #[error("{0}")]
     Incompatible(String),
 }
 
-/// What a connection knows of its path.
+/// Measurements of a connection's path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Path {
-    /// Round trip as it is estimated now.
+    /// The current estimate of the round trip.
     pub round_trip: Duration,
     /// Bytes that may be under way at once.
     pub window: u64,
-    /// Bytes sent so far, with all headers below UDP's.
+    /// Bytes sent so far, as payload of UDP: QUIC's own headers count.
     pub sent: u64,
     /// Bytes received so far, likewise.
     pub received: u64,
@@ -72,52 +72,54 @@ pub struct Path {
 
 /// The client's end of a connection. Dropping it closes it.
 pub trait Channel: Send + Sync + 'static {
-    /// Sends a request and gives its answer. Dropping the future gives up waiting; the home may
-    /// answer nevertheless.
+    /// Sends a request and returns its answer. A caller that drops the future gives up waiting; the
+    /// home may do the request nevertheless.
     fn ask(&self, class: Class, request: Bytes) -> BoxFuture<Result<Bytes, Lost>>;
-    /// The next message that the home pushed. For one caller at a time.
+    /// Returns the next message that the home pushed. Only one caller at a time may wait here.
     fn pushed(&self) -> BoxFuture<Result<Bytes, Lost>>;
-    /// Done when the home has said how much it has pushed, and all of that was taken: then nothing
-    /// that was pushed before this was called is still on its way, however long the other end was
-    /// out of reach. While this is waited for, somebody has to take what was pushed, and an end
-    /// that is out of reach is called now and then, so that it is soon noticed when it is back.
+    /// Waits until the home has said how many messages it has pushed, and the client has taken that
+    /// many. Then no message that the home pushed before the call is still on its way, however long
+    /// the home was out of reach.
+    ///
+    /// While a caller waits here, another task must take the pushed messages. The channel asks a
+    /// silent home again now and then, so it notices soon that the home is back.
     fn caught_up(&self) -> BoxFuture<Result<(), Lost>>;
-    /// This machine's addresses may have changed: go on from wherever it is now.
+    /// Moves the connection to a new socket, since this machine's addresses may have changed.
     fn rebind(&self);
-    /// What is known of the path.
+    /// Returns the measurements of the path.
     fn path(&self) -> Path;
-    /// True once it has ended. One that is merely silent has not.
+    /// True once the connection has ended. A connection that is merely silent has not ended.
     fn has_ended(&self) -> bool;
-    /// Ends it.
+    /// Ends the connection.
     fn close(&self);
 }
 
 /// Makes connections to one home.
 pub trait Dialer: Send + Sync + 'static {
-    /// Makes one. The caller bounds the wait.
+    /// Makes a connection. The caller bounds the wait.
     fn dial(&self) -> BoxFuture<Result<Arc<dyn Channel>, DialError>>;
 }
 
-/// The home's end of a connection, to push messages.
+/// The home's end of a connection, for pushing messages.
 pub trait Push: Send + Sync + 'static {
-    /// Queues a message. `Lost` if the connection has ended, or as many messages wait as there is
-    /// room for, which ends it.
+    /// Queues a message. Fails with `Lost` if the connection has ended. A queue that is full ends
+    /// the connection, which also fails with `Lost`.
     fn push(&self, message: Bytes) -> Result<(), Lost>;
 }
 
-/// What a home does for whom it is connected with.
+/// A home, as the connections see it.
 pub trait Service: Send + Sync + 'static {
-    /// Somebody who has proved that this key is his.
+    /// Begins a session for a peer that has proved that it owns the key.
     fn connected(&self, peer: PeerKey, push: Arc<dyn Push>) -> Arc<dyn Session>;
-    /// True if this peer is one of those that are served. There is little room for others, who may
-    /// ask to be.
+    /// True if the home serves this peer. Connections from other peers get little room: they may
+    /// only ask to enroll.
     fn knows(&self, peer: PeerKey) -> bool;
 }
 
-/// What a home does for one connection.
+/// The home's state for one connection.
 pub trait Session: Send + Sync + 'static {
-    /// Answers a request. `None` ends the connection: the request is not one.
+    /// Answers a request. `None` ends the connection: the bytes were no valid request.
     fn answer(&self, request: Bytes) -> BoxFuture<Option<Bytes>>;
-    /// The connection has ended.
+    /// Tells the session that its connection has ended.
     fn ended(&self);
 }

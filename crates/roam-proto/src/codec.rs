@@ -1,21 +1,22 @@
-//! The encoding of all that is said, and of what homes and clients that roam keep: numbers take as
-//! many bytes as they need, lists and byte strings begin with their length. Every value has one
-//! encoding; decoding anything else is an error, never a panic, and takes no more memory than a few
-//! times the bytes it was given.
+//! The encoding of all messages, and of the states that homes and roaming clients keep.
+//!
+//! Numbers take as many bytes as they need. Lists and byte strings begin with their length. Every
+//! value has exactly one encoding. Decoding anything else is an error, never a panic, and takes no
+//! more memory than a few times the bytes of the input.
 
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
 use types::codec::{DecodeError, Put, Reader};
 use types::{FileId, Kind, Time};
 
-/// What can be said.
+/// A value with an encoding.
 pub trait Wire: Sized {
     /// Appends the encoding.
     fn encode(&self, out: &mut Vec<u8>);
     /// Reads what [`encode`](Self::encode) wrote.
     fn decode(r: &mut Reader<'_>) -> Result<Self, DecodeError>;
 
-    /// The encoding.
+    /// Returns the encoding.
     fn to_bytes(&self) -> Vec<u8> {
         let mut out = Vec::new();
         self.encode(&mut out);
@@ -122,7 +123,7 @@ impl Wire for Time {
 }
 
 fn len(r: &mut Reader<'_>) -> Result<usize, DecodeError> {
-    // Whatever it is the length of takes a byte at least.
+    // Each counted item takes at least one byte.
     usize::try_from(u64::decode(r)?).ok().filter(|len| *len <= r.remaining()).ok_or(DecodeError::Invalid("length"))
 }
 
@@ -133,7 +134,8 @@ impl<T: Wire> Wire for Vec<T> {
     }
     fn decode(r: &mut Reader<'_>) -> Result<Self, DecodeError> {
         let count = len(r)?;
-        // What is long in memory may be short in its encoding.
+        // An item may be much larger in memory than in its encoding, so the list grows only as
+        // items arrive.
         let mut items = Vec::with_capacity(count.min(1024));
         for _ in 0..count {
             items.push(T::decode(r)?);
@@ -246,7 +248,7 @@ macro_rules! wire_struct {
     };
 }
 
-/// Encodes an enum as a number, and the fields of the variant.
+/// Encodes an enum as a number, followed by the fields of the variant.
 #[macro_export]
 macro_rules! wire_enum {
     ($name:ident { $($number:literal => $variant:ident $({ $($field:ident),* $(,)? })? $(( $($item:ident),* ))?),* $(,)? }) => {

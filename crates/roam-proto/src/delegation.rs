@@ -1,10 +1,11 @@
-//! Delegations: what a client may do with what it has cached without asking
+//! Delegations: what a client may do with its cache without asking the home
 //! (docs/roaming.md#delegations; Zhao and Figueiredo, section 4.3).
 //!
-//! Whoever has a read delegation on a file may believe what is cached of it; whoever has a write
-//! delegation may change it, too, and tell the home later. The home recalls them before anybody
-//! else does what they exclude. They end by themselves when the client was not heard of for a
-//! while: both sides count durations, no clock is compared with another.
+//! A client with a read delegation on a file may believe what it has cached of the file. A client
+//! with a write delegation may also change the file, and tell the home later. The home recalls
+//! delegations before another client or program does what they exclude. They end by themselves when
+//! the home has not heard from the client for a lease. Both sides count durations, so no clock is
+//! compared with another.
 
 use crate::lock::Lock;
 use crate::operation::Change;
@@ -12,21 +13,22 @@ use crate::{wire_enum, wire_struct};
 use std::time::Duration;
 use types::FileId;
 
-/// Delegations of a client that was not heard of for so long are void.
+/// How long delegations last after the home has last heard from the client. A longer lease lets a
+/// client that is out of reach hold up others for longer; a shorter one costs more renewals.
 pub const LEASE: Duration = Duration::from_secs(30);
 
-/// What a delegation is good for; the later one includes the earlier.
+/// The kinds of delegation. A write delegation includes a read delegation.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Hold {
-    /// What is cached is so.
+    /// What the client has cached is current.
     Read,
-    /// Nobody else knows it, or changes it.
+    /// No other client believes the file or changes it.
     Write,
 }
 wire_enum!(Hold { 1 => Read, 2 => Write });
 
 impl Hold {
-    /// True if two clients cannot have these of the same file.
+    /// True if two clients cannot have these two on the same file.
     pub fn excludes(self, other: Hold) -> bool {
         self == Hold::Write || other == Hold::Write
     }
@@ -39,56 +41,55 @@ pub enum Watch {
     Nothing,
     /// What others have changed.
     Changes,
-    /// That, and what others are about to do: it works under delegations.
+    /// What others have changed, and recalls: the client works under delegations.
     Delegations {
-        /// Which run of the home gave those that it has; 0: it has none.
+        /// The run of the home that gave the client's delegations; 0 if it has none.
         run: u64,
-        /// What it has changed that the home has not heard of.
+        /// Files that it has changed and not sent home.
         changed: Vec<FileId>,
-        /// Locks that it has,
+        /// Locks that the client has in this term.
         locks: Vec<Lock>,
-        /// since this term began.
+        /// The term of these locks.
         term: u64,
     },
 }
 wire_enum!(Watch { 0 => Nothing, 1 => Changes, 2 => Delegations { run, changed, locks, term } });
 
-/// What became of a client's delegations when it attached.
+/// What became of a client's delegations and locks when it attached.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Kept {
-    /// Which run of the home this is.
+    /// The current run of the home.
     pub run: u64,
-    /// It has them still; otherwise it has none.
+    /// The client still has all its delegations. Otherwise it has none.
     pub all: bool,
-    /// It has its locks still; otherwise it has none.
+    /// The client still has all its locks. Otherwise it has none.
     pub locks: bool,
-    /// The term in which it locks from now on.
+    /// The client's term from now on.
     pub term: u64,
 }
 wire_struct!(Kept { run, all, locks, term });
 
-/// The home wants a delegation back: the client is to send what it has changed, and to say that it
-/// has returned it.
+/// A recall: the home wants a delegation back. The client sends home what it did under it, and then
+/// says that it returns it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Recall {
-    /// Which recall.
+    /// The recall's number.
     pub number: u64,
-    /// Of what.
+    /// The file.
     pub file: FileId,
-    /// What the home thinks that the client has: perhaps the answer that gave it is still on its
-    /// way.
+    /// What the client has, as the home knows it. The answer that gave it may still be on its way.
     pub held: Hold,
     /// The client may keep a read delegation.
     pub keep: bool,
 }
 wire_struct!(Recall { number, file, held, keep });
 
-/// What a client has changed under a delegation that it returns before the home has all of it: the
-/// bytes come by and by, those first that somebody wants to read (partial write-back: Zhao and
-/// Figueiredo, section 4.3).
+/// A store that will come after its delegation is returned (partial write-back: Zhao and
+/// Figueiredo, section 4.3). The client uploads its bytes by and by, first those that another
+/// client waits for.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Behind {
-    /// The number of the store that will bring it.
+    /// The number of the store.
     pub seq: u64,
     /// The newest version of the file that the client knew.
     pub base: u64,

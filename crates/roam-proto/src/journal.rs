@@ -1,13 +1,13 @@
-//! The volume journal (docs/roaming.md#one-number-for-versions-stamps-and-the-journal): what
-//! changed in a volume since a stamp. Pure.
+//! The volume journal: which files of a volume changed since a stamp
+//! (docs/roaming.md#one-number-for-versions-stamps-and-the-journal). Pure.
 //!
-//! One mechanism for three papers: a client that comes back presents the stamp that it was current
-//! at, and learns that nothing changed (Mummert's volume validation), or which files did (Zhao and
-//! Figueiredo's GETINV), or that the journal does not reach back that far. So coming back costs one
-//! round trip, and bytes in proportion to what changed rather than to what is cached.
+//! One mechanism serves three papers. A client that comes back presents the stamp at which it was
+//! current. It learns that nothing changed (Mummert's volume validation), or which files changed
+//! (Zhao and Figueiredo's GETINV), or that the journal does not reach back that far. So coming back
+//! costs one round trip, and bytes in proportion to the changes, not to the cache.
 //!
-//! Each file counts once, where it changed last: the journal never has more entries than there are
-//! files, and repeated changes of one file push nothing out.
+//! The journal has one entry for each file: its last change. So it never has more entries than
+//! there are files, and repeated changes of one file push no other file out.
 
 use crate::{wire_enum, wire_struct};
 use std::collections::{BTreeMap, HashMap};
@@ -16,9 +16,9 @@ use types::FileId;
 /// A volume's version: grows with each change. Stamps of different epochs cannot be compared.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Stamp {
-    /// New whenever the home lost track of what changed.
+    /// The epoch. It is new whenever the home lost track of changes.
     pub epoch: u64,
-    /// Changes in this epoch so far.
+    /// How many changes this epoch has had.
     pub seq: u64,
 }
 wire_struct!(Stamp { epoch, seq });
@@ -26,17 +26,18 @@ wire_struct!(Stamp { epoch, seq });
 /// What changed since a stamp.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Since {
-    /// Nothing.
+    /// Nothing changed.
     Current,
-    /// These files, in the order of their last changes; whoever forgets what it knows of them is
-    /// current at the new stamp.
+    /// These files changed, in the order of their last changes. A client that drops what it cached
+    /// of them is current at the new stamp.
     Changed {
-        /// The files.
+        /// The changed files.
         files: Vec<FileId>,
         /// The newest stamp.
         stamp: Stamp,
     },
-    /// Nobody knows. Every file must be validated to be current at the new stamp.
+    /// The journal does not reach back that far. The client must validate every file to be current
+    /// at the new stamp.
     Reset {
         /// The newest stamp.
         stamp: Stamp,
@@ -48,12 +49,12 @@ wire_enum!(Since {
     2 => Reset { stamp },
 });
 
-/// See the module's header.
+/// A volume's journal: the number of each file's last change, as far back as it reaches.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Journal {
     epoch: u64,
     seq: u64,
-    /// Changes up to here were forgotten.
+    /// The journal has forgotten all changes up to this number.
     floor: u64,
     by_seq: BTreeMap<u64, FileId>,
     last: HashMap<FileId, u64>,
@@ -61,13 +62,14 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// The journal of a volume of which nothing is known, in an epoch that was never used before,
-    /// for at most so many files. Numbers begin with 1: nothing that a home knows has version 0.
+    /// Makes the journal of a new volume, with at most `entry_count_max` entries. The caller never
+    /// uses an epoch twice. The numbers begin with 1, so nothing that a home knows has version 0.
     pub fn new(epoch: u64, entry_count_max: usize) -> Journal {
         Journal { epoch, seq: 1, floor: 0, by_seq: BTreeMap::new(), last: HashMap::new(), entry_count_max }
     }
 
-    /// The journal as it was when [`entries`](Self::entries) gave these. `None` if that cannot be.
+    /// Rebuilds the journal from its [`entries`](Self::entries). `None` if they contradict each
+    /// other.
     pub fn restore(
         stamp: Stamp,
         floor: u64,
@@ -87,39 +89,39 @@ impl Journal {
         (floor <= stamp.seq).then_some(journal)
     }
 
-    /// The newest stamp.
+    /// Returns the newest stamp.
     pub fn stamp(&self) -> Stamp {
         Stamp { epoch: self.epoch, seq: self.seq }
     }
 
-    /// Changes up to here are not in the journal.
+    /// The journal has no changes up to this number.
     pub fn floor(&self) -> u64 {
         self.floor
     }
 
-    /// Files that changed after this, as far as the journal reaches back.
+    /// Returns the files that changed after `seq`, as far as the journal reaches back.
     pub fn changed_after(&self, seq: u64) -> impl Iterator<Item = FileId> {
         self.by_seq.range(seq.saturating_add(1)..).map(|(_, file)| *file)
     }
 
-    /// All entries, in order.
+    /// Returns all entries, in order.
     pub fn entries(&self) -> impl Iterator<Item = (u64, FileId)> {
         self.by_seq.iter().map(|(seq, file)| (*seq, *file))
     }
 
-    /// The next change has a greater number than this.
+    /// Makes the next change have a greater number than `seq`.
     pub fn skip_to(&mut self, seq: u64) {
         self.seq = self.seq.max(seq);
     }
 
-    /// A file changed. Returns the stamp that includes this.
+    /// Records a change of a file. Returns the stamp that includes it.
     pub fn note(&mut self, file: FileId) -> Stamp {
         self.replace(file);
         self.stamp()
     }
 
-    /// As [`note`](Self::note). Returns the file whose last change is not in the journal any more
-    /// because of this.
+    /// Records a change of a file, as [`note`](Self::note) does. Returns the file that lost its
+    /// entry to make room for it, if any.
     pub fn replace(&mut self, file: FileId) -> Option<FileId> {
         self.seq += 1;
         if let Some(before) = self.last.insert(file, self.seq) {
@@ -141,14 +143,14 @@ impl Journal {
         forgotten
     }
 
-    /// What changed since the client was current at `stamp`, of what it `may_see`. Files that it
-    /// may not see are left out, and do not tell it that they changed.
+    /// Tells what changed since `stamp`, of the files that the client `may_see`. The answer does
+    /// not tell that other files changed.
     pub fn since(&self, stamp: Stamp, may_see: impl Fn(FileId) -> bool) -> Since {
         let newest = self.stamp();
         if stamp == newest {
             return Since::Current;
         }
-        // A stamp of the future is one that this home has lost.
+        // A stamp of the future: this home gave it and has forgotten it since.
         if stamp.epoch != self.epoch || stamp.seq < self.floor || stamp.seq > self.seq {
             return Since::Reset { stamp: newest };
         }
@@ -201,7 +203,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whoever keeps up with the journal, at any pace, knows of every change.
+        /// A client that asks the journal now and then learns of every change.
         #[test]
         fn prop_a_client_that_asks_now_and_then_misses_nothing(
             changes in prop::collection::vec((0u64..12, any::<bool>(), any::<bool>()), 0..200),

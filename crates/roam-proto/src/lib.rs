@@ -1,12 +1,12 @@
-//! What clients that roam and their homes say to each other, and how it gets across.
+//! The protocol between roaming clients and their homes. No I/O.
 //!
-//! - [`channel`]: connections, as traits; [`line`]: several volumes on one of them.
-//! - [`message`]: requests, answers and what is pushed; [`codec`]: how they are encoded.
-//! - [`operation`]: something that a client has done and its home is to do; [`oplog`]: the
-//!   operations that wait, and their optimizer; [`ranges`]: sets of bytes; [`piece`]: bytes that
-//!   the home has already.
-//! - [`journal`]: what changed in a volume since when; [`delegation`]: what a client may do without
-//!   asking; [`lock`]: locks between mounts.
+//! - [`channel`]: connections, as traits; [`line`]: several volumes on one connection.
+//! - [`message`]: requests, answers and pushed messages; [`codec`]: their encoding.
+//! - [`operation`]: a change that a client made and its home is to make; [`oplog`]: the operations
+//!   that wait, and their optimizer; [`ranges`]: sets of bytes; [`piece`]: bytes that the home has
+//!   already.
+//! - [`journal`]: which files of a volume changed since a stamp; [`delegation`]: what a client may
+//!   do without asking; [`lock`]: locks between mounts.
 
 pub mod channel;
 pub mod codec;

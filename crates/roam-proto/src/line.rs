@@ -1,20 +1,20 @@
-//! Lines: what is said of several volumes on one connection. A message's first byte, whose lowest
-//! bit [`pack`](crate::message::pack) sets, tells its line in the others, so that it costs nothing.
-//! Answers go where their request came from, and need none.
+//! Lines: several volumes on one connection. [`pack`](crate::message::pack) uses only the lowest
+//! bit of a message's first byte. The other bits hold the number of the line, so a line costs no
+//! bytes. An answer goes back on its request's stream and needs no line.
 
 use bytes::{Bytes, BytesMut};
 
-/// Most lines of a connection.
+/// Most lines of a connection: the seven bits that are left in the first byte.
 pub const LINE_COUNT_MAX: u8 = 128;
 
 fn change_first(message: Bytes, change: impl FnMut(&mut u8)) -> Bytes {
-    // Nobody else has a message that was just packed, or has just come: then nothing is copied.
+    // A message that was just packed or received has no other owner. Then nothing is copied.
     let mut message = message.try_into_mut().unwrap_or_else(|shared| BytesMut::from(&shared[..]));
     message.first_mut().into_iter().for_each(change);
     message.freeze()
 }
 
-/// Puts a packed message on a line, one below [`LINE_COUNT_MAX`].
+/// Puts a packed message on a line, a number below [`LINE_COUNT_MAX`].
 pub fn put_on(line: u8, message: Bytes) -> Bytes {
     match line {
         0 => message,
@@ -22,7 +22,7 @@ pub fn put_on(line: u8, message: Bytes) -> Bytes {
     }
 }
 
-/// The line of a message, and the message as it was packed.
+/// Returns the line of a message, and the message as it was packed.
 pub fn take_off(message: Bytes) -> (u8, Bytes) {
     match message.first().map_or(0, |first| first >> 1) {
         0 => (0, message),

@@ -1,9 +1,10 @@
-//! Requests of clients that roam, answers of homes, and what homes push. Each is one message of a
-//! [`channel`](crate::channel); the protocol's version is agreed upon when the connection is made.
+//! Requests of clients, answers of homes, and what homes push. Each is one message of a
+//! [`channel`](crate::channel). Both ends agree on the protocol's version when they make the
+//! connection.
 //!
-//! All numbers that tell what is newer are of one kind: a volume's [`Stamp::seq`]. A file's
-//! *version* is that of its last change, its *contents* that of the last change of what is in it
-//! (bytes, or names).
+//! All numbers that tell what is newer are of one kind: a volume's [`Stamp::seq`]. The *version* of
+//! a file is the number of its last change. Its *contents* number is that of the last change of
+//! what is in it: bytes, or names.
 
 use crate::channel::MESSAGE_LEN_MAX;
 use crate::codec::Wire;
@@ -19,25 +20,26 @@ use types::{Attr, FileId, FsError, Kind, Time};
 
 /// Most bytes of contents in one message.
 pub const DATA_LEN_MAX: usize = MESSAGE_LEN_MAX / 2;
-/// Most bytes of an operation's contents that travel with it; more is uploaded before.
+/// Most bytes of a store that travel in the operation's message. The client uploads longer contents
+/// before it sends the operation.
 pub const INLINE_LEN_MAX: usize = 16 << 10;
-/// Messages from this length on are compressed if that makes them shorter.
+/// Messages of at least this many bytes are compressed, if that makes them shorter.
 const COMPRESSED_FROM: usize = 128;
-/// Level of compression: fast enough for a LAN.
+/// The zstd level: the lowest, which is fast enough for a LAN.
 const LEVEL: i32 = 1;
 
-/// All that is known of a file but its contents.
+/// All that is known of a file except its contents.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Facts {
-    /// What it is called between client and home.
+    /// The file's id between client and home.
     pub id: FileId,
-    /// When anything of it changed last.
+    /// The number of the file's last change, of any kind.
     pub version: u64,
-    /// When what is in it changed last.
+    /// The number of the last change of its bytes or names.
     pub contents: u64,
-    /// Type.
+    /// The type of file.
     pub kind: Kind,
-    /// Lower twelve bits.
+    /// The lower twelve bits of the mode.
     pub mode: u32,
     /// Number of names.
     pub nlink: u32,
@@ -59,9 +61,9 @@ pub struct Facts {
     pub ctime: Time,
     /// Creation.
     pub crtime: Time,
-    /// Where it points, for symlinks.
+    /// The target of a symlink; empty for other files.
     pub target: Vec<u8>,
-    /// Extended attributes: users' own, and ACLs.
+    /// Extended attributes, as far as the user may read them, ACLs included.
     pub xattrs: Vec<(Vec<u8>, Vec<u8>)>,
 }
 wire_struct!(Facts {
@@ -85,7 +87,7 @@ wire_struct!(Facts {
 });
 
 impl Facts {
-    /// What stat(2) shows of it.
+    /// Returns what stat(2) shows of the file.
     pub fn attr(&self) -> Attr {
         Attr {
             id: self.id,
@@ -106,14 +108,14 @@ impl Facts {
     }
 }
 
-/// As whom the home does what a client asks.
+/// The user as whom the home acts for a client.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct User {
-    /// User.
+    /// User id.
     pub uid: u32,
-    /// Group.
+    /// Group id.
     pub gid: u32,
-    /// Supplementary groups.
+    /// Ids of the supplementary groups.
     pub groups: Vec<u32>,
 }
 wire_struct!(User { uid, gid, groups });
@@ -123,26 +125,26 @@ wire_struct!(User { uid, gid, groups });
 pub struct Sent {
     /// Its number in the client's log.
     pub seq: u64,
-    /// The newest version of what it changes that the client knew when it was done, of the files
-    /// that it is about: the first, and the second if there is one.
+    /// The newest versions that the client knew of the files that the operation is about, when it
+    /// did the operation: of the first file, and of the second if there is one.
     pub bases: (u64, u64),
-    /// What was done.
+    /// The operation.
     pub operation: Operation,
-    /// Of a store: what was written, range after range, unless it was uploaded.
+    /// The bytes of a store, range after range; empty if they were uploaded.
     pub data: Bytes,
 }
 wire_struct!(Sent { seq, bases, operation, data });
 
-/// Why an operation was not done, which the client had done for itself.
+/// Why the home did not do an operation that the client had done for itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Conflict {
-    /// Somebody else has changed the file since.
+    /// Another client or program changed the file since.
     Changed,
-    /// Somebody else has removed or moved the file, or a directory it was in.
+    /// Another client or program removed or moved the file, or a directory above it.
     Gone,
-    /// Somebody else has put something at the place.
+    /// Another client or program put something at the place.
     Taken,
-    /// Somebody else has put something into the directory.
+    /// Another client or program put something into the directory.
     NotEmpty,
 }
 wire_enum!(Conflict { 1 => Changed, 2 => Gone, 3 => Taken, 4 => NotEmpty });
@@ -150,201 +152,210 @@ wire_enum!(Conflict { 1 => Changed, 2 => Gone, 3 => Taken, 4 => NotEmpty });
 /// How an operation ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Outcome {
-    /// It is done. It is [durable](Request::Durable) later, and until then a crash of the home may
-    /// undo it.
+    /// The home has done it. It becomes [durable](Request::Durable) later; until then a crash of
+    /// the home may undo it.
     Done,
-    /// Not done, since others did something.
+    /// The home did not do it, since others changed something.
     Conflict(Conflict),
-    /// Not done: the home's file system refuses it for this user.
+    /// The home did not do it: its file system refuses it for this user.
     Refused(FsError),
-    /// What was made is there already, as this file: whatever names what was made means that. Of a
-    /// file: this one contains what was stored in it, if that came with the same message and
-    /// nothing but attributes beside it; what names what was made means nothing.
+    /// The object that the client made exists already, as this file.
+    ///
+    /// - For a directory or symlink, the client's id means this file from now on, in every
+    ///   operation that names it.
+    /// - For a file, this one contains what the client stored in its own, if the store came in the
+    ///   same message, and nothing else but attributes. The client's id means nothing then.
     Became(FileId),
-    /// What was made is there already, as this file, which is empty; nothing that was stored in it
-    /// came with the same message. Whoever has stored nothing has made this one; otherwise
-    /// something else is there.
+    /// The file that the client made exists already, as this empty file, and no store to it came in
+    /// the same message. If the client has stored nothing in its own file, the two are one.
+    /// Otherwise this is a conflict.
     Empty(FileId),
 }
 wire_enum!(Outcome { 0 => Done, 1 => Conflict(conflict), 2 => Refused(error), 3 => Became(real), 4 => Empty(real) });
 
-/// How an operation ended, and what is there now.
+/// How an operation ended, with facts of the files that it names.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Applied {
     /// Its number in the client's log.
     pub seq: u64,
-    /// How it ended.
+    /// How the operation ended.
     pub outcome: Outcome,
-    /// What is known now of the files and directories that it names.
+    /// Facts of the files and directories that the operation names.
     pub facts: Vec<Facts>,
 }
 wire_struct!(Applied { seq, outcome, facts });
 
-/// Why a home does not serve a client at all.
+/// Why a home does not serve a client.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Refusal {
-    /// The secret was used before, is too old, or never was one.
+    /// The secret of the invitation is unknown, used up, or too old.
     Secret,
-    /// The client's key belongs to nobody.
+    /// The home serves no client with this key.
     Stranger,
-    /// No volume of this name, for this client.
+    /// There is no volume of this name for this client.
     Volume,
-    /// It attached to nothing yet.
+    /// The client has to attach first, or again.
     Detached,
-    /// It knows of more than the client remembers: the client is a copy of an older self.
+    /// The client knows of an answer or an id that this home has not given, or has forgotten. The
+    /// client has to begin its log anew.
     Forgotten,
-    /// The home takes no more for now.
+    /// The home takes no more from this client for now. The client may try again.
     Busy,
 }
 wire_enum!(Refusal { 1 => Secret, 2 => Stranger, 3 => Volume, 4 => Detached, 5 => Forgotten, 6 => Busy });
 
-/// What a client asks.
+/// A client's request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Request {
-    /// Makes this client's key one that the home serves.
+    /// Makes the home serve this client's key.
     Enroll {
-        /// What an invitation said.
+        /// The secret of an invitation.
         secret: [u8; 16],
     },
     /// Begins to use a volume.
     Attach {
-        /// Its name.
+        /// The volume's name.
         volume: String,
-        /// Which log the client's numbers are of.
+        /// Which log of the client the numbers of operations belong to.
         incarnation: u64,
-        /// Up to here the client knows how each of its operations ended.
+        /// The client knows how its operations up to this one ended.
         acknowledged: u64,
-        /// What it was current at.
+        /// The stamp at which the client's cache was current.
         stamp: Option<Stamp>,
-        /// The greatest of the ids that it knows of; 0: it knows of none.
+        /// The greatest id that the client knows of; 0 if it knows none.
         newest: FileId,
-        /// What it wants to be told.
+        /// What the client wants to be told.
         watch: Watch,
-        /// Grows with each time that the client asks for this: what comes after a later one, or
-        /// again, counts for nothing.
+        /// Grows with each attempt to attach. The home ignores an attempt that is not greater than
+        /// the last.
         attempt: u64,
     },
-    /// What changed since.
+    /// Asks what changed since a stamp.
     Since {
-        /// This.
+        /// The stamp.
         stamp: Stamp,
     },
-    /// Facts of files.
+    /// Asks for facts of files.
     Facts {
-        /// Which.
+        /// The files.
         files: Vec<FileId>,
     },
-    /// Which files have another version than this.
+    /// Asks which files no longer have the given versions.
     Validate {
-        /// Files with the versions known of them.
+        /// Files, with the versions that the client knows.
         files: Vec<(FileId, u64)>,
     },
-    /// What is in a directory.
+    /// Lists a directory.
     List {
-        /// Which.
+        /// The directory.
         dir: FileId,
-        /// Go on after this name; empty: from the start.
+        /// Begins after this name; empty begins at the start.
         after: Vec<u8>,
-        /// The client knows the names as of when the contents had this number, and needs them only
-        /// if they have another; 0: it knows none.
+        /// The version of the listing that the client has cached: the number of the directory's
+        /// contents; 0 if it has none. The home sends the names only if they have another number.
         known: u64,
-        /// If this name is not there, the client, which works under delegations, is likely to make
-        /// it.
+        /// A name that the client is likely to make if it does not exist. For clients that work
+        /// under delegations.
         makes: Option<Vec<u8>>,
     },
-    /// Bytes of a file, if its contents are still those.
+    /// Reads bytes of a file, if it still has the given contents.
     Read {
-        /// Which.
+        /// The file.
         file: FileId,
-        /// Of when its contents are.
+        /// The number of the contents that the client wants.
         contents: u64,
-        /// From here.
+        /// The offset of the first byte.
         offset: u64,
-        /// So many, or up to the end.
+        /// How many bytes; fewer come at the end of the file.
         len: u32,
     },
-    /// Bytes that a store will write: part of all its ranges, one after the other.
+    /// Sends part of the bytes of a store that will come. All ranges of the store, one after the
+    /// other, are the upload.
     Upload {
-        /// The store's number.
+        /// The number of the store.
         seq: u64,
-        /// Where this belongs in all of it.
+        /// The offset of these bytes in the upload.
         offset: u64,
         /// The bytes.
         data: Bytes,
     },
     /// Does operations, in this order.
     Apply {
-        /// Up to here the client knows how each of its operations ended.
+        /// The client knows how its operations up to this one ended.
         acknowledged: u64,
         /// The operations.
         operations: Vec<Sent>,
     },
-    /// How much the volume can hold.
+    /// Asks how much the volume can hold.
     Space,
-    /// A new range of ids for files that the client makes.
+    /// Asks for a new range of ids for files that the client makes.
     Ids,
-    /// Facts of files, with a delegation on each that the answer tells of.
+    /// Asks for facts of files, with a delegation on each file that the answer contains.
     Delegate {
-        /// Which.
+        /// The files.
         files: Vec<FileId>,
-        /// For what.
+        /// The kind of delegation.
         hold: Hold,
     },
-    /// Delegations are returned: what was done under them was sent before, but for what is said to
-    /// be behind.
+    /// Returns delegations. The client has sent home what it did under them, except for what
+    /// `behind` announces.
     Returned {
-        /// To which recalls.
+        /// The recalls that this answers.
         recalls: Vec<u64>,
-        /// Files on which the client, unasked, keeps no more than a read delegation, if it was
-        /// given none since the first of these recalls.
+        /// Files on which the client, unasked, keeps at most a read delegation. Files that it was
+        /// given again since the first of these recalls are excepted.
         lowered: Vec<FileId>,
-        /// What is not home yet, if the client may go on reading, and this is about one recall.
+        /// A store that is not home yet. Only with a single recall that lets the client keep a read
+        /// delegation.
         behind: Option<Behind>,
     },
-    /// What was done under delegations that are recalled is on its way, with all that was done
-    /// before: it takes long.
+    /// Tells the home that returning delegations will take long: the client is still sending what
+    /// it did under them, and what it did before.
     Returning {
-        /// To which recalls.
+        /// The recalls that this is about.
         recalls: Vec<u64>,
-        /// The last operation that has to be home before these delegations can be returned.
+        /// The last operation that has to be home before the client can return these delegations.
         through: u64,
     },
-    /// The client is still there.
+    /// Renews the client's lease.
     Renew,
-    /// The client returns all delegations, unasked.
+    /// Returns all delegations, unasked.
     Resign,
-    /// Small files, whole, if their contents are still those.
+    /// Reads small files, whole, if they still have the given contents.
     ReadFiles {
-        /// Files with when their contents are of.
+        /// Files, with the numbers of the contents that the client wants.
         files: Vec<(FileId, u64)>,
     },
-    /// Takes parts of what a store will write from files that have them, as if they were uploaded.
+    /// Makes the home take parts of a store from files that it has, as if the client had uploaded
+    /// them.
     Take {
-        /// The store's number.
+        /// The number of the store.
         seq: u64,
-        /// Which, and where they are.
+        /// The parts, and where the home has them.
         pieces: Vec<Piece>,
     },
-    /// Locks, or unlocks. EAGAIN: others have it. EBUSY: later perhaps; whoever waits asks again.
+    /// Locks or unlocks. EAGAIN: another owner has the lock. EBUSY: the home has waited for as long
+    /// as it may; a client that still waits asks again.
     Lock(Locking),
-    /// The first lock that stands in the way of this one.
+    /// Asks for the first lock that conflicts with this one.
     TestLock(Lock),
-    /// The client has taken in what the home [told](Pushed::Changed) of others' changes, up to this
-    /// one. A client that is near says so, and others near the home wait for it when they close.
+    /// The client has taken in the [changes](Pushed::Changed) that the home pushed, up to this
+    /// number. A client near the home sends this. Other clients near the home wait for it when they
+    /// close a file.
     Heard {
         /// The [seq](Stamp::seq) of the last stamp.
         seq: u64,
     },
-    /// Waits until the client's operations are durable up to this one, as far as the home has
+    /// Waits until the client's operations up to this one are durable, as far as the home has
     /// answered them.
     Durable {
-        /// The last one.
+        /// The last operation that the client wants to be durable.
         through: u64,
     },
-    /// The client knows that it [has company](Pushed::Company), and the home has seen all that it
-    /// did before.
+    /// The client knows that it [has company](Pushed::Company), and the home has seen all that the
+    /// client did before it knew.
     Joined {
-        /// What the home told it.
+        /// The number of the message that told it.
         number: u64,
     },
 }
@@ -374,96 +385,99 @@ wire_enum!(Request {
     23 => Heard { seq },
 });
 
-/// What a home answers.
+/// A home's answer.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Reply {
-    /// Done; nothing more to say.
+    /// The request is done, and there is nothing more to say.
     Done,
-    /// To enrolment: it serves this key, for these volumes.
+    /// To [`Request::Enroll`]: the home serves this key, for these volumes.
     Enrolled {
-        /// Their names.
+        /// The names of the volumes.
         volumes: Vec<String>,
     },
-    /// To attaching.
+    /// To [`Request::Attach`].
     Attached {
-        /// The volume's root.
+        /// The id of the volume's root.
         root: FileId,
-        /// As whom it does what this client asks.
+        /// The user as whom the home acts for this client.
         user: User,
-        /// What changed since the stamp, or the newest stamp.
+        /// What changed since the client's stamp; for a client without a stamp, the newest stamp.
         since: Since,
-        /// The last operation of this incarnation that it has answered; 0: none.
+        /// The last operation of this incarnation that the home has answered; 0 if none.
         heard: u64,
-        /// What became of its delegations, if it works under such.
+        /// What became of the client's delegations, if it works under delegations.
         kept: Option<Kept>,
-        /// Bytes of the longest file that the file system behind can hold.
+        /// The longest file that the exported file system can hold, in bytes.
         file_len_max: u64,
         /// Whether other clients are attached to the volume.
         company: Company,
     },
-    /// What changed.
+    /// To [`Request::Since`]: what changed.
     Since(Since),
-    /// Facts of those files asked for that there are.
+    /// Facts of those requested files that exist.
     Facts(Vec<Facts>),
-    /// Those that have another version, or are gone.
+    /// The files that have another version, or are gone.
     Stale(Vec<FileId>),
-    /// What is in a directory, in the order of names.
+    /// Part of a directory's listing, in the order of names.
     Listing {
-        /// Facts of it.
+        /// Facts of the directory.
         dir: Box<Facts>,
-        /// Its names, and facts of what they mean.
+        /// Names, with facts of the files that they mean.
         entries: Vec<NamedFacts>,
-        /// The names are as the client knows them, and not repeated.
+        /// The client's cached listing is current, and `entries` is empty.
         same: bool,
-        /// There are more.
+        /// More names follow.
         more: bool,
-        /// Of those that are told of, a client that works under delegations has no delegation on
-        /// these.
+        /// Listed files on which the client got no delegation, if it works under delegations.
         withheld: Vec<FileId>,
-        /// Of those that it has, those are returned that were recalled with a greater number.
+        /// A recall with a greater number takes back what this answer gives, even if it overtakes
+        /// the answer.
         given: u64,
-        /// All changes up to this one are taken into account.
+        /// The answer takes all changes up to this number into account.
         seq: u64,
-        /// What a client that works under delegations has of the directory now.
+        /// The delegation that the client has on the directory now, if it works under delegations.
         hold: Hold,
     },
-    /// To a claim of delegations: facts of those files that there are, each of them delegated now.
+    /// To [`Request::Delegate`]: facts of those files that exist. The client has the delegation on
+    /// each of them.
     Delegated {
-        /// What is known of them.
+        /// Facts of the files.
         known: Vec<Facts>,
-        /// Those are returned that were recalled with a greater number.
+        /// A recall with a greater number takes back what this answer gives, even if it overtakes
+        /// the answer.
         given: u64,
-        /// All changes up to this one are taken into account.
+        /// The answer takes all changes up to this number into account.
         seq: u64,
     },
-    /// Bytes of a file; shorter than asked only at its end.
+    /// Bytes of a file; fewer than requested only at its end.
     Data(Bytes),
-    /// The contents are not what the client thought.
+    /// The file has other contents than the client thought.
     Changed,
-    /// How operations ended; shorter than what was sent if the home stopped before the end.
+    /// How operations ended. The list is shorter than the request if the home stopped before the
+    /// end.
     Applied(Vec<Applied>),
     /// How much the volume can hold.
     Space {
-        /// Bytes it can hold.
+        /// Bytes that it can hold.
         total: u64,
         /// Bytes that can still be written.
         free: u64,
-        /// Files there are.
+        /// Files that exist.
         files: u64,
         /// Files that can still be made.
         files_free: u64,
     },
-    /// Ids that are this client's alone: the first, and how many.
+    /// Ids that only this client may use: the first, and how many.
     Ids(FileId, u64),
-    /// Files as they are. Those are left out whose contents are other ones, that cannot be read,
-    /// and all after the first that does not fit.
+    /// Whole files. The answer leaves out files that have other contents or that the user may not
+    /// read. It ends before the first file that does not fit.
     Files(Vec<(FileId, Bytes)>),
-    /// Which of the pieces, counted from 0, were taken. The others are not, or no more, where they
-    /// were said to be.
+    /// The indices, from 0, of the pieces that the home took. The other pieces are no longer, or
+    /// never were, where the client said.
     Taken(Vec<u64>),
-    /// A lock that stands in the way, if there is one.
+    /// A lock that conflicts with the tested one, if there is one.
     InTheWay(Option<Lock>),
-    /// The file system refuses.
+    /// The exported file system refuses.
     Failed(FsError),
     /// The home refuses.
     Refused(Refusal),
@@ -493,51 +507,52 @@ wire_enum!(Reply {
 /// and not sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Company {
-    /// Counts what the home says of this: what has a smaller number is of before.
+    /// Grows with each such message. A message with a smaller number is outdated.
     pub number: u64,
     /// Other clients are attached to the volume.
     pub others: bool,
 }
 wire_struct!(Company { number, others });
 
-/// A name, and what it means.
+/// A name, with facts of the file that it means.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NamedFacts {
     /// The name.
     pub name: Vec<u8>,
-    /// What it means.
+    /// Facts of the file.
     pub facts: Facts,
 }
 wire_struct!(NamedFacts { name, facts });
 
-/// What a home pushes.
+/// A message that a home pushes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Pushed {
-    /// Others changed these files: a break of the callbacks on them. All changes up to the stamp
-    /// have been told of, unless there is more.
+    /// Other clients or programs changed these files: a break of the client's callbacks on them.
+    /// The client has been told of all changes up to the stamp, unless `more` is set.
     Changed {
         /// The files.
         files: Vec<FileId>,
-        /// Up to when.
+        /// The stamp up to which the changes are told.
         stamp: Stamp,
-        /// Further messages tell of other files that changed up to then.
+        /// Further messages will tell of other files that changed up to the stamp.
         more: bool,
     },
     /// The home wants delegations back.
     Recall(Vec<Recall>),
-    /// Somebody waits for bytes of a store that is behind: they are to be uploaded before others.
+    /// Another client waits for bytes of a store that is [behind](Behind): the client should upload
+    /// them first.
     Wanted {
-        /// The store's number.
+        /// The number of the store.
         seq: u64,
-        /// Where they are in all that it uploads.
+        /// Their offset in the upload.
         offset: u64,
-        /// How many.
+        /// How many bytes.
         len: u64,
     },
-    /// Nothing will be told any more, nor done, before the client attaches again.
+    /// The home will neither push nor do anything for this client before it attaches again.
     Detached,
-    /// Other clients attach to the volume, or the last of them has left. If others do, they wait
-    /// until the client has [joined](Request::Joined) them.
+    /// Other clients attach to the volume, or the last of them has left. Clients that attach wait
+    /// until this client has [joined](Request::Joined) them.
     Company(Company),
 }
 wire_enum!(Pushed {
@@ -557,7 +572,7 @@ impl<T: Wire> Wire for Box<T> {
     }
 }
 
-/// As its place in [`FsError::ALL`], from 1.
+/// Encoded as its place in [`FsError::ALL`], from 1.
 impl Wire for FsError {
     fn encode(&self, out: &mut Vec<u8>) {
         let at = FsError::ALL.iter().position(|error| error == self).map_or(0, |at| at + 1);
@@ -569,7 +584,7 @@ impl Wire for FsError {
     }
 }
 
-/// A message as it is sent: compressed if that makes it shorter.
+/// Encodes a message for sending, compressed if that makes it shorter. The first byte tells which.
 pub fn pack(message: &impl Wire) -> Bytes {
     let plain = message.to_bytes();
     if plain.len() >= COMPRESSED_FROM
@@ -582,7 +597,7 @@ pub fn pack(message: &impl Wire) -> Bytes {
     [&[0], &plain[..]].concat().into()
 }
 
-/// Reads what [`pack`] made.
+/// Decodes what [`pack`] made.
 pub fn unpack<T: Wire>(bytes: &[u8]) -> Result<T, DecodeError> {
     match bytes.split_first() {
         Some((0, plain)) => T::from_bytes(plain),

@@ -1,9 +1,9 @@
-//! What a client that roams has done and its home has not heard of yet
+//! The operations of a client: what it did to files and its home is to do, too
 //! (docs/roaming.md#operations). Pure.
 //!
-//! Files are named by the client's ids: one that was made here has no other name before the home
-//! has made it too. The bytes of a [`Store`](Operation::Store) are not in the log; they are the
-//! cache's when it is sent.
+//! Operations name files by the client's ids. A file that the client made has no other name before
+//! the home has made it, too. The log holds no bytes of a [`Store`](Operation::Store): when the
+//! client sends the store, it takes the bytes from its cache.
 
 use crate::codec::Wire;
 use crate::ranges::Ranges;
@@ -11,7 +11,8 @@ use crate::{wire_enum, wire_struct};
 use types::codec::{DecodeError, Reader};
 use types::{FileId, Kind, Time};
 
-/// Most ranges of a change.
+/// Most ranges of a change. The limit bounds the message that describes a store; [`Change::bound`]
+/// merges ranges when a change has more.
 pub const RANGE_COUNT_MAX: usize = 8192;
 
 /// Extended attributes that mean something on one machine only, its home's or a client's.
@@ -22,7 +23,7 @@ pub fn is_of_machine(name: &[u8]) -> bool {
     MACHINE_XATTRS.iter().any(|own| name.starts_with(own))
 }
 
-/// True for what can be a name in a directory, however long.
+/// True for a valid name in a directory. The length is not checked.
 pub fn is_name(name: &[u8]) -> bool {
     !matches!(name, b"" | b"." | b"..") && !name.contains(&b'/') && !name.contains(&0)
 }
@@ -30,30 +31,30 @@ pub fn is_name(name: &[u8]) -> bool {
 /// A directory and a name in it.
 pub type Place = (FileId, Vec<u8>);
 
-/// What a new file is like.
+/// The attributes of a new file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Made {
     /// Its kind.
     pub kind: Kind,
-    /// Lower twelve bits, after the umask.
+    /// The lower twelve bits of the mode, after the umask.
     pub mode: u32,
-    /// Owner; only the superuser may give files to others.
+    /// Owner. Only the superuser may give files to other users.
     pub uid: u32,
     /// Group, likewise.
     pub gid: u32,
     /// Device number, for devices.
     pub rdev: u64,
-    /// Where it points, for symlinks.
+    /// The target of a symlink; empty for other files.
     pub target: Vec<u8>,
-    /// When it was made.
+    /// The time of the making.
     pub when: Time,
 }
 wire_struct!(Made { kind, mode, uid, gid, rdev, target, when });
 
-/// Attributes that were set; `None` where nothing was.
+/// Attributes that were set. `None`: not set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Attributes {
-    /// Lower twelve bits.
+    /// The lower twelve bits of the mode.
     pub mode: Option<u32>,
     /// Owner.
     pub uid: Option<u32>,
@@ -67,7 +68,7 @@ pub struct Attributes {
 wire_struct!(Attributes { mode, uid, gid, atime, mtime });
 
 impl Attributes {
-    /// What both together set.
+    /// The effect of `self`, then `later`.
     pub fn then(self, later: Attributes) -> Attributes {
         Attributes {
             mode: later.mode.or(self.mode),
@@ -78,28 +79,28 @@ impl Attributes {
         }
     }
 
-    /// True if they say who may do what.
+    /// True if they change who may do what.
     pub fn are_rights(&self) -> bool {
         (self.mode, self.uid, self.gid) != (None, None, None)
     }
 }
 
-/// Changed contents of a file: it was cut to `cut` bytes, then given `size`, and then `ranges` were
-/// written.
+/// A change of a file's contents: the file was cut to `cut` bytes, then given `size`, and then
+/// `ranges` were written.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Change {
-    /// The shortest that it was; at most `size`.
+    /// The shortest length that the file had; at most `size`.
     pub cut: u64,
-    /// How long it is now.
+    /// The length of the file after the change.
     pub size: u64,
-    /// What was written, below `size`.
+    /// The ranges that were written, all below `size`.
     pub ranges: Ranges,
-    /// When.
+    /// The time of the change.
     pub mtime: Time,
 }
 
 impl Change {
-    /// True if it can be done to a file of at most so many bytes.
+    /// True if the change is consistent and makes no file longer than `size_max` bytes.
     pub fn fits(&self, size_max: u64) -> bool {
         let end = self.ranges.iter().last().map_or(0, |range| range.end);
         self.cut <= self.size && end <= self.size && self.size <= size_max
@@ -125,31 +126,30 @@ impl Wire for Change {
 }
 
 impl Change {
-    /// All bytes of a file of this size.
+    /// A change that writes all bytes of a file of this size.
     pub fn of_all(size: u64, mtime: Time) -> Change {
         Change { cut: 0, size, ranges: Ranges::of(0..size), mtime }
     }
 
-    /// Whoever has written to very many places says that he has written between them, too, so that
-    /// it can be told in one message.
+    /// Merges ranges if there are more than [`RANGE_COUNT_MAX`], so that one message can describe
+    /// the change. The bytes between merged ranges count as written, too.
     pub fn bound(&mut self) {
         if self.ranges.count() > RANGE_COUNT_MAX {
             self.ranges.coarsen(RANGE_COUNT_MAX / 2);
         }
     }
 
-    /// All that either of two changes of one file has written or cut, whichever was first; of them,
-    /// `self` says how long the file is now.
+    /// Merges two changes of one file, done in either order: all that either wrote or cut. `self`
+    /// gives the length and the time.
     pub fn along(mut self, other: &Change) -> Change {
         self.ranges.add_all(&other.ranges);
         self.ranges.cut(self.size);
         Change { cut: self.cut.min(other.cut), ..self }
     }
 
-    /// What both together come to.
+    /// The effect of `self`, then `later`.
     pub fn then(mut self, later: Change) -> Change {
-        // Beyond where it was cut, there were zeroes: they are at home too, if it is cut there as
-        // well.
+        // Beyond the cut there were zeroes. The home has them too, since it cuts there as well.
         self.ranges.cut(later.cut);
         self.ranges.add_all(&later.ranges);
         self.bound();
@@ -157,53 +157,53 @@ impl Change {
     }
 }
 
-/// One operation on the client's files. What must be true for it to be done at home: the places are
-/// as it says, and what it changes or removes has the version that the client knew.
+/// One operation on the client's files. The home does it if the places are as the operation says,
+/// and if what it changes or removes still has the version that the client knew.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Operation {
     /// A file, directory, symlink or node was made at a free place.
     Make {
-        /// Where.
+        /// The place.
         at: Place,
-        /// Its id here.
+        /// The id that the client gave it.
         file: FileId,
-        /// What it is like.
+        /// Its attributes.
         made: Made,
     },
     /// A file got another name at a free place.
     Link {
         /// The file.
         file: FileId,
-        /// Where.
+        /// The new name's place.
         at: Place,
     },
     /// A name was removed.
     Remove {
-        /// Where.
+        /// The place.
         at: Place,
-        /// What was there.
+        /// What the name meant.
         file: FileId,
-        /// It was its last name, or it is a directory.
+        /// It was the last name of the file, or the file is a directory.
         last: bool,
     },
     /// A name was moved.
     Rename {
-        /// What was moved.
+        /// The file that was moved.
         file: FileId,
-        /// From where.
+        /// The old place.
         from: Place,
-        /// To where.
+        /// The new place.
         to: Place,
-        /// What was there, and whether this was its last name, or it is a directory.
+        /// What the rename replaced, and whether this was its last name or it is a directory.
         replaced: Option<(FileId, bool)>,
     },
     /// Two names were exchanged.
     Exchange {
-        /// What was at the first place.
+        /// The file at the first place before.
         file: FileId,
         /// The first place.
         from: Place,
-        /// What was at the second.
+        /// The file at the second place before.
         other: FileId,
         /// The second place.
         to: Place,
@@ -212,7 +212,7 @@ pub enum Operation {
     Set {
         /// The file.
         file: FileId,
-        /// Which.
+        /// The attributes.
         attributes: Attributes,
     },
     /// An extended attribute was set or removed.
@@ -228,11 +228,11 @@ pub enum Operation {
     Store {
         /// The file.
         file: FileId,
-        /// How.
+        /// The change.
         change: Change,
     },
-    /// A file that was just made begins as the home has another file at that time, of which the
-    /// client has only part.
+    /// A new file begins with the bytes that the home has in another file at that time. The client,
+    /// which has only part of that file cached, copied it.
     Copy {
         /// The file.
         file: FileId,
@@ -253,7 +253,7 @@ wire_enum!(Operation {
 });
 
 impl Operation {
-    /// The file that it is about; of an exchange the first.
+    /// The file that the operation is about; of an exchange the first.
     pub fn file(&self) -> FileId {
         match self {
             Operation::Make { file, .. }
@@ -268,7 +268,7 @@ impl Operation {
         }
     }
 
-    /// Places that it changes.
+    /// The places that the operation changes.
     pub fn places(&self) -> Vec<&Place> {
         match self {
             Operation::Make { at, .. } | Operation::Link { at, .. } | Operation::Remove { at, .. } => vec![at],
@@ -279,7 +279,7 @@ impl Operation {
         }
     }
 
-    /// As [`places`](Self::places), to change them.
+    /// The places that the operation changes, as [`places`](Self::places), mutable.
     pub fn places_mut(&mut self) -> Vec<&mut Place> {
         match self {
             Operation::Make { at, .. } | Operation::Link { at, .. } | Operation::Remove { at, .. } => vec![at],
@@ -290,12 +290,12 @@ impl Operation {
         }
     }
 
-    /// True if nothing is at a place afterwards.
+    /// True if the operation leaves nothing at the place.
     pub fn vacates(&self, place: &Place) -> bool {
         matches!(self, Operation::Remove { at: from, .. } | Operation::Rename { from, .. } if from == place)
     }
 
-    /// All files that it names in any part.
+    /// All files that the operation names in any part.
     pub fn files(&self) -> Vec<FileId> {
         let mut files = vec![self.file()];
         files.extend(self.places().into_iter().map(|(parent, _)| *parent));
@@ -308,7 +308,7 @@ impl Operation {
         files
     }
 
-    /// The place that it gives a name that was not there.
+    /// The place where the operation adds a name.
     pub fn makes(&self) -> Option<&Place> {
         match self {
             Operation::Make { at, .. } | Operation::Link { at, .. } => Some(at),
@@ -317,7 +317,7 @@ impl Operation {
         }
     }
 
-    /// Names files by other ids, all but the one that it makes.
+    /// Replaces the ids of all files but the one that the operation makes.
     pub fn rename_files(&mut self, name: impl Fn(FileId) -> FileId) {
         for (parent, _) in self.places_mut() {
             *parent = name(*parent);
@@ -341,7 +341,7 @@ impl Operation {
         }
     }
 
-    /// Bytes that it takes to tell, roughly.
+    /// An estimate of the operation's size in a message, contents included, in bytes.
     pub fn cost(&self) -> u64 {
         const HEADER: u64 = 32;
         let names: usize = self.places().into_iter().map(|(_, name)| name.len() + 8).sum();

@@ -1,15 +1,17 @@
 //! The operation log and its optimizer (Huston and Honeyman, section 5.2;
 //! docs/roaming.md#the-operation-log). Pure.
 //!
-//! Operations are sent home in their order, from the front. Whatever has no effect in the end is
-//! taken out while it waits: files that were made and removed, contents and attributes that were
-//! overwritten, names that were only passed through. An operation that is [pinned](OpLog::pin),
-//! because it may have reached the home, stays as it is, and so does whatever depends on it.
+//! The client sends operations home in their order, from the front. While they wait, the optimizer
+//! takes out those that have no effect in the end: files that were made and removed, contents and
+//! attributes that were overwritten, names that were only passed through. A [pinned](OpLog::pin)
+//! operation may have reached the home. It stays as it is, and so does everything that depends on
+//! it.
 //!
-//! Invariant: sending the log as it is leaves the home as sending every operation would have, and
-//! no operation meets a state in which it cannot be done, if that is so for the whole. The log does
-//! not know who may do what, or what a directory passes on to what is made in it. So nothing is
-//! moved past a change of rights unless the outcome is the same whatever these are.
+//! Invariant: sending the optimized log leaves the home in the same state as sending every
+//! operation would. If every operation of the full log can be done, so can every operation of the
+//! optimized one. The log knows neither who may do what nor what a directory passes on to new files
+//! in it. So it moves nothing past a change of rights, unless the outcome is the same whatever the
+//! rights are.
 
 use crate::codec::Wire;
 use crate::operation::{Operation, Place};
@@ -18,45 +20,46 @@ use types::FileId;
 use types::codec::{DecodeError, Reader};
 use vfs::acl;
 
-/// Operations are numbered up to here, which leaves room for more.
+/// The greatest number of an operation in a decoded log. It leaves room for more than a client can
+/// ever log.
 const SEQ_MAX: u64 = 1 << 62;
 
-/// True for an extended attribute that says who may do what. One that was set and then removed has
-/// changed the mode.
+/// True for an extended attribute that says who may do what. Setting and then removing such an
+/// attribute still changes the mode.
 fn is_acl(name: &[u8]) -> bool {
     name == acl::XATTR_ACCESS || name == acl::XATTR_DEFAULT
 }
 
-/// What the optimizer has saved.
+/// Counts of what the optimizer has saved.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Saved {
     /// Operations that were logged.
     pub logged: u64,
-    /// Of them: operations that need not be sent.
+    /// Of these, operations that need not be sent.
     pub operations: u64,
-    /// What these would have taken to tell, in bytes.
+    /// What sending these would have cost, in bytes.
     pub bytes: u64,
 }
 
-/// See the module's header.
+/// The operations that wait, in order, with indices by file and by place.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct OpLog {
     operations: BTreeMap<u64, Operation>,
-    /// Operations that name a file in any part.
+    /// The operations that name a file in any part.
     by_file: HashMap<FileId, BTreeSet<u64>>,
-    /// Operations that change a place.
+    /// The operations that change a place.
     by_place: BTreeMap<Place, BTreeSet<u64>>,
-    /// Operations up to here may have reached the home.
+    /// Operations up to this number may have reached the home.
     pinned: u64,
     last: u64,
-    /// Of all that wait.
+    /// The cost of all operations that wait, in bytes.
     cost: u64,
     saved: Saved,
 }
 
 impl OpLog {
-    /// Adds an operation and takes out what it makes useless. Returns its number, though it may be
-    /// gone or have become part of another.
+    /// Adds an operation and takes out those that it makes useless. Returns its number. The
+    /// operation itself may be gone, or merged into another.
     pub fn append(&mut self, operation: Operation) -> u64 {
         self.last += 1;
         self.saved.logged = self.saved.logged.saturating_add(1);
@@ -105,52 +108,52 @@ impl OpLog {
         seq
     }
 
-    /// The first operations, in order, with their numbers.
+    /// Returns the operations that wait, in order, with their numbers.
     pub fn iter(&self) -> impl Iterator<Item = (u64, &Operation)> {
         self.operations.iter().map(|(seq, operation)| (*seq, operation))
     }
 
-    /// Those after one, in order.
+    /// Returns the operations after `seq`, in order.
     pub fn iter_after(&self, seq: u64) -> impl Iterator<Item = (u64, &Operation)> {
         self.operations.range(seq.saturating_add(1)..).map(|(seq, operation)| (*seq, operation))
     }
 
-    /// The first that waits after one.
+    /// Returns the number of the first operation after `seq`.
     pub fn after(&self, seq: u64) -> Option<u64> {
         self.iter_after(seq).map(|(seq, _)| seq).next()
     }
 
-    /// One that waits.
+    /// Returns an operation that waits.
     pub fn get(&self, seq: u64) -> Option<&Operation> {
         self.operations.get(&seq)
     }
 
-    /// True if this one waits.
+    /// True if this operation waits.
     pub fn has(&self, seq: u64) -> bool {
         self.operations.contains_key(&seq)
     }
 
-    /// How many wait.
+    /// Returns how many operations wait.
     pub fn len(&self) -> usize {
         self.operations.len()
     }
 
-    /// True if the home has heard of everything.
+    /// True if no operation waits.
     pub fn is_empty(&self) -> bool {
         self.operations.is_empty()
     }
 
-    /// What the optimizer has saved so far.
+    /// Returns what the optimizer has saved so far.
     pub fn saved(&self) -> Saved {
         self.saved
     }
 
-    /// Operations up to this one are on their way: they stay as they are.
+    /// Keeps operations up to `through` as they are, since they are on their way.
     pub fn pin(&mut self, through: u64) {
         self.pinned = self.pinned.max(through);
     }
 
-    /// The home has answered an operation.
+    /// Removes an operation that the home has answered.
     pub fn remove(&mut self, seq: u64) -> Option<Operation> {
         let operation = self.operations.remove(&seq)?;
         self.cost = self.cost.saturating_sub(operation.cost());
@@ -173,13 +176,13 @@ impl OpLog {
         Some(operation)
     }
 
-    /// True if some operation that waits names the file.
+    /// True if an operation that waits names the file.
     pub fn names(&self, file: FileId) -> bool {
         self.by_file.contains_key(&file)
     }
 
-    /// What the operations that wait have put at a place: a file, or nothing; `None` if they have
-    /// not changed it.
+    /// Returns what the operations that wait have put at a place: a file, or nothing. `None` if
+    /// they have not changed the place.
     pub fn at(&self, place: &Place) -> Option<Option<FileId>> {
         let last = self.by_place.get(place)?.last()?;
         Some(match self.operations.get(last)? {
@@ -190,7 +193,8 @@ impl OpLog {
         })
     }
 
-    /// Names in a directory that the operations that wait have changed, with what is there.
+    /// Returns the names in a directory that the operations that wait have changed, with what is
+    /// there now.
     pub fn changed_in(&self, dir: FileId) -> impl Iterator<Item = (&[u8], Option<FileId>)> {
         let places = self.by_place.range((dir, Vec::new())..).map(|(place, _)| place);
         places.take_while(move |(parent, _)| *parent == dir).filter_map(|place| Some((&place.1[..], self.at(place)?)))
@@ -207,14 +211,15 @@ impl OpLog {
         self.by_file.get(&file).is_some_and(|seqs| seqs.iter().any(about))
     }
 
-    /// Operations that wait and name the file, in order.
+    /// Returns the operations that wait and name the file, in order.
     pub fn naming(&self, file: FileId) -> impl Iterator<Item = (u64, &Operation)> {
         let seqs = self.by_file.get(&file).into_iter().flatten();
         seqs.filter_map(|seq| Some((*seq, self.operations.get(seq)?)))
     }
 
-    /// Operations that wait and need a file that was to come to a place, or that place, or another
-    /// that it was to leave, or anything that needs these, in order.
+    /// Returns the numbers of the operations that need `file` or one of the places in `at`,
+    /// directly or through other such operations, in order. `at` has the place that the file was to
+    /// come to, and the place that it was to leave.
     pub fn depending_on(&self, file: FileId, at: &[&Place]) -> Vec<u64> {
         let (mut files, mut places) =
             (BTreeSet::from([file]), at.iter().copied().cloned().collect::<BTreeSet<Place>>());
@@ -226,7 +231,7 @@ impl OpLog {
             }
             found.push(*seq);
             places.extend(operation.places().into_iter().cloned());
-            // What is stored to a file comes after what it begins as.
+            // A store to a file must come after the operation that gives the file its first bytes.
             if matches!(operation, Operation::Make { .. } | Operation::Copy { .. }) {
                 files.insert(operation.file());
             }
@@ -234,7 +239,7 @@ impl OpLog {
         found
     }
 
-    /// Operations that wait mean another file than they say.
+    /// Replaces a file's id where operations that wait name it, except where they make it.
     pub fn rename_file(&mut self, file: FileId, real: FileId) {
         for seq in self.by_file.get(&file).cloned().unwrap_or_default() {
             if let Some(mut operation) = self.remove(seq) {
@@ -244,7 +249,7 @@ impl OpLog {
         }
     }
 
-    /// A file has another id, also where it is made.
+    /// Replaces a file's id everywhere, also where it is made.
     pub fn renumber_file(&mut self, before: FileId, file: FileId) {
         for seq in self.by_file.get(&before).cloned().unwrap_or_default() {
             if let Some(mut operation) = self.remove(seq) {
@@ -259,22 +264,22 @@ impl OpLog {
         }
     }
 
-    /// The first that waits.
+    /// Returns the number of the first operation that waits.
     pub fn first(&self) -> Option<u64> {
         self.operations.keys().next().copied()
     }
 
-    /// The last that was ever logged.
+    /// Returns the number of the last operation that was ever logged.
     pub fn last(&self) -> u64 {
         self.last
     }
 
-    /// Operations up to here may have reached the home.
+    /// Returns the last operation that may have reached the home.
     pub fn pinned(&self) -> u64 {
         self.pinned
     }
 
-    /// Bytes that it takes to tell all that waits, roughly.
+    /// Returns an estimate of what sending all operations that wait costs, in bytes.
     pub fn cost(&self) -> u64 {
         self.cost
     }
@@ -295,24 +300,25 @@ impl OpLog {
         self.insert(seq, operation);
     }
 
-    /// True if nothing was logged after it that waits: what was allowed then, and what it came to,
-    /// depends on no rights that are set now.
+    /// True if no later operation waits. Then nothing that waits depends on the rights that the
+    /// caller is about to change.
     fn is_last(&self, seq: u64) -> bool {
         self.operations.last_key_value().is_some_and(|(last, _)| *last == seq)
     }
 
-    /// Operations that wait, are not pinned, and name the file; none if a pinned one does too.
+    /// Returns the operations that wait and name the file; `None` if one of them is pinned.
     fn free_about(&self, file: FileId) -> Option<Vec<u64>> {
         let all = self.by_file.get(&file)?;
         let is_free = all.first().is_some_and(|seq| *seq > self.pinned);
         is_free.then(|| all.iter().copied().collect())
     }
 
-    /// The newest operation about the file itself, if it may still be changed.
+    /// Returns the newest operation about the file itself, if it may still be changed.
     fn last_about(&self, file: FileId) -> Option<(u64, &Operation)> {
         let seqs = self.by_file.get(&file)?.iter().rev();
         let is_about = |o: &Operation| match o {
-            // What is done to the file later stays behind what begins as it is now.
+            // Later operations on the file stay behind the operation that copies its bytes to
+            // another file.
             Operation::Exchange { other, .. } | Operation::Copy { from: other, .. } if *other == file => true,
             _ => o.file() == file,
         };
@@ -321,8 +327,8 @@ impl OpLog {
         (seq > self.pinned).then_some((seq, operation))
     }
 
-    /// All that is waiting about a file, from its making on, if nothing else depends on any of it.
-    /// `end` is the operation that ended it.
+    /// Returns all operations about a file from its making on, if no other operation depends on
+    /// them. `end` is the operation that removed the file.
     fn life_of(&self, file: FileId, end: u64) -> Option<Vec<u64>> {
         let all = self.free_about(file)?;
         let is_own = |seq: &u64| match self.operations.get(seq) {
@@ -334,29 +340,31 @@ impl OpLog {
         (made && all.iter().all(is_own)).then_some(all)
     }
 
-    /// A file's last name was removed at `end`. If it was made here, it was never there.
+    /// Takes out the operations of a file whose last name was removed at `end`, if the log also
+    /// made the file.
     fn cancel(&mut self, file: FileId, end: u64) {
         let Some(life) = self.life_of(file, end) else { return };
         for seq in life {
-            // What it replaced has gone, though.
+            // The file that a rename replaced is still gone.
             if let Some(Operation::Rename { to, replaced: Some((gone, last)), .. }) = self.remove(seq) {
                 self.insert(seq, Operation::Remove { at: to, file: gone, last });
             }
         }
     }
 
-    /// A file lost its last name to another that was moved to `place` at `end`. If it was made
-    /// here, it was never there, and what it had itself replaced at that place has been replaced by
-    /// the other.
+    /// Takes out the operations of a file that lost its last name to another file, which was moved
+    /// to `place` at `end`, if the log also made the lost file. If the lost file had itself
+    /// replaced an older file at that place, the rename at `end` now replaces the older one.
     fn cancel_replaced(&mut self, gone: FileId, end: u64, place: &Place) {
         let Some(life) = self.life_of(gone, end) else { return };
-        // The last thing that happened at the place, before the end, must be that it came there.
+        // That holds only if the last change of the place before `end` was the arrival of the lost
+        // file.
         let came = self.by_place.get(place).and_then(|all| all.range(..end).next_back().copied());
         let mut inherited = None;
         for seq in life.into_iter().filter(|seq| *seq != end) {
             if let Some(Operation::Rename { to, replaced: Some((older, last)), .. }) = self.remove(seq) {
-                // Until the end, it would still have this name: for whoever counts its names
-                // meanwhile, that makes a difference.
+                // The older file would keep this name until `end`. An operation in between that
+                // depends on the number of its names would meet another number.
                 let is_named = self.naming(older).any(|(other, _)| seq < other && other < end);
                 if Some(seq) == came && to == *place && !is_named {
                     inherited = Some((older, last));
@@ -370,10 +378,10 @@ impl OpLog {
         }
     }
 
-    /// A file was moved at `seq`. If it had come where it was from by an operation that waits, it
-    /// went straight to where it is now, as long as both places are in one directory: then it
-    /// inherits the same, is reached the same way until `seq`, and whoever could put it there could
-    /// put it here.
+    /// Merges the move of a file at `seq` into the operation that brought the file to its old
+    /// place, if that waits. It does so only if both places are in one directory. Then the file
+    /// inherits the same attributes and is reached the same way until `seq`, and a user who may put
+    /// it at one place may put it at the other.
     fn fold(&mut self, file: FileId, seq: u64) {
         let Some(Operation::Rename { from, to, replaced: None, .. }) = self.operations.get(&seq).cloned() else {
             return;
@@ -404,7 +412,7 @@ impl OpLog {
     }
 }
 
-/// As what waits; the rest follows from it.
+/// Encoded as the operations that wait; decoding rebuilds the indices.
 impl Wire for OpLog {
     fn encode(&self, out: &mut Vec<u8>) {
         for number in [self.last, self.pinned, self.saved.logged, self.saved.operations, self.saved.bytes] {

@@ -1,5 +1,5 @@
-//! Pieces of a store that the home has already in some file: named by where they are, and by what
-//! they are, so that nothing else is taken for them.
+//! Pieces of a store that the home has already in some file. A piece names the place of its bytes
+//! and their hash, so the home cannot take other bytes for them.
 
 use crate::message::DATA_LEN_MAX;
 use crate::wire_struct;
@@ -11,30 +11,31 @@ pub const PIECE_LEN_MAX: u64 = DATA_LEN_MAX as u64;
 /// Most pieces of one request.
 pub const PIECE_COUNT_MAX: usize = 256;
 
-/// What bytes are: the first half of their SHA-256.
+/// A content hash: the first half of a SHA-256.
 pub type Hash = [u8; 16];
 
-/// The hash of some bytes.
+/// Returns the hash of some bytes.
 pub fn hash(bytes: &[u8]) -> Hash {
     let mut hash = Hash::default();
     hash.iter_mut().zip(digest::digest(&digest::SHA256, bytes).as_ref()).for_each(|(to, from)| *to = *from);
     hash
 }
 
-/// Part of what a store will write.
+/// Part of a store's bytes, and where the home has them.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Piece {
-    /// Where it belongs in all ranges of the store, one after the other.
+    /// The piece's offset in all ranges of the store, one after the other.
     pub offset: u64,
-    /// How long it is.
+    /// Length in bytes.
     pub len: u64,
-    /// The file that has it.
+    /// The file that has the bytes.
     pub file: FileId,
-    /// If its contents are still those.
+    /// The number of the file's contents. If the file has other contents by now, the home does not
+    /// take the piece.
     pub contents: u64,
-    /// Where in that file.
+    /// The offset in that file.
     pub at: u64,
-    /// What it is.
+    /// The hash of the bytes.
     pub hash: Hash,
 }
 wire_struct!(Piece { offset, len, file, contents, at, hash });

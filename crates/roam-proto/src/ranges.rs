@@ -4,12 +4,12 @@ use crate::codec::Wire;
 use std::ops::Range;
 use types::codec::{DecodeError, Reader};
 
-/// Disjoint ranges that do not touch, in order.
+/// Ranges in order that neither overlap nor touch.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Ranges(Vec<Range<u64>>);
 
 impl Ranges {
-    /// Of one range.
+    /// Makes a set of one range.
     pub fn of(range: Range<u64>) -> Ranges {
         let mut ranges = Ranges::default();
         ranges.add(range);
@@ -27,7 +27,7 @@ impl Ranges {
         self.0.splice(first..after, [merged]);
     }
 
-    /// Adds all of another set.
+    /// Adds all ranges of another set.
     pub fn add_all(&mut self, other: &Ranges) {
         let mut all = std::mem::take(&mut self.0);
         all.extend(other.iter());
@@ -40,14 +40,14 @@ impl Ranges {
         }
     }
 
-    /// Makes it at most so many ranges (one at least), by adding the shortest gaps between them.
+    /// Reduces the set to at most `count_max` ranges (one at least), by filling the shortest gaps.
     pub fn coarsen(&mut self, count_max: usize) {
         let excess = self.0.len().saturating_sub(count_max.max(1));
         let mut gaps: Vec<u64> = self.0.windows(2).map(|two| two[1].start - two[0].end).collect();
         let Some(last) = excess.checked_sub(1) else { return };
         let (shorter, longest, _) = gaps.select_nth_unstable(last);
         let longest = *longest;
-        // Of gaps that are as long as this, only as many are filled as must be.
+        // Of the gaps of this length, only as many are filled as must be.
         let mut as_long = excess - shorter.iter().filter(|gap| **gap < longest).count();
         let mut coarse: Vec<Range<u64>> = Vec::with_capacity(self.0.len() - excess);
         for range in self.0.drain(..) {
@@ -63,7 +63,7 @@ impl Ranges {
         self.0 = coarse;
     }
 
-    /// Takes away what is at or beyond `end`.
+    /// Removes what is at or beyond `end`.
     pub fn cut(&mut self, end: u64) {
         self.0.retain(|r| r.start < end);
         if let Some(last) = self.0.last_mut() {
@@ -71,7 +71,7 @@ impl Ranges {
         }
     }
 
-    /// Takes away a range.
+    /// Removes a range.
     pub fn remove(&mut self, range: Range<u64>) {
         if range.is_empty() {
             return;
@@ -85,7 +85,7 @@ impl Ranges {
         self.0 = left;
     }
 
-    /// What of a range is not in the set.
+    /// Returns the parts of a range that are not in the set.
     pub fn missing(&self, range: Range<u64>) -> Ranges {
         let (mut missing, mut at) = (Vec::new(), range.start);
         let first = self.0.partition_point(|r| r.end <= range.start);
@@ -101,8 +101,8 @@ impl Ranges {
         Ranges(missing)
     }
 
-    /// What of a range is in the set, with where that is if the set's ranges are put one after the
-    /// other.
+    /// Returns the parts of a range that are in the set. Each comes with its offset in all ranges
+    /// of the set, put one after the other.
     pub fn within(&self, range: Range<u64>) -> impl Iterator<Item = (Range<u64>, u64)> {
         let mut before = 0;
         let placed = self.0.iter().map(move |r| {
@@ -118,7 +118,7 @@ impl Ranges {
         )
     }
 
-    /// How many ranges.
+    /// Number of ranges.
     pub fn count(&self) -> usize {
         self.0.len()
     }
@@ -128,18 +128,18 @@ impl Ranges {
         self.0.iter().cloned()
     }
 
-    /// Bytes in all of them.
+    /// Number of bytes in all ranges.
     pub fn len(&self) -> u64 {
         self.0.iter().map(|r| r.end - r.start).sum()
     }
 
-    /// True if there are none.
+    /// True if the set is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 }
 
-/// As the distances between the ends, the first from 0.
+/// Encoded as the distances between the ends of ranges, the first from 0.
 impl Wire for Ranges {
     fn encode(&self, out: &mut Vec<u8>) {
         (self.0.len() as u64).encode(out);
@@ -208,7 +208,7 @@ mod tests {
                 }
                 let missing = ranges.missing(start..start + 30);
                 prop_assert_eq!(missing.iter().flatten().collect::<BTreeSet<u64>>(), (start..start + 30).filter(|n| !set.contains(n)).collect::<BTreeSet<_>>());
-                // One after the other, what is in the set has these places.
+                // `within` gives each byte of the set its offset among all bytes of the set.
                 let places: Vec<(u64, u64)> = ranges.iter().flatten().zip(0..).filter(|(n, _)| (start..start + 30).contains(n)).collect();
                 let within: Vec<_> = ranges.within(start..start + 30).flat_map(|(r, at)| r.zip(at..)).collect();
                 prop_assert_eq!(within, places);

@@ -1,4 +1,4 @@
-//! Messages come back as they were sent, and nothing that is no message does harm.
+//! Messages decode to what was encoded, and invalid bytes do no harm.
 
 use bytes::Bytes;
 use proptest::prelude::*;
@@ -365,7 +365,8 @@ proptest! {
 
 #[test]
 fn what_is_longer_than_a_message_when_unpacked_is_refused() {
-    // The largest that is none yet, and what would take ten thousand times its length.
+    // The longest message that fits, and two that would unpack to thousands of times their packed
+    // length.
     let fits = Reply::Data(vec![0; MESSAGE_LEN_MAX - 5].into());
     assert!(fits.to_bytes().len() <= MESSAGE_LEN_MAX && pack(&fits).len() < 1000);
     assert_eq!(unpack(&pack(&fits)), Ok(fits));

@@ -1,4 +1,4 @@
-//! A client that roams: opening its cache, and what runs in the background.
+//! A roaming client: opens its cache, and owns its files and background tasks.
 
 use crate::connection::schedule::Schedule;
 use crate::connection::trunk::Line;
@@ -24,29 +24,29 @@ use types::codec::DecodeError;
 use types::{FileId, FsError, Time};
 use vfs::locks::Locks;
 
-/// Files of the cache that stay open although nobody uses them.
+/// How many files of the cache may stay open while no task uses them.
 const OPEN_COUNT_MAX: usize = 100;
-/// What the files of a cache begin with.
+/// The owner mark in the headers of a cache's log files.
 const OWNER: [u8; 4] = *b"ROAM";
 
 /// Why a cache cannot be opened.
 #[derive(Debug, Error)]
 pub enum CacheError {
-    /// Its log.
+    /// Its log cannot be opened.
     #[error("the cache: {0}")]
     Open(#[from] OpenError),
-    /// What it says.
+    /// A record or the snapshot cannot be decoded.
     #[error("the cache is damaged: {0}")]
     Damaged(#[from] DecodeError),
-    /// Writing it.
+    /// Its log cannot be written.
     #[error("the cache: {0}")]
     Append(#[from] AppendError),
-    /// Its disk.
+    /// Its disk failed.
     #[error("the cache: {0}")]
     Disk(#[from] std::io::Error),
 }
 
-/// See the module's header. Clones are the same.
+/// A roaming client. Clones share their state.
 #[derive(Clone)]
 pub struct Client(pub(crate) Arc<Inner>);
 
@@ -57,38 +57,38 @@ pub(crate) struct Inner {
     pub(crate) live: Arc<Mutex<Live>>,
     pub(crate) locks: Locks,
     pub(crate) line: Line,
-    /// Nobody who has these locked locks anything else.
+    /// A task that holds this lock takes no other lock.
     pub(crate) settings: Mutex<Settings>,
     pub(crate) schedule: Arc<Schedule>,
-    /// What was said of whether what is cached may be believed: questions, and what the home said
+    /// How often cached data was confirmed or revoked: questions to the home, and what it said
     /// unasked.
     pub(crate) consistency_calls: AtomicU64,
-    /// How often it was asked to be attached.
+    /// How often the client tried to attach.
     pub(crate) attempts: AtomicU64,
-    /// Bytes of stores that the home had already.
+    /// Bytes of stores that were not sent because the home had them already.
     pub(crate) found_there: AtomicU64,
-    /// Rises whenever there may be something to do for who waits.
+    /// Rises whenever a waiting task may go on.
     pub(crate) tick: watch::Sender<u64>,
-    /// There may be more to send home.
+    /// Wakes the replay task: there may be more to send home.
     pub(crate) more: Arc<Notify>,
     /// The home has seen more, or a task waits until that is durable there.
     pub(crate) seen_news: Arc<Notify>,
-    /// Files with bytes in the cache that are not durable there yet.
+    /// Files with fetched bytes in the cache that are not durable yet.
     pub(crate) unsettled: Mutex<BTreeSet<FileId>>,
     names: Arc<Names>,
     fetches: Turns<Need>,
     byte_fetches: Turns<FileId>,
-    /// Whoever has this fetches ahead before all others who do.
+    /// The holder fetches ahead before all other tasks that fetch ahead.
     pub(crate) ahead: tokio::sync::Mutex<()>,
-    /// One at a time makes files of contents that are in memory.
+    /// Held while contents that are in memory are written to files of the cache.
     pub(crate) filing: tokio::sync::Mutex<()>,
-    /// One writer of a file at a time.
+    /// Held by the only writer of a file.
     writers: Turns<FileId>,
-    /// One at a time puts bytes into a file of the cache, and says that they are there.
+    /// Held while bytes are put into a file's file of the cache and recorded there.
     places: Turns<FileId>,
 }
 
-/// Who is at work on what, one at a time on each.
+/// Locks by key: one task at a time works on each.
 type Turns<K> = Mutex<HashMap<K, Arc<tokio::sync::Mutex<()>>>>;
 
 async fn turn<K: Hash + Eq>(turns: &Turns<K>, on: K) -> OwnedMutexGuard<()> {
@@ -100,7 +100,7 @@ async fn turn<K: Hash + Eq>(turns: &Turns<K>, on: K) -> OwnedMutexGuard<()> {
     lock.lock_owned().await
 }
 
-/// Nothing if somebody is at work on it.
+/// `None` if another task is at work on it.
 fn try_turn<K: Hash + Eq>(turns: &Turns<K>, on: K) -> Option<OwnedMutexGuard<()>> {
     turns.lock().entry(on).or_default().clone().try_lock_owned().ok()
 }
@@ -110,14 +110,15 @@ pub fn data_name(number: u64) -> String {
     format!("d{number:x}")
 }
 
-/// Contents on their way home.
+/// The name of the file that keeps contents set aside for an operation.
 pub(crate) fn outgoing_name(seq: u64) -> String {
     format!("o{seq:x}")
 }
 
-/// What may have been changed of a file when the client ended, if the file of the cache is so long
-/// now: all that is there. What was not there when the change began is not known to be now, and
-/// stays as the home has it.
+/// The change to log for a file that was being changed when the client ended. A file without holes
+/// is logged whole. Otherwise what was durable in the cache, or lies beyond the length at which the
+/// change began, counts as changed; the holes stay as the home has them. `len`: the length of the
+/// file of the cache, if that exists.
 fn changed_since(node: Option<&Node>, len: Option<u64>, mtime: Time) -> Option<Change> {
     let has_holes = |node: &&Node| !node.kept.missing(0..node.begun_size).is_empty();
     let Some(node) = node.filter(has_holes) else {
@@ -192,7 +193,8 @@ impl Client {
         Ok(client)
     }
 
-    /// Logs what was being changed when the client ended, and removes what belongs to nobody.
+    /// Logs the changes that were under way when the client ended, and removes files that nothing
+    /// needs.
     async fn recover(&self) -> Result<(), CacheError> {
         let inner = &self.0;
         let names: BTreeSet<String> = inner.disk.list().await?.into_iter().collect();
@@ -209,7 +211,7 @@ impl Client {
             let is_there = |data: u64| names.contains(&data_name(data)) || live.replica.contents(data).is_some();
             let lost = live.replica.nodes().filter(|(_, n)| !n.kept.is_empty() && !is_there(n.data));
             lost.map(|(id, _)| id).collect::<Vec<_>>().into_iter().for_each(|id| live.record(Record::Lost(id)));
-            // What was written in memory is not there.
+            // Bytes that were written in memory are lost: the file is as it was logged last.
             let apart: Vec<_> =
                 live.replica.nodes().filter(|(_, n)| n.is_apart).map(|(id, n)| (id, n.to_log())).collect();
             let when = inner.host.clock.wall();
@@ -231,10 +233,10 @@ impl Client {
             let is_there = in_log.is_some() || names.contains(&name);
             let size = match in_log {
                 Some(len) => len,
-                // Nothing was ever written.
+                // No byte was ever written.
                 None if !is_there => 0,
                 None => {
-                    // What is found now may still be lost.
+                    // What the kernel has of it may still be lost.
                     let file = inner.disk.open(&name, false).await?;
                     file.sync_data().await?;
                     inner.disk.sync_names().await?;
@@ -278,18 +280,18 @@ impl Client {
         Ok(())
     }
 
-    /// What the client knows, to look at.
+    /// Shows the client's state to a function.
     pub fn look<T>(&self, f: impl FnOnce(&Replica, LinkState) -> T) -> T {
         let live = self.0.live.lock();
         f(&live.replica, live.state)
     }
 
-    /// How it behaves.
+    /// The settings in effect.
     pub fn settings(&self) -> Settings {
         self.0.settings.lock().clone()
     }
 
-    /// Changes how it behaves; the volume stays.
+    /// Changes the settings. The volume stays.
     pub fn set(&self, change: impl FnOnce(&mut Settings)) {
         let (anew, consistency) = {
             let mut settings = self.0.settings.lock();
@@ -307,31 +309,30 @@ impl Client {
                 live.work_under(consistency, &self.0.host.clock);
                 live.told_over = None;
             }
-            // What the home pushes, and what was missed, is settled by attaching again.
+            // To attach again settles what the home is to push, and tells what the client missed.
             let channel = self.0.live.lock().channel.clone();
             channel.into_iter().for_each(|channel| self.0.lost(&channel));
         }
         self.0.wake();
     }
 
-    /// How the link is used.
+    /// The schedule of the link.
     pub fn schedule(&self) -> &Arc<Schedule> {
         &self.0.schedule
     }
 
-    /// Why what waits could not be sent home last, if it was tried and none of it has been sent
-    /// since.
+    /// Why the waiting operations could not be sent home last; `None` if one was sent since.
     pub fn held_up(&self) -> Option<FsError> {
         self.0.live.lock().held_up
     }
 
-    /// Questions to the home whether what is cached may be believed, and what it said of that
-    /// unasked, since the cache was opened.
+    /// Questions to the home whether cached data is valid, and what the home said of that unasked,
+    /// since the cache was opened.
     pub fn consistency_calls(&self) -> u64 {
         self.0.consistency_calls.load(Relaxed)
     }
 
-    /// Chooses a state, or leaves it to the link.
+    /// Pins the link to a state, or unpins it.
     pub fn pin(&self, state: Option<LinkState>) {
         self.0.settings.lock().pinned = state;
         if state == Some(LinkState::Disconnected) {
@@ -345,21 +346,21 @@ impl Client {
         self.0.wake();
     }
 
-    /// What others change from now on is told to whoever takes it from here. From then on answers
-    /// say that they may be cached.
+    /// Tells the kernel, through this channel, of changes by others from now on. From now on
+    /// answers say how long they may be cached.
     pub fn cached_by(&self) -> mpsc::UnboundedReceiver<Forget> {
         let (sender, receiver) = mpsc::unbounded_channel();
         self.0.live.lock().cachers = Some(sender);
         receiver
     }
 
-    /// True while the client works under delegations: then nothing that it answers may be cached,
-    /// since what is recalled is not waited for there.
+    /// True while the client works under delegations. Then nobody may cache its answers: a recall
+    /// does not wait for other caches.
     pub fn is_delegated(&self) -> Arc<AtomicBool> {
         self.0.live.lock().is_delegated.clone()
     }
 
-    /// Done when the client is attached to its home.
+    /// Waits until the client is attached to its home.
     pub async fn attached(&self) {
         let mut tick = self.0.tick.subscribe();
         loop {
@@ -373,7 +374,7 @@ impl Client {
         }
     }
 
-    /// Says that a conflict has been seen to. False if there is none of this number.
+    /// Marks a conflict as resolved. False if there is no conflict of this number.
     pub async fn settle(&self, number: u64) -> Result<bool, CacheError> {
         {
             let mut live = self.0.live.lock();
@@ -386,16 +387,16 @@ impl Client {
         Ok(true)
     }
 
-    /// A conflict, for whoever sees to it and may take that back. `None` if there is none of this
-    /// number.
+    /// A conflict, in the form in which a resolver keeps it to undo the resolution later. `None` if
+    /// there is no conflict of this number.
     pub fn case(&self, number: u64) -> Option<Case> {
         let live = self.0.live.lock();
         let trouble = Trouble { base: 0, kept: 0, ..live.replica.trouble(number)?.clone() };
         Some(Case { trouble, meant: live.replica.meant(number).cloned() })
     }
 
-    /// What was done about a conflict was taken back: it is there again. `mine`: the name beside
-    /// the home's of this client's version, if that had no place before.
+    /// Undoes the resolution of a conflict, so that it is open again. `mine`: the name of this
+    /// client's version beside the home's, if it had no place before.
     pub async fn reopen(&self, number: u64, case: Case, mine: Option<Vec<u8>>) -> Result<(), CacheError> {
         {
             let mut live = self.0.live.lock();
@@ -411,7 +412,7 @@ impl Client {
             if let Some(Child::Is(copy)) = trouble.mine.as_ref().map(|place| live.replica.child(place)) {
                 trouble.copy = copy;
             }
-            // It may be another file that is there by now.
+            // Another file may be there by now.
             if (trouble.mine.is_some() || !is_meant)
                 && let Some(Child::Is(file)) = trouble.place.as_ref().map(|place| live.replica.child(place))
             {
@@ -422,12 +423,12 @@ impl Client {
         Ok(self.0.log.settled().await?)
     }
 
-    /// Ends, when everything that was acknowledged is durable.
+    /// Makes everything that was acknowledged durable, and ends.
     pub async fn close(&self) -> Result<(), CacheError> {
         self.log_stores().await;
         let files: Vec<FileId> = self.look(|replica, _| replica.begun().collect());
         for file in files {
-            // What cannot be logged now is found again when the cache is opened.
+            // A change that cannot be logged now is found when the cache is opened again.
             let _ = self.store(file).await;
         }
         self.settle_bytes().await;
@@ -439,8 +440,8 @@ impl Client {
         Ok(self.0.log.close().await?)
     }
 
-    /// Removes files of the cache that nobody needs any more. That nobody does is durable before:
-    /// otherwise they would be missed after a crash.
+    /// Removes files of the cache that nothing needs any more, after the log says so durably:
+    /// otherwise they would be missing after a crash.
     pub(crate) async fn remove_unused(&self) {
         let (unused, outgoing) = {
             let mut live = self.0.live.lock();
@@ -463,16 +464,16 @@ impl Client {
                     live.replica.forget_contents(number);
                 }
             }
-            // What stays is removed when the cache is opened.
+            // A file that cannot be removed now is removed when the cache is opened again.
             let _ = self.0.disk.remove(&data_name(number)).await;
         }
         if self.0.was_full() || self.0.log.room().is_some() {
-            // Disks may keep what was removed until that is durable.
+            // A disk may keep the space of removed files until the removal is durable.
             let _ = self.0.disk.sync_names().await;
         }
     }
 
-    /// Makes bytes that were fetched durable, so that they are there after a crash, too.
+    /// Makes fetched bytes durable, so that they survive a crash.
     pub(crate) async fn settle_bytes(&self) {
         let files = std::mem::take(&mut *self.0.unsettled.lock());
         for id in files {
@@ -499,56 +500,57 @@ impl Inner {
         self.tick.send_modify(|tick| *tick += 1);
     }
 
-    /// There may be more to send home.
+    /// Wakes the replay task: there may be more to send home.
     pub(crate) fn wake_replay(&self) {
         self.more.notify_one();
     }
 
-    /// Only one at a time learns the same.
+    /// Waits for the right to fetch this; one task at a time has it.
     pub(crate) async fn fetching(&self, need: Need) -> OwnedMutexGuard<()> {
         turn(&self.fetches, need).await
     }
 
-    /// As [`fetching`](Self::fetching). Nothing if somebody else does.
+    /// As [`fetching`](Self::fetching), without waiting. `None` if another task has the right.
     pub(crate) fn try_fetching(&self, need: Need) -> Option<OwnedMutexGuard<()>> {
         try_turn(&self.fetches, need)
     }
 
-    /// Only one at a time fetches a file's bytes.
+    /// Waits for the right to fetch a file's bytes; one task at a time has it.
     pub(crate) async fn fetching_bytes(&self, id: FileId) -> OwnedMutexGuard<()> {
         turn(&self.byte_fetches, id).await
     }
 
-    /// As [`fetching_bytes`](Self::fetching_bytes). Nothing if somebody else does.
+    /// As [`fetching_bytes`](Self::fetching_bytes), without waiting. `None` if another task has the
+    /// right.
     pub(crate) fn try_fetching_bytes(&self, id: FileId) -> Option<OwnedMutexGuard<()>> {
         try_turn(&self.byte_fetches, id)
     }
 
-    /// Files of which somebody fetches bytes.
+    /// Files whose bytes are being fetched.
     pub(crate) fn fetched_now(&self) -> HashSet<FileId> {
         let fetches = self.byte_fetches.lock();
         fetches.iter().filter(|(_, lock)| Arc::strong_count(lock) > 1).map(|(id, _)| *id).collect()
     }
 
-    /// Only one at a time changes a file's bytes.
+    /// Waits for the right to change a file's bytes; one task at a time has it.
     pub(crate) async fn writer(&self, id: FileId) -> OwnedMutexGuard<()> {
         turn(&self.writers, id).await
     }
 
-    /// As [`writer`](Self::writer). Nothing if somebody else does.
+    /// As [`writer`](Self::writer), without waiting. `None` if another task has the right.
     pub(crate) fn try_writer(&self, id: FileId) -> Option<OwnedMutexGuard<()>> {
         try_turn(&self.writers, id)
     }
 
-    /// True if no task changes a file's bytes, or puts some into the cache. A task that has `Live`
-    /// locked may do both until it unlocks it.
+    /// True if no task changes a file's bytes, or puts some into the cache. A caller that holds the
+    /// lock of `Live` may do both until it unlocks.
     pub(crate) fn is_idle(&self, id: FileId) -> bool {
         let is_idle = |turns: &Turns<FileId>| turns.lock().get(&id).is_none_or(|lock| lock.try_lock().is_ok());
         is_idle(&self.writers) && is_idle(&self.places)
     }
 
-    /// Until this is dropped, nobody else puts bytes into a file of the cache. Nobody who has it
-    /// waits for the home.
+    /// Until this is dropped, no other task puts bytes into this file's file of the cache. The
+    /// holder does not wait for the home.
     pub(crate) async fn placing(&self, id: FileId) -> OwnedMutexGuard<()> {
         turn(&self.places, id).await
     }
@@ -570,7 +572,7 @@ impl Inner {
         }
     }
 
-    /// A file of the cache with this number that is to be on the disk.
+    /// Creates the file of the cache with this number on the disk, or opens it.
     pub(crate) async fn make_data_file(&self, number: u64) -> Result<Arc<dyn File>, FsError> {
         self.open_file(number, true).await
     }
@@ -588,20 +590,20 @@ impl Inner {
                 }
             }
         };
-        // It may be new.
+        // The file may be new.
         if make {
             self.names.made();
         }
         let mut live = self.live.lock();
         if live.files.len() >= OPEN_COUNT_MAX {
-            // Those that nobody uses right now are opened again when they are.
+            // Files that are unused now are opened again when needed.
             live.files.retain(|_, file| Arc::strong_count(file) > 1);
         }
         Ok(live.files.entry(number).or_insert(file).clone())
     }
 
-    /// Nobody has a file open any more. What others read themselves is opened again and again, and
-    /// stays open for that.
+    /// Called when the last handle of a file is closed. A file that the kernel reads by itself
+    /// stays open, since it is opened again and again.
     pub(crate) fn leave_data(&self, id: FileId) {
         let mut live = self.live.lock();
         let data = live.replica.node(id).map_or(0, |node| node.data);
@@ -610,18 +612,18 @@ impl Inner {
         }
     }
 
-    /// A new file of the cache, and its number.
+    /// Makes a new file of the cache. Returns its number too.
     pub(crate) async fn new_data_file(&self) -> Result<(u64, Arc<dyn File>), FsError> {
         let number = self.live.lock().take_data_number();
         Ok((number, self.open_or_make(number, true).await?))
     }
 
-    /// The file of the cache that has a file's bytes, and its number; a new one if there is none.
+    /// The file of the cache with a file's bytes, and its number. Makes a new one if there is none.
     pub(crate) async fn data_file(&self, id: FileId) -> Result<(u64, Arc<dyn File>), FsError> {
         let (number, is_new) = {
             let mut live = self.live.lock();
             let node = live.replica.node(id)?;
-            // Nobody else may have made it yet.
+            // Another task may have taken the number and not made the file yet.
             match (node.data, node.have.is_empty()) {
                 (0, _) => {
                     let number = live.take_data_number();
@@ -634,12 +636,12 @@ impl Inner {
         Ok((number, self.open_or_make(number, is_new).await?))
     }
 
-    /// Files of the cache were made.
+    /// Notes that files of the cache were made, whose names are not durable yet.
     pub(crate) fn made_names(&self) {
         self.names.made();
     }
 
-    /// Makes all that is on the cache's disk durable, with its names.
+    /// Makes everything on the cache's disk durable, names included.
     pub(crate) async fn sync_disk(&self) -> Result<(), FsError> {
         match self.disk.sync_all().await {
             Err(error) if error.kind() == ErrorKind::Unsupported => {}
@@ -648,8 +650,8 @@ impl Inner {
         Err(FsError::NotSupported)
     }
 
-    /// Looks whether the file of the cache is there that should have a file's bytes, and long
-    /// enough. The caller is the file's only writer.
+    /// Checks that a file's file of the cache exists and is long enough; if not, records the bytes
+    /// as lost. The caller is the file's only writer.
     pub(crate) async fn check_data(&self, id: FileId) -> Result<(), FsError> {
         let (data, end) = {
             let live = self.live.lock();
@@ -657,7 +659,7 @@ impl Inner {
             if live.in_memory(node.data).is_some() {
                 return Ok(());
             }
-            // What is being changed may have been cut.
+            // A file that is being changed may have been cut.
             let end = node.have.iter().last().map(|range| if node.is_dirty() { 0 } else { range.end });
             match end {
                 Some(end) => (node.data, end),
@@ -670,7 +672,7 @@ impl Inner {
         };
         let mut live = self.live.lock();
         if !is_there && live.replica.node(id)?.data == data {
-            tracing::error!(file = id.raw(), "a file of the cache is not there, or too short");
+            tracing::error!(file = id.raw(), "a file of the cache is missing or too short");
             let id = live.replica.real(id);
             live.record(Record::Lost(id));
             live.files.remove(&data);
@@ -678,7 +680,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Makes what was written to a file of the cache durable, and its name.
+    /// Makes the bytes of a file of the cache durable, and its name.
     pub(crate) async fn sync_bytes(&self, file: &Arc<dyn File>) -> Result<(), FsError> {
         file.sync_data().await.map_err(|error| disk_error(&error))?;
         self.names.sync(&*self.disk).await.map_err(|error| disk_error(&error))
@@ -689,8 +691,8 @@ impl Inner {
         self.put_instead(file, offset, bytes, None).await
     }
 
-    /// As [`put_bytes`](Self::put_bytes), but on a full disk only instead of what is less dear than
-    /// a file, if one is said.
+    /// As [`put_bytes`](Self::put_bytes). On a full disk, `instead` allows it to evict only files
+    /// less dear than that one.
     pub(crate) async fn put_instead(
         &self,
         file: &Arc<dyn File>,
@@ -711,20 +713,21 @@ impl Inner {
         self.live.lock().doubt_nameless(id);
     }
 
-    /// Removes a file of the cache. What stays is removed when the cache is opened.
+    /// Removes a file of the cache in the background. If that fails, the next opening of the cache
+    /// removes it.
     pub(crate) fn remove_file(&self, name: String) {
         let disk = self.disk.clone();
         self.host.tasks.spawn(Box::pin(async move { drop(disk.remove(&name).await) }));
     }
 }
 
-/// What users are told of the cache's disk.
+/// The error that users see when the cache's disk fails.
 pub(crate) fn disk_error(error: &std::io::Error) -> FsError {
     match error.kind() {
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded => FsError::NoSpace,
         ErrorKind::FileTooLarge => FsError::FileTooLarge,
         _ => {
-            tracing::error!(%error, "the disk of the cache");
+            tracing::error!(%error, "the disk of the cache failed");
             FsError::Io
         }
     }

@@ -1,17 +1,17 @@
 //! Roaming clients: file systems that keep working over slow, intermittent or absent networks.
 //!
-//! A client answers programs from its replica of what the home has, logs what they do, and sends
-//! that home when it can.
+//! A client answers programs from its replica of the home's files, logs what they change, and sends
+//! the log home when it can.
 //!
-//! - [`replica`]: what a client knows, has cached, and has done. Pure.
-//! - [`client`]: the client; `live`: its memory while it runs; `durability`: when what it logged is
-//!   durable; [`settings`]: how a mount behaves.
+//! - [`replica`]: what a client knows, caches and has done. Pure.
+//! - [`client`]: the client; `live`: its state in memory; `durability`: when the log is durable;
+//!   [`settings`]: how a mount behaves.
 //! - `files`: files and directories as programs see them.
-//! - `cache`: what is cached, how it comes there, and what is given up for room.
-//! - `connection`: the connection to the home, who uses a slow link next, and what is done before
-//!   it is lost.
-//! - `consistency`: what a client may believe and do without asking: delegations and locks.
-//! - `reintegration`: how what was done here goes home, and what becomes of conflicts.
+//! - `cache`: what is cached, how it is fetched, and what is evicted for room.
+//! - `connection`: the connection to the home, who uses a slow link next, and what the client
+//!   fetches before the link is lost.
+//! - `consistency`: what a client may believe and change without asking: delegations and locks.
+//! - `reintegration`: how changes made here reach the home, and how conflicts are handled.
 
 mod cache;
 pub mod client;

@@ -1,4 +1,4 @@
-//! A client while it runs: what it knows, what is open, and the connection.
+//! A client's state in memory: one lock, never held across an await.
 
 use crate::cache::batch_fetch::Waits;
 use crate::cache::eviction::Spare;
@@ -27,22 +27,23 @@ use tokio::sync::{mpsc, oneshot};
 use types::{FileId, FsError, Kind, Time};
 use vfs::fs::{FsStat, Handle, OpenFlags};
 
-/// What the client thinks of the link to its home (docs/roaming.md#the-link), the best first.
+/// The state of the link to the home (docs/roaming.md#the-link), best first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum LinkState {
-    /// The home is near: what is done here is there when a file is closed.
+    /// The home is near. Calls wait until it has seen their operations, if other clients are
+    /// attached.
     Connected,
-    /// The home is far: what is done here goes there in the background.
+    /// The home is far. Operations go there in the background.
     Weak,
-    /// What is needed is fetched; what is done here waits, but for what somebody waits to be home.
-    /// Unless the user has chosen it, the link is slow, and somebody fetches: then it does not wait
-    /// for long.
+    /// Only fetches use the link, and operations wait. If the user has chosen this state, all of
+    /// them wait. Otherwise the link is slow and a program is fetching: operations that a program
+    /// waits for still go home, and the others wait for two minutes at most.
     FetchOnly,
     /// The home cannot be reached.
     Disconnected,
 }
 
-/// Why something cannot be answered yet.
+/// Why a call cannot be answered yet.
 pub(crate) enum Stop {
     Fs(FsError),
     Need(Need),
@@ -54,18 +55,18 @@ impl From<FsError> for Stop {
     }
 }
 
-/// What only the home knows.
+/// What a call needs before it can be answered. All but `Room` comes from the home.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Need {
-    /// What is in a directory.
+    /// The names in a directory.
     Names(FileId),
-    /// Attributes, and that they may be believed.
+    /// A file's attributes, and leave to believe them.
     Facts(FileId),
-    /// That nobody else knows of these, or changes them.
+    /// Write delegations on these files.
     Change(Wanted),
     /// Ids for new files.
     Ids,
-    /// Room for the log, which nobody but this machine has.
+    /// Room in the log. It comes from this machine's disk.
     Room,
 }
 
@@ -77,18 +78,18 @@ pub(crate) struct Open {
     pub(crate) directory: bool,
 }
 
-/// Something that whoever has cached what this client answered must forget.
+/// What the kernel, which caches this client's answers, has to drop.
 #[derive(Debug)]
 pub enum Forget {
-    /// The reader of these messages sends on this when it has forgotten all that came before.
+    /// The reader of these messages replies on this channel when it has dropped everything before.
     All(oneshot::Sender<()>),
     /// A file's attributes and contents.
     File(FileId),
-    /// What a name of a directory means.
+    /// What a name in a directory leads to.
     Name(FileId, Vec<u8>),
 }
 
-/// See the module's header.
+/// A client's state in memory: one lock, never held across an await.
 pub(crate) struct Live {
     pub(crate) replica: Replica,
     pub(crate) log: Option<RecordLog>,
@@ -97,96 +98,100 @@ pub(crate) struct Live {
     pub(crate) listings: Listings,
     last_handle: u64,
     pub(crate) open_counts: HashMap<FileId, u32>,
-    /// The files of the cache with bytes that are being changed: they stay open, so that a sync
-    /// hears of all that went wrong.
+    /// Files of the cache whose bytes are being changed. They stay open, so that a sync reports
+    /// every write error.
     pub(crate) held: HashMap<FileId, Arc<dyn File>>,
-    /// Files of the cache that are changed in memory, by number.
+    /// Files that are changed in memory, by the number of their contents.
     pub(crate) small: HashMap<u64, Arc<SmallFile>>,
-    /// Those whose bytes the log does not have all, with their lengths.
+    /// Those whose newest bytes the log does not have, with the file and its length.
     pub(crate) unheld: BTreeMap<u64, (FileId, u64)>,
     /// The sum of these lengths, in bytes.
     pub(crate) unheld_len: u64,
     /// Open files of the cache, by number.
     pub(crate) files: HashMap<u64, Arc<dyn File>>,
-    /// Files of the cache, by number, that others were given to read or map: what is in them
-    /// changes as the file does.
+    /// Files of the cache, by number, that the kernel was given to read or map. Their contents
+    /// change as the file does.
     pub(crate) shown: HashSet<u64>,
-    /// Of them, those that others may have mapped to write to: of which file each is, and its mark
-    /// when all that was changed there was known.
+    /// Of them, those that programs may have mapped for writing: the file, and the mark up to which
+    /// the client knows what changed there.
     pub(crate) mapped: HashMap<u64, (FileId, u128)>,
-    /// Operations up to this one go home whatever was said of when.
+    /// Operations up to this one go home, even if the settings say later.
     pub(crate) promised: u64,
-    /// What the home has done and answered, and does not have durably yet: the first operations
-    /// that wait.
+    /// Operations that the home has done and answered, but not made durable yet. They are the first
+    /// ones that wait.
     pub(crate) seen: Seen,
-    /// Why the home, or whoever answers instead of it, would not be attached to last, if it was not
-    /// just out of reach.
+    /// Why the client could not be attached last: the home refused, or another program answered.
+    /// `None` if the home was only out of reach.
     pub(crate) turned_away: Option<String>,
-    /// Why what waits could not be sent last, for as long as none of it has been sent since.
+    /// Why the waiting operations could not be sent last; cleared when one was sent.
     pub(crate) held_up: Option<FsError>,
-    /// Since when nothing was sent, since the link is slow and somebody fetches.
+    /// Since when operations have been held back because the link is slow and a program fetches.
     pub(crate) held_since: Option<Duration>,
-    /// What is cached is believed, whatever others have done.
+    /// Consistency `none`: cached data is believed, whatever others change.
     pub(crate) is_frozen: bool,
-    /// What is cached is believed only as far as these say.
+    /// Delegations, under `strong`: cached data is believed only as far as they say.
     pub(crate) delegations: Option<Delegations>,
     pub(crate) lockings: Lockings,
-    /// Whether they do, for whoever may cache what this client answers.
+    /// True under `strong`. Shared with the front end, which caches nothing then.
     pub(crate) is_delegated: Arc<AtomicBool>,
-    /// When files were used last, in uses.
+    /// The number of each file's last use.
     pub(crate) used: HashMap<FileId, u64>,
     pub(crate) uses: u64,
     /// File count from which on the client looks again for metadata to forget.
     pub(crate) known_enough: usize,
     /// Files that the client has forgotten since it opened the cache.
     pub(crate) forgotten: u64,
-    /// Files of which the rest is being fetched.
+    /// Files whose rest is being fetched in the background.
     pub(crate) completing: HashSet<FileId>,
-    /// Contents on their way home, by operation.
+    /// Contents that were set aside to go home, by operation.
     pub(crate) outgoing: SetAside,
-    /// Waits for small files, by their directories.
+    /// Programs' waits for small files, by directory.
     pub(crate) waits: HashMap<FileId, Waits>,
-    /// Directories that are looked into ahead, or were of late in vain, since when.
+    /// Directories that the client lists ahead, or lately tried to in vain, and since when.
     pub(crate) listed_ahead: HashMap<FileId, Duration>,
-    /// Where the bytes are of stores that wait, by operation, if the file was emptied since.
+    /// Bytes of waiting stores, by operation, whose file has other contents since.
     pub(crate) sources: HashMap<u64, Arc<dyn File>>,
     /// Files that were read or written lately, the last one last.
     pub(crate) lately: VecDeque<Lately>,
-    /// What of it was uploaded before its turn, on this connection, or did not have to be.
+    /// Ranges of stores, by operation, that the home has before their turn: uploaded ahead on this
+    /// connection, or found there.
     pub(crate) ahead: HashMap<u64, Ranges>,
     pub(crate) channel: Option<Arc<dyn Channel>>,
-    /// The connection over which the home tells of every change since it was attached to, whether
-    /// or not it counts as lost meanwhile.
+    /// The connection over which the home has told of every change since the client attached, even
+    /// if it counts as lost meanwhile.
     pub(crate) told_over: Option<Weak<dyn Channel>>,
     /// The connection whose attach answer this client has applied. A stamp pushed before that must
     /// not count: the answer may tell of earlier changes.
     pub(crate) attached_over: Option<Weak<dyn Channel>>,
     /// Whether other clients are attached to the volume, as far as the home has said.
     pub(crate) company: Company,
-    /// The home is near since a while ago, and does not know that this client hears.
+    /// The home came near some time ago, and this client has not yet told it that it hears of
+    /// changes.
     pub(crate) has_come_near: bool,
-    /// When all that it had told had come, last.
+    /// The last time at which everything that the home had pushed was known to have arrived.
     pub(crate) caught_up: Duration,
-    /// When the last connection ended, by the clock; `None` if it fell silent, or was given up.
+    /// When the last connection ended; `None` if it fell silent, or was given up.
     pub(crate) ended_at: Option<Duration>,
-    /// What the home is asked at the moment after a silence.
+    /// The question after a silence that is under way.
     pub(crate) probe: Option<Probe>,
     pub(crate) state: LinkState,
-    /// What the home is asked at the moment, and may be told of changes of meanwhile.
+    /// How many questions to the home are under way. Changes that it tells meanwhile go to `broken`
+    /// and `overtaken`.
     pub(crate) asking: usize,
-    /// Files that others changed since somebody began to ask, with the number of that, and by when,
-    /// as the home counts.
+    /// Files that others changed during these questions: the value of `breaks` then, and the
+    /// version by which they changed.
     pub(crate) broken: HashMap<FileId, (u64, u64)>,
-    /// The same of files that this client's own operations have changed at home.
+    /// Files that this client's own operations changed at home during these questions, with the
+    /// value of `breaks` then.
     pub(crate) overtaken: HashMap<FileId, u64>,
     pub(crate) breaks: u64,
-    /// How often others were said to have changed what is known here.
+    /// How often the home told of changes by others to files that are known here.
     pub(crate) news: u64,
     pub(crate) space: Option<FsStat>,
     pub(crate) spare: Spare,
-    /// How long files of the cache are that have what was there before a change.
+    /// Lengths in bytes of the files of the cache that keep a base, by number.
     pub(crate) base_lens: HashMap<u64, u64>,
-    /// Who has cached what this client answered.
+    /// Tells the kernel what to drop; `None`: no kernel caches this client's answers.
     pub(crate) cachers: Option<mpsc::UnboundedSender<Forget>>,
 }
 
@@ -248,16 +253,16 @@ impl Live {
         }
     }
 
-    /// Makes a lasting change. It is durable when the log says so.
+    /// Makes a lasting change. It is durable once the log has settled.
     pub(crate) fn record(&mut self, record: Record) {
         if let Some(log) = &self.log {
-            // Whoever must know that it is durable waits for the log to settle.
+            // A caller that needs it durable waits for the log to settle.
             log.post(record.to_bytes().into());
         }
         let made = self.replica.apply(record);
-        debug_assert!(made.is_some(), "a record that makes no sense");
+        debug_assert!(made.is_some(), "a record must fit the state that it changes");
         for (before, seq) in self.replica.take_logged_again() {
-            // What goes home is what was saved, although it has changed since.
+            // What goes home is what was saved, even if the file has changed since.
             if let Some(outgoing) = self.outgoing.remove(before) {
                 self.outgoing.insert(seq, outgoing);
             }
@@ -274,7 +279,7 @@ impl Live {
         number
     }
 
-    /// Stores of a file that wait, and of which the bytes are nowhere but in the file.
+    /// Waiting stores of a file whose bytes are only in the file itself.
     pub(crate) fn unspared(&self, file: FileId) -> impl Iterator<Item = (u64, &Change)> {
         let stores =
             self.replica.log().naming(self.replica.real(file)).filter_map(|(seq, operation)| match operation {
@@ -284,13 +289,13 @@ impl Live {
         stores.filter(|(seq, _)| self.outgoing.get(*seq).is_none() && !self.sources.contains_key(seq))
     }
 
-    /// Logs what was written to a file.
+    /// Logs a change of a file's contents.
     pub(crate) fn did_store(&mut self, file: FileId, change: Change, when: Time) {
         let file = self.replica.real(file);
         self.did_store_with(file, Record::Did { operation: Operation::Store { file, change }, when });
     }
 
-    /// Logs what was written to a file, by a record.
+    /// Logs a change of a file's contents, by the given record.
     pub(crate) fn did_store_with(&mut self, file: FileId, record: Record) {
         let last = |live: &Live| {
             let mut naming = live.replica.log().naming(file);
@@ -305,14 +310,14 @@ impl Live {
         if let Some(seq) = before
             && last(self) == before
         {
-            // It is part of one that waits, which writes something else now.
+            // The store became part of one that waits, whose bytes are now different.
             self.outgoing.remove(seq);
             self.sources.remove(&seq);
         }
     }
 
-    /// Contents that were set aside for operations that are not sent any more are of no use. Gives
-    /// the numbers of those that are in files.
+    /// Drops contents that were set aside for operations that are no longer sent. Returns the
+    /// numbers of those that are in files.
     pub(crate) fn forget_outgoing(&mut self) -> Vec<u64> {
         let log = self.replica.log();
         self.sources.retain(|seq, _| log.has(*seq));
@@ -329,24 +334,24 @@ impl Live {
         self.state == LinkState::Disconnected
     }
 
-    /// Some of what waits has gone home.
+    /// Notes that some of the waiting operations have gone home.
     pub(crate) fn some_went(&mut self, now: Duration) {
         self.held_since = (self.state == LinkState::FetchOnly).then_some(now);
     }
 
-    /// True if what is cached has to do.
+    /// True if cached data has to do, whether stale or not.
     pub(crate) fn is_content(&self) -> bool {
         (self.is_offline() || self.is_frozen) && self.delegations.is_none()
     }
 
-    /// A file of which the attributes are as good as can be had.
+    /// A file whose attributes are as good as can be had.
     pub(crate) fn node(&self, id: FileId) -> Result<&Node, Stop> {
         let id = self.replica.real(id);
         if self.replica.is_stale(id) && !self.is_content() || self.is_passed(id) {
             return Err(Stop::Need(Need::Facts(id)));
         }
         let node = self.known(id)?;
-        // What has no name any more is nobody else's.
+        // A file without a name belongs to this client alone.
         if node.facts.nlink > 0 && !self.may_believe(id) {
             return Err(Stop::Need(Need::Facts(id)));
         }
@@ -356,12 +361,12 @@ impl Live {
         Ok(node)
     }
 
-    /// A file that is cached. The home has to be asked for one that the client has forgotten.
+    /// A cached file. If the client has forgotten it, the home has to be asked.
     pub(crate) fn known(&self, id: FileId) -> Result<&Node, Stop> {
         self.replica.node(id).map_err(|_| Stop::Need(Need::Facts(self.replica.real(id))))
     }
 
-    /// Forgets what has no name as far as is known here, and is not open.
+    /// Forgets a file that has no name here, unless a program has it open.
     pub(crate) fn doubt_nameless(&mut self, id: FileId) {
         let id = self.replica.real(id);
         let data = self.replica.node(id).map_or(0, |node| node.data);
@@ -371,7 +376,7 @@ impl Live {
         }
     }
 
-    /// A directory of which the names are as good as can be had.
+    /// A directory whose names are as good as can be had.
     pub(crate) fn directory(&self, id: FileId) -> Result<&Node, Stop> {
         let node = self.node(id)?;
         if node.facts.kind != Kind::Directory {
@@ -394,19 +399,19 @@ impl Live {
         handle
     }
 
-    /// A file was used.
+    /// Notes that a file was used.
     pub(crate) fn touch(&mut self, id: FileId) {
         self.uses += 1;
         self.used.insert(id, self.uses);
     }
 
-    /// What is not being changed any more need not stay open.
+    /// Closes files of the cache that are no longer being changed.
     pub(crate) fn let_go(&mut self) {
         let Live { held, replica, .. } = self;
         held.retain(|file, _| replica.node(*file).is_ok_and(|node| node.changes.is_begun()));
     }
 
-    /// When files were used that are not known any more is of no interest.
+    /// Drops the last uses of files that are no longer known.
     pub(crate) fn forget_used(&mut self) {
         if self.used.len() > 2 * self.replica.file_count() {
             self.used.retain(|file, _| self.replica.node(*file).is_ok());
@@ -421,12 +426,13 @@ impl Live {
         }
     }
 
-    /// EBADF unless `handle` is open on the directory `id`, or is that of all directories.
+    /// EBADF unless `handle` is open on the directory `id`, or is the one handle of all
+    /// directories.
     pub(crate) fn open_directory(&self, id: FileId, handle: Handle) -> Result<(), FsError> {
         if handle == Handle::NONE { Ok(()) } else { self.handle(id, handle, true).map(drop) }
     }
 
-    /// EIO if somebody may believe that he still has a lock of a file.
+    /// EIO if a program may believe that it still holds a lock on the file that it has lost.
     fn not_lost(&self, id: FileId) -> Result<(), FsError> {
         if self.lockings.has_lost(self.replica.real(id)) { Err(FsError::Io) } else { Ok(()) }
     }
@@ -445,7 +451,7 @@ impl Live {
         if open.flags.read || open.flags.execute { Ok(open) } else { Err(FsError::BadHandle) }
     }
 
-    /// Closes. Gives true if nobody else has the file open.
+    /// Closes a handle. True if it was the file's last.
     pub(crate) fn close(&mut self, id: FileId, handle: Handle, directory: bool) -> Result<bool, FsError> {
         self.handle(id, handle, directory)?;
         self.handles.remove(&handle);
@@ -459,8 +465,8 @@ impl Live {
         Ok(true)
     }
 
-    /// The home has answered operations on these files: what else it is about to answer of them may
-    /// tell of before.
+    /// Notes that the home has answered operations on these files: other answers that are on their
+    /// way may describe them as they were before.
     pub(crate) fn overtake(&mut self, files: impl IntoIterator<Item = FileId>) {
         self.breaks += 1;
         if self.asking > 0 {
@@ -469,7 +475,7 @@ impl Live {
         }
     }
 
-    /// Others have changed these files, up to `seq`.
+    /// Notes that others have changed these files, up to `seq`.
     pub(crate) fn break_callbacks(&mut self, files: Vec<FileId>, seq: u64) {
         self.breaks += 1;
         if self.asking > 0 {
@@ -484,7 +490,7 @@ impl Live {
         }
     }
 
-    /// Others may have changed anything.
+    /// Notes that others may have changed any file.
     pub(crate) fn break_all(&mut self) {
         if self.cachers.is_some() {
             let all: Vec<FileId> = self.replica.nodes().map(|(id, _)| id).collect();
@@ -493,7 +499,8 @@ impl Live {
         self.record(Record::AllBroken);
     }
 
-    /// What was made here turned out to be another file: whoever has it open has that open.
+    /// Something made here turned out to be another file: its open handles become handles of that
+    /// file.
     pub(crate) fn became(&mut self, file: FileId) {
         let real = self.replica.real(file);
         self.disown(file);
@@ -505,8 +512,8 @@ impl Live {
         self.forget(real);
     }
 
-    /// Ids came after those before were given up: what was made here, and is not home, has others.
-    /// Programs that have it open have that open.
+    /// Takes new ids, after the earlier ones were given up. Files that were made here and are not
+    /// home get new ids, and so do their open handles.
     pub(crate) fn renew_ids(&mut self, first: FileId, count: u64) {
         let before: Vec<(u64, FileId)> = self.replica.made_here().collect();
         before.iter().for_each(|(_, file)| self.forget(*file));
@@ -535,22 +542,22 @@ impl Live {
         cachers.send(Forget::All(forgotten)).ok().map(|()| told)
     }
 
-    /// Tells whoever has cached it that a name means something else.
+    /// Tells the kernel that a name leads to another file.
     pub(crate) fn forget_name(&self, dir: FileId, name: &[u8]) {
         if let Some(cachers) = &self.cachers {
             let _ = cachers.send(Forget::Name(dir, name.to_vec()));
         }
     }
 
-    /// Tells whoever has cached it that there is something new in a directory.
+    /// Tells the kernel that a directory has changed.
     pub(crate) fn forget_listing(&self, dir: FileId) {
         if let Some(cachers) = &self.cachers {
             let _ = cachers.send(Forget::File(dir));
         }
     }
 
-    /// An operation was answered. While it waited, the kernel was shown what it had done. If only
-    /// the home knows now what came of that, the kernel asks again.
+    /// Called when an operation was answered. While it waited, the kernel was shown its result. If
+    /// only the home knows now what came of that, the kernel has to ask again.
     pub(crate) fn forget_doubtful(&self, operation: &Operation) {
         if self.cachers.is_none() {
             return;
@@ -566,7 +573,7 @@ impl Live {
         doubtful.filter(|file| self.replica.is_stale(*file)).for_each(|file| self.forget_listing(file));
     }
 
-    /// Tells whoever has cached it that a file is not what it was.
+    /// Tells the kernel that a file, or a directory with its names, has changed.
     pub(crate) fn forget(&self, file: FileId) {
         let Some(cachers) = &self.cachers else { return };
         let _ = cachers.send(Forget::File(file));

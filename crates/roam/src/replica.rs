@@ -1,21 +1,23 @@
-//! What a client that roams knows: its home's files as far as they are cached, what it has done
-//! since, and what became of it (docs/roaming.md). Pure; every lasting change is a [`Record`], so
-//! that the same state comes back after a crash.
+//! What a roaming client knows: the cached part of its home's files, the operations done since, and
+//! their outcomes (docs/roaming.md). Pure. Every lasting change is a [`Record`], so a client that
+//! replays its log after a crash has the same state again.
 //!
-//! Names are kept as the home has them, with what was done here on top ([`OpLog::at`]): answers of
-//! the home and changes by others go below, and nothing has to be undone. Attributes are those that
-//! users see. What this client has changed is not refreshed before the home has heard of it.
+//! Names are kept as the home has them, and the log's operations are laid on top ([`OpLog::at`]):
+//! answers of the home and changes by others go below, and nothing has to be undone. Attributes are
+//! those that users see. A file that this client changed is not refreshed until the home has heard
+//! of the change.
 //!
-//! What was made here may turn out to be there already, as another file. Everything means that from
-//! then on, and whoever still asks by the id from before is answered of it ([`Replica::real`]).
+//! A file or directory that was made here may turn out to exist at home already, under another id.
+//! From then on both ids mean the home's file: a caller that still uses the old id gets an answer
+//! about the new one ([`Replica::real`]).
 //!
-//! `node`: one file; `changes`: what of its bytes was not logged yet; `apply`: what operations do
-//! to files; `forgetting`: which metadata a full cache forgets; `answers`: what the home answers to
-//! operations; `paths`: names, and where they lead; `kept`: all of it, as it is on the disk.
+//! `node`: one file; `changes`: which changes of its bytes are not logged yet; `apply`: what
+//! operations do to files; `forgetting`: which metadata a full cache forgets; `answers`: the home's
+//! answers to operations; `paths`: names and paths; `kept`: the encoding on disk.
 //!
-//! Invariants: what is neither stale nor changed here is as the home had it at [`Replica::stamp`];
-//! nothing that was changed here is forgotten before the home has answered; what an id means
-//! instead has no other meaning itself.
+//! Invariants: a file that is neither stale nor changed here is as the home had it at
+//! [`Replica::stamp`]; nothing that was changed here is forgotten before the home has answered; an
+//! alias always leads to a real id, never to another alias.
 
 mod answers;
 mod apply;
@@ -43,88 +45,90 @@ use std::collections::{BTreeMap, BTreeSet};
 use types::{FileId, FsError, Time};
 use vfs::fs::FILE_SIZE_MAX;
 
-/// Files of the cache, and troubles, are numbered up to here, which leaves room for more.
+/// Greatest number of a file of the cache, or of a trouble, that a record may name. It is far below
+/// `u64::MAX`, so counting on from there cannot overflow.
 const NUMBER_MAX: u64 = 1 << 62;
 
-/// Where a client belongs.
+/// What the client learned when it was attached to its volume.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Membership {
     /// The volume's root directory.
     pub root: FileId,
-    /// As whom the home does what this client asks.
+    /// The user that the home acts as for this client.
     pub user: User,
-    /// Which log the numbers of operations are of.
+    /// The log that the numbers of operations belong to. A client whose log begins anew gets
+    /// another.
     pub incarnation: u64,
     /// Bytes of the longest file that the home can hold.
     pub file_len_max: u64,
 }
 wire_struct!(Membership { root, user, incarnation, file_len_max });
 
-/// A lasting change.
+/// A lasting change of the replica, as the log has it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Record {
-    /// The client was attached, for the first time or as somebody else.
+    /// The client was attached, for the first time or as another client.
     Joined(Membership),
-    /// Nothing older than this is missing.
+    /// The client has heard of every change up to this stamp.
     Stamped(Option<Stamp>),
     /// Others have changed these files.
     Broken(Vec<FileId>),
-    /// Others may have changed anything.
+    /// Others may have changed any file.
     AllBroken,
-    /// What the home says of a file.
+    /// The home told a file's attributes.
     Known(Box<Facts>),
-    /// What the home says of a directory.
+    /// The home told what is in a directory.
     Listed {
-        /// Of the directory itself.
+        /// The directory's own attributes.
         dir: Box<Facts>,
-        /// All that is in it.
+        /// All its entries.
         entries: Vec<NamedFacts>,
     },
     /// The home has no such file.
     Gone(FileId),
-    /// These bytes of a file are in a file of the cache, durably.
+    /// These bytes of a file are durable in a file of the cache.
     Cached {
         /// The file.
         file: FileId,
-        /// Its bytes' place.
+        /// The number of the file of the cache.
         data: u64,
-        /// Which.
+        /// Which bytes.
         have: Ranges,
     },
-    /// The bytes are not cached any more.
+    /// A file's bytes are no longer cached.
     Dropped(FileId),
-    /// The bytes are not in the cache, though they should be.
+    /// A file's bytes should be in the cache, but are missing there.
     Lost(FileId),
-    /// A file's bytes are about to be changed in the cache.
+    /// A file's bytes in the cache are about to be changed.
     Dirty {
         /// The file.
         file: FileId,
-        /// Their place.
+        /// The number of the file of the cache that has them.
         data: u64,
-        /// Where they are kept as they were; 0: nowhere.
+        /// The file of the cache that keeps the bytes as they were before; 0: none does.
         base: u64,
-        /// Which of them are there, durably. The others are as the home has them.
+        /// Which bytes are durable there. The home has the others.
         have: Ranges,
-        /// How long the file is when the change begins, in bytes: 0 if it begins with an empty one.
+        /// The file's length in bytes when the change begins; 0 if the file is emptied first.
         size: u64,
     },
-    /// Something was done here.
+    /// A program did an operation.
     Did {
-        /// What.
+        /// The operation.
         operation: Operation,
-        /// When.
+        /// When it was done.
         when: Time,
     },
     /// Operations up to this one may have reached the home.
     Pinned(u64),
-    /// The home has answered.
+    /// The home has answered an operation.
     Answered(Applied),
-    /// Ids for files made here: the first, and how many.
+    /// The home gave ids for new files: the first, and how many.
     Ids(FileId, u64),
-    /// Ids for files made here, after those before were given up: the first, and how many. What
-    /// waits to be made at home is made with these.
+    /// As `Ids`, after the client gave up its earlier ids. Files that wait to be made at home get
+    /// new ids from this range.
     Renewed(FileId, u64),
-    /// A trouble was seen to.
+    /// A conflict was resolved.
     Settled(u64),
     /// The client forgot least lately used metadata, to keep its bound.
     Forgotten {
@@ -133,54 +137,54 @@ pub enum Record {
         /// Files and directories that it forgot.
         files: Vec<FileId>,
     },
-    /// What was done about a trouble was taken back.
+    /// The resolution of a conflict was undone, so the conflict is open again.
     Reopened {
-        /// The number that it had.
+        /// The number that the conflict had.
         number: u64,
-        /// The trouble.
+        /// The conflict.
         case: Box<Case>,
     },
-    /// A file's bytes were not changed since they were last logged.
+    /// The bytes in the cache are as they were last logged.
     Clean(FileId),
-    /// A file's bytes are about to be changed in memory. The cache keeps them as they are until
-    /// [`Stored`](Self::Stored).
+    /// A file's bytes are about to be changed in memory. The file of the cache keeps the logged
+    /// bytes until [`Stored`](Self::Stored).
     Marked(FileId),
-    /// Something was stored in a small file. The log has its bytes.
+    /// A small file was stored; its bytes are in this record.
     Stored {
         /// The file.
         file: FileId,
         /// The number of its contents.
         data: u64,
-        /// Where they are kept as they were; 0: nowhere.
+        /// The contents that keep the bytes as they were before; 0: none do.
         base: u64,
-        /// What the home is to hear of.
+        /// The change that goes home.
         change: Change,
-        /// The bytes are all of the file; otherwise they are what the change says, range after
-        /// range, of contents that the log has.
+        /// Whether `bytes` is the whole file. Otherwise it holds only the ranges that the change
+        /// names, one after the other, and the log has the rest.
         is_all: bool,
         /// The bytes.
         bytes: Bytes,
-        /// When.
+        /// When it was stored.
         when: Time,
     },
-    /// A small file is being written, and the log has what is in it so far.
+    /// A small file is being written; the record holds its contents so far.
     Held {
         /// The file.
         file: FileId,
         /// The number of its contents.
         data: u64,
-        /// Where they are kept as they were; 0: nowhere.
+        /// The contents that keep the bytes as they were before; 0: none do.
         base: u64,
-        /// All of them.
+        /// The whole contents.
         bytes: Bytes,
     },
-    /// Contents of these numbers are files of the cache now, durably.
+    /// The contents with these numbers are now durable in files of the cache.
     Filed(Vec<u64>),
-    /// A path is to be kept in the cache, with all below it; `None`: not any more.
+    /// A path, with everything below it, is hoarded; with `None`, no longer.
     Hoarded {
-        /// From the root, without a slash at its beginning.
+        /// From the root, without a leading slash.
         path: Vec<u8>,
-        /// How dear it is, up to 100.
+        /// Its hoard priority, up to 100.
         priority: Option<u8>,
     },
 }
@@ -212,7 +216,8 @@ wire_enum!(Record {
     25 => Held { file, data, base, bytes },
 });
 
-/// Contents after a change with these bytes. `None` if they do not go together.
+/// The contents after a change that writes these bytes. `None` if the change and the bytes do not
+/// match, or the result is too long for a small file.
 fn patched(before: &Bytes, change: &Change, mut bytes: &[u8]) -> Option<Vec<u8>> {
     let mut after = before.to_vec();
     after.truncate(usize::try_from(change.cut).unwrap_or(usize::MAX));
@@ -232,52 +237,52 @@ fn makes(operation: &Operation, file: FileId) -> bool {
     matches!(operation, Operation::Make { .. }) && operation.file() == file
 }
 
-/// What a name means.
+/// What a name leads to, as far as the client knows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Child {
     /// This file.
     Is(FileId),
     /// Nothing.
     Nothing,
-    /// Only the home knows.
+    /// The client cannot tell: only the home knows.
     Unknown,
 }
 
-/// See the module's header.
+/// All that a client knows and has done. Pure; see the module documentation for its invariants.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Replica {
     membership: Option<Membership>,
     stamp: Option<Stamp>,
     nodes: SnapshotMap<FileId, Node>,
     log: OpLog,
-    /// When operations were done that wait.
+    /// When each waiting operation was done, by number.
     done: BTreeMap<u64, Time>,
     /// The last operation that the home has answered.
     answered: u64,
-    /// Ids that were not used yet.
+    /// The unused ids: the next one, and how many are left.
     ids: (u64, u64),
     /// The greatest id that the home has named.
     newest: u64,
     next_data: u64,
-    /// Contents that are in the log, and not in files of the cache, by their numbers.
+    /// Contents that are in the log but not in files of the cache, by number.
     contents: BTreeMap<u64, Bytes>,
-    /// How many bytes these are.
+    /// Their total length, in bytes.
     contents_len: u64,
     hoard: BTreeMap<Vec<u8>, u8>,
-    /// Files of the cache that nobody needs any more; not lasting.
+    /// Files of the cache that may be no longer needed. Not lasting.
     unused: Vec<u64>,
-    /// Stores that were logged again: with which number before, and with which now.
+    /// Stores that were logged again: the old number, the new number, and the change.
     pub(crate) logged_again: Vec<(u64, u64, Change)>,
     troubles: BTreeMap<u64, Trouble>,
     next_trouble: u64,
-    /// What was to be done, in troubles of attributes and of names that were moved.
+    /// For troubles of attributes and of moved names: the operation that failed.
     meant: BTreeMap<u64, Operation>,
-    /// Ids of what was made here and was there already, as these files.
+    /// Ids of files made here that the home had already, and the ids that they stand for.
     aliases: BTreeMap<FileId, FileId>,
 }
 
 impl Replica {
-    /// Where the client belongs; `None` before it was first attached.
+    /// The membership; `None` before the client was first attached.
     pub fn membership(&self) -> Option<&Membership> {
         self.membership.as_ref()
     }
@@ -287,32 +292,32 @@ impl Replica {
         self.membership().map_or(FILE_SIZE_MAX, |membership| membership.file_len_max.min(FILE_SIZE_MAX))
     }
 
-    /// What is not stale is as the home had it then.
+    /// Files that are not stale are as the home had them at this stamp.
     pub fn stamp(&self) -> Option<Stamp> {
         self.stamp
     }
 
-    /// What the home has not heard of.
+    /// The operations that the home has not answered yet.
     pub fn log(&self) -> &OpLog {
         &self.log
     }
 
-    /// The client knows how its operations ended, up to this one.
+    /// The last operation whose outcome the client knows.
     pub fn acknowledged(&self) -> u64 {
         self.answered
     }
 
-    /// When an operation that waits was done.
+    /// When a waiting operation was done.
     pub fn done_at(&self, seq: u64) -> Option<Time> {
         self.done.range(..=seq).next_back().map(|(_, when)| *when)
     }
 
-    /// What became of operations that could not be done at home as they were.
+    /// Operations that the home could not do as they were, and their outcomes.
     pub fn troubles(&self) -> impl Iterator<Item = (u64, &Trouble)> {
         self.troubles.iter().map(|(number, trouble)| (*number, trouble))
     }
 
-    /// What has gone wrong by this number.
+    /// The trouble with this number.
     pub fn trouble(&self, number: u64) -> Option<&Trouble> {
         self.troubles.get(&number)
     }
@@ -321,17 +326,17 @@ impl Replica {
         self.troubles.get_mut(&number)
     }
 
-    /// What was to be done, in a trouble of attributes, or of a name that was moved.
+    /// The operation that failed, for a trouble of attributes or of a moved name.
     pub fn meant(&self, number: u64) -> Option<&Operation> {
         self.meant.get(&number)
     }
 
-    /// Paths that are to be kept in the cache, with how dear they are.
+    /// Hoarded paths, with their priorities.
     pub fn hoard(&self) -> &BTreeMap<Vec<u8>, u8> {
         &self.hoard
     }
 
-    /// Files that were made ready to be changed, or of which something is to be logged.
+    /// Files that were made ready to be changed, or have changes to be logged.
     pub(crate) fn begun(&self) -> impl Iterator<Item = FileId> {
         self.nodes().filter(|(_, node)| node.changes.is_begun()).map(|(id, _)| id)
     }
@@ -351,17 +356,17 @@ impl Replica {
         self.aliases.get(&id).copied().unwrap_or(id)
     }
 
-    /// Nobody asks by ids that mean another file any more.
+    /// Forgets all aliases. The caller knows that no program uses the old ids any more.
     pub(crate) fn forget_aliases(&mut self) {
         self.aliases.clear();
     }
 
-    /// A file. ESTALE if it is not known.
+    /// A file. ESTALE if the client does not know it.
     pub fn node(&self, id: FileId) -> Result<&Node, FsError> {
         self.nodes.get(&self.real(id)).ok_or(FsError::Stale)
     }
 
-    /// A file, to change what is not lasting of it.
+    /// A file, for changes of its fields that are not lasting.
     pub fn node_mut(&mut self, id: FileId) -> Result<&mut Node, FsError> {
         let id = self.real(id);
         self.nodes.get_mut(&id).ok_or(FsError::Stale)
@@ -388,14 +393,14 @@ impl Replica {
         self.next_data
     }
 
-    /// Files of the cache that nobody has needed since this was asked last.
+    /// Files of the cache that have become unneeded since the last call.
     pub fn take_unused(&mut self) -> Vec<u64> {
         let unused = std::mem::take(&mut self.unused);
         let needed: BTreeSet<u64> = if unused.is_empty() { BTreeSet::new() } else { self.needed().collect() };
         unused.into_iter().filter(|number| *number > 0 && !needed.contains(number)).collect()
     }
 
-    /// All files of the cache that are needed.
+    /// The numbers of all files of the cache that are needed.
     pub fn needed(&self) -> impl Iterator<Item = u64> {
         let logged = |node: &Node| node.unlogged.as_ref().map_or(0, |unlogged| unlogged.data.max(unlogged.base));
         let nodes = self.nodes.values().flat_map(move |node| [node.data, node.base, logged(node)]);
@@ -403,17 +408,17 @@ impl Replica {
         nodes.chain(troubles).filter(|number| *number > 0)
     }
 
-    /// True if what is known of a file is this client's own, before the home has heard of it.
+    /// True if the client's version of a file has changes that the home has not answered yet.
     pub fn is_own(&self, id: FileId) -> bool {
         self.log.is_about(self.real(id)) || self.node(id).is_ok_and(Node::is_dirty)
     }
 
-    /// The operation that made a file here, if the home has not answered it.
+    /// The operation that made a file here, if the home has not answered it yet.
     pub(crate) fn made_at(&self, file: FileId) -> Option<u64> {
         self.log.naming(file).find(|(_, operation)| makes(operation, file)).map(|(seq, _)| seq)
     }
 
-    /// Bytes of a file that operations that wait have written or cut, in all; `None`: none.
+    /// All bytes of a file that waiting stores have written or cut; `None`: none.
     pub(crate) fn written(&self, id: FileId) -> Option<Change> {
         let stores = self.log.naming(self.real(id)).filter_map(|(_, operation)| match operation {
             Operation::Store { change, .. } => Some(change.clone()),
@@ -422,7 +427,8 @@ impl Replica {
         stores.reduce(|earlier, later| later.along(&earlier))
     }
 
-    /// True if not all of a file is here, and the home does not have what it begins with yet.
+    /// True if the file is only partly cached, and the home cannot provide the rest yet, since the
+    /// operation that makes or copies the file still waits.
     pub(crate) fn has_rest_nowhere(&self, id: FileId) -> bool {
         let begins = |o: &Operation| matches!(o, Operation::Make { .. } | Operation::Copy { .. });
         let file = self.real(id);
@@ -430,18 +436,18 @@ impl Replica {
             && self.log.naming(file).any(|(_, operation)| begins(operation) && operation.file() == file)
     }
 
-    /// True if others have changed the file, and nobody has asked the home since.
+    /// True if others have changed the file since the client last asked the home about it.
     pub fn is_stale(&self, id: FileId) -> bool {
         self.node(id).is_ok_and(|node| node.is_stale) && !self.is_own(id)
     }
 
-    /// True if the cached facts of a file are there and not stale.
+    /// True if the file's attributes are cached and not stale.
     pub(crate) fn is_fresh(&self, id: FileId) -> bool {
         self.node(id).is_ok() && !self.is_stale(id)
     }
 
-    /// Makes a lasting change. `None` if it makes no sense, which only a damaged log can bring
-    /// about.
+    /// Makes a lasting change. `None` if the record does not fit the state, which only a damaged
+    /// log can cause.
     pub fn apply(&mut self, record: Record) -> Option<()> {
         match record {
             Record::Joined(membership) => {
@@ -565,7 +571,7 @@ impl Replica {
         Some(())
     }
 
-    /// The log has what is in a small file from now on.
+    /// From now on the log holds the contents of a small file.
     fn has_contents(&mut self, file: FileId, (data, base): (u64, u64), contents: Bytes) -> Option<()> {
         self.uses(data)?;
         self.uses(base)?;
@@ -586,41 +592,42 @@ impl Replica {
         Some(())
     }
 
-    /// Contents that only the log has.
+    /// Contents that only the log has, by number.
     pub fn contents(&self, number: u64) -> Option<&Bytes> {
         self.contents.get(&number)
     }
 
-    /// All of them, the oldest first.
+    /// All contents that only the log has, oldest first.
     pub(crate) fn all_contents(&self) -> impl Iterator<Item = (u64, &Bytes)> {
         self.contents.iter().map(|(number, bytes)| (*number, bytes))
     }
 
-    /// How many bytes they are.
+    /// Their total length, in bytes.
     pub(crate) fn contents_len(&self) -> u64 {
         self.contents_len
     }
 
-    /// The log does not have these contents any more, or nothing needs them.
+    /// Forgets contents: they are in a file now, or nothing needs them.
     pub(crate) fn forget_contents(&mut self, number: u64) {
         if let Some(bytes) = self.contents.remove(&number) {
             self.contents_len -= bytes.len() as u64;
         }
     }
 
-    /// This may be a copy of what it was, which does not know what that has made with its ids
-    /// since; or the home is, and may give its own again.
+    /// The client has a new incarnation: this cache may be a copy, and then it cannot know which
+    /// ids the original has used since; or the home was restored, and may give the same ids again.
+    /// So ids and stamp are dropped, and everything is stale.
     fn begin_anew(&mut self) {
         (self.stamp, self.ids, self.newest) = (None, (0, 0), 0);
         self.nodes.values_mut().for_each(|node| (node.is_stale, node.names_of) = (true, None));
     }
 
-    /// The home has named a file by this id.
+    /// Remembers the greatest id that the home has named.
     fn hears_of(&mut self, id: FileId) {
         self.newest = self.newest.max(id.raw());
     }
 
-    /// A file of the cache has this number.
+    /// Remembers that this number of a file of the cache is taken.
     fn uses(&mut self, data: u64) -> Option<()> {
         self.next_data = self.next_data.max(data);
         (data <= NUMBER_MAX).then_some(())
@@ -629,7 +636,7 @@ impl Replica {
     fn know(&mut self, facts: Facts) {
         let id = facts.id;
         self.hears_of(id);
-        // What the home has by this id is not what programs may have open by it.
+        // The home has given this id to a file, so it no longer stands for another one.
         self.aliases.remove(&id);
         if self.is_own(id) {
             return;
@@ -637,7 +644,7 @@ impl Replica {
         let changes_names = self.log.changed_in(id).next().is_some();
         let node = self.nodes.get_or_insert_with(id, || Node::new(facts.clone()));
         if node.facts.contents != facts.contents {
-            // Other bytes; what there is of the old ones is of no use.
+            // The contents changed, so the cached bytes are of no use.
             self.unused.push(node.data);
             (node.data, node.have, node.kept) = (0, Ranges::default(), Ranges::default());
         }
@@ -673,7 +680,7 @@ impl Replica {
             false => node.show(dir),
         }
         for (name, child) in nameless {
-            // What lost its last name here was given another by others.
+            // A file that lost its last name here has a name at home that others gave it.
             if self.child(&(id, name)) == Child::Is(child)
                 && let Some(node) = self.nodes.get_mut(&child)
             {
@@ -686,8 +693,8 @@ impl Replica {
         if self.made_at(file).is_some()
             && let Some(node) = self.nodes.get_mut(&file)
         {
-            // The home has not heard of it, or has it no more: nobody else has put anything into
-            // it.
+            // The home has not heard of this file, or no longer has it: no other client has put
+            // anything into it.
             (node.is_stale, node.names_of) = (false, Some(node.facts.contents));
         }
         if !self.is_own(file)
@@ -698,8 +705,8 @@ impl Replica {
         }
     }
 
-    /// Bytes that should be in the cache are not there: the home does not hear of what they were
-    /// changed to.
+    /// Handles bytes that are missing in the cache: the stores of this file leave the log, and a
+    /// trouble records that they are lost.
     fn lost(&mut self, file: FileId) -> Option<()> {
         let is_store = |operation: &Operation| matches!(operation, Operation::Store { .. });
         let stores: Vec<u64> = self.log.naming(file).filter(|(_, o)| is_store(o)).map(|(seq, _)| seq).collect();
@@ -716,7 +723,7 @@ impl Replica {
         let base = std::mem::take(&mut node.base);
         node.is_stale = true;
         if is_made_here {
-            // The home has nothing of it, either.
+            // The home has no bytes of it, either.
             (node.facts.size, node.facts.blocks) = (0, 0);
         }
         let (place, outcome) = (self.place_of(file), Outcome::Refused(FsError::Io));
@@ -735,7 +742,7 @@ impl Replica {
         Some(())
     }
 
-    /// Something was done here.
+    /// Applies an operation that was done here, and logs it.
     fn did(&mut self, mut operation: Operation, when: Time) -> Option<()> {
         operation.rename_files(|file| self.real(file));
         self.act(&operation, when)?;
@@ -745,8 +752,8 @@ impl Replica {
     }
 
     fn forget_done(&mut self) {
-        /// The optimizer takes out operations that were there before, too: when they were done is
-        /// forgotten now and then.
+        /// How many outdated entries of `done` may pile up before they are removed. The optimizer
+        /// also takes earlier operations out of the log, and their times stay in `done` until then.
         const FORGOTTEN_COUNT: usize = 1000;
         if self.done.len() > 2 * self.log.len() + FORGOTTEN_COUNT {
             self.done.retain(|seq, _| self.log.has(*seq));
@@ -758,8 +765,7 @@ impl Replica {
         };
     }
 
-    /// Forgets a file that has no name, and about which the home need not hear anything. True if it
-    /// was there.
+    /// Forgets a file that has no name and no waiting operations. True if it was known.
     pub fn forget_nameless(&mut self, file: FileId) -> bool {
         let file = self.real(file);
         let nameless = self.nodes.get(&file).is_some_and(|node| node.facts.nlink == 0) && !self.log.names(file);
@@ -780,8 +786,8 @@ impl Replica {
         self.meant.insert(self.next_trouble, operation);
     }
 
-    /// Logs an operation again, as if it was done now. Gives the number that it has, if it did not
-    /// become part of another.
+    /// Logs an operation again, as if it was done now. Returns its number; the log has no operation
+    /// of that number if this one was merged into another.
     pub(crate) fn log_again(&mut self, operation: Operation, when: Time) -> u64 {
         let seq = self.log.append(operation);
         if self.log.has(seq) {
@@ -790,7 +796,8 @@ impl Replica {
         seq
     }
 
-    /// Stores that have another number since they were logged again, and are what they were.
+    /// Stores that were logged again under another number, and whose change is still the same: old
+    /// and new numbers.
     pub(crate) fn take_logged_again(&mut self) -> Vec<(u64, u64)> {
         let all = std::mem::take(&mut self.logged_again);
         let is_same = |seq: u64, change: &Change| match self.log.get(seq) {
@@ -806,12 +813,12 @@ impl Replica {
         self.log.remove(seq)
     }
 
-    /// Puts a node in place of what was known.
+    /// Replaces what is known of a file.
     pub(crate) fn put(&mut self, id: FileId, node: Node) {
         self.nodes.insert(id, node);
     }
 
-    /// Uses up an id.
+    /// Takes an unused id.
     pub(crate) fn take_id(&mut self) -> Option<FileId> {
         let id = self.next_id()?;
         self.ids = (id.raw() + 1, self.ids.1 - 1);

@@ -1,4 +1,4 @@
-//! How a mount behaves, as its user asks for it; all but the volume may change while it is mounted.
+//! How a mount behaves. Its user can change everything but the volume while it is mounted.
 
 use crate::connection::schedule::TICKETS;
 use crate::connection::silence::SILENCE_BELIEVED;
@@ -11,40 +11,40 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// When what is cached is believed (docs/semantics.md).
+/// When cached data is believed (docs/semantics.md).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Consistency {
-    /// Until the home says that others have changed it.
+    /// Until the home tells of a change by others.
     Callbacks,
-    /// Until the home is asked what has changed: at least this often, more often while it does
-    /// (Zhao and Figueiredo, section 4.2.1).
+    /// Until the home is asked what has changed: at least this often, and more often while files
+    /// change (Zhao and Figueiredo, section 4.2.1).
     Poll(Duration),
-    /// As long as the home has promised that nobody changes it: what anybody has written, everybody
-    /// sees (Zhao and Figueiredo, section 4.3). What the home has not promised is waited for, and
-    /// cannot be had when it is out of reach.
+    /// While the home has promised that no other client changes it: all clients see one copy (Zhao
+    /// and Figueiredo, section 4.3). Calls wait for promises that are missing, and fail while the
+    /// home is out of reach.
     Strong,
-    /// Always: what was seen once stays as it is.
+    /// Always: a file stays as it was when first seen.
     None,
 }
 
-/// When what was done here goes home, where the home is far (Huston and Honeyman, section 5; Zhao
-/// and Figueiredo, section 4.1).
+/// When operations go home where the home is far (Huston and Honeyman, section 5; Zhao and
+/// Figueiredo, section 4.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Writes {
-    /// When the link was not used otherwise for a moment.
+    /// When the link was idle for a moment.
     Idle,
-    /// At once, in a lottery with what is fetched.
+    /// At once, in a lottery with fetches.
     Lottery,
-    /// The same, in which what goes home wins so many of a hundred draws against what somebody
-    /// waits for; at most [`SHARE_MAX`].
+    /// As `Lottery`, but replay wins this many of a hundred draws against what programs wait for;
+    /// at most [`SHARE_MAX`].
     Share(u8),
-    /// When it is so old.
+    /// When they have waited this long.
     Delayed(Duration),
     /// At once, before anything is fetched ahead.
     Preemptive,
-    /// Before it is answered, even where the home is far.
+    /// Before the call is answered, even where the home is far.
     Through,
-    /// When somebody asks for it.
+    /// When the user asks for it.
     Manual,
 }
 
@@ -59,73 +59,74 @@ pub enum Unit {
     Block,
 }
 
-/// How the cache is found to be valid after the home was out of reach (Mummert and Satyanarayanan,
-/// section 5.2).
+/// How the cache is validated after the home was out of reach (Mummert and Satyanarayanan, section
+/// 5.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Validation {
-    /// By the volume's stamp, in one question.
+    /// By the volume's stamp, with one question.
     Volume,
-    /// File by file, so many in one question; for comparison.
+    /// File by file, with this many files in one question. For comparison with the paper.
     Files(usize),
 }
 
-/// Most of a hundred draws that what goes home may win: somebody waits for the others. More it
-/// would not win either, since it asks for a place only when what it sent before is home.
+/// Largest share for replay, in draws of a hundred: programs wait for the rest of the link. A
+/// larger share would bring nothing, since replay asks for a place only when its last chunk is
+/// home.
 pub const SHARE_MAX: u8 = 50;
-/// So many tickets are one in a hundred, so that parts of one can be had.
+/// Tickets for each percent of the link, so that fractions of a percent can be dealt too.
 const TICKETS_MORE: u32 = 6;
 
-/// Files whose metadata a client caches; each takes up to 1 KiB of memory.
+/// Files whose metadata a client caches, by default. Each takes up to 1 KiB of memory.
 const CACHE_FILES: usize = 500_000;
-/// Files that the Batched strategy asks for together.
+/// Files in one question under `--validation batched`.
 const BATCHED: usize = 50;
 
-/// When what was done is durable ([`COMMIT_TIME_MAX`](crate::COMMIT_TIME_MAX)).
+/// When operations are durable at the client ([`COMMIT_TIME_MAX`](crate::COMMIT_TIME_MAX)).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Durability {
-    /// After about a second, and when a program waits for it.
+    /// After about a second, or when a program waits for it.
     #[default]
     Grouped,
-    /// When it is answered, and what is in a file when that is closed.
+    /// Before a call is answered; a file's contents when it is closed.
     Always,
 }
 
-/// See the module's header.
+/// The settings of one mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// The volume's name.
     pub volume: String,
-    /// As whom files of the home's user are shown here, user and group; `None`: as the home has
-    /// them.
+    /// The local user and group that files of the home's user appear to belong to; `None`: they
+    /// keep the home's owner.
     pub owner: Option<(u32, u32)>,
-    /// The state that the user has chosen; `None`: what the link is like decides.
+    /// The link state that the user has chosen; `None`: the link decides.
     pub pinned: Option<LinkState>,
-    /// When what is cached is believed.
+    /// When cached data is believed.
     pub consistency: Consistency,
-    /// When what was done here goes home.
+    /// When operations go home.
     pub writes: Writes,
-    /// How much is fetched.
+    /// How much of a file is fetched at once.
     pub unit: Unit,
-    /// How the cache is found to be valid again.
+    /// How the cache is validated after the home was out of reach.
     pub validation: Validation,
-    /// Bytes of files that may be cached. Where what is not home yet takes more, whoever writes
-    /// waits for the home, if it can be reached, and otherwise it is kept beyond that.
+    /// Bytes of files that may be cached. If files that are not home yet exceed this, writers wait
+    /// for the home while it can be reached; otherwise the cache grows beyond it.
     pub cache_bytes: u64,
     /// Files whose metadata the client may cache. Files that are open, hoarded, in a conflict or
     /// not home yet stay beyond that.
     pub cache_files: usize,
-    /// Under `callbacks`, the home is asked whether it is there when something cached is used after
-    /// so long a silence. Worlds choose it; users do not.
+    /// Under `callbacks`, the client asks whether the home is there when a program uses something
+    /// cached after a silence of this length. The simulator sets it; users cannot.
     pub silence_believed: Duration,
-    /// When what was done is durable.
+    /// When operations are durable at the client.
     pub durability: Durability,
-    /// The log of the cache may grow by so many bytes before it begins again with a snapshot.
-    /// Worlds choose it; users do not.
+    /// Bytes by which the cache's log may grow before it begins again with a snapshot. The
+    /// simulator sets it; users cannot.
     pub log_len: u64,
 }
 
 impl Settings {
-    /// What a mount begins with.
+    /// The default settings.
     pub fn new(volume: impl Into<String>) -> Settings {
         Settings {
             volume: volume.into(),
@@ -146,7 +147,7 @@ impl Settings {
 
 /// `90s`, `15m`, `12h`, `7d`.
 pub fn parse_time(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("{text:?} is not a time: write a number with s, m, h or d");
+    let wrong = || format!("{text:?} is not a time; write a number with s, m, h or d");
     let seconds: u64 = match text.chars().next_back() {
         Some('s') => 1,
         Some('m') => 60,
@@ -162,7 +163,7 @@ pub fn parse_time(text: &str) -> Result<Duration, String> {
 fn parse_share(text: &str) -> Result<u8, String> {
     let share = text.strip_suffix('%').and_then(|number| number.trim().parse().ok());
     share.filter(|share| *share <= SHARE_MAX).ok_or_else(|| {
-        format!("{text:?} is no share of a link: write lottery=30%, at most {SHARE_MAX}%, so that reading goes on")
+        format!("{text:?} is not a share of the link; write lottery=30%, at most {SHARE_MAX}%, so that reads go on")
     })
 }
 
@@ -188,10 +189,10 @@ impl FromStr for Consistency {
             None if text == "none" => Ok(Consistency::None),
             None if text == "poll" => Ok(Consistency::Poll(Duration::from_secs(30))),
             Some(("poll", time)) => match parse_time(time)? {
-                Duration::ZERO => Err("poll=0s would ask all the time: write at least poll=1s".into()),
+                Duration::ZERO => Err("poll=0s would ask the home without a pause; write at least poll=1s".into()),
                 time => Ok(Consistency::Poll(time)),
             },
-            _ => Err(format!("{text:?} is no consistency: write callbacks, poll=30s, strong or none")),
+            _ => Err(format!("unknown consistency {text:?}; choose one of: callbacks, poll=30s, strong, none")),
         }
     }
 }
@@ -221,7 +222,7 @@ impl FromStr for Writes {
             Some(("delayed", time)) => Writes::Delayed(parse_time(time)?),
             _ => {
                 return Err(format!(
-                    "{text:?} is no way to write: choose idle, lottery, lottery=30%, delayed=15m, preemptive, through or manual"
+                    "unknown way to write {text:?}; choose one of: idle, lottery, lottery=30%, delayed=15m, preemptive, through, manual"
                 ));
             }
         })
@@ -243,7 +244,7 @@ impl fmt::Display for Writes {
 }
 
 impl Writes {
-    /// How long what was done may wait for its turn to begin. Nothing if that is the user's to say.
+    /// How long operations may wait for their turn to begin. `None`: until the user sends them.
     pub fn hold_time_max(self) -> Option<Duration> {
         match self {
             Writes::Manual => None,
@@ -253,8 +254,8 @@ impl Writes {
         }
     }
 
-    /// For how long what was done waits, where the home is near or is not. Nothing if that is the
-    /// user's to say.
+    /// How long operations wait, depending on whether the home is near. `None`: until the user
+    /// sends them.
     pub fn terms(self, is_near: bool) -> Option<Terms> {
         match self {
             Writes::Manual => None,
@@ -266,13 +267,13 @@ impl Writes {
         }
     }
 
-    /// What the classes of traffic that are drawn hold of the link.
+    /// The tickets of demand, prefetch and replay.
     pub fn tickets(self) -> [Tickets; 3] {
         let [demand, prefetch, replay] = TICKETS;
         match self {
             Writes::Preemptive => [demand, Tickets { tickets: 0, ..prefetch }, replay],
             Writes::Share(share) => {
-                // What is fetched ahead keeps its part of what is fetched.
+                // Prefetch keeps its proportion to demand.
                 let (share, all) = (u32::from(share.min(SHARE_MAX)), TICKETS_MORE * 100);
                 let replay = Tickets { tickets: TICKETS_MORE * share, ..replay };
                 let fetched = all - replay.tickets;
@@ -283,8 +284,8 @@ impl Writes {
         }
     }
 
-    /// The same while somebody waits until something is home: that is as urgent as what he waits to
-    /// fetch, and nothing is fetched ahead.
+    /// The tickets while a program waits until something is home: replay is as urgent as demand,
+    /// and nothing is fetched ahead.
     pub fn urgent_tickets() -> [Tickets; 3] {
         let [demand, prefetch, replay] = TICKETS;
         [demand, Tickets { tickets: 0, ..prefetch }, Tickets { tickets: demand.tickets, ..replay }]
@@ -298,7 +299,7 @@ impl FromStr for Unit {
             "auto" => Ok(Unit::Auto),
             "file" => Ok(Unit::File),
             "block" => Ok(Unit::Block),
-            _ => Err(format!("{text:?} is no unit: choose auto, file or block")),
+            _ => Err(format!("unknown unit {text:?}; choose one of: auto, file, block")),
         }
     }
 }
@@ -319,7 +320,7 @@ impl FromStr for Durability {
         match text {
             "grouped" => Ok(Durability::Grouped),
             "always" => Ok(Durability::Always),
-            _ => Err(format!("{text:?} is no durability: choose grouped or always")),
+            _ => Err(format!("unknown durability {text:?}; choose one of: grouped, always")),
         }
     }
 }
@@ -340,7 +341,7 @@ impl FromStr for Validation {
             "volume" => Ok(Validation::Volume),
             "batched" => Ok(Validation::Files(BATCHED)),
             "single" => Ok(Validation::Files(1)),
-            _ => Err(format!("{text:?} is no way to validate: choose volume, batched or single")),
+            _ => Err(format!("unknown validation {text:?}; choose one of: volume, batched, single")),
         }
     }
 }

@@ -11,8 +11,8 @@ pub use traces::{Format, Import, Merge, Record, SynthCommand, Trace, TraceComman
 use clap::{Args as ClapArgs, Parser, Subcommand};
 use std::path::PathBuf;
 
-/// A file system of many machines: striped logs with parity, managed without a central server, and
-/// mounts of it that work anywhere.
+/// A distributed file system: machines that store data together, in striped logs with parity, and
+/// laptops that mount directories and work without a network.
 #[derive(Parser, Debug)]
 #[command(
     name = "starling",
@@ -33,7 +33,7 @@ pub struct Args {
     pub command: Command,
 }
 
-/// What is wrong with a command line, and how to find out what would be right.
+/// The first paragraph of a clap error, with its tip, as one line.
 pub fn in_one_line(error: &clap::Error) -> String {
     let text = error.to_string();
     let mut paragraphs = text.split("\n\n").map(|p| p.split_whitespace().collect::<Vec<_>>().join(" "));
@@ -49,15 +49,15 @@ pub fn in_one_line(error: &clap::Error) -> String {
 pub enum Command {
     /// Run a file system and mount it; create it on first use.
     Up(Up),
-    /// Serve one storage server from a folder, for `up --store` of this or another machine.
+    /// Run one storage server over a folder, for `up --store` on this or another machine.
     Store(Store),
-    /// Make traces of what clients do with files, and show what is in them.
+    /// Record, make, import, merge and show traces of file accesses.
     Trace(Trace),
-    /// Try policies on a trace, before they are turned on.
+    /// Simulate caching, cleaning and write-back policies on a trace.
     Sim(Sim),
-    /// Say what to set for one's own trace, why, and what that is worth.
+    /// Recommend settings for a recorded trace, with reasons and gains.
     Advise(Advise),
-    /// Make the keys for stores on other machines.
+    /// Make TLS keys for stores on other machines.
     #[command(after_help = "Examples:
   starling keys ./keys                                 prints what to copy where
   starling store ./s0 --listen 0.0.0.0:7450 --keys ./keys
@@ -65,54 +65,54 @@ pub enum Command {
     Keys(Keys),
     /// Export directories to clients that roam, such as laptops.
     Home(Home),
-    /// Let a client in: prints a line to give to `starling mount` there, which can be used once.
+    /// Print an invitation, which lets one client mount volumes of a home.
     #[command(after_help = "Examples:
   starling invite --data ./home
   starling invite --data ./home --volume photos --user ann --valid 2d
   starling invite --data ./home --address home.example.org:7443      where the client finds this home, if that is not an address of this machine
 
-The last line printed is the invitation. Whoever has it is let in as the user named, so hand it over as you would a password.
-Other users of a machine can see what is on a command line there: `starling mount --invitation -` reads it from standard input.")]
+The last line printed is the invitation, which works once. It lets its holder in as the given user, so hand it over as you would a
+password. Other users of a machine can see command lines there: `starling mount --invitation -` reads the invitation from standard input.")]
     Invite(Invite),
-    /// Mount what a home exports; goes on working without a network.
+    /// Mount volumes of a home; the mount works without a network too.
     Mount(Mount),
-    /// Show what was done here and is not home yet, in the order in which it goes.
+    /// Show the changes on a mount that are not home yet, in the order in which they are sent.
     #[command(after_help = "Examples:\n  starling pending ./work\n  starling pending ./work --json | jq length")]
     Pending(Status),
     /// Choose whether and how a mount uses the network.
     #[command(after_help = "Examples:
-  starling connect off ./work          work from the cache alone, when files of which a part is cached are whole
-  starling connect off --now ./work    without waiting for that
-  starling connect fetch-only ./work   fetch what is needed, send nothing
-  starling connect weak ./work         send in the background only, however near the home is
-  starling connect auto ./work         as the link is (what a mount begins with)
+  starling connect off ./work          finish fetching files that are partly cached, then work from the cache alone
+  starling connect off --now ./work    work from the cache alone at once
+  starling connect fetch-only ./work   fetch what programs need, send nothing
+  starling connect weak ./work         send in the background only, also over a fast link
+  starling connect auto ./work         decide by the speed of the link (the default)
 
-By itself, a mount is fetch-only while somebody reads over a link that is very slow; then some of what waits goes home every two minutes.")]
+Under auto, a mount is fetch-only while programs read over a very slow link. It then sends some of its changes every two minutes.")]
     Connect(Connect),
-    /// Change how a mount that roams behaves.
+    /// Change settings of a roaming mount until it ends.
     Set(Set),
-    /// Keep files and directories in the cache of a mount that roams.
+    /// Keep files and directories in the cache of a roaming mount.
     Hoard(Hoard),
-    /// Show what was done here and could not be done at home as it was, since others did something
-    /// else there.
+    /// Show and resolve conflicts: changes that the home refused because others had changed the
+    /// same files.
     Conflicts(Conflicts),
     /// Commit everything, unmount, and end the process that serves the mount.
     #[command(after_help = "Examples:\n  starling down ./mnt")]
     Down(Mounted),
-    /// Commit everything now: when this returns, all that was written is durable.
+    /// Commit everything: when this returns, all changes are durable.
     #[command(
-        after_help = "Examples:\n  starling sync ./mnt\n  starling sync --home ./work      of a mount that roams: everything is home when this returns\n\nNote: sync(1) does not reach FUSE mounts; fsync(2) of any file or directory commits everything too."
+        after_help = "Examples:\n  starling sync ./mnt\n  starling sync --home ./work      on a roaming mount: returns when everything is home\n\nNote: sync(1) does not reach FUSE mounts; fsync(2) of any file or directory commits everything too."
     )]
     Sync(Sync),
-    /// Show stores, space, segments, caches and what is not committed yet.
+    /// Show the state of a mount: stores, space, segments, caches, changes not committed yet.
     #[command(after_help = "Examples:\n  starling status ./mnt\n  starling status ./mnt --json | jq .space")]
     Status(Status),
-    /// Read every fragment of every segment and check it; with --repair, rebuild what is missing or
-    /// damaged.
+    /// Read and verify every fragment of every segment; with --repair, rebuild missing and damaged
+    /// ones.
     #[command(after_help = "Examples:\n  starling scrub ./mnt\n  starling scrub ./mnt --repair --json")]
     Scrub(Scrub),
     /// Check a file system that is not running: every inode reachable, every block readable,
-    /// utilisation adds up.
+    /// utilisation counts correct.
     #[command(after_help = "Examples:\n  starling fsck --data ./data")]
     Fsck(Fsck),
 }
@@ -139,7 +139,7 @@ pub struct Status {
 pub struct Scrub {
     /// The mount point, or anything below it.
     pub mountpoint: PathBuf,
-    /// Rebuild what is missing or damaged from the rest of each stripe.
+    /// Rebuild missing and damaged fragments from the rest of each stripe.
     #[arg(long)]
     pub repair: bool,
     /// Print JSON.
@@ -165,16 +165,16 @@ pub struct Fsck {
   starling store /disk1/s --listen 0.0.0.0:7450 --keys ./keys
   starling up ./mnt --data ./data --store tcp://127.0.0.1:7450 --store tcp://127.0.0.1:7451 --store /disk3/s
 
-An empty folder becomes a store when `up` creates a file system over it, or starts one whose store there was lost. SIGINT and SIGTERM
-close the store. Without --keys only this machine can reach it, and every user of this machine can.")]
+An empty folder becomes a store when `up` creates a file system on it, or when `up` starts a file system that lost its store there.
+SIGINT and SIGTERM close the store. Without --keys, only this machine can reach the store, and every user of this machine can.")]
 pub struct Store {
-    /// The store's folder; made if it is not there.
+    /// The store's folder; made if it does not exist.
     pub folder: PathBuf,
     /// Address and port to listen at; port 0 takes a free one.
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub listen: String,
-    /// A folder with keys from `starling keys`: serve over TLS, and only those who have keys of the
-    /// same making.
+    /// Serve over TLS with the keys in this folder, from `starling keys`. Only clients with keys of
+    /// the same set can connect.
     #[arg(long, value_name = "DIR")]
     pub keys: Option<PathBuf>,
     /// Detach from the terminal once listening; the log is starling.log in the folder.
@@ -185,7 +185,7 @@ pub struct Store {
 /// Arguments of `keys`.
 #[derive(ClapArgs, Debug)]
 pub struct Keys {
-    /// A new folder for them.
+    /// A new or empty folder for the keys.
     pub folder: PathBuf,
 }
 
@@ -198,55 +198,56 @@ pub struct Keys {
   starling up ./mnt --data ./data --store tcp://127.0.0.1:7450 --store tcp://127.0.0.1:7451   stores that `starling store` serves
   starling up ./mnt --data ./data --keys ./keys --store tls://one:7450 --store tls://two:7450
   starling up ./mnt --data ./data --background         returns when mounted; end it with `starling down ./mnt`
-  starling up ./mnt --data ./data --accept-loss        after a refusal, when stores do not come back as they were
+  starling up ./mnt --data ./data --accept-loss        after a refusal, when missing stores cannot be brought back
 
-Sizes: bytes, or with KiB, MiB, GiB, TiB. Stores, parity, block size and store size are fixed when the file system is
-created and read back later. An ordinary user needs the package fuse3; --allow-other needs root, or `user_allow_other` in
-/etc/fuse.conf.")]
+Sizes: bytes, or with KiB, MiB, GiB, TiB. Number of stores, parity, block size and store size are fixed when the file
+system is created; later starts read them from the stores. Users other than root need the package fuse3. --allow-other
+needs root, or `user_allow_other` in /etc/fuse.conf.")]
 pub struct Up {
-    /// Where to mount: a folder, which is made if only its last part is missing.
+    /// The mount point; made if only its last part is missing.
     pub mountpoint: PathBuf,
-    /// Data folder: the stores, unless --store puts them elsewhere, the lock, the control socket
-    /// and the log of --background.
+    /// The data folder: the stores (unless --store places them elsewhere), lock, control socket and
+    /// the log of --background.
     #[arg(long)]
     pub data: PathBuf,
     /// Number of storage servers (at creation) [default: 5].
     #[arg(long)]
     pub stores: Option<u16>,
-    /// A storage server, repeated for each, in place of folders below --data: a folder, or
-    /// tcp://HOST:PORT or tls://HOST:PORT where `starling store` serves one. Later, all in the same
-    /// order, where they are now.
+    /// One store; repeat for each. A folder, or tcp://HOST:PORT or tls://HOST:PORT for a store that
+    /// `starling store` serves. Replaces the folders below --data. If stores have moved, give all
+    /// of them again in the same order.
     #[arg(long = "store", value_name = "PLACE", conflicts_with = "stores")]
     pub store: Vec<PathBuf>,
-    /// A folder with keys from `starling keys`, for tls:// stores [default: the last one given].
+    /// The folder with keys from `starling keys`, for tls:// stores [default: the last one given].
     #[arg(long, value_name = "DIR")]
     pub keys: Option<PathBuf>,
-    /// Parity fragments per stripe: how many stores may be bad at once (at creation) [default: 1].
+    /// Parity fragments per stripe: how many stores may fail without loss of data (at creation)
+    /// [default: 1].
     #[arg(long)]
     pub parity: Option<u8>,
     /// Block size, a power of two from 4KiB (at creation) [default: 64KiB].
     #[arg(long)]
     pub block_size: Option<String>,
-    /// Bytes each store may use (at creation) [default: nine tenths of what the fullest disk has
-    /// free, shared among the stores on it; more is refused].
+    /// Bytes that each store may use (at creation) [default: nine tenths of the free space of the
+    /// fullest disk, shared among the stores on it; more is refused].
     #[arg(long)]
     pub store_size: Option<String>,
-    /// Bound of the caches in memory: data, three quarters of it, and inodes [default: 512MiB].
+    /// Size of the caches in memory, three quarters of it for data, the rest for inodes [default:
+    /// 512MiB].
     #[arg(long)]
     pub cache_size: Option<String>,
     /// Let other users in, with the permissions that files and directories give them.
     #[arg(long)]
     pub allow_other: bool,
-    /// Start although stores may lack newer changes, as a refusal says that they may: the stores
-    /// that answer have all there is, and what is missing is given up for good. First try to bring
-    /// back what the refusal names. A store that is lost for good is replaced by an empty folder
-    /// before.
+    /// Start although changes may be lost for good: use what the stores that answer hold. First try
+    /// to bring back the stores that the refusal names; replace a store that is lost for good by an
+    /// empty folder.
     #[arg(long)]
     pub accept_loss: bool,
     /// Detach from the terminal once mounted.
     #[arg(long)]
     pub background: bool,
-    /// A TOML file with any of the settings above, by the same names; the command line wins.
+    /// A TOML file with any of the options above, under the same names; the command line wins.
     #[arg(long)]
     pub config: Option<PathBuf>,
 }
@@ -262,14 +263,16 @@ pub struct Home {
 /// What `home` does.
 #[derive(Subcommand, Debug)]
 pub enum HomeCommand {
-    /// Serve directories until a signal ends it.
+    /// Serve directories until a signal ends the process.
     #[command(after_help = "Examples:
   starling home serve dir:/srv/projects --data /var/lib/starling-home --listen 0.0.0.0:7443
   starling home serve dir:/srv/projects photos=dir:/srv/pictures --data ./home --background
   starling invite --data ./home --volume projects      lets a client in
 
-A directory is a volume, named as its last part unless NAME= says otherwise; one of a mounted Starling file system will do. Other programs may go on
-using the directories. Run by root it serves any user, otherwise only whoever runs it. What clients store is made in the folder given by --data first. A directory on another file system than that gets a folder .starling, which clients do not see.")]
+Each directory is a volume, named after the last part of its path unless NAME= is given. It may lie on a mounted Starling file system.
+Other programs can go on using the directories. A home that root runs serves any user; otherwise it serves only the user who runs it.
+The home makes new files in the folder of --data first. A directory on another file system gets a folder .starling for that, which
+clients do not see.")]
     Serve(HomeServe),
     /// List the clients that have accepted an invitation.
     #[command(after_help = "Examples:
@@ -283,18 +286,18 @@ using the directories. Run by root it serves any user, otherwise only whoever ru
         #[arg(long)]
         json: bool,
     },
-    /// Do nothing more for a client: one that was lost, or whose user has left.
+    /// Turn a client away: one that was lost, or whose user has left.
     #[command(after_help = "Examples:
   starling home clients --data ./home        shows their numbers
   starling home turn-away --data ./home 2
 
-What it did before stays. What it has not sent home is in its cache, and goes home if it is invited again:
+Changes that the client has sent stay. Changes that it has not sent are in its cache, and go home if you invite it again:
   starling invite --data ./home              there: starling mount INVITATION MOUNTPOINT, with the same cache")]
     TurnAway {
         /// The home's data folder.
         #[arg(long)]
         data: PathBuf,
-        /// Which, by its number.
+        /// The client's number.
         client: u32,
     },
 }
@@ -302,10 +305,10 @@ What it did before stays. What it has not sent home is in its cache, and goes ho
 /// Arguments of `home serve`.
 #[derive(ClapArgs, Debug)]
 pub struct HomeServe {
-    /// What to export.
+    /// A directory to export, and the volume's name.
     #[arg(required = true, value_name = "[NAME=]dir:PATH")]
     pub exports: Vec<String>,
-    /// Folder for the home's key and all that it must remember; made if it is not there.
+    /// The home's data folder, with its key and its state; made if it does not exist.
     #[arg(long)]
     pub data: PathBuf,
     /// Address and UDP port to listen at.
@@ -322,21 +325,22 @@ pub struct Invite {
     /// The home's data folder.
     #[arg(long)]
     pub data: PathBuf,
-    /// Which volume, repeated if there are several, each of which is a directory of the mount then
-    /// [default: all of the home].
+    /// A volume to let the client use; repeat for several, each of which becomes a directory of the
+    /// mount [default: all volumes of the home].
     #[arg(long)]
     pub volume: Vec<String>,
-    /// As whom the home does what the client asks, by name or number [default: whoever runs this].
+    /// The user, by name or number, with whose rights the home does what the client asks [default:
+    /// the user who runs this command].
     #[arg(long)]
     pub user: Option<String>,
-    /// Where the client finds the home, repeated if there are several [default: the addresses of
+    /// An address at which the client finds the home; repeat for several [default: the addresses of
     /// this machine].
     #[arg(long, value_name = "HOST:PORT")]
     pub address: Vec<String>,
-    /// What to call the client in `starling home clients`.
+    /// A name for the client, shown by `starling home clients`.
     #[arg(long)]
     pub name: Option<String>,
-    /// For how long it can be accepted: a number with m, h or d.
+    /// How long the invitation is valid: a number with m, h or d.
     #[arg(long, default_value = "7d")]
     pub valid: String,
 }
@@ -345,27 +349,26 @@ pub struct Invite {
 #[derive(ClapArgs, Debug)]
 #[command(after_help = "Examples:
   starling mount starling1-... ./work           accepts an invitation and mounts
-  starling mount --invitation FILE ./work       the same, where others could see the command line (by `ps`); - is standard input
+  starling mount --invitation FILE ./work       the same, hidden from other users, who can see command lines; - is standard input
   starling mount projects ./work                mounts again, by the volume's name: needs no network
   starling mount photos+projects ./work         the same, of several volumes
   starling mount projects ./work --background   returns when mounted; end it with `starling down ./work`
   starling mount starling1-... ./work --cache ./cache
-  starling mount ./work --cache ./cache         mounts again what is cached there
+  starling mount ./work --cache ./cache         mounts again the volumes of that cache
 
-What was done without a network goes home when there is one. The cache is kept in the user's data folder (~/.local/share/starling) unless --cache
-says otherwise; what is not home yet is only there.")]
+Changes that you make without a network go home once there is one. Until then they are only in the cache, which is in your data folder
+(~/.local/share/starling) unless --cache is given.")]
 pub struct Mount {
-    /// An invitation, or the name of a volume that was mounted before (or of several, with +
-    /// between them); then where to mount. With --cache or --invitation the mount point is enough.
-    /// Other users of this machine can see a command line, and an invitation on it: --invitation
-    /// hides it.
+    /// An invitation, or the name of a volume that was mounted before (several: joined with +);
+    /// then the mount point. With --cache or --invitation, give the mount point alone. Other users
+    /// of this machine can see an invitation on the command line; --invitation hides it.
     #[arg(required = true, num_args = 1..=2, value_names = ["INVITATION|VOLUME", "MOUNTPOINT"])]
     pub what: Vec<String>,
-    /// Read the invitation from this file, or from standard input (-): its last line that is not
+    /// Read the invitation from this file, or from standard input (-): the last line that is not
     /// empty.
     #[arg(long, value_name = "FILE")]
     pub invitation: Option<PathBuf>,
-    /// Folder of the cache.
+    /// The folder of the cache.
     #[arg(long, value_name = "DIR")]
     pub cache: Option<PathBuf>,
     #[command(flatten)]
@@ -378,36 +381,42 @@ pub struct Mount {
     pub background: bool,
 }
 
-/// How a mount that roams behaves.
+/// Settings of a roaming mount.
 #[derive(ClapArgs, Debug)]
 pub struct Behaviour {
-    /// When what is cached is believed: callbacks (until the home says that it changed), poll=30s
-    /// (asked at least this often), strong (as long as the home has promised that nobody changes
-    /// it: not without the home for longer than half a minute), none (always).
+    /// How long the mount trusts its cache: callbacks (until the home says that a file changed),
+    /// poll=30s (until the mount next asks the home, at least this often), strong (while the home
+    /// promises that no other client or program changes the file; ends half a minute after the home
+    /// is out of reach), none (for ever).
     #[arg(long, value_name = "HOW")]
     pub consistency: Option<roam::Consistency>,
-    /// When changes go home over a link that is slow: idle, lottery (of whatever is sent or fetched
-    /// next), lottery=30% (so much of the link while somebody waits for what he reads; at most
-    /// 50%), delayed=15m, preemptive, through (before they are answered), manual.
+    /// When changes go home over a slow link: idle (when the link is idle), lottery (at once,
+    /// drawing lots with fetches for the link), lottery=30% (this part of the link, at most 50%,
+    /// while programs wait for reads), delayed=15m (when they are this old), preemptive (at once,
+    /// before anything is fetched ahead), through (before the program gets its answer), manual
+    /// (when you ask).
     #[arg(long, value_name = "WHEN")]
     pub writes: Option<roam::Writes>,
-    /// What is fetched of a file that is read: auto, file (all of it), block (what is read).
+    /// How much of a file a read fetches: file (all of it), block (only what is read), auto (all of
+    /// it if that takes no more than some seconds).
     #[arg(long, value_name = "WHAT")]
     pub unit: Option<roam::Unit>,
-    /// How the cache is found to be valid after a time without the home: volume (one question for
-    /// all), and for comparison batched (50 files in a question) or single.
+    /// How the mount validates its cache after a time without the home: volume (one question for
+    /// all files); for comparison, batched (50 files in a question) or single (one file in a
+    /// question).
     #[arg(long, value_name = "HOW")]
     pub validation: Option<roam::Validation>,
-    /// When what programs do is durable on this machine: grouped (after a second, or when they wait
-    /// for it by fsync) or always (when it is answered, and what is in a file when that is closed).
+    /// When changes are durable on this machine: grouped (after about a second, and at fsync) or
+    /// always (before the program gets its answer; contents of a file at close).
     #[arg(long, value_name = "WHEN")]
     pub durability: Option<roam::Durability>,
-    /// Bound of the cache on disk. Where what is not home yet takes more, writers wait for the
-    /// home; without a network it is kept beyond that.
+    /// Maximum size of the cache on disk. If changes that are not home yet fill it, writers wait
+    /// for the home. Without a network the cache grows beyond it instead.
     #[arg(long, value_name = "SIZE", value_parser = crate::size::parse)]
     pub cache_size: Option<u64>,
-    /// How many files the mount caches names and attributes for; each takes up to 1 KiB of memory.
-    /// Files that are open, hoarded, in a conflict or not home yet stay beyond that.
+    /// Number of files whose names and attributes the mount caches; each takes up to 1 KiB of
+    /// memory. Files that are open, hoarded, in conflict or not home yet stay cached beyond this
+    /// number.
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1000..))]
     pub cache_files: Option<u64>,
 }
@@ -416,11 +425,11 @@ pub struct Behaviour {
 #[derive(ClapArgs, Debug)]
 #[command(after_help = "Examples:
   starling set ./work --consistency poll=30s
-  starling set ./work --writes manual          `starling sync --home ./work` sends what waits
+  starling set ./work --writes manual            `starling sync --home ./work` sends the changes
   starling set ./work --cache-size 5GiB --unit block
   starling set ./work --durability always        each close waits until the file is on this machine's disk
 
-Holds until the mount ends.")]
+The settings hold until the mount ends.")]
 pub struct Set {
     /// The mount point, or anything below it.
     pub mountpoint: PathBuf,
@@ -433,7 +442,7 @@ pub struct Set {
 pub struct Sync {
     /// The mount point, or anything below it.
     pub mountpoint: PathBuf,
-    /// Of a mount that roams: send everything home now, and wait until it is there.
+    /// On a roaming mount: send all changes home now, and wait until they are there.
     #[arg(long)]
     pub home: bool,
 }
@@ -443,10 +452,10 @@ pub struct Sync {
 #[command(after_help = "Examples:
   starling hoard add work/thesis --priority 90
   starling hoard add --profile ./hoard.txt --mount ./work      a line each: PRIORITY PATH, from the mount's root
-  starling hoard walk ./work                                   fetches all of it; exit code 0: the link may go
+  starling hoard walk ./work                                   fetches all of it; exit code 0: you can unplug now
   starling hoard list ./work
 
-What is hoarded is fetched and kept up to date every 10 minutes, and leaves the cache last.")]
+The mount fetches hoarded files and brings them up to date every 10 minutes. They leave the cache last.")]
 pub struct Hoard {
     /// What to do.
     #[command(subcommand)]
@@ -458,38 +467,38 @@ pub struct Hoard {
 pub enum HoardCommand {
     /// Keep a file or directory, with all below it, in the cache.
     Add {
-        /// Below a mount.
+        /// A path on a mount.
         #[arg(required_unless_present = "profile")]
         path: Option<PathBuf>,
-        /// How dear it is, up to 100: what is dearest is fetched first and leaves last.
+        /// Priority, up to 100: files of the highest priority are fetched first and evicted last.
         #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u8).range(1..=100))]
         priority: u8,
-        /// A file with a line for each path.
+        /// A file with a line PRIORITY PATH for each path.
         #[arg(long, requires = "mount")]
         profile: Option<PathBuf>,
         /// The mount that the profile is for.
         #[arg(long)]
         mount: Option<PathBuf>,
     },
-    /// Show what is kept.
+    /// List the hoarded paths.
     List(Status),
-    /// Keep it no longer; what is cached stays until the room is needed.
+    /// Stop hoarding a path; its files stay cached until the room is needed.
     Remove {
-        /// As it was added.
+        /// The path, as it was added.
         path: PathBuf,
     },
-    /// Bring the cache up to date and fetch all that is kept; says whether you can unplug now.
+    /// Fetch all hoarded files now; says whether you can unplug.
     Walk(Status),
 }
 
 /// Arguments of `connect`.
 #[derive(ClapArgs, Debug)]
 pub struct Connect {
-    /// How.
+    /// How the mount uses the network.
     #[arg(value_parser = ["auto", "weak", "fetch-only", "off"])]
     pub state: String,
-    /// With off: at once. Otherwise what is missing of files that are open, or hoarded and partly
-    /// cached, is fetched first, for half a minute at most.
+    /// With off: go offline at once. Otherwise the mount first fetches the rest of files that are
+    /// open or hoarded and partly cached, for half a minute at most.
     #[arg(long)]
     pub now: bool,
     /// The mount point, or anything below it.
@@ -500,14 +509,14 @@ pub struct Connect {
 #[derive(ClapArgs, Debug)]
 #[command(after_help = "Examples:
   starling conflicts list ./work
-  starling conflicts show ./work 3                      how both versions differ from what they were made of
+  starling conflicts show ./work 3                      how both versions differ from their common base
   starling conflicts resolve ./work 3 theirs            keeps the home's version; or mine, or both
   starling conflicts resolve ./work 3 --merge 'diff3 -m'
-  starling conflicts undo ./work 3                      both are there again, and in conflict
+  starling conflicts undo ./work 3                      takes the resolution back: both versions are there again
 
-What was changed here while somebody else changed it at home is beside the home's version, as NAME (conflict).EXTENSION. A merge program is
-called with three files, mine, base and theirs, and writes what is wanted to its standard output. Resolving replaces contents: the file keeps its
-owner, mode, attributes and other names.")]
+If a file was changed here and at home, this mount's version lies beside the home's, as NAME (conflict).EXTENSION. A merge program is
+called with three files, mine, base and theirs, and writes the merged file to its standard output. Resolving replaces contents: the file
+keeps its owner, mode, attributes and other names.")]
 pub struct Conflicts {
     /// What to do.
     #[command(subcommand)]
@@ -517,33 +526,33 @@ pub struct Conflicts {
 /// What `conflicts` does.
 #[derive(Subcommand, Debug)]
 pub enum ConflictsCommand {
-    /// Show all that nobody has seen to yet.
+    /// List the conflicts that are not resolved.
     List(Status),
-    /// Show where the versions are, and how they differ.
+    /// Show where the two versions are, and how they differ.
     Show {
         /// The mount point, or anything below it.
         mountpoint: PathBuf,
-        /// Its number.
+        /// The conflict's number, from `conflicts list`.
         number: u64,
     },
-    /// Settle one.
+    /// Resolve a conflict.
     Resolve {
         /// The mount point, or anything below it.
         mountpoint: PathBuf,
-        /// Its number.
+        /// The conflict's number, from `conflicts list`.
         number: u64,
-        /// Which version is kept: mine (this mount's), theirs (the home's), both (as they are).
+        /// The version to keep: mine (this mount's), theirs (the home's), both (as they are).
         #[arg(value_parser = ["mine", "theirs", "both"], required_unless_present = "merge")]
         keep: Option<String>,
-        /// A program that makes one of both, with its first arguments.
+        /// A program that merges both versions, with its first arguments.
         #[arg(long, value_name = "PROGRAM", conflicts_with = "keep")]
         merge: Option<String>,
     },
-    /// Bring back what resolving has taken away.
+    /// Bring back what a resolution removed.
     Undo {
         /// The mount point, or anything below it.
         mountpoint: PathBuf,
-        /// Its number.
+        /// The conflict's number, from `conflicts list`.
         number: u64,
     },
 }

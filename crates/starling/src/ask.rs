@@ -1,4 +1,4 @@
-//! The commands that ask a serving process: down, sync, status, scrub.
+//! The commands that talk to a serving process: down, sync, status, scrub.
 
 use crate::control::{Request, ask};
 use crate::size::show;
@@ -15,11 +15,12 @@ use stripe::{ScrubReport, StoreState};
 /// How long `down` waits for the process to end, after it has committed everything.
 const END_TIME_MAX: Duration = Duration::from_secs(5);
 
-/// What a store said of itself so long ago is shown with its age.
+/// A store's report that is older than this is shown with its age.
 const SHOWN_AGE_MS: u64 = 1000;
 
-/// Whether a process has not ended yet: each of its threads, of which the first may end before
-/// others, keeps its files open. One that has ended may remain as a zombie, if nobody waits for it.
+/// Whether a process is still running. Its first thread can end before others, and each thread
+/// keeps the process's files open, so all must have ended. A zombie, whose parent does not wait for
+/// it, has ended.
 fn has_threads(process: &Value) -> bool {
     let threads = std::fs::read_dir(format!("/proc/{process}/task")).map_or(0, Iterator::count);
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
@@ -27,7 +28,7 @@ fn has_threads(process: &Value) -> bool {
     threads > 1 || threads == 1 && !is_zombie
 }
 
-/// `starling down`. When it returns, `up` can be asked for the same folder again.
+/// `starling down`. When it returns, `up` can use the same folder again.
 pub async fn down(path: &Path) -> anyhow::Result<ExitCode> {
     let answer = ask(path, Request::Down, |_| {}).await?;
     let deadline = Instant::now() + END_TIME_MAX;
@@ -54,7 +55,7 @@ fn state_name(state: &StoreState) -> &'static str {
     }
 }
 
-/// The consensus folder and the maps.
+/// The state of the consensus folder and of the maps, as JSON.
 pub fn maps_json(status: &MapsStatus) -> Value {
     let state = match (&status.voter, &status.rebuilt) {
         (Err(_), _) => "unusable",
@@ -73,15 +74,15 @@ pub fn maps_json(status: &MapsStatus) -> Value {
     })
 }
 
-/// The same as a line.
+/// The same as a line of text.
 pub fn maps_line(maps: &Value) -> String {
     let reason = maps["reason"].as_str().map(|r| format!(" ({r})")).unwrap_or_default();
     let term = maps["term"].as_u64().map(|term| format!(", term {term}")).unwrap_or_default();
     format!("{}{reason}, maps of epoch {}{term}", maps["state"].as_str().unwrap_or("?"), maps["epoch"])
 }
 
-/// Everything that `status` shows: counters, and what stores said last. Waits for no round and for
-/// no store that hangs.
+/// Everything that `status` shows: counters, and the stores' last reports. It waits for no
+/// maintenance round and for no store that hangs.
 pub async fn collect(served: &Served) -> Value {
     let machine = &served.machine;
     let config = &machine.config;
@@ -95,7 +96,7 @@ pub async fn collect(served: &Served) -> Value {
                 "place": served.places.get(usize::from(s.id.raw())).map(ToString::to_string),
                 "state": state_name(&s.state),
                 "damaged": s.damaged_count,
-                // Of what follows: how long ago the store said so.
+                // The age of the store's report, which the following fields are from.
                 "age_ms": s.status.as_ref().map(|_| s.age.as_millis() as u64),
                 "writable": s.status.as_ref().map(|t| t.writable),
                 "capacity_bytes": s.status.as_ref().map(|t| t.capacity_bytes),
@@ -140,15 +141,15 @@ pub async fn collect(served: &Served) -> Value {
         },
         "segments": done.segment_count,
         "redundancy": {
-            // Of a store that has left since they were compared, nobody knows what it will have.
+            // Unknown if a store has left service since the stores were compared.
             "lacking_segments": done.redundancy.lacking_count.filter(|_| machine.stripe.is_whole()),
             "restored_segments": done.redundancy.restored_count,
         },
         "read_only": client.read_only.map(|why| why.to_string()),
         "uncommitted_bytes": client.dirty_bytes + client.in_flight_bytes,
         "cache": {
-            // Reads by where they ended: in memory, at stores, and of these, at those of other
-            // fragments.
+            // Reads that were answered from memory; reads that went to stores; and of these, reads
+            // that were rebuilt from other fragments.
             "hits": client.cache.hits,
             "misses": client.cache.misses,
             "rebuilt": machine.stripe.rebuilt_count(),
@@ -195,7 +196,7 @@ pub async fn status(path: &Path, as_json: bool) -> anyhow::Result<ExitCode> {
         bytes(&s["block_size"])
     );
     if let Some(why) = s["read_only"].as_str() {
-        println!("READ-ONLY     {why}; what was not synced is lost: restart the mount");
+        println!("READ-ONLY     {why}; changes that were not synced are lost: restart the mount");
     }
     for store in s["stores"].as_array().into_iter().flatten() {
         let read_only = if store["writable"] == json!(false) { ", read-only until restarted" } else { "" };
@@ -271,8 +272,7 @@ pub fn scrub_json(r: &ScrubReport) -> Value {
     })
 }
 
-/// `starling scrub`. Exit code 1 if anything is left without full redundancy, or could not be
-/// checked.
+/// `starling scrub`. Exit code 1 if any segment lacks redundancy, or could not be checked.
 pub async fn scrub(path: &Path, repair: bool, as_json: bool) -> anyhow::Result<ExitCode> {
     let bar = if as_json { ProgressBar::hidden() } else { ProgressBar::new(0) };
     let style = ProgressStyle::with_template("{bar:40} {pos}/{len} segments, {msg}, {eta} left");
@@ -301,7 +301,7 @@ pub async fn scrub(path: &Path, repair: bool, as_json: bool) -> anyhow::Result<E
         }
         if uncertain > 0 {
             println!(
-                "{} fragments could not be checked now, since their stores do not answer: scrub again when they do",
+                "{} fragments could not be checked because their stores do not answer: scrub again when they do",
                 report["unchecked"]
             );
         }

@@ -1,5 +1,4 @@
-//! Attributes that were to be set, as `starling conflicts` shows them, sets them after all, and
-//! takes that back.
+//! Attributes that are in conflict: shows them, sets them after all, and takes that back.
 
 use anyhow::Context;
 use roam_proto::operation::{Attributes, Operation};
@@ -11,25 +10,25 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use types::Time;
 
-/// Longest value of an extended attribute.
+/// Longest value of an extended attribute, in bytes: the kernel's bound.
 const VALUE_LEN_MAX: usize = 64 << 10;
 
-/// What was to be set; what is not there was to stay.
+/// Attributes that an operation was to set; those that are `None` were to stay.
 #[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug, Default)]
 pub struct Meant {
-    /// Lower twelve bits.
+    /// The lower twelve bits.
     mode: Option<u32>,
     uid: Option<u32>,
     gid: Option<u32>,
     /// Seconds and nanoseconds.
     atime: Option<(i64, u32)>,
     mtime: Option<(i64, u32)>,
-    /// An extended attribute, and its value; without one, it was to go.
+    /// An extended attribute and its value; without a value, it was to be removed.
     xattr: Option<(Vec<u8>, Option<Vec<u8>>)>,
 }
 
 impl Meant {
-    /// What an operation was to set.
+    /// The attributes that an operation was to set.
     pub fn of(operation: &Operation) -> Meant {
         match operation {
             Operation::Set { attributes: Attributes { mode, uid, gid, atime, mtime }, .. } => {
@@ -44,7 +43,7 @@ impl Meant {
         }
     }
 
-    /// Rights that are not as another's, in words.
+    /// Mode, owner and group where they differ from `other`'s, in words.
     pub fn rights_unlike(&self, other: &Meant) -> String {
         let unlike = |mine: Option<u32>, theirs| mine.filter(|_| mine != theirs);
         let (mode, uid, gid) =
@@ -52,7 +51,7 @@ impl Meant {
         Meant { mode, uid, gid, ..Meant::default() }.text()
     }
 
-    /// In words.
+    /// The attributes in words.
     pub fn text(&self) -> String {
         let time = |(sec, nsec): (i64, u32)| format!("{sec}.{nsec:09} s after 1970");
         let xattr = self.xattr.as_ref().map(|(name, value)| {
@@ -70,7 +69,8 @@ impl Meant {
         all.into_iter().flatten().collect::<Vec<_>>().join(", ")
     }
 
-    /// What these attributes of a file are now, and what setting them may change besides.
+    /// The present values of these attributes of a file, and of those that setting them can change
+    /// too.
     pub fn now(&self, path: &Path) -> anyhow::Result<Meant> {
         let meta = std::fs::symlink_metadata(path).with_context(|| path.display().to_string())?;
         let time = |sec, nsec: i64| (sec, nsec as u32);
@@ -79,7 +79,7 @@ impl Meant {
             None => None,
         };
         Ok(Meant {
-            // Who gives a file away takes its set-id bits away.
+            // A change of the owner clears the set-id bits, so the mode counts too.
             mode: self.mode.or(self.uid).or(self.gid).filter(|_| !meta.is_symlink()).map(|_| meta.mode() & 0o7777),
             uid: self.uid.map(|_| meta.uid()),
             gid: self.gid.map(|_| meta.gid()),
@@ -89,8 +89,8 @@ impl Meant {
         })
     }
 
-    /// All that can be set of a file, in the order in which it is to be set. When it was read last
-    /// is nothing of it.
+    /// All attributes of a file that can be set, in the order in which to set them. The time of the
+    /// last read is left out.
     pub fn all_of(path: &Path) -> anyhow::Result<Vec<Meant>> {
         let most = Meant { mode: Some(0), uid: Some(0), gid: Some(0), mtime: Some((0, 0)), ..Meant::default() };
         let mut all = vec![most.now(path)?];
@@ -100,7 +100,7 @@ impl Meant {
         Ok(all)
     }
 
-    /// Sets them.
+    /// Sets these attributes of a file.
     pub fn set(&self, path: &Path) -> anyhow::Result<()> {
         self.try_set(path).with_context(|| format!("{} to {}", path.display(), self.text()))
     }
@@ -113,12 +113,12 @@ impl Meant {
         });
         let keep = u32::MAX;
         let link = libc::AT_SYMLINK_NOFOLLOW;
-        // SAFETY: the names end with NUL, and what is pointed to is as long as is said, and lives.
+        // SAFETY: the names end with NUL, and the pointers are to live values of the given lengths.
         unsafe {
             if self.uid.is_some() || self.gid.is_some() {
                 done(libc::lchown(name.as_ptr(), self.uid.unwrap_or(keep), self.gid.unwrap_or(keep)))?;
             }
-            // After the owner, which takes set-id bits away.
+            // After the owner: changing that clears the set-id bits.
             if let Some(mode) = self.mode {
                 done(libc::fchmodat(libc::AT_FDCWD, name.as_ptr(), mode, link))?;
             }
@@ -146,7 +146,7 @@ fn done(result: i32) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// The value of an extended attribute, if it is there.
+/// The value of an extended attribute; `None` if the file does not have it.
 fn value_of(path: &Path, name: &[u8]) -> io::Result<Option<Vec<u8>>> {
     let (path, name) = (CString::new(path.as_os_str().as_bytes())?, CString::new(name)?);
     let mut value = vec![0u8; VALUE_LEN_MAX];

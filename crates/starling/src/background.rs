@@ -1,6 +1,7 @@
-//! `--background`: the same command again without `--background`, in a session of its own. What it
-//! says goes to whoever started it, until it has a folder that is its own; from then on to the log
-//! there. Returns when that process serves, or says why it does not.
+//! `--background`: runs the same command again, without `--background`, in a session of its own.
+//!
+//! Its messages go to the terminal until it has a folder of its own, and from then on to the log
+//! there. The first process returns when the second one serves, or says why it does not.
 
 use crate::usage;
 use anyhow::Context;
@@ -11,11 +12,11 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 
-/// Set for the process in the background.
+/// Environment variable that marks the background process.
 const MARK: &str = "STARLING_BACKGROUND";
 
-/// Starts the process. When it serves, its first line begins with `ready`. It reads `input` from
-/// its standard input.
+/// Starts the background process, with `input` on its standard input. Its first line begins with
+/// `ready` when it serves.
 pub fn start(folder: &Path, ready: &str, input: Option<&str>) -> anyhow::Result<ExitCode> {
     let log_path = folder.join(storage::site::LOG);
     let before = std::fs::metadata(&log_path).map_or(0, |log| log.len());
@@ -28,7 +29,7 @@ pub fn start(folder: &Path, ready: &str, input: Option<&str>) -> anyhow::Result<
     }
     let mut child = command.spawn().context("start the background process")?;
     if let (Some(mut stdin), Some(input)) = (child.stdin.take(), input) {
-        // If it has ended, it says why.
+        // If the process has ended, its log says why.
         let _ = stdin.write_all(input.as_bytes());
     }
     let stdout = child.stdout.take().context("output of the background process")?;
@@ -49,12 +50,12 @@ pub fn start(folder: &Path, ready: &str, input: Option<&str>) -> anyhow::Result<
     Ok(ExitCode::from(status.code().and_then(|c| u8::try_from(c).ok()).filter(|c| *c > 0).unwrap_or(1)))
 }
 
-/// True in the process in the background.
+/// True in the background process.
 pub fn is_it() -> bool {
     std::env::var_os(MARK).is_some()
 }
 
-/// In the process in the background: says everything to the log in `folder` from now on.
+/// In the background process: sends all messages to the log in `folder` from now on.
 pub fn take_over(folder: &Path) -> anyhow::Result<()> {
     if !is_it() {
         return Ok(());
@@ -62,7 +63,7 @@ pub fn take_over(folder: &Path) -> anyhow::Result<()> {
     let path = folder.join(storage::site::LOG);
     let log = OpenOptions::new().create(true).append(true).open(&path);
     let log = log.map_err(|e| usage(format!("{}: {e}", path.display())))?;
-    // SAFETY: both descriptors are open; standard error is nobody's to close.
+    // SAFETY: both descriptors are open; no object owns and closes standard error.
     if unsafe { libc::dup2(log.as_raw_fd(), libc::STDERR_FILENO) } < 0 {
         return Err(std::io::Error::last_os_error()).context("log file");
     }

@@ -1,5 +1,5 @@
-//! `starling home clients` and `starling home turn-away`, and what answers them in the process that
-//! serves.
+//! `starling home clients` and `starling home turn-away`, and the answers to them in the serving
+//! process.
 
 use crate::control::{self, Request, ask_from, not_here};
 use crate::usage;
@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use tokio::sync::mpsc;
 use types::BoxFuture;
 
-/// What a home answers.
+/// Answers commands about a home's clients.
 pub struct Clients(pub Home);
 
 impl control::Served for Clients {
@@ -80,6 +80,6 @@ fn line(one: &Value) -> String {
 /// `starling home turn-away`.
 pub async fn turn_away(data: &Path, number: u32) -> anyhow::Result<ExitCode> {
     ask(data, Request::TurnAway { number }).await?;
-    println!("client {number} is turned away: nothing is done for it until it accepts another invitation");
+    println!("client {number} is turned away until it accepts another invitation");
     Ok(ExitCode::SUCCESS)
 }

@@ -1,10 +1,9 @@
-//! `starling conflicts`: settling what two have changed at the same time.
+//! `starling conflicts`: shows and resolves conflicts.
 //!
-//! Everything is done to the files of the mount, as a user would, so that it goes home like any
-//! other change. Before anything is taken away, both versions are kept in the cache, where `undo`
-//! finds them.
+//! Resolving changes files of the mount, as a user would, so the result goes home like any other
+//! change. Before it removes anything, it keeps both versions in the cache, for `undo`.
 //!
-//! `kept`: what is kept of a conflict; `versions`: what is at a place, and how it gets there.
+//! `kept`: the versions that are kept of a conflict; `versions`: comparing and moving versions.
 
 mod kept;
 mod versions;
@@ -28,12 +27,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use versions::{Kind, Tree, kind, put};
 
-/// What is to become of a conflict.
+/// How to resolve a conflict.
 enum Choice<'a> {
     Mine,
     Theirs,
     Both,
-    /// What this program makes of both.
+    /// The output of this merge program.
     Merge(&'a str),
 }
 
@@ -51,18 +50,18 @@ impl Choice<'_> {
 /// One conflict. Paths are from the mount's root, unless they are [`PathBuf`]s.
 struct Conflict {
     number: u64,
-    /// Of the home's version, and of what was in conflict.
+    /// The path of the home's version, and of the file in conflict.
     place: Vec<u8>,
-    /// Of this mount's version, if that is there.
+    /// The path of this mount's version, if it exists.
     mine: Option<Vec<u8>>,
     /// This mount's version, if it is in the cache only.
     in_cache: Option<PathBuf>,
     base: Option<PathBuf>,
-    /// Attributes that were to be set.
+    /// The attributes that were to be set here.
     meant: Option<Meant>,
-    /// What was renamed to the place: what it was called here before, and what it is called now.
+    /// For a rename to the place: the name here before, and the present name.
     renamed: Option<(Vec<u8>, Option<Vec<u8>>)>,
-    /// Where its versions are kept when it is resolved.
+    /// The folder that keeps its versions when it is resolved.
     kept: PathBuf,
     about: Value,
 }
@@ -83,7 +82,7 @@ impl Conflict {
             number,
             place,
             mine,
-            // What the home refused.
+            // Contents that the home refused.
             in_cache: in_cache("kept"),
             base: in_cache("base"),
             meant: Option::<Meant>::deserialize(&about["meant"]).context("attributes")?,
@@ -93,17 +92,17 @@ impl Conflict {
         })
     }
 
-    /// True if what is there now was removed here.
+    /// True if the file at the place was removed here.
     fn is_removed(&self) -> bool {
         self.about["here"] == Deed::Remove.text()
     }
 
-    /// Where this mount's version goes if it has no place of its own.
+    /// A path for this mount's version if it has none of its own.
     fn beside(&self) -> Vec<u8> {
         [&self.place[..], format!(" (conflict {})", self.number).as_bytes()].concat()
     }
 
-    /// Where this mount's version is, if anywhere.
+    /// The file with this mount's version, if there is one.
     fn mine(&self, tree: &Tree) -> anyhow::Result<Option<PathBuf>> {
         Ok(match &self.mine {
             Some(mine) => Some(tree.at(mine)?),
@@ -112,13 +111,13 @@ impl Conflict {
     }
 }
 
-/// All conflicts of the volume that a path leads to, and where versions of this one are kept when
-/// it is resolved.
+/// All conflicts of the volume that a path leads to, and the folder that keeps the versions of
+/// conflict `number` when it is resolved.
 async fn of_volume(path: &Path, number: u64) -> anyhow::Result<(Value, PathBuf)> {
     let all = ask(path, Request::Conflicts { path: inside(path)? }, |_| {}).await?;
     let Some(resolved) = get(&all, "resolved") else {
         return Err(usage(format!(
-            "several volumes are mounted at {}: give a path in the one whose conflict {number} is meant",
+            "several volumes are mounted at {}: give a path in the volume that has conflict {number}",
             path.display()
         )));
     };
@@ -151,7 +150,7 @@ fn line(one: &Value) -> String {
     let path = |field: &str| get(one, field).map(|path| shown(OsStr::from_bytes(&path)));
     let meant = Option::<Meant>::deserialize(&one["meant"]).ok().flatten();
     let mine = path("mine").or_else(|| meant.map(|meant| meant.text()));
-    let mine = mine.map(|mine| format!("; this one's version: {mine}")).unwrap_or_default();
+    let mine = mine.map(|mine| format!("; this mount's version: {mine}")).unwrap_or_default();
     let before = path("before").map(|before| format!(", {before} before")).unwrap_or_default();
     format!(
         "{:>4}  {}{before}: {} here {} ago, {}{mine}",
@@ -231,10 +230,10 @@ pub async fn resolve(mount: &Path, number: u64, which: Option<&str>, merge: Opti
     Ok(ExitCode::SUCCESS)
 }
 
-/// What is chosen comes to the place, and this mount's version is not beside it any more. Gives
-/// whether that can be undone, and what there is to say of what stays as it was.
+/// Puts the chosen version at the place, and removes this mount's version beside it. Returns
+/// whether that can be undone, and a message about anything that stays as it was.
 fn set_contents(tree: &Tree, conflict: &Conflict, choice: &Choice) -> anyhow::Result<(bool, String)> {
-    // If this was cut short before, what was then is what undoing brings back.
+    // If resolving was interrupted before, `undo` must bring back the state before that.
     let begun = match Kept::open(&conflict.kept, tree)? {
         Some(mut kept) if !matches!(kept.what, What::Contents(_)) => {
             kept.restore()?;
@@ -257,7 +256,7 @@ fn set_contents(tree: &Tree, conflict: &Conflict, choice: &Choice) -> anyhow::Re
         }
         (None, _) => keep_versions(tree, conflict, choice)?,
     };
-    // Where nothing is taken away, nothing can be brought back.
+    // Nothing was removed, so there is nothing to undo.
     let Some(mut kept) = kept else { return Ok((false, String::new())) };
     let version = match choice {
         Choice::Mine => Version::Mine,
@@ -274,7 +273,7 @@ fn set_contents(tree: &Tree, conflict: &Conflict, choice: &Choice) -> anyhow::Re
     Ok((true, rights.into_iter().chain(changed).collect()))
 }
 
-/// What is only in the cache comes to where users see it.
+/// Puts a version that is only in the cache at a place where users see it.
 fn keep_both(tree: &Tree, conflict: &Conflict) -> anyhow::Result<()> {
     let (None, Some(mine)) = (&conflict.mine, &conflict.in_cache) else { return Ok(()) };
     let place = tree.at(&conflict.place)?;
@@ -285,29 +284,29 @@ fn keep_both(tree: &Tree, conflict: &Conflict) -> anyhow::Result<()> {
     }
 }
 
-/// Keeps both versions, if what is chosen takes anything away.
+/// Keeps both versions, if the choice removes one.
 fn keep_versions<'a>(tree: &'a Tree, conflict: &Conflict, choice: &Choice) -> anyhow::Result<Option<Kept<'a>>> {
     let (number, place) = (conflict.number, tree.at(&conflict.place)?);
     let (theirs, mine) = (kind(&place)?, conflict.mine(tree)?);
     let by_hand = |what: &Path, how: &str| usage(format!("{} is a directory: {how}", shown(what)));
     let mine = match (mine, choice) {
         (Some(mine), Choice::Mine | Choice::Merge(_)) if theirs == Some(Kind::Directory) => {
-            let how = format!("move it away, then resolve as mine, or see to {} and resolve as theirs", shown(mine));
+            let how = format!("move it away, then resolve as mine; or move {} and resolve as theirs", shown(mine));
             return Err(by_hand(&place, &how));
         }
         (Some(mine), _) if kind(&mine)? == Some(Kind::Directory) => {
-            let how = "move what is wanted of either to where it is wanted, then resolve as both";
+            let how = "move the files that you want to keep, then resolve as both";
             return Err(by_hand(&mine, how));
         }
         (Some(mine), _) => Some((mine, conflict.mine.clone().unwrap_or_else(|| conflict.beside()))),
         (None, Choice::Mine) if conflict.is_removed() => match theirs {
             None => return Ok(None),
-            Some(Kind::Directory) => return Err(by_hand(&place, "remove what is not wanted, then resolve as theirs")),
+            Some(Kind::Directory) => return Err(by_hand(&place, "remove it yourself, then resolve as theirs")),
             Some(_) => None,
         },
         (None, Choice::Mine) => {
             return Err(usage(format!(
-                "this one's version of conflict {number} is not there: it was moved or removed, or there never was one; resolve it as theirs"
+                "this mount's version of conflict {number} is gone: it was moved or removed, or never existed; resolve it as theirs"
             )));
         }
         (None, Choice::Merge(_)) => {
@@ -321,10 +320,10 @@ fn keep_versions<'a>(tree: &'a Tree, conflict: &Conflict, choice: &Choice) -> an
     Kept::make_of(&conflict.kept, tree, versions).map(Some)
 }
 
-/// What was renamed on both sides is called as it was here.
+/// Gives a file that was renamed on both sides its name here.
 fn set_name(tree: &Tree, conflict: &Conflict, now: Option<&[u8]>) -> anyhow::Result<bool> {
     let place = tree.at(&conflict.place)?;
-    let before = now.ok_or_else(|| usage(format!("what was to be {} is gone: resolve as theirs", shown(&place))))?;
+    let before = now.ok_or_else(|| usage(format!("{}: the renamed file is gone; resolve as theirs", shown(&place))))?;
     if conflict.place == before {
         return Ok(Kept::open(&conflict.kept, tree)?.is_some());
     }
@@ -339,7 +338,7 @@ fn set_name(tree: &Tree, conflict: &Conflict, now: Option<&[u8]>) -> anyhow::Res
     }
 }
 
-/// The attributes are those that were chosen: theirs are those that the file has.
+/// Sets the chosen attributes. The file has the home's already.
 fn set_attributes(tree: &Tree, conflict: &Conflict, meant: &Meant, choice: &Choice) -> anyhow::Result<bool> {
     let place = tree.at(&conflict.place)?;
     let before = match choice {
@@ -350,7 +349,7 @@ fn set_attributes(tree: &Tree, conflict: &Conflict, meant: &Meant, choice: &Choi
             return Err(usage(format!("conflict {number} is of attributes: resolve it as mine or theirs")));
         }
     };
-    // If this was cut short before, what was then is what undoing brings back.
+    // If resolving was interrupted before, `undo` must bring back the state before that.
     let begun = Kept::open(&conflict.kept, tree)?.map(|kept| kept.what);
     if !matches!(begun, Some(What::Attributes { before: Some(_), .. })) {
         Kept::make(&conflict.kept, tree, What::Attributes { place: conflict.place.clone(), before })?;

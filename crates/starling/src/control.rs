@@ -1,9 +1,9 @@
 //! The control socket: how other commands reach the process that serves a mount.
 //!
-//! Homes have one, too. One request per connection, a line of JSON; answered by any number of
-//! `{"progress": ...}` lines and one `{"ok": ...}` or `{"error": "..."}`. The socket's path is an
-//! extended attribute of every file of the mount, so a path below the mount point is all a command
-//! needs. Only the owner of the data folder can connect.
+//! Homes have one too. A connection carries one request, a line of JSON. The answer is any number
+//! of `{"progress": ...}` lines and one `{"ok": ...}` or `{"error": "..."}`. Every file of a mount
+//! has an extended attribute with the socket's path, so a command needs only a path on the mount.
+//! Only the owner of the data folder can connect.
 
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
@@ -21,27 +21,27 @@ use types::BoxFuture;
 
 /// Name of the socket in the data folder.
 pub const SOCKET: &str = "control.sock";
-/// The extended attribute that leads to it.
+/// The extended attribute that has the socket's path.
 pub const XATTR: &[u8] = b"starling.control";
 const REQUEST_LEN_MAX: u64 = 64 * 1024;
 const PROGRESS_QUEUE_MAX: usize = 64;
 
-/// What may be asked.
+/// Requests of commands.
 #[derive(Serialize, Deserialize, Debug, Clone)]
 #[serde(tag = "command", rename_all = "kebab-case")]
 pub enum Request {
     /// Commit everything.
     Sync {
-        /// And send it home.
+        /// Also send everything home.
         home: bool,
     },
-    /// Commit, unmount, end.
+    /// Commit everything, unmount, and end the process.
     Down,
     /// See [`crate::ask::status`].
     Status,
     /// See [`crate::ask::scrub`].
     Scrub {
-        /// Rebuild what is missing or damaged.
+        /// Rebuild missing and damaged fragments.
         repair: bool,
     },
     /// See [`crate::roaming::pending`].
@@ -51,38 +51,38 @@ pub enum Request {
     },
     /// See [`crate::roaming::connect`].
     Connect {
-        /// The state; `auto` leaves it to the link.
+        /// The state; `auto` lets the link decide.
         state: String,
-        /// Without what is done before the link goes.
+        /// Do not fetch anything before going offline.
         now: bool,
     },
     /// See [`crate::roaming::set`].
     Set {
-        /// When the cache is believed.
+        /// How long the mount trusts its cache.
         consistency: Option<String>,
         /// When changes go home.
         writes: Option<String>,
-        /// What is fetched.
+        /// How much of a file a read fetches.
         unit: Option<String>,
-        /// How the cache is found to be valid.
+        /// How the mount validates its cache.
         validation: Option<String>,
-        /// When what was done is durable.
+        /// When changes are durable on this machine.
         durability: Option<String>,
         /// Bound of the cache in bytes.
         cache_bytes: Option<u64>,
-        /// How many files the mount caches metadata for.
+        /// Number of files whose metadata the mount caches.
         cache_files: Option<u64>,
     },
     /// See [`crate::hoarding`].
     Hoard {
         /// From the mount's root.
         path: String,
-        /// How dear; `None`: not at all any more.
+        /// The priority; `None` stops hoarding the path.
         priority: Option<u8>,
     },
-    /// What is hoarded.
+    /// Lists the hoarded paths.
     Hoarded,
-    /// Walks what is hoarded.
+    /// Fetches all hoarded files.
     Walk {
         /// From the mount's root: of the volume that it leads to, or of all.
         path: String,
@@ -92,20 +92,20 @@ pub enum Request {
         /// From the mount's root: of the volume that it leads to, or of all.
         path: String,
     },
-    /// Says that a conflict has been seen to.
+    /// Marks a conflict as resolved.
     Settle {
         /// From the mount's root, to a volume if there are several.
         path: String,
         /// Its number.
         number: u64,
     },
-    /// Says that what was done about a conflict was taken back.
+    /// Marks a conflict as unresolved again.
     Reopen {
         /// From the mount's root, to a volume if there are several.
         path: String,
         /// Its number.
         number: u64,
-        /// The name beside the home's of this mount's version, if that had no place of its own
+        /// The name of this mount's version beside the home's, if it had no place of its own
         /// before.
         mine: Option<Vec<u8>>,
     },
@@ -118,22 +118,22 @@ pub enum Request {
     },
     /// See [`crate::clients`].
     Clients,
-    /// Does nothing more for a client of a home.
+    /// Turns a client of a home away.
     TurnAway {
         /// Its number.
         number: u32,
     },
 }
 
-/// What a serving process can be asked, beyond to end.
+/// Answers requests, except for [`Request::Down`].
 pub trait Served: Send + Sync + 'static {
-    /// Answers; what there is to say meanwhile goes to `progress`, as far as there is room.
+    /// Answers a request. Progress goes to `progress`, as far as there is room.
     fn answer(&self, request: Request, progress: mpsc::Sender<Value>) -> BoxFuture<Result<Value, String>>;
 }
 
-/// What to say to requests that make no sense for what is mounted.
+/// The answer to requests that do not apply to this kind of mount or home.
 pub fn not_here() -> Result<Value, String> {
-    Err("there is no such thing for what is mounted here".into())
+    Err("this command does not apply here: it is for another kind of mount".into())
 }
 
 type Outcome = Option<Result<String, String>>;
@@ -143,13 +143,13 @@ pub struct Server {
     path: PathBuf,
     down: Arc<Notify>,
     outcome: watch::Sender<Outcome>,
-    /// Closed when the last connection is.
+    /// Closes when the last connection has ended.
     connections: Mutex<Option<mpsc::Receiver<()>>>,
     accepting: tokio::task::JoinHandle<()>,
 }
 
-/// A path to a socket that fits into a socket address, however long the folder's path is. Valid
-/// while the file is open.
+/// A path to the socket that fits into a socket address, however long the folder's path is. It is
+/// valid while the returned file is open.
 fn short(path: &Path) -> anyhow::Result<(std::fs::File, PathBuf)> {
     let folder = path.parent().context("socket path")?;
     let open = std::fs::File::open(folder).with_context(|| format!("open {}", folder.display()))?;
@@ -157,16 +157,16 @@ fn short(path: &Path) -> anyhow::Result<(std::fs::File, PathBuf)> {
     Ok((open, short))
 }
 
-/// A socket that takes connections. They wait until it is [served](Self::serve), so it is made
-/// before the mount that leads to it.
+/// A listening socket. Connections wait until it is [served](Self::serve), so it can exist before
+/// the mount that leads to it.
 pub struct Socket {
     path: PathBuf,
     listener: UnixListener,
 }
 
 impl Socket {
-    /// Starts to listen. The data folder is locked, so a socket that is there already is a dead
-    /// process's.
+    /// Starts to listen. The caller has locked the data folder, so a socket that exists is left
+    /// over from a dead process.
     pub fn listen(path: &Path) -> anyhow::Result<Socket> {
         let _ = std::fs::remove_file(path);
         let (_folder, address) = short(path)?;
@@ -175,7 +175,7 @@ impl Socket {
         Ok(Socket { path: path.to_owned(), listener })
     }
 
-    /// Answers requests from now on, and those that wait.
+    /// Answers requests from now on, including those that wait.
     pub fn serve(self, served: Arc<dyn Served>) -> Server {
         let Socket { path, listener } = self;
         let (alive, connections) = mpsc::channel(1);
@@ -197,19 +197,19 @@ impl Socket {
         Server { path, down, outcome, connections: Mutex::new(Some(connections)), accepting }
     }
 
-    /// Takes the socket away: there is no mount that leads to it.
+    /// Removes the socket: no mount will lead to it.
     pub fn remove(self) {
         let _ = std::fs::remove_file(&self.path);
     }
 }
 
 impl Server {
-    /// Waits until somebody asks for the end.
+    /// Waits until a command asks for the end.
     pub async fn down(&self) {
         self.down.notified().await;
     }
 
-    /// Tells those who asked for the end how it went, and stops listening.
+    /// Answers the commands that asked for the end, and stops listening.
     pub async fn finish(&self, outcome: Result<String, String>) {
         self.accepting.abort();
         let _ = std::fs::remove_file(&self.path);
@@ -217,8 +217,8 @@ impl Server {
         let connections = self.connections.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(mut connections) = connections {
             let told = tokio::time::timeout(std::time::Duration::from_secs(2), connections.recv());
-            // Nothing is ever sent: this ends when the last connection has, or when one lingers too
-            // long.
+            // Nothing is ever sent on this channel: the wait ends when the last connection has
+            // ended, or after two seconds.
             let _ = told.await;
         }
     }
@@ -241,7 +241,7 @@ async fn connection(
             ended.unwrap_or(Ok(String::new())).map(|told| json!({ "process": std::process::id(), "told": told }))
         }
         Ok(request) => {
-            // A full queue only means that a progress line is left out.
+            // If the queue is full, a progress line is dropped.
             let (sender, mut progress) = mpsc::channel(PROGRESS_QUEUE_MAX);
             let answer = tokio::spawn(served.answer(request, sender));
             while let Some(value) = progress.recv().await {
@@ -258,7 +258,7 @@ async fn connection(
     Ok(())
 }
 
-/// Where the process that serves `path` listens.
+/// The socket of the process that serves `path`.
 fn socket_of(path: &Path) -> anyhow::Result<PathBuf> {
     let not_ours = || crate::usage(format!("{} is not on a mounted starling file system", path.display()));
     let c_path = CString::new(path.as_os_str().as_bytes()).map_err(|_| not_ours())?;
@@ -273,7 +273,7 @@ fn socket_of(path: &Path) -> anyhow::Result<PathBuf> {
     Ok(PathBuf::from(std::ffi::OsStr::from_bytes(&value)))
 }
 
-/// Refuses a path that is on no mount of ours.
+/// Refuses a path that is not on a mount of starling.
 pub fn check(path: &Path) -> anyhow::Result<()> {
     socket_of(path).map(drop)
 }
@@ -286,7 +286,7 @@ pub async fn ask(path: &Path, request: Request, mut progress: impl FnMut(&Value)
     ask_over(stream, request, &mut progress).await
 }
 
-/// Asks the process that serves from a data folder; `None` if there is none.
+/// Asks the process that serves from a data folder; `None` if no process does.
 pub async fn ask_from(data: &Path, request: Request) -> anyhow::Result<Option<Value>> {
     let Ok((_folder, address)) = short(&data.join(SOCKET)) else { return Ok(None) };
     let Ok(stream) = UnixStream::connect(address).await else { return Ok(None) };
@@ -326,8 +326,8 @@ mod tests {
         }
     }
 
-    /// The mount was there before its socket: after a kill -9, a command met the dead process's,
-    /// and its connection was refused.
+    /// Once the mount appeared before its socket: after a kill -9, a command found the dead
+    /// process's socket, and its connection was refused.
     #[tokio::test]
     async fn regression_a_request_waits_until_the_socket_is_served() {
         let dir = tempfile::tempdir().expect("temporary folder");

@@ -1,9 +1,9 @@
 //! The data folder.
 //!
-//! `stores.json` lists the stores' places in their order and names the folder with the keys, `lock`
-//! is locked by the process that serves the file system, `control.sock` leads to it, `consensus/`
-//! is the consensus engine's, `store-N/` are the stores unless they are elsewhere, `starling.log`
-//! is where a background process logs.
+//! `stores.json` lists the stores' places by store id, and names the folder with the keys. The
+//! process that serves the file system locks `lock`. `control.sock` leads to that process.
+//! `consensus/` belongs to the consensus engine, and `store-N/` are the stores, unless they are
+//! elsewhere. A background process logs to `starling.log`.
 
 use crate::location::Location;
 use crate::settings::Geometry;
@@ -24,10 +24,10 @@ use storage::tcp::{Address, Remote};
 
 const STORES: &str = "stores.json";
 const CONSENSUS: &str = "consensus";
-/// Version 1 had folders only, and no keys.
+/// Version of `stores.json`. Version 1 had folders only, and no keys.
 const VERSION: u32 = 2;
 
-/// What `stores.json` has.
+/// The contents of `stores.json`.
 #[derive(Serialize, Deserialize, Clone, PartialEq, Eq)]
 #[serde(deny_unknown_fields)]
 pub struct Stores {
@@ -52,19 +52,19 @@ pub struct Folder {
     _lock: File,
 }
 
-/// What was made for a file system that is not there yet, in this order. Unless it is kept it goes
-/// again, as far as nothing else has come to be in it.
+/// Files and folders that were made for a new file system, in this order. Unless they are kept,
+/// they are removed on drop, as far as nothing else is in them.
 #[derive(Default)]
 struct Made(Vec<PathBuf>);
 
 impl Made {
-    /// Makes a folder with all that lead to it.
+    /// Makes a folder and all folders above it.
     fn folder(&mut self, path: &Path) -> std::io::Result<()> {
         let missing: Vec<&Path> = path.ancestors().take_while(|p| !p.as_os_str().is_empty() && !p.is_dir()).collect();
         for path in missing.into_iter().rev() {
             match std::fs::create_dir(path) {
                 Ok(()) => self.0.push(path.to_owned()),
-                // Somebody else has, or it is a way round to one that was just made.
+                // Another program made it, or the path leads back to one just made.
                 Err(_) if path.is_dir() => {}
                 Err(e) => return Err(e),
             }
@@ -80,7 +80,7 @@ impl Made {
 impl Drop for Made {
     fn drop(&mut self) {
         for path in self.0.iter().rev() {
-            // A folder with something in it stays.
+            // Removing fails if a folder has something in it: then it stays.
             let _ = if path.is_dir() { std::fs::remove_dir(path) } else { std::fs::remove_file(path) };
         }
     }
@@ -92,8 +92,8 @@ impl Folder {
         !path.join(STORES).exists()
     }
 
-    /// Locks the folder; `create` makes it if it is not there. Refused if another process has it,
-    /// or if it holds other things than a file system's.
+    /// Locks the folder; `create` makes it if it does not exist. Refuses it if another process has
+    /// locked it, or if it has other things than a file system's.
     pub fn open(path: &Path, create: bool) -> anyhow::Result<Folder> {
         let shown = path.display();
         let mut made = Made::default();
@@ -106,7 +106,7 @@ impl Folder {
             made.folder(path).map_err(|e| usage(format!("cannot make the data folder {shown}: {e}")))?;
         }
         let path = path.canonicalize().map_err(|e| usage(format!("{shown}: {e}")))?;
-        // A creation that failed leaves some of these.
+        // A failed creation can leave some of these.
         let known = [STORES, CONSENSUS, "lock", "control.sock", "starling.log"];
         if !path.join(STORES).exists() {
             let entries = std::fs::read_dir(&path).map_err(|e| usage(format!("{shown}: {e}")))?;
@@ -136,8 +136,8 @@ impl Folder {
                     pid.trim()
                 )));
             }
-            // Whoever had it may have taken away, with all that it had made, the very file that is
-            // locked now.
+            // The process that had the lock may have removed this very file, with everything else
+            // that it made. Then lock the new one.
             let number = |meta: Metadata| (meta.dev(), meta.ino());
             if std::fs::metadata(&lock_path).map(number).ok() == lock.metadata().map(number).ok() {
                 if is_new {
@@ -155,7 +155,7 @@ impl Folder {
         Ok(Folder { path, made: RefCell::new(made), _lock: lock })
     }
 
-    /// Its absolute path.
+    /// The absolute path of the folder.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -169,7 +169,7 @@ impl Folder {
             Err(e) => return Err(usage(format!("{}: {e}", path.display()))),
         };
         let damaged = |e: serde_json::Error| {
-            usage(format!("{} is damaged ({e}): restore it, or write it anew by hand", path.display()))
+            usage(format!("{} is damaged ({e}): restore it from a copy, or write it by hand", path.display()))
         };
         let Versioned { version } = serde_json::from_str(&text).map_err(damaged)?;
         if version > VERSION {
@@ -191,7 +191,7 @@ impl Folder {
         Ok(Stores { version: VERSION, places, keys: None })
     }
 
-    /// Places as given on the command line, with folders by their absolute paths.
+    /// Places from the command line, with absolute paths of folders.
     pub fn absolute(&self, places: &[Location]) -> anyhow::Result<Vec<Location>> {
         let absolute = |place: &Location| match place {
             Location::Folder(path) => Ok(Location::Folder(std::path::absolute(path)?)),
@@ -201,7 +201,8 @@ impl Folder {
         places.map_err(|e| usage(format!("--store: {e}")))
     }
 
-    /// Makes the stores' folders of a new file system; until its stores are recorded, only for now.
+    /// Makes the stores' folders of a new file system. They are removed again unless
+    /// [`record_stores`](Self::record_stores) follows.
     pub fn make_folders(&self, stores: &Stores) -> anyhow::Result<()> {
         for place in &stores.places {
             if let Location::Folder(folder) = place {
@@ -213,7 +214,7 @@ impl Folder {
         Ok(())
     }
 
-    /// Records the stores.
+    /// Writes `stores.json`, durably.
     pub fn record_stores(&self, stores: &Stores) -> anyhow::Result<()> {
         let text = serde_json::to_string_pretty(stores)?;
         let (path, temporary) = (self.path.join(STORES), self.path.join("stores.json.new"));
@@ -225,8 +226,7 @@ impl Folder {
         File::open(&self.path).and_then(|d| d.sync_all()).context("data folder")
     }
 
-    /// The places of the stores, as the machine takes them. Folders are locked until they are
-    /// dropped.
+    /// The places of the stores for the machine. Folders stay locked until the places are dropped.
     pub fn places(&self, host: &Host, stores: &Stores) -> anyhow::Result<Vec<Place>> {
         let keys = match (&stores.keys, stores.places.iter().find(|p| matches!(p, Location::Server { tls: true, .. })))
         {
@@ -261,7 +261,7 @@ impl Folder {
         Ok(Place::Disk(disk))
     }
 
-    /// The disk of the consensus engine, whose folder is made if it is not there.
+    /// The disk of the consensus engine; its folder is made if it does not exist.
     pub fn consensus(&self) -> anyhow::Result<Arc<dyn Disk>> {
         let path = self.path.join(CONSENSUS);
         let open = || {

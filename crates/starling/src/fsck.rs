@@ -15,7 +15,7 @@ use stripe::StoreState;
 
 const CACHE_BYTES: u64 = 256 << 20;
 
-/// Exit code 1 if anything is wrong.
+/// Runs `starling fsck`. Exit code 1 if anything is wrong.
 pub async fn run(data: &Path, as_json: bool) -> anyhow::Result<ExitCode> {
     let folder = Folder::open(data, false)?;
     let stores = folder.stores()?.ok_or_else(|| usage(format!("{} holds no file system", data.display())))?;
@@ -40,7 +40,7 @@ pub async fn run(data: &Path, as_json: bool) -> anyhow::Result<ExitCode> {
     let away = states.iter().filter(|s| s.state != StoreState::Up);
     let away: Vec<String> = away.map(|s| stores.places[usize::from(s.id.raw())].to_string()).collect();
     let consensus = maps_json(&machine.maps.status());
-    // What was found is told whatever comes of closing stores that are damaged.
+    // Show the report before a failure to close damaged stores ends the command.
     let shown = report.context("check").and_then(|report| show(&report, &consensus, &away, as_json).map(|()| report));
     let stopped = machine.stop().await.context("close the stores");
     let report = shown?;
@@ -48,18 +48,18 @@ pub async fn run(data: &Path, as_json: bool) -> anyhow::Result<ExitCode> {
     Ok(if report.problem_count == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// An error of starting: either this cannot be checked as it was asked, or damage is so great that
-/// there is nothing to walk.
+/// The error of a failed start: either the check cannot be done as it was asked for, or the damage
+/// is so great that no file can be reached.
 fn explain(e: StartError, places: &[Location]) -> anyhow::Error {
     match e {
         StartError::Refused { .. } => anyhow::anyhow!(
-            "{e}{}. If that cannot be, what leads to every file is damaged beyond what parity makes up for, and all must be restored \
+            "{e}{}. If that is impossible, the index of all files is damaged beyond what parity can repair: restore everything \
              from a copy",
             crate::up::wanted(&e, places)
         ),
         StartError::Manager(_) | StartError::Stripe(_) | StartError::Root(_) => anyhow::anyhow!(
-            "{e}: what leads to every file is damaged beyond what parity makes up for. Bring back stores that are not there and check \
-             again; otherwise all must be restored from a copy"
+            "{e}: the index of all files is damaged beyond what parity can repair. Bring back missing stores and check \
+             again; otherwise restore everything from a copy"
         ),
         other => usage(other.to_string()),
     }
@@ -94,10 +94,10 @@ fn show(report: &Report, consensus: &Value, away: &[String], as_json: bool) -> a
         n => println!("{n} problems"),
     }
     if report.unreadable_count > 0 && !away.is_empty() {
-        println!("what to do: bring the stores back that are not there, then check again");
+        println!("what to do: bring the stores back that are missing, then check again");
     } else if report.unreadable_count > 0 {
         println!(
-            "what to do: more is damaged than parity makes up for. Restore what is named above from a copy; the rest can be used, \
+            "what to do: more is damaged than parity can repair. Restore the files named above from a copy; the others can be used, \
              and `starling scrub --repair` rebuilds what parity still covers"
         );
     }

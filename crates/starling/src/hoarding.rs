@@ -1,4 +1,4 @@
-//! `starling hoard`: what a mount that roams keeps in its cache.
+//! `starling hoard`: files that a roaming mount always keeps in its cache.
 
 use crate::control::{Request, ask};
 use crate::size::show;
@@ -16,17 +16,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::mpsc;
 
-/// Longest wait for what is missing when the user chooses to do without the link.
+/// Longest wait for missing files when the user goes offline.
 const READY_TIME_MAX: Duration = Duration::from_secs(30);
 
-/// What is hoarded of a volume, as JSON.
+/// The hoarded paths of a volume, as JSON.
 pub fn listed(replica: &Replica, prefix: &str) -> Vec<Value> {
     let path = |path: &[u8]| format!("{prefix}{}", String::from_utf8_lossy(path));
     replica.hoard().iter().map(|(of, priority)| json!({ "path": path(of), "priority": priority })).collect()
 }
 
-/// Fetches what is missing of files that are only in part cached before the link goes, but not for
-/// long, telling how much that is; gives what is left.
+/// Fetches the rest of partly cached files before the user goes offline, for [`READY_TIME_MAX`] at
+/// most. Reports how much is missing, and returns what is still missing in the end.
 pub async fn get_ready(clients: &[Client], now: bool, progress: mpsc::Sender<Value>) -> Value {
     let shown = |left: &[Missing]| {
         let sum = |of: fn(&Missing) -> u64| left.iter().map(of).sum::<u64>();
@@ -42,26 +42,26 @@ pub async fn get_ready(clients: &[Client], now: bool, progress: mpsc::Sender<Val
         client.get_ready(READY_TIME_MAX, move |one| {
             let mut left = left.lock().unwrap_or_else(PoisonError::into_inner);
             left[at] = one;
-            // A full queue only means that a progress line is left out.
+            // If the queue is full, a progress line is dropped.
             let _ = progress.try_send(shown(&left));
         })
     });
     shown(&join_all(all.collect()).await)
 }
 
-/// Something that turns while a command waits.
+/// A spinner, shown while a command waits.
 pub fn spinner() -> anyhow::Result<ProgressBar> {
     Ok(ProgressBar::no_length().with_style(ProgressStyle::with_template("{spinner} {msg}")?))
 }
 
-/// Tells what is still to be fetched before the link goes.
+/// Shows how much is still to be fetched before the mount goes offline.
 pub fn tell_missing(bar: &ProgressBar, left: &Value) {
     let bytes = show(left["bytes"].as_u64().unwrap_or(0));
-    bar.set_message(format!("fetching what is missing of {} files: {bytes}; --now does not wait", left["files"]));
+    bar.set_message(format!("fetching missing parts of {} files: {bytes}; --now does not wait", left["files"]));
     bar.tick();
 }
 
-/// What could not be fetched before the link went, in words.
+/// What could not be fetched before the mount went offline, in words.
 pub fn still_missing(left: &Value) -> String {
     match left["files"].as_u64().unwrap_or(0) {
         0 => String::new(),
@@ -72,7 +72,8 @@ pub fn still_missing(left: &Value) -> String {
     }
 }
 
-/// Walks volumes, each known by what its paths begin with, telling how far it is.
+/// Fetches the hoarded files of volumes, each given with the prefix of its paths, and reports
+/// progress.
 pub async fn serve_walk(volumes: Vec<(String, Client)>, progress: mpsc::Sender<Value>) -> Result<Value, String> {
     let so_far = Arc::new(Mutex::new(vec![(0, 0, 0); volumes.len()]));
     let walks = volumes.iter().enumerate().map(|(at, (_, client))| {
@@ -83,14 +84,14 @@ pub async fn serve_walk(volumes: Vec<(String, Client)>, progress: mpsc::Sender<V
                 all[at] = (walk.files, walk.bytes, walk.cached);
                 all.iter().fold((0, 0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1, sum.2 + one.2))
             };
-            // A full queue only means that a progress line is left out.
+            // If the queue is full, a progress line is dropped.
             let _ = progress.try_send(json!({ "files": files, "bytes": bytes, "cached": cached }));
         };
         async move { client.walk(tell).await }
     });
     let one_by_one = volumes.iter().any(|(_, client)| client.settings().validation != Validation::Volume);
-    // All at once, so that what is asked for all is asked once, unless that is not wanted, for
-    // comparison.
+    // All volumes at once, so that they share one validation question. One by one if the user chose
+    // a validation to compare with.
     let walked: Vec<_> = match one_by_one {
         false => join_all(walks.collect()).await,
         true => {
@@ -102,7 +103,7 @@ pub async fn serve_walk(volumes: Vec<(String, Client)>, progress: mpsc::Sender<V
         }
     };
     let walked = walked.into_iter().collect::<Result<Vec<Walk>, _>>();
-    let walked = walked.map_err(|_| "the home cannot be reached: the cache is as it was")?;
+    let walked = walked.map_err(|_| "the home cannot be reached: the cache has not changed")?;
     let sum = |of: fn(&Walk) -> u64| walked.iter().map(of).sum::<u64>();
     let missing = volumes.iter().zip(&walked).flat_map(|((prefix, _), walk)| {
         walk.missing.iter().map(move |path| format!("{prefix}{}", String::from_utf8_lossy(path)))
@@ -116,7 +117,7 @@ pub async fn serve_walk(volumes: Vec<(String, Client)>, progress: mpsc::Sender<V
     }))
 }
 
-/// The root of the mount that a path is below, and the path.
+/// The root of the mount that a path is on, and the path without links.
 pub fn mount_of(path: &Path) -> anyhow::Result<(PathBuf, PathBuf)> {
     let path = path.canonicalize().map_err(|e| usage(format!("{}: {e}", path.display())))?;
     let device = |path: &Path| std::fs::metadata(path).map(|meta| meta.dev()).ok();
@@ -125,7 +126,7 @@ pub fn mount_of(path: &Path) -> anyhow::Result<(PathBuf, PathBuf)> {
     Ok((root, path))
 }
 
-/// A path from the root of the mount that it is below.
+/// A path relative to the root of its mount.
 pub fn inside(path: &Path) -> anyhow::Result<String> {
     let (root, path) = mount_of(path)?;
     let inside = path.strip_prefix(&root).unwrap_or(Path::new(""));
@@ -154,7 +155,7 @@ pub async fn add(
                 usage(format!("{}, line {}: write PRIORITY PATH, with a priority up to 100", profile.display(), i + 1))
             })
         });
-        // All of it, or nothing.
+        // Parse the whole file before hoarding anything.
         let parsed = parsed.collect::<anyhow::Result<Vec<_>>>()?;
         for (priority, path) in &parsed {
             let path = path.trim_matches('/').to_string();
@@ -165,7 +166,7 @@ pub async fn add(
     Ok(ExitCode::SUCCESS)
 }
 
-/// `starling hoard remove`. What is not there any more may be hoarded still.
+/// `starling hoard remove`. The path may be of a file that no longer exists.
 pub async fn remove(path: &Path) -> anyhow::Result<ExitCode> {
     let there = path.ancestors().find(|above| above.symlink_metadata().is_ok());
     let there = there.filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -194,7 +195,7 @@ pub async fn list(path: &Path, as_json: bool) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// `starling hoard walk`. Exit code 1: not all is cached.
+/// `starling hoard walk`. Exit code 1 if some hoarded files are not cached.
 pub async fn walk(path: &Path, as_json: bool) -> anyhow::Result<ExitCode> {
     let bar = spinner()?;
     let told = |p: &Value| {
@@ -212,7 +213,7 @@ pub async fn walk(path: &Path, as_json: bool) -> anyhow::Result<ExitCode> {
         for missing in walk["missing"].as_array().into_iter().flatten().filter_map(Value::as_str) {
             println!("missing: /{missing}");
         }
-        println!("{}", if complete { "you can unplug now" } else { "not all that is hoarded is cached" });
+        println!("{}", if complete { "you can unplug now" } else { "some hoarded files are not cached" });
     }
     Ok(ExitCode::from(u8::from(!complete)))
 }

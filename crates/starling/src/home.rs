@@ -1,10 +1,10 @@
 //! `starling home serve` and `starling invite`.
 //!
-//! The data folder: `key` is the home's, `state/` is what the home must remember and its
-//! invitations, `home.json` is where it listens and what it exports, for `invite`; `uploads/` has a
-//! folder for each volume in which files are made that clients store, if it is on the volume's
-//! mount; `control.sock` is how `home clients` and `home turn-away` reach the process that serves;
-//! `starling.log` is where a background process logs.
+//! The data folder: `key` is the home's key. `state/` has the home's durable state and its
+//! invitations. `home.json` says where the home listens and which volumes it exports, for `invite`.
+//! `uploads/` has a folder for each volume that is on the same mount: the home makes new files
+//! there. `control.sock` leads to the serving process, for `home clients` and `home turn-away`. A
+//! background process logs to `starling.log`.
 
 use crate::args::{HomeServe, Invite};
 use crate::clients::Clients;
@@ -35,20 +35,20 @@ const STATE: &str = "state";
 const ABOUT: &str = "home.json";
 const UPLOADS: &str = "uploads";
 
-/// What `home.json` has.
+/// The contents of `home.json`.
 #[derive(Serialize, Deserialize)]
 struct About {
     listen: SocketAddr,
     volumes: Vec<String>,
 }
 
-/// True if a volume may be called so: it becomes a directory of mounts.
+/// True if this is a valid name for a volume, which can become a directory of a mount.
 pub fn is_name(name: &str) -> bool {
     let wrong = |c: char| c == '/' || c.is_control();
     !name.is_empty() && name != "." && name != ".." && name.len() <= vfs::fs::NAME_LEN_MAX && !name.contains(wrong)
 }
 
-/// `NAME=dir:PATH` or `dir:PATH`.
+/// Parses `NAME=dir:PATH` or `dir:PATH`.
 fn export(text: &str) -> anyhow::Result<(String, PathBuf)> {
     let wrong = || usage(format!("{text}: write what to export as dir:PATH or NAME=dir:PATH"));
     let (name, place) = match text.split_once('=') {
@@ -63,7 +63,7 @@ fn export(text: &str) -> anyhow::Result<(String, PathBuf)> {
     let last = || path.file_name().map(|name| name.to_string_lossy().into_owned());
     let name = name.or_else(last).ok_or_else(wrong)?;
     if !is_name(&name) {
-        return Err(usage(format!("{name:?} is no name for a volume: give it another, as NAME=dir:PATH")));
+        return Err(usage(format!("{name:?} cannot be a volume's name: give another, as NAME=dir:PATH")));
     }
     Ok((name, path))
 }
@@ -113,7 +113,7 @@ pub async fn serve(args: HomeServe) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Readers see the older one or the newer one.
+/// Replaces `home.json`. Readers see the old contents or the new.
 fn write_about(data: &Path, about: &About) -> anyhow::Result<()> {
     Ok(private::put(data, ABOUT, &serde_json::to_vec_pretty(about)?)?)
 }
@@ -129,7 +129,7 @@ pub async fn invite(args: Invite) -> anyhow::Result<ExitCode> {
         asked => asked.to_vec(),
     };
     if let Some(unknown) = volumes.iter().find(|volume| !about.volumes.contains(volume)) {
-        return Err(usage(format!("there is no volume {unknown}, but {}", about.volumes.join(", "))));
+        return Err(usage(format!("there is no volume {unknown}; choose from: {}", about.volumes.join(", "))));
     }
     if volumes.iter().enumerate().any(|(at, volume)| volumes[..at].contains(volume)) {
         return Err(usage("a volume is named twice"));
@@ -168,7 +168,7 @@ pub async fn invite(args: Invite) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A user of this machine, by name or number.
+/// A user of this machine, by name or number; the caller if neither is given.
 fn user(name: Option<&str>) -> anyhow::Result<User> {
     // SAFETY: this call takes nothing and cannot fail.
     let me = unsafe { libc::geteuid() };
@@ -182,15 +182,15 @@ fn user(name: Option<&str>) -> anyhow::Result<User> {
     }
 }
 
-/// Where clients find a home that listens here: at this address, or, if it listens at all of them,
-/// at those of this machine, its own last.
+/// Addresses at which clients find a home that listens at `listen`. If that is all addresses, these
+/// are the addresses of this machine, loopback last.
 fn addresses(listen: SocketAddr) -> anyhow::Result<Vec<String>> {
     if !listen.ip().is_unspecified() {
         return Ok(vec![listen.to_string()]);
     }
     let mut found: Vec<IpAddr> = Vec::new();
     let mut list = std::ptr::null_mut();
-    // SAFETY: the list is as getifaddrs made it, and freed once.
+    // SAFETY: getifaddrs made the list, and it is freed once.
     unsafe {
         if libc::getifaddrs(&mut list) != 0 {
             return Err(std::io::Error::last_os_error()).context("addresses of this machine");

@@ -1,8 +1,8 @@
 //! Keys for TLS: `starling keys` makes them, `store` and `up` read them.
 //!
-//! The authority signs one certificate for stores and one for those who mount, and is then
-//! forgotten: nobody can make more keys for this file system, and the key of a store does not let
-//! its holder read other stores.
+//! The authority signs one certificate for stores and one for machines that mount, and its key is
+//! then forgotten. So no further keys can be made for this file system. With a store's key, its
+//! holder cannot read other stores.
 
 use crate::usage;
 use anyhow::Context;
@@ -18,7 +18,7 @@ use std::process::ExitCode;
 use storage::tcp::{ClientKeys, KeyError, ServerKeys, TLS_NAME};
 
 const CA: &str = "ca.pem";
-/// Certificate and key.
+/// Files of certificate and key, for stores and for machines that mount.
 const STORE: [&str; 2] = ["store.pem", "store-key.pem"];
 const MOUNT: [&str; 2] = ["mount.pem", "mount-key.pem"];
 
@@ -52,7 +52,7 @@ pub fn make(folder: &Path) -> anyhow::Result<ExitCode> {
             write(folder, name, &text)?;
         }
     }
-    println!("made keys in {shown}, for one file system; nobody can make more that fit them");
+    println!("made keys in {shown}, for one file system; further keys to match them cannot be made");
     println!("to each machine with stores, copy     {CA} {}", STORE.join(" "));
     println!("to each machine that mounts, copy     {CA} {}", MOUNT.join(" "));
     println!("the -key files are secret: keep their mode at 0600");
@@ -69,11 +69,14 @@ fn write(folder: &Path, name: &str, text: &str) -> anyhow::Result<()> {
 fn read(folder: &Path, name: &str) -> anyhow::Result<Vec<u8>> {
     let path = folder.join(name);
     std::fs::read(&path).map_err(|e| {
-        usage(format!("key file {}: {e}: make keys with `starling keys`, copy what it says", path.display()))
+        usage(format!(
+            "key file {}: {e}: make keys with `starling keys`, and copy the files that it names",
+            path.display()
+        ))
     })
 }
 
-/// The authority's certificate, a certificate, its key.
+/// Reads the authority's certificate, a certificate and its key.
 fn read_all(folder: &Path, [certificate, key]: [&str; 2]) -> anyhow::Result<[Vec<u8>; 3]> {
     let all = [read(folder, CA)?, read(folder, certificate)?, read(folder, key)?];
     let path = folder.join(key);
@@ -89,13 +92,13 @@ fn unusable(folder: &Path) -> impl Fn(KeyError) -> anyhow::Error + '_ {
     move |e| usage(format!("the keys in {}: {e}: make new ones with `starling keys`", folder.display()))
 }
 
-/// What a store needs.
+/// The keys for a store.
 pub fn of_store(folder: &Path) -> anyhow::Result<ServerKeys> {
     let [ca, certificate, key] = read_all(folder, STORE)?;
     ServerKeys::new(&ca, &certificate, &key).map_err(unusable(folder))
 }
 
-/// What one who mounts needs.
+/// The keys for a machine that mounts.
 pub fn of_mount(folder: &Path) -> anyhow::Result<ClientKeys> {
     let [ca, certificate, key] = read_all(folder, MOUNT)?;
     ClientKeys::new(&ca, &certificate, &key).map_err(unusable(folder))

@@ -6,7 +6,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-/// See the module's header. Written as a path, or as `tcp://HOST:PORT` or `tls://HOST:PORT`.
+/// Where a store is. Written as a path, or as `tcp://HOST:PORT` or `tls://HOST:PORT`.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(try_from = "PathBuf", into = "PathBuf")]
 pub enum Location {
@@ -14,7 +14,7 @@ pub enum Location {
     Folder(PathBuf),
     /// A storage server.
     Server {
-        /// Reached over TLS, with keys; otherwise on this machine.
+        /// Reached over TLS with keys; otherwise by plain TCP, on this machine only.
         tls: bool,
         /// Host name or IP address.
         host: String,
@@ -24,7 +24,7 @@ pub enum Location {
 }
 
 impl Location {
-    /// Reads a location as users write it.
+    /// Parses a location as users write it.
     pub fn parse(written: &Path) -> anyhow::Result<Location> {
         let Some((scheme, rest)) = written.to_str().and_then(|text| text.split_once("://")) else {
             return Ok(Location::Folder(written.to_owned()));
@@ -41,7 +41,7 @@ impl Location {
             split_port(rest).ok_or_else(|| usage(format!("--store {shown}: write it as {scheme}://HOST:PORT")))?;
         if !tls && !is_loopback(host) {
             return Err(usage(format!(
-                "--store {shown}: plain tcp:// is for stores on this machine: use tls:// and --keys (`starling keys` makes them)"
+                "--store {shown}: plain tcp:// is only for stores on this machine; use tls:// and --keys (`starling keys` makes them)"
             )));
         }
         Ok(Location::Server { tls, host: host.to_string(), port })

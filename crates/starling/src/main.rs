@@ -1,21 +1,25 @@
 //! The `starling` command.
 //!
-//! - `args`: the command line; `settings`: it and the configuration file, checked.
-//! - `folder`: the data folder: its lock, its list of stores.
-//! - `up`: runs and mounts a file system; `store`: serves one storage server; `background`: either,
-//!   detached.
-//! - `location`: where a store is; `keys`: for stores on other machines.
-//! - `control`: the socket by which the other commands reach the process that serves a mount.
-//! - `home`: exports directories to clients that roam, and invites these; `roaming`: mounts what a
-//!   home exports; `hoarding`: what is kept; `conflicts`: settling them; `private`: folders of
-//!   either; `names`: of files, as users see them.
-//! - `recorder`: records what programs do on a mount; `recording`: tells `trace record` what is
-//!   done on a mount.
-//! - `traces`: makes traces; `sim`: tries policies on them.
+//! - `args`: the command line; `settings`: the options of `up`, from the command line and its
+//!   configuration file.
+//! - `folder`: the data folder with its lock and its list of stores.
+//! - `up`: runs and mounts a file system; `store`: serves one storage server; `background`: runs
+//!   these commands, `home serve` and `mount` detached.
+//! - `location`: where a store is; `keys`: TLS keys for stores on other machines.
+//! - `control`: the socket through which the other commands reach a serving process.
+//! - `home`: exports directories to roaming clients, and invites them; `clients`: lists them and
+//!   turns them away.
+//! - `roaming`: mounts what a home exports; `served`: answers commands about such a mount;
+//!   `hoarding`: hoarded files; `conflicts`: shows and resolves conflicts; `attributes`: attributes
+//!   that are in conflict.
+//! - `private`: folders of homes and caches; `names`: file names as users see them; `size`: sizes
+//!   as users write them.
+//! - `recorder`: records file accesses on a mount; `recording`: sends them to `trace record`.
+//! - `traces`: makes traces; `sim`: simulates policies on them.
 //! - `ask`: down, sync, status, scrub; `fsck`: the offline check.
 //!
-//! Exit code 0: done. 1: something failed, or a check found damage. 2: what was asked for cannot be
-//! done as it was asked; nothing was changed.
+//! Exit codes: 0, done; 1, something failed, or a check found damage; 2, the command cannot be done
+//! as given, and nothing was changed.
 
 mod args;
 mod ask;
@@ -50,12 +54,12 @@ use clap::error::ErrorKind;
 use std::io::Write;
 use std::process::ExitCode;
 
-/// Memory that one thread frees serves the others, so that the process stays within the cache's
-/// bound and a little.
+/// With this allocator, memory that one thread frees serves other threads. So the process stays
+/// within little more than the bound of its cache.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// An error of the one who asks: exit code 2.
+/// A mistake of the user: the command ends with exit code 2.
 #[derive(Debug)]
 pub struct Usage(pub String);
 
@@ -81,8 +85,8 @@ fn main() -> ExitCode {
         // Help and version are answers.
         Err(e) => e.exit(),
     };
-    // Whoever waits at a terminal is told what to mind; a log tells the whole story. What becomes
-    // of the consensus engine, its role says.
+    // At a terminal, users see warnings only; the log of a background process has more. The roles
+    // report failures of the consensus engine themselves, so openraft does not log.
     let level = if background::is_it() { "info,openraft=off" } else { "warn,openraft=off" };
     let filter = tracing_subscriber::EnvFilter::try_from_env("STARLING_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(level));
@@ -96,9 +100,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Whoever reads what a command prints may have read enough: that ends the command, quietly, as
-/// with any other. Processes that serve say their lines by [`say`], and so do recordings, which are
-/// not lost with who reads that.
+/// Lets the command end quietly when the reader of its output has gone, as other programs do.
+/// Serving processes and recordings must outlive their reader: they print with [`say`].
 fn end_with_reader(command: &Command) {
     let is_recording = matches!(command, Command::Trace(a) if matches!(a.command, TraceCommand::Record(_)));
     let serves = matches!(command, Command::Up(_) | Command::Store(_) | Command::Home(_) | Command::Mount(_));
@@ -172,15 +175,14 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Prints a line. Whoever started this process may have gone with the other end of standard output:
-/// then nobody is told.
+/// Prints a line. It ignores errors: the reader of standard output may have gone.
 fn say(line: &str) {
     let mut out = std::io::stdout();
     let _ = writeln!(out, "{line}").and_then(|()| out.flush());
 }
 
-/// Half of the processors run tasks: FUSE's and the disks' threads have work too, and waking one
-/// more thread than there are processors costs more than it does.
+/// A runtime with one worker thread per two processors. The threads of FUSE and of the disks have
+/// work too, and waking one more thread than there are processors costs more than it gains.
 fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
     let threads = std::thread::available_parallelism().map_or(1, |count| (count.get() / 2).max(1));
     let mut builder = tokio::runtime::Builder::new_multi_thread();

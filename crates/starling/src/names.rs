@@ -1,12 +1,13 @@
-//! Names of files as users and JSON see them: names are bytes, which need not be text, or may be
-//! what a terminal obeys.
+//! File names in output and in JSON. A name is bytes: it may not be UTF-8, and it may contain
+//! control characters that a terminal obeys.
 
 use serde_json::{Value, json};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// Puts a name or path into an object: as text, and if it is none, as bytes in `FIELD_bytes`, too.
+/// Puts a name or path into an object as text. If it is not UTF-8, it is also put there as bytes,
+/// in `FIELD_bytes`.
 pub fn put(object: &mut Value, field: &str, name: &[u8]) {
     object[field] = json!(String::from_utf8_lossy(name));
     if std::str::from_utf8(name).is_err() {
@@ -14,7 +15,7 @@ pub fn put(object: &mut Value, field: &str, name: &[u8]) {
     }
 }
 
-/// The name that was put into an object.
+/// The name that [`put`] put into an object.
 pub fn get(object: &Value, field: &str) -> Option<Vec<u8>> {
     let text = || object[field].as_str().map(|text| text.as_bytes().to_vec());
     let byte = |byte: &Value| u8::try_from(byte.as_u64()?).ok();
@@ -26,13 +27,13 @@ fn bytes_of(field: &str) -> String {
     format!("{field}_bytes")
 }
 
-/// The folder that a path is in.
+/// The folder of a path.
 pub fn folder_of(path: &Path) -> &Path {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     folder.unwrap_or(Path::new("."))
 }
 
-/// A name or path in one line, without what a terminal would obey.
+/// A name or path on one line, with control characters escaped.
 pub fn shown(name: impl AsRef<OsStr>) -> String {
     let mut shown = String::new();
     for chunk in name.as_ref().as_bytes().utf8_chunks() {

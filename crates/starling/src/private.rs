@@ -1,4 +1,4 @@
-//! Folders of homes and caches: this user's alone, one process's at a time.
+//! Folders of homes and caches: private to this user, and used by one process at a time.
 
 use crate::usage;
 use host::real::RealDisk;
@@ -7,8 +7,8 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Makes a folder that only this user can look into, with all that lead to it; refuses one that is
-/// another user's, or that others can look into.
+/// Makes a folder that only this user can look into, and all folders above it. Refuses a folder
+/// that belongs to another user, or that others can look into.
 pub fn make(path: &Path) -> anyhow::Result<PathBuf> {
     let shown = path.display();
     let failed = |e: std::io::Error| usage(format!("{shown}: {e}"));
@@ -32,8 +32,8 @@ pub fn make(path: &Path) -> anyhow::Result<PathBuf> {
     path.canonicalize().map_err(failed)
 }
 
-/// Puts a file in a folder, in place of what is there, durably: after a loss of power, it is the
-/// older one or the newer one, and never half.
+/// Writes a file, durably and in one step: after a loss of power, the old or the new contents are
+/// there, whole.
 pub fn put(folder: &Path, name: &str, bytes: &[u8]) -> std::io::Result<()> {
     let new = folder.join(format!("{name}.new"));
     let mut file = std::fs::File::create(&new)?;
@@ -43,12 +43,12 @@ pub fn put(folder: &Path, name: &str, bytes: &[u8]) -> std::io::Result<()> {
     sync(folder)
 }
 
-/// Makes the names in a folder durable.
+/// Syncs a folder, so that the names in it are durable.
 pub fn sync(folder: &Path) -> std::io::Result<()> {
     std::fs::File::open(folder)?.sync_all()
 }
 
-/// The files in a folder, for this process alone.
+/// Locks a folder, so that only this process uses the files in it.
 pub fn lock(path: &Path) -> anyhow::Result<Arc<RealDisk>> {
     let disk = RealDisk::open(path).map_err(|e| usage(format!("{}: {e}", path.display())))?;
     disk.lock().map_err(|_| {

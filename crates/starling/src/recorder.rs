@@ -11,7 +11,8 @@ use std::time::Instant;
 use trace::{Deed, Record};
 use types::FileId;
 
-/// Records that wait to be taken.
+/// Bound of the records that wait to be taken. A record takes some 48 bytes, so the queue stays
+/// within some 12 MiB.
 const QUEUE_COUNT_MAX: usize = 1 << 18;
 
 /// Records what programs do in a mount, for one recording at a time.
@@ -23,37 +24,37 @@ pub struct Recorder {
 
 #[derive(Default, Debug)]
 struct Queue {
-    /// When the recording began that goes on.
+    /// When the current recording began.
     begun: Option<Instant>,
     records: Vec<Record>,
     lost_count: u64,
-    /// No recording begins any more.
+    /// No further recording may begin.
     closed: bool,
 }
 
-/// What was recorded since the last time.
+/// What was recorded since the last [`take`](Recording::take).
 #[derive(Default, Debug)]
 pub struct Taken {
-    /// In the order of time since the recording began, all of client 0.
+    /// The records, ordered by time since the recording began; their client is 0.
     pub records: Vec<Record>,
-    /// How many there was no room for.
+    /// Number of records that the queue had no room for.
     pub lost_count: u64,
     /// The mount has ended: nothing more comes.
     pub is_last: bool,
 }
 
-/// Why nothing can be recorded.
+/// Why a recording cannot begin.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum RecordError {
-    /// Somebody else records.
-    #[error("it is being recorded already: end that recording first")]
+    /// Another recording is under way.
+    #[error("this mount is being recorded already: end that recording first")]
     Busy,
     /// The mount is about to end.
-    #[error("it is about to be unmounted")]
+    #[error("this mount is about to be unmounted")]
     Closed,
 }
 
-/// A recording, which goes on until this is dropped.
+/// A recording; it ends when this is dropped.
 pub struct Recording(Arc<Recorder>);
 
 impl Recorder {
@@ -74,8 +75,8 @@ impl Recorder {
         Ok(Recording(Arc::clone(self)))
     }
 
-    /// Ends the recording that goes on, if any, and lets no other begin; what was recorded may
-    /// still be taken.
+    /// Ends the current recording, if any, and refuses others. What was recorded can still be
+    /// taken.
     pub fn close(&self) {
         let mut queue = self.queue.lock();
         queue.closed = true;
@@ -110,7 +111,7 @@ impl Observer for Recorder {
 }
 
 impl Recording {
-    /// What was recorded since the last time.
+    /// Takes what was recorded since the last call.
     pub fn take(&self) -> Taken {
         let mut queue = self.0.queue.lock();
         let records = std::mem::take(&mut queue.records);

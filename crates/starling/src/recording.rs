@@ -1,9 +1,9 @@
-//! How a process that serves a mount tells `trace record` what is done there.
+//! Sends the records of a mount from the process that serves it to `trace record`.
 //!
-//! The command makes the trace, as the user who runs it: from here come only numbers, over the
-//! control socket, some every [`TICK`], even if there are none, so that a command that has died is
-//! noticed and its recording ends. The command asks for the end over another connection; what there
-//! is still to say comes first.
+//! The command writes the trace, as the user who runs it. The serving process only sends numbers
+//! over the control socket. It sends a line every [`TICK`], even an empty one: so it notices when
+//! the command has died, and ends the recording. The command asks for the end over a second
+//! connection, and still gets the records that were made before.
 
 use crate::recorder::{RecordError, Recorder, Taken};
 use serde_json::{Value, json};
@@ -13,26 +13,26 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::{mpsc, watch};
 use trace::{Deed, Record};
 
-/// How often something is said.
+/// Time between two lines. It bounds how long a dead command's recording goes on.
 const TICK: Duration = Duration::from_millis(100);
-/// Records that are told in one line.
+/// Largest number of records in a line.
 const LINE_COUNT_MAX: usize = 1000;
-/// Numbers that a record takes in a line.
+/// Numbers per record in a line.
 const NUMBER_COUNT: usize = 5;
 
 const READ: u64 = 1;
 const WRITE: u64 = 2;
 const DELETE: u64 = 3;
 
-/// Recordings of a mount, of which there is one at a time.
+/// The recordings of a mount, one at a time.
 pub struct Recordings {
     recorder: Arc<Recorder>,
     next: AtomicU64,
-    /// The number of the last one that is to end.
+    /// All recordings up to this number are to end.
     ended: watch::Sender<u64>,
 }
 
-/// A record as it is told.
+/// A record as the numbers that are sent.
 fn numbers(record: &Record) -> [u64; NUMBER_COUNT] {
     let (what, offset, len) = match record.deed {
         Deed::Read { offset, len } => (READ, offset, len),
@@ -42,7 +42,7 @@ fn numbers(record: &Record) -> [u64; NUMBER_COUNT] {
     [record.time_us, record.file, what, offset, len]
 }
 
-/// The records that a line tells. `None` for what is none.
+/// The records in a line; `None` if the line is invalid.
 pub fn records_of(line: &Value) -> Option<Vec<Record>> {
     let numbers: Vec<u64> = line["records"].as_array()?.iter().map(Value::as_u64).collect::<Option<_>>()?;
     let (records, rest) = numbers.as_chunks::<NUMBER_COUNT>();
@@ -59,13 +59,13 @@ pub fn records_of(line: &Value) -> Option<Vec<Record>> {
 }
 
 impl Recordings {
-    /// Of a mount.
+    /// The recordings of the mount that `recorder` observes.
     pub fn new(recorder: Arc<Recorder>) -> Recordings {
         Recordings { recorder, next: AtomicU64::new(1), ended: watch::Sender::new(0) }
     }
 
-    /// Records until the end is asked for, nobody listens any more, or the mount ends. Tells the
-    /// recording's number first, and when it began, in microseconds since 1970.
+    /// Records until the command asks for the end, its connection breaks, or the mount ends. Sends
+    /// first the recording's number and when it began, in microseconds since 1970.
     pub async fn serve(&self, progress: mpsc::Sender<Value>) -> Result<Value, String> {
         let recording = self.recorder.begin().map_err(|error: RecordError| error.to_string())?;
         let begun_us = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros() as u64;
@@ -78,7 +78,7 @@ impl Recordings {
             let end = tokio::time::timeout(TICK, ended.wait_for(|ended| *ended >= number)).await.is_ok();
             let taken: Taken = recording.take();
             (is_last, lost_count) = (end || taken.is_last, lost_count + taken.lost_count);
-            // At least one line, that the command be known to live.
+            // At least one line: a failed send shows that the command has died.
             let mut lines = taken.records.chunks(LINE_COUNT_MAX);
             let mut line = lines.next().or(Some(&[]));
             while let (Some(records), Ok(())) = (line, &told) {
@@ -87,7 +87,7 @@ impl Recordings {
                 line = lines.next();
             }
         }
-        told.map_err(|_| "nobody listens".to_owned())?;
+        told.map_err(|_| "the command that recorded has ended".to_owned())?;
         Ok(json!({ "lost": lost_count }))
     }
 
@@ -103,7 +103,7 @@ impl Recordings {
         Ok(json!({}))
     }
 
-    /// The mount is about to end.
+    /// Ends the recording, and refuses others: the mount is about to end.
     pub fn close(&self) {
         self.recorder.close();
     }

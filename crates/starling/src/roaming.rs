@@ -1,8 +1,8 @@
-//! `starling mount`, and the commands that ask it: pending, connect, conflicts.
+//! `starling mount`, and the commands that talk to it: pending, set, connect.
 //!
-//! The cache's folder: `key` is this client's, `state/VOLUME/` has what is cached and what was
-//! done, `mount.json` says where it belongs, `control.sock` leads to the process that serves the
-//! mount, `starling.log` is where a background process logs.
+//! The cache folder: `key` is this client's key, `state/VOLUME/` has the replica, its log and
+//! cached files, `mount.json` says which home and volumes it belongs to, `control.sock` leads to
+//! the process that serves the mount, and `starling.log` is the log of a background process.
 
 use crate::args::{Behaviour, Mount};
 use crate::control::{self, Request, Socket, ask};
@@ -37,27 +37,28 @@ use vfs::joined::{Joined, outer};
 
 const KEY: &str = "key";
 const ABOUT: &str = "mount.json";
-/// Longest wait for a home that is to accept an invitation.
+/// Longest wait for the home to accept an invitation.
 const ENROLL_TIME_MAX: Duration = Duration::from_secs(30);
-/// Longest file that is read for an invitation.
+/// Bytes of an invitation file that are read at most.
 const INVITATION_LEN_MAX: u64 = 1 << 16;
-/// The kernel is told again after this.
+/// Time after which the kernel is told a second time to forget something: an answer may have been
+/// on its way to the kernel when the news came.
 const FORGET_AGAIN_AFTER: Duration = Duration::from_millis(20);
-/// Others near the home wait no longer than this for the kernel to forget.
+/// Longest time that other clients near the home wait for this kernel to forget.
 const FORGOTTEN_TIME_MAX: Duration = Duration::from_millis(100);
-/// Most that the kernel is told before it is told again.
+/// Largest number of items that the kernel is told to forget in one go, before it is told again.
 const FORGET_COUNT_MAX: usize = 10_000;
-/// How long a mount without anything in its cache waits for its home.
+/// How long a mount with an empty cache waits for its home.
 const FIRST_TIME_MAX: Duration = Duration::from_secs(30);
 
 /// What `mount.json` has.
 #[derive(Serialize, Deserialize, Clone, PartialEq, Eq)]
 struct About {
-    /// Where the home may be.
+    /// Addresses of the home.
     addresses: Vec<String>,
-    /// Its key.
+    /// The home's key.
     home: String,
-    /// What of it is mounted: each is a directory of the mount, or the only one all of it.
+    /// The mounted volumes: each is a directory of the mount; a single one is the whole mount.
     volumes: Vec<String>,
     /// The hash of the invitation's secret that was accepted last.
     #[serde(default)]
@@ -65,18 +66,18 @@ struct About {
 }
 
 impl About {
-    /// What the mount is called.
+    /// The name of the mount.
     fn name(&self) -> String {
         name_of(&self.volumes)
     }
 }
 
-/// What a mount of these volumes is called.
+/// The name of a mount of these volumes.
 fn name_of(volumes: &[String]) -> String {
     volumes.join("+")
 }
 
-/// What `mount` was asked for.
+/// The command line of `mount`, checked.
 pub struct Asked {
     token: Option<Token>,
     mountpoint: PathBuf,
@@ -84,9 +85,9 @@ pub struct Asked {
     pub cache: PathBuf,
     behaviour: Behaviour,
     allow_other: bool,
-    /// To be detached.
+    /// Run in the background.
     pub background: bool,
-    /// What was read from standard input: the process in the background reads it again.
+    /// What was read from standard input; the background process reads it again.
     pub input: Option<String>,
 }
 
@@ -101,12 +102,12 @@ impl Asked {
             ([mountpoint], Some(_), None) => (None, mountpoint),
             _ => {
                 return Err(usage(
-                    "say what to mount and where: starling mount INVITATION|VOLUME MOUNTPOINT; see --help",
+                    "give what to mount and where: starling mount INVITATION|VOLUME MOUNTPOINT; see --help",
                 ));
             }
         };
         let token = match what {
-            // A volume may be called like the beginning of an invitation.
+            // A volume's name may begin like an invitation.
             Some(what) if read.is_some() => Some(what.parse().map_err(|error: TokenError| usage(error.to_string()))?),
             Some(what) if what.starts_with("starling") && what.contains('-') => match what.parse::<Token>() {
                 Ok(token) => Some(token),
@@ -119,12 +120,12 @@ impl Asked {
         let cache = match (args.cache, name) {
             (Some(cache), _) => cache,
             (None, Some(name)) if crate::home::is_name(&name) => own_folder()?.join(name),
-            _ => return Err(usage("say with --cache where the cache is to be")),
+            _ => return Err(usage("give the folder of the cache by --cache")),
         };
         if token.is_none() && !cache.join(ABOUT).exists() {
             let cache = cache.display();
             return Err(usage(format!(
-                "{cache} is not the cache of anything mounted before: give an invitation (`starling invite` at home)"
+                "{cache} is not the cache of an earlier mount: give an invitation (`starling invite` at the home)"
             )));
         }
         let (background, allow_other) = (args.background, args.allow_other);
@@ -135,7 +136,7 @@ impl Asked {
 }
 
 impl Behaviour {
-    /// Changes what was asked for.
+    /// Applies the options that were given.
     pub fn apply(&self, settings: &mut Settings) {
         settings.consistency = self.consistency.unwrap_or(settings.consistency);
         settings.writes = self.writes.unwrap_or(settings.writes);
@@ -147,8 +148,8 @@ impl Behaviour {
     }
 }
 
-/// Reads an invitation from a file, or from standard input (`-`). It is the last line that is not
-/// empty, as `starling invite` prints it.
+/// Reads an invitation from a file, or from standard input (`-`): the last line that is not empty,
+/// as `starling invite` prints it.
 fn read_invitation(path: &Path) -> anyhow::Result<String> {
     let failed = |error: std::io::Error| usage(format!("{}: {error}", path.display()));
     let from: Box<dyn Read> = match path == Path::new("-") {
@@ -161,11 +162,11 @@ fn read_invitation(path: &Path) -> anyhow::Result<String> {
     line.map(str::to_string).ok_or_else(|| usage(format!("{} has no invitation", path.display())))
 }
 
-/// Where this user's caches are.
+/// The folder of this user's caches.
 fn own_folder() -> anyhow::Result<PathBuf> {
     let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".local/share"));
     let data = std::env::var_os("XDG_DATA_HOME").filter(|dir| !dir.is_empty()).map(PathBuf::from).or_else(home);
-    Ok(data.ok_or_else(|| usage("HOME is not set: say with --cache where the cache is to be"))?.join("starling"))
+    Ok(data.ok_or_else(|| usage("HOME is not set: give the folder of the cache by --cache"))?.join("starling"))
 }
 
 fn hex(bytes: &[u8]) -> String {
@@ -183,10 +184,11 @@ fn unhex(text: &str) -> Option<PeerKey> {
     Some(PeerKey(key))
 }
 
-/// Where the cache belongs; accepts the invitation if it belongs nowhere yet, or belongs there by
-/// another one: the home may be elsewhere by now, or have turned this client away.
+/// Which home and volumes the cache belongs to. Accepts the invitation if the cache belongs to none
+/// yet, or belongs there by another invitation: the home may have moved, or turned this client
+/// away.
 ///
-/// `is_known` is set while the home may know this client.
+/// Sets `is_known` while the home may know this client.
 async fn belong(
     cache: &Path,
     token: Option<&Token>,
@@ -209,7 +211,7 @@ async fn belong(
         accepted: Some(accepted),
     };
     if !asked.volumes.iter().all(|name| crate::home::is_name(name)) {
-        return Err(usage("this invitation is for something that is not the name of a volume"));
+        return Err(usage("this invitation has an invalid volume name: ask for another"));
     }
     if let Some(known) = known {
         if (&known.home, &known.volumes) != (&asked.home, &asked.volumes) {
@@ -223,7 +225,7 @@ async fn belong(
             return Ok(known);
         }
         match accept(token, identity, is_known).await {
-            // It may be this very invitation that it was made by.
+            // The cache may have been made by this invitation.
             Err(_) if known.accepted.is_none() => return Ok(known),
             accepted => accepted?,
         }
@@ -234,7 +236,8 @@ async fn belong(
     Ok(asked)
 }
 
-/// Makes the home know this client. `is_known` says whether it may when this fails.
+/// Accepts an invitation, so that the home knows this client. If this fails, `is_known` says
+/// whether the home may know it all the same.
 async fn accept(token: &Token, identity: &Identity, is_known: &mut bool) -> anyhow::Result<()> {
     let dialer = QuicDialer::new(token.addresses.clone(), token.home, identity);
     let asking = async {
@@ -255,10 +258,10 @@ async fn accept(token: &Token, identity: &Identity, is_known: &mut bool) -> anyh
             Reply::Refused(Refusal::Secret) => {
                 *is_known = false;
                 Err(usage(
-                    "the home does not accept this invitation: it was used before, or is too old; ask for another (`starling invite` there)",
+                    "the home does not accept this invitation: it was used before or has expired; ask for another (`starling invite` there)",
                 ))
             }
-            other => Err(anyhow::anyhow!("the home answers something else: {other:?}")),
+            other => Err(anyhow::anyhow!("unexpected answer of the home to an invitation: {other:?}")),
         },
     }
 }
@@ -272,11 +275,12 @@ pub async fn run(asked: Asked) -> anyhow::Result<ExitCode> {
     let mut is_known = false;
     let belongs = belong(&cache, asked.token.as_ref(), &identity, &mut is_known).await;
     if belongs.is_err() && is_new && !is_known {
-        // Nobody knows this key. What else is there by now is not this process's.
+        // The home does not know this key, so it can go. Other files in the folder are not this
+        // process's.
         let _ = std::fs::remove_file(cache.join(KEY)).and_then(|()| std::fs::remove_dir(&cache));
     }
     let about = belongs?;
-    let home = unhex(&about.home).ok_or_else(|| usage(format!("{}: its home's key is none", cache.display())))?;
+    let home = unhex(&about.home).ok_or_else(|| usage(format!("{}: bad home key in mount.json", cache.display())))?;
     let mut disks = Vec::new();
     for volume in &about.volumes {
         disks.push(private::lock(&private::make(&served::state_folder(&cache, volume))?)?);
@@ -337,21 +341,22 @@ pub async fn run(asked: Asked) -> anyhow::Result<ExitCode> {
     };
     options.locks = options.uncached.iter().any(|uncached| uncached.load(Relaxed));
     options.kernel_checks = all(is_same_user) && !options.uncached.iter().any(|uncached| uncached.load(Relaxed));
-    // It may list what is cached without asking, so it must not let in more.
+    // Without requests, the kernel decides who may list what it has cached. So it must let in no
+    // more users than the home does.
     options.open_dirs = !(options.kernel_checks && all(is_only_he));
     options.fs_name = format!("starling:{}", about.name());
     options.default_valid = roam::VALID;
-    // Others may make what is not there.
+    // Other clients may make a file where there is none.
     options.absent_valid = Duration::ZERO;
     options.others_change = true;
     options.passthrough = true;
-    // What is closed goes home.
+    // Closed files go home.
     options.flush = true;
     options.mount_xattrs.insert(control::XATTR.to_vec(), socket_path.as_os_str().as_encoded_bytes().to_vec());
     let (fs, mountpoint) = (joined(&volumes, owner, host.clock.wall())?, asked.mountpoint.clone());
     let socket = Socket::listen(&socket_path)?;
     let mounted = tokio::task::spawn_blocking(move || {
-        // If it is there, or cannot be made, mounting tells.
+        // If the folder cannot be made, mounting reports why.
         let _ = std::fs::create_dir(&mountpoint);
         fuse::mount(fs, &mountpoint, options)
     });
@@ -393,7 +398,7 @@ pub async fn run(asked: Asked) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// One volume, or several as directories.
+/// The file system to mount: one volume, or several as directories.
 fn joined(volumes: &[Volume], owner: (u32, u32), made: Time) -> anyhow::Result<Arc<dyn FileSystem>> {
     if let [only] = volumes {
         return Ok(Arc::new(only.client.clone()));
@@ -403,7 +408,7 @@ fn joined(volumes: &[Volume], owner: (u32, u32), made: Time) -> anyhow::Result<A
     Ok(Arc::new(joined.context("too many volumes")?))
 }
 
-/// Ends all clients, even if one of them fails.
+/// Closes all clients, even if one fails.
 async fn close(volumes: &[Volume]) -> anyhow::Result<()> {
     let mut closed = Ok(());
     for volume in volumes {
@@ -412,7 +417,8 @@ async fn close(volumes: &[Volume]) -> anyhow::Result<()> {
     closed
 }
 
-/// Has the kernel forget what others change in a volume, which is all of the mount or a part of it.
+/// Makes the kernel forget what others change in a volume. The volume is the whole mount, or one
+/// `part` of it.
 fn forget_in_kernel(client: &Client, part: Option<usize>, kernel: fuse::Invalidator) -> anyhow::Result<()> {
     let shown = move |id| part.map_or(Some(id), |part| outer(part, id));
     let mut changes = client.cached_by();
@@ -452,7 +458,7 @@ fn forget_in_kernel(client: &Client, part: Option<usize>, kernel: fuse::Invalida
             }
             for what in told {
                 if let Forget::All(told) = what {
-                    // A client that has ended needs no answer.
+                    // The client may have ended: then it needs no answer.
                     let _ = told.send(());
                 }
             }
@@ -473,7 +479,7 @@ fn forget_in_kernel(client: &Client, part: Option<usize>, kernel: fuse::Invalida
     Ok(())
 }
 
-/// As whom this process asks its kernel.
+/// The user that this process is for its kernel.
 fn local_user() -> User {
     // SAFETY: these calls take nothing, or a buffer with room for as many as is said.
     unsafe {
@@ -484,23 +490,24 @@ fn local_user() -> User {
     }
 }
 
-/// The groups that a user is in, his own among them, which some lists leave out.
+/// All groups of a user, with the primary group, which some lists leave out.
 fn groups_of(user: &User) -> BTreeSet<u32> {
     user.groups.iter().copied().chain([user.gid]).collect()
 }
 
-/// True if the kernel lets a user do all that the home lets him do. Its superuser is whoever asks.
+/// True if the kernel lets the local user do everything that the home lets its user do. If the
+/// home's user is root, any local user will do.
 fn is_same_user(home: &User, local: &User) -> bool {
     let same_groups = groups_of(local).is_superset(&groups_of(home));
     home.uid == 0 || (home.uid == local.uid && home.gid == local.gid && same_groups)
 }
 
-/// True if it lets him do no more than that.
+/// True if the kernel lets the local user do no more than that.
 fn is_only_he(home: &User, local: &User) -> bool {
     home.uid == 0 || groups_of(home) == groups_of(local)
 }
 
-/// A time in the largest unit that fits.
+/// A time in words, in the largest unit that fits.
 pub fn age(seconds: &Value) -> String {
     match seconds.as_i64().unwrap_or(0) {
         s if s < 120 => format!("{s} s"),
@@ -510,16 +517,16 @@ pub fn age(seconds: &Value) -> String {
     }
 }
 
-/// What there is to say of a cache that has no more room.
+/// What `status` says of a full cache.
 fn fullness(cache: &Value) -> Vec<String> {
     let is = |field: &str| cache[field] == json!(true);
     let beyond = cache["beyond"].as_u64().filter(|beyond| *beyond > 0 && !is("writers_wait"));
     let all = [
         is("writers_wait").then(|| "full, writers wait for the home".to_string()),
-        beyond.map(|beyond| format!("{} more than it should have: that is not home yet", show(beyond))),
+        beyond.map(|beyond| format!("{} beyond its maximum: changes that are not home yet", show(beyond))),
         is("disk_is_full").then(|| "its disk is full: make room there".to_string()),
         is("log_has_failed")
-            .then(|| "cannot be written any more: see that its disk works, unmount and mount".to_string()),
+            .then(|| "cannot be written any more: check its disk, then unmount and mount again".to_string()),
     ];
     all.into_iter().flatten().collect()
 }
@@ -545,14 +552,14 @@ pub fn show_status(s: &Value) {
     let pending = &s["pending"];
     println!("pending       {} operations, about {}", pending["operations"], bytes(&pending["bytes"]));
     if let Some(why) = pending["held_up"].as_str() {
-        println!("held up       {why}: the first that waits, and so all others; it is tried again");
+        println!("held up       {why}: the first operation, and so all others; it is tried again");
     }
     if let Some(time) = pending["held_back_s"].as_u64() {
-        println!("held back     the link is slow, and somebody reads: some goes home in {}", age(&time.into()));
+        println!("held back     programs read over the slow link: some goes home in {}", age(&time.into()));
     }
     let saved = &s["saved"];
     println!(
-        "saved         {} of {} operations need not go home, about {}; of what went, {} were there already",
+        "saved         {} of {} operations need not go home, about {}; the home had {} of the rest already",
         saved["operations"],
         saved["logged"],
         bytes(&saved["bytes"]),
@@ -574,7 +581,7 @@ pub fn show_status(s: &Value) {
     let [consistency, writes, unit, durability] = ["consistency", "writes", "unit", "durability"].map(text);
     println!("behaviour     consistency {consistency}, writes {writes}, unit {unit}, durability {durability}");
     println!(
-        "rate          {}/s up, {}/s down, as far as was measured",
+        "rate          {}/s up, {}/s down, as measured so far",
         bytes(&s["rate"]["up"]),
         bytes(&s["rate"]["down"])
     );
@@ -594,7 +601,7 @@ pub async fn set(path: &Path, behaviour: &Behaviour) -> anyhow::Result<ExitCode>
     let shown: Vec<String> = shown.into_iter().flatten().collect();
     if shown.is_empty() {
         return Err(usage(
-            "say what to set: --consistency, --writes, --unit, --validation, --durability, --cache-size or --cache-files; see --help",
+            "nothing to set: give --consistency, --writes, --unit, --validation, --durability, --cache-size or --cache-files; see --help",
         ));
     }
     let request = Request::Set {
@@ -663,7 +670,7 @@ mod tests {
         };
         assert_eq!(cache(0, false, false, false), Vec::<String>::new());
         assert_eq!(cache(7, true, false, false), ["full, writers wait for the home"]);
-        assert_eq!(cache(1 << 20, false, false, false), ["1.0 MiB more than it should have: that is not home yet"]);
+        assert_eq!(cache(1 << 20, false, false, false), ["1.0 MiB beyond its maximum: changes that are not home yet"]);
         assert!(cache(0, false, true, true).iter().zip(["make room", "mount"]).all(|(text, told)| text.contains(told)));
     }
 
@@ -675,7 +682,7 @@ mod tests {
         assert_eq!(both(&user(70, &[5, 4])), (true, true));
         assert_eq!(both(&user(70, &[4])), (true, false));
         assert_eq!(both(&user(70, &[4, 5, 6])), (false, false));
-        assert!(!is_same_user(&user(4, &[70, 5]), &local), "what he makes would be another group's");
+        assert!(!is_same_user(&user(4, &[70, 5]), &local), "files that the user makes would belong to another group");
         assert_eq!(both(&User { uid: 0, gid: 0, groups: Vec::new() }), (true, true));
         assert!(!is_same_user(&User { uid: 8, ..local.clone() }, &local));
     }

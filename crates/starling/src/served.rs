@@ -1,5 +1,5 @@
-//! What commands ask of a mount that roams: of all its volumes, or of the one that their path leads
-//! to.
+//! Answers the commands about a roaming mount: for all its volumes, or for the one that the
+//! command's path leads to.
 
 use crate::args::Behaviour;
 use crate::attributes::Meant;
@@ -22,12 +22,12 @@ use tokio::sync::mpsc;
 use types::{BoxFuture, FsError, Time};
 use vfs::FileSystem;
 
-/// Folder of a cache where what it has is.
+/// Folder of a cache that has the state of each volume.
 const STATE: &str = "state";
-/// Folder of a cache where versions of conflicts that were resolved are.
+/// Folder of a cache that keeps the versions of resolved conflicts.
 const RESOLVED: &str = "resolved";
 
-/// Longest wait for the home to be told of how a mount behaves.
+/// How long `starling set` waits until the home knows the new settings.
 const ATTACH_TIME_MAX: Duration = Duration::from_secs(2);
 
 /// A volume of a mount.
@@ -37,27 +37,27 @@ pub struct Volume {
     pub client: Client,
 }
 
-/// A mount that roams.
+/// A roaming mount.
 pub struct Mounted {
-    /// One, which is all of the mount, or several, each a directory of it.
+    /// A single volume is the whole mount; of several, each is a directory of it.
     pub volumes: Vec<Volume>,
     pub clock: Arc<dyn Clock>,
-    /// Where the home may be.
+    /// Addresses of the home.
     pub home: Vec<String>,
     /// Folder of the cache.
     pub cache: PathBuf,
-    /// How the kernel reads long files that are cached.
+    /// How the kernel reads long cached files: by passthrough, or by requests.
     pub reads: &'static str,
-    /// Who records it.
+    /// The recordings of the mount.
     pub recording: Arc<Recordings>,
 }
 
-/// Where a volume's part of a cache is.
+/// The folder of a volume's state in a cache.
 pub fn state_folder(cache: &Path, volume: &str) -> PathBuf {
     cache.join(STATE).join(volume)
 }
 
-/// Some of the volumes, and a path from the root of the only one of them.
+/// The volumes that a command is about. If it is one, `path` is from its root.
 struct Asked<'a> {
     volumes: &'a [Volume],
     path: &'a str,
@@ -69,14 +69,14 @@ impl Asked<'_> {
             [only] => Ok(only),
             several => {
                 let names: Vec<_> = several.iter().map(|volume| &volume.name[..]).collect();
-                Err(format!("say which volume by a path in it: {}", names.join(", ")))
+                Err(format!("give a path in one of the volumes: {}", names.join(", ")))
             }
         }
     }
 }
 
 impl Mounted {
-    /// Those that a path from the mount's root is about.
+    /// The volumes that a path from the mount's root is about.
     fn asked<'a>(&'a self, path: &'a str) -> Result<Asked<'a>, String> {
         if self.volumes.len() == 1 || path.is_empty() {
             return Ok(Asked { volumes: &self.volumes, path });
@@ -87,12 +87,12 @@ impl Mounted {
         Ok(Asked { volumes: &self.volumes[at..=at], path })
     }
 
-    /// What a volume's paths begin with.
+    /// The beginning of a volume's paths from the mount's root.
     fn prefix(&self, volume: &Volume) -> String {
         if self.volumes.len() == 1 { String::new() } else { format!("{}/", volume.name) }
     }
 
-    /// Where what is kept of a volume's conflicts that were resolved is.
+    /// The folder that keeps the versions of a volume's resolved conflicts.
     fn resolved(&self, volume: &Volume) -> PathBuf {
         self.cache.join(RESOLVED).join(&volume.name)
     }
@@ -123,13 +123,13 @@ impl Mounted {
         Ok(match request {
             Request::Sync { home } => Box::pin(async move {
                 for client in &clients {
-                    client.sync().await.map_err(|e| format!("making it durable: {e}"))?;
+                    client.sync().await.map_err(|e| format!("cannot make changes durable: {e}"))?;
                 }
                 for client in clients.iter().filter(|_| home) {
                     let held = client.look(|_, state| state == LinkState::FetchOnly);
                     client.send_all().await.map_err(|_| match held {
                         true => "nothing is sent while the mount is fetch-only: see `starling connect auto`",
-                        false => "the home cannot be reached: what was done here waits",
+                        false => "the home cannot be reached: the changes wait here",
                     })?;
                 }
                 Ok(json!({}))
@@ -148,10 +148,10 @@ impl Mounted {
                 let attached: Vec<Client> = clients.iter().filter(is_attached).cloned().collect();
                 clients.iter().for_each(|client| client.set(|settings| behaviour.apply(settings)));
                 Box::pin(async move {
-                    // The home is told, which takes a moment; whoever uses the mount next need not
-                    // notice that.
+                    // Wait a moment until the home knows the settings, so that programs which use
+                    // the mount next find them in effect.
                     let again = join_all(attached.iter().map(Client::attached).collect());
-                    // What it is otherwise, `status` tells.
+                    // If the home does not answer in time, `status` shows that.
                     let _ = tokio::time::timeout(ATTACH_TIME_MAX, again).await;
                     Ok(json!({}))
                 })
@@ -200,9 +200,9 @@ impl Mounted {
                 }
                 let clients: Vec<Client> = asked.volumes.iter().map(|volume| volume.client.clone()).collect();
                 Box::pin(async move {
-                    // The command looks at the files that the answer names.
+                    // The command reads the files that the answer names.
                     for client in &clients {
-                        client.file_contents().await.map_err(|e| format!("writing what conflicts keep: {e}"))?;
+                        client.file_contents().await.map_err(|e| format!("cannot write contents of conflicts: {e}"))?;
                     }
                     Ok(answer)
                 })
@@ -227,7 +227,7 @@ impl Mounted {
                         }
                     }
                     clients.iter().for_each(|client| client.pin(state));
-                    durable.map_err(|error| format!("the mount is offline; making what was done durable: {error}"))?;
+                    durable.map_err(|error| format!("the mount is offline, but changes are not durable: {error}"))?;
                     Ok(left)
                 })
             }
@@ -254,7 +254,7 @@ impl Mounted {
                 let volume = asked.only()?;
                 let (client, kept) = (volume.client.clone(), self.resolved(volume).join(number.to_string()));
                 Box::pin(async move {
-                    // If it was never settled, it is there.
+                    // If the conflict was never marked as resolved, it is still there.
                     if client.case(number).is_none() {
                         let failed = |e: String| format!("{}: {e}", kept.join(TROUBLE).display());
                         let case = std::fs::read(kept.join(TROUBLE)).map_err(|e| failed(e.to_string()))?;
@@ -284,13 +284,13 @@ fn state_name(state: LinkState) -> &'static str {
     }
 }
 
-/// A place's path, from the mount's root.
+/// The path of a place, from the mount's root.
 fn path_at(paths: &Paths<'_>, prefix: &str, place: &Place) -> Vec<u8> {
     let path = paths.path_at(place);
     [prefix.as_bytes(), path.as_ref().unwrap_or(&place.1)].concat()
 }
 
-/// What an operation does, in words, and to what.
+/// What an operation does, in words, and the path of its file.
 fn describe(paths: &Paths<'_>, prefix: &str, operation: &Operation) -> (&'static str, String) {
     let at = |place: &Place| text(&path_at(paths, prefix, place));
     let file = |id| paths.path_of(id).map_or_else(|| format!("file {id}"), |path| prefix.to_string() + &text(&path));
@@ -311,14 +311,14 @@ fn seconds_since(now: Time, then: Option<Time>) -> i64 {
     then.map_or(0, |then| (now.sec - then.sec).max(0))
 }
 
-/// What there is to say of a volume, or of several together.
+/// What `status` shows of a volume, or of several together.
 struct Counts {
     state: LinkState,
     attached_before: bool,
-    /// Why nothing goes home.
+    /// Why the home turned this client away.
     turned_away: Option<String>,
     held_up: Option<String>,
-    /// For how long nothing goes home, since somebody fetches.
+    /// How long nothing goes home, because programs wait for reads over a slow link.
     held_back: Option<Duration>,
     full: Fullness,
     operations: u64,
@@ -331,7 +331,7 @@ struct Counts {
     file_bytes: u64,
     hoarded: u64,
     consistency_calls: u64,
-    /// Bytes of what went home that the home had already.
+    /// Bytes of stores that the home had already and that were not sent.
     found_there: u64,
 }
 
@@ -364,7 +364,7 @@ impl Counts {
         })
     }
 
-    /// Of both together: the worse of what they say.
+    /// Both together: counts are added; otherwise the worse value counts.
     fn and(self, other: Counts) -> Counts {
         Counts {
             state: self.state.max(other.state),
@@ -374,7 +374,7 @@ impl Counts {
             held_back: self.held_back.max(other.held_back),
             full: Fullness {
                 writers_wait: self.full.writers_wait || other.full.writers_wait,
-                // They have one bound, so each tells by how much all are beyond it.
+                // They share one bound, so each reports by how much all are beyond it.
                 beyond: self.full.beyond.max(other.full.beyond),
                 disk_is_full: self.full.disk_is_full || other.full.disk_is_full,
                 log_has_failed: self.full.log_has_failed || other.full.log_has_failed,
@@ -454,7 +454,7 @@ impl Mounted {
         status
     }
 
-    /// What waits of some volumes, in the order in which it goes home.
+    /// The operations that wait, in the order in which they go home.
     fn pending(&self, volumes: &[Volume]) -> Value {
         let now = self.clock.wall();
         let (mut before, mut requests) = (0, 0);
@@ -462,7 +462,7 @@ impl Mounted {
             let (prefix, client) = (self.prefix(volume), &volume.client);
             let (writes, schedule) = (client.settings().writes, client.schedule());
             let rate = schedule.rate(Direction::Up).max(1.0);
-            // What holds up the first holds up all that comes after, too.
+            // What holds up the first operation holds up all others.
             let held_up = client.held_up().map(|error| error.to_string());
             let held_back = client.held_back();
             client.look(|replica, state| {
@@ -471,9 +471,9 @@ impl Mounted {
                     let (what, path) = describe(&paths, &prefix, operation);
                     let (age, bytes) = (seconds_since(now, replica.done_at(seq)), operation.cost());
                     before += bytes;
-                    // What is long is asked about, sent, and done.
+                    // A store takes three requests: ask which chunks the home has, send, do.
                     requests += if matches!(operation, Operation::Store { .. }) { 3 } else { 1 };
-                    // As the link is now, and if nothing else is in the way.
+                    // An estimate for the link as it is now, without other traffic.
                     let is_held = state == LinkState::FetchOnly && held_back.is_none();
                     let goes = state != LinkState::Disconnected && held_up.is_none() && !is_held;
                     let hold_max = writes.hold_time_max().filter(|_| goes);
@@ -515,9 +515,9 @@ impl Mounted {
                 let meant = operation.map(Meant::of).filter(|meant| *meant != Meant::default());
                 let at = |place: &Place| path_at(&paths, &prefix, place);
                 let file = || Some([prefix.as_bytes(), &paths.path_of(trouble.file)?].concat());
-                // Attributes are the file's, wherever it is by now.
+                // Attributes belong to the file, even if it has moved.
                 let path = meant.as_ref().and_then(|_| file()).or_else(|| trouble.place.as_ref().map(at));
-                // Where it was may not be known any more.
+                // The place may be unknown by now.
                 let path = path.unwrap_or_else(|| [prefix.as_bytes(), b"lost"].concat());
                 let in_cache = |number| (number > 0).then(|| state.join(roam::data_name(number)));
                 let mut about = json!({
@@ -546,7 +546,7 @@ impl Mounted {
             all.collect()
         });
         let with_base = all.into_iter().map(|(mut about, base)| {
-            // What was resolved before and is to be resolved again has it there.
+            // A conflict that was resolved and reopened has its base there.
             let kept = || resolved.join(about["number"].to_string()).join(BASE);
             if let Some(base) = base.or_else(|| Some(kept()).filter(|path| path.exists())) {
                 names::put(&mut about, "base", base.as_os_str().as_encoded_bytes());

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 const CACHE_BYTES_MIN: u64 = 16 << 20;
 
-/// The configuration file's keys, named as the flags are.
+/// The contents of the configuration file; its keys are named like the options.
 #[derive(Deserialize, Default, Debug)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct File {
@@ -23,12 +23,12 @@ struct File {
     allow_other: Option<bool>,
 }
 
-/// What was asked of a new file system; `None` where nothing was said.
+/// The geometry asked for a new file system; `None` where no option was given.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Geometry {
     /// Number of stores.
     pub stores: Option<u16>,
-    /// Where they are.
+    /// Their places, if not folders below the data folder.
     pub store: Vec<Location>,
     /// Parity fragments.
     pub parity: Option<u8>,
@@ -39,20 +39,20 @@ pub struct Geometry {
 }
 
 impl Geometry {
-    /// Stores of a new file system.
+    /// Number of stores of a new file system.
     pub fn store_count(&self) -> u16 {
         if self.store.is_empty() { self.stores.unwrap_or(STORES) } else { self.store.len() as u16 }
     }
 }
 
-/// See the module's header.
+/// The settings of `up`, checked.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Where to mount.
     pub mountpoint: PathBuf,
     /// The data folder.
     pub data: PathBuf,
-    /// For creation.
+    /// Geometry of a new file system.
     pub geometry: Geometry,
     /// The folder with keys.
     pub keys: Option<PathBuf>,
@@ -60,7 +60,7 @@ pub struct Settings {
     pub cache_bytes: u64,
     /// Let other users in.
     pub allow_other: bool,
-    /// Take what the stores have for all there is.
+    /// Start although acknowledged changes may be lost.
     pub accept_loss: bool,
 }
 

@@ -1,7 +1,7 @@
-//! `starling sim`: policies, tried on traces; and `starling advise`, which does that for a user.
+//! `starling sim` simulates policies on traces; `starling advise` does that for a user's settings.
 //!
-//! - A module for each study; `papers`: all of them; `output`: what they write; `plot`: how it is
-//!   drawn.
+//! - One module per study; `papers` runs all of them.
+//! - `output` writes their results; `plot` draws their figures.
 
 pub mod advise;
 mod availability;
@@ -21,7 +21,7 @@ use striped_log::fragment::FRAGMENT_LEN_MAX;
 use studies::cooperative::BlocksError;
 use studies::cooperative::experiments::Setup;
 
-/// Does what `starling sim` is asked for.
+/// Runs `starling sim`.
 pub fn run(command: SimCommand) -> anyhow::Result<ExitCode> {
     match command {
         SimCommand::Cooperative(asked) => cooperative::run(&asked),
@@ -33,7 +33,7 @@ pub fn run(command: SimCommand) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// What the machines of the core have where nothing is set.
+/// Machines of the core, as they are by default.
 #[derive(Clone, Copy)]
 struct Has {
     client_cache: u64,
@@ -44,7 +44,7 @@ struct Has {
 }
 
 impl Has {
-    /// Starling's, on machines of today.
+    /// Starling's defaults, on machines of today.
     const PRODUCT: Has = Has {
         client_cache: defaults::MEMORY_BYTES,
         server_cache: 0,
@@ -53,7 +53,7 @@ impl Has {
         technology: "nvme-25g",
     };
 
-    /// The thesis's.
+    /// The thesis's machines.
     fn paper() -> Has {
         let Setup { block_bytes, client_blocks, server_blocks, .. } = Setup::thesis(0, 0);
         Has {
@@ -65,7 +65,7 @@ impl Has {
         }
     }
 
-    /// What is there, with what was said of it.
+    /// The machines that `--rules` names, with the other options applied.
     fn of(asked: &Machines) -> anyhow::Result<Has> {
         let has = named("rules", &asked.rules, [("product", Has::PRODUCT), ("paper", Has::paper())])?;
         let (client_cache, block) = (asked.client_cache.unwrap_or(has.client_cache), asked.block.unwrap_or(has.block));
@@ -73,7 +73,7 @@ impl Has {
     }
 }
 
-/// So many bytes in blocks, of which there must be at least so many.
+/// How many blocks `bytes` hold; fails if they are fewer than `least`.
 fn blocks_of(name: &str, bytes: u64, block_bytes: u64, least: u64) -> anyhow::Result<u32> {
     if block_bytes == 0 {
         return Err(usage("--block: a block has at least one byte"));
@@ -87,14 +87,14 @@ fn blocks_of(name: &str, bytes: u64, block_bytes: u64, least: u64) -> anyhow::Re
     u32::try_from(blocks).map_err(|_| usage(format!("--{name}: {blocks} blocks are more than can be simulated")))
 }
 
-/// The one that has this name.
+/// The choice called `asked`; the error lists all names.
 fn named<T: Copy, const N: usize>(option: &str, asked: &str, all: [(&str, T); N]) -> anyhow::Result<T> {
     let found = all.iter().find(|(name, _)| *name == asked).map(|(_, one)| *one);
     let names = || all.map(|(name, _)| name).join(", ");
-    found.ok_or_else(|| usage(format!("--{option}: {asked:?} is none: there are {}", names())))
+    found.ok_or_else(|| usage(format!("unknown --{option} {asked:?}; choose one of: {}", names())))
 }
 
-/// What is wrong with what is set, by the option's name.
+/// An error about the option that `fault` begins with.
 fn wrong(fault: String) -> anyhow::Error {
     usage(format!("--{fault}"))
 }

@@ -1,9 +1,9 @@
-//! Sizes as people write them.
+//! Parses and shows sizes in bytes.
 
 const UNITS: [(&str, u32); 9] =
     [("KiB", 10), ("MiB", 20), ("GiB", 30), ("TiB", 40), ("K", 10), ("M", 20), ("G", 30), ("T", 40), ("B", 0)];
 
-/// Bytes of `64KiB`, `512MiB`, `1G` or `4096`.
+/// Parses `64KiB`, `512MiB`, `1G` or `4096` to bytes.
 pub fn parse(text: &str) -> Result<u64, String> {
     let wrong = || format!("{text:?} is not a size: write a number of bytes, or one with KiB, MiB, GiB or TiB");
     let (number, shift) = match UNITS.iter().find(|(unit, _)| text.ends_with(unit)) {
@@ -14,7 +14,7 @@ pub fn parse(text: &str) -> Result<u64, String> {
     number.checked_mul(1 << shift).ok_or_else(wrong)
 }
 
-/// `1.5 MiB`.
+/// Bytes as text: `1.5 MiB`.
 pub fn show(bytes: u64) -> String {
     let unit = ["B", "KiB", "MiB", "GiB", "TiB"];
     let mut value = bytes as f64;

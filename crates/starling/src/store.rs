@@ -14,7 +14,7 @@ use tokio::signal::unix::{SignalKind, signal};
 /// What the process prints when it serves; `background` waits for it.
 pub const READY: &str = "store listening at";
 
-/// See the module's header.
+/// Runs `starling store`.
 pub async fn run(args: Store) -> anyhow::Result<ExitCode> {
     let shown = args.folder.display();
     let keys = args.keys.as_deref().map(keys::of_store).transpose()?;
@@ -38,14 +38,14 @@ pub async fn run(args: Store) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Without keys, loopback addresses only.
+/// Listens; without keys, at loopback addresses only.
 async fn listen(text: &str, with_keys: bool) -> anyhow::Result<TcpListener> {
     let (host, port) = split_port(text).ok_or_else(|| usage(format!("--listen {text}: write it as ADDRESS:PORT")))?;
     let found = tokio::net::lookup_host((host, port)).await;
     let addresses: Vec<_> = found.map_err(|e| usage(format!("--listen {text}: {e}")))?.collect();
     if !with_keys && !addresses.iter().all(|address| address.ip().is_loopback()) {
         return Err(usage(format!(
-            "--listen {text}: others could reach this store: give --keys (`starling keys` makes them) and mount it as tls://"
+            "--listen {text}: other machines could reach this store; give --keys (`starling keys` makes them) and mount it as tls://"
         )));
     }
     TcpListener::bind(&addresses[..]).await.map_err(|e| usage(format!("--listen {text}: {e}")))

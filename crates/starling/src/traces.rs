@@ -1,9 +1,9 @@
-//! `starling trace`: making traces, and what is in them.
+//! `starling trace` makes traces and summarises them.
 //!
-//! - `synth`: synthetic ones; `import`: from what other programs write; `merge`: several as one;
-//!   `record`: what is done on a mount.
-//! - `show`: what is in one.
-//! - `made`: traces on their way to a file, which is there only when it is whole.
+//! - `synth`: makes synthetic traces; `import`: imports recordings of other programs; `merge`:
+//!   merges traces; `record`: records file accesses on a mount.
+//! - `show`: summarises a trace.
+//! - `made`: writes a trace to a file that appears only when it is complete.
 
 mod import;
 mod made;
@@ -22,7 +22,7 @@ use std::process::ExitCode;
 use trace::Record;
 use trace::format::{Origin, Reader, TraceError};
 
-/// Does what `starling trace` is asked for.
+/// Runs `starling trace`.
 pub fn run(command: TraceCommand) -> anyhow::Result<ExitCode> {
     match command {
         TraceCommand::Record(asked) => crate::runtime()?.block_on(record::run(&asked)),
@@ -33,7 +33,7 @@ pub fn run(command: TraceCommand) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Shows how much of what is read was read.
+/// A reader that advances a progress bar.
 struct Counted<R>(R, ProgressBar);
 
 impl<R: Read> Read for Counted<R> {
@@ -44,7 +44,7 @@ impl<R: Read> Read for Counted<R> {
     }
 }
 
-/// Opens a file to read, of which `bar` is shown how much was.
+/// Opens a file for reading; `bar` shows how much of it was read.
 fn open(path: &Path, bar: &ProgressBar) -> anyhow::Result<BufReader<Counted<File>>> {
     let wrong = |error| usage(format!("{}: {error}", path.display()));
     let file = File::open(path).map_err(wrong)?;
@@ -52,14 +52,13 @@ fn open(path: &Path, bar: &ProgressBar) -> anyhow::Result<BufReader<Counted<File
     Ok(BufReader::new(Counted(file, bar.clone())))
 }
 
-/// A bar of bytes that are read; files add theirs.
+/// A progress bar of bytes read; each file adds its length.
 fn bar_of_bytes(quiet: bool) -> anyhow::Result<ProgressBar> {
     let bar = if quiet { ProgressBar::hidden() } else { ProgressBar::new(0) };
     Ok(bar.with_style(ProgressStyle::with_template("{wide_bar} {bytes} of {total_bytes}, {eta} left")?))
 }
 
-/// A trace that is read, with a progress bar; what is wrong with it ends the command with exit code
-/// 2.
+/// Reads a trace, with a progress bar. An error in the trace ends the command with exit code 2.
 pub struct Source {
     reader: Reader<BufReader<Counted<File>>>,
     path: String,
@@ -77,12 +76,12 @@ impl Source {
         Ok(Source { reader, path: shown })
     }
 
-    /// What it is of, and what it lacks.
+    /// The trace's source, and what the trace lacks.
     pub fn about(&self) -> String {
         let Origin { lost_count, is_cut_short, .. } = self.origin();
         let mut about = self.text().to_owned();
         if is_cut_short {
-            about += "; cut short: it was not ended by who recorded it";
+            about += "; cut short: the recording was interrupted";
         }
         if lost_count > 0 {
             about += &format!("; {lost_count} records are missing: they came faster than they could be written");

@@ -27,19 +27,19 @@ const MANAGER_COUNT: u16 = 2;
 /// What the process prints when it serves; `background` waits for it.
 pub const READY: &str = "mounted at";
 
-/// What a process that serves a file system of its own consists of.
+/// What a process that serves a file system of the core consists of.
 pub struct Served {
     /// The roles.
     pub machine: Machine,
-    /// Where its stores are, in their order.
+    /// The places of its stores, by store id.
     pub places: Vec<Location>,
     /// The mount, until it ends.
     pub mount: Mutex<Option<fuse::Mount>>,
-    /// Who records it.
+    /// The recordings of the mount.
     pub recording: Arc<Recordings>,
 }
 
-/// What commands ask it by way of the control socket.
+/// Answers commands on the control socket.
 struct Control(Arc<Served>);
 
 impl control::Served for Control {
@@ -67,25 +67,25 @@ impl control::Served for Control {
     }
 }
 
-/// An error of starting, as the one who asked is told of it.
+/// The error of a failed start, with what the user can do.
 fn explain(e: StartError, places: &[Location]) -> anyhow::Error {
     let way_out = match &e {
         StartError::Refused { error, .. } if error.is_a_doubt() => {
-            ". If they never will be: --accept-loss starts with what is there, and gives up for good what is not"
+            ". If that is impossible for good: --accept-loss starts with what the stores have, and gives up the rest"
         }
         _ => "",
     };
     usage(format!("{e}{}{way_out}", wanted(&e, places)))
 }
 
-/// Where the stores are that a refused start wants back.
+/// The places of the stores that a refused start asks for.
 pub fn wanted(e: &StartError, places: &[Location]) -> String {
     let StartError::Refused { stores, .. } = e else { return String::new() };
     let place = |store: types::StoreId| Some(format!("; {store} is {}", places.get(usize::from(store.raw()))?));
     stores.iter().filter_map(place).collect()
 }
 
-/// What a new file system is to be like.
+/// The properties of a new file system.
 fn new_file_system(geometry: &Geometry) -> Create {
     Create {
         parity: geometry.parity.unwrap_or(PARITIES),
@@ -136,7 +136,7 @@ async fn start(host: &Host, folder: &Folder, settings: &Settings) -> anyhow::Res
         if spare < usize::from(parity) {
             let wanted = 2 * parity + 1;
             eprintln!(
-                "note: {parity} stores may be lost without loss of data, but it starts only while {} of {count} are there; {wanted} or more stores do without that",
+                "note: {parity} stores may be lost without loss of data, but it starts only while {} of {count} are there; with {wanted} or more stores it starts without {parity} of them",
                 config.least_stores()
             );
         }
@@ -169,13 +169,13 @@ async fn start(host: &Host, folder: &Folder, settings: &Settings) -> anyhow::Res
         }
     }
     if known.is_some_and(|known| known != stores) {
-        // They have moved, and what was given is where they are.
+        // The stores have moved: record their new places.
         folder.record_stores(&stores)?;
     }
     Ok((machine, stores.places))
 }
 
-/// A path without links, as far as it exists.
+/// A path with its links resolved, as far as it exists.
 fn resolved(path: &Path) -> PathBuf {
     path.canonicalize().unwrap_or_else(|_| match (path.parent(), path.file_name()) {
         (Some(parent), Some(name)) => resolved(parent).join(name),
@@ -183,7 +183,7 @@ fn resolved(path: &Path) -> PathBuf {
     })
 }
 
-/// Refuses a mount point that would hide a folder with data, or lie in it.
+/// Refuses a mount point that contains a folder with data, or lies in it.
 fn check_apart(mountpoint: &Path, data: &Path) -> anyhow::Result<()> {
     let whole = |path: &Path| {
         let absolute = std::path::absolute(path).map_err(|e| usage(format!("{}: {e}", path.display())))?;
@@ -197,7 +197,7 @@ fn check_apart(mountpoint: &Path, data: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Refuses a mount point that cannot be mounted on, after a dead mount was taken away. One that
+/// Refuses a mount point that cannot be mounted on, after clearing a dead mount. A mount point that
 /// does not exist is made later, if only its last part is missing.
 pub fn check_mountpoint(mountpoint: &Path, data: &Path, allow_other: bool) -> anyhow::Result<()> {
     fuse::clear_dead(mountpoint).map_err(|e| usage(e.to_string()))?;
@@ -224,7 +224,8 @@ pub async fn run(settings: Settings) -> anyhow::Result<ExitCode> {
     }
     let folder = Folder::open(&settings.data, true)?;
     let (machine, places) = start(&host, &folder, &settings).await?;
-    // What comes before may be cut short anywhere; from here on signals end this in good order.
+    // Creation and start can be interrupted anywhere. From here on, signals end the process in good
+    // order.
     let mut interrupt = signal(SignalKind::interrupt()).context("signals")?;
     let mut terminate = signal(SignalKind::terminate()).context("signals")?;
     if machine.recovery.segment_count > 0 {
@@ -243,7 +244,7 @@ pub async fn run(settings: Settings) -> anyhow::Result<ExitCode> {
     let client = Arc::new(machine.client.clone());
     let mountpoint = settings.mountpoint.clone();
     let mounted = tokio::task::spawn_blocking(move || {
-        // If it is there, or cannot be made, mounting tells.
+        // If the folder cannot be made, mounting reports why.
         let _ = std::fs::create_dir(&mountpoint);
         fuse::mount(client, &mountpoint, options)
     });

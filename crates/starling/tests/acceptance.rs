@@ -1,9 +1,9 @@
-//! A tree of real sources is built with `make` inside a `--parity 2` mount while one store is taken
-//! away and another is corrupted; then the process is killed and the file system brought up again.
-//! Everything synced is there, byte for byte.
+//! Builds a tree of real sources with `make` in a `--parity 2` mount, while one store is taken away
+//! and another is corrupted. Then the process is killed and the file system started again.
+//! Everything synced must be there, byte for byte.
 //!
-//! The store that is taken away lies on a file system of its own, another Starling, whose process
-//! is killed: from then on every access fails, as with a disk that is pulled.
+//! The store that is taken away lies on a file system of its own: another Starling, whose process
+//! is killed. From then on every access fails, as with a disk that is pulled out.
 
 mod common;
 #[path = "common/lua.rs"]
@@ -15,7 +15,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Flips a byte in every 8 KiB of what a store has written.
+/// Flips a byte in every 8 KiB that a store has written.
 fn corrupt(store: &Path) {
     let file = OpenOptions::new().read(true).write(true).open(store.join("fragments")).expect("fragments");
     let len = file.metadata().expect("length").len();

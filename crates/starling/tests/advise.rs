@@ -18,7 +18,7 @@ fn advise(trace: &Path) -> Command {
 fn what_is_advised_is_what_was_simulated_and_the_same_each_time() {
     let below = tempfile::tempdir().expect("folder");
     let (trace, json) = (below.path().join("work.trace"), below.path().join("advice.json"));
-    // Two clients read what is theirs together, all of which each could have.
+    // Two clients read shared data, all of which fits into each client's cache.
     let synth = ["trace", "synth", "worst-case", "--clients", "2", "--locality", "0%", "--requests", "3000", "--out"];
     run(starling().args(synth).arg(&trace));
     let said = [(); 2].map(|()| {
@@ -42,7 +42,7 @@ fn what_is_no_trace_is_refused() {
     let (trace, json) = (below.path().join("work.trace"), below.path().join("advice.json"));
     fs::write(&trace, "something else").expect("write");
     let said = refused(advise(&trace).arg("--json").arg(&json));
-    assert!(said.contains("not a trace of Starling's"), "{said}");
+    assert!(said.contains("not a Starling trace"), "{said}");
     fs::remove_file(&trace).expect("removed");
     run(starling().args(["trace", "synth", "worst-case", "--requests", "0", "--out"]).arg(&trace));
     let said = refused(advise(&trace).arg("--json").arg(&json));

@@ -1,5 +1,5 @@
-//! The command as people use and misuse it: what a mount does between `up` and `down`, and that
-//! whatever cannot be done is refused in one line with exit code 2 and changes nothing.
+//! The command as people use and misuse it: a mount between `up` and `down`. Every misuse is
+//! refused in one line with exit code 2, and changes nothing.
 
 mod common;
 
@@ -158,7 +158,9 @@ fn regression_dead_mount_with_cached_attributes_is_taken_away() {
     let pid: i32 = fs::read_to_string(fs.data.join("lock")).expect("lock").trim().parse().expect("process id");
     // The kernel learns from the first call that Starling has no statx. From then on it answers
     // from its cache.
-    (0..2).for_each(|_| drop(fs::metadata(&fs.mountpoint).expect("a mount")));
+    for _ in 0..2 {
+        fs::metadata(&fs.mountpoint).expect("a mount");
+    }
     // SAFETY: kill takes numbers only; the process is one that this test started.
     unsafe { libc::kill(pid, libc::SIGKILL) };
     let has_ended = || fs::read_to_string(format!("/proc/{pid}/stat")).map_or(true, |stat| stat.contains(") Z "));
@@ -229,7 +231,7 @@ fn too_few_damaged_or_future_stores_are_refused_with_the_reason() {
     let checked = run(starling().arg("fsck").arg("--data").arg(&fs.data));
     assert!(checked.contains("no problems"), "{checked}");
 
-    // What a newer program wrote.
+    // Files that a newer program wrote.
     let fsck = || {
         let mut command = starling();
         command.arg("fsck").arg("--data").arg(&fs.data);

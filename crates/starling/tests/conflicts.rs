@@ -1,5 +1,4 @@
-//! What two have changed at the same time, as users see it: real mounts, a home over a real folder,
-//! and links that are emulated.
+//! Conflicts, as users see them: real mounts, a home over a real folder, and emulated links.
 
 mod common;
 #[path = "common/roaming.rs"]
@@ -26,12 +25,12 @@ fn number_of(conflicts: &Value, path: &str) -> String {
     all.iter().find(|one| one["path"] == path).expect("a conflict")["number"].to_string()
 }
 
-/// What `starling conflicts` says, of a mount.
+/// Runs `starling conflicts` on a mount.
 fn conflict(laptop: &Laptop, what: &[&str]) -> String {
     run(starling().arg("conflicts").arg(what[0]).arg(&laptop.mountpoint).args(&what[1..]))
 }
 
-/// Does something while the mount is without its home, and waits until that is home.
+/// Does something while the mount is offline, and waits until it is home.
 fn apart(laptop: &Laptop, change: impl FnOnce()) {
     warm(&laptop.mountpoint);
     run(starling().args(["connect", "off", "--now"]).arg(&laptop.mountpoint));
@@ -71,7 +70,7 @@ fn directories_that_two_have_made_are_one_and_whoever_is_inside_goes_on() {
         run(starling().args(["connect", "auto"]).arg(&laptop.mountpoint));
         laptop.wait_until_home(LONG);
     }
-    // Whatever the kernel has to forget, it is told of.
+    // The kernel is told to forget every change.
     std::thread::sleep(Duration::from_secs(2));
     std::io::Write::write_all(&mut inside.stdin.as_ref().expect("input"), b"\n").expect("write");
     let said = inside.wait_with_output().expect("end");
@@ -119,7 +118,7 @@ fn attributes_that_two_have_set_are_shown_chosen_and_taken_back() {
     let conflicts = |command: &str, words: &[&str]| {
         run(starling().args(["conflicts", command]).arg(&laptop.mountpoint).args(words))
     };
-    assert!(conflicts("list", &[]).contains("this one's version: mode 600"));
+    assert!(conflicts("list", &[]).contains("this mount's version: mode 600"));
     laptop.wait(LONG, "what is there now", |_| mode(&here("one")) == 0o640);
     let shown = conflicts("show", &["1"]);
     assert!(shown.contains("mine    mode 600") && shown.contains("theirs  mode 640"), "{shown}");
@@ -174,7 +173,7 @@ fn conflicts_are_merged_and_that_can_be_undone() {
     conflict(&["resolve", &number("saved.txt"), "--merge", "diff3 -m"]);
     assert_eq!(read("saved.txt").expect("read"), lines("mine", "theirs"));
     assert!(read("saved (conflict).txt").is_err() && read("sedXYZ").is_err());
-    // What was removed here and has changed there goes, or comes back.
+    // A file that was removed here and changed there is removed, or comes back.
     conflict(&["resolve", &number("removed"), "mine"]);
     assert!(read("removed").is_err());
     conflict(&["undo", &number("removed")]);
@@ -189,7 +188,7 @@ fn conflicts_are_merged_and_that_can_be_undone() {
     assert_eq!(read("poem").expect("read"), lines("first", "theirs"));
     assert_eq!(read("poem (conflict)").expect("read"), lines("mine", "last"));
     conflict(&["resolve", &number("poem"), "both"]);
-    // What cannot be found is not said to be kept.
+    // If a version cannot be found, the command does not claim that it is kept.
     let [mine, elsewhere] = ["other (conflict)", "elsewhere"].map(|name| laptop.mountpoint.join(name));
     fs::rename(&mine, &elsewhere).expect("rename");
     let mut refused = starling();
@@ -226,7 +225,7 @@ fn regression_what_the_home_refused_is_kept_beside_and_not_lost_when_a_choice_is
     for name in names {
         fs::write(laptop.mountpoint.join(name), "mine").expect("write");
         let path = home.exported.join(name);
-        // Whoever owns a file may always write it.
+        // The owner of a file may always write it.
         chown(&path, Some(0), Some(0)).expect("chown");
         fs::set_permissions(&path, Permissions::from_mode(0o644)).expect("chmod");
     }
@@ -268,7 +267,7 @@ fn edits_in_a_tunnel_come_home_over_a_bad_link_or_are_conflicts() {
     let (one, two) = (Laptop::mount(&home, below.path(), "one"), Laptop::mount(&home, below.path(), "two"));
     warm(&one.mountpoint);
     warm(&two.mountpoint);
-    // Both have 64 kb/s, and two goes into a tunnel. Both edit the same tree meanwhile.
+    // Both have 64 kb/s, and `two` goes into a tunnel. Both edit the same tree meanwhile.
     for laptop in [&one, &two] {
         let slow = Shape { rate: Some(Rate::kbits_per_s(64)), delay: Duration::from_millis(100), ..Shape::default() };
         Direction::BOTH.into_iter().for_each(|direction| laptop.link.set(direction, slow));
@@ -290,7 +289,7 @@ fn edits_in_a_tunnel_come_home_over_a_bad_link_or_are_conflicts() {
         fs::create_dir(at(&format!("new-{name}"))).expect("mkdir");
         write(&format!("new-{name}/file"));
         write("both");
-        // One removes what the other edits, and moves what nobody else touches.
+        // One removes files that the other edits, and moves files that only it uses.
         match name {
             "one" => fs::remove_file(at("d3/f3")).expect("remove"),
             _ => write("d3/f3"),
@@ -302,7 +301,7 @@ fn edits_in_a_tunnel_come_home_over_a_bad_link_or_are_conflicts() {
         fs::write(at("d2/f10~"), &text).expect("write");
         fs::rename(at("d2/f10~"), at("d2/f10")).expect("rename");
         edits.insert(text);
-        // What takes longer to go home than the link is there at a time.
+        // Files that take longer to go home than the link stays up.
         for number in 0..3 {
             let text = noise(&format!("{name} {number}"), 20_000);
             fs::write(at(&format!("new-{name}/long-{number}")), &text).expect("write");
@@ -348,7 +347,7 @@ fn edits_in_a_tunnel_come_home_over_a_bad_link_or_are_conflicts() {
     for edit in &edits {
         assert!(at_home.contains(edit), "lost: {edit}");
     }
-    // Whoever came second has the conflict.
+    // The client that came second has the conflict.
     let conflicts = [&one, &two].map(|laptop| laptop.ask(&["conflicts", "list"]));
     let all = conflicts.iter().flat_map(|conflicts| conflicts.as_array().expect("a list"));
     let paths: BTreeSet<&str> = all.filter_map(|conflict| conflict["path"].as_str()).collect();
@@ -458,7 +457,8 @@ fn regression_a_conflict_is_there_again_when_its_resolution_is_undone() {
         fs::write(laptop.mountpoint.join("poem"), lines("mine", "last")).expect("write");
         fs::write(home.exported.join("poem"), lines("first", "theirs")).expect("write");
     });
-    // What is not in conflict is the home's, and it is said what is lost of this mount's.
+    // Properties that are not in conflict are the home's, and the command says which of this
+    // mount's are lost.
     fs::set_permissions(laptop.mountpoint.join("poem"), Permissions::from_mode(0o600)).expect("chmod");
     laptop.wait_until_home(LONG);
     let listed = |laptop: &Laptop| {
@@ -485,7 +485,7 @@ fn regression_a_conflict_is_there_again_when_its_resolution_is_undone() {
     conflict(&laptop, &["resolve", "1", "--merge", "diff3 -m"]);
     assert_eq!(fs::read_to_string(laptop.mountpoint.join("poem")).expect("read"), lines("mine", "theirs"));
     assert_eq!(laptop.ask(&["conflicts", "list"]), serde_json::json!([]));
-    // What was done since is not undone.
+    // Changes made since are not undone.
     fs::write(laptop.mountpoint.join("poem"), "new").expect("write");
     let refused = common::refused(starling().args(["conflicts", "undo"]).arg(&laptop.mountpoint).arg("1"));
     assert!(refused.contains("was changed since"), "{refused}");

@@ -1,4 +1,4 @@
-//! What is durable when, on a mount whose process is killed or ended by a signal.
+//! What is durable on a mount whose process is killed or ended by a signal.
 
 mod common;
 
@@ -86,7 +86,8 @@ fn crash_the_sync_command_keeps_everything() {
     for i in 0..100 {
         fs::write(fs.mountpoint.join(i.to_string()), i.to_string()).expect("write");
     }
-    // Neither of these is told to a FUSE file system; they succeed, and the command does the rest.
+    // Neither of these calls reaches a FUSE file system; they succeed, and the command does the
+    // rest.
     let root = File::open(&fs.mountpoint).expect("open");
     // SAFETY: the descriptor is open.
     assert_eq!(unsafe { libc::syncfs(root.as_raw_fd()) }, 0);

@@ -1,4 +1,4 @@
-//! What `starling fsck` says of a file system that lost more than its parity makes up for.
+//! `starling fsck` on a file system that lost more than its parity makes up for.
 
 mod common;
 
@@ -9,10 +9,10 @@ use std::path::Path;
 use std::process::Command;
 
 const STORES: &[&str] = &["--stores", "3", "--store-size", "128MiB"];
-/// Whole blocks, so that nothing else lies in a damaged one.
+/// Whole blocks, so that no other data lie in a damaged one.
 const LEN: usize = 4 << 16;
 
-/// Contents of which every stretch can be told apart from others.
+/// Contents whose stretches all differ from each other.
 fn contents(mark: &[u8]) -> Vec<u8> {
     mark.iter().copied().cycle().take(LEN).collect()
 }
@@ -21,7 +21,7 @@ fn contains(bytes: &[u8], mark: &[u8]) -> bool {
     bytes.windows(mark.len()).any(|window| window == mark)
 }
 
-/// Overwrites whatever shows one of the marks in a store, in stretches of 512 bytes.
+/// Overwrites everything in a store that has one of the marks, in stretches of 512 bytes.
 fn damage(store: &Path, marks: &[&[u8]]) -> usize {
     let path = store.join("fragments");
     let bytes = fs::read(&path).expect("fragments");
@@ -59,7 +59,7 @@ fn files_that_are_lost_are_named_with_what_is_lost_of_them() {
     fs::write(at("d/small"), "small and whole").expect("write");
     fs.down();
 
-    // One store may be damaged without any loss.
+    // Damage to one store loses nothing.
     assert!(damage(&fs.data.join("store-0"), &[b"LOST FILE..", b"LOST TOO..."]) > 0);
     let (code, said) = fsck(&fs.data, &[]);
     assert_eq!(code, Some(0), "{said}");
@@ -84,7 +84,7 @@ fn files_that_are_lost_are_named_with_what_is_lost_of_them() {
     assert_eq!(fs::read_to_string(fs.mountpoint.join("d/small")).expect("read"), "small and whole");
     let lost = fs::read(fs.mountpoint.join("lost")).expect_err("read what is lost");
     assert_eq!(lost.raw_os_error(), Some(libc::EIO));
-    // As fsck says: what is lost is put back.
+    // As fsck advises: put back the lost files.
     fs::write(fs.mountpoint.join("lost"), "from a copy").expect("write");
     fs::remove_file(fs.mountpoint.join("d/deep/lost too")).expect("remove");
     fs.down();

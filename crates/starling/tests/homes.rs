@@ -1,5 +1,5 @@
-//! Whom a home serves, what it exports, and how mounts find it, as users see it: real mounts over
-//! real folders.
+//! The clients that a home serves, its exports, and how mounts find it, as users see them: real
+//! mounts over real folders.
 
 mod common;
 #[path = "common/roaming.rs"]
@@ -58,7 +58,8 @@ fn a_mount_is_known_by_its_volume_and_keeps_its_cache_with_its_user() {
     assert!(said.contains("photos"), "{said}");
     home.start();
 
-    // Caches are private: to nobody else's, and to none that others look into, is anything written.
+    // Caches are private: nothing is written to a folder of another user, or to one that others can
+    // look into.
     let cache = below.path().join("cache");
     fs::create_dir(&cache).expect("mkdir");
     let invitation = home.invite(address);
@@ -76,7 +77,7 @@ fn a_mount_is_known_by_its_volume_and_keeps_its_cache_with_its_user() {
     down();
 }
 
-/// What is on a command line, other users of the machine can see.
+/// Other users of the machine can see a command line.
 #[test]
 fn an_invitation_is_read_from_a_file_or_from_standard_input() {
     let below = tempfile::tempdir().expect("folder");
@@ -133,7 +134,7 @@ fn several_volumes_are_directories_of_one_mount() {
     assert_eq!(laptop.ask(&["hoard", "list"])[0]["path"], "music/dir");
     assert_eq!(laptop.ask(&["hoard", "walk"])["complete"], true);
     laptop.wait_until_home(LONG);
-    // All of them, or the one that a path leads to.
+    // All volumes, or the one that a path leads to.
     laptop.link.off();
     for name in names {
         fs::write(here(name).join("dir/file"), "mine").expect("write");
@@ -227,15 +228,15 @@ fn regression_what_is_home_on_a_starling_file_system_outlives_its_crash() {
     core.kill();
     home.stop(libc::SIGKILL);
     fs::write(laptop.mountpoint.join("dir0/short"), "changed meanwhile").expect("write");
-    // Whatever is mounted next has the device number that the file system had.
+    // The next mount gets the device number that the file system had.
     let _other = common::Mounted::up(below.path(), "other", &[]);
     core.up_again();
     for round in 0..3 {
         assert!(fs::read(exported.join(format!("dir{round}/long"))).is_ok_and(|bytes| bytes == long), "{round}");
         assert!(fs::read(exported.join(format!("dir{round}/short"))).is_ok_and(|bytes| bytes == b"short"), "{round}");
     }
-    // They are the same files in the next mount: what waits goes home, and what is cached is not
-    // fetched anew.
+    // They are the same files in the next mount: waiting changes go home, and cached files are not
+    // fetched again.
     home.start();
     laptop.wait_until_home(LONG);
     assert_eq!(laptop.ask(&["conflicts", "list"]), serde_json::json!([]));
@@ -273,7 +274,7 @@ fn a_client_that_is_turned_away_keeps_its_work_and_brings_it_home_when_it_is_inv
     assert!(turn_away("1").status.success());
     assert_eq!((&clients()[0]["turned_away"], &clients()[1]["turned_away"]), (&true.into(), &false.into()));
     assert!(run(starling().args(["home", "clients", "--data"]).arg(&data)).contains("   1  turned away  -  key "));
-    // It goes on as if in a tunnel, and its user can know why.
+    // It goes on working offline, and its user can see why.
     laptop.wait(LONG, "why", |laptop| laptop.ask(&["status"])["turned_away"].is_string());
     fs::write(laptop.mountpoint.join("new"), "mine").expect("write");
     assert_eq!(fs::read_to_string(laptop.mountpoint.join("file")).expect("read"), "text");
@@ -292,7 +293,7 @@ fn a_client_that_is_turned_away_keeps_its_work_and_brings_it_home_when_it_is_inv
     assert_eq!(laptop.ask(&["conflicts", "list"]), serde_json::json!([]));
     assert_eq!(clients()[0]["turned_away"], false);
     warm(&laptop.mountpoint);
-    // The same invitation again needs no network, whoever has used it.
+    // The same invitation again needs no network, even after another client used it.
     laptop.stop(libc::SIGTERM);
     home.stop(libc::SIGTERM);
     laptop.mount_by(&invitation);
@@ -319,7 +320,7 @@ fn invitations_are_for_one_use_and_caches_for_one_home() {
     elsewhere.replace_range(20..21, if &token[20..21] == "a" { "b" } else { "a" });
     assert!(mount(&elsewhere, &other).contains("copy it again"));
     assert!(mount("work", &other).contains("give an invitation"));
-    // Somebody uses it up.
+    // Another client uses it up.
     let mut used = starling();
     used.arg("mount").arg(&token).arg(below.path().join("mnt")).arg("--cache").arg(below.path().join("first.cache"));
     let mut used = used.arg("--background").spawn().expect("start");
@@ -333,7 +334,7 @@ fn invitations_are_for_one_use_and_caches_for_one_home() {
     let second = tempfile::tempdir().expect("folder");
     let another = Home::serve(second.path());
     assert!(mount(&another.invite(another.address), &laptop.cache).contains("another home"));
-    // What others can look into is no place for a cache.
+    // A folder that others can look into is refused as a cache.
     let open = below.path().join("open.cache");
     fs::create_dir(&open).expect("mkdir");
     fs::set_permissions(&open, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("chmod");

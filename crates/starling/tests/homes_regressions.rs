@@ -1,4 +1,4 @@
-//! What was found wrong with homes on real mounts.
+//! Bugs that were found with homes on real mounts.
 
 mod common;
 #[path = "common/roaming.rs"]

@@ -1,5 +1,5 @@
-//! What a machine may do to a mount that roams: a clock that is wrong, a disk that is full, a cache
-//! that another version of the program has left.
+//! Trouble that a machine makes for a roaming mount: a wrong clock, a full disk, a cache of another
+//! version of the program.
 
 mod common;
 #[path = "common/roaming.rs"]
@@ -17,8 +17,8 @@ use std::time::Duration;
 const LONG: Duration = Duration::from_secs(60);
 const YEAR: i64 = 366 * 86_400;
 
-/// A clock that is wrong by as many seconds as a file says, for processes that load this library
-/// first.
+/// A clock that is wrong by the number of seconds in a file, for processes that preload this
+/// library.
 const CLOCK: &str = r#"
 #include <fcntl.h>
 #include <stdlib.h>
@@ -62,12 +62,12 @@ fn a_clock_that_is_wrong_or_set_loses_nothing() {
     let environment = [("LD_PRELOAD", library.as_path()), ("WRONG_BY", wrong_by.as_path())];
     let mut laptop = Laptop::mount_in(&home, below.path(), "laptop", &[], &environment);
     let now = || std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("a date").as_secs() as i64;
-    // Who writes says when, as on a local disk.
+    // The writer's clock decides, as on a local disk.
     let near = |time: i64, other: i64| assert!((time - other).abs() < 3600, "{time}, {other}");
     near(edit(&laptop, &home, "a year ago"), now() - YEAR);
     assert_eq!(fs::read_to_string(laptop.mountpoint.join("theirs")).expect("read"), "1");
 
-    // It is set while there is something that waits, and others change things.
+    // The clock is set while changes wait and others change files.
     run(starling().args(["connect", "off"]).arg(&laptop.mountpoint));
     fs::write(laptop.mountpoint.join("waits"), "text").expect("write");
     set(YEAR);
@@ -89,7 +89,7 @@ fn a_clock_that_is_wrong_or_set_loses_nothing() {
     assert_eq!(laptop.ask(&["conflicts", "list"]), serde_json::json!([]));
 }
 
-/// What the heads of files begin with, and their length.
+/// The magic numbers of file heads, and the heads' lengths.
 const MAGIC: &[u8] = b"STARRLOG";
 const HEAD_LEN: usize = 512;
 
@@ -115,7 +115,7 @@ fn checksum(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(!0, byte)
 }
 
-/// Makes a head one of another version, with all that vouches for it.
+/// Makes a head one of another version, with valid checksums.
 fn set_version(path: &Path, at: u64, version: u16) {
     let file = File::options().read(true).write(true).open(path).expect("open");
     let mut head = [0; HEAD_LEN];
@@ -131,7 +131,7 @@ fn a_cache_of_another_version_is_left_as_it_is() {
     let below = tempfile::tempdir().expect("folder");
     let home = Home::serve(below.path());
     let mut laptop = Laptop::mount(&home, below.path(), "laptop");
-    // What is there has to be known before anything can be made there without a network.
+    // A directory must be cached before anything can be made in it without a network.
     assert_eq!(fs::read_dir(&laptop.mountpoint).expect("list").count(), 0);
     run(starling().args(["connect", "off"]).arg(&laptop.mountpoint));
     fs::write(laptop.mountpoint.join("waits"), "text").expect("write");
@@ -150,7 +150,7 @@ fn a_cache_of_another_version_is_left_as_it_is() {
     assert_eq!(fs::read_to_string(home.exported.join("waits")).expect("it is home"), "text");
 }
 
-/// A small disk. Taken away with this.
+/// A small disk; unmounted on drop.
 struct SmallDisk(PathBuf);
 
 impl SmallDisk {

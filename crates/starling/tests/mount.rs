@@ -1,6 +1,6 @@
-//! What processes see of a mounted file system where the kernel has a part in it: mappings, mount
-//! options, limits, and very many names. What survives the death of the process that serves it is
-//! in `durability.rs`.
+//! A mounted file system as processes see it, where the kernel plays a part: mappings, mount
+//! options, limits, and very many names. `durability.rs` tests what survives the death of the
+//! serving process.
 
 mod common;
 #[path = "common/xattr.rs"]

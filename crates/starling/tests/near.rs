@@ -1,5 +1,6 @@
-//! Two mounts near their home. What one has closed, the other opens; and an ordeal, in which both
-//! and a program at home work in one tree while clients and the home are killed.
+//! Two mounts near their home. After one closes a file, the other can open it. And an ordeal, in
+//! which both mounts and a program at the home work in one tree while clients and the home are
+//! killed.
 //!
 //! The ordeal is short here. `STARLING_ORDEAL_SECONDS=3600 cargo test --release -p starling --test
 //! near` makes it long.

@@ -1,5 +1,5 @@
-//! Files of the cache that the kernel reads itself, on real mounts that roam. Where it does not,
-//! which takes root and Linux 6.9, these tests say so and look at nothing.
+//! Cached files that the kernel reads by itself, on real roaming mounts. The kernel does so only
+//! for root, and from Linux 6.9 on. Elsewhere these tests say so and check nothing.
 
 mod common;
 #[path = "common/roaming.rs"]
@@ -115,7 +115,7 @@ struct Mapping {
 
 impl Mapping {
     fn new(file: &File, len: usize, may: i32, sharing: i32) -> std::io::Result<Mapping> {
-        // SAFETY: a new mapping is nobody else's memory.
+        // SAFETY: a new mapping overlaps no other memory.
         let at = unsafe { libc::mmap(std::ptr::null_mut(), len, may, sharing, file.as_raw_fd(), 0) };
         if at == libc::MAP_FAILED { Err(std::io::Error::last_os_error()) } else { Ok(Mapping { at: at.cast(), len }) }
     }
@@ -175,7 +175,7 @@ fn whoever_has_a_file_open_sees_what_is_written_here() {
     assert_eq!(reader.all(), b"anew");
     assert_eq!(reader.file.metadata().expect("stat").len(), 4);
     site.wait_for_home(b"anew");
-    // Nobody has it open by then.
+    // No program has the file open by then.
     drop(reader);
     assert_eq!(fs::read(site.file()).expect("read"), b"anew");
 }
@@ -380,7 +380,7 @@ fn who_comes_and_goes_at_once_meets_no_errors() {
                             .write_all_at(b"over", count % 1000)
                             .expect("write"),
                         _ => {
-                            // Nobody else writes there.
+                            // No other thread writes there.
                             let at = 2000 * (number + 1) + count % 1000;
                             let writer = open.read(true).write(true).open(file).expect("open");
                             writer.write_all_at(b"and over", at).expect("write");

@@ -49,7 +49,8 @@ fn acls_that_another_sets_replace_those_that_the_kernel_has_kept() {
     let file = |laptop: &Laptop| laptop.mountpoint.join("file");
     for laptop in [&one, &two] {
         assert_eq!(get_xattr(&file(laptop), ACL), Err(Some(libc::ENODATA)));
-        // What means something on one machine only is nobody's business here, so nobody asks twice.
+        // Attributes that only one machine understands are not sent, so the kernel does not ask
+        // twice.
         assert_eq!(get_xattr(&file(laptop), "security.selinux"), Err(Some(libc::EOPNOTSUPP)));
         assert_eq!(set_xattr(&file(laptop), "security.selinux", b"some:context"), Err(Some(libc::EOPNOTSUPP)));
     }
@@ -135,9 +136,8 @@ fn a_mount_needs_no_network_once_it_was_attached() {
     assert_eq!(fs::read_to_string(laptop.mountpoint.join("other.txt")).expect("read"), "other");
 }
 
-/// What a program does without a network is there after the mount's process is killed: at once if
-/// the program waited for it, or if the mount is to work so, and otherwise what was done a while
-/// ago.
+/// Changes made without a network survive a kill of the mount's process: at once if the program
+/// waited for durability or if the mount works so, and otherwise after a while.
 #[test]
 fn what_is_done_is_durable_when_it_is_waited_for_and_soon_after() {
     let below = tempfile::tempdir().expect("folder");
@@ -330,7 +330,7 @@ fn what_is_written_goes_home_when_the_user_wants() {
     std::thread::sleep(Duration::from_millis(500));
     assert!(!home.exported.join("file").exists());
     assert_eq!(laptop.ask(&["pending"]).as_array().map(Vec::len), Some(2));
-    // What is not home is kept beyond what the cache may hold.
+    // Changes that are not home stay, beyond the size of the cache.
     assert_eq!(laptop.ask(&["status"])["cache"]["beyond"], 0);
     fs::write(laptop.mountpoint.join("long"), vec![1; 2 << 20]).expect("write");
     let cache = &laptop.ask(&["status"])["cache"];
@@ -338,7 +338,7 @@ fn what_is_written_goes_home_when_the_user_wants() {
     let synced = run(starling().args(["sync", "--home"]).arg(&laptop.mountpoint));
     assert!(synced.contains("everything is home"), "{synced}");
     assert_eq!(fs::read_to_string(home.exported.join("file")).expect("read"), "text");
-    // More than fits the cache is still the same when it is read again.
+    // Data that do not fit the cache read back the same.
     run(starling().args(["set", "--writes", "through"]).arg(&laptop.mountpoint));
     for i in 0..8u8 {
         fs::write(laptop.mountpoint.join(format!("big{i}")), vec![i; 400_000]).expect("write");
@@ -350,7 +350,7 @@ fn what_is_written_goes_home_when_the_user_wants() {
         assert_eq!(fs::read(laptop.mountpoint.join(format!("big{i}"))).expect("read"), vec![i; 400_000]);
     }
     let wrong = common::refused(starling().args(["set", "--writes", "sometimes"]).arg(&laptop.mountpoint));
-    assert!(wrong.contains("choose idle, lottery"), "{wrong}");
+    assert!(wrong.contains("choose one of: idle, lottery"), "{wrong}");
 }
 
 #[test]
@@ -362,7 +362,7 @@ fn what_is_open_is_whole_when_the_user_leaves() {
         fs::write(home.exported.join(name), &long).expect("write");
     }
     let laptop = Laptop::mount(&home, below.path(), "laptop");
-    // What is read is fetched, and no more.
+    // A read fetches only what it needs.
     run(starling().args(["set", "--unit", "block"]).arg(&laptop.mountpoint));
     let mut open = fs::File::open(laptop.mountpoint.join("open")).expect("open");
     let mut first = [0; 10];
@@ -406,7 +406,7 @@ fn what_waits_says_for_how_long_and_for_what() {
     let seconds = |field: &str| waits[field].as_u64().unwrap_or(0);
     assert!((3000..3660).contains(&seconds("home_in_s")), "{waits}");
     assert!(seconds("home_within_s") > seconds("home_in_s"), "{waits}");
-    // Without a link nobody knows.
+    // Without a link, no time can be given.
     run(starling().args(["connect", "off", "--now"]).arg(&laptop.mountpoint));
     let waits = last(&laptop);
     assert_eq!((&waits["home_in_s"], &waits["waits_for"]), (&Value::Null, &Value::Null), "{waits}");

@@ -26,7 +26,7 @@ fn study(name: &str, trace: &Path, options: &[&str]) -> Command {
     command
 }
 
-/// What is between tags, each of which is closed; nothing else may be between `<` and `>`.
+/// The text between tags. Every tag must be closed, and nothing else may be between `<` and `>`.
 fn texts(xml: &str) -> Vec<String> {
     let (mut open, mut texts) = (Vec::new(), Vec::new());
     for part in xml.split('<').skip(1) {
@@ -118,7 +118,8 @@ fn each_study_of_a_trace_gives_the_same_numbers_and_drawing_twice() {
         numbers["algorithms"].as_array().expect("all").iter().map(|row| row["name"].as_str().expect("name")).collect();
     let all = "base direct greedy central hash weighted-lru weighted-lru-singlets weighted-lru-global n-chance two-choices epochs best";
     assert_eq!(names.join(" "), all);
-    // Nothing said, it is as the product has it: all that is read fits, and nobody has a server.
+    // With the defaults, the machines are the product's: all data fit the caches, and there is no
+    // server.
     let product = made_twice(below.path(), || sim(&trace, &["--algorithm", "n-chance"]));
     let setup = &product["setup"];
     assert_eq!([&setup["block_bytes"], &setup["client_blocks"], &setup["server_blocks"]], [65536, 8192, 0]);
@@ -227,7 +228,7 @@ fn the_papers_report_is_one_page_that_is_the_same_twice() {
     let again = refused(starling().args(["sim", "papers", "--quick", "--out"]).arg(below.path().join("one")));
     assert!(again.contains("--out"), "{again}");
     let nowhere = refused(starling().args(["sim", "papers", "--out"]).arg(below.path().join("no/where")));
-    assert!(nowhere.contains("folder is not there"), "{nowhere}");
+    assert!(nowhere.contains("folder does not exist"), "{nowhere}");
     assert_eq!(fs::read_dir(below.path()).expect("list").count(), 2);
 }
 
@@ -295,7 +296,7 @@ fn impossible_parameters_of_studies_are_named_and_leave_nothing() {
     ] {
         refuses("availability", option, wrong);
     }
-    // Nobody writes: there is nothing to clean.
+    // No client writes: there is nothing to clean.
     assert!(refused(&mut study("cleaning", &trace, &["--json", &text])).contains("too little is written"));
     assert_eq!(fs::read_to_string(&out).expect("text"), "as it was");
     assert_eq!(fs::read_dir(below.path()).expect("list").count(), 2);

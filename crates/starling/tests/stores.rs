@@ -1,5 +1,5 @@
-//! Stores in processes of their own, over TCP and over TLS: what a mount over them promises while
-//! they come and go, and how what cannot work is refused.
+//! Stores in processes of their own, over TCP and TLS: the promises of a mount while they come and
+//! go, and the refusal of setups that cannot work.
 
 mod common;
 

@@ -167,7 +167,7 @@ fn what_one_cuts_and_another_writes_is_as_if_one_had_waited_for_the_other() {
     }
 }
 
-/// Adds one to a counter in a file, which nobody else does meanwhile.
+/// Adds one to a counter in a file; no other process does meanwhile.
 fn count(file: &File) {
     let mut text = [0; 8];
     let len = file.read_at(&mut text, 0).expect("read");

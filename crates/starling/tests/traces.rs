@@ -90,7 +90,7 @@ fn what_other_programs_write_is_imported_from_files_and_standard_input() {
     fs::write(at("calls"), calls).expect("write");
     run(&mut trace(&["import", "strace", &at("calls").display().to_string()], &at("three")));
     assert_eq!(shown(&at("three"))["read_bytes"], 100);
-    // What is wrong is said with file and line, and leaves nothing.
+    // Errors name file and line, and leave no file behind.
     fs::write(at("bad.csv"), TABLE.replace("6.5", "4")).expect("write");
     let said = refused(&mut trace(&["import", "csv", &at("bad.csv").display().to_string()], &at("no")));
     assert!(said.contains("bad.csv: line 3: time_s"), "{said}");
@@ -143,7 +143,7 @@ fn traces_are_merged_with_files_of_their_own_or_the_same() {
     let output = trace(&["merge", &late, &one], &at("mixed")).output().expect("start");
     assert!(output.status.success() && text(&output).contains("--begin"), "{}", text(&output));
     assert_eq!(shown(&at("mixed"))["begun"], Value::Null);
-    // Whoever looks at it, or simulates with it, is told.
+    // `show` and the simulations report it.
     let sim = ["sim", "cooperative", "--client-cache", "1MiB", "--warm-up", "0", "--trace"];
     for command in [&["trace", "show"][..], &sim] {
         let said = run(starling().args(command).arg(at("both")));
@@ -174,7 +174,7 @@ fn figures_go_through_what_is_no_file_and_take_the_place_of_nothing_else() {
     let through: Value = serde_json::from_str(&reader.join().expect("read")).expect("JSON");
     assert!(fs::metadata(at("pipe")).expect("facts").file_type().is_fifo());
     assert_eq!(fs::read_link(at("null")).expect("a link"), Path::new("/dev/null"));
-    // Files are replaced, by their links, and nobody else's partial ones.
+    // Files are replaced through their links; partial files of other processes stay.
     fs::write(at("figures"), "old").expect("write");
     fs::write(at("figures.partial"), "somebody's").expect("write");
     std::os::unix::fs::symlink("figures", at("link")).expect("link");
@@ -452,7 +452,7 @@ fn a_recording_ends_with_its_time_its_command_or_its_mount() {
     fs::write(&file, "text").expect("write");
     recording.signal(libc::SIGINT);
     assert_eq!(recording.end().len(), 2);
-    // Nobody else may, nor is a trace on the mount itself of any use.
+    // Other users may not record, and a trace on the recorded mount is refused.
     let mut stranger = trace(&["record"], &at("strange.trace"));
     assert!(!stranger.arg(&mounted.mountpoint).uid(65_534).output().expect("start").status.success());
     let on_it = mounted.mountpoint.join("trace");

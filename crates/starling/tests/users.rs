@@ -1,7 +1,7 @@
 //! The command as an ordinary user, who mounts through fusermount3.
 //!
-//! In a mount namespace of its own, where /dev/fuse is open to all and /etc/fuse.conf empty,
-//! whatever the machine has. All that is mounted there goes with it.
+//! The tests run in a mount namespace of their own, where /dev/fuse is open to all and
+//! /etc/fuse.conf is empty, whatever the machine has. Its mounts vanish with it.
 
 mod common;
 
@@ -10,7 +10,7 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
-/// `nobody`, whom every system has.
+/// The user `nobody`, which every system has.
 const USER: u32 = 65_534;
 
 /// `$1` is a folder that everyone can enter, with the command in it, and `$2` the user.

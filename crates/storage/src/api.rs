@@ -1,5 +1,5 @@
-//! The interface to a storage server, the same in one process, over a network and in the simulated
-//! world.
+//! The interface to a storage server. It is the same in one process, over a network and in the
+//! simulated world.
 
 pub use crate::checkpoint::Identity;
 use crate::commit::LANDING_PAGES;
@@ -13,57 +13,59 @@ use striped_log::fragment::{Fragment, FragmentHeader};
 use thiserror::Error;
 use types::{BoxFuture, FragmentId, FsUuid, LogId, Maps, SegmentId, StoreId};
 
-/// Why a storage server did not do what was asked.
+/// Why a storage server refused or failed a request.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum StorageError {
     /// The fragment is not here (never was, or deleted).
     #[error("{0} is not on this store")]
     NotFound(FragmentId),
-    /// The stored bytes do not match their checksum; the caller reads from the rest of the stripe.
+    /// The stored bytes do not match their checksum. The caller reads the rest of the stripe
+    /// instead.
     #[error("{0} is damaged on this store")]
     Damaged(FragmentId),
-    /// The disk refused or failed. Whether a put got there is unknown; the store stops accepting
-    /// puts until restarted.
+    /// The disk failed. It is unknown whether a put is on the disk. The store takes no more puts
+    /// until it is started again.
     #[error("disk error: {0}")]
     Disk(String),
     /// No room for the fragment.
     #[error("store is full")]
     Full,
-    /// The log is sealed against this epoch: the writer was declared dead.
+    /// The log is sealed against this epoch: its writer was declared dead.
     #[error("log {0} is sealed")]
     Sealed(LogId),
-    /// The store does not answer, or refuses since it has failed before.
+    /// The store does not answer, or it refuses since a write has failed before.
     #[error("store is not available")]
     Unavailable,
-    /// The request makes no sense (foreign file system, range beyond the fragment).
+    /// The request can never succeed (foreign file system, range beyond the fragment).
     #[error("bad request: {0}")]
     BadRequest(&'static str),
 }
 
-/// What a store says of itself.
+/// The space and health of a store.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StoreStatus {
-    /// Which store.
+    /// The store.
     pub id: StoreId,
-    /// Bytes it may use for fragments, if its disk has room for them.
+    /// Bytes that it may use for fragments, if its disk has room for them.
     pub capacity_bytes: u64,
-    /// Bytes for which it has taken room on its disk, those that it keeps for itself among them.
+    /// Bytes that it has set aside on its disk, including those that it keeps for itself.
     pub allocated_bytes: u64,
     /// Bytes taken by live fragments, headers and rounding included.
     pub used_bytes: u64,
-    /// Of them: bytes of parity fragments.
+    /// The part of `used_bytes` in parity fragments.
     pub parity_bytes: u64,
-    /// Fragments held.
+    /// Number of fragments.
     pub fragment_count: u64,
-    /// False after a failed write or sync: it still reads, but takes no puts until restarted.
+    /// False after a failed write or sync: the store is still read from, but takes no puts until it
+    /// is started again.
     pub writable: bool,
-    /// The disk that it is on, with what it lets the store have.
+    /// The disk that it is on, with the space that the store may have.
     pub disk: DiskSpace,
 }
 
 impl StoreStatus {
-    /// Bytes it can use for fragments, when it is one of `sharer_count` stores that have what its
-    /// disk has free among them.
+    /// Bytes that it can use for fragments. `sharer_count` is the number of stores that share the
+    /// free space of its disk, itself included.
     pub fn attainable_bytes(&self, sharer_count: u64) -> u64 {
         let on_disk = self.allocated_bytes.saturating_add(self.disk.free_bytes / sharer_count.max(1));
         self.capacity_bytes.min(on_disk.saturating_sub(u64::from(LANDING_PAGES) * u64::from(PAGE)))
@@ -73,62 +75,62 @@ impl StoreStatus {
 /// A storage server. Every future may take as long as a disk or a network takes; callers bound
 /// their waits.
 pub trait Storage: Send + Sync + 'static {
-    /// Stores a fragment; Ok means durable. Putting the same (id, attempt) again is Ok, and
-    /// replaces it if it was found damaged; with another header it is a `BadRequest`. Attempts at
-    /// one fragment are kept beside each other until the segment is deleted: until the later one is
-    /// complete on all its stores, the earlier may be all that makes the segment readable.
+    /// Stores a fragment. `Ok` means durable. Putting the same (id, attempt) again succeeds, and
+    /// replaces the fragment if it was found damaged; with another header it is a `BadRequest`.
+    /// Attempts at one fragment are kept beside each other until the segment is deleted: until the
+    /// later attempt is complete on all its stores, the segment may be readable only by the earlier
+    /// one.
     fn put(&self, fragment: Fragment) -> BoxFuture<Result<(), StorageError>>;
-    /// Payload bytes `range` of a fragment, verified: both ends are extended to chunk boundaries
-    /// for the check, but exactly `range` is returned. `attempt`, when the fragment is there with
-    /// another one, gives `NotFound`.
+    /// Payload bytes `range` of a fragment, verified. All chunks that the range touches are
+    /// checked, but exactly `range` is returned. If the fragment is here only with another attempt,
+    /// this is `NotFound`.
     fn read(&self, id: FragmentId, attempt: u16, range: Range<u32>) -> BoxFuture<Result<Bytes, StorageError>>;
     /// Headers of all fragments of a segment that are here, all attempts.
     fn describe(&self, segment: SegmentId) -> BoxFuture<Result<Vec<FragmentHeader>, StorageError>>;
-    /// Headers of the fragments of a log with seq >= `from_seq`, ordered by seq, at most
-    /// `count_max`, whole seqs only.
+    /// Headers of the fragments of a log from `from_seq` on, ordered by seq. Lists whole seqs, and
+    /// at most `count_max` headers unless one seq alone has more.
     fn list(&self, log: LogId, from_seq: u64, count_max: usize)
     -> BoxFuture<Result<Vec<FragmentHeader>, StorageError>>;
-    /// All segments of which this store holds a fragment, with the bytes taken here; for accounting
+    /// All segments that have a fragment on this store, with the bytes taken here. For accounting
     /// checks (fsck, scrub).
     fn segments(&self) -> BoxFuture<Result<Vec<(SegmentId, u64)>, StorageError>>;
-    /// Forgets all fragments of these segments. Not durable at once: a store that crashes may show
-    /// them again.
+    /// Deletes all fragments of these segments. This is not durable at once: a store that crashes
+    /// may show them again.
     fn delete(&self, segments: Vec<SegmentId>) -> BoxFuture<Result<(), StorageError>>;
-    /// Durably fences a log. A seal with an epoch not above the present one changes nothing.
-    /// Returns the seal in force.
+    /// Fences a log durably. A seal that the present one does not [give
+    /// way](Seal::gives_way_to) to changes nothing. Returns the seal in force.
     fn seal(&self, seal: Seal) -> BoxFuture<Result<Seal, StorageError>>;
     /// The seals in force.
     fn seals(&self) -> BoxFuture<Result<Vec<Seal>, StorageError>>;
-    /// Durably keeps `maps` if its epoch is above what is there.
+    /// Keeps `maps` durably if their epoch is above that of the present ones.
     fn put_maps(&self, maps: Maps) -> BoxFuture<Result<(), StorageError>>;
-    /// The newest maps seen.
+    /// The newest maps that the store was given.
     fn maps(&self) -> BoxFuture<Result<Maps, StorageError>>;
-    /// Reads a whole fragment and checks header and checksums, past any cache.
+    /// Reads all attempts at a fragment whole, and checks headers and checksums, past any cache.
     fn verify(&self, id: FragmentId) -> BoxFuture<Result<(), StorageError>>;
-    /// Space and health. Asks the disk for its space, which not every disk that hangs fails to
-    /// tell.
+    /// Space and health. Asks the disk for its space. A disk that hangs may still answer that.
     fn status(&self) -> BoxFuture<Result<StoreStatus, StorageError>>;
 }
 
-/// What a storage server of another process has to serve.
+/// The contents of the folder that a store's process serves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Presence {
     /// A store.
     Store(Identity),
-    /// Nothing yet; what its disk has room for.
+    /// No store yet, and the room on the disk.
     Empty(DiskSpace),
 }
 
-/// A storage server of another process. Until it is told which store to [`expect`](Self::expect),
-/// and whenever the server cannot be reached or has another store, everything of [`Storage`] is
-/// [`StorageError::Unavailable`].
+/// A storage server of another process. All methods of [`Storage`] fail with
+/// [`StorageError::Unavailable`] until the caller names the store to [`expect`](Self::expect), and
+/// while the server cannot be reached or has another store.
 pub trait RemoteStorage: Storage {
-    /// What is there. Errors say what is in the way: it cannot be reached, it does not know the
-    /// caller, it speaks another version.
+    /// What the server has. The error says what is in the way: the server cannot be reached, does
+    /// not know the caller, or speaks another version.
     fn presence(&self) -> BoxFuture<io::Result<Presence>>;
-    /// Makes an empty store there. Refused if there is a store.
+    /// Makes an empty store there. Fails if there is a store.
     fn initialise(&self, identity: Identity) -> BoxFuture<io::Result<()>>;
-    /// From now on this store is used, whenever it is there. Done when it is, or when it was seen
-    /// that it is not.
+    /// Uses this store from now on, whenever it is there. Done when it is reached, or when it was
+    /// seen that it cannot be.
     fn expect(&self, fs: FsUuid, store: StoreId) -> BoxFuture<()>;
 }

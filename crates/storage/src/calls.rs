@@ -1,8 +1,8 @@
-//! Calls as requests, and requests as calls: both halves of the protocol as far as they do not
-//! depend on how frames travel.
+//! Turns calls of [`Storage`] into requests, and requests into calls: both halves of the protocol,
+//! apart from how frames travel.
 //!
-//! Whoever carries requests to a store implements [`Ask`] and thereby is a [`Storage`]; whoever
-//! receives them has them answered by [`attach`] and [`answer`].
+//! A type that carries requests to a store implements [`Ask`], and is a [`Storage`] by that. The
+//! receiving side answers requests with [`attach`] and [`answer`].
 
 use crate::api::{Presence, Seal, Storage, StorageError, StoreStatus};
 use crate::server::Server;
@@ -15,14 +15,14 @@ use std::sync::Arc;
 use striped_log::fragment::{Fragment, FragmentHeader};
 use types::{BoxFuture, FragmentId, FsUuid, LogId, Maps, SegmentId, StoreId};
 
-/// What carries requests to a store and brings its answers.
+/// Carries requests to a store and brings its answers.
 pub trait Ask: Send + Sync + 'static {
-    /// One request, with `len` bytes of payload in it or in its answer. Errs if it may not have
-    /// been answered.
+    /// Sends one request, with `len` bytes of payload in it or in its answer. After an error it is
+    /// unknown whether the store did it.
     fn ask(&self, request: Request, len: usize) -> BoxFuture<Result<Answer, StorageError>>;
 }
 
-/// A request with what its answer means; an answer of another kind makes no sense.
+/// Sends a request and reads its answer with `meaning`. An answer of another kind counts as none.
 fn call<T: Send + 'static>(
     to: &impl Ask,
     request: Request,
@@ -38,7 +38,7 @@ fn call<T: Send + 'static>(
     })
 }
 
-/// The one kind of answer that a request may have.
+/// Makes a `meaning` that accepts one kind of answer.
 macro_rules! answer {
     ($pattern:pat => $value:expr) => {
         |answer| match answer {
@@ -113,10 +113,10 @@ impl<A: Ask> Storage for A {
 }
 
 fn unexpected() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, "an answer that makes no sense")
+    io::Error::new(io::ErrorKind::InvalidData, "the answer is of another kind than the request asks for")
 }
 
-/// What the answer to [`Request::Presence`] tells.
+/// Reads the answer to [`Request::Presence`].
 pub fn what_is_there(answer: Answer) -> io::Result<Presence> {
     match answer {
         Answer::Presence(presence) => Ok(presence),
@@ -125,7 +125,7 @@ pub fn what_is_there(answer: Answer) -> io::Result<Presence> {
     }
 }
 
-/// What the answer to [`Request::Initialise`] or [`Request::Attach`] tells.
+/// Reads the answer to [`Request::Initialise`] or [`Request::Attach`].
 pub fn is_done(answer: Answer) -> io::Result<()> {
     match answer {
         Answer::Done => Ok(()),
@@ -134,7 +134,7 @@ pub fn is_done(answer: Answer) -> io::Result<()> {
     }
 }
 
-/// The store that a connection's requests are for from now on, if it is there, and what to answer.
+/// Attaches a connection to a store: the store, if it is here, and the answer to send.
 pub fn attach(site: &Site, fs: FsUuid, store: StoreId) -> (Option<Arc<Server>>, Answer) {
     match site.store(fs, store) {
         Some(server) => (Some(server), Answer::Done),
@@ -142,7 +142,7 @@ pub fn attach(site: &Site, fs: FsUuid, store: StoreId) -> (Option<Arc<Server>>, 
     }
 }
 
-/// Does what is asked for over a connection that is attached to `store`; the frame of the answer.
+/// Serves a request of a connection that is attached to `store`. Returns the frame of the answer.
 pub async fn answer(site: &Site, store: Option<&Server>, number: u64, request: Request) -> Frame {
     let frame = of_site(site, store, request).await.encode(number);
     match frame[0].len() <= HEAD_LEN_MAX as usize {

@@ -1,24 +1,26 @@
-//! A store's checkpoints as they are written: each adds to the body of the one before what changed
-//! since, so that it costs what changed and not what there is.
+//! Writes a store's checkpoints. Each adds its changes to the body of the one before, so that a
+//! checkpoint costs what changed and not what there is.
 //!
-//! Bodies would grow for ever. So when the additions take as much as what is whole, all fragments
-//! are written anew into the other file, a slice with each group of puts ([`Chain::roll`]). What is
-//! added meanwhile goes into the old body, and after the slices into the new one.
+//! Bodies would grow for ever. So when the additions are as long as the base before them, all
+//! fragments are written anew into the other file, a slice with each group of puts
+//! ([`Chain::roll`]). Meanwhile, additions go into the old body, and after the slices into the new
+//! one.
 //!
-//! A slice has what the store knows when it is written, which may be newer than the newest
-//! checkpoint: a fragment that was put, moved or deleted since. That is as good: it was durable, or
-//! its deletion was asked for, its pages are in no reservation before the next checkpoint, and what
-//! checkpoints said meanwhile comes after the slices and counts.
+//! A slice has the fragments as the store knows them when it is written. That may be newer than the
+//! newest checkpoint: a fragment was put, moved or deleted since. This does no harm. The fragment
+//! is durable, or its deletion was asked for; its pages are in no reservation before the next
+//! checkpoint; and additions come after the slices, so they count.
 
 use crate::checkpoint::{Head, Identity};
 use crate::files::{Files, Newest, WriteError};
 use crate::index::Key;
 use record_log::checkpoint_pair::Sum;
 
-/// Additions shorter than this are not worth writing everything anew.
+/// Bytes of additions below which everything is not written anew. A longer body takes longer to
+/// read at a start; writing it anew costs puts some time.
 const ADDITIONS_LEN_MIN: u64 = 4096;
 
-/// The newest checkpoint, and how the next is written.
+/// The newest checkpoint, and the state from which the next is written.
 pub struct Chain {
     files: Files,
     owner: Identity,
@@ -27,9 +29,9 @@ pub struct Chain {
     sequence: u64,
     generation: u64,
     sum: Sum,
-    /// How long the body is when all is to be written anew.
+    /// Length of the body from which on all fragments are written anew.
     rolls_at: u64,
-    /// How the newest checkpoint ends.
+    /// The end part of the newest checkpoint.
     end: Vec<u8>,
     rolling: Option<Rolling>,
 }
@@ -39,8 +41,8 @@ struct Rolling {
     sum: Sum,
     /// The last fragment in it.
     after: Option<Key>,
-    /// What comes after all fragments: how the newest checkpoint ended when this began, and what
-    /// was added since.
+    /// The bytes that follow all fragments: the end of the checkpoint that was newest when this
+    /// body was begun, and the additions since.
     rest: Vec<u8>,
 }
 
@@ -69,7 +71,8 @@ impl Chain {
         Head::over(self.owner, self.sequence + 1, generation, sum)
     }
 
-    /// Writes a checkpoint that adds these parts to the one before. `Full`: nothing has changed.
+    /// Writes a checkpoint that adds these parts to the one before. After `Full`, nothing has
+    /// changed.
     pub async fn append(&mut self, generation: u64, changes: &[u8], end: &[u8]) -> Result<(), WriteError> {
         let more = [changes, end].concat();
         let head = self.head(generation, self.sum.with(&more));
@@ -81,12 +84,12 @@ impl Chain {
         Ok(())
     }
 
-    /// Writes a checkpoint with all fragments at once, where there is no room to add to the one
-    /// before. `Full`: nothing has changed.
+    /// Writes a checkpoint with all fragments at once, if there is no room to add to the one
+    /// before. After `Full`, the newest checkpoint has not changed.
     pub async fn rewrite(&mut self, generation: u64, all: Vec<u8>, end: &[u8]) -> Result<(), WriteError> {
         let (base_len, body) = (all.len() as u64, [&all[..], end].concat());
         let head = self.head(generation, Sum::default().with(&body));
-        // What was begun there is written over.
+        // This overwrites a body that was begun there.
         self.rolling = None;
         self.files.write(1 - self.which, &head, body).await?;
         self.put_in_force(head, end.to_vec());
@@ -103,8 +106,8 @@ impl Chain {
         self.rolls_at = rolls_at(base_len);
     }
 
-    /// Where the next slice begins: after this fragment, or with the first. Outer `None`: there is
-    /// none to be written.
+    /// Where the next slice begins: after this fragment, or with the first one (inner `None`).
+    /// Outer `None` if no slice is to be written.
     pub fn next_slice(&mut self) -> Option<Option<Key>> {
         if self.rolling.is_none() && self.sum.len >= self.rolls_at {
             self.rolling = Some(Rolling { sum: Sum::default(), after: None, rest: self.end.clone() });
@@ -112,8 +115,9 @@ impl Chain {
         self.rolling.as_ref().map(|rolling| rolling.after)
     }
 
-    /// Writes the next slice, which ends with the fragment `last`; without one, what comes after
-    /// all fragments, and then this is the newest body. `Full`: it begins anew later.
+    /// Writes the next slice, which ends with the fragment `last`. Without `last`, all fragments
+    /// are written: writes the rest of the body, which is then the newest. After `Full`, the body
+    /// is begun anew later.
     pub async fn roll(&mut self, slice: Vec<u8>, last: Option<Key>) -> Result<(), WriteError> {
         let Some(mut rolling) = self.rolling.take() else { return Ok(()) };
         let (other, before) = (1 - self.which, rolling.sum);
@@ -140,7 +144,7 @@ impl Chain {
     }
 }
 
-/// How long a body becomes that has so many bytes before its first end.
+/// The length from which on a body with a base of `base_len` bytes is written anew.
 fn rolls_at(base_len: u64) -> u64 {
     base_len + base_len.max(ADDITIONS_LEN_MIN)
 }

@@ -5,7 +5,8 @@
 //! fragments that were acknowledged.
 //!
 //! A body is a sequence of parts. First come all fragments, then an end; then, for each checkpoint
-//! since, the fragments that changed, those that are gone, and an end. What comes later counts.
+//! since, the fragments that changed, those that are gone, and an end. Later parts override earlier
+//! ones.
 //!
 //! All integers are little-endian.
 //!
@@ -34,12 +35,12 @@ use striped_log::fragment::FragmentHeader;
 use types::codec::{DecodeError, Put, Reader};
 use types::{FragmentId, FsUuid, LogId, Maps, SegmentId, StoreId};
 
-/// The format that this program writes and reads. It counts for the fragments too, whose version
-/// the index does not say: it is raised with [`striped_log::fragment::FORMAT_VERSION`], and with
-/// the place of the landing. Versions 1 to 6 were never released.
+/// The format that this program writes and reads. It covers the fragments too, since the index does
+/// not have their version. So raise it with [`striped_log::fragment::FORMAT_VERSION`], and when the
+/// place of the landing changes. Versions 1 to 6 were never released.
 pub const VERSION: u16 = 7;
 
-/// Whose fragments a store holds, and how many.
+/// The identity of a store, and its capacity.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Identity {
     /// The file system.
@@ -51,7 +52,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// True when the header says that this store holds the fragment.
+    /// True if the header names this store as the fragment's place.
     pub(crate) fn is_member(&self, header: &FragmentHeader) -> bool {
         header.geometry.members.get(usize::from(header.id.index)) == Some(&self.store)
     }
@@ -62,9 +63,9 @@ impl Identity {
     }
 }
 
-/// Names a checkpoint and vouches for its body. The generation is carried by all fragments that are
-/// written under the checkpoint, and known to nobody else: else whoever can write a file could
-/// write what recovery takes for a fragment.
+/// The head of a checkpoint: names it and vouches for its body. All fragments that are written
+/// under the checkpoint carry its generation, and the generation is secret. Otherwise a user who
+/// can write a file could write bytes that recovery takes for a fragment.
 pub type Head = record_log::checkpoint_pair::Head<Identity>;
 
 impl Owner for Identity {
@@ -87,26 +88,28 @@ impl Owner for Identity {
     }
 }
 
-/// What a checkpoint records.
+/// The contents of a checkpoint.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Body {
-    /// Pages of the `fragments` file; all places are within.
+    /// Pages of the `fragments` file. All places are within them.
     pub page_count: u32,
-    /// The fences in force.
+    /// The seals in force.
     pub seals: BTreeMap<LogId, Seal>,
     /// The newest maps.
     pub maps: Maps,
-    /// What may be written until the next checkpoint.
+    /// The pages that may be written until the next checkpoint.
     pub reservation: Vec<Extent>,
     /// All fragments.
     pub index: Index,
 }
 
-/// Bytes that begin a part.
+/// First byte of a part with fragments.
 const HELD: u8 = 1;
+/// First byte of a part with fragments that are gone.
 const GONE: u8 = 2;
+/// First byte of an end.
 const END: u8 = 3;
-/// Bytes of a key.
+/// Encoded length of a key in bytes.
 const KEY_LEN: usize = SegmentId::ENCODED_LEN + 3;
 
 impl Key {
@@ -123,7 +126,7 @@ impl Key {
     }
 }
 
-/// Begins a part, and leaves its count to be set.
+/// Begins a part with a count of 0, to be [set](set_count). Returns the offset after the count.
 fn begin_part(kind: u8, out: &mut Vec<u8>) -> usize {
     out.put_u8(kind);
     out.put_u32(0);
@@ -163,7 +166,7 @@ pub fn encode_gone<'a>(gone: impl Iterator<Item = &'a Key>, out: &mut Vec<u8>) {
     }
 }
 
-/// The end of a checkpoint.
+/// Encodes the end of a checkpoint.
 pub fn encode_end(page_count: u32, seals: &BTreeMap<LogId, Seal>, maps: &Maps, reservation: &[Extent]) -> Vec<u8> {
     let mut out = Vec::with_capacity(64 + 64 * seals.len() + maps.bytes.len() + 8 * reservation.len());
     out.put_u8(END);
@@ -183,7 +186,7 @@ pub fn encode_end(page_count: u32, seals: &BTreeMap<LogId, Seal>, maps: &Maps, r
 }
 
 impl Body {
-    /// The body of a checkpoint that adds to none.
+    /// Encodes the body of a checkpoint that adds to no earlier one.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
         encode_held(self.index.iter(), &mut out);
@@ -191,7 +194,7 @@ impl Body {
         out
     }
 
-    /// How it ends.
+    /// Encodes the end of this body.
     pub fn encode_end(&self) -> Vec<u8> {
         encode_end(self.page_count, &self.seals, &self.maps, &self.reservation)
     }
@@ -200,8 +203,8 @@ impl Body {
         extent.start.checked_add(extent.len).is_some_and(|end| end <= self.page_count)
     }
 
-    /// Reads a body, whose checksum the caller has compared; `fs` is the head's. Also says how many
-    /// bytes of it come before the first end.
+    /// Reads a body; the caller has compared its checksum. `fs` is from the head. Also returns the
+    /// length of the base: the bytes before the first end.
     pub fn decode(bytes: &[u8], fs: FsUuid) -> Result<(Body, u64), DecodeError> {
         let r = &mut Reader::new(bytes);
         let (mut body, mut base_len, mut is_whole) = (Body::default(), None, false);
@@ -345,7 +348,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the bytes, decoding ends with a body or an error.
+        /// For any bytes, decoding ends with a body or an error.
         #[test]
         fn prop_mutated_bodies_never_panic(changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8)) {
             let mut bytes = body().encode();

@@ -1,13 +1,13 @@
 //! The commit loop: the only writer of a store's files.
 //!
 //! It takes all puts that wait, gives each a place, writes them with one write-and-sync, and only
-//! then adds them to the index and answers. When no place is left it writes a checkpoint with a
-//! fresh reservation, growing the `fragments` file first; when no free extent is long enough, it
-//! moves fragments together to make one; when there is not enough free, the store is full. Since
-//! one task does all this, nothing is being written while a checkpoint is taken.
+//! then adds them to the index and answers. If no place is left, it writes a checkpoint with a
+//! fresh reservation, and grows the `fragments` file before that. If no free extent is long enough,
+//! it moves fragments together to make one. If too few pages are free, the store is full. Since one
+//! task does all this, nothing is being written while a checkpoint is taken.
 //!
-//! A write or sync that fails leaves unknown what is on the disk: all that it carried gets the
-//! error, and the store takes no more changes until it is opened again, which finds out what is
+//! After a failed write or sync it is unknown what is on the disk. All puts that it carried get the
+//! error, and the store takes no more changes until it is opened again. Opening finds out what is
 //! there.
 
 use crate::api::StorageError;
@@ -28,34 +28,36 @@ use std::sync::Arc;
 use striped_log::fragment::{FragmentHeader, HEADER_LEN};
 use types::aligned::AlignedBuffer;
 
-/// Most bytes written and synced together, so that a put does not wait for ever more of those that
-/// came after it.
+/// Most bytes that are written with one sync, so that a put does not wait for too many that came
+/// after it.
 const GROUP_BYTES_MAX: u64 = 16 << 20;
-/// Pages reserved by a checkpoint, as far as there are so many: what a restart may have to read.
+/// Pages that a checkpoint reserves for puts, if there are that many. More mean fewer checkpoints,
+/// and more to read at a restart.
 const RESERVED: u32 = 64 * PAGES_MAX;
-/// A slice of a checkpoint that is written anew has 2 to the power of at most this many fragments.
-/// How many is drawn, so that small stores have several slices, too.
+/// A slice of a checkpoint that is written anew has at most 2 to the power of this many fragments.
+/// The power is drawn at random, so that small stores have several slices too.
 const SLICE_COUNT_LOG_MAX: u64 = 10;
-/// Pages that a checkpoint leaves unreserved, as long as puts find room elsewhere. What was deleted
-/// since the newest checkpoint is there again after a crash, so all that is reserved can turn out
-/// to be in use. A log's tail must be put again then, before anything can be deleted.
+/// Pages that a checkpoint leaves unreserved while puts find room elsewhere. A crash brings back
+/// fragments that were deleted since the newest checkpoint, so it may turn out that all reserved
+/// pages are in use. Then a log's tail must be put again before anything can be deleted.
 const SPARE_PAGES: u32 = 2 * PAGES_MAX;
-/// The file grows by this many pages at a time.
+/// The `fragments` file grows by this many pages at a time.
 const GROW_STEP: u32 = RESERVED;
-/// Pages at the beginning of the file that are kept for moving fragments: room for the longest.
+/// Pages at the beginning of the file that only moved fragments use (the landing): room for the
+/// longest fragment.
 pub const LANDING_PAGES: u32 = PAGES_MAX;
 
-/// Groups of at most so many pages clear pages ahead of them.
+/// Most pages of a group of puts that counts as small. Small groups clear pages ahead of them.
 const SMALL_GROUP_PAGES_MAX: u32 = 16;
-/// How many pages they clear at first; twice as many each time, as long as no larger group comes
-/// between.
+/// Pages that the first small group clears. Each further one clears twice as many, until a larger
+/// group comes between.
 const CLEAR_PAGES_MIN: u32 = 8;
-/// How many pages they clear at most.
+/// Most pages that a small group clears.
 const CLEAR_PAGES_MAX: u32 = 32;
 
 static ZEROES: Zeroes = Zeroes([0; (CLEAR_PAGES_MAX * PAGE) as usize]);
 
-/// Aligned, so that disks can take it as it is.
+/// Aligned zeroes, so that disks can take them without a copy.
 #[repr(align(4096))]
 struct Zeroes([u8; (CLEAR_PAGES_MAX * PAGE) as usize]);
 
@@ -63,19 +65,18 @@ struct Zeroes([u8; (CLEAR_PAGES_MAX * PAGE) as usize]);
 pub struct Committer {
     shared: Arc<Shared>,
     random: Arc<dyn Random>,
-    /// Checkpoints.
     chain: Chain,
-    /// Seals or maps changed since the last checkpoint.
+    /// Seals or maps have changed since the last checkpoint.
     unrecorded: bool,
-    /// Fragments that cannot be moved, since they have rotted where they are.
+    /// Fragments that cannot be moved, since they have rotted.
     unmovable: BTreeSet<(Extent, Key)>,
     /// Pages from here on were never written, as far as is known.
     untouched_from: u32,
-    /// Pages to clear when a small group next comes to untouched ones.
+    /// How many pages the next small group clears that comes to untouched ones.
     clear_pages: u32,
 }
 
-/// One fragment as it goes to the disk.
+/// A fragment to write, and its place.
 struct Write {
     place: Extent,
     header: FragmentHeader,
@@ -83,7 +84,7 @@ struct Write {
 }
 
 impl Committer {
-    /// A loop for a store with these checkpoints.
+    /// The commit loop of a store with these checkpoints.
     pub fn new(shared: Arc<Shared>, random: Arc<dyn Random>, chain: Chain) -> Self {
         let untouched_from = shared.state.lock().index.iter().map(|(_, held)| held.place.end()).max().unwrap_or(0);
         Committer {
@@ -107,7 +108,7 @@ impl Committer {
         }
     }
 
-    /// True when this was the last one.
+    /// Does a batch of work. True if it was the last one.
     async fn batch(&mut self, batch: Batch) -> bool {
         self.puts(batch.puts).await;
         if !batch.controls.is_empty() {
@@ -115,7 +116,7 @@ impl Committer {
             host::yield_now().await;
         }
         if batch.checkpoint && batch.closing.is_none() && self.shared.state.lock().wants_checkpoint() {
-            // A failure was logged, and shows in the status.
+            // A failure is logged already, and shows in the status.
             let _ = self.checkpoint().await;
         }
         self.roll().await;
@@ -133,8 +134,8 @@ impl Committer {
             let placed = self.place(&mut waiting);
             if !placed.is_empty() {
                 self.write_group(placed).await;
-                // Writes may not wait for anything, and those who have their answers have something
-                // to do with them.
+                // On some disks writes never wait. So yield here, to let callers work on their
+                // answers.
                 host::yield_now().await;
                 continue;
             }
@@ -142,14 +143,14 @@ impl Committer {
             if let Err(error) = self.make_room(needed / PAGE).await
                 && let Some(put) = waiting.pop_front()
             {
-                // Only this one: a smaller one may still fit.
+                // Refuse only this put: a smaller one may still fit.
                 let _ = put.done.send(Err(error));
             }
         }
     }
 
-    /// Gives places to puts from the front, until one finds none. Those that are refused are
-    /// answered here.
+    /// Gives places to puts from the front, until one finds none. Answers puts that need no place:
+    /// refused ones, and fragments that are there already.
     fn place(&self, waiting: &mut VecDeque<Put>) -> Vec<(Put, Extent)> {
         let mut placed = Vec::with_capacity(waiting.len());
         let state = &mut *self.shared.state.lock();
@@ -189,20 +190,20 @@ impl Committer {
         }
     }
 
-    /// Writes fragments at their places; Ok means durable.
+    /// Writes fragments to their places. `Ok` means durable.
     async fn write(&mut self, fragments: Vec<Write>) -> Result<(), StorageError> {
         let mut writes: Vec<(u64, Vec<Bytes>)> = Vec::new();
         let mut end = u64::MAX;
         let cleared = self.clear_ahead(&fragments);
         for Write { place, header, payload } in fragments {
             let offset = place.file_offset();
-            // What follows what comes before it on the disk goes out in the same system call.
+            // Fragments that are adjacent on the disk go out in one system call.
             if offset != end {
                 writes.push((offset, Vec::new()));
             }
             end = offset + place.byte_len();
             let Some((_, pieces)) = writes.last_mut() else { continue };
-            // Whole pages, so that the kernel need not read what was there before.
+            // Write whole pages, so that the kernel need not read the rest of a page first.
             let padding = footprint(header.len) as usize - HEADER_LEN - payload.len();
             let mut page = AlignedBuffer::zeroed(HEADER_LEN);
             page.copy_from_slice(&header.encode_with_generation(self.chain.generation()));
@@ -220,10 +221,10 @@ impl Committer {
         }
     }
 
-    /// How many bytes of zeroes are to be written after these fragments. A sync of pages that are
-    /// written for the first time makes a local file system record in its journal that they were,
-    /// which costs as much again; so a small group that comes to such pages writes those that the
-    /// next ones are going to take along with it.
+    /// How many bytes of zeroes to write after these fragments. When pages are written for the
+    /// first time, a sync makes the local file system record that in its journal, which costs as
+    /// much again. So a small group that comes to such pages also writes the pages that the next
+    /// groups will take.
     fn clear_ahead(&mut self, group: &[Write]) -> u32 {
         let Some(end) = group.last().map(|write| write.place.end()) else { return 0 };
         if end <= self.untouched_from {
@@ -244,7 +245,7 @@ impl Committer {
     }
 
     fn failed(&self, state: &mut State, what: &'static str, error: &io::Error) -> StorageError {
-        tracing::error!(store = %self.shared.identity.store, %error, what, "store takes no more changes until restarted");
+        tracing::error!(store = %self.shared.identity.store, %error, what, "the store takes no more changes until it is started again");
         state.writable = false;
         StorageError::Disk(format!("{what}: {error}"))
     }
@@ -253,8 +254,8 @@ impl Committer {
         {
             let state = &mut *self.shared.state.lock();
             for control in &controls {
-                // What is refused must not be in force: the caller would meet a fence that a
-                // restart forgets.
+                // A refused seal must not be in force: the caller would meet a fence that a restart
+                // forgets.
                 if !state.writable {
                     break;
                 }
@@ -289,9 +290,10 @@ impl Committer {
         self.checkpoint_with_spare(SPARE_PAGES).await
     }
 
-    /// Writes a checkpoint and puts its reservation into force: what is wanted for any fragment,
-    /// and short extents. What a compaction that was cut short left in the landing moves out
-    /// before. `Full`: there is no room for the checkpoint; nothing has changed.
+    /// Writes a checkpoint that reserves [`RESERVED`] pages in long extents, and shorter extents
+    /// too, and leaves `spare` pages unreserved. Before that, moves fragments out of the landing
+    /// that a compaction left there when it was cut short. Fails with `Full` if there is no room
+    /// for the checkpoint; then the checkpoint before stays in force.
     async fn checkpoint_with_spare(&mut self, spare: u32) -> Result<(), StorageError> {
         if self.shared.state.lock().space.has_landed() {
             self.compact(0).await?;
@@ -303,8 +305,8 @@ impl Committer {
         self.record(|state| Some(state.space.draft(RESERVED, spare))).await
     }
 
-    /// Writes a checkpoint with the reservation of `draft`, which is asked at the instant of the
-    /// checkpoint, and puts it into force. `Full` if it is refused.
+    /// Writes a checkpoint with the reservation that `draft` gives at the instant of the
+    /// checkpoint, and puts it into force. Fails with `Full` if there is no draft or no room.
     async fn record(&mut self, draft: impl FnOnce(&State) -> Option<Draft> + Send) -> Result<(), StorageError> {
         let (draft, changed, deleted_count, changes, end) = {
             let state = &mut *self.shared.state.lock();
@@ -340,8 +342,8 @@ impl Committer {
         Ok(())
     }
 
-    /// Writes a slice of a checkpoint that is written anew, if one is. A failure was logged, and
-    /// shows in the status.
+    /// If a checkpoint is being written anew, writes a slice of it. A failure is logged, and shows
+    /// in the status.
     async fn roll(&mut self) {
         let Some(after) = self.chain.next_slice() else { return };
         let count = 1 << (self.random.next_u64() % (SLICE_COUNT_LOG_MAX + 1));
@@ -359,8 +361,8 @@ impl Committer {
         }
     }
 
-    /// Extends the file by `wanted` pages, rounded up to whole steps, as far as capacity and disk
-    /// allow. False when they do not.
+    /// Extends the file by `wanted` pages, rounded up to whole steps, or by fewer if capacity or
+    /// disk do not allow more. False if the file did not grow.
     async fn grow(&mut self, wanted: u32) -> Result<bool, StorageError> {
         let count_max = self.shared.identity.page_count_max();
         let count = self.shared.state.lock().space.page_count();
@@ -407,15 +409,15 @@ impl Committer {
         }
     }
 
-    /// True if a checkpoint of this instant that leaves `spare` pages could reserve a place for
+    /// True if a checkpoint that is written now and leaves `spare` pages could reserve a place for
     /// `needed` pages.
     fn finds_room(&self, needed: u32, spare: u32) -> bool {
         self.shared.state.lock().space.draft(RESERVED, spare).fits(needed)
     }
 
     /// Moves fragments together until the landing is empty and `goal` pages are free together. A
-    /// move is a put of the same fragment: a crash finds it at either place or both. False when
-    /// there is not so much to be gained.
+    /// move is a put of the same fragment: after a crash it is at either place or both. False if
+    /// the goal cannot be reached.
     async fn compact(&mut self, goal: u32) -> Result<bool, StorageError> {
         loop {
             let (fragments, to) = match self.next_step(goal) {
@@ -472,8 +474,8 @@ impl Committer {
         }
     }
 
-    /// Writes fragments to what is reserved, one after the other, and gives up their old places.
-    /// False when nothing is reserved.
+    /// Writes fragments to reserved pages, one after the other, and gives up their old places.
+    /// False if no reserved extent holds the first one.
     async fn move_to_reserved(
         &mut self,
         fragments: Vec<(Extent, Key, FragmentHeader, Bytes)>,
@@ -501,11 +503,11 @@ impl Committer {
     }
 }
 
-/// What a compaction does next.
+/// The next step of a compaction.
 enum Step {
-    /// Nothing: its goal is reached.
+    /// None: its goal is reached.
     Done,
-    /// Nothing: its goal cannot be reached.
+    /// None: its goal cannot be reached.
     Stuck,
     /// Move fragments to an extent.
     Move { fragments: Vec<(Extent, Key)>, to: Extent },
@@ -515,8 +517,8 @@ enum Step {
 enum Stored {
     /// As it was written.
     Whole(FragmentHeader, Bytes),
-    /// Deleted meanwhile.
+    /// Deleted or moved meanwhile.
     Gone,
-    /// It cannot be read, or not as it was written.
+    /// It cannot be read as it was written.
     Rotten,
 }

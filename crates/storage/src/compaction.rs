@@ -27,23 +27,23 @@ use std::ops::Range;
 /// What to move next.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Next {
-    /// The landing is empty, and there are enough free pages together.
+    /// Nothing: the landing is empty, and enough pages are free together.
     Done,
-    /// These fragments, one after the other, to the front of an extent that is free and holds them
-    /// all.
+    /// These fragments, one after the other, to the front of a free extent that holds them all.
     Move {
         /// Where they are.
         from: Vec<Extent>,
         /// Where they go.
         to: Extent,
     },
-    /// Nothing can be gained: there are too few free pages on one side of what cannot be moved.
+    /// Nothing, and the goal cannot be reached: between fragments that cannot be moved there are
+    /// too few free pages.
     Stuck,
 }
 
-/// The fragments that compaction looks at.
+/// The places of fragments outside the landing.
 struct Layout<'a> {
-    /// The first page that is not of the landing.
+    /// The first page behind the landing.
     begin: u32,
     page_count: u32,
     /// Outside the landing, in the order of the file.
@@ -73,7 +73,7 @@ pub fn next(page_count: u32, landing: u32, live: &[Extent], unmovable: &BTreeSet
     let gap = layout.gap_before(window.start);
     let to = if live[window.start].len <= gap.len { gap } else { Extent { start: 0, len: landing } };
     if to.start < landing && !landed.is_empty() {
-        // What has rotted in the landing leaves it when it is deleted or repaired.
+        // A rotten fragment stays in the landing until it is deleted or repaired.
         return Next::Stuck;
     }
     let mut len = 0;
@@ -97,7 +97,7 @@ impl Layout<'_> {
         (0..=self.live.len()).map(|i| self.gap_before(i)).find(|gap| gap.len >= len)
     }
 
-    /// The run of fragments that frees `goal` pages with the least pages to move.
+    /// The run of fragments that frees `goal` pages together with the fewest pages to move.
     fn window(&self, unmovable: &BTreeSet<u32>, goal: u32) -> Option<Range<usize>> {
         let mut best: Option<(u32, Range<usize>)> = None;
         // The run `first..=i`, its pages, and the free pages before, between and after its
@@ -163,7 +163,7 @@ mod tests {
         assert_eq!(step(&live, &[0, 6, 60], 25), moves(&[at(41, 10)], at(20, 21)));
     }
 
-    /// Power is lost.
+    /// A loss of power.
     struct Crash;
 
     /// A store as the allocator sees it: pages that say which fragment was written to them.
@@ -174,7 +174,7 @@ mod tests {
         index: BTreeMap<u32, Extent>,
         /// What the checkpoint in force lists.
         recorded: BTreeMap<u32, Extent>,
-        /// Written since, not moved.
+        /// Fragments that were put since, not moved ones.
         fresh: BTreeMap<u32, Extent>,
         disk: Vec<u32>,
         unmovable: BTreeSet<u32>,
@@ -197,7 +197,7 @@ mod tests {
             }
         }
 
-        /// Before each write to the disk.
+        /// Counts a write to the disk, and crashes before it if its turn has come.
         fn effect(&mut self) -> Result<(), Crash> {
             self.steps_left = self.steps_left.checked_sub(1).ok_or(Crash)?;
             Ok(())
@@ -254,7 +254,7 @@ mod tests {
             self.record(self.space.draft(10, 0))
         }
 
-        /// False when the store is full.
+        /// Puts a fragment. False if the store is full.
         fn put(&mut self, number: u32, len: u32) -> Result<bool, Crash> {
             loop {
                 if let Some(place) = self.space.allocate(len) {
@@ -279,8 +279,8 @@ mod tests {
             }
         }
 
-        /// What a crash goes back to: the checkpoint, and what was put since; moves since are
-        /// undone.
+        /// Goes back to the state after a crash: the checkpoint, and the fragments put since. Later
+        /// moves are undone.
         fn restart(&mut self) {
             self.index = self.recorded.clone();
             self.index.extend(&self.fresh);
@@ -301,9 +301,9 @@ mod tests {
         }
     }
 
-    /// Puts, deletions and compactions with tiny fragments, and a crash at any write: no write
-    /// touches a fragment that a restart would show, and a store is full only when there are too
-    /// few free pages.
+    /// Puts, deletions and compactions with tiny fragments, and a crash at any write. No write
+    /// touches a fragment that a restart would show, and a store is full only if too few pages are
+    /// free.
     #[test]
     fn crash_at_any_step_of_moving_costs_no_fragment() {
         let (mut crashes, mut landed, mut full, mut moves) = (0, 0, 0, 0);

@@ -1,10 +1,10 @@
-//! The files of a store: reading the newest checkpoint, writing the next one, finding what was
-//! written since.
+//! The files of a store: reads the newest checkpoint, writes the next one, finds the fragments that
+//! were written since.
 //!
-//! What can be read after a crash of the process alone, or after a failed sync, is not always on
-//! the disk, and a later sync that succeeds does not put it there. So opening a store writes again,
-//! in place and byte for byte, what it builds upon and does not know to be durable: the newest
-//! heads, and the fragments that it found.
+//! After a crash of the process alone, or after a failed sync, bytes that can be read are not
+//! always on the disk, and a later sync that succeeds does not put them there. So opening a store
+//! writes again, in place and byte for byte, everything that it builds upon and that may not be
+//! durable: the newest heads, and the fragments that it found.
 
 use crate::checkpoint::{Body, Head};
 use crate::space::{Extent, PAGE};
@@ -19,15 +19,16 @@ use types::codec::DecodeError;
 
 const FRAGMENTS: &str = "fragments";
 const CHECKPOINTS: [&str; 2] = ["checkpoint-a", "checkpoint-b"];
-/// Space for checkpoints is set aside in steps of this many bytes, so that most find it there.
+/// Space for checkpoints is set aside in steps of this many bytes, so that most checkpoints need no
+/// new space.
 const CHECKPOINT_STEP: u64 = 1 << 20;
-/// Recovery reads so many bytes at a time; no fragment takes more.
+/// Most bytes that recovery reads at a time. No fragment takes more.
 const SCAN_BYTES_MAX: u64 = 8 << 20;
 
 /// Why a folder could not be opened, or made into a store.
 #[derive(Debug, Error)]
 pub enum OpenError {
-    /// The folder holds no store (or one whose creation was cut short: create it again).
+    /// The folder has no store, or one whose creation was cut short and must be done again.
     #[error("not a store: no checkpoint found")]
     NotAStore,
     /// Another version of the program wrote it.
@@ -40,17 +41,17 @@ pub enum OpenError {
         /// The version this program reads.
         known: u16,
     },
-    /// What the store needs to know of its fragments is lost; its fragments must be rebuilt from
-    /// the other stores.
+    /// The list of the store's fragments is lost. The fragments must be rebuilt from the other
+    /// stores.
     #[error("the store is damaged: {what}")]
     Damaged {
-        /// What does not hold.
+        /// What is damaged.
         what: String,
     },
-    /// Creating: there is a store already. Opening: the files are of different stores.
+    /// Creating: there is a store already. Opening: the files belong to different stores.
     #[error("the folder holds files of another store")]
     Foreign,
-    /// The disk refused or failed.
+    /// The disk failed.
     #[error("disk error: {0}")]
     Disk(#[from] io::Error),
 }
@@ -85,9 +86,9 @@ impl OpenError {
 /// Why a checkpoint could not be written.
 #[derive(Debug)]
 pub enum WriteError {
-    /// No space for it; nothing was written.
+    /// There is no space for it. Nothing was written.
     Full,
-    /// What is on the disk is unknown.
+    /// The disk failed. It is unknown what was written.
     Failed(io::Error),
 }
 
@@ -99,15 +100,15 @@ pub struct Files {
     checkpoints: CheckpointPair,
 }
 
-/// The newest checkpoint and where it is.
+/// The newest checkpoint, and the file that has it.
 pub struct Newest {
     /// Its head.
     pub head: Head,
-    /// What it records.
+    /// Its contents.
     pub body: Body,
     /// Bytes of its body before the first end.
     pub base_len: u64,
-    /// Which of the two files holds it.
+    /// The file that has it, 0 or 1.
     pub which: usize,
 }
 
@@ -118,18 +119,18 @@ impl Files {
         Ok(Files { fragments, checkpoints: CheckpointPair::open(disk, CHECKPOINTS).await? })
     }
 
-    /// True when the files of this name are a store's.
+    /// True if a store has a file of this name.
     pub fn is_name(name: &str) -> bool {
         name == FRAGMENTS || CHECKPOINTS.contains(&name)
     }
 
-    /// True when the folder has a checkpoint file, valid or not.
+    /// True if the folder has a checkpoint file, valid or not.
     pub async fn present(disk: &dyn Disk) -> io::Result<bool> {
         Ok(disk.list().await?.iter().any(|name| CHECKPOINTS.contains(&name.as_str())))
     }
 
-    /// The newest valid head, and which of the two files has it. [`OpenError::NotAStore`]: nothing
-    /// was ever written here.
+    /// The newest valid head, and the file that has it. Fails with [`OpenError::NotAStore`] if
+    /// nothing was ever written here.
     pub async fn newest_head(&self) -> Result<(usize, Head), OpenError> {
         match self.checkpoints.newest().await? {
             Some(newest) => Ok(newest),
@@ -139,8 +140,8 @@ impl Files {
         }
     }
 
-    /// The newest checkpoint. The newest valid head decides which; its body once was durable, so if
-    /// it is not whole now, the store is damaged rather than young.
+    /// The newest checkpoint, by the newest valid head. Its body once was durable. So if the body
+    /// is not whole now, the store is damaged.
     pub async fn newest(&self) -> Result<Newest, OpenError> {
         let (which, head) = self.newest_head().await?;
         let body = self.checkpoints.body(which, head.body_len).await?;
@@ -152,15 +153,16 @@ impl Files {
         Ok(Newest { head, body, base_len, which })
     }
 
-    /// Makes the newest checkpoint durable, if all that can be read of it is not. Its body was
-    /// before its heads were written.
+    /// Makes the newest checkpoint durable. Its heads may have been read from a cache only. Its
+    /// body was durable before the heads were written.
     pub async fn settle(&self, newest: &Newest) -> io::Result<()> {
         self.checkpoints.write_heads(newest.which, newest.head.encode()).await
     }
 
-    /// What was written to a reserved extent under the checkpoint `head`, with places. Writes it
-    /// again, to be made durable by the caller's sync. `len` is the length of the `fragments` file.
-    /// Also says whether it ended at a header that has rotted, so that fragments may be missing.
+    /// Finds the fragments that were written to a reserved extent under the checkpoint `head`, with
+    /// their places. Writes them again; the caller's sync makes them durable. `len` is the length
+    /// of the `fragments` file. The flag is true if the scan ended at a header that has rotted, so
+    /// that fragments may be missing.
     pub async fn scan(&self, part: Extent, head: &Head, len: u64) -> Result<(Vec<(Extent, Found)>, bool), OpenError> {
         let belongs = |header: &FragmentHeader, generation: u64| {
             generation == head.generation && header.fs == head.owner.fs && head.owner.is_member(header)
@@ -173,7 +175,7 @@ impl Files {
             if room < HEADER_LEN as u64 {
                 return Ok((all, false));
             }
-            // Most of a reservation was never written: one header tells.
+            // Most of a reservation was never written. Reading one header tells.
             let sector = self.fragments.read_at(offset, HEADER_LEN).await?;
             match FragmentHeader::decode_with_generation(&sector) {
                 Ok((header, generation)) if belongs(&header, generation) => {}
@@ -193,7 +195,7 @@ impl Files {
     }
 
     /// Writes a checkpoint, `head` with its body, over file `which`, which does not hold the newest
-    /// one; Ok means durable.
+    /// one. `Ok` means durable.
     pub async fn write(&self, which: usize, head: &Head, body: Vec<u8>) -> Result<(), WriteError> {
         self.finish(which, 0, head, body).await
     }
@@ -205,14 +207,14 @@ impl Files {
         self.checkpoints.write_part(which, offset, part.into()).await.map_err(WriteError::Failed)
     }
 
-    /// Writes the last part of a body, from `offset` in it on, and `head`; Ok means that all of it
-    /// is durable. The newest body may become longer so, too.
+    /// Writes the last part of a body, from `offset` in it on, and then `head`. `Ok` means that
+    /// everything is durable. This can also make the newest body longer.
     pub async fn finish(&self, which: usize, offset: u64, head: &Head, rest: Vec<u8>) -> Result<(), WriteError> {
         self.make_room(which, offset, rest.len()).await?;
         self.checkpoints.finish(which, offset, head.encode(), rest.into()).await.map_err(WriteError::Failed)
     }
 
-    /// Sets space aside for a body that becomes longer.
+    /// Sets space aside for a body that grows from `offset` by `len` bytes.
     async fn make_room(&self, which: usize, offset: u64, len: usize) -> Result<(), WriteError> {
         let end = |len: u64| (BODY_OFFSET + len).next_multiple_of(CHECKPOINT_STEP);
         if offset > 0 && end(offset) == end(offset + len as u64) {

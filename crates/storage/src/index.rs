@@ -1,9 +1,9 @@
-//! Which fragments the store holds, and where.
+//! The index: which fragments the store has, and where.
 //!
-//! One ordered map. Keys sort by log, then seq, then epoch, so that listing a log's tail is one
-//! range walk. Two attempts at the same fragment are two entries: until the later attempt of a
-//! segment is complete on all its stores, the earlier one may be all that makes the segment
-//! readable, and a store cannot know. Deleting the segment removes both.
+//! It is one ordered map. Keys sort by log, then seq, then epoch, so that listing a log's tail is
+//! one range walk. Two attempts at the same fragment are two entries: until the later attempt is
+//! complete on all its stores, the segment may be readable only by the earlier one, and a store
+//! cannot know. Deleting the segment removes both.
 
 use crate::api::Seal;
 use crate::packed::PackedHeader;
@@ -14,7 +14,7 @@ use striped_log::fragment::FragmentHeader;
 use types::codec::DecodeError;
 use types::{FragmentId, FsUuid, LogId, SegmentId};
 
-/// Names one stored fragment; the order of fields is the order of listing.
+/// The name of a stored fragment. The order of the fields is the order of listing.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Key {
     /// The log.
@@ -25,7 +25,7 @@ pub struct Key {
     pub epoch: u32,
     /// The fragment's index in its stripe.
     pub index: u8,
-    /// Which try at storing the segment.
+    /// The attempt at putting the segment.
     pub attempt: u16,
 }
 
@@ -48,9 +48,9 @@ impl Key {
 /// One fragment that is on the disk.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Held {
-    /// Its pages; the header begins the first.
+    /// Its pages. They begin with the header.
     pub place: Extent,
-    /// What it says of itself.
+    /// Its header.
     pub header: PackedHeader,
 }
 
@@ -61,7 +61,7 @@ pub struct Index {
     parity_bytes: u64,
 }
 
-/// Bytes that a fragment takes if it is parity.
+/// Bytes that a fragment takes if it is parity, otherwise 0.
 fn parity_bytes(key: &Key, held: &Held) -> u64 {
     if key.index >= held.header.k() { held.place.byte_len() } else { 0 }
 }
@@ -94,7 +94,7 @@ impl Index {
         self.held.get(key)
     }
 
-    /// Adds a fragment; gives back what was held under the key before.
+    /// Adds a fragment. Returns the one that had the key before.
     pub fn insert(&mut self, key: Key, held: Held) -> Option<Held> {
         self.parity_bytes += parity_bytes(&key, &held);
         let before = self.held.insert(key, held);
@@ -112,29 +112,29 @@ impl Index {
         self.held.iter()
     }
 
-    /// Every attempt at a fragment that is here.
+    /// All attempts at a fragment that are here.
     pub fn attempts(&self, id: FragmentId) -> impl Iterator<Item = (&Key, &Held)> {
         self.held.range(Key::new(id, 0)..=Key::new(id, u16::MAX))
     }
 
-    /// The fragments after a key, in order; all without one.
+    /// The fragments after a key, in order; without a key, all.
     pub fn after(&self, key: Option<Key>) -> impl Iterator<Item = (&Key, &Held)> {
         self.held.range((key.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded))
     }
 
-    /// Forgets one fragment.
+    /// Removes one fragment.
     pub fn remove(&mut self, key: &Key) {
         if let Some(held) = self.held.remove(key) {
             self.parity_bytes -= parity_bytes(key, &held);
         }
     }
 
-    /// Forgets all fragments of a segment and gives them back.
+    /// Removes all fragments of a segment, and returns them.
     pub fn remove_segment(&mut self, segment: SegmentId) -> Vec<(Key, Held)> {
         self.extract(of_segment(segment), |_| true)
     }
 
-    /// Forgets what recovery discarded when it set this seal, and gives it back.
+    /// Removes the fragments that recovery discarded with this seal, and returns them.
     pub fn remove_discarded(&mut self, seal: &Seal) -> Vec<(Key, Held)> {
         let Some(from_seq) = seal.least_through().checked_add(1) else { return Vec::new() };
         self.extract(of_log(seal.log, from_seq), |key| seal.discards(&key.segment()))
@@ -151,9 +151,9 @@ impl Index {
         self.held.range(of_segment(segment)).map(|entry| unpack(fs, entry)).collect()
     }
 
-    /// Headers of a log's fragments with seq >= `from_seq`, by seq, at most `count_max` unless the
-    /// first seq alone has more: whole seqs only, and always at least one, so that a caller that
-    /// continues after the last seq it got sees all.
+    /// Headers of a log's fragments from `from_seq` on, ordered by seq. Lists whole seqs, at least
+    /// one, so that a caller that goes on after the last seq sees all. Lists at most `count_max`
+    /// headers unless the first seq alone has more.
     pub fn list(
         &self,
         fs: FsUuid,

@@ -1,15 +1,16 @@
 //! Storage servers: dumb and fast (docs/core.md#storage-server).
 //!
-//! - [`api`]: what anybody may ask of a storage server, and its errors.
+//! - [`api`]: the requests to a storage server, and their errors.
 //! - [`server`]: the server over a [`host::Disk`].
 //! - [`site`]: a folder that a process serves, with a store or without.
-//! - [`wire`]: the interface as bytes; [`calls`]: what turns calls into requests and back; `tcp`
-//!   (with the feature of that name): a site over a network.
+//! - [`wire`]: the interface as bytes; [`calls`]: turns calls into requests and back; `tcp` (with
+//!   the feature of that name): a site over a network.
 //!
-//! Inside: `commit` is the loop that writes, `shared` what it shares with requests, `chain` says
-//! which checkpoint comes next, `files` reads and writes them. Pure: `space` (where fragments go),
-//! `compaction` (which move), `seal` (what keeps former writers out), `index` and `packed` (what is
-//! where), `checkpoint` (its bytes), `torn_tail` (what a crash left).
+//! Inside: `commit` is the loop that writes, `shared` is the state that it shares with requests,
+//! `chain` writes one checkpoint after the other, `files` reads and writes the files. Pure: `space`
+//! (where fragments go), `compaction` (which fragments move), `seal` (keeps former writers out),
+//! `index` and `packed` (which fragments there are, and where), `checkpoint` (its bytes),
+//! `torn_tail` (finds the fragments that a crash left).
 
 pub mod api;
 pub mod calls;

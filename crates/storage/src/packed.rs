@@ -1,22 +1,22 @@
 //! Fragment headers as the index keeps them: one small allocation each.
 //!
-//! A store holds a header in memory for every fragment it has, so what the index key and the store
-//! itself already say (file system, fragment id, attempt) is left out, and the rest is kept as the
-//! bytes that also go into checkpoints:
+//! A store keeps a header in memory for every fragment. The fields that the index key and the store
+//! itself have (file system, fragment id, attempt) are left out. The others are kept as the bytes
+//! that also go into checkpoints:
 //!
 //! ```text
 //! len u32 | chunk CRC u32 x ceil(len / 64 KiB) | k u8 | m u8 | fragment_len u32 | payload_len u32 | delta_offset u32
 //!   | member u16 x (k + m) | has_previous u8 | previous segment (16 bytes, if has_previous is 1)
 //! ```
 //!
-//! A [`PackedHeader`] is always well-formed: it is made from a header or by a
-//! [`PackedHeader::decode`] that checked all of it.
+//! A [`PackedHeader`] is always well-formed: it is made from a checked header, or by
+//! [`PackedHeader::decode`], which checks it.
 
 use striped_log::fragment::{CHUNK_LEN, FRAGMENT_LEN_MAX, FragmentHeader, Geometry};
 use types::codec::{DecodeError, Put, Reader};
 use types::{FragmentId, FsUuid, SegmentId, StoreId};
 
-/// The parts of a [`FragmentHeader`] that the index key does not say, encoded.
+/// The fields of a [`FragmentHeader`] that the index key does not have, encoded.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PackedHeader(Box<[u8]>);
 
@@ -58,8 +58,8 @@ impl PackedHeader {
         &self.0
     }
 
-    /// Takes over bytes from a checkpoint, after checking that they are a whole, possible header of
-    /// fragment `id`.
+    /// Takes over bytes from a checkpoint, after checking that they are a whole and well-formed
+    /// header of fragment `id`.
     pub fn decode(bytes: &[u8], fs: FsUuid, id: FragmentId, attempt: u16) -> Result<Self, DecodeError> {
         let header = unpack(bytes, fs, id, attempt)?;
         header.check()?;
@@ -71,7 +71,7 @@ impl PackedHeader {
         self.word(0)
     }
 
-    /// Data fragments of its stripe.
+    /// Number of data fragments of its stripe.
     pub fn k(&self) -> u8 {
         self.0[4 * (1 + chunk_count(self.len()) as usize)]
     }

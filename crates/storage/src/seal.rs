@@ -1,46 +1,47 @@
-//! Seals: what keeps the former writers of a log out.
+//! Seals keep the former writers of a log out.
 //!
 //! Each opening of a log hands out an epoch and leaves a **fence**: segments of earlier epochs
 //! count up to a seq, and no further. A seal has the fence of its own epoch and those of the epochs
-//! before it. The newest alone is not enough: it lets a writer of epoch 1 that slept through epochs
-//! 2 and 3 write up to where epoch 3 began, over what epoch 2 wrote.
+//! before it. The newest fence alone is not enough: it lets a writer of epoch 1 that slept through
+//! epochs 2 and 3 write up to where epoch 3 began, over the segments of epoch 2.
 //!
-//! A fence is dropped when a later one is not above it, since the later one then discards all that
-//! it discards: openings after which nothing was written leave no fence. Of the others the newest
-//! [`FENCES_MAX`] are kept. A writer comes through a dropped one only if it slept through more
-//! epochs than that, with segments in each.
+//! A fence is dropped if a later one is not above it, since the later one then discards everything
+//! that it discards. So openings that no segment was written after leave no fence. Of the other
+//! fences the newest [`FENCES_MAX`] are kept. A writer comes through a dropped one only if it slept
+//! through more epochs than that, with segments in each.
 //!
-//! The **nonce** is the opener's: a store takes one seal of an epoch. Two openers that chose the
-//! same epoch cannot both find their own seal at a quorum of stores, so at most one of them goes on
-//! to write.
+//! The **nonce** is a random number of the opener. A store takes one seal of an epoch. So if two
+//! openers choose the same epoch, they cannot both find their own seal at a quorum of stores, and
+//! at most one of them goes on to write.
 //!
-//! When a quorum has the seal, the opener tells these stores **who has it**, and only then writes.
-//! A store that is named so and has only an older seal has lost its state: its disk is new, or an
-//! old copy. A store that finds that fragments have rotted which it cannot name says so of its
-//! seals, and that counts for as much, until it has the seal of a later epoch.
+//! When a quorum has the seal, the opener tells these stores **which stores have it**, and only
+//! then writes. If a store is named so and has only an older seal, it has lost its state: its disk
+//! is new, or an old copy. A store that finds rotten fragments that it cannot name marks its seals
+//! with **has lost**. That counts as a lost state too, until the store has the seal of a later
+//! epoch.
 
 use std::collections::BTreeSet;
 use types::codec::{DecodeError, Put, Reader};
 use types::{LogId, SegmentId, StoreId};
 
-/// Fences of earlier epochs that a seal keeps, at most.
+/// Most fences of earlier epochs that a seal keeps. This bounds the length of seals.
 pub const FENCES_MAX: usize = 1024;
-/// Bytes of a seal without earlier fences.
+/// Encoded length in bytes of a seal without earlier fences and without named stores.
 pub const SEAL_LEN_MIN: usize = 33;
 
-/// Where a log went on with a new epoch.
+/// Where a log goes on with a new epoch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Fence {
-    /// The first epoch that may write beyond.
+    /// The first epoch that may write beyond `through`.
     pub epoch: u32,
     /// The last seq of earlier epochs that counts.
     pub through: u64,
 }
 
-/// A fence on a log, with those before it: segments of epochs before `epoch` with a seq beyond
-/// `through` are refused from now on, and those that are here were discarded by recovery and are
-/// deleted. Segments up to `through` count, and may be put again for repair, unless an earlier
-/// fence discards them.
+/// The newest fence of a log, with those before it. A store that has the seal refuses segments of
+/// epochs before `epoch` with a seq beyond `through`. It deletes those that it has: recovery
+/// discarded them. Segments up to `through` count, and may be put again for repair, unless an
+/// earlier fence discards them.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Seal {
     /// The log.
@@ -51,13 +52,13 @@ pub struct Seal {
     pub through: u64,
     /// A random number of the opener.
     pub nonce: u64,
-    /// Fences of earlier epochs that discard more than later ones: both epochs and seqs grow.
+    /// Fences of earlier epochs that discard more than later ones. Both epochs and seqs grow.
     earlier: Vec<Fence>,
-    /// The stores that had this seal before anybody wrote under it; empty until the opener has said
-    /// so.
+    /// The stores that had this seal before a writer wrote under it. Empty until the opener has
+    /// told them.
     pub held_by: BTreeSet<StoreId>,
-    /// The store that says this has lost fragments since it took the seal, and does not know which.
-    /// Never part of what is asked for.
+    /// The store that shows this seal has lost fragments since it took the seal, and does not know
+    /// which. Openers never set it.
     pub has_lost: bool,
 }
 
@@ -75,21 +76,21 @@ impl Seal {
         }
     }
 
-    /// The same, with the stores that have it.
+    /// The same seal, with the stores that have it.
     pub fn told(&self, held_by: BTreeSet<StoreId>) -> Seal {
         Seal { held_by, has_lost: false, ..self.clone() }
     }
 
-    /// True if a store that has this seal takes that one: it is of a later epoch, or says who has
-    /// this one.
+    /// True if a store that has this seal takes the other one: it is of a later epoch, or it is the
+    /// same seal and names the stores that have it.
     pub fn gives_way_to(&self, other: &Seal) -> bool {
         let is_told = self.nonce == other.nonce && self.held_by.is_empty() && !other.held_by.is_empty();
         self.epoch < other.epoch || self.epoch == other.epoch && is_told
     }
 
-    /// The seal after this one. `first_seq` is the first segment of this seal's epoch or a later
-    /// one that counts: this seal's own fence cannot be beyond, even if it is that of an opener
-    /// that died while another got the epoch.
+    /// The seal after this one. `first_seq` is the seq of the first segment that counts and is of
+    /// this seal's epoch or a later one. This seal's own fence cannot be beyond that, even if it
+    /// comes from an opener that died while another one got the epoch.
     pub fn next(&self, fence: Fence, first_seq: Option<u64>, nonce: u64) -> Seal {
         let through = first_seq.map_or(self.through, |first| self.through.min(first.saturating_sub(1)));
         let before = self.earlier.iter().copied().chain([Fence { epoch: self.epoch, through }]);
@@ -105,7 +106,7 @@ impl Seal {
         Seal { earlier, ..Seal::new(self.log, fence, nonce) }
     }
 
-    /// True when recovery has thrown this segment away.
+    /// True if recovery has discarded this segment.
     pub fn discards(&self, segment: &SegmentId) -> bool {
         if segment.log != self.log || segment.epoch >= self.epoch {
             return false;
@@ -115,12 +116,12 @@ impl Seal {
         segment.seq > self.earlier.get(first).map_or(self.through, |fence| fence.through)
     }
 
-    /// No segment up to this seq is discarded.
+    /// The seq up to which no segment is discarded.
     pub fn least_through(&self) -> u64 {
         self.earlier.first().map_or(self.through, |fence| fence.through)
     }
 
-    /// Appends the seal.
+    /// Appends the encoding.
     pub fn encode(&self, out: &mut Vec<u8>) {
         out.put_u32(self.log.raw());
         out.put_u32(self.epoch);
@@ -223,7 +224,8 @@ mod tests {
     }
 
     proptest! {
-        /// A seal discards just what one of all fences discards, and reads back.
+        /// A seal discards exactly the segments that any of all fences discards, and decodes to
+        /// itself.
         #[test]
         fn prop_a_seal_agrees_with_a_list_of_all_fences(steps in prop::collection::vec((1..3u32, 0..4u64), 1..12)) {
             let (mut epoch, mut through) = (1, 0);

@@ -1,9 +1,9 @@
 //! A storage server over a [`Disk`].
 //!
-//! Reads and queries are answered here, from the index and the disk, at any time; changes go
+//! Reads and queries are answered here, from the index and the disk, at any time. Changes go
 //! through the commit loop.
 //!
-//! Must survive, without losing a fragment that was acknowledged: power loss at any point, torn and
+//! Must survive, without losing an acknowledged fragment: power loss at any point, torn and
 //! reordered writes, failing writes and syncs, a full disk. Rot is noticed when the bytes are read.
 
 use crate::api::{Seal, Storage, StorageError, StoreStatus};
@@ -29,15 +29,16 @@ use types::{BoxFuture, FragmentId, LogId, Maps, SegmentId};
 pub use crate::checkpoint::Identity;
 pub use crate::files::OpenError;
 
-/// A storage server. Dropping it asks for a last checkpoint; [`close`](Self::close) also waits for
-/// it.
+/// A storage server. When dropped, it asks for a last checkpoint; [`close`](Self::close) also waits
+/// for that.
 pub struct Server {
     shared: Arc<Shared>,
     disk: Arc<dyn Disk>,
 }
 
 impl Server {
-    /// Makes the disk's folder into an empty store. [`OpenError::Foreign`] if it holds one already.
+    /// Makes the disk's folder into an empty store. Fails with [`OpenError::Foreign`] if there is a
+    /// store already.
     pub async fn create(host: Host, disk: Arc<dyn Disk>, identity: Identity) -> Result<Arc<Server>, OpenError> {
         let files = Files::open(disk.as_ref()).await?;
         match files.newest_head().await {
@@ -55,7 +56,8 @@ impl Server {
         Self::open(host, disk).await
     }
 
-    /// Opens a store: reads the newest checkpoint and looks for what was written after it.
+    /// Opens a store: reads the newest checkpoint and looks for fragments that were written after
+    /// it.
     pub async fn open(host: Host, disk: Arc<dyn Disk>) -> Result<Arc<Server>, OpenError> {
         if !Files::present(disk.as_ref()).await? {
             return Err(OpenError::NotAStore);
@@ -81,8 +83,8 @@ impl Server {
                 let discarded = seals.get(&segment.log).is_some_and(|seal| seal.discards(segment));
                 let (key, held) =
                     (Key::new(header.id, header.attempt), Held { place, header: PackedHeader::new(&header) });
-                // One that the checkpoint lists elsewhere was moved here since, or put again
-                // because it had rotted there.
+                // If the checkpoint lists the fragment elsewhere, it was moved here since, or put
+                // again because it had rotted there.
                 let is_known = |known: &Held| known.place == place || known.header != held.header;
                 if intact && !discarded && !index.get(&key).is_some_and(is_known) {
                     index.insert(key, held);
@@ -112,18 +114,18 @@ impl Server {
         Ok(Arc::new(Server { shared, disk }))
     }
 
-    /// Whose fragments this store holds, and how many.
+    /// The identity of the store, and its capacity.
     pub fn identity(&self) -> Identity {
         self.shared.identity
     }
 
-    /// Where best to spawn a task that waits for a change.
+    /// The best place to spawn a task that waits for a change: the tasks of the commit loop.
     pub fn tasks(&self) -> &Arc<dyn Tasks> {
         &self.shared.tasks
     }
 
-    /// Waits for everything queued, writes a last checkpoint so that the next start has nothing to
-    /// look for, and takes no more changes. Reads go on.
+    /// Waits for everything queued, and writes a last checkpoint, so that the next start has
+    /// nothing to look for. Takes no more changes. Reads go on.
     pub fn close(&self) -> BoxFuture<Result<(), StorageError>> {
         let shared = self.shared.clone();
         Box::pin(async move { shared.close().await })
@@ -137,7 +139,7 @@ impl Drop for Server {
 }
 
 impl Shared {
-    /// What must be true of a fragment before it is written.
+    /// Checks a fragment before it is queued.
     fn admit(&self, fragment: &Fragment) -> Result<Key, StorageError> {
         let header = &fragment.header;
         if header.fs != self.identity.fs {
@@ -184,8 +186,8 @@ impl Shared {
         }
     }
 
-    /// After a read: whether what was read was this fragment all the time. A page is reused only
-    /// after its fragment has left the index, so a fragment that is still at its place has not been
+    /// Asked after a read: true if the bytes that were read are this fragment's. A page is reused
+    /// only after its fragment has left the index. So a fragment that is still at its place was not
     /// overwritten.
     fn still_at(&self, key: &Key, place: Extent) -> Result<bool, StorageError> {
         let state = self.state.lock();
@@ -193,7 +195,7 @@ impl Shared {
         Ok(held.place == place)
     }
 
-    /// Remembers that the bytes at `place` are not what they were.
+    /// Remembers that the fragment at `place` is damaged. Logs it the first time.
     fn damaged(&self, key: Key, place: Extent) -> StorageError {
         let state = &mut *self.state.lock();
         if state.index.get(&key).is_some_and(|held| held.place == place) && state.damaged.insert(key) {
@@ -203,7 +205,8 @@ impl Shared {
     }
 
     async fn status(&self, disk: &dyn Disk) -> Result<StoreStatus, StorageError> {
-        // Before the disk is asked: what grows meanwhile then counts once at most.
+        // Take the page count before asking the disk. If the file grows meanwhile, its new pages
+        // are not counted twice.
         let page_count = self.state.lock().space.page_count();
         let disk = disk.space().await.map_err(failed)?;
         let state = &mut *self.state.lock();
@@ -257,12 +260,13 @@ fn failed(error: io::Error) -> StorageError {
     StorageError::Disk(error.to_string())
 }
 
-/// An answer that memory has.
+/// An answer from memory.
 fn now<T: Send + 'static>(result: Result<T, StorageError>) -> BoxFuture<Result<T, StorageError>> {
     Box::pin(std::future::ready(result))
 }
 
-/// What the index keeps was checked when it came in.
+/// The error for a header that does not decode. It cannot happen: headers are checked before they
+/// come into the index.
 fn unpackable(_: DecodeError) -> StorageError {
     StorageError::Disk("a header in memory does not decode".into())
 }

@@ -1,5 +1,5 @@
-//! What requests and the commit loop of one server share: the state under its lock, and the queue
-//! of changes.
+//! The state that requests and the commit loop of a server share, under its lock, and the queue of
+//! changes between them.
 
 use crate::api::{Seal, StorageError};
 use crate::checkpoint::Identity;
@@ -15,24 +15,26 @@ use striped_log::fragment::{Fragment, FragmentHeader};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot};
 use types::{LogId, Maps, SegmentId};
 
-/// Bytes of puts that wait or are being written; further puts wait for room before they queue up.
+/// Most bytes of puts in the queue and being written. Further puts wait for room before they queue
+/// up. This bounds memory.
 const QUEUE_BYTES_MAX: u32 = 64 << 20;
-/// The queue's room is counted in units of this many bytes.
+/// Unit in which the queue's room is counted, in bytes.
 const QUEUE_UNIT: u32 = PAGE;
-/// Seals and maps that wait; further ones are refused as [`StorageError::Unavailable`].
+/// Most seals and maps in the queue. Further ones are refused as [`StorageError::Unavailable`].
 const CONTROLS_MAX: usize = 1024;
-/// Fragments deleted since the last checkpoint before one is written for them.
+/// Fragments deleted since the last checkpoint from which on a checkpoint is written for them. More
+/// mean fewer checkpoints, and more deleted fragments that a crash brings back.
 const DELETED_MAX: usize = 1024;
 
 /// Everything that the two halves of a server share.
 pub struct Shared {
-    /// Whose fragments.
+    /// The identity of the store.
     pub identity: Identity,
     /// The open files.
     pub files: Files,
-    /// Where the commit loop runs, and best whoever waits for it.
+    /// The commit loop runs on these tasks. A task that waits for it best runs here too.
     pub tasks: Arc<dyn Tasks>,
-    /// What the store knows. The lock is held for map operations and for encoding a checkpoint,
+    /// The state of the store. The lock is held for map operations and for encoding a checkpoint,
     /// never across an await.
     pub state: Mutex<State>,
     queue: Mutex<Queue>,
@@ -40,21 +42,21 @@ pub struct Shared {
     room: Arc<Semaphore>,
 }
 
-/// Whether the disk lets the `fragments` file grow. What it says is free can be out of reach, by a
-/// quota for one.
+/// Whether the disk lets the `fragments` file grow. Bytes that the disk reports as free can be out
+/// of reach, for example because of a quota.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Growth {
-    /// As far as is known.
+    /// Possible, as far as is known.
     Possible,
-    /// It was refused the last time.
+    /// The disk refused it the last time.
     Refused,
-    /// And the disk said then that so many bytes were free.
+    /// The disk refused it, and reported this many free bytes after that.
     RefusedAt(u64),
 }
 
 impl Growth {
-    /// What there is to grow into when the disk says that so much is free. It is worth another
-    /// attempt once there is more than when it was refused.
+    /// Bytes that the file can grow by, if the disk reports `said` free bytes. After a refusal,
+    /// growing is tried again once the disk reports more than then.
     pub fn free_bytes(&mut self, said: u64) -> u64 {
         *self = match *self {
             Growth::Refused => Growth::RefusedAt(said),
@@ -65,37 +67,38 @@ impl Growth {
     }
 }
 
-/// What the store knows.
+/// The state of a store, in memory.
 pub struct State {
     /// All durable fragments.
     pub index: Index,
-    /// Where fragments go.
+    /// The allocator of pages.
     pub space: Space,
-    /// Whether the disk has more.
+    /// Whether the disk has more room.
     pub growth: Growth,
-    /// The fences.
+    /// The seals in force.
     pub seals: BTreeMap<LogId, Seal>,
     /// The newest maps.
     pub maps: Maps,
-    /// Fragments found damaged since the start: putting one of them again replaces what is there.
+    /// Fragments found damaged since the start. Putting one of them again replaces it.
     pub damaged: BTreeSet<Key>,
     /// False after a failed write or sync, and when closed.
     pub writable: bool,
-    /// Fragments that were put, moved or deleted since the last checkpoint. No more than that
-    /// reserved pages for, and [`DELETED_MAX`].
+    /// Fragments that were put, moved or deleted since the last checkpoint. They are bounded by the
+    /// reserved pages and [`DELETED_MAX`].
     pub changed: BTreeSet<Key>,
-    /// Fragments deleted since the last checkpoint.
+    /// How many fragments were deleted since the last checkpoint.
     pub deleted_count: usize,
 }
 
 impl State {
-    /// True when the segment is beyond what its writer had written when it was declared dead.
-    /// Segments that count may be put again at any time: that is how lost redundancy is restored.
+    /// True if recovery has discarded the segment, after its writer was declared dead. Segments
+    /// that count may be put again at any time: that restores lost redundancy.
     pub fn is_sealed(&self, segment: &SegmentId) -> bool {
         self.seals.get(&segment.log).is_some_and(|seal| seal.discards(segment))
     }
 
-    /// What putting a fragment comes to without writing it: `None` if it is to be written.
+    /// Answers a put that needs no write: a refused one, or a fragment that is there already.
+    /// `None` if the fragment is to be written.
     pub fn answer_put(&self, key: &Key, header: &FragmentHeader) -> Option<Result<(), StorageError>> {
         if self.is_sealed(&key.segment()) {
             return Some(Err(StorageError::Sealed(key.log)));
@@ -110,8 +113,8 @@ impl State {
         (!self.damaged.contains(key)).then_some(Ok(()))
     }
 
-    /// Adds a fragment that is durable at `held.place`, in the place of a damaged one; one that is
-    /// there and good stays.
+    /// Adds a fragment that is durable at `held.place`. It replaces a damaged one. If a good one is
+    /// there already, that one stays.
     pub fn insert(&mut self, key: Key, held: Held) {
         self.changed.insert(key);
         let replaced = match self.index.get(&key) {
@@ -123,15 +126,15 @@ impl State {
         }
     }
 
-    /// Forgets the fragments of a segment.
+    /// Removes the fragments of a segment.
     pub fn delete(&mut self, segment: SegmentId) {
         self.damaged.retain(|key| key.segment() != segment);
         let gone = self.index.remove_segment(segment);
         self.release(gone);
     }
 
-    /// Sets a seal if the present one gives way to it, and deletes what it discards. True when it
-    /// was set.
+    /// Sets a seal if the present one gives way to it, and removes the fragments that it discards.
+    /// True if it was set.
     pub fn seal(&mut self, seal: Seal) -> bool {
         if self.seals.get(&seal.log).is_some_and(|present| !present.gives_way_to(&seal)) {
             return false;
@@ -151,7 +154,7 @@ impl State {
         }
     }
 
-    /// A fragment has moved.
+    /// Notes that a fragment has moved from `from` to `held.place`.
     pub fn moved(&mut self, key: Key, from: Extent, held: Held) {
         self.index.insert(key, held);
         self.changed.insert(key);
@@ -165,7 +168,7 @@ impl State {
         live
     }
 
-    /// True when so much was deleted since the last checkpoint that it should be recorded.
+    /// True if so many fragments were deleted since the last checkpoint that one should be written.
     pub fn wants_checkpoint(&self) -> bool {
         self.deleted_count >= DELETED_MAX
     }
@@ -177,9 +180,9 @@ pub struct Put {
     pub fragment: Fragment,
     /// Its key.
     pub key: Key,
-    /// Bytes it takes.
+    /// Bytes that it takes on the disk.
     pub footprint: u32,
-    /// Told when it is durable or refused.
+    /// Gets the result when the fragment is durable or refused.
     pub done: oneshot::Sender<Result<(), StorageError>>,
     _room: OwnedSemaphorePermit,
 }
@@ -201,15 +204,15 @@ struct Queue {
     closers: Vec<oneshot::Sender<Result<(), StorageError>>>,
 }
 
-/// All that waited when the commit loop looked.
+/// The work that the commit loop takes at once.
 pub struct Batch {
-    /// Fragments to be written.
+    /// Fragments to write.
     pub puts: VecDeque<Put>,
-    /// Seals and maps.
+    /// Seals and maps to keep.
     pub controls: Vec<Control>,
-    /// A checkpoint is asked for.
+    /// True if a checkpoint was asked for.
     pub checkpoint: bool,
-    /// The loop must end after this batch, and tell these.
+    /// If set, the loop must end after this batch, and tell these callers.
     pub closing: Option<Vec<oneshot::Sender<Result<(), StorageError>>>>,
 }
 
@@ -227,7 +230,7 @@ impl Shared {
         })
     }
 
-    /// Queues a fragment up and waits until it is durable.
+    /// Queues a fragment, and waits until it is durable.
     pub async fn put(&self, fragment: Fragment, key: Key) -> Result<(), StorageError> {
         let footprint = footprint(fragment.header.len);
         let room = self.room.clone().acquire_many_owned(footprint / QUEUE_UNIT).await;
@@ -237,14 +240,14 @@ impl Shared {
         answer.await.map_err(|_| StorageError::Unavailable)?
     }
 
-    /// Queues a seal up and waits until it, or a later one, is durable.
+    /// Queues a seal, and waits until it or a later one is durable.
     pub async fn seal(&self, seal: Seal) -> Result<Seal, StorageError> {
         let (done, answer) = oneshot::channel();
         self.control(Control::Seal(seal, done))?;
         answer.await.map_err(|_| StorageError::Unavailable)?
     }
 
-    /// Queues maps up and waits until they, or later ones, are durable.
+    /// Queues maps, and waits until they or later ones are durable.
     pub async fn put_maps(&self, maps: Maps) -> Result<(), StorageError> {
         let (done, answer) = oneshot::channel();
         self.control(Control::Maps(maps, done))?;
@@ -261,15 +264,15 @@ impl Shared {
         answer.await.map_err(|_| StorageError::Unavailable)?
     }
 
-    /// As [`close`](Self::close), without waiting.
+    /// Like [`close`](Self::close), without waiting.
     pub fn close_soon(&self) {
-        // Refused means that it is closing already.
+        // An error means that the server is closing already.
         let _ = self.push(|queue| queue.closing = true);
     }
 
-    /// Asks for a checkpoint, sometime.
+    /// Asks for a checkpoint, without waiting.
     pub fn want_checkpoint(&self) {
-        // When closing, there will be one anyway.
+        // If the server is closing, it writes one anyway.
         let _ = self.push(|queue| queue.checkpoint = true);
     }
 
@@ -295,8 +298,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Waits until there is something to do, and takes all of it, but no more puts than `bytes_max`
-    /// (at least one).
+    /// Waits until there is something to do, and takes all of it. Takes puts of at most `bytes_max`
+    /// together, but at least one.
     pub async fn next_batch(&self, bytes_max: u64) -> Batch {
         loop {
             if let Some(batch) = self.take_batch(bytes_max) {

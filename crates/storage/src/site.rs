@@ -1,5 +1,5 @@
-//! A folder that one storage server serves: with a store, or with nothing yet, until the one who
-//! creates a file system has a store made in it.
+//! A folder that one storage server serves. It has a store, or it is empty until the program that
+//! creates a file system makes a store in it.
 
 use crate::api::{Identity, Presence, StorageError};
 use crate::files::Files;
@@ -10,11 +10,12 @@ use std::io;
 use std::sync::Arc;
 use types::{FsUuid, StoreId};
 
-/// The file that a storage server's process may log to; an empty folder may have it.
+/// The file that a storage server's process may log to. A folder with only this file counts as
+/// empty.
 pub const LOG: &str = "starling.log";
 
-/// True if a store can be made in the folder: there is nothing, or what a creation that was cut
-/// short has left (which is completed to empty files).
+/// True if a store can be made in the folder: it is empty, or has the leftovers of a creation that
+/// was cut short. In that case, creates the missing ones of the store's files, empty.
 pub async fn is_empty(disk: &dyn Disk) -> io::Result<bool> {
     let mut names = disk.list().await?;
     names.retain(|name| name != LOG);
@@ -24,7 +25,7 @@ pub async fn is_empty(disk: &dyn Disk) -> io::Result<bool> {
     Ok(matches!(Files::open(disk).await?.newest_head().await, Err(OpenError::NotAStore)))
 }
 
-/// See the module's header.
+/// The folder that a storage server serves, and its store, if there is one.
 pub struct Site {
     host: Host,
     disk: Arc<dyn Disk>,
@@ -34,7 +35,8 @@ pub struct Site {
 }
 
 impl Site {
-    /// Opens the store, if there is one. Errs if what is there cannot be opened.
+    /// Opens the store, if there is one. Fails if the folder is not empty and has no store that can
+    /// be opened.
     pub async fn open(host: Host, disk: Arc<dyn Disk>) -> Result<Arc<Site>, OpenError> {
         let empty = is_empty(disk.as_ref()).await?;
         let server = match empty {
@@ -48,7 +50,7 @@ impl Site {
         self.server.lock().clone()
     }
 
-    /// What is there.
+    /// The store, or the room for one.
     pub async fn presence(&self) -> io::Result<Presence> {
         match self.server() {
             Some(server) => Ok(Presence::Store(server.identity())),
@@ -56,7 +58,7 @@ impl Site {
         }
     }
 
-    /// Makes a store. Refused ([`OpenError::Foreign`]) if there is one.
+    /// Makes a store. Fails with [`OpenError::Foreign`] if there is one.
     pub async fn initialise(&self, identity: Identity) -> Result<(), OpenError> {
         let _one_at_a_time = self.making.lock().await;
         if self.server().is_some() {
@@ -67,12 +69,12 @@ impl Site {
         Ok(())
     }
 
-    /// The store, if it is this one.
+    /// The store, if it is the one with these names.
     pub fn store(&self, fs: FsUuid, store: StoreId) -> Option<Arc<Server>> {
         self.server().filter(|server| (server.identity().fs, server.identity().store) == (fs, store))
     }
 
-    /// Closes the store, as [`Server::close`].
+    /// Closes the store, as [`Server::close`] does.
     pub async fn close(&self) -> Result<(), StorageError> {
         let _one_at_a_time = self.making.lock().await;
         match self.server() {

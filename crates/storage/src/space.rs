@@ -1,36 +1,36 @@
-//! Where fragments go: the allocator over the pages of the `fragments` file. Pure; it touches no
+//! The allocator over the pages of the `fragments` file: where fragments go. Pure; it touches no
 //! disk.
 //!
-//! A fragment takes whole pages, so that writing one never touches a page that holds another. Every
-//! free page can be put to use: neighbouring free pages are one **extent**, whatever was in them
-//! before, and when no extent is long enough, [`compaction`](crate::compaction) says which
-//! fragments to move to make one. For that alone are the first pages of the file: the **landing**
-//! never is in the pool from which puts get their pages.
+//! A fragment takes whole pages, so writing one never touches a page of another. Every free page
+//! can be used: neighbouring free pages are one **extent**, and if no extent is long enough,
+//! [`compaction`](crate::compaction) decides which fragments to move to make one. The first pages
+//! of the file, the **landing**, are for that alone. Puts never get them.
 //!
 //! The life of a page: *free*, then *reserved* (a durable checkpoint says that it may be written),
-//! *used*, and, when its fragment is released, *quarantined* until a checkpoint has recorded that,
-//! then free again. What a checkpoint reserved and nobody used is free when the next one is
-//! drafted.
+//! then *used*. When its fragment is released, the page is *quarantined* until a checkpoint has
+//! recorded that, and then free again. Reserved pages that were not used are free when the next
+//! checkpoint is drafted.
 //!
 //! Invariants:
-//! - Only what the checkpoint in force lists in its **reservation** is written, each of its extents
-//!   from its start on and without gaps, so recovery needs to look nowhere else.
+//! - Only the extents in the **reservation** of the checkpoint in force are written, each from its
+//!   start on and without gaps. So recovery needs to look nowhere else.
 //! - Every fragment carries the random number of the checkpoint under which it was written (its
-//!   *generation*). A checkpoint that was never durable was never written under, so what an earlier
-//!   use of a page left behind has another generation and cannot be taken for a fragment, and
-//!   neither can what a crash tore.
-//! - A page is not written again while the checkpoint in force, which a crash would go back to, has
+//!   *generation*). Nothing is written under a checkpoint before it is durable. So bytes of an
+//!   earlier use of a page have another generation and are not taken for a fragment, and neither is
+//!   a write that a crash has torn.
+//! - A page is not written again while the checkpoint in force, to which a crash would go back, has
 //!   a fragment in it.
 
 use crate::compaction;
 use std::collections::{BTreeMap, BTreeSet};
 use striped_log::fragment::{FRAGMENT_LEN_MAX, HEADER_LEN};
 
-/// Bytes of a page; fragments begin at multiples of this.
+/// Length of a page in bytes. Fragments begin at multiples of this.
 pub const PAGE: u32 = 4096;
-/// Pages of the largest fragment.
+/// Pages of the longest fragment.
 pub const PAGES_MAX: u32 = pages(FRAGMENT_LEN_MAX);
-/// Extents shorter than [`PAGES_MAX`] that a reservation lists, at most: recovery looks at each.
+/// Most extents shorter than [`PAGES_MAX`] in a reservation. More let short fragments use more
+/// gaps, but recovery reads a header in each.
 const SHORT_EXTENTS_MAX: usize = 1024;
 
 /// Pages that a fragment with `payload_len` bytes of payload takes, header and rounding included.
@@ -38,17 +38,17 @@ pub const fn pages(payload_len: u32) -> u32 {
     (HEADER_LEN as u32 + payload_len).div_ceil(PAGE)
 }
 
-/// The same in bytes.
+/// Bytes that a fragment with `payload_len` bytes of payload takes, header and rounding included.
 pub const fn footprint(payload_len: u32) -> u32 {
     pages(payload_len) * PAGE
 }
 
-/// Pages that follow each other.
+/// A run of consecutive pages.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Extent {
-    /// The first.
+    /// The first page.
     pub start: u32,
-    /// How many.
+    /// Number of pages.
     pub len: u32,
 }
 
@@ -58,7 +58,7 @@ impl Extent {
         self.start + self.len
     }
 
-    /// True when all of `other` is within.
+    /// True if all of `other` is within.
     pub fn holds(&self, other: &Extent) -> bool {
         self.start <= other.start && other.end() <= self.end()
     }
@@ -74,17 +74,18 @@ impl Extent {
     }
 }
 
-/// What the next checkpoint will say of pages; takes effect with [`Space::adopt`], once that
-/// checkpoint is durable.
+/// The reservation that the next checkpoint will record. It takes effect with [`Space::adopt`],
+/// once that checkpoint is durable.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Draft {
-    /// What may be written until the checkpoint after it, by start.
+    /// The pages that may be written until the checkpoint after it, by start.
     pub reservation: Vec<Extent>,
+    /// How many quarantined extents the checkpoint frees.
     freed: usize,
 }
 
 impl Draft {
-    /// True when a fragment of so many pages could be written under this draft.
+    /// True if a fragment of `pages` pages could be written under this draft.
     pub fn fits(&self, pages: u32) -> bool {
         self.reservation.iter().any(|extent| extent.len >= pages)
     }
@@ -112,13 +113,13 @@ impl Pool {
         self.len_by_start.insert(extent.start, extent.len);
     }
 
-    /// The extent that all of `part` is in.
+    /// The free extent that has all of `part`.
     fn around(&self, part: &Extent) -> Option<Extent> {
         let (&start, &len) = self.len_by_start.range(..=part.start).next_back()?;
         Some(Extent { start, len }).filter(|whole| whole.holds(part))
     }
 
-    /// Takes out an extent. False, and nothing is changed, if not all of it is in the pool.
+    /// Takes out an extent. If not all of it is in the pool, changes nothing and returns false.
     fn remove(&mut self, taken: Extent) -> bool {
         let Some(whole) = self.around(&taken) else { return false };
         self.len_by_start.remove(&whole.start);
@@ -132,31 +133,31 @@ impl Pool {
     }
 }
 
-/// The allocator.
+/// The allocator of pages.
 ///
-/// Writing: [`allocate`](Self::allocate) until it has no place, then [`draft`](Self::draft), write
-/// the draft's reservation in a checkpoint, [`adopt`](Self::adopt), and go on.
+/// To write, call [`allocate`](Self::allocate) until it has no place. Then [`draft`](Self::draft),
+/// write the draft's reservation in a checkpoint, [`adopt`](Self::adopt) it, and go on. Call
 /// [`release`](Self::release) at any time.
 #[derive(Debug)]
 pub struct Space {
     page_count: u32,
-    /// Pages at the beginning of the file that only compaction writes; the longest fragment fits
-    /// in.
+    /// Number of pages at the beginning of the file that only compaction writes. The longest
+    /// fragment fits in.
     landing: u32,
     /// Pages of the landing that fragments take.
     landed_pages: u32,
     free: Pool,
-    /// In the order of being released.
+    /// Released extents, in the order of their release.
     quarantined: Vec<Extent>,
-    /// What may be written: lengths and starts of what is left of the reservation.
+    /// The rest of the reservation: `(len, start)` of each extent that may be written.
     reserved: BTreeSet<(u32, u32)>,
     used_pages: u64,
 }
 
 impl Space {
-    /// An allocator over `page_count` pages, of which `live` are taken and the first `landing` are
-    /// for compaction. Nothing may be written before the first [`adopt`](Self::adopt). Fails,
-    /// saying what is wrong, if that cannot be.
+    /// An allocator over `page_count` pages. `live` are the places of fragments, and the first
+    /// `landing` pages are for compaction. Nothing may be written before the first
+    /// [`adopt`](Self::adopt). Fails if the places overlap or are out of bounds.
     pub fn recover(page_count: u32, landing: u32, mut live: Vec<Extent>) -> Result<Space, &'static str> {
         live.sort_unstable();
         let mut space = Space {
@@ -191,7 +192,7 @@ impl Space {
         place.start < self.landing
     }
 
-    /// Adds the pages from `start` to `end` to those that are free, except those of the landing.
+    /// Adds the pages from `start` to `end` to the free ones, except those of the landing.
     fn put_free(&mut self, start: u32, end: u32) {
         let start = start.max(self.landing);
         self.free.insert(Extent { start, len: end.saturating_sub(start) });
@@ -204,8 +205,8 @@ impl Space {
         }
     }
 
-    /// True when there are fragments in the landing: a compaction was cut short, and no page may be
-    /// reserved for puts before they have left it.
+    /// True if there are fragments in the landing: a compaction was cut short. No page may be
+    /// reserved for puts before these fragments have left it.
     pub fn has_landed(&self) -> bool {
         self.landed_pages > 0
     }
@@ -220,12 +221,12 @@ impl Space {
         self.used_pages * u64::from(PAGE)
     }
 
-    /// Pages that a draft of this instant could reserve for fragments of any length.
+    /// Pages that a draft made now could reserve for fragments of any length.
     pub fn roomy_pages(&self) -> u32 {
         self.pool(self.quarantined.len()).iter().map(|extent| extent.len).filter(|&len| len >= PAGES_MAX).sum()
     }
 
-    /// Adds pages at the end.
+    /// Adds free pages at the end, up to `page_count` in all.
     pub fn grow(&mut self, page_count: u32) {
         if page_count > self.page_count {
             self.put_free(self.page_count, page_count);
@@ -233,8 +234,8 @@ impl Space {
         }
     }
 
-    /// A place for a fragment: the start of the shortest reserved extent that is long enough.
-    /// `None`: a checkpoint must come first.
+    /// A place for a fragment: the start of the shortest reserved extent that is long enough. If
+    /// there is none (`None`), a checkpoint must come first.
     pub fn allocate(&mut self, pages: u32) -> Option<Extent> {
         let &(len, start) = self.reserved.range((pages, 0)..).next()?;
         self.reserved.remove(&(len, start));
@@ -246,13 +247,12 @@ impl Space {
         Some(place)
     }
 
-    /// How many pages from `start` on may be written and are not used, if an allocation has just
-    /// ended there.
+    /// How many reserved pages follow an allocation that has just ended at `start`.
     pub fn reserved_from(&self, start: u32) -> u32 {
         self.reserved.iter().find(|extent| extent.1 == start).map_or(0, |extent| extent.0)
     }
 
-    /// Gives back the place of a fragment that is forgotten, or was never written.
+    /// Releases the place of a fragment that was removed, or was never written.
     pub fn release(&mut self, place: Extent) {
         self.used_pages -= u64::from(place.len);
         if self.in_landing(&place) {
@@ -262,8 +262,8 @@ impl Space {
         }
     }
 
-    /// All that is not used and not of the landing, as of a checkpoint that records the first
-    /// `freed` releases.
+    /// All unused pages outside the landing, under a checkpoint that records the first `freed`
+    /// releases.
     fn pool(&self, freed: usize) -> Pool {
         let mut pool = self.free.clone();
         let reserved = self.reserved.iter().map(|&(len, start)| Extent { start, len });
@@ -274,10 +274,10 @@ impl Space {
         pool
     }
 
-    /// What a checkpoint of this instant may reserve: extents that any fragment fits into, in the
-    /// order of the file, until they have `target` pages, and the longest of the others, but not
-    /// the last `spare` pages of the longest extent. What is quarantined now counts as free, since
-    /// that checkpoint records it.
+    /// The reservation of a checkpoint that is written now. It has extents that any fragment fits
+    /// into, in the order of the file, until they have `target` pages; and the longest of the short
+    /// extents. It leaves out the last `spare` pages of the longest extent. Quarantined pages count
+    /// as free, since that checkpoint records their release.
     pub fn draft(&self, target: u32, spare: u32) -> Draft {
         let freed = self.quarantined.len();
         let mut pool = self.pool(freed);
@@ -302,7 +302,8 @@ impl Space {
         Draft { reservation, freed }
     }
 
-    /// A draft that reserves just `to`, for a step of compaction. `None`: pages of it are in use.
+    /// A draft that reserves only `to`, for a step of compaction. `None` if some of its pages are
+    /// in use.
     pub fn draft_only(&self, to: Extent) -> Option<Draft> {
         let freed = self.quarantined.len();
         let is_landing = to == Extent { start: 0, len: self.landing } && to.end() <= self.page_count;
@@ -310,8 +311,8 @@ impl Space {
         is_free.then(|| Draft { reservation: vec![to], freed })
     }
 
-    /// Puts a draft into force. The checkpoint that records it is durable, and nothing was
-    /// allocated since it was drafted.
+    /// Puts a draft into force. Call it when the checkpoint that records the draft is durable. No
+    /// page may have been allocated since the draft was made.
     pub fn adopt(&mut self, draft: Draft) {
         let mut pool = self.pool(draft.freed);
         self.quarantined.drain(..draft.freed);
@@ -448,8 +449,8 @@ mod tests {
     }
 
     proptest! {
-        /// Live fragments never overlap; only reserved ranges are written; what the last checkpoint
-        /// holds is never overwritten; counts agree with a plain list.
+        /// Live fragments never overlap, only reserved ranges are written, fragments of the last
+        /// checkpoint are never overwritten, and counts agree with a plain list.
         #[test]
         fn prop_allocations_keep_the_invariants(ops in prop::collection::vec(op(), 1..200)) {
             const PAGES: u32 = 6 * PAGES_MAX;

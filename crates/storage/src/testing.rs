@@ -60,7 +60,7 @@ pub fn fragment(log: u32, seq: u64, index: u8, len: u32) -> Fragment {
     fragment_of(segment(log, 0, seq), index, 0, len)
 }
 
-/// A checkpoint's body with some of everything.
+/// A checkpoint's body with some values in every field.
 pub fn body() -> Body {
     let mut body = Body {
         page_count: 2000,
@@ -83,8 +83,8 @@ pub fn body() -> Body {
     body
 }
 
-/// Lists fragments in the checkpoint of a store that nobody has open, as if they had been put
-/// there; their bytes are holes of the file. So a store of any size is made in no time.
+/// Adds fragments to the checkpoint of a store that is not open, as if they had been put there.
+/// Their bytes are holes of the file, so this makes a store of any size in no time.
 pub async fn list_fragments(
     disk: &dyn Disk,
     headers: impl Iterator<Item = FragmentHeader>,

@@ -1,49 +1,49 @@
-//! What a crash left: the walk over an extent that finds its fragments again. Pure;
-//! [`crate::files`] reads the bytes.
+//! The walk over an extent that finds the fragments that a crash left. Pure; [`crate::files`] reads
+//! the bytes.
 //!
-//! Only extents that the newest checkpoint reserved can hold fragments that it does not list. Their
-//! walk goes from header to header, the length of each giving the place of the next, and ends at
-//! the first header that is not whole or that was not written under that checkpoint, which it tells
-//! by the checkpoint's random number. What is there may be anything, also what a user wrote into a
-//! file. A fragment with a whole header but torn payload was never acknowledged, or has rotted; it
-//! is left out, and the walk goes on after it, since acknowledged ones may follow.
+//! Only extents that the newest checkpoint reserved can hold fragments that it does not list. The
+//! walk goes from header to header: the length of each gives the place of the next. It ends at the
+//! first header that is not whole, or that does not carry the checkpoint's random number and so was
+//! not written under it. There may be any bytes, also bytes that a user wrote into a file. A
+//! fragment with a whole header and a torn payload was never acknowledged, or has rotted. The walk
+//! leaves it out and goes on, since acknowledged fragments may follow.
 //!
-//! A header that is not whole, and yet has the checkpoint's random number, has rotted: fragments
-//! that were acknowledged may have been behind it.
+//! A header that is not whole, and yet has the checkpoint's random number, has rotted. Acknowledged
+//! fragments may have been behind it.
 //!
-//! The payload of one fragment cannot pass itself off as another fragment: the walk never looks for
+//! The payload of a fragment is never taken for another fragment: the walk does not look for
 //! headers inside payloads.
 
 use crate::space::{Extent, PAGE, footprint, pages};
 use striped_log::fragment::{FragmentHeader, HEADER_LEN, chunk_crcs};
 
-/// One fragment found in an extent.
+/// A fragment found in an extent.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Found {
     /// Its header.
     pub header: FragmentHeader,
     /// Byte offset of the header from where the walk began.
     pub offset: u32,
-    /// True when the payload is what the header says.
+    /// True if the payload matches the header's checksums.
     pub intact: bool,
 }
 
 impl Found {
-    /// The bytes of the payload, in what was walked.
+    /// Where the payload is in the bytes that were walked.
     pub fn payload_range(&self) -> std::ops::Range<usize> {
         let begin = self.offset as usize + HEADER_LEN;
         begin..begin + self.header.len as usize
     }
 
-    /// The pages it takes, where page `begin` is where the walk began.
+    /// The pages that it takes, if the walk began at page `begin`.
     pub fn place(&self, begin: u32) -> Extent {
         Extent { start: begin + self.offset / PAGE, len: pages(self.header.len) }
     }
 }
 
-/// The fragments in `bytes`, an extent from where it may be written, and where the walk ended.
-/// `belongs` is asked of each header and its generation; the first that does not belong ends the
-/// walk.
+/// Finds the fragments in `bytes`, which are an extent from its start on. Also returns the offset
+/// at which the walk ended. `belongs` judges each header and its generation; the first that does
+/// not belong ends the walk.
 pub fn walk(bytes: &[u8], belongs: impl Fn(&FragmentHeader, u64) -> bool) -> (Vec<Found>, u32) {
     let (mut found, mut offset) = (Vec::new(), 0);
     while let Some(rest) = bytes.get(offset as usize..).filter(|rest| rest.len() >= PAGE as usize) {
@@ -60,8 +60,8 @@ pub fn walk(bytes: &[u8], belongs: impl Fn(&FragmentHeader, u64) -> bool) -> (Ve
     (found, offset)
 }
 
-/// True if these bytes, which are no header, once were one under the checkpoint with this random
-/// number: it is in no other sector, and a crash tears no sector.
+/// True if these bytes are not a header, but once were one under the checkpoint with this random
+/// number. No other sector has the number, and a crash tears no sector.
 pub fn is_rotten(sector: &[u8], generation: u64) -> bool {
     sector.windows(8).any(|bytes| bytes == generation.to_le_bytes())
 }

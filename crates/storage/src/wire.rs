@@ -7,12 +7,11 @@
 //! fragment's payload or the bytes that were read, and is not copied; of other frames it is empty.
 //! All integers are little-endian.
 //!
-//! Before anything else of a store may be asked, the connection must be attached to it by name
-//! ([`Request::Attach`]): another store that stands at the same address by now has segments of the
-//! same names.
+//! A connection must first be attached to a store by name ([`Request::Attach`]). By now another
+//! store may be at the same address, and it has segments with the same names.
 //!
-//! Decoders take whatever a network brings: they fail, they do not panic, and they ask for no more
-//! memory than the frame has.
+//! Decoders take any bytes: they fail, but do not panic, and they ask for no more memory than the
+//! frame has.
 
 use crate::api::{Identity, Presence, Seal, StorageError, StoreStatus};
 use crate::seal::SEAL_LEN_MIN;
@@ -29,16 +28,17 @@ pub const VERSION: u16 = 5;
 pub const GREETING_LEN: usize = 10;
 /// Bytes of the two lengths before each frame.
 pub const LENGTHS_LEN: usize = 8;
-/// Longest head of a frame in bytes.
+/// Longest head of a frame in bytes. It bounds the memory that a peer can ask for. The longest
+/// heads are answers with all segments of a store.
 pub const HEAD_LEN_MAX: u32 = 64 << 20;
-/// Longest tail.
+/// Longest tail of a frame in bytes: the payload of a fragment.
 pub const TAIL_LEN_MAX: u32 = FRAGMENT_LEN_MAX;
-/// Most headers that one `list` answer may have, unless one seq has more.
+/// Most headers in one answer to `list`, unless one seq alone has more.
 pub const LIST_COUNT_MAX: u32 = 16 << 10;
 
 const MAGIC: &[u8; 8] = b"STARWIRE";
 
-/// The greeting.
+/// This program's greeting.
 pub fn greeting() -> [u8; GREETING_LEN] {
     let mut out = [0; GREETING_LEN];
     out[..8].copy_from_slice(MAGIC);
@@ -68,8 +68,8 @@ pub fn lengths(bytes: [u8; LENGTHS_LEN]) -> Result<(usize, usize), DecodeError> 
     Ok((head as usize, tail as usize))
 }
 
-/// A call of [`Storage`](crate::api::Storage) or [`RemoteStorage`](crate::api::RemoteStorage); see
-/// there.
+/// A call of a method of [`Storage`](crate::api::Storage) or
+/// [`RemoteStorage`](crate::api::RemoteStorage).
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[allow(missing_docs, reason = "the fields are the arguments of the methods")]
 pub enum Request {
@@ -95,42 +95,42 @@ pub enum Request {
     Status,
     Presence,
     Initialise(Identity),
-    /// From now on, requests of this connection are for this store.
+    /// Attaches the connection: its later requests are for this store.
     Attach {
         fs: FsUuid,
         store: StoreId,
     },
 }
 
-/// What a call came to.
+/// The result of a call.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Answer {
-    /// Done; nothing to tell.
+    /// Done, without a value.
     Done,
-    /// It was refused or failed.
+    /// Refused or failed.
     Refused(StorageError),
-    /// Of `read`.
+    /// The result of `read`.
     Bytes(Bytes),
-    /// Of `describe` and `list`.
+    /// The result of `describe` and `list`.
     Headers(Vec<FragmentHeader>),
-    /// Of `segments`.
+    /// The result of `segments`.
     Segments(Vec<(SegmentId, u64)>),
-    /// Of `seal`.
+    /// The result of `seal`.
     Seal(Seal),
-    /// Of `seals`.
+    /// The result of `seals`.
     Seals(Vec<Seal>),
-    /// Of `maps`.
+    /// The result of `maps`.
     Maps(Maps),
-    /// Of `status`.
+    /// The result of `status`.
     Status(StoreStatus),
-    /// Of `presence`.
+    /// The result of `presence`.
     Presence(Presence),
-    /// `initialise` or attaching was refused, in words.
+    /// The site refused, in words: `presence`, `initialise` or attaching.
     Not(String),
 }
 
-/// A frame in two pieces, the second possibly empty: what was encoded, lengths included, and what
-/// was not copied.
+/// A frame in two pieces: the lengths and the head, and the tail, which is not copied and may be
+/// empty.
 pub type Frame = [Bytes; 2];
 
 fn frame(number: u64, kind: u8, tail: Bytes, fields: impl FnOnce(&mut Vec<u8>)) -> Frame {
@@ -197,7 +197,7 @@ fn identity(r: &mut Reader<'_>) -> Result<Identity, DecodeError> {
     Ok(Identity { fs: fs(r)?, store: StoreId::new(r.u16("store")?), capacity_bytes: r.u64("capacity")? })
 }
 
-/// The head must have been read to its end, and the tail be used.
+/// Checks that the head was read to its end, and that the tail was used.
 fn whole<T>(value: T, r: &Reader<'_>, tail: &Bytes) -> Result<T, DecodeError> {
     if r.is_empty() && tail.is_empty() { Ok(value) } else { Err(DecodeError::Invalid("frame length")) }
 }
@@ -383,7 +383,7 @@ fn put_error(out: &mut Vec<u8>, error: &StorageError) {
             out.put_u32(log.raw());
         }
         StorageError::Unavailable => out.put_u8(6),
-        // What exactly was wrong is in the store's own log.
+        // The wire does not carry the reason of a bad request.
         StorageError::BadRequest(_) => out.put_u8(7),
     }
 }
@@ -557,7 +557,7 @@ mod tests {
                 let at = at.index(head.len());
                 head[at] = value;
             }
-            // What decodes must also encode, and be the same again.
+            // A value that decodes must encode, and decode to the same value again.
             if let Ok((number, request)) = Request::decode(&head, tail.clone()) {
                 prop_assert_eq!(request_of(parts(request.encode(number))), Ok((number, request)));
             }

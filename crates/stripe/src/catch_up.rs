@@ -1,18 +1,18 @@
-//! Bringing a store that was away up to date before it is used: seals, maps and deletions that it
-//! missed.
+//! Brings a store that was away up to date before it is used: gives it the seals, maps and
+//! deletions that it missed.
 //!
 //! A store with an old seal would take fragments of a writer that was declared dead, and show
-//! segments that recovery has discarded. Whatever seal or map is in force is at a quorum of stores,
-//! so any quorum knows it.
+//! segments that recovery has discarded. A quorum of stores has the seals and maps that are in
+//! force, so any quorum knows them.
 
 use crate::Stripe;
 use std::collections::BTreeMap;
 use storage::api::{Seal, StorageError};
 use types::LogId;
 
-/// The newest seal of each log. Of two with one epoch, that which counts more is the later: a
-/// recovery that died half way is followed by one that sees at least as much. Of two that are
-/// alike, that which says who has it.
+/// The newest seal of each log. If two have the same epoch, the one that counts more segments is
+/// newer: after a recovery that died half way, the next one sees at least as much. If two count the
+/// same, the one that names its holders is newer.
 pub(crate) fn newest_seals<'a>(seals: impl IntoIterator<Item = &'a Seal>) -> BTreeMap<LogId, Seal> {
     let mut newest: BTreeMap<LogId, Seal> = BTreeMap::new();
     for seal in seals {
@@ -21,14 +21,14 @@ pub(crate) fn newest_seals<'a>(seals: impl IntoIterator<Item = &'a Seal>) -> BTr
         if rank(seal) > rank(known) {
             *known = seal.clone();
         }
-        // That is the store's that said so.
+        // `has_lost` is about the store that gave this seal, not about the seal.
         known.has_lost = false;
     }
     newest
 }
 
 impl Stripe {
-    /// Gives one store the seals it lacks, given those it has.
+    /// Gives a store the seals that it lacks. `has` are those that it has.
     pub(crate) async fn replay_seals(
         &self,
         at: usize,
@@ -44,8 +44,8 @@ impl Stripe {
         Ok(())
     }
 
-    /// Brings a store up to date. False when that failed, or when too few others answer to know
-    /// what it missed.
+    /// Brings a store up to date. False if that failed, or if too few others answer to know what
+    /// the store missed.
     pub(crate) async fn catch_up(&self, at: usize) -> bool {
         let Ok(seals) = self.ask_quorum(|s| s.seals()).await else { return false };
         let Ok(maps) = self.ask_quorum(|s| s.maps()).await else { return false };

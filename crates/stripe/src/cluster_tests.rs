@@ -1,6 +1,6 @@
-//! Whole histories under a seed: a writer that is killed and started again over stores that fail,
-//! at most `m` at a time. What is acknowledged stays: every segment, byte for byte, in order, in
-//! one chain, readable without any `m` stores.
+//! Whole histories under a seed: a writer is killed and started again over stores that fail, at
+//! most `m` at a time. Every acknowledged segment stays: byte for byte, in order, in one chain,
+//! readable without any `m` stores.
 //!
 //! The same histories run over stores in memory and over real storage servers on simulated machines
 //! and disks.
@@ -34,7 +34,7 @@ trait Cluster {
     fn heal(&self);
 }
 
-/// What a history knows must hold.
+/// A history so far, and the segments that must be readable at its end.
 struct History<'a, C> {
     cluster: &'a C,
     parity: usize,
@@ -57,7 +57,7 @@ impl<C: Cluster> History<'_, C> {
         }
     }
 
-    /// Opens the log; `None` when the opener was killed.
+    /// Opens the log; `None` if the opener was killed.
     fn open(&self) -> Option<(Arc<Stripe>, LogTail)> {
         let client = self.client();
         if self.random.chance(1, 3) {
@@ -82,12 +82,12 @@ impl<C: Cluster> History<'_, C> {
             }
             Ok(Err(error)) => panic!("log does not open: {error}"),
         };
-        // No longer swept over; it may have been killed just after the answer.
+        // The client no longer crashes at a set point. It may have crashed just after the answer.
         client.crash_after(u64::MAX);
         client.is_up().then_some((stripe, tail))
     }
 
-    /// Checks an opened log against what was acknowledged, and takes what counted besides for
+    /// Checks that an opened log has all acknowledged segments. Other segments that counted are
     /// acknowledged from now on.
     fn check(&self, stripe: &Arc<Stripe>, tail: &LogTail) {
         let mut acknowledged = self.acknowledged.lock();
@@ -160,7 +160,7 @@ impl<C: Cluster> History<'_, C> {
         self.client().crash();
     }
 
-    /// The end of every history: all stores are well, and then any `m` of them are away.
+    /// Ends a history: all stores are well, and then any `m` of them are away.
     fn end(&self) {
         self.client().crash();
         self.cluster.heal();
@@ -182,7 +182,7 @@ impl<C: Cluster> History<'_, C> {
     }
 }
 
-/// Runs a history; the number of acknowledged segments.
+/// Runs a history. Returns the number of acknowledged segments.
 fn run(cluster: &impl Cluster, seed: u64, parity: usize, lives: usize) -> usize {
     let random = SimRandom::new(seed.wrapping_mul(0x9e37_79b9));
     let mut history = History { cluster, parity, random, submitted: BTreeMap::new(), acknowledged: Arc::default() };
@@ -400,7 +400,7 @@ impl Storage for Remote {
 
 const SHAPES: [(u16, u8); 6] = [(2, 1), (3, 1), (5, 1), (4, 2), (5, 2), (7, 2)];
 
-/// The seeds to run: `STARLING_SEED` runs just that one.
+/// The seeds to run: only `STARLING_SEED` if that is set.
 fn seeds(count: u64) -> Range<u64> {
     match std::env::var("STARLING_SEED").ok().and_then(|seed| seed.parse().ok()) {
         Some(seed) => seed..seed + 1,

@@ -1,10 +1,10 @@
-//! Why the stores, taken together, did not do what was asked.
+//! Errors of operations on the set of stores.
 
 use std::fmt;
 use thiserror::Error;
 use types::{LogId, SegmentId, StoreId};
 
-/// Some of a file system's stores.
+/// A set of a file system's stores.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct StoreSet([u64; 4]);
 
@@ -16,7 +16,7 @@ impl StoreSet {
 }
 
 impl FromIterator<StoreId> for StoreSet {
-    /// Stores with numbers of 256 and more, which no file system has, are left out.
+    /// Leaves out stores with numbers of 256 and more. No file system has such stores.
     fn from_iter<I: IntoIterator<Item = StoreId>>(stores: I) -> Self {
         let mut set = StoreSet::default();
         for raw in stores.into_iter().map(StoreId::raw) {
@@ -38,24 +38,24 @@ impl fmt::Display for StoreSet {
 /// Why an operation on the stores failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum StripeError {
-    /// Another owner has recovered the log: this writer must stop. Never retried. Whatever was not
-    /// acknowledged is *unknown*.
+    /// Another process has recovered the log, so this writer must stop. Never retried. Everything
+    /// that was not acknowledged is *unknown*.
     #[error("the log was sealed against this writer")]
     Fenced,
-    /// Too few stores answer, or take puts, for the moment. The operation is *unknown* and may be
+    /// At the moment, too few stores answer or take puts. The operation is *unknown* and may be
     /// tried again.
     #[error("not enough stores are available")]
     NotEnoughStores,
-    /// No store that could hold it does: the cleaner deleted the segment (ask the map again), or,
-    /// if the map still points here, more stores than the redundancy covers have lost it.
+    /// No store has the segment. Either the cleaner deleted it, and the caller must ask the
+    /// managers for the new address. Or, if the managers still give this address, more stores have
+    /// lost it than parity makes up for.
     #[error("segment {0} is not on the stores")]
     SegmentNotFound(SegmentId),
-    /// The segment is there, but too many of its fragments are damaged for it to be read.
+    /// The segment is there, but too many of its fragments are damaged to read it.
     #[error("segment {0} is damaged beyond its redundancy")]
     Damaged(SegmentId),
-    /// Segments that an earlier recovery had counted (up to `counted`) are no longer readable from
-    /// `next_seq` on. The log is not opened, because that would discard acknowledged segments;
-    /// bring the missing stores back.
+    /// An earlier recovery had counted segments up to `counted`, but they cannot be read from
+    /// `next_seq` on. The log is not opened, because that would discard acknowledged segments.
     #[error("log {log} ends at seq {next_seq}, but was complete up to {counted}: bring the missing stores back")]
     LogBroken {
         /// The log.
@@ -65,20 +65,20 @@ pub enum StripeError {
         /// The last seq that was complete when the log was opened before.
         counted: u64,
     },
-    /// The log goes on at `beyond`, and what is missing before it is more than a writer that died
-    /// can have left incomplete: stores lost segments. The log is not opened, because that would
-    /// discard those behind the gap.
+    /// The log goes on up to `beyond`, behind a gap that is longer than a crash of the writer can
+    /// leave: stores lost segments. The log is not opened, because that would discard the segments
+    /// behind the gap.
     #[error("log {log} lost segments: it cannot be read at seq {next_seq}, but goes on up to {beyond}")]
     LogLost {
         /// The log.
         log: LogId,
         /// The first seq that cannot be read.
         next_seq: u64,
-        /// The last seq of which something is there.
+        /// The last seq that has any fragment.
         beyond: u64,
     },
-    /// It is not known where the log ends: its segment `next_seq` may have been on these stores,
-    /// which do not answer, or have lost what they had. The log is not opened, because that would
+    /// It is not certain where the log ends. Its segment `next_seq` may have been on these stores,
+    /// which do not answer or have lost their contents. The log is not opened, because that would
     /// discard the segment.
     #[error("log {log} may go on at seq {next_seq} on stores that do not answer or have lost their contents: {stores}")]
     StoresNeeded {
@@ -86,7 +86,7 @@ pub enum StripeError {
         log: LogId,
         /// The first seq that cannot be read.
         next_seq: u64,
-        /// The stores.
+        /// The stores that may have had the segment.
         stores: StoreSet,
     },
     /// The caller asked for something that can never succeed (range beyond the payload, payload
@@ -96,8 +96,8 @@ pub enum StripeError {
 }
 
 impl StripeError {
-    /// True if it is about where a log ends, so that the log is opened when the operator [accepts
-    /// the loss](crate::Options::accepts_loss).
+    /// True if the error is a doubt about where a log ends. The log is opened all the same if the
+    /// operator [accepts the loss](crate::Options::accepts_loss).
     pub fn is_a_doubt(&self) -> bool {
         matches!(self, StripeError::LogLost { .. } | StripeError::StoresNeeded { .. })
     }

@@ -7,9 +7,9 @@ use striped_log::segment::Segment;
 use types::StoreId;
 
 impl Stripe {
-    /// A group of healthy stores for a segment, and the stripe over it; `None` when there are too
-    /// few. The first member rotates with the segments, so that load and parity spread over all
-    /// stores.
+    /// Chooses a group of healthy stores for a segment, and plans the stripe over it. `None` if
+    /// there are too few. The first member moves on with each segment, so that load and parity
+    /// spread over all stores.
     pub(crate) fn choose_group(&self, segment: &Segment) -> Option<Geometry> {
         let mut up = self.health.lock().up();
         let soon = self.quick_ones(&up);
@@ -30,12 +30,12 @@ impl Stripe {
         Some(Geometry { k, m, fragment_len, payload_len, members })
     }
 
-    /// Those of `stores` that answer soon.
+    /// The members of `stores` that answer soon.
     pub(crate) fn quick_ones(&self, stores: &[usize]) -> Vec<usize> {
         stores.iter().copied().filter(|&at| !self.is_slow(at)).collect()
     }
 
-    /// True if any segment can be put to so many stores.
+    /// True if a segment of any length can be put to this many stores.
     pub(crate) fn suffice(&self, store_count: usize) -> bool {
         store_count + usize::from(self.options.parity) >= self.stores.len()
     }

@@ -1,8 +1,8 @@
-//! What is known of each store's health, and the task that looks after those that are not well.
+//! The health of each store, and the task that probes stores that are out of service.
 //!
-//! A store leaves service the moment a request to it fails, and comes back only through a probe
-//! that finds it writable *and* has brought it up to date (see `catch_up`). The probing task exists
-//! only while some store is out of service.
+//! A store leaves service when a request to it fails. It comes back only through a probe that finds
+//! it writable *and* has brought it up to date (see `catch_up`). The probing task exists only while
+//! some store is out of service.
 
 use crate::{StoreSet, Stripe};
 use host::{first, join_all};
@@ -13,58 +13,61 @@ use storage::api::StoreStatus;
 use striped_log::fragment::FRAGMENT_LEN_MAX;
 use types::{FragmentId, SegmentId, StoreId};
 
-/// Most deletions that are remembered for a store that is away; what is beyond stays there until
-/// the whole is compared (a leak of space, nothing else).
+/// Most deletions that are remembered for a store that is away. This bounds memory. Segments whose
+/// deletion is forgotten stay on that store until all stores' lists are compared: they only waste
+/// space.
 const OWED_DELETES_MAX: usize = 65_536;
-/// Most damaged fragments that are remembered, so that each is logged and counted once.
+/// Most damaged fragments that are remembered, so that each is logged and counted once. This bounds
+/// memory.
 const DAMAGED_MAX: usize = 4_096;
-/// How long a glance waits for what stores say of themselves.
+/// How long a glance waits for the status of stores.
 const GLANCE_TIME: Duration = Duration::from_millis(50);
 
-/// Whether a store is used.
+/// Whether a store is in service.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum StoreState {
-    /// Takes puts and reads.
+    /// In service: it takes puts and reads.
     Up,
-    /// Refuses puts, since its disk has failed or is full; is read from.
+    /// It refuses puts, since its disk has failed or is full. It is still read from.
     Failing,
-    /// Does not answer.
+    /// It does not answer.
     Absent,
 }
 
 /// A store as `status` shows it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StoreHealth {
-    /// Which store.
+    /// The store.
     pub id: StoreId,
-    /// Whether it is used.
+    /// Whether it is in service.
     pub state: StoreState,
-    /// Different fragments on it that were found damaged since start.
+    /// How many different fragments on it were found damaged since the start.
     pub damaged_count: u64,
-    /// What it says of itself, if it answers; in a glance, what it said last.
+    /// Its status, if it answers. A glance has its last answer.
     pub status: Option<StoreStatus>,
-    /// How long ago it said so.
+    /// How old that answer is.
     pub age: Duration,
 }
 
-/// All stores' health; pure bookkeeping.
+/// All stores' health. Pure bookkeeping.
 pub(crate) struct Health {
     stores: Vec<Entry>,
     damaged: BTreeSet<(usize, FragmentId)>,
-    /// The probing task is there.
+    /// True while the probing task exists.
     probing: bool,
-    /// Counts changes that all stores must know of (seals, maps), each before the stores are asked.
+    /// Counts changes that all stores must know of (seals, maps). Each is counted before the stores
+    /// are asked.
     changes: u64,
-    /// Counts stores that came back into service.
+    /// Counts returns of stores into service.
     returns: u64,
 }
 
 struct Entry {
     state: StoreState,
     damaged_count: u64,
-    /// Deletions it missed.
+    /// Deletions that the store missed.
     owed: BTreeSet<SegmentId>,
-    /// What it said of itself last, and when.
+    /// The time and contents of its last status.
     said: Option<(Duration, StoreStatus)>,
 }
 
@@ -88,15 +91,15 @@ impl Health {
         (0..self.stores.len()).filter(|&at| self.state(at) == StoreState::Up).collect()
     }
 
-    /// Remembers deletions that the store has missed.
+    /// Remembers deletions that a store missed.
     pub(crate) fn owe(&mut self, at: usize, segments: &[SegmentId]) {
         let owed = &mut self.stores[at].owed;
         owed.extend(segments.iter().take(OWED_DELETES_MAX.saturating_sub(owed.len())));
     }
 
-    /// To be called before stores are asked to take a seal or maps: a store that is not among them,
-    /// because it is away, and is being brought up to date at this moment then misses it and must
-    /// not return yet.
+    /// Counts a change. Call this before stores are asked to take a seal or maps. A store that is
+    /// away is not asked. If it is being brought up to date at the moment, it misses the change and
+    /// must not return yet.
     pub(crate) fn note_change(&mut self) {
         self.changes += 1;
     }
@@ -105,8 +108,8 @@ impl Health {
         self.changes
     }
 
-    /// True when a store that was brought up to date, beginning when there were `changes`, is up to
-    /// date still.
+    /// True if a store is still up to date that was brought up to date from when there were
+    /// `changes`.
     fn is_current(&self, at: usize, changes: u64) -> bool {
         self.changes == changes && self.stores[at].owed.is_empty()
     }
@@ -116,13 +119,13 @@ impl Health {
     }
 }
 
-/// True when the store can be expected to take the largest fragment.
+/// True if the store can be expected to take the longest fragment.
 fn takes_puts(status: &StoreStatus) -> bool {
     status.writable && status.attainable_bytes(1).saturating_sub(status.used_bytes) >= 2 * u64::from(FRAGMENT_LEN_MAX)
 }
 
 impl Stripe {
-    /// Takes a store out of service and has it looked after.
+    /// Takes a store out of service, and starts the probing task if there is none.
     pub(crate) fn mark_bad(&self, at: usize, state: StoreState, why: &str) {
         let start = {
             let mut health = self.health.lock();
@@ -146,7 +149,7 @@ impl Stripe {
         }
     }
 
-    /// Notes that a fragment is damaged; logs it the first time.
+    /// Notes that a fragment is damaged. Logs it the first time.
     pub(crate) fn note_damaged(&self, at: usize, fragment: FragmentId) {
         let new = {
             let mut health = self.health.lock();
@@ -162,7 +165,7 @@ impl Stripe {
         }
     }
 
-    /// Looks at every store that is out of service. True when none is left: the task ends.
+    /// Probes every store that is out of service. True if none is left, so the task ends.
     async fn probe(self: &Arc<Self>) -> bool {
         let up = self.health.lock().up();
         for at in self.everyone() {
@@ -203,17 +206,18 @@ impl Stripe {
         self.everyone().into_iter().filter(|at| !up.contains(at)).map(|at| self.stores[at].id).collect()
     }
 
-    /// True when all stores are in service.
+    /// True if all stores are in service.
     pub fn is_whole(&self) -> bool {
         self.health.lock().up().len() == self.stores.len()
     }
 
-    /// How many times a store has come back into service.
+    /// How many times any store has come back into service.
     pub fn return_count(&self) -> u64 {
         self.health.lock().returns
     }
 
-    /// All stores, in order of their ids. Nobody waits long for one that does not answer.
+    /// The health of all stores, in order of their ids. Does not wait long for stores that do not
+    /// answer.
     pub async fn status(&self) -> Vec<StoreHealth> {
         let mut statuses: BTreeMap<usize, StoreStatus> = self.ask_status().await.into_iter().flatten().collect();
         let health = self.health.lock();
@@ -227,8 +231,8 @@ impl Stripe {
         healths.collect()
     }
 
-    /// As [`status`](Self::status), within [`GLANCE_TIME`]: of a store that has not answered by
-    /// then, what it said last.
+    /// Like [`status`](Self::status), but within [`GLANCE_TIME`]. For a store that has not answered
+    /// by then, it has the last status.
     pub async fn glance(&self) -> Vec<StoreHealth> {
         first(self.ask_status(), self.host.clock.sleep(GLANCE_TIME)).await;
         let now = self.host.clock.now();
@@ -243,7 +247,8 @@ impl Stripe {
         healths.collect()
     }
 
-    /// Asks the stores that may be expected to answer, and notes each answer as it comes.
+    /// Asks the stores that are expected to answer for their status, and notes each answer as it
+    /// comes.
     async fn ask_status(&self) -> Vec<Option<(usize, StoreStatus)>> {
         let whom = self.everyone().into_iter().filter(|&at| self.answers_soon(at));
         let asked = whom.map(|at| async move {
@@ -315,8 +320,8 @@ mod tests {
             rig.stores[0].set(Fault::Down);
             rig.run(stripe.status());
             rig.heal();
-            // The store is looked at after 100 ms; the log is opened at some moment of its catching
-            // up.
+            // The store is probed after 100 ms. The log is opened at some moment while the store
+            // catches up.
             rig.sim.run_for(stripe.options.probe_interval + std::time::Duration::from_micros(500 * delay));
             rig.run(stripe.open_log(LOG, 1)).unwrap();
             rig.sim.run_until_idle();

@@ -1,9 +1,9 @@
 //! Where a segment's fragments are.
 //!
-//! Nobody keeps a table of it: every fragment's header tells its whole stripe, so the stores are
-//! asked once and the answer is cached. A cached layout can be out of date (the segment was put
-//! again, or deleted) but never wrong about the payload, which is the same in all attempts; who
-//! fails to read by it asks again.
+//! There is no table of places: every fragment's header describes its whole stripe. A reader asks
+//! the stores once and caches the answer. A cached layout can be out of date, because the segment
+//! was put again or deleted. It is never wrong about the payload, which is the same in all
+//! attempts. If a read by it fails, the reader asks the stores again.
 
 use crate::{Stripe, StripeError};
 use host::join_all;
@@ -13,13 +13,13 @@ use striped_log::fragment::FragmentHeader;
 use striped_log::geometry::Geometry;
 use types::{FsUuid, SegmentId, StoreId};
 
-/// Most layouts in the cache (some 100 bytes each).
+/// Most layouts in the cache, some 100 bytes each.
 const LAYOUTS_MAX: usize = 65_536;
 
-/// What any one fragment tells of its segment.
+/// The description of a segment that any one of its fragments has.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SegmentInfo {
-    /// The attempt that is read from.
+    /// The attempt to read from.
     pub attempt: u16,
     /// How that attempt is striped.
     pub geometry: Geometry,
@@ -40,11 +40,11 @@ impl SegmentInfo {
     }
 }
 
-/// Layouts by segment, bounded; the oldest entry leaves first.
+/// A bounded cache of layouts by segment. The oldest entry leaves first.
 #[derive(Default)]
 pub(crate) struct LayoutCache {
     layouts: BTreeMap<SegmentId, Arc<SegmentInfo>>,
-    /// Every cached segment once, and maybe some that were removed since.
+    /// Every cached segment once, and perhaps some that were removed since.
     order: VecDeque<SegmentId>,
 }
 
@@ -69,7 +69,7 @@ impl LayoutCache {
     }
 }
 
-/// All that the stores that answered have of one segment.
+/// The fragments of one segment, as the stores that answered have them.
 pub(crate) struct Described {
     /// Headers, each with the store it is on.
     pub(crate) found: Vec<(StoreId, FragmentHeader)>,
@@ -81,7 +81,7 @@ pub(crate) struct Described {
 pub(crate) struct Layout {
     pub(crate) info: Arc<SegmentInfo>,
     pub(crate) present: BTreeSet<u8>,
-    /// Those of them beside which their store has another attempt at the same fragment.
+    /// The fragments in `present` whose store has another attempt at the same fragment too.
     pub(crate) shadowing: BTreeSet<u8>,
 }
 
@@ -93,18 +93,18 @@ impl Layout {
 }
 
 impl Described {
-    /// What a store has answered.
+    /// Adds a store's answer.
     fn add(&mut self, segment: SegmentId, store: StoreId, headers: Vec<FragmentHeader>) {
         self.answered.insert(store);
         let ours = headers.into_iter().filter(|h| h.id.segment == segment && h.check().is_ok());
         self.found.extend(ours.map(|h| (store, h)));
     }
 
-    /// The attempt to read: a complete one before one that is not, a later one before an earlier
-    /// one; `None` when none has `k` fragments.
+    /// The attempt to read: a complete one if there is any, then the latest. `None` if no attempt
+    /// has `k` fragments.
     pub(crate) fn best(&self, fs: FsUuid) -> Option<Layout> {
-        // By geometry too: two recoveries that did not see each other's attempts may have used one
-        // number.
+        // Attempts differ by number and geometry: two recoveries that did not see each other's
+        // attempts may have used the same number.
         let mut attempts: BTreeMap<(u16, &Geometry), BTreeMap<u8, &FragmentHeader>> = BTreeMap::new();
         for (store, header) in &self.found {
             if header.fs == fs && header.member() == Some(*store) {
@@ -128,14 +128,14 @@ impl Described {
         })
     }
 
-    /// The highest attempt of which anything is there.
+    /// The highest attempt that has any fragment.
     pub(crate) fn attempt_max(&self) -> Option<u16> {
         self.found.iter().map(|(_, header)| header.attempt).max()
     }
 
-    /// Why nothing can be read. An acknowledged segment has `k + m` fragments, so if it is missing
-    /// at more stores than `m`, it was deleted (a deletion that some store missed leaves remains)
-    /// or is lost for good.
+    /// Why no attempt can be read. An acknowledged segment has `k + m` fragments. If it is missing
+    /// at more than `m` stores, it was deleted or is lost for good. (A store that missed the
+    /// deletion still has its fragment.)
     fn verdict(&self, segment: SegmentId, quorum: usize) -> StripeError {
         if self.answered.len() < quorum {
             return StripeError::NotEnoughStores;
@@ -150,8 +150,8 @@ impl Described {
 }
 
 impl Stripe {
-    /// Asks the stores for all headers of a segment: those that are there, then, if the segment
-    /// cannot be read with these, the absent ones.
+    /// Asks the stores for all headers of a segment. Asks absent stores only if the segment cannot
+    /// be read with the answers of the others.
     pub(crate) async fn describe(&self, segment: SegmentId) -> Described {
         let (present, absent) = self.present_and_absent();
         let mut described = Described { found: Vec::new(), answered: BTreeSet::new() };
@@ -168,7 +168,7 @@ impl Stripe {
         described
     }
 
-    /// As [`describe`](Self::describe), for who wants to read: without stores that hang, if the
+    /// Like [`describe`](Self::describe), for readers: does not wait for stores that hang, if the
     /// segment can be read without them.
     async fn describe_briefly(&self, segment: SegmentId) -> Described {
         let present: Vec<usize> = self.everyone().into_iter().filter(|&at| self.answers_soon(at)).collect();
@@ -200,7 +200,7 @@ impl Stripe {
         }
     }
 
-    /// What is known of a segment's stripe, from the cache or from the stores.
+    /// The description of a segment, from the cache or from the stores.
     pub async fn info(&self, segment: SegmentId) -> Result<SegmentInfo, StripeError> {
         let cached = self.layouts.lock().get(segment);
         match cached {

@@ -1,14 +1,14 @@
-//! The client side of storage servers, shared by every writer and reader of logs: clients, managers
-//! and the cleaner.
+//! All stores of a file system as one: the client side of storage servers. Every writer and reader
+//! of logs uses it: clients, managers and the cleaner.
 //!
-//! - [`Stripe`]: put a segment by the commit rule, read with degraded reads, delete, recover a
-//!   log's tail, scrub.
-//! - [`LogWriter`]: one log's order: names segments, keeps several in flight, acknowledges in
-//!   order.
+//! - [`Stripe`]: puts a segment by the commit rule, reads with degraded reads, deletes, recovers a
+//!   log's tail, scrubs.
+//! - [`LogWriter`]: keeps the order of one log: names segments, has several in flight, acknowledges
+//!   them in order.
 //!
-//! Stores are trusted to keep what they acknowledged; everything else about them may go wrong, at
-//! no more than `m` of them at a time: errors, silence, damage, lost disks, coming back with an old
-//! state. What must hold through all of it: an acknowledged segment reads back byte for byte, and
+//! Stores are trusted to keep what they acknowledged. Everything else may go wrong at up to `m`
+//! stores at a time: errors, silence, damage, lost disks, and stores that come back with an old
+//! state. Through all of it this must hold: an acknowledged segment reads back byte for byte, and
 //! so does every segment before it in its log.
 
 mod catch_up;

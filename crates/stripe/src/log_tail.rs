@@ -1,37 +1,37 @@
 //! Opening a log: the verdict on its tail, made durable.
 //!
-//! The steps, and why a crash after any of them is safe, as long as at most `m` stores are bad and
-//! one process at a time opens a log whose former writer has stopped:
+//! These are the steps, and the reasons why a crash after any of them is safe. This holds while at
+//! most `m` stores are bad, and one process at a time opens a log whose former writer has stopped.
 //!
 //! 1. *Ask* a quorum for its seals and for all fragments of the tail. Nothing has changed yet.
-//! 2. *Judge* (`striped_log::tail`): going up the chain, what can be read counts. All acknowledged
-//!    segments count, since they were complete. The verdict can only grow from one opening to the
-//!    next while nobody writes: what counted stays readable.
+//! 2. *Judge* (`striped_log::tail`): going up the chain, segments that can be read count. All
+//!    acknowledged segments count, since they were complete. Without a writer, the verdict can only
+//!    grow from one opening to the next: segments that counted stay readable.
 //! 3. *Put again* the counted segments that are not complete, as new attempts with the same
-//!    payload. Each only adds fragments of segments that count anyway; a crash here leaves the next
-//!    opening the same verdict and less to do. It must come before the seal: stores refuse
-//!    fragments of a sealed epoch.
-//! 4. *Seal* the log at a quorum with the next epoch and the last seq that counts; a store that
-//!    takes the seal forgets what was discarded. A seal on any store therefore says: everything of
-//!    earlier epochs up to `through` was complete, and nothing beyond was ever acknowledged. It
-//!    carries the fences of the epochs before, and a random number of the opener: a store takes one
-//!    seal of an epoch, so of two openers that chose the same epoch at most one finds its own seal
-//!    at a quorum. After a crash in the middle of it, the next opening either sees the seal (and
-//!    reaches the same verdict from it) or it does not (and may count more than was counted:
-//!    unacknowledged segments, whole; two seals of one epoch, of which that which counts more is in
-//!    force). No fragment of the new epoch exists before a quorum has the seal.
-//! 5. *Tell* the stores that have the seal who has it. The next opening knows by that which stores
-//!    may have been written to, also when nothing is left of what was written. A crash before it
-//!    means that nothing was written.
-//! 6. Only then is the new epoch handed out. Quorums meet, so no epoch is handed out twice.
+//!    payload. Each put only adds fragments of segments that count anyway. After a crash here the
+//!    next opening has the same verdict and less to do. This step must come before the seal: stores
+//!    refuse fragments of a sealed epoch.
+//! 4. *Seal* the log at a quorum, with the next epoch and the last seq that counts. A store that
+//!    takes the seal forgets the discarded segments. So a seal on any store says: everything of
+//!    earlier epochs up to `through` was complete, and nothing beyond was ever acknowledged. The
+//!    seal carries the fences of the epochs before, and a random number of the opener. A store
+//!    takes one seal of an epoch, so if two openers choose the same epoch, at most one finds its
+//!    own seal at a quorum. After a crash here, the next opening may see the seal, and
+//!    reaches the same verdict from it. Or it does not see the seal, and may count more: whole
+//!    segments that were not acknowledged. Then there are two seals of one epoch, and the one that
+//!    counts more is in force. No fragment of the new epoch exists before a quorum has the seal.
+//! 5. *Tell* the stores that have the seal which stores have it. So the next opening knows which
+//!    stores may have been written to, even if no written fragment is left. If a crash comes before
+//!    this step, nothing was written.
+//! 6. Only then hand out the new epoch. Quorums meet, so no epoch is handed out twice.
 //!
-//! Between 2 and 3, a verdict that is a guess is refused, unless the operator
-//! [accepts](crate::Options::accepts_loss) it: more than `m` stores that are absent, new, or as
-//! they were before the log was last opened can hide acknowledged segments, and sealing the log
-//! would discard these for good.
+//! Between 2 and 3, opening refuses a verdict that is a guess, unless the operator
+//! [accepts](crate::Options::accepts_loss) it. More than `m` stores that are absent, new, or set
+//! back to a time before the last opening can hide acknowledged segments, and sealing the log would
+//! discard these for good.
 //!
-//! Segments at or below a seal's `through` were complete when it was set; if they are not now,
-//! stores have lost fragments, and that is for scrub to repair, not for opening.
+//! Segments up to a seal's `through` were complete when it was set. If they are incomplete now,
+//! stores have lost fragments. Scrub repairs that; opening does not.
 
 use crate::catch_up::newest_seals;
 use crate::health::StoreState;
@@ -44,46 +44,46 @@ use striped_log::segment::Segment;
 use striped_log::tail::{self, CountedSegment, Doubt, Stores, TailVerdict};
 use types::{LogId, SegmentId, StoreId};
 
-/// Headers asked for at once when a log is listed.
+/// Most headers that a store lists in one answer.
 const LIST_COUNT: usize = 4_096;
-/// Segments put again at the same time.
+/// Most segments that are put again at the same time. Each is whole in memory.
 const PUT_AGAIN_COUNT: usize = 8;
-/// How often opening a log is tried when a newer seal turns up in the middle of it.
+/// How many times opening a log is tried if a newer seal turns up in the middle of it.
 const OPEN_TRIES: usize = 3;
-/// The seq of a log's first segment, so that a seal `through` 0 counts nothing.
+/// The seq of a log's first segment. It is not 0, so that a seal with `through` 0 counts nothing.
 const FIRST_SEQ: u64 = 1;
 
-/// An opened log: what it holds, and how it goes on.
+/// An opened log: the segments that it has, and the name of the next one.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LogTail {
     /// The log.
     pub log: LogId,
-    /// The epoch of the segments to come; everybody with an earlier one is fenced.
+    /// The epoch of the segments to come. Writers with an earlier epoch are fenced.
     pub epoch: u32,
-    /// Position of the next segment. The first segment of a log has seq 1.
+    /// The seq of the next segment. The first segment of a log has seq 1.
     pub next_seq: u64,
-    /// The segment before it, if any is known.
+    /// The segment before the next one, if it is known.
     pub last: Option<SegmentId>,
-    /// The segments with seq >= `from_seq`, in order, without gaps, all durable.
+    /// The segments from `from_seq` on, in order, without gaps, all durable.
     pub segments: Vec<SegmentId>,
 }
 
 impl Stripe {
     /// Recovers a log from `from_seq` on (0 or 1: from its beginning) and fences its former writer.
-    /// All segments before `from_seq` are taken for durable; they may be deleted already. The
-    /// caller sees to it that nobody else opens or writes the log meanwhile.
+    /// All segments before `from_seq` must have been durable; they may be deleted already. The
+    /// caller makes sure that no other process opens or writes the log meanwhile.
     ///
     /// # Errors
-    /// `NotEnoughStores`, `Fenced` or `SegmentNotFound` (somebody else opens it at the same time),
-    /// `LogBroken`, `LogLost`, `StoresNeeded`, `Damaged` (a segment of the tail, acknowledged or
-    /// not, cannot be read, so it is not known what to keep); the log is then as it was, or further
-    /// on its way to being opened. Nothing is discarded.
+    /// `NotEnoughStores`; `Fenced` or `SegmentNotFound` (another process opens the log at the same
+    /// time); `LogBroken`, `LogLost`, `StoresNeeded`; `Damaged` (a segment of the tail,
+    /// acknowledged or not, cannot be read, so it is not known what to keep). The log is then as it
+    /// was, or some steps of the opening are done. Nothing is discarded.
     pub async fn open_log(&self, log: LogId, from_seq: u64) -> Result<LogTail, StripeError> {
         for _ in 1..OPEN_TRIES {
             match self.try_open_log(log, from_seq.max(FIRST_SEQ)).await {
-                // The seal of an opening that died half way has turned up: on a store that came
-                // back, or as a request that arrives late, which also discards what that opening
-                // had not seen. Now it is known.
+                // The seal of an opening that died half way has turned up. A store that came back
+                // had it, or it was a late request, which also discards segments that the dead
+                // opening had not seen. The next try knows the seal.
                 Err(StripeError::Fenced | StripeError::SegmentNotFound(_)) => {}
                 done => return done,
             }
@@ -92,7 +92,7 @@ impl Stripe {
     }
 
     async fn try_open_log(&self, log: LogId, from_seq: u64) -> Result<LogTail, StripeError> {
-        // With the segment before, to chain to, if it is still there.
+        // Gather also the segment before, so that the first one can chain to it.
         let (seals, found) = self.gather(log, from_seq.saturating_sub(1)).await?;
         let in_force = newest_seals(seals.iter().flat_map(|(_, seals)| seals));
         let seal = in_force.get(&log);
@@ -115,11 +115,11 @@ impl Stripe {
                 }
             };
             if !self.options.accepts_loss {
-                tracing::info!(%error, "a log is not opened");
+                tracing::info!(%error, "a log is not opened, because its end is not certain");
                 return Err(error);
             }
             let discarded = verdict.discarded.len();
-            tracing::warn!(%error, discarded, "a log is opened all the same, as was asked for");
+            tracing::warn!(%error, discarded, "a log is opened in spite of a doubt, since the operator accepts the loss");
         }
         let incomplete: Vec<&CountedSegment> =
             verdict.counted.iter().filter(|c| !c.complete && c.id.seq > sealed_through).collect();
@@ -136,8 +136,8 @@ impl Stripe {
         let held_by = self.seal(&seal).await?;
         self.seal(&seal.told(held_by)).await?;
         for (at, has) in &seals {
-            // Other logs' seals that the store has missed; a store that does not take them has been
-            // noted as absent.
+            // Give the store the seals of other logs that it missed. A store that does not take
+            // them was noted as absent.
             let others = in_force.iter().filter(|(l, _)| **l != log).map(|(l, s)| (*l, s.clone())).collect();
             if self.replay_seals(*at, has, &others).await.is_err() {
                 tracing::warn!(store = %self.stores[*at].id, "store did not take the seals that it had missed");
@@ -147,9 +147,9 @@ impl Stripe {
         Ok(LogTail { log, epoch, next_seq: verdict.next_seq, last: segments.last().copied().or(before), segments })
     }
 
-    /// True if a segment that cannot be read was never there as a whole, or was deleted; false if
-    /// that is not certain, because stores that may have its fragments do not answer or have lost
-    /// their state.
+    /// True if a segment that cannot be read was certainly never complete, or was deleted. False if
+    /// it can be read, or if stores that may have its fragments do not answer or have lost their
+    /// state.
     pub async fn is_torn(&self, segment: SegmentId) -> Result<bool, StripeError> {
         let seals = self.ask_quorum(|s| s.seals()).await?;
         let described = self.describe(segment).await;
@@ -161,7 +161,7 @@ impl Stripe {
         Ok(!readable && tail::may_have_the_rest(&described.found, &stores).is_none())
     }
 
-    /// What is known of the stores, given the seals of those that answered.
+    /// The state of the stores for a verdict, by the seals of those that answered.
     fn known_of(&self, log: LogId, seals: &Gathered<Vec<Seal>>) -> Stores {
         let epoch_of = |seals: &[Seal]| {
             let sure = seals.iter().filter(|s| s.log == log && !s.has_lost);
@@ -177,7 +177,7 @@ impl Stripe {
         }
     }
 
-    /// What a quorum of stores has of a log from a seq on, and all their seals.
+    /// The seals of a quorum of stores, and the fragments that they have of a log from a seq on.
     async fn gather(&self, log: LogId, from_seq: u64) -> Result<(Gathered<Vec<Seal>>, Found), StripeError> {
         let (present, absent) = self.present_and_absent();
         let mut seals = Vec::new();
@@ -218,23 +218,23 @@ impl Stripe {
         }
     }
 
-    /// Puts a segment that can be read again, whole, as an attempt that nobody has used.
+    /// Puts a readable segment again, whole, with an attempt number that was not used.
     async fn put_again(&self, id: SegmentId) -> Result<(), StripeError> {
         let segment = self.read_segment(id).await?;
         let attempt = self.next_attempt(id).await;
         self.put_from(&segment, attempt).await
     }
 
-    /// A whole segment, from any `k` fragments.
+    /// Reads a whole segment from any `k` fragments.
     pub(crate) async fn read_segment(&self, id: SegmentId) -> Result<Segment, StripeError> {
         let info = self.locate(id).await?;
         let payload = self.read(id, 0..info.geometry.payload_len).await?;
         Ok(Segment { id, previous: info.previous, payload, delta_offset: info.delta_offset })
     }
 
-    /// An attempt number for a segment whose writer is gone. A store that does not answer may have
-    /// one that nobody else tells of: then the number is some random way ahead, so that the two are
-    /// not mistaken for each other.
+    /// An unused attempt number for a segment whose writer is gone. A store that does not answer
+    /// may have a later attempt than the others. Then the number skips a random number of attempts,
+    /// so that the two are not mistaken for each other.
     pub(crate) async fn next_attempt(&self, id: SegmentId) -> u16 {
         let described = self.describe(id).await;
         let all = described.answered.len() == self.stores.len();
@@ -242,13 +242,13 @@ impl Stripe {
         described.attempt_max().map_or(0, |max| max.saturating_add(1).saturating_add(skip))
     }
 
-    /// Seals a log at every store that answers; Ok when a quorum has taken exactly this seal. Gives
-    /// the stores that have.
+    /// Seals a log at every store that answers. Succeeds if a quorum has taken exactly this seal,
+    /// and returns the stores that have.
     async fn seal(&self, seal: &Seal) -> Result<BTreeSet<StoreId>, StripeError> {
         self.health.lock().note_change();
         let answers = self.ask_quorum(|s| s.seal(seal.clone())).await?;
-        // A store with a fragment of an epoch has the seal of that epoch: a store that lacks seals
-        // gets them before it is used again.
+        // A store that has not taken the seal leaves service. So every store with a fragment of an
+        // epoch has the seal of that epoch: a store gets missing seals before it is used again.
         let without = |at: &usize| answers.iter().all(|(sealed, _)| sealed != at);
         let up = self.health.lock().up();
         up.into_iter().filter(without).for_each(|at| self.mark_bad(at, StoreState::Failing, "did not take a seal"));
@@ -259,12 +259,12 @@ impl Stripe {
     }
 }
 
-/// Answers with the places of the stores that gave them.
+/// Answers, each with the place (`at`) of the store that gave it.
 type Gathered<T> = Vec<(usize, T)>;
-/// Fragments with the stores that have them.
+/// Fragments, each with the store that has it.
 type Found = Vec<(StoreId, FragmentHeader)>;
 
-/// Fragments without those that a seal has discarded.
+/// Removes the fragments that a seal has discarded.
 fn in_force_of(mut found: Found, seal: Option<&Seal>) -> Found {
     if let Some(seal) = seal {
         found.retain(|(_, h)| !seal.discards(&h.id.segment));
@@ -279,7 +279,7 @@ fn judge(from_seq: u64, found: &Found) -> (Option<SegmentId>, TailVerdict) {
     (before, tail::verdict(from_seq, before, found.clone()))
 }
 
-/// The seal that says this verdict, with the fences before it.
+/// The seal for this verdict, with the fences before it.
 fn seal_after(present: Option<&Seal>, log: LogId, epoch: u32, verdict: &TailVerdict, nonce: u64) -> Seal {
     let fence = Fence { epoch, through: verdict.next_seq - 1 };
     let Some(present) = present else { return Seal::new(log, fence, nonce) };
@@ -295,7 +295,7 @@ mod tests {
     use std::sync::Arc;
     use std::time::Duration;
 
-    /// Puts only some fragments of a segment, as a writer does that dies in the middle.
+    /// Puts only some fragments of a segment, like a writer that dies in the middle.
     fn put_partly(rig: &Rig, segment: &Segment, fragments: &[usize]) {
         let stripe = rig.stripe();
         let geometry = stripe.choose_group(segment).unwrap();
@@ -390,7 +390,7 @@ mod tests {
         assert_eq!(rig.run(rig.stripe().open_log(LOG, 1)).unwrap().segments.len(), 3);
     }
 
-    /// Takes what two stores have; gives it back with [`put_back`].
+    /// Takes the contents of two stores. [`put_back`] returns them.
     fn take(rig: &Rig, stores: [usize; 2]) -> Vec<(usize, crate::testing::Contents)> {
         stores.map(|at| (at, std::mem::take(&mut *rig.stores[at].contents.lock()))).into()
     }
@@ -400,7 +400,7 @@ mod tests {
     }
 
     /// Two stores were replaced by new ones at once. The log was sealed where it could not be read
-    /// any more, and so the acknowledged segments were gone when the stores came back.
+    /// any more, so the acknowledged segments were gone when the old stores came back.
     #[test]
     fn regression_acknowledged_segments_survive_an_opening_without_the_stores_that_have_them() {
         for (len, count) in [(1000, 5), (200_000, 5), (200_000, 200)] {
@@ -417,8 +417,8 @@ mod tests {
         }
     }
 
-    /// A segment that is missing everywhere, as after an older root was taken for the newest one,
-    /// made the opening discard all that was behind it.
+    /// A segment was missing everywhere, as when an older root is taken for the newest one. The
+    /// opening discarded all segments behind it.
     #[test]
     fn regression_complete_segments_behind_a_long_gap_are_not_discarded() {
         let rig = Rig::new(10, 5, 1);
@@ -444,7 +444,7 @@ mod tests {
         let members = rig.stripe().choose_group(&segment).unwrap().members;
         let away = rig.stores.iter().find(|s| s.id == members[2]).unwrap();
         away.set(Fault::Down);
-        // Two stores can read it and cannot complete it.
+        // From two stores the segment can be read, but not completed.
         assert_eq!(rig.run(rig.stripe().open_log(LOG, 1)), Err(StripeError::NotEnoughStores));
         assert!(rig.stores.iter().all(|s| s.contents.lock().seals[&LOG].epoch == 1));
         rig.heal();
@@ -462,8 +462,8 @@ mod tests {
             let first = writer.begin();
             writer.submit(rig.draft(first, 1000));
             rig.run(writer.wait_committed(1)).unwrap();
-            // Mirrored, and so readable from the one store that is away while the log is opened and
-            // written.
+            // The segment is mirrored, so it can be read from the one store that is away while the
+            // log is opened and written.
             let stray = rig.segment(2, 1000);
             assert_eq!(stray.previous, Some(first.0));
             let geometry = rig.stripe().choose_group(&stray).unwrap();
@@ -499,8 +499,8 @@ mod tests {
             let stripe = rig.stripe();
             let opening = rig.client().run(async move { stripe.open_log(LOG, 1).await });
             rig.sim.run_for(std::time::Duration::from_micros(500 * delay));
-            // It had seen less of the tail than can be read, and its requests were on their way all
-            // the time.
+            // The dead opener had seen less of the tail than can be read, and its requests were on
+            // their way all the time.
             let late = Seal::new(LOG, Fence { epoch: 2, through: 0 }, 0);
             let seals = rig.stores.iter().map(|s| s.seal(late.clone())).collect();
             let (opened, _) = rig.run(async { (opening.await, join_all(seals).await) });
@@ -515,7 +515,8 @@ mod tests {
         assert!((1..60).contains(&counted), "{counted} of 60 opened before the late seal");
     }
 
-    /// The newest seal alone would let it go on: what a later epoch wrote is up to there.
+    /// The newest seal alone would let the writer go on: its next segment is at a seq that a later
+    /// epoch has written and the seal counts.
     #[test]
     fn regression_a_writer_that_slept_through_two_epochs_is_fenced() {
         let rig = Rig::new(11, 5, 1);
@@ -539,13 +540,13 @@ mod tests {
         assert_eq!(tail.segments[..5], third.segments);
         assert_eq!(tail.segments.len(), 6);
         chain(&rig, &tail);
-        // What counts can still be repaired, of whichever epoch.
+        // Segments that count can still be repaired, of any epoch.
         for &id in &tail.segments {
             rig.run(rig.stripe().put_again(id)).unwrap();
         }
     }
 
-    /// Each may be told of an epoch, but never both of the same.
+    /// Each opener may get an epoch, but never both the same.
     #[test]
     fn regression_two_openers_at_once_do_not_get_the_same_epoch() {
         let (mut both, mut refused) = (0, 0);
@@ -580,15 +581,16 @@ mod tests {
 
     #[test]
     fn one_of_two_stores_is_no_quorum() {
-        // Otherwise each could be opened without the other, and both would hand out the same epoch.
+        // Otherwise the log could be opened at each store alone, and both openers would get the
+        // same epoch.
         let rig = Rig::new(7, 2, 1);
         rig.stores[0].set(Fault::Down);
         assert_eq!(rig.run(rig.stripe().open_log(LOG, 1)), Err(StripeError::NotEnoughStores));
     }
 
-    /// Crashes the opener at every point of opening a log whose tail is in every state there is,
-    /// and opens it again with another store away: nothing acknowledged is lost, and no epoch is
-    /// handed out twice.
+    /// Crashes the opener at every point, with a tail that has segments in every state, and opens
+    /// the log again with another store away. Nothing acknowledged is lost, and no epoch is handed
+    /// out twice.
     #[test]
     fn crash_at_any_point_of_opening_loses_nothing_acknowledged() {
         let mut crashes = 0;
@@ -626,7 +628,7 @@ mod tests {
                     assert_eq!(first.segments, tail.segments, "what an opening counted stays");
                 }
                 chain(&rig, &tail);
-                // Everything that counts has its whole redundancy again, so any store can go now.
+                // Every segment that counts is complete again, so any store can be lost now.
                 away(seed as usize + 2);
                 let stripe = rig.stripe();
                 for draft in &drafts {

@@ -1,4 +1,4 @@
-//! Finding the newest segments of a log without listing all there are.
+//! Finds the newest segments of a log without listing them all.
 
 use crate::catch_up::newest_seals;
 use crate::{Stripe, StripeError};
@@ -7,20 +7,20 @@ use storage::api::Storage;
 use striped_log::fragment::FragmentHeader;
 use types::{LogId, SegmentId};
 
-/// Headers asked for at once when a stretch of a log is listed.
+/// Most headers that a store lists in one answer.
 const LIST_COUNT: usize = 4_096;
 
 impl Stripe {
-    /// The segments of a log that any store shows, from a seq on, without those that the seals in
-    /// force have discarded.
+    /// The segments of a log that any store shows, from a seq on, without those that the seal in
+    /// force has discarded.
     pub async fn log_segments(&self, log: LogId, from_seq: u64) -> Result<Vec<SegmentId>, StripeError> {
         let seals = self.ask_quorum(|s| s.seals()).await?;
         let seal = newest_seals(seals.iter().flat_map(|(_, seals)| seals)).remove(&log);
         let (mut all, mut next) = (BTreeSet::new(), Some(from_seq));
         while let Some(from) = next {
             let pages = self.pages(log, from, LIST_COUNT).await?;
-            // Each store's page ends elsewhere: only up to the first of these ends it is known what
-            // all have.
+            // Each store's page may end at another seq. Only up to the first of these ends it is
+            // known what all stores have.
             next = pages.iter().filter_map(|page| page.last()?.seq.checked_add(1)).min();
             all.extend(pages.into_iter().flatten());
         }
@@ -29,9 +29,9 @@ impl Stripe {
     }
 
     /// The seq of the newest segment of a log that any store shows, discarded ones included; 0 if
-    /// there is none. Asks twice for each doubling of the seq, whatever the log holds.
+    /// there is none. Asks the stores twice for each doubling of the seq, for a log of any length.
     pub async fn newest_seq(&self, log: LogId) -> Result<u64, StripeError> {
-        // There is a segment at `least`, or it is 0; there was none at `beyond`, nor after it.
+        // There is a segment at `least`, unless that is 0. There was none from `beyond` on.
         let (mut least, mut beyond) = (0u64, None);
         loop {
             let from = match beyond {
@@ -48,7 +48,7 @@ impl Stripe {
         }
     }
 
-    /// The next segments of a log from a seq on, as each store of a quorum shows them, in order of
+    /// The first segments of a log from a seq on, as each store of a quorum shows them, in order of
     /// seq.
     async fn pages(&self, log: LogId, from_seq: u64, count: usize) -> Result<Vec<Vec<SegmentId>>, StripeError> {
         let answers = self.ask_quorum(|s: &dyn Storage| s.list(log, from_seq, count)).await?;
@@ -97,7 +97,8 @@ mod tests {
         let rig = Rig::new(2, 5, 1);
         let segments: Vec<Segment> = (1..=3).map(|seq| rig.segment(seq, 100)).collect();
         segments.iter().for_each(|segment| rig.run(rig.stripe().put(segment)).unwrap());
-        // One store sleeps while the rest is discarded, and still has its fragments.
+        // One store is away while the other stores discard the segments, and still has its
+        // fragments.
         rig.stores[4].set(Fault::Down);
         for segment in &segments[1..] {
             for store in &rig.stores[..4] {

@@ -1,9 +1,9 @@
-//! The commit rule for one segment: acknowledged when all `k + m` fragments are durable.
+//! The commit rule for one segment: it is acknowledged when all `k + m` fragments are durable.
 //!
-//! If a member fails, or hangs while there are enough others, the segment is put again, whole, as
-//! the next attempt, to a group without it, so that one bad store never eats the redundancy of
-//! something acknowledged. What was left of the failed attempt does no harm: its payload is the
-//! same, and deleting the segment asks all stores.
+//! If a member fails, or hangs while there are enough other stores, the segment is put again,
+//! whole, as the next attempt, to a group without that member. So a bad store never takes
+//! redundancy from an acknowledged segment. The fragments of the failed attempt do no harm: they
+//! have the same payload, and a deletion asks all stores.
 
 use crate::layout::SegmentInfo;
 use crate::{Stripe, StripeError};
@@ -15,8 +15,9 @@ use striped_log::geometry::Geometry;
 use striped_log::segment::Segment;
 use types::SegmentId;
 
-/// First and longest pause while there are too few healthy stores.
+/// First pause before another try while there are too few healthy stores. Pauses double.
 const STARVED_PAUSE_MIN: Duration = Duration::from_millis(10);
+/// Longest pause before another try while there are too few healthy stores.
 const STARVED_PAUSE_MAX: Duration = Duration::from_millis(500);
 
 /// How one attempt ended.
@@ -24,24 +25,27 @@ const STARVED_PAUSE_MAX: Duration = Duration::from_millis(500);
 pub(crate) enum Attempted {
     /// All fragments are durable.
     Complete,
-    /// Some member failed and is out of service now, or lets us wait.
+    /// A member failed and is out of service now, or it hangs.
     Incomplete,
     /// The log is sealed against the segment's epoch.
     Fenced,
 }
 
 impl Stripe {
-    /// Makes a segment durable with full redundancy, on whatever stores are healthy. Ok: all its
-    /// fragments are durable. [`StripeError::NotEnoughStores`]: for `put_timeout` there were too
-    /// few healthy stores; it is unknown whether the segment will be found by a recovery, and
-    /// putting it again is right. [`StripeError::Fenced`]: give up. Other segments of the log may
-    /// be put at the same time; [`LogWriter`](crate::LogWriter) keeps their order.
+    /// Makes a segment durable with full redundancy on healthy stores. Succeeds when all its
+    /// fragments are durable. Other segments of the log may be put at the same time;
+    /// [`LogWriter`](crate::LogWriter) keeps their order.
+    ///
+    /// # Errors
+    /// [`StripeError::NotEnoughStores`]: for `put_timeout` there were too few healthy stores. It is
+    /// unknown whether a recovery will find the segment, and the caller may put it again.
+    /// [`StripeError::Fenced`]: the caller must give up.
     pub async fn put(&self, segment: &Segment) -> Result<(), StripeError> {
         let attempt = self.attempts.lock().get(&segment.id).copied().unwrap_or(0);
         self.put_from(segment, attempt).await
     }
 
-    /// As [`put`](Self::put), beginning with the given attempt.
+    /// Like [`put`](Self::put), beginning with the given attempt.
     pub(crate) async fn put_from(&self, segment: &Segment, mut attempt: u16) -> Result<(), StripeError> {
         if segment.payload.len() > self.payload_len_max() as usize {
             return Err(StripeError::BadRequest("payload too long"));
@@ -70,8 +74,8 @@ impl Stripe {
         }
     }
 
-    /// Puts all fragments of one attempt at the same time and waits for all answers; not for those
-    /// of stores that hang, if there are enough others.
+    /// Puts all fragments of one attempt at the same time and waits for all answers. Does not wait
+    /// for stores that hang, if there are enough others.
     pub(crate) async fn put_attempt(&self, segment: &Segment, attempt: u16, geometry: Geometry) -> Attempted {
         let fragments = segment.stripe(self.fs, attempt, geometry);
         let Some(one) = fragments.first() else { return Attempted::Incomplete };
@@ -98,8 +102,8 @@ impl Stripe {
                 others.retain(|at| !silent.contains(at));
                 if hang && self.suffice(others.len()) {
                     silent.into_iter().for_each(|at| self.note_slow(at));
-                    // They may still come about, which does no harm, and whoever never answers is
-                    // noted as absent.
+                    // The puts go on. It does no harm if they succeed, and a store that never
+                    // answers is noted as absent.
                     self.host.tasks.spawn(Box::pin(async move { drop(puts.await) }));
                     return Attempted::Incomplete;
                 }
@@ -119,15 +123,15 @@ impl Stripe {
         Attempted::Complete
     }
 
-    /// Forgets segments on all stores. Not durable at once: a store that crashes may show them
-    /// again, and a store that is away learns of it when it is back.
+    /// Deletes segments on all stores. This is not durable at once: a store that crashes may show
+    /// them again. A store that is away learns of the deletion when it is back.
     pub async fn delete(&self, segments: Vec<SegmentId>) {
         {
             let mut layouts = self.layouts.lock();
             segments.iter().for_each(|s| layouts.remove(*s));
         }
         let (present, absent) = self.present_and_absent();
-        // Before any waiting, so that a store that comes back meanwhile is told.
+        // Note this before waiting, so that a store that comes back meanwhile is told.
         let owe = |missed: Vec<usize>| {
             let mut health = self.health.lock();
             missed.into_iter().for_each(|at| health.owe(at, &segments));
@@ -208,7 +212,7 @@ mod tests {
                 let info = rig.run(stripe.info(segment.id)).unwrap();
                 let failed: Vec<_> = rig.stores[..bad].iter().map(|s| s.id).collect();
                 assert!(info.attempt > 0 && info.geometry.members.iter().all(|s| !failed.contains(s)), "{info:?}");
-                // What the failed ones got does not matter any more.
+                // The fragments on the failed stores do not matter any more.
                 rig.stores[..bad].iter().for_each(|s| s.wipe());
                 assert_eq!(rig.run(rig.stripe().read(segment.id, 0..len)).unwrap(), segment.payload);
             }

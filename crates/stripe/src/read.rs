@@ -1,4 +1,5 @@
-//! Reading payload bytes, from the owner where possible, rebuilt from `k` others where not.
+//! Reads payload bytes from the store that has the fragment. If that is not possible, rebuilds them
+//! from `k` other fragments.
 
 use crate::layout::SegmentInfo;
 use crate::{Stripe, StripeError};
@@ -14,24 +15,24 @@ use types::{FragmentId, SegmentId};
 /// Why a part of a fragment could be neither read nor rebuilt.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Failed {
-    /// A store that may have what is needed does not answer.
+    /// A store that may have a needed fragment does not answer.
     OutOfReach,
-    /// All that is needed answered, and what they have does not suffice.
+    /// All these stores answered, and too few of their fragments are good.
     Gone,
 }
 
-/// Who is asked for a fragment.
+/// Which stores are asked for a fragment, and for how long.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Whom {
-    /// Stores that are there, as long as they answer soon.
+    /// Stores that are not absent, while they answer soon.
     WhoAnswers,
-    /// Absent ones too, and all are given their time.
+    /// All stores, and each may take its full time.
     Everybody,
 }
 
 impl Stripe {
-    /// Bytes `range` of a segment's payload, verified. They are not copied when they lie in one
-    /// fragment that can be read.
+    /// Bytes `range` of a segment's payload, verified. They are not copied if one fragment has them
+    /// all and can be read.
     pub async fn read(&self, segment: SegmentId, range: Range<u32>) -> Result<Bytes, StripeError> {
         let cached = self.layouts.lock().get(segment);
         if let Some(info) = cached
@@ -39,7 +40,7 @@ impl Stripe {
         {
             return Ok(bytes);
         }
-        // Not cached, or put again elsewhere since.
+        // The layout was not cached, or the segment was put again elsewhere since.
         let info = self.locate(segment).await?;
         match self.read_by(segment, &info, range).await? {
             Ok(bytes) => Ok(bytes),
@@ -54,7 +55,8 @@ impl Stripe {
         self.read(segment, info.delta_offset..info.geometry.payload_len).await
     }
 
-    /// Reads by a given layout. The outer error is the caller's fault, the inner one the stores'.
+    /// Reads by a given layout. The outer error is a fault of the caller, the inner one of the
+    /// stores.
     async fn read_by(
         &self,
         segment: SegmentId,
@@ -84,8 +86,8 @@ impl Stripe {
         Ok(Ok(all.freeze()))
     }
 
-    /// Bytes `range` of one data fragment: first without whoever hangs or is absent, then with
-    /// everybody.
+    /// Bytes `range` of one data fragment. Tries first without stores that hang or are absent, then
+    /// with all stores.
     async fn read_part(
         &self,
         segment: SegmentId,
@@ -129,8 +131,8 @@ impl Stripe {
         let geometry = &info.geometry;
         let others = (0..geometry.width()).filter(|&index| index != wanted);
         let columns = geometry.columns(&range);
-        // Short data fragments that end before the columns have zeros there, which nobody needs to
-        // be asked for.
+        // A short data fragment that ends before the columns has zeros there. Its store need not be
+        // asked.
         let (known, askable): (Vec<u8>, Vec<u8>) = others.partition(|&index| geometry.clip(index, &columns).is_empty());
         let (absent, present): (Vec<u8>, Vec<u8>) = askable.into_iter().partition(|&index| self.is_absent(info, index));
         let mut candidates: VecDeque<u8> = present.into_iter().chain(absent).collect();
@@ -155,7 +157,7 @@ impl Stripe {
         rebuild_range(geometry, wanted, range, &have).map_err(|_| failed)
     }
 
-    /// Bytes `range` of one fragment from its owner.
+    /// Bytes `range` of one fragment, from the store that has it.
     async fn read_fragment(
         &self,
         segment: SegmentId,
@@ -166,7 +168,7 @@ impl Stripe {
     ) -> Result<Bytes, Failed> {
         let id = FragmentId { segment, index };
         let at = info.geometry.members.get(usize::from(index)).and_then(|&store| self.place(store));
-        // A member that is no longer configured.
+        // A member may no longer be among the file system's stores.
         let Some(at) = at else { return Err(Failed::OutOfReach) };
         let (len, attempt) = (range.len(), info.attempt);
         let answer = match whom {
@@ -185,7 +187,7 @@ impl Stripe {
         }
     }
 
-    /// True when the fragment's owner did not answer when last asked, or not soon.
+    /// True if the fragment's store did not answer when last asked, or not soon.
     fn is_absent(&self, info: &SegmentInfo, index: u8) -> bool {
         let at = info.geometry.members.get(usize::from(index)).and_then(|&store| self.place(store));
         at.is_none_or(|at| !self.answers_soon(at))

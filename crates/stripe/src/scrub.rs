@@ -1,9 +1,9 @@
-//! Looking at every fragment of every segment, and repairing what is missing or damaged.
+//! Scrub: verifies every fragment of every segment, and repairs missing and damaged ones.
 //!
-//! Segments that are being put at the moment are left alone: they are incomplete because they are
-//! not there yet. A store that does not answer says nothing about its fragments: they could not be
-//! checked. Segments that are being deleted, or that a store shows again after they were deleted,
-//! look incomplete too: callers who delete look at the [suspects](ScrubReport::suspects) again.
+//! A segment that is being put at the moment is skipped: it is incomplete only because it is not
+//! there yet. Fragments on stores that do not answer count as not checked. A segment that is being
+//! deleted, or that a store shows again after its deletion, looks incomplete too. So callers that
+//! delete segments check the [suspects](ScrubReport::suspects) again.
 
 use crate::health::StoreState;
 use crate::layout::{Described, Layout};
@@ -18,7 +18,7 @@ use types::{FragmentId, SegmentId};
 /// How far a scrub is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ScrubProgress {
-    /// Segments looked at.
+    /// Segments checked so far.
     pub segments_done: u64,
     /// Segments in all.
     pub segments_total: u64,
@@ -26,16 +26,16 @@ pub struct ScrubProgress {
     pub bad_fragments: u64,
 }
 
-/// What a scrub found and did.
+/// The findings and repairs of a scrub.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ScrubReport {
-    /// Segments looked at.
+    /// Segments checked.
     pub segments: u64,
-    /// Fragments verified.
+    /// Fragments of these segments, including those that are missing or could not be checked.
     pub fragments: u64,
     /// Fragments that are not where they should be.
     pub missing: u64,
-    /// Fragments whose store does not answer, so that they could not be checked.
+    /// Fragments that could not be checked, since their store does not answer.
     pub unchecked: u64,
     /// Fragments whose bytes do not match their checksums.
     pub damaged: u64,
@@ -44,15 +44,15 @@ pub struct ScrubReport {
     /// Segments that have lost redundancy and still lack it: no repair was asked for, there are not
     /// enough healthy stores, or the stores refuse the fragments because the log was sealed since.
     pub unrepaired: Vec<SegmentId>,
-    /// Segments that have fragments which could not be checked, and none that is known to be bad.
+    /// Segments with fragments that could not be checked, and with none that is known to be bad.
     pub uncertain: Vec<SegmentId>,
-    /// Segments of which too little is left. Remains of segments that were deleted, or never
-    /// acknowledged, look like this too: data is lost only where the map still points at one of
-    /// them.
+    /// Segments with too few good fragments to read them. Remains of segments that were deleted, or
+    /// never acknowledged, look like this too: data is lost only if a file still points at the
+    /// segment.
     pub unreadable: Vec<SegmentId>,
 }
 
-/// What there is to say of a segment's fragments.
+/// The fragments of a segment that are not known to be good.
 #[derive(Default)]
 struct Checked {
     bad: BTreeSet<u8>,
@@ -60,12 +60,12 @@ struct Checked {
 }
 
 impl ScrubReport {
-    /// The segments that something is wrong with, or may be.
+    /// The segments that have, or may have, something wrong.
     pub fn suspects(&self) -> Vec<SegmentId> {
         [&self.unrepaired, &self.uncertain, &self.unreadable].into_iter().flatten().copied().collect()
     }
 
-    /// This report with what another look at all of its suspects has found.
+    /// Combines this report with a second report about all of its suspects.
     pub fn looked_again(self, again: ScrubReport) -> ScrubReport {
         ScrubReport {
             segments: self.segments,
@@ -77,7 +77,7 @@ impl ScrubReport {
 }
 
 impl Stripe {
-    /// Every segment of which any store that answers has a fragment, and the bytes it takes on
+    /// Every segment that has a fragment on a store that answers, and the bytes that it takes on
     /// these stores.
     pub async fn segments(&self) -> Result<BTreeMap<SegmentId, u64>, StripeError> {
         let mut all = BTreeMap::new();
@@ -89,9 +89,9 @@ impl Stripe {
         Ok(all)
     }
 
-    /// Verifies all fragments of all segments; with `repair`, rebuilds those that are missing or
-    /// damaged, in place if the store takes them, otherwise by putting the whole segment again to
-    /// healthy stores. `progress` is called after each segment.
+    /// Verifies all fragments of all segments. With `repair`, rebuilds missing and damaged ones: in
+    /// place if the store takes them, otherwise by putting the whole segment again to healthy
+    /// stores. Calls `progress` after each segment.
     pub async fn scrub(
         &self,
         repair: bool,
@@ -111,7 +111,7 @@ impl Stripe {
         Ok(report)
     }
 
-    /// As [`scrub`](Self::scrub), of some segments, whose report it adds to.
+    /// Like [`scrub`](Self::scrub), for some segments. Adds to `report`.
     pub async fn scrub_some(&self, segments: &[SegmentId], repair: bool, report: &mut ScrubReport) {
         for &segment in segments {
             self.scrub_segment(segment, repair, report).await;
@@ -119,7 +119,7 @@ impl Stripe {
         }
     }
 
-    /// Puts again what a segment lacks. True when it lacks nothing now.
+    /// Puts a segment's missing fragments again. True if it now lacks none, or is gone.
     pub async fn restore(&self, segment: SegmentId) -> bool {
         let described = self.describe(segment).await;
         let Some(layout) = described.best(self.fs) else { return described.found.is_empty() };
@@ -128,7 +128,7 @@ impl Stripe {
     }
 
     async fn scrub_segment(&self, segment: SegmentId, repair: bool, report: &mut ScrubReport) {
-        // Asked before the stores are: a put that has ended by now is seen complete.
+        // Check this before asking the stores: a put that has ended by now is seen complete.
         if self.attempts.lock().contains_key(&segment) {
             return;
         }
@@ -139,7 +139,7 @@ impl Stripe {
             } else if !described.found.is_empty() {
                 report.unreadable.push(segment);
             }
-            // Otherwise it is nowhere: deleted since.
+            // Otherwise no store has it: it was deleted since.
             return;
         };
         let Checked { bad, unchecked } = self.verify_all(segment, &layout, &described, report).await;
@@ -160,7 +160,7 @@ impl Stripe {
         }
     }
 
-    /// The fragments of a layout that are not there or not good, and those that nobody can tell of.
+    /// The fragments of a layout that are missing or damaged, and those that could not be checked.
     async fn verify_all(
         &self,
         segment: SegmentId,
@@ -201,8 +201,8 @@ impl Stripe {
         let Some(at) = at else { return Err(StorageError::Unavailable) };
         let mut answer = self.ask(at, |s| s.verify(id)).await;
         if answer.is_err() && layout.shadowing.contains(&index) {
-            // The store checks all attempts that it has, and the bad one may be one that nobody
-            // reads any more.
+            // The store checks all its attempts at the fragment. The bad one may be an attempt that
+            // is not read any more, so check the attempt that is.
             let (attempt, len) = (layout.info.attempt, geometry.data_len(index));
             answer = self.ask(at, |s| s.read(id, attempt, 0..len)).await.map(|_| ());
         }
@@ -212,7 +212,7 @@ impl Stripe {
         answer
     }
 
-    /// Makes a segment complete again. True when it is.
+    /// Makes a segment complete again. True if that succeeded.
     async fn repair(&self, id: SegmentId, layout: &Layout, bad: &BTreeSet<u8>) -> bool {
         let segment = match self.read_segment(id).await {
             Ok(segment) => segment,
@@ -224,8 +224,8 @@ impl Stripe {
         self.repair_in_place(&segment, layout, bad).await || self.repair_elsewhere(&segment).await
     }
 
-    /// Puts the bad fragments back where they were. A store may keep a damaged fragment it has
-    /// already, so each is verified afterwards.
+    /// Puts the bad fragments back where they were. A store may keep the damaged fragment that it
+    /// has, so each is verified afterwards.
     async fn repair_in_place(&self, segment: &Segment, layout: &Layout, bad: &BTreeSet<u8>) -> bool {
         let geometry = &layout.info.geometry;
         let fragments = segment.stripe(self.fs, layout.info.attempt, geometry.clone());
@@ -392,7 +392,7 @@ mod tests {
             let rig = Rig::new(13, 5, 1);
             let stripe = rig.stripe();
             let segments = fill(&rig, &stripe);
-            // Each store shows a segment that the others have forgotten, and has lost its bytes.
+            // Each store shows a segment that the others have deleted, and its bytes are damaged.
             let of_one = |id| (0..5).find(|&at| rig.stores[at].holds(id) > 0).unwrap();
             for segment in &segments {
                 let keeper = of_one(segment.id);
@@ -411,7 +411,7 @@ mod tests {
     fn segment_that_is_being_put_is_left_alone() {
         let rig = Rig::new(7, 3, 2);
         let (stripe, _, writer) = rig.writer();
-        // All three stores are needed, so it cannot be completed for now.
+        // The segment needs all three stores, so it cannot be completed for now.
         rig.stores[1].set(Fault::Silent);
         let name = writer.begin();
         let draft = rig.draft(name, 200_000);

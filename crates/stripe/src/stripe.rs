@@ -1,4 +1,4 @@
-//! The set of stores, and how each of them is asked.
+//! The set of stores, and the ways to ask them.
 
 use crate::StripeError;
 use crate::health::{Health, StoreState};
@@ -17,32 +17,33 @@ use types::{BoxFuture, FsUuid, SegmentId, StoreId};
 /// How a [`Stripe`] behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Parity fragments per stripe (`m`): how many stores may be bad at a time, 1 or 2.
+    /// Parity fragments of each stripe (`m`), 1 or 2: how many stores may be bad at a time.
     pub parity: u8,
-    /// How long one request to one store may take before the store counts as absent, and how long a
-    /// put waits for enough healthy stores before it reports that there are not.
+    /// How long a request to a store may take before the store counts as absent. Also how long a
+    /// put waits for enough healthy stores before it fails.
     pub put_timeout: Duration,
-    /// How often stores that are not healthy are looked at.
+    /// How often stores that are out of service are probed.
     pub probe_interval: Duration,
-    /// Most segments of one log that are put at the same time, the same for all who ever write to
-    /// the file system: how an opener tells a gap that a crash has left from one that lost stores
-    /// have left.
+    /// Most segments of one log that are in flight at the same time. It must be the same for all
+    /// writers of the file system, ever: by it an opener tells a gap that a crash has left from a
+    /// gap that lost stores have left.
     pub in_flight_max: u64,
-    /// The operator takes what the stores have for all there is: a log whose end is a guess is
-    /// opened all the same, and what is not readable, or behind that, is given up for good. A way
-    /// out when stores do not come back.
+    /// The operator accepts that absent stores do not come back. A log whose end is a guess is
+    /// opened all the same, and segments that cannot be read, and those behind them, are given up
+    /// for good.
     pub accepts_loss: bool,
 }
 
 impl Options {
-    /// How long a store that answers nothing lets a reader wait before he turns to the rest of the
-    /// stripe.
+    /// How long a reader waits for a store that answers nothing, before it turns to the other
+    /// fragments of the stripe.
     pub(crate) fn read_patience(&self) -> Duration {
         self.put_timeout / 10
     }
 
-    /// The same for a put, before the segment is put again to a group without the store: a sync may
-    /// wait for what is ahead of it.
+    /// How long a put waits for a store that answers nothing, before the segment is put again to a
+    /// group without the store. It is longer than for reads, since a sync may wait for the writes
+    /// ahead of it.
     pub(crate) fn put_patience(&self) -> Duration {
         self.put_timeout * 3 / 10
     }
@@ -64,20 +65,20 @@ impl Default for Options {
 pub(crate) struct Store {
     pub(crate) id: StoreId,
     pub(crate) api: Arc<dyn Storage>,
-    /// When it last answered a reader or a put, in nanoseconds of the host's clock. Other questions
-    /// a store whose disk hangs may answer.
+    /// When it last answered a reader or a put, in nanoseconds of the host's clock. Other requests
+    /// do not count: a store whose disk hangs may still answer them.
     answered_at: AtomicU64,
-    /// It has let somebody wait for too long, and has not answered since.
+    /// It has let a request wait for too long, and has not answered since.
     slow: AtomicBool,
 }
 
-/// Called with a segment that is complete, and the bytes it takes on the stores.
+/// Called with a segment that is complete, and the bytes that it takes on the stores.
 type OnStored = Box<dyn Fn(SegmentId, u64) + Send + Sync>;
 
-/// The stores of one file system, as one reliable log store. Stores are numbered inside by their
-/// place in ascending order of their ids (`at`).
+/// The stores of one file system, as one reliable log store. Inside this crate a store is numbered
+/// by its place in ascending order of ids (`at`).
 pub struct Stripe {
-    /// For tasks of its own, which must not keep it alive.
+    /// For its own tasks, which must not keep it alive.
     pub(crate) me: Weak<Stripe>,
     pub(crate) host: Host,
     pub(crate) fs: FsUuid,
@@ -85,11 +86,11 @@ pub struct Stripe {
     pub(crate) options: Options,
     pub(crate) health: Mutex<Health>,
     pub(crate) layouts: Mutex<LayoutCache>,
-    /// Segments whose put has begun and not ended well: the attempt to use next. An attempt's
-    /// number is never used twice with different fragments, not even when the caller gave up in
+    /// For each segment whose put has begun and not succeeded: the attempt to use next. An attempt
+    /// number is never used twice with different fragments, not even if the caller gave up in
     /// between.
     pub(crate) attempts: Mutex<BTreeMap<SegmentId, u16>>,
-    /// Who follows which segments there are.
+    /// The follower that learns of each segment that was put.
     pub(crate) on_stored: OnceLock<OnStored>,
     /// Requests sent to stores.
     request_count: AtomicU64,
@@ -98,8 +99,8 @@ pub struct Stripe {
 }
 
 impl Stripe {
-    /// All stores are taken for healthy until they show otherwise. `options.parity` is brought into
-    /// 1..=2. With fewer than `parity + 1` stores nothing can ever be put.
+    /// Makes one of these stores. All count as healthy until a request fails. `options.parity` is
+    /// clamped to 1..=2. With fewer than `parity + 1` stores nothing can ever be put.
     pub fn new(host: Host, fs: FsUuid, stores: Vec<(StoreId, Arc<dyn Storage>)>, mut options: Options) -> Arc<Stripe> {
         options.parity = options.parity.clamp(1, PARITY_FRAGMENTS_MAX as u8);
         let mut stores: Vec<Store> = stores
@@ -123,14 +124,14 @@ impl Stripe {
         })
     }
 
-    /// What it runs on.
+    /// The host that it runs on.
     pub fn host(&self) -> &Host {
         &self.host
     }
 
     /// Calls `follow` for every segment that is put from now on, once it is complete, with the
-    /// bytes it takes on the stores. It must be short and must not wait. One follower for good:
-    /// false if there is one.
+    /// bytes that it takes on the stores. `follow` must be short and must not wait. There is only
+    /// one follower, for good: false if there is one already.
     pub fn on_stored(&self, follow: impl Fn(SegmentId, u64) + Send + Sync + 'static) -> bool {
         self.on_stored.set(Box::new(follow)).is_ok()
     }
@@ -140,29 +141,29 @@ impl Stripe {
         self.request_count.load(Relaxed)
     }
 
-    /// Reads, or parts of them, that were rebuilt from the rest of their stripes since the start.
+    /// Parts of reads that were rebuilt from the rest of their stripes since the start.
     pub fn rebuilt_count(&self) -> u64 {
         self.rebuilt_count.load(Relaxed)
     }
 
-    /// The widest stripe: data fragments and parity fragments, `(k_max, m)`. `k_max` is 0 when
-    /// there are too few stores.
+    /// The widest stripe: data fragments and parity fragments, `(k_max, m)`. `k_max` is 0 if there
+    /// are too few stores.
     pub fn redundancy(&self) -> (u8, u8) {
         let m = self.options.parity;
         (self.stores.len().saturating_sub(usize::from(m)).min(DATA_FRAGMENTS_MAX) as u8, m)
     }
 
-    /// Longest payload of a segment in bytes: `max(k_max - m, 1)` MiB. It is that of the stripes
-    /// that are left after the loss of `m` stores, so that whatever is accepted can still be put
-    /// then; with all stores a full segment is striped over `k_max` shorter fragments (4 + 1: 3 MiB
-    /// in fragments of 768 KiB).
+    /// Longest payload of a segment in bytes: `max(k_max - m, 1)` MiB. Stripes hold this much even
+    /// after the loss of `m` stores, so every accepted segment can still be put then. With all
+    /// stores, a full segment is striped over `k_max` shorter fragments (4 + 1: 3 MiB in fragments
+    /// of 768 KiB).
     pub fn payload_len_max(&self) -> u32 {
         let (k_max, m) = self.redundancy();
         u32::from(k_max.saturating_sub(m).max(1)) * FRAGMENT_LEN_MAX
     }
 
-    /// Bytes that segments with so much payload together take on one store, at most: as striped
-    /// when `m` stores are lost.
+    /// Bytes that segments with `payload_bytes` of payload in all take on one store, at most. They
+    /// take most when they are striped while `m` stores are lost.
     pub fn share_of(&self, payload_bytes: u64) -> u64 {
         let (k_max, m) = self.redundancy();
         let share = |payload_len| {
@@ -173,20 +174,20 @@ impl Stripe {
         payload_bytes / segment_len * share(self.payload_len_max()) + share((payload_bytes % segment_len) as u32)
     }
 
-    /// How many stores must answer before anything is concluded from what they say of a log, and
-    /// must have taken a seal or a map: all but `m`, so that acknowledged segments are seen, and
-    /// more than half, so that any two such sets meet.
+    /// How many stores must answer before a log is judged by their answers, and how many must have
+    /// taken a seal or maps: at least all but `m`, so that acknowledged segments are seen, and more
+    /// than half, so that any two quorums meet.
     pub(crate) fn quorum(&self) -> usize {
         let n = self.stores.len();
         n.saturating_sub(usize::from(self.options.parity)).max(n / 2 + 1)
     }
 
-    /// The place of a store.
+    /// The place (`at`) of a store.
     pub(crate) fn place(&self, id: StoreId) -> Option<usize> {
         self.stores.binary_search_by_key(&id, |s| s.id).ok()
     }
 
-    /// All stores.
+    /// The places of all stores.
     pub(crate) fn everyone(&self) -> Vec<usize> {
         (0..self.stores.len()).collect()
     }
@@ -197,8 +198,8 @@ impl Stripe {
         self.everyone().into_iter().partition(|&at| health.state(at) != StoreState::Absent)
     }
 
-    /// One request to one store, bounded in time. A store that does not answer, or says that it is
-    /// not available, is noted as absent.
+    /// Sends one request to one store, with a deadline. A store that does not answer, or says that
+    /// it is not available, is noted as absent.
     pub(crate) async fn ask<T>(
         &self,
         at: usize,
@@ -209,9 +210,9 @@ impl Stripe {
         self.judge(at, answer)
     }
 
-    /// As [`ask`](Self::ask), for who can do without the answer: `None` when the store has not
-    /// answered anybody for [`Options::read_patience`]. The request goes on, so that a store which
-    /// does not answer it is noted as absent in its time.
+    /// Like [`ask`](Self::ask), for callers that can do without the answer. Returns `None` if the
+    /// store has answered no request for [`Options::read_patience`]. The request goes on, so that a
+    /// store that never answers is noted as absent in time.
     pub(crate) async fn ask_briefly<T: Send + 'static>(
         &self,
         at: usize,
@@ -236,7 +237,7 @@ impl Stripe {
                         if answer.is_some() {
                             me.note_answer(at);
                         }
-                        // Nobody waits for the answer itself any more.
+                        // The caller does not wait for the answer itself any more.
                         let _ = me.judge(at, answer);
                     }
                 }));
@@ -246,8 +247,8 @@ impl Stripe {
         Some(self.judge(at, None))
     }
 
-    /// One put to one store. A store that answers with anything but Ok, or that the log is sealed,
-    /// takes no puts until a probe finds it well; it may still be good to read from.
+    /// Sends one put to one store. If the store refuses for any other reason than that the log is
+    /// sealed, it gets no puts until a probe finds it well. It is still read from.
     pub(crate) async fn ask_put(&self, at: usize, fragment: Fragment) -> Result<(), StorageError> {
         self.request_count.fetch_add(1, Relaxed);
         let put = self.stores[at].api.put(fragment);
@@ -263,13 +264,14 @@ impl Stripe {
         answer
     }
 
-    /// What an answer, or that there was none in time, says of the store.
+    /// Judges a store by an answer, or by the lack of one (`None`): marks it absent if it is not
+    /// available.
     fn judge<T>(&self, at: usize, answer: Option<Result<T, StorageError>>) -> Result<T, StorageError> {
         let why = if answer.is_some() { "is not available" } else { "does not answer" };
         let answer = answer.unwrap_or(Err(StorageError::Unavailable));
         if matches!(answer, Err(StorageError::Unavailable)) {
             self.mark_bad(at, StoreState::Absent, why);
-            // It is looked after now.
+            // The probing task looks after the store from now on.
             self.stores[at].slow.store(false, Relaxed);
         }
         answer
@@ -281,31 +283,31 @@ impl Stripe {
         store.slow.store(false, Relaxed);
     }
 
-    /// True if a store has answered neither readers nor puts for so long.
+    /// True if a store has answered neither readers nor puts for this time.
     pub(crate) fn is_quiet(&self, at: usize, time: Duration) -> bool {
         let answered_at = Duration::from_nanos(self.stores[at].answered_at.load(Relaxed));
         self.host.clock.now().saturating_sub(answered_at) >= time
     }
 
-    /// Notes that a store lets somebody wait: until it answers, others do without it.
+    /// Notes that a store lets a request wait. Until it answers, other requests do without it.
     pub(crate) fn note_slow(&self, at: usize) {
         if !self.stores[at].slow.swap(true, Relaxed) {
-            tracing::warn!(store = %self.stores[at].id, "store does not answer; doing without it");
+            tracing::warn!(store = %self.stores[at].id, "store does not answer; reads and puts go on without it");
         }
     }
 
-    /// True for a store that was noted so, and has not answered since.
+    /// True if a store was noted as slow, and has not answered since.
     pub(crate) fn is_slow(&self, at: usize) -> bool {
         self.stores[at].slow.load(Relaxed)
     }
 
-    /// True if an answer may be expected soon.
+    /// True if the store is expected to answer soon.
     pub(crate) fn answers_soon(&self, at: usize) -> bool {
         !self.is_slow(at) && self.health.lock().state(at) != StoreState::Absent
     }
 
-    /// The same request to several stores at once; the answers with the stores that gave them, in
-    /// the order of `whom`.
+    /// Sends the same request to several stores at once. Returns each store's answer, in the order
+    /// of `whom`.
     pub(crate) async fn ask_each<T>(
         &self,
         whom: &[usize],
@@ -316,8 +318,8 @@ impl Stripe {
         whom.iter().copied().zip(answers).collect()
     }
 
-    /// Asks the stores that are there, and the absent ones too if the rest is fewer than a quorum.
-    /// Errs unless a quorum answers.
+    /// Asks the stores that are not absent. If fewer than a quorum answer, asks the absent ones
+    /// too. Fails unless a quorum answers.
     pub(crate) async fn ask_quorum<T>(
         &self,
         request: impl Fn(&dyn Storage) -> BoxFuture<Result<T, StorageError>>,
@@ -340,7 +342,7 @@ mod tests {
     use super::*;
     use types::LogId;
 
-    /// Compiles only if roles can spawn all operations as tasks.
+    /// Compiles only if all operations can be spawned as tasks.
     #[allow(dead_code)]
     fn operations_can_be_spawned(stripe: Arc<Stripe>, segment: striped_log::segment::Segment) -> Vec<BoxFuture<()>> {
         let s = || stripe.clone();

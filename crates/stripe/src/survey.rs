@@ -1,8 +1,8 @@
-//! What stores have of a log, a page at a time: which segments there are, what they take, and which
+//! Surveys a log page by page: which segments the stores have, how many bytes these take, and which
 //! of them lack fragments.
 //!
-//! Nothing is read but headers, which stores have in memory. A page costs the same however long the
-//! log is.
+//! A survey reads only headers, which stores have in memory. A page costs the same in a log of any
+//! length.
 
 use crate::layout::Described;
 use crate::{Stripe, StripeError};
@@ -10,9 +10,9 @@ use host::join_all;
 use std::collections::{BTreeMap, BTreeSet};
 use types::{LogId, SegmentId};
 
-/// Fragments that each store lists for a page.
+/// Most fragments that each store lists for a page.
 const PAGE_COUNT: usize = 512;
-/// Segments that stores are asked about at the same time.
+/// Most segments that stores are asked about at the same time.
 const DESCRIBED_AT_ONCE: usize = 64;
 
 /// A page of a log.
@@ -20,23 +20,23 @@ const DESCRIBED_AT_ONCE: usize = 64;
 pub struct Surveyed {
     /// The segments, by seq, with the bytes that they take on the stores that answered.
     pub segments: Vec<(SegmentId, u64)>,
-    /// Those of them that can be read and lack fragments. Empty unless `all_answered`: of a store
-    /// that does not answer, nobody knows what it has.
+    /// The segments that can be read but lack fragments. Empty unless `all_answered`: a store that
+    /// does not answer may have the fragments.
     pub lacking: Vec<SegmentId>,
-    /// All stores have answered.
+    /// True if all stores have answered.
     pub all_answered: bool,
-    /// Where the next page begins; `None`: this was the last.
+    /// The seq where the next page begins; `None` if this is the last page.
     pub next_seq: Option<u64>,
 }
 
 impl Stripe {
-    /// The page of a log that begins at a seq. [`StripeError::NotEnoughStores`] unless a quorum
-    /// answers.
+    /// The page of a log that begins at a seq. Fails with [`StripeError::NotEnoughStores`] unless a
+    /// quorum answers.
     pub async fn survey(&self, log: LogId, from_seq: u64) -> Result<Surveyed, StripeError> {
         let answers = self.ask_quorum(|s| s.list(log, from_seq, PAGE_COUNT)).await?;
         let all_answered = answers.len() == self.stores.len();
-        // A store lists whole seqs, so it has told all it has up to the last. The page ends where
-        // the first store stops.
+        // A store lists whole seqs, so its list is complete up to the last one. The page ends where
+        // the shortest list ends.
         let last = |page: &[striped_log::fragment::FragmentHeader]| page.iter().map(|h| h.id.segment.seq).max();
         let through = answers.iter().filter_map(|(_, page)| last(page)).min();
         let Some(through) = through.filter(|seq| *seq >= from_seq) else {
@@ -68,9 +68,10 @@ impl Stripe {
         Ok(Surveyed { segments, lacking, all_answered, next_seq: through.checked_add(1) })
     }
 
-    /// The fragments that a readable segment lacks, and that nobody is putting there at the moment.
+    /// The fragments that a readable segment lacks. Empty if the segment is being put at the
+    /// moment.
     async fn missing(&self, segment: SegmentId) -> BTreeSet<u8> {
-        // Asked before the stores are: a put that has ended by now is seen complete.
+        // Check this before asking the stores: a put that has ended by now is seen complete.
         if self.attempts.lock().contains_key(&segment) {
             return BTreeSet::new();
         }
@@ -116,7 +117,7 @@ mod tests {
             let reads = || rig.stores.iter().map(|s| s.contents.lock().read_count).sum::<u64>();
             assert_eq!(survey(&rig, &stripe).lacking, []);
             assert_eq!(reads(), 0);
-            // One after the other, more than m in all.
+            // Stores are emptied one after the other, more than m in all.
             for lost in 0..5 {
                 rig.stores[lost].wipe();
                 let lacking = survey(&rig, &stripe).lacking;

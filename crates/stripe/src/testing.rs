@@ -1,4 +1,4 @@
-//! Stores in memory that can be made to fail, and a world around them.
+//! Stores in memory that can be made to fail, and a test rig around them.
 
 use crate::{LogTail, LogWriter, Options, Stripe};
 use bytes::Bytes;
@@ -22,9 +22,9 @@ pub const LOG: LogId = LogId::new(3);
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
     None,
-    /// Never answers, does nothing.
+    /// Does nothing and never answers.
     Silent,
-    /// Does what it is asked and never answers.
+    /// Does what is asked and never answers.
     Mute,
     /// Answers that it is not available.
     Down,
@@ -72,7 +72,7 @@ impl MemStore {
         *self.contents.lock() = Contents::default();
     }
 
-    /// Damages the fragments of a segment; tells how many.
+    /// Damages the fragments of a segment. Returns how many there are.
     pub fn damage(&self, segment: SegmentId) -> usize {
         let contents = &mut *self.contents.lock();
         let keys: Vec<_> = contents.fragments.keys().filter(|key| key.0 == segment).copied().collect();
@@ -300,7 +300,7 @@ impl Rig {
         builder.finish(self.bytes(rest - rest / 2).to_vec())
     }
 
-    /// A segment of epoch 1, whose writer has opened the log.
+    /// A segment of epoch 1. Seals the stores with that epoch, as if a writer had opened the log.
     pub fn segment(&self, seq: u64, len: usize) -> Segment {
         for store in &self.stores {
             store.contents.lock().seals.entry(LOG).or_insert(Seal::new(LOG, Fence { epoch: 1, through: 0 }, 1));

@@ -1,11 +1,11 @@
-//! One log's order: segments are named one after the other, put several at a time, and acknowledged
-//! in order.
+//! The writer of one log: it names segments one after the other, puts several at a time, and
+//! acknowledges them in order.
 //!
-//! A segment is *committed* when it and all before it are durable. It is put only when all but the
-//! `in_flight_max` before it are committed: a recovery that finds it knows that these were there.
-//! While there are too few healthy stores, segments stay in memory and are tried again without end:
-//! waiters learn of it each time a try fails ([`StripeError::NotEnoughStores`]), and a later wait
-//! can still succeed; nothing is lost but time. Being fenced is final.
+//! A segment is *committed* when it and all before it are durable. It is put only when the segment
+//! `in_flight_max` before it is committed. So a recovery that finds it knows that all up to there
+//! were complete. While there are too few healthy stores, segments stay in memory and are tried
+//! again without end. Waiters learn of each failed try ([`StripeError::NotEnoughStores`]), and a
+//! later wait can still succeed; nothing is lost but time. A writer that is fenced stays so.
 
 use crate::log_tail::LogTail;
 use crate::{Stripe, StripeError};
@@ -17,7 +17,8 @@ use striped_log::segment::SegmentDraft;
 use tokio::sync::Notify;
 use types::{BoxFuture, LogId, SegmentId};
 
-/// Payload that takes no longer to put together than to have another thread do it.
+/// Longest payload in bytes that the caller's own thread puts together. Handing a short one over to
+/// another thread takes no less time than the work itself.
 const SHORT_LEN_MAX: u32 = 64 << 10;
 
 /// Called for each committed segment.
@@ -29,9 +30,9 @@ pub struct LogWriter {
     log: LogId,
     epoch: u32,
     state: Mutex<State>,
-    /// Why the log cannot go on, once it cannot.
+    /// Set once the log cannot go on: why.
     ended: OnceLock<StripeError>,
-    /// Something in `state` or `ended` has changed that waiters wait for.
+    /// Notified when `state` or `ended` changes in a way that waiters wait for.
     changed: Notify,
 }
 
@@ -43,12 +44,12 @@ struct State {
     bytes_in_flight: u64,
     /// The last seq that is committed.
     committed: Option<u64>,
-    /// The last seq whose callbacks have returned; what waiters wait for.
+    /// The last seq whose callbacks have returned. Waiters wait for it.
     delivered: Option<u64>,
-    /// Somebody is calling the callbacks.
+    /// True while a thread calls the callbacks.
     delivering: bool,
     callbacks: Vec<OnCommit>,
-    /// Counts failed tries, so that a waiter sees those after it began to wait.
+    /// Counts failed tries, so that a waiter can tell those after it began to wait.
     failures: u64,
 }
 
@@ -56,7 +57,7 @@ struct State {
 struct Flight {
     bytes: u64,
     durable: bool,
-    /// `State::failures` at its last failed try; 0 when it never failed.
+    /// `State::failures` at its last failed try; 0 if no try failed.
     failed_at: u64,
 }
 
@@ -84,13 +85,13 @@ impl LogWriter {
         })
     }
 
-    /// Which log.
+    /// The log.
     pub fn id(&self) -> LogId {
         self.log
     }
 
     /// Names the next segment, and the one before it. The caller must [`submit`](Self::submit) it:
-    /// nothing later is committed before it is.
+    /// no later segment is committed before it is.
     pub fn begin(&self) -> (SegmentId, Option<SegmentId>) {
         let mut state = self.state.lock();
         let id = SegmentId { log: self.log, epoch: self.epoch, seq: state.next_seq };
@@ -100,14 +101,14 @@ impl LogWriter {
     }
 
     /// Puts a segment together and on the stores, in the background, at the same time as others.
-    /// Each segment once.
+    /// Each segment may be submitted once.
     pub fn submit(self: &Arc<Self>, draft: SegmentDraft) {
         if let Some(work) = self.accept(draft) {
             self.stripe.host.tasks.spawn(work);
         }
     }
 
-    /// As [`submit`](Self::submit), for a caller who is going to wait: a short segment is put
+    /// Like [`submit`](Self::submit), for a caller that is going to wait. A short segment is put
     /// together and sent to the stores before this returns, which saves a hand-over to another
     /// thread. The caller must hold no lock.
     pub fn submit_here(self: &Arc<Self>, draft: SegmentDraft) {
@@ -118,7 +119,7 @@ impl LogWriter {
         }
     }
 
-    /// Counts a segment as on its way; what carries it is returned.
+    /// Counts a segment as in flight, and returns the future that puts it on the stores.
     fn accept(self: &Arc<Self>, draft: SegmentDraft) -> Option<BoxFuture<()>> {
         let (id, bytes) = (draft.id(), u64::from(draft.payload_len()));
         {
@@ -148,7 +149,7 @@ impl LogWriter {
             match self.stripe.put(&segment).await {
                 Ok(()) => break,
                 Err(StripeError::NotEnoughStores) => {
-                    tracing::warn!(segment = %segment.id, "not enough stores to make a segment durable; trying on");
+                    tracing::warn!(segment = %segment.id, "not enough stores to make a segment durable; trying again");
                     let mut state = self.state.lock();
                     state.failures += 1;
                     let failures = state.failures;
@@ -170,11 +171,11 @@ impl LogWriter {
         self.deliver();
     }
 
-    /// Commits what is durable from the front on, and tells the callbacks, one segment at a time,
-    /// in order, by one thread.
+    /// Commits durable segments from the front on, and calls the callbacks: one segment at a time,
+    /// in order, on one thread.
     fn deliver(&self) {
         if std::mem::replace(&mut self.state.lock().delivering, true) {
-            // Whoever delivers looks again after each segment, so it sees this one.
+            // The thread that delivers looks again after each segment, so it sees this one.
             return;
         }
         loop {
@@ -197,13 +198,13 @@ impl LogWriter {
         self.changed.notify_waiters();
     }
 
-    /// Why the log cannot be written any more; it stays so. What was not committed by then is
-    /// unknown.
+    /// Why the log cannot be written any more; `None` while it can. This is final. Segments that
+    /// were not committed by then are unknown.
     pub fn ended(&self) -> Option<StripeError> {
         self.ended.get().copied()
     }
 
-    /// Segments begun and not committed, and the payload bytes of those submitted.
+    /// How many segments were begun and not committed, and the payload bytes of those submitted.
     pub fn in_flight(&self) -> (usize, u64) {
         let state = self.state.lock();
         (state.flights.len(), state.bytes_in_flight)
@@ -214,10 +215,10 @@ impl LogWriter {
         self.state.lock().committed
     }
 
-    /// Done when the segment and all before it (seq 0: none) are durable and their
-    /// [`on_commit`](Self::on_commit) calls have returned. [`StripeError::NotEnoughStores`] when
-    /// one of them could not be put since this was called; it is still being tried, so a later call
-    /// may succeed.
+    /// Waits until the segment and all before it (seq 0: none) are durable and their
+    /// [`on_commit`](Self::on_commit) calls have returned. Fails with
+    /// [`StripeError::NotEnoughStores`] if one of them could not be put since this was called. It
+    /// is still being tried, so a later call may succeed.
     pub async fn wait_committed(&self, seq: u64) -> Result<(), StripeError> {
         let failures = self.state.lock().failures;
         self.wait_for(|state| {
@@ -233,8 +234,8 @@ impl LogWriter {
         .await
     }
 
-    /// Done when fewer payload bytes than `bytes` are in flight, or nothing is, or the log cannot
-    /// go on.
+    /// Waits until fewer payload bytes than `bytes` are in flight, or no segment is, or the log
+    /// cannot go on.
     pub async fn wait_in_flight_below(&self, bytes: u64) {
         self.wait_for(|state| {
             let below = state.bytes_in_flight < bytes || state.flights.is_empty() || self.ended.get().is_some();
@@ -244,7 +245,7 @@ impl LogWriter {
     }
 
     /// Calls `callback` for every segment that is committed from now on: in log order, once each,
-    /// never two at a time. It must be short and must not wait; it may call back into the writer.
+    /// never two at a time. The callback must be short and must not wait. It may call the writer.
     pub fn on_commit(&self, callback: Box<dyn Fn(SegmentId) + Send + Sync>) {
         self.state.lock().callbacks.push(Arc::from(callback));
     }
@@ -252,7 +253,7 @@ impl LogWriter {
     async fn wait_for<T>(&self, ready: impl Fn(&State) -> Option<T>) -> T {
         loop {
             let mut changed = pin!(self.changed.notified());
-            // Registered before looking, so that no change is missed.
+            // Register before looking, so that no change is missed.
             changed.as_mut().enable();
             let value = ready(&self.state.lock());
             if let Some(value) = value {
@@ -283,7 +284,7 @@ mod tests {
                 let name = writer.begin();
                 assert_eq!(name.1, begun.last().copied());
                 begun.push(name.0);
-                // The first ones take longest.
+                // The first segments take longest.
                 writer.submit(rig.draft(name, 400_000 - 20_000 * i));
             }
             assert_eq!((writer.in_flight().0, writer.committed_seq()), (20, None));

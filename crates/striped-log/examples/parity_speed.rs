@@ -56,7 +56,7 @@ fn main() {
                 let _ = black_box(rebuild(&geometry, &[0], &have[1..]));
             });
         }
-        // As a degraded read of a small file does it.
+        // A degraded read of a small file does this.
         let pieces: Vec<(u8, Bytes)> = have[1..].iter().map(|(index, piece)| (*index, piece.slice(..4096))).collect();
         report(&format!("{k}+{m} rebuild of 4 KiB of one data fragment"), u32::from(k) * 4096, || {
             let _ = black_box(rebuild_range(&geometry, 0, 0..4096, &pieces));

@@ -1,8 +1,8 @@
-//! What a writer does at a cut: lays blocks and deltas out as one segment.
+//! Builds a segment at a cut: lays out blocks and deltas.
 //!
-//! Addresses are given out while the blocks are pushed, and the bytes are copied together later, so
-//! that the cut itself (which holds the client's lock) costs no copying. The layout is: full
-//! blocks, so that each begins at a chunk boundary; short blocks, packed; the delta section.
+//! A block gets its address when it is pushed. The bytes are copied together later, so a cut, which
+//! holds the client's lock, copies nothing. The layout is: full blocks, so that each begins at a
+//! chunk boundary; short blocks, packed; the delta section.
 
 use crate::fragment::{CHUNK_LEN, DATA_FRAGMENTS_MAX, FRAGMENT_LEN_MAX};
 use crate::segment::Segment;
@@ -10,7 +10,7 @@ use bytes::{BufMut, Bytes};
 use types::aligned::AlignedBuffer;
 use types::{BlockAddr, SegmentId};
 
-/// Longest payload of any segment in bytes: the widest stripe.
+/// Longest payload of any segment in bytes: what the widest stripe holds.
 pub const PAYLOAD_LEN_MAX: u32 = DATA_FRAGMENTS_MAX as u32 * FRAGMENT_LEN_MAX;
 
 /// Collects a segment's blocks: first all full ones, then the short ones, then
@@ -40,16 +40,16 @@ impl SegmentBuilder {
         self.len
     }
 
-    /// True when no block was pushed.
+    /// True if no block was pushed.
     pub fn is_empty(&self) -> bool {
         self.blocks.is_empty()
     }
 
-    /// Adds a block whose length is a multiple of [`CHUNK_LEN`], before any other kind of block.
-    /// Returns its address.
+    /// Adds a block whose length is a multiple of [`CHUNK_LEN`]. All of these come before any other
+    /// block. Returns its address.
     ///
     /// # Panics
-    /// When the blocks together exceed [`PAYLOAD_LEN_MAX`].
+    /// If the blocks together exceed [`PAYLOAD_LEN_MAX`].
     pub fn push_full_block(&mut self, block: Bytes) -> BlockAddr {
         debug_assert!(block.len().is_multiple_of(CHUNK_LEN as usize), "not a full block");
         debug_assert!(self.len.is_multiple_of(CHUNK_LEN), "full blocks come before short ones");
@@ -59,7 +59,7 @@ impl SegmentBuilder {
     /// Adds a block of any length. Returns its address.
     ///
     /// # Panics
-    /// When the blocks together exceed [`PAYLOAD_LEN_MAX`].
+    /// If the blocks together exceed [`PAYLOAD_LEN_MAX`].
     pub fn push_block(&mut self, block: Bytes) -> BlockAddr {
         let len = block.len();
         assert!(len <= (PAYLOAD_LEN_MAX - self.len) as usize, "a segment's blocks exceed the widest stripe");
@@ -72,7 +72,7 @@ impl SegmentBuilder {
     /// Ends the segment with its encoded deltas. Copies nothing.
     ///
     /// # Panics
-    /// When blocks and deltas together exceed [`PAYLOAD_LEN_MAX`].
+    /// If blocks and deltas together exceed [`PAYLOAD_LEN_MAX`].
     pub fn finish(self, deltas: Vec<u8>) -> SegmentDraft {
         assert!(deltas.len() <= (PAYLOAD_LEN_MAX - self.len) as usize, "a segment's payload exceeds the widest stripe");
         let SegmentBuilder { id, previous, blocks, len } = self;
@@ -80,7 +80,7 @@ impl SegmentBuilder {
     }
 }
 
-/// A segment whose addresses are fixed and whose bytes are not yet together.
+/// A segment with fixed addresses whose bytes are not copied together yet.
 #[derive(Clone, Debug)]
 pub struct SegmentDraft {
     id: SegmentId,
@@ -96,13 +96,13 @@ impl SegmentDraft {
         self.id
     }
 
-    /// Bytes that the payload will have.
+    /// Length of the payload in bytes.
     pub fn payload_len(&self) -> u32 {
         self.delta_offset + self.deltas.len() as u32
     }
 
-    /// Copies the blocks and deltas into one payload, page-aligned, so that its fragments can go to
-    /// disks as they are.
+    /// Copies the blocks and deltas into one payload. It is page-aligned, so that fragments go to
+    /// disks without another copy.
     pub fn assemble(self) -> Segment {
         let mut payload = AlignedBuffer::with_room(self.payload_len() as usize);
         self.blocks.iter().for_each(|block| payload.put_slice(block));

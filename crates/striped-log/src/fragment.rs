@@ -1,52 +1,53 @@
-//! Fragment headers: what a fragment says of itself, so that any one of a segment's fragments tells
-//! how to read the rest.
+//! Fragment headers. Each describes its fragment and the whole stripe, so that any one of a
+//! segment's fragments tells how to read the others.
 //!
-//! A header is [`HEADER_LEN`] bytes with every field at a fixed place (docs/disk-format.md) and a
-//! CRC-32C of its own at the end. It must survive: torn and stray writes (checksum), rot
-//! (checksum), and bytes that were made to deceive a decoder (every length is bounded and checked
-//! against the others, so what decodes can be used without further checks). Decoding accepts
-//! exactly what encoding writes: each header has one encoding.
+//! A header is [`HEADER_LEN`] bytes with every field at a fixed place (docs/disk-format.md), and
+//! ends with its own CRC-32C. It must survive torn writes, stray writes and rot; the checksum finds
+//! them. It must also survive bytes that were made to deceive a decoder: every length is bounded
+//! and checked against the others, so a decoded header can be used without further checks. Decoding
+//! accepts exactly what encoding writes: each header has one encoding.
 
 pub use crate::geometry::Geometry;
 use types::codec::{DecodeError, Put, Reader};
 use types::{FragmentId, FsUuid, SegmentId, StoreId};
 
-/// Checksummed unit of a fragment's payload, in bytes; also the unit in which payload is read and
-/// cached.
+/// Length of a chunk in bytes: the unit of a fragment's payload that has a checksum, and in which
+/// payload is read and cached.
 pub const CHUNK_LEN: u32 = 64 * 1024;
-/// Largest payload of one fragment in bytes.
+/// Longest payload of one fragment in bytes. Longer fragments make disks faster; a header has room
+/// for the checksums of [`CHUNKS_MAX`] chunks.
 pub const FRAGMENT_LEN_MAX: u32 = 1024 * 1024;
 /// Encoded length of a header in bytes; the payload follows it on disk.
 pub const HEADER_LEN: usize = 512;
-/// Most data fragments per stripe.
+/// Most data fragments of a stripe.
 pub const DATA_FRAGMENTS_MAX: usize = 16;
-/// Most parity fragments per stripe.
+/// Most parity fragments of a stripe.
 pub const PARITY_FRAGMENTS_MAX: usize = 2;
-/// Most chunks in one fragment.
+/// Most chunks of a fragment.
 pub const CHUNKS_MAX: usize = (FRAGMENT_LEN_MAX / CHUNK_LEN) as usize;
-/// Most members of a stripe.
+/// Most members of a stripe: one for each fragment.
 pub const MEMBERS_MAX: usize = DATA_FRAGMENTS_MAX + PARITY_FRAGMENTS_MAX;
 
 /// The first bytes of every fragment.
 pub const MAGIC: [u8; 8] = *b"STARFRAG";
-/// The format this program reads and writes: of the header, and of what it describes. Version 1 had
-/// another code for two parity fragments.
+/// The format of headers and of the payload that they describe, the only one that this program
+/// reads and writes. Version 1 had another code for two parity fragments.
 pub const FORMAT_VERSION: u16 = 2;
 
 /// Flag bit: the field `previous` is meaningful.
 const FLAG_PREVIOUS: u8 = 1;
-/// Where the header's own checksum is; it covers all before it.
+/// Where the header's own checksum is. It covers all bytes before it.
 const CHECKSUM_OFFSET: usize = HEADER_LEN - 4;
 
-/// Everything a fragment says of itself.
+/// The description of a fragment and its stripe.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FragmentHeader {
-    /// The file system it belongs to.
+    /// The file system that the fragment belongs to.
     pub fs: FsUuid,
-    /// Its name.
+    /// The fragment's name.
     pub id: FragmentId,
-    /// Which try at storing the segment this is; a later attempt has the same payload, maybe
-    /// another geometry.
+    /// The number of this attempt to put the segment. A later attempt has the same payload, perhaps
+    /// with another geometry.
     pub attempt: u16,
     /// The stripe.
     pub geometry: Geometry,
@@ -63,7 +64,7 @@ pub struct FragmentHeader {
 /// A fragment on its way to a store.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Fragment {
-    /// What it says of itself.
+    /// Its description.
     pub header: FragmentHeader,
     /// Its payload, `header.len` bytes.
     pub payload: bytes::Bytes,
@@ -99,9 +100,9 @@ impl FragmentHeader {
         self.encode_with_generation(0)
     }
 
-    /// The encoding as a store writes it: `generation` says which use of its pages the fragment
-    /// belongs to, and means nothing elsewhere. The header must pass [`check`](Self::check);
-    /// otherwise what is encoded will not decode.
+    /// The encoding as a store writes it. `generation` tells the store which use of its pages the
+    /// fragment belongs to, and means nothing elsewhere. The header must pass
+    /// [`check`](Self::check), or its encoding will not decode.
     pub fn encode_with_generation(&self, generation: u64) -> [u8; HEADER_LEN] {
         debug_assert_eq!(self.check(), Ok(()), "only well-formed headers are encoded");
         let g = &self.geometry;
@@ -139,14 +140,14 @@ impl FragmentHeader {
         bytes
     }
 
-    /// Reads a header, whatever its store generation. `bytes` may be longer than a header; the rest
-    /// is not looked at.
+    /// Reads a header with any store generation. `bytes` may be longer than a header; the rest is
+    /// ignored.
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         Self::decode_with_generation(bytes).map(|(header, _)| header)
     }
 
     /// Reads a header and its store generation. `bytes` may be longer than a header; the rest is
-    /// not looked at.
+    /// ignored.
     pub fn decode_with_generation(bytes: &[u8]) -> Result<(Self, u64), DecodeError> {
         let bytes = bytes.get(..HEADER_LEN).ok_or(DecodeError::Truncated("fragment header"))?;
         let (body, checksum) = bytes.split_at(CHECKSUM_OFFSET);
@@ -154,7 +155,8 @@ impl FragmentHeader {
         if r.take(MAGIC.len(), "fragment magic")? != MAGIC {
             return Err(DecodeError::Invalid("fragment magic"));
         }
-        // Before the version, so that a rotten version is not taken for another program's.
+        // This check precedes the version, so that a rotten version is not taken for that of
+        // another program.
         if Reader::new(checksum).u32("header checksum")? != crc32c(body) {
             return Err(DecodeError::Checksum("fragment header"));
         }
@@ -197,8 +199,8 @@ impl FragmentHeader {
         Ok((header, generation))
     }
 
-    /// Checks that every field is in bounds and agrees with the others. What
-    /// [`decode`](Self::decode) returns has passed.
+    /// Checks that every field is in bounds and agrees with the others. [`decode`](Self::decode)
+    /// returns only headers that pass.
     pub fn check(&self) -> Result<(), DecodeError> {
         self.geometry.check()?;
         if self.id.index >= self.geometry.width() {
@@ -222,8 +224,7 @@ impl FragmentHeader {
         Ok(())
     }
 
-    /// True when `bytes` are chunk `chunk_index` of this fragment's payload: the whole chunk,
-    /// unchanged.
+    /// True if `bytes` are chunk `chunk_index` of this fragment's payload, whole and unchanged.
     pub fn verify_chunk(&self, chunk_index: usize, bytes: &[u8]) -> bool {
         let Some(&expected) = self.chunk_crcs.get(chunk_index) else { return false };
         let begin = chunk_index * CHUNK_LEN as usize;
@@ -236,8 +237,8 @@ impl FragmentHeader {
         self.geometry.members.get(usize::from(self.id.index)).copied()
     }
 
-    /// The fragment with index `index` and this payload of the same attempt of the same segment:
-    /// what repair puts in the place of one that was lost.
+    /// Another fragment of the same attempt of the same segment, with this index and payload.
+    /// Repair puts it in the place of one that was lost.
     pub fn sibling(&self, index: u8, payload: bytes::Bytes) -> Fragment {
         let id = FragmentId { segment: self.id.segment, index };
         let header = FragmentHeader { id, chunk_crcs: chunk_crcs(&payload), len: payload.len() as u32, ..self.clone() };
@@ -255,7 +256,7 @@ fn zeros(bytes: &[u8], what: &'static str) -> Result<(), DecodeError> {
     if bytes.iter().all(|&b| b == 0) { Ok(()) } else { Err(DecodeError::Invalid(what)) }
 }
 
-/// Reads `slots` values, of which the first `used` count and the rest are zero.
+/// Reads `slots` values and returns the first `used` of them. The rest must be zero.
 fn fixed_array<T: Default + PartialEq>(
     r: &mut Reader<'_>,
     slots: usize,
@@ -278,7 +279,7 @@ mod tests {
     use crate::testing::{FS, header, segment};
     use proptest::prelude::*;
 
-    /// The largest header there can be: 16 + 2 fragments of 1 MiB.
+    /// The header with the most members and chunks: 16 + 2 fragments of 1 MiB.
     fn largest() -> FragmentHeader {
         let geometry = crate::testing::geometry(16 * FRAGMENT_LEN_MAX, 16, 2);
         assert_eq!(geometry.members.len(), MEMBERS_MAX);
@@ -287,7 +288,7 @@ mod tests {
         fragment.header
     }
 
-    /// With the checksum that the bytes before it need.
+    /// The bytes with the right checksum.
     fn resealed(mut bytes: [u8; HEADER_LEN]) -> [u8; HEADER_LEN] {
         let checksum = crc32c(&bytes[..CHECKSUM_OFFSET]);
         bytes[CHECKSUM_OFFSET..].copy_from_slice(&checksum.to_le_bytes());

@@ -1,4 +1,4 @@
-//! How a payload is spread over the fragments of a stripe. Pure arithmetic; every field was checked
+//! How a payload is spread over the fragments of a stripe. Pure arithmetic: every field is checked
 //! before it is used.
 
 use crate::fragment::{CHUNK_LEN, DATA_FRAGMENTS_MAX, FRAGMENT_LEN_MAX, PARITY_FRAGMENTS_MAX};
@@ -7,20 +7,21 @@ use std::ops::Range;
 use types::StoreId;
 use types::codec::DecodeError;
 
-/// How a segment was striped: enough to find and rebuild everything from any one fragment's header.
+/// How a segment is striped. Any one fragment's header has it, and it is enough to find and rebuild
+/// all fragments.
 ///
 /// Data fragment `i` holds payload bytes `i * fragment_len .. min((i + 1) * fragment_len,
-/// payload_len)` at its true length; parity fragments are `fragment_len` long (computed as if short
-/// data fragments were zero-padded). With one data fragment, `fragment_len == payload_len`;
-/// otherwise `fragment_len` is a multiple of [`CHUNK_LEN`], so chunk `c` of the payload is in data
-/// fragment `c / (fragment_len / CHUNK_LEN)` and never crosses fragments.
+/// payload_len)`, at their true length. Parity fragments are `fragment_len` long, and are computed
+/// as if short data fragments ended in zeros. With one data fragment, `fragment_len ==
+/// payload_len`. Otherwise `fragment_len` is a multiple of [`CHUNK_LEN`], so chunk `c` of the
+/// payload is in data fragment `c / (fragment_len / CHUNK_LEN)` and never crosses fragments.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Geometry {
     /// Data fragments, 1..=16.
     pub k: u8,
     /// Parity fragments, 1 or 2.
     pub m: u8,
-    /// See above, in bytes.
+    /// Length of parity fragments, and of all data fragments but the last, in bytes.
     pub fragment_len: u32,
     /// Bytes of the segment's payload.
     pub payload_len: u32,
@@ -29,14 +30,14 @@ pub struct Geometry {
 }
 
 impl Geometry {
-    /// How a payload of `payload_len` bytes is striped over at most `k_max` data fragments: `(k,
-    /// fragment_len)`. Up to one chunk, and whenever one data fragment is all there may be, `k` is
-    /// 1; otherwise fragments are as short as whole chunks allow, and `k` is what that takes. `m`
-    /// takes no part in it.
+    /// Plans how to stripe `payload_len` bytes over at most `k_max` data fragments: `(k,
+    /// fragment_len)`. A payload of up to one chunk has one data fragment. A longer one has
+    /// fragments that are as short as whole chunks allow, and as many of these as it takes. `m`
+    /// makes no difference.
     ///
     /// # Panics
-    /// When `k_max` is not in `1..=16` or the payload exceeds `k_max` fragments of
-    /// [`FRAGMENT_LEN_MAX`]: the writer cuts segments to that size.
+    /// If `k_max` is not in `1..=16` or `m` not in `1..=2`, or if the payload exceeds `k_max`
+    /// fragments of [`FRAGMENT_LEN_MAX`]: the writer cuts segments to that size.
     pub fn plan(payload_len: u32, k_max: u8, m: u8) -> (u8, u32) {
         assert!((1..=DATA_FRAGMENTS_MAX).contains(&usize::from(k_max)), "k_max out of range");
         assert!((1..=PARITY_FRAGMENTS_MAX).contains(&usize::from(m)), "m out of range");
@@ -48,11 +49,10 @@ impl Geometry {
         (payload_len.div_ceil(fragment_len) as u8, fragment_len)
     }
 
-    /// The planned geometry on `members`, of which there must be `k + m` as [`plan`](Self::plan)
-    /// tells.
+    /// The [planned](Self::plan) geometry on `members`, one for each of the `k + m` fragments.
     ///
     /// # Panics
-    /// As `plan`, and when the number of members is another.
+    /// As `plan` does, and if the number of members is not `k + m`.
     pub fn new(payload_len: u32, k_max: u8, m: u8, members: Vec<StoreId>) -> Geometry {
         let (k, fragment_len) = Self::plan(payload_len, k_max, m);
         assert_eq!(members.len(), usize::from(k) + usize::from(m), "one member for each fragment");
@@ -64,8 +64,8 @@ impl Geometry {
         self.k + self.m
     }
 
-    /// Where chunk `chunk` of the payload is: data fragment and chunk number in it. For a chunk
-    /// beyond the payload the answer means nothing.
+    /// Where chunk `chunk` of the payload is: data fragment, and chunk number in that fragment. The
+    /// chunk must be within the payload.
     pub fn fragment_of_chunk(&self, chunk: u32) -> (u8, u32) {
         if self.k == 1 {
             return (0, chunk);
@@ -74,7 +74,7 @@ impl Geometry {
         ((chunk / per_fragment) as u8, chunk % per_fragment)
     }
 
-    /// Payload bytes of fragment `index`, parity fragments included (they are `fragment_len` long).
+    /// Length in bytes of fragment `index`, data or parity, without its header.
     pub fn data_len(&self, index: u8) -> u32 {
         if index >= self.k {
             return self.fragment_len;
@@ -89,16 +89,15 @@ impl Geometry {
         begin..begin + if index < self.k { self.data_len(index) } else { 0 }
     }
 
-    /// The part of `range` that fragment `index` really has; the rest counts as zeros in parity.
+    /// The part of `range` that fragment `index` has. The rest counts as zeros in parity.
     pub fn clip(&self, index: u8, range: &Range<u32>) -> Range<u32> {
         let len = self.data_len(index);
         let begin = range.start.min(len);
         begin..range.end.min(len).max(begin)
     }
 
-    /// The bytes of other fragments that it takes to rebuild bytes `range` of one; `range` is
-    /// within the fragment. XOR and copies take the same bytes, the code for two parity fragments
-    /// whole blocks.
+    /// The bytes of other fragments that it takes to rebuild bytes `range` of one fragment. XOR and
+    /// copies take the same range; the code for two parity fragments takes whole blocks.
     pub fn columns(&self, range: &Range<u32>) -> Range<u32> {
         if self.k == 1 || self.m == 1 || range.is_empty() {
             return range.clone();
@@ -107,7 +106,7 @@ impl Geometry {
         begin - begin % BLOCK_LEN..range.end.min(self.fragment_len).next_multiple_of(BLOCK_LEN)
     }
 
-    /// Checks all that this module promises of a geometry.
+    /// Checks that the fields are in bounds and agree, as [`Geometry`] describes.
     pub fn check(&self) -> Result<(), DecodeError> {
         let Geometry { k, m, fragment_len, payload_len, .. } = *self;
         if !(1..=DATA_FRAGMENTS_MAX).contains(&usize::from(k)) {
@@ -162,7 +161,7 @@ mod tests {
 
     #[test]
     fn fewer_fragments_are_used_where_whole_chunks_fill_them() {
-        // 5 chunks over at most 4 fragments: 2 chunks each, so 3 do.
+        // 5 chunks over at most 4 fragments: 2 chunks each, so 3 fragments suffice.
         assert_eq!(Geometry::plan(5 * CHUNK_LEN, 4, 1), (3, 2 * CHUNK_LEN));
     }
 

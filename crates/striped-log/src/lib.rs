@@ -1,12 +1,14 @@
-//! Bytes only: what segments and fragments are made of. No I/O, no clock.
+//! The bytes of the log: segments, fragments, parity, and the verdict on a log's tail. No I/O, no
+//! clock.
 //!
-//! - [`fragment`]: the self-describing header of a fragment and its checksums.
-//! - [`geometry`]: how a payload of some length is spread over fragments, and where each byte of it
-//!   went.
+//! - [`fragment`]: the self-describing header of a fragment, with its checksums.
+//! - [`geometry`]: how a payload is spread over fragments, and where each byte of it is.
 //! - [`parity`]: the two redundancy codes, as arithmetic on slices.
-//! - [`segment`]: building a segment's payload from blocks and deltas, striping it into fragments
-//!   with parity, reading it back and rebuilding lost fragments.
-//! - [`tail`]: the verdict on a log's tail after a crash, from what the storage servers still hold.
+//! - [`builder`]: lays out blocks and deltas as the payload of a segment.
+//! - [`segment`]: stripes a segment into fragments with parity, reads it back, and rebuilds lost
+//!   fragments.
+//! - [`tail`]: the verdict on a log's tail after a crash, from the fragments that stores still
+//!   have.
 //!
 //! The bytes are described in `docs/disk-format.md`, and a test holds the two together.
 

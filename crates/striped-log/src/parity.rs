@@ -1,39 +1,40 @@
 //! The redundancy codes, as functions on slices.
 //!
-//! One parity fragment is the XOR of the data fragments. Two are the Reed-Solomon code over
-//! GF(2^16) of `reed-solomon-simd`, which picks its instructions at run time
-//! (docs/decisions/2026-11-21-parity.md); any two of the `k + 2` fragments can be lost. Which of
-//! the library's codes that is, and so the bytes on disk, is fixed here: its "high rate"
+//! One parity fragment is the XOR of the data fragments. Two are a Reed-Solomon code over GF(2^16),
+//! computed by `reed-solomon-simd`, which picks its instructions at run time
+//! (docs/decisions/2026-11-21-parity.md). Any two of the `k + 2` fragments can be lost. The library
+//! has two codes. This module always uses "high rate", because the code decides the bytes on disk
 //! (docs/disk-format.md).
 //!
-//! Either code works on columns: what it gives for a range of the fragments depends on that range
-//! of the others only. For two, a column is a block of [`BLOCK_LEN`] bytes, and ranges must be made
-//! of whole blocks.
+//! Both codes work on columns: the result for a range of a fragment depends only on the same range
+//! of the others. With two parity fragments, a column is a block of [`BLOCK_LEN`] bytes, and ranges
+//! must consist of whole blocks.
 //!
-//! Data slices may be shorter than the parity slices; what is missing counts as zeros.
+//! Data slices may be shorter than the parity slices. Missing bytes count as zeros.
 
 use reed_solomon_simd::Error;
 use reed_solomon_simd::engine::DefaultEngine;
 use reed_solomon_simd::rate::{HighRateDecoder, HighRateEncoder, RateDecoder, RateEncoder};
 use std::cell::RefCell;
 
-/// Bytes of a block: the code for two parity fragments mixes the bytes of a block, but not those of
-/// different blocks.
+/// Length of a block in bytes. The code for two parity fragments mixes bytes of the same block, and
+/// never those of different blocks.
 pub const BLOCK_LEN: u32 = 64;
-/// Recovery goes by strips of this many bytes: each costs the library some 0.2 ms besides what its
-/// bytes cost, and a strip of each fragment has to fit the CPU's cache.
+/// Length of a strip in bytes: what recovery computes of each fragment at once. A strip costs the
+/// library some 0.2 ms besides the cost of its bytes, so it should be long. But a strip of each
+/// fragment has to fit the CPU's cache.
 const RECOVERY_STRIP_LEN: usize = 128 * 1024;
 
 type Encoder = HighRateEncoder<DefaultEngine>;
 type Decoder = HighRateDecoder<DefaultEngine>;
 
-/// The library's working memory, kept from strip to strip: at most 1 MiB for encoding and 4 MiB for
+/// The library's working memory, kept from call to call: at most 1 MiB for encoding and 4 MiB for
 /// recovery.
 #[derive(Default)]
 struct Work {
     encoder: Option<Encoder>,
     decoder: Option<Decoder>,
-    /// A short slice and the zeros after it.
+    /// A short slice, followed by zeros.
     padded: Vec<u8>,
 }
 
@@ -57,7 +58,7 @@ fn decoder(kept: &mut Option<Decoder>, k: usize, len: usize) -> Result<&mut Deco
     }
 }
 
-/// `slice`, followed by zeros up to `len` bytes if it is shorter.
+/// Returns `slice`, extended with zeros to `len` bytes if it is shorter.
 fn pad<'a>(slice: &'a [u8], len: usize, padded: &'a mut Vec<u8>) -> &'a [u8] {
     if slice.len() >= len {
         return slice;
@@ -68,15 +69,15 @@ fn pad<'a>(slice: &'a [u8], len: usize, padded: &'a mut Vec<u8>) -> &'a [u8] {
     padded
 }
 
-/// `a ^= b`, over the length of `b`, which is not longer than `a`.
+/// Computes `a ^= b` over the length of `b`, which is not longer than `a`.
 fn xor_into(a: &mut [u8], b: &[u8]) {
     for (a, b) in a.iter_mut().zip(b) {
         *a ^= b;
     }
 }
 
-/// Computes the one parity slice of `data` over whatever `parity` held. No slice of `data` is
-/// longer than `parity`.
+/// Computes the one parity slice of `data`, and overwrites `parity` with it. No slice of `data` may
+/// be longer than `parity`.
 pub fn encode_one(data: &[&[u8]], parity: &mut [u8]) {
     parity.fill(0);
     for d in data {
@@ -84,8 +85,8 @@ pub fn encode_one(data: &[&[u8]], parity: &mut [u8]) {
     }
 }
 
-/// Finds the one data slice that is `None` in `data` from the one parity slice; no slice is longer
-/// than that.
+/// Recovers the one data slice that is `None` in `data` from the one parity slice. No slice may be
+/// longer than `parity`.
 pub fn recover_one(data: &[Option<&[u8]>], parity: &[u8]) -> Vec<u8> {
     let mut lost = parity.to_vec();
     for d in data.iter().flatten() {
@@ -94,9 +95,9 @@ pub fn recover_one(data: &[Option<&[u8]>], parity: &[u8]) -> Vec<u8> {
     lost
 }
 
-/// Computes the two parity slices of `data` over whatever they held. They have one length, a
-/// multiple of [`BLOCK_LEN`] that is not 0, and no slice of `data` is longer; an error says that
-/// this does not hold.
+/// Computes the two parity slices of `data`, and overwrites `first` and `second` with them. Both
+/// must have the same length, a multiple of [`BLOCK_LEN`] above 0, and no slice of `data` may be
+/// longer. Otherwise this fails.
 pub fn encode_two(data: &[&[u8]], first: &mut [u8], second: &mut [u8]) -> Result<(), Error> {
     let len = block_multiple(first.len())?;
     WORK.with_borrow_mut(|work| {
@@ -112,10 +113,10 @@ pub fn encode_two(data: &[&[u8]], first: &mut [u8], second: &mut [u8]) -> Result
     })
 }
 
-/// Finds the data slices that are `None` in `data` from the others and the parity slices, of which
-/// at least as many must be there; gives number and bytes of each, `len` bytes long. `len` is the
-/// length of the parity slices, a multiple of [`BLOCK_LEN`], and no slice of `data` is longer; an
-/// error says that something of this does not hold.
+/// Recovers the data slices that are `None` in `data`. Returns the number and bytes of each, `len`
+/// bytes long. At least as many parity slices must be there as data slices are missing. `len` must
+/// be the length of the parity slices, a multiple of [`BLOCK_LEN`], and no slice of `data` may be
+/// longer. Otherwise this fails.
 pub fn recover_two(
     data: &[Option<&[u8]>],
     parities: [Option<&[u8]>; 2],
@@ -148,8 +149,8 @@ pub fn recover_two(
     Ok(found)
 }
 
-/// Refuses lengths that are not whole blocks: the library would take them, but lays their last
-/// block out in a way of its own.
+/// Refuses lengths that are not whole blocks. The library would accept them, but it lays out their
+/// last block differently.
 fn block_multiple(len: usize) -> Result<usize, Error> {
     if len.is_multiple_of(BLOCK_LEN as usize) { Ok(len) } else { Err(Error::InvalidShardSize { shard_bytes: len }) }
 }
@@ -223,9 +224,9 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(32))]
 
-        /// What degraded reads rest on: parity of a range is that range of parity, however the
-        /// fragments were cut into strips, and what is lost of a range is found from the same range
-        /// of the others.
+        /// Degraded reads rest on this: the parity of a range is that range of the parity, however
+        /// the fragments are cut into strips. And the lost bytes of a range are recovered from the
+        /// same range of the other fragments.
         #[test]
         fn prop_ranges_of_whole_blocks_stand_alone(
             k in 2u8..=16,

@@ -1,7 +1,8 @@
-//! Segments: striping into fragments, reading back, rebuilding what was lost.
+//! Segments: striping into fragments, reading back, rebuilding lost fragments.
 //!
 //! A segment is the unit of commit: blocks and the deltas that describe them, immutable once
-//! striped. With `m` parity fragments, any `k` of its `k + m` fragments give all of it back.
+//! striped. With `m` parity fragments, any `k` of its `k + m` fragments give the whole segment
+//! back.
 
 pub use crate::builder::{PAYLOAD_LEN_MAX, SegmentBuilder, SegmentDraft};
 use crate::fragment::{CHUNK_LEN, Fragment, FragmentHeader, Geometry, crc32c};
@@ -12,17 +13,17 @@ use thiserror::Error;
 use types::aligned::AlignedBuffer;
 use types::{FragmentId, FsUuid, SegmentId};
 
-/// A segment that is complete in memory and on its way to the stores. The payload is: full blocks
-/// first (so that they are chunk-aligned), then short blocks, then the delta section.
+/// A segment in memory, ready to be striped. The payload has full blocks first, so that they are
+/// chunk-aligned, then short blocks, then the delta section.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Segment {
     /// Its name.
     pub id: SegmentId,
     /// The segment before it in the log.
     pub previous: Option<SegmentId>,
-    /// Payload bytes, at most k_max * FRAGMENT_LEN_MAX.
+    /// The payload, at most `k_max * FRAGMENT_LEN_MAX` bytes.
     pub payload: Bytes,
-    /// Where the deltas begin.
+    /// Where the deltas begin in the payload.
     pub delta_offset: u32,
 }
 
@@ -30,22 +31,22 @@ pub struct Segment {
 #[derive(Debug, Clone, Copy, PartialEq, Error)]
 pub enum RebuildError {
     /// More fragments are missing than parity can make up for.
-    #[error("{have} fragments are there, {need} are needed")]
+    #[error("only {have} of the {need} fragments that are needed can be read")]
     TooFew {
         /// Usable fragments.
         have: usize,
         /// Fragments needed (`k`).
         need: usize,
     },
-    /// The fragment with this index is not of this stripe, or its bytes have not the length they
-    /// must have, or it is there twice.
+    /// The fragment with this index is not part of this stripe, has the wrong length, or is there
+    /// twice.
     #[error("fragment {0} does not fit the stripe")]
     Unfit(u8),
     /// The range is not within the fragment.
     #[error("range is outside the fragment")]
     Range,
-    /// The library that computes two parity fragments takes no such pieces. Geometry and pieces are
-    /// checked before, so none is known.
+    /// The library that computes two parity fragments refuses the pieces. Geometry and pieces are
+    /// checked before, so no case is known.
     #[error("the erasure code refuses the pieces: {0}")]
     Code(#[from] reed_solomon_simd::Error),
 }
@@ -55,7 +56,7 @@ impl Segment {
     /// with checksums. `geometry` must be for a payload of this length.
     ///
     /// # Panics
-    /// When it is not: the payload and its geometry come from one caller.
+    /// If `geometry` is for another length or not well-formed: one caller makes both.
     pub fn stripe(&self, fs: FsUuid, attempt: u16, geometry: Geometry) -> Vec<Fragment> {
         assert_eq!(geometry.payload_len as usize, self.payload.len(), "geometry is for another payload");
         assert_eq!(geometry.check(), Ok(()), "geometry is not well-formed");
@@ -68,8 +69,7 @@ impl Segment {
             .collect();
         let mut crcs: Vec<Vec<u32>> = vec![Vec::new(); usize::from(width)];
         if k == 1 {
-            // Parity of one fragment is a copy of it: a mirrored write, for which there is nothing
-            // to compute.
+            // The parity of one fragment is its copy, so there is nothing to compute.
             crcs.fill(crate::fragment::chunk_crcs(&payloads[0]));
             payloads.resize(usize::from(width), payloads[0].clone());
         } else {
@@ -96,8 +96,8 @@ impl Segment {
         fragments.collect()
     }
 
-    /// The segment of which these are at least `k` whole fragments of one attempt, in any order.
-    /// Headers and checksums must have been checked.
+    /// Puts a segment together from at least `k` whole fragments of one attempt, in any order. The
+    /// caller has checked headers and checksums.
     pub fn from_fragments(fragments: &[Fragment]) -> Result<Segment, RebuildError> {
         let Some(first) = fragments.first() else { return Err(RebuildError::TooFew { have: 0, need: 1 }) };
         let header = &first.header;
@@ -124,7 +124,7 @@ impl Segment {
     }
 }
 
-/// Puts data fragments, in order, back together; one alone is not copied.
+/// Joins data fragments, in order, to a payload. A single one is not copied.
 fn join(mut pieces: Vec<(u8, Bytes)>) -> Bytes {
     if pieces.len() == 1 {
         return pieces.remove(0).1;
@@ -136,8 +136,9 @@ fn join(mut pieces: Vec<(u8, Bytes)>) -> Bytes {
     Bytes::from(payload)
 }
 
-/// Computes the parity fragments of two or more `data` fragments, chunk by chunk so that the data
-/// is read from memory once, and the checksums of all while they are in the CPU's cache.
+/// Computes the parity fragments of two or more `data` fragments, and the checksums of all. It goes
+/// chunk by chunk, so that it reads the data from memory once and computes checksums while chunks
+/// are in the CPU's cache.
 fn encode(
     data: &[Bytes],
     parities: &mut [&mut [u8]],
@@ -167,15 +168,15 @@ fn encode(
     Ok(())
 }
 
-/// Gives the whole fragments `wanted`, in that order, from the whole fragments `have`, of which at
-/// least `k` are needed.
+/// Rebuilds the whole fragments `wanted`, in that order, from the whole fragments `have`. Needs at
+/// least `k` of them.
 pub fn rebuild(geometry: &Geometry, wanted: &[u8], have: &[(u8, Bytes)]) -> Result<Vec<(u8, Bytes)>, RebuildError> {
     solve(geometry, wanted, 0..geometry.fragment_len, have)
 }
 
-/// Gives bytes `range` of fragment `wanted` from others, of which at least `k` are needed. Each
-/// piece is that fragment's part of [`Geometry::columns`] of the range: shorter or empty where a
-/// short data fragment ends (a fragment whose part is empty may be left out: its zeros are known).
+/// Rebuilds bytes `range` of fragment `wanted` from pieces of at least `k` other fragments. A piece
+/// is a fragment's part of [`Geometry::columns`] of the range, and is shorter or empty where a
+/// short data fragment ends. The caller may leave empty pieces out: they are known to be zeros.
 pub fn rebuild_range(
     geometry: &Geometry,
     wanted: u8,
@@ -210,7 +211,7 @@ fn solve(
             return Err(RebuildError::TooFew { have: known, need: k });
         }
         if k == 1 {
-            // All are copies.
+            // All fragments are copies.
             let copy = pieces.iter().flatten().next().cloned();
             pieces.fill(copy);
         } else {
@@ -247,8 +248,8 @@ fn known_pieces(
     Ok(pieces)
 }
 
-/// Fills in the data pieces that are missing; the caller has seen to it that at least `k >= 2`
-/// pieces are there.
+/// Fills in the missing data pieces. The caller has checked that `k` pieces are there, and `k` is
+/// at least 2.
 fn recover_data(geometry: &Geometry, range: &Range<u32>, pieces: &mut [Option<Bytes>]) -> Result<(), RebuildError> {
     let (data, parities) = pieces.split_at(usize::from(geometry.k));
     let Some(lost) = (0..geometry.k).find(|&i| data[usize::from(i)].is_none()) else { return Ok(()) };
@@ -259,14 +260,14 @@ fn recover_data(geometry: &Geometry, range: &Range<u32>, pieces: &mut [Option<By
         _ => Vec::new(),
     };
     for (index, mut bytes) in found {
-        // The rest is the zeros with which a short fragment takes part in parity.
+        // The rest is zeros: in parity, a short fragment is extended with them.
         bytes.truncate(geometry.clip(index, range).len());
         pieces[usize::from(index)] = Some(Bytes::from(bytes));
     }
     Ok(())
 }
 
-/// Fills in the parity pieces that are missing; all data pieces are there, two or more.
+/// Fills in the missing parity pieces. All data pieces are there, two or more.
 fn recover_parity(geometry: &Geometry, range: &Range<u32>, pieces: &mut [Option<Bytes>]) -> Result<(), RebuildError> {
     let (data, parity_pieces) = pieces.split_at_mut(usize::from(geometry.k));
     let data: Vec<Bytes> = data.iter().flatten().cloned().collect();

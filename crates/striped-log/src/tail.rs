@@ -2,19 +2,20 @@
 //! have.
 //!
 //! Pure: the same fragments give the same verdict. What it must survive: up to `m` stores that do
-//! not answer, segments of which only some fragments were stored before a crash, fragments of
-//! earlier epochs that a store kept because it was away while they were discarded, and attempts
-//! that were given up. Every acknowledged segment counts: all its fragments and all of every
-//! segment before it were stored, so `k` are found while at most `m` stores are bad.
+//! not answer, segments that a crash left with some of their fragments, fragments of earlier epochs
+//! that a store kept because it was away while they were discarded, and attempts that were given
+//! up. Every acknowledged segment counts: all its fragments and all of every segment before it were
+//! stored, so `k` are found while at most `m` stores are bad.
 //!
 //! Where several epochs wrote the same seq, the newest evidence decides. A fragment of epoch `e`
 //! tells two things that were true when `e` wrote it: its own segment is at its seq, and its
-//! `previous` is at the seq before. Recovery to epoch `e` has seen what earlier epochs had
-//! acknowledged, so of contradicting evidence for a seq, that of the highest epoch holds, and what
-//! it contradicts was discarded by a recovery, even if all its fragments turn up again.
+//! `previous` is at the seq before. The recovery that began epoch `e` had seen everything that
+//! earlier epochs had acknowledged. So if evidence for a seq contradicts itself, that of the
+//! highest epoch holds. A recovery discarded the other segments of that seq, even if all their
+//! fragments turn up again.
 //!
-//! A store that was away may show discarded segments of which no fragment of a later epoch tells:
-//! callers first drop what the seals that they know have discarded.
+//! A store that was away may show discarded segments that no fragment of a later epoch contradicts.
+//! So callers first drop the segments that the seals they know have discarded.
 //!
 //! More than `m` bad stores can make an acknowledged segment look torn. [`doubt`] tells a verdict
 //! that is certain from one that is a guess; callers discard nothing on a guess. A segment is torn
@@ -27,9 +28,9 @@ use crate::fragment::{FragmentHeader, Geometry};
 use std::collections::{BTreeMap, BTreeSet};
 use types::{SegmentId, StoreId};
 
-/// Most segments of a log that its writer puts at the same time, unless it was told otherwise. A
-/// segment is put only when all that are this much before it are complete, so a gap in the log that
-/// is longer was not left by a writer that died.
+/// Most segments of a log that its writer has in flight at the same time, by default. The writer
+/// puts a segment only when all segments this far before it are complete. So a longer gap in the
+/// log was not left by a crash of the writer.
 pub const IN_FLIGHT_MAX: u64 = 64;
 
 /// A segment that is part of the log.
@@ -37,33 +38,35 @@ pub const IN_FLIGHT_MAX: u64 = 64;
 pub struct CountedSegment {
     /// Its name.
     pub id: SegmentId,
-    /// The attempt to read it from: a complete one before one that is not, then the latest.
+    /// The attempt to read it from: a complete one if there is any, then the latest.
     pub attempt: u16,
     /// The header of any of that attempt's fragments.
     pub header: FragmentHeader,
     /// Where that attempt's fragments are: store and fragment index, in order of index.
     pub present: Vec<(StoreId, u8)>,
-    /// All `k + m` fragments are there; otherwise the segment must be put again before the log goes
-    /// on.
+    /// True if all `k + m` fragments are there. Otherwise the segment must be put again before the
+    /// log goes on.
     pub complete: bool,
 }
 
-/// What a log's tail holds.
+/// A log's tail: the segments that count, and those that do not.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TailVerdict {
     /// The segments that count, in order of seq without gaps.
     pub counted: Vec<CountedSegment>,
     /// All other segments that were found, in order.
     pub discarded: Vec<SegmentId>,
-    /// The seq with which the log goes on.
+    /// The seq of the first segment that does not count. The log goes on with it.
     pub next_seq: u64,
 }
 
-/// Judges the tail of one log from seq `from_seq` on. `after` is the segment with seq `from_seq -
-/// 1`, where it is known; without it the first segment need not chain to anything. With it, the
-/// first segment may still be one of a later epoch that names no previous one: when that epoch
-/// began, `after` was deleted already, and a store that was away shows it again. `found` holds the
-/// fragments of that log with their stores, in any order; earlier ones are ignored.
+/// Judges the tail of one log from seq `from_seq` on. `found` has the fragments of that log with
+/// their stores, in any order; earlier ones are ignored.
+///
+/// `after` is the segment with seq `from_seq - 1`, if it is known; without it the first segment
+/// need not chain to any. With it, the first segment may still be one of a later epoch that names
+/// no previous one: when that epoch began, `after` was deleted already, and now a store that was
+/// away shows it again.
 pub fn verdict(from_seq: u64, after: Option<SegmentId>, found: Vec<(StoreId, FragmentHeader)>) -> TailVerdict {
     let found: Vec<_> = found.into_iter().filter(|(_, h)| h.id.segment.seq >= from_seq).collect();
     let in_force = newest_evidence(&found);
@@ -94,19 +97,19 @@ pub fn verdict(from_seq: u64, after: Option<SegmentId>, found: Vec<(StoreId, Fra
     TailVerdict { counted, discarded, next_seq }
 }
 
-/// What is known of the stores that a verdict is about.
+/// The state of the stores that a verdict is about.
 #[derive(Clone, Debug)]
 pub struct Stores {
     /// All stores of the file system.
     pub all: BTreeSet<StoreId>,
-    /// Those that answered, with the epoch of their seal of the log; 0 if they have none, or have
-    /// lost fragments since.
+    /// The stores that answered, with the epoch of their seal of the log; 0 if a store has no seal,
+    /// or has lost fragments since.
     pub sealed: BTreeMap<StoreId, u32>,
     /// The newest epoch whose writer is known to have begun, and the stores that had its seal then.
     pub begun: Option<(u32, BTreeSet<StoreId>)>,
-    /// Parity fragments per stripe.
+    /// Parity fragments of each stripe.
     pub m: u8,
-    /// Most segments of a log that its writer puts at the same time.
+    /// Most segments of a log that its writer has in flight at the same time.
     pub in_flight_max: u64,
 }
 
@@ -116,7 +119,7 @@ impl Stores {
         self.all.iter().filter(|store| !self.sealed.contains_key(store)).copied().collect()
     }
 
-    /// True if a store of which the writer of `epoch` made use still has its state.
+    /// True if a store that the writer of `epoch` used answers and still has its state.
     fn has_state(&self, store: StoreId, epoch: u32) -> bool {
         self.sealed.get(&store).is_some_and(|sealed| *sealed >= epoch)
     }
@@ -130,21 +133,22 @@ pub enum Doubt {
     Lost {
         /// The seq of the first segment that cannot be read.
         next_seq: u64,
-        /// The seq of the last that is there.
+        /// The seq of the last segment that was found.
         beyond: u64,
     },
-    /// The segment at `next_seq` may have been acknowledged: of its fragments, those are missing
-    /// that were on stores which do not answer or have lost their state.
+    /// The segment at `next_seq` may have been acknowledged: its missing fragments were on stores
+    /// that do not answer or have lost their state.
     Unknown {
         /// The seq of the first segment that cannot be read.
         next_seq: u64,
-        /// These stores.
+        /// The stores that do not answer or have lost their state.
         stores: BTreeSet<StoreId>,
     },
 }
 
-/// What makes `verdict` a guess about the segments that it does not count. `found` holds the
-/// fragments that it was given. `None`, as long as at most `m` stores are bad.
+/// What makes `verdict` a guess about the segments that it does not count; `None` if it is certain.
+/// It is certain while at most `m` stores are bad. `found` has the fragments that the verdict was
+/// given.
 pub fn doubt(verdict: &TailVerdict, found: &[(StoreId, FragmentHeader)], stores: &Stores) -> Option<Doubt> {
     let next_seq = verdict.next_seq;
     let in_force = newest_evidence(found);
@@ -157,7 +161,8 @@ pub fn doubt(verdict: &TailVerdict, found: &[(StoreId, FragmentHeader)], stores:
     if let Some(stores) = may_have_the_rest(at_end.iter().copied(), stores) {
         return Some(Doubt::Unknown { next_seq, stores });
     }
-    // A segment of which nothing is left was on more than `m` stores, all of them bad.
+    // If an acknowledged segment left no fragment at all, all its stores are bad, and they are more
+    // than `m`.
     let mut bad = stores.absent();
     let used =
         found.iter().map(|(_, header)| (header.id.segment.epoch, BTreeSet::from_iter(header.geometry.members.iter())));
@@ -169,9 +174,9 @@ pub fn doubt(verdict: &TailVerdict, found: &[(StoreId, FragmentHeader)], stores:
     (at_end.is_empty() && bad.len() > usize::from(stores.m)).then_some(Doubt::Unknown { next_seq, stores: bad })
 }
 
-/// The stores that keep a segment from being torn for certain, given fragments of it that do not
-/// suffice to read it: they do not answer, or have lost their state. `None`: it is torn, or there
-/// is enough of it.
+/// The stores that may have the missing fragments of a segment: they do not answer, or have lost
+/// their state. `fragments` are those that were found. `None` if the segment is torn for certain,
+/// or if the fragments suffice to read it.
 pub fn may_have_the_rest<'a>(
     fragments: impl IntoIterator<Item = &'a (StoreId, FragmentHeader)>,
     stores: &Stores,
@@ -188,16 +193,16 @@ pub fn may_have_the_rest<'a>(
     })
 }
 
-/// For each seq, the segment that the highest epoch's fragments name there, be it as their own or
-/// as their previous one.
+/// For each seq, the segment that fragments of the highest epoch name there, as their own or as
+/// their previous one.
 fn newest_evidence(found: &[(StoreId, FragmentHeader)]) -> BTreeMap<u64, SegmentId> {
     let mut evidence: BTreeMap<u64, (u32, SegmentId)> = BTreeMap::new();
     for (_, header) in found {
         let witness = header.id.segment.epoch;
         for named in std::iter::once(header.id.segment).chain(header.previous) {
             let entry = evidence.entry(named.seq).or_insert((witness, named));
-            // One epoch has one writer and does not contradict itself; by name then, so that order
-            // never matters.
+            // One epoch has one writer and does not contradict itself. Ties go by name, so that the
+            // order of `found` never matters.
             *entry = (*entry).max((witness, named));
         }
     }
@@ -207,11 +212,11 @@ fn newest_evidence(found: &[(StoreId, FragmentHeader)]) -> BTreeMap<u64, Segment
 /// The fragments of one attempt, by index.
 type Present<'a> = BTreeMap<u8, (StoreId, &'a FragmentHeader)>;
 
-/// The segment of which these are the fragments, if it `follows` the last one and one of its
-/// attempts can be read.
+/// The segment that has these fragments, if it `follows` the last one and one of its attempts can
+/// be read.
 fn judge(follows: impl Fn(&FragmentHeader) -> bool, fragments: &[(StoreId, FragmentHeader)]) -> Option<CountedSegment> {
-    // Attempts are told apart by geometry too: two recoveries that did not see each other's may use
-    // one number.
+    // Attempts differ by number and geometry: two recoveries that did not see each other's attempts
+    // may use the same number.
     let mut attempts: BTreeMap<(u16, &Geometry), Present<'_>> = BTreeMap::new();
     for (store, header) in fragments {
         if follows(header) && header.member() == Some(*store) {
@@ -250,7 +255,7 @@ mod tests {
     }
 
     fn stripe(id: SegmentId, previous: Option<SegmentId>, attempt: u16, k: u8, members: Vec<StoreId>) -> Found {
-        // Headers only: no payload is looked at.
+        // Only headers matter: no payload is read.
         let len = if k == 1 { 100 } else { crate::fragment::CHUNK_LEN };
         let m = members.len() as u8 - k;
         let geometry = Geometry { k, m, fragment_len: len, payload_len: len * u32::from(k), members };
@@ -275,8 +280,8 @@ mod tests {
         verdict.counted.iter().map(|c| c.id).collect()
     }
 
-    /// Stores 0 to 5 with one parity fragment, sealed in epoch 1, but for `absent` ones and those
-    /// with an older state.
+    /// Stores 0 to 5 with one parity fragment, sealed in epoch 1. `absent` ones do not answer, and
+    /// `forgot` ones have lost their state.
     fn stores(absent: &[u16], forgot: &[u16]) -> Stores {
         let all: BTreeSet<StoreId> = (0..6).map(StoreId::new).collect();
         let answered = all.iter().filter(|s| !absent.contains(&s.raw()));
@@ -313,8 +318,8 @@ mod tests {
         assert_eq!(doubted(&[], &[0, 2]), unknown([0, 2]));
     }
 
-    /// All that was put there was on two stores, of which one was set back and the other lost:
-    /// nothing that was left named them.
+    /// All later fragments were on two stores. One was set back to an old copy, and the other was
+    /// lost, so no fragment that was left named these stores.
     #[test]
     fn regression_stores_that_had_the_seal_may_have_been_used() {
         let found = attempt(id(1, 1), None, 0, 2, 0);
@@ -382,8 +387,8 @@ mod tests {
         assert_eq!(counted(&verdict(5, None, found)), [id(2, 5)]);
     }
 
-    /// A store that was away showed a segment again that had been deleted everywhere else. The log
-    /// had gone on without knowing it, and all of it was discarded because it did not chain to that
+    /// A store that was away showed a segment that had been deleted everywhere else. The log had
+    /// gone on without it, and the whole log was discarded because it did not chain to that
     /// segment.
     #[test]
     fn regression_a_deleted_segment_that_turns_up_before_the_tail_discards_nothing() {
@@ -472,17 +477,17 @@ mod tests {
     /// What happens to a log between two recoveries.
     #[derive(Clone, Debug)]
     struct Life {
-        /// For each segment in turn: its width wish and, for each attempt, which fragments got
-        /// stored (as bits); the last attempt of all but the `torn` last segments is stored whole,
-        /// and so acknowledged.
+        /// For each segment in turn: its wanted width and, for each attempt, the fragments that
+        /// were stored (as bits). The last attempt of a segment is stored whole, and so
+        /// acknowledged, unless the segment is one of the `torn` last ones.
         segments: Vec<(u8, Vec<u32>)>,
         /// How many of the last segments were in flight when the writer died.
         torn: usize,
         /// Stores (as bits, at most `m` of them are used) that do not answer during the recovery
         /// that follows.
         away: u32,
-        /// The recovery dies after putting this many segments again, with these fragments of the
-        /// last one; then it runs anew with other stores away.
+        /// The recovery dies after it has put this many segments again, with these fragments of the
+        /// last one. Then it runs anew with other stores away.
         dies: Option<(usize, u32, u32)>,
         /// Where groups begin.
         shift: u16,
@@ -497,8 +502,8 @@ mod tests {
 
     const STORES: u16 = 7;
 
-    /// Stores with fragments and the latest seal `(epoch, through)`, and what must be true of the
-    /// log.
+    /// Stores with fragments and their newest seals `(epoch, through)`, and what must be true of
+    /// the log.
     struct World {
         m: u8,
         stores: Vec<BTreeMap<(SegmentId, u8, u16), FragmentHeader>>,
@@ -531,7 +536,7 @@ mod tests {
             *attempt += 1;
         }
 
-        /// At most `m` stores, of the bits.
+        /// The first `m` stores, at most, that the bits select.
         fn away(&self, bits: u32) -> BTreeSet<u16> {
             (0..STORES).filter(|i| bits >> i & 1 == 1).take(usize::from(self.m)).collect()
         }
@@ -548,8 +553,7 @@ mod tests {
             verdict(1, None, found.collect())
         }
 
-        /// What may be doubted of the verdict, which is nothing: no more stores are bad than parity
-        /// makes up for.
+        /// The doubt about the verdict. It must be `None`: parity makes up for all bad stores.
         fn doubt(&self, away: &BTreeSet<u16>) -> Option<Doubt> {
             let all: BTreeSet<StoreId> = (0..STORES).map(StoreId::new).collect();
             let present = (0..STORES).filter(|i| !away.contains(i));
@@ -609,8 +613,8 @@ mod tests {
             Ok(())
         }
 
-        /// Puts the first `count` of the counted segments that are not complete again; of the last
-        /// of these, `bits`.
+        /// Puts the incomplete counted segments again, the first `count` of them. Of the last one,
+        /// only the fragments that `bits` selects are stored.
         fn put_again(&mut self, away: &BTreeSet<u16>, count: usize, bits: u32) -> Result<TailVerdict, TestCaseError> {
             let verdict = self.judge(away);
             self.check(&verdict)?;
@@ -624,7 +628,8 @@ mod tests {
             Ok(verdict)
         }
 
-        /// What counts is acknowledged from now on; the stores that answer forget the rest.
+        /// Seals the log: counted segments are acknowledged from now on, and the stores that answer
+        /// forget the others.
         fn seal(&mut self, epoch: u32, verdict: &TailVerdict, away: &BTreeSet<u16>) {
             self.acknowledged = counted(verdict);
             self.discarded.extend(&verdict.discarded);
@@ -638,8 +643,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(512))]
 
-        /// Whatever is torn, put again half way, or kept by stores that were away: what was
-        /// acknowledged counts, and what a recovery had discarded does not come back.
+        /// Acknowledged segments count, and discarded ones do not come back, whichever segments are
+        /// torn, half put again, or kept by stores that were away.
         #[test]
         fn model_every_acknowledged_segment_counts_through_all_recoveries(
             m in 1u8..=2,

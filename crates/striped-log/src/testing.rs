@@ -1,4 +1,4 @@
-//! What this crate's tests share.
+//! Helpers that this crate's tests share.
 
 use crate::fragment::{CHUNK_LEN, FRAGMENT_LEN_MAX, FragmentHeader};
 use crate::geometry::Geometry;

@@ -1,31 +1,31 @@
-//! What a study shows: curves over something that was varied, as data. Programs draw them, and
-//! write them as JSON.
+//! The results of a study, as data: curves over a varied parameter, and findings. Programs draw
+//! them, and write them as JSON.
 
 use serde::Serialize;
 
-/// How an axis runs.
+/// The scale of an axis.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Scale {
-    /// Evenly.
+    /// Linear.
     Linear,
-    /// By powers; what is not above nought is not shown.
+    /// Logarithmic; values that are not above zero are not shown.
     Log,
 }
 
 /// One axis.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Axis {
-    /// What it measures, with its unit: "client cache (MiB)".
+    /// The measure with its unit: "client cache (MiB)".
     pub label: String,
-    /// How it runs.
+    /// Its scale.
     pub scale: Scale,
 }
 
 /// One curve.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Curve {
-    /// What the legend says.
+    /// Its name in the legend.
     pub name: String,
     /// Its points in the order of x, in the units of the axes.
     pub points: Vec<(f64, f64)>,
@@ -35,47 +35,45 @@ pub struct Curve {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Shape {
-    /// Points of a curve are joined.
+    /// The points of a curve are joined.
     Lines,
-    /// They are not: each is of something else.
+    /// The points are not joined: each is a case of its own.
     Points,
-    /// Bars beside each other, for what has no order: x are whole numbers from 1, which the axis's
-    /// label names, as in "request: 1 read, 2 write".
+    /// Bars beside each other, for categories: x are whole numbers from 1, which the axis's label
+    /// names, as in "request: 1 read, 2 write".
     Bars,
-    /// The same on top of each other: their sum says something, too.
+    /// Bars on top of each other: their sum has a meaning too.
     Stacks,
 }
 
 /// A figure.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Figure {
-    /// What it shows.
+    /// Its title.
     pub title: String,
     /// The paper's figure that it repeats: "Dahlin, figure 3-19". Empty if there is none.
     pub repeats: String,
     /// How it is drawn.
     pub shape: Shape,
-    /// What is varied.
+    /// The axis of the varied parameter.
     pub x: Axis,
-    /// What is measured.
+    /// The axis of the measure.
     pub y: Axis,
-    /// What was measured.
+    /// The measured curves.
     pub curves: Vec<Curve>,
-    /// The paper's own points, where it states numbers. They are drawn as marks on top of what was
-    /// measured.
+    /// The paper's own points, where it states numbers. They are drawn as marks on top of the
+    /// curves.
     pub theirs: Vec<Curve>,
 }
 
-/// The curve that others are compared with.
+/// The name of the curve that others are compared with.
 const BASE: &str = "base";
-/// Curves whose points are nearer to each other than this part of the figure's height look like
-/// one.
+/// Two points nearer to each other than this part of the figure's height look like one.
 const NEAR: f64 = 0.02;
 
 impl Figure {
-    /// The same as ratios to the base case, where curves of this figure lie on top of each other:
-    /// over half of the points of some pair are near each other. Nothing where they do not, or
-    /// without a base case.
+    /// The same figure as ratios to the base case, if curves lie on top of each other: over half of
+    /// the points of some pair are near each other. `None` otherwise, or without a base case.
     pub fn relative(&self) -> Option<Figure> {
         let base = self.curves.iter().find(|curve| curve.name == BASE).filter(|_| self.shape == Shape::Lines)?;
         let at = |curve: &Curve, x: f64| curve.points.iter().find(|point| point.0 == x).map(|point| point.1);
@@ -105,34 +103,34 @@ impl Figure {
     }
 }
 
-/// Where our side of a finding comes from. Reports count the two kinds apart.
+/// The source of our side of a finding. Reports count the two kinds separately.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
-    /// A simulation gave it, and could have given something else.
+    /// A simulation gave it, and could have given another value.
     Measured,
     /// A formula or a constant gave it, or it follows from how algorithms are defined. A "no" means
     /// that our arithmetic is wrong.
     Computed,
 }
 
-/// Something that a paper states, beside what was found here.
+/// A statement of a paper, beside our result.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Finding {
-    /// Where it is stated: "Dahlin, table 4-2". Empty if it is not.
+    /// Where the paper states it: "Dahlin, table 4-2". Empty if no paper does.
     pub stated: String,
     /// What is compared: "write cost of 512 KiB segments".
     pub what: String,
-    /// What they found, with its unit. Where it says that it is computed, it is what a formula
-    /// gives that is known to be right.
+    /// The paper's result, with its unit. If this says that it is computed, it comes from a formula
+    /// that is known to be right.
     pub theirs: String,
-    /// What was found here.
+    /// Our result.
     pub ours: String,
-    /// Where ours comes from.
+    /// The source of our result.
     pub kind: Kind,
-    /// Whether what must be so is so; nothing where values are only shown beside each other.
+    /// Whether a required relation holds; `None` if values are only shown beside each other.
     pub holds: Option<bool>,
-    /// Why they differ, as far as is known; empty if they do not.
+    /// Why the two differ, as far as is known; empty if they do not.
     pub why: String,
 }
 

@@ -1,12 +1,12 @@
-//! The same study with many parameters, on all processors.
+//! Runs one study with many parameters, on all processors.
 
 use std::num::NonZero;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-/// What `study` finds for each of these, in their order, however many processors there are. `done`
-/// is told whenever one is.
+/// The results of `study` for each of `of`, in their order, with any number of processors. `done`
+/// is called after each one.
 pub fn sweep<P: Sync, R: Send>(of: &[P], study: impl Fn(&P) -> R + Sync, done: impl Fn() + Sync) -> Vec<R> {
     let (next, found) = (AtomicUsize::new(0), Mutex::new(Vec::with_capacity(of.len())));
     let work = || {

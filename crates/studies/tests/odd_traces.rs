@@ -1,6 +1,6 @@
-//! All studies on small traces that are odd: one client or one file, no reads or no writes, times
-//! all equal or far apart, offsets at the end of what can be. Nothing panics, what is counted adds
-//! up, and what is refused is named.
+//! All studies on small odd traces: one client or one file, no reads or no writes, times all equal
+//! or far apart, offsets at the largest values. Nothing panics, counts add up, and rejections name
+//! what is wrong.
 
 use host::SplitMix64;
 use studies::cooperative::experiments::comparison::Workload;
@@ -12,7 +12,7 @@ use trace::{Deed, Record};
 
 const SEEDS: u64 = 50;
 
-/// Some records; what they are like depends on the seed, too.
+/// Random records; the seed also determines their kind.
 fn records(seed: u64) -> Vec<Record> {
     let random = SplitMix64::new(seed);
     let pick = |of: &[u64]| of[random.below(of.len() as u64) as usize];

@@ -1,10 +1,9 @@
-//! How traces are kept: a header, records in the order of time, compressed, and a checksum
+//! The trace format: a header, records in the order of time, compressed, and a checksum
 //! (docs/trace-format.md).
 //!
-//! A trace ends with the number of its records, so that one that breaks off is not taken for a
-//! short one, and each byte is under a checksum. Whatever is not a trace is refused with the number
-//! of the record where that shows; nothing in a file makes a reader panic, or take memory by what
-//! it says.
+//! A trace ends with the number of its records, so a truncated trace is not taken for a short one,
+//! and a checksum covers each byte. A reader rejects anything else, and names the record where it
+//! noticed. No input makes a reader panic, or allocate memory by a number in the file.
 
 use crate::{Deed, Record};
 use crc_fast::{CrcAlgorithm, Digest};
@@ -14,21 +13,21 @@ use types::codec::{self, Put};
 
 const MAGIC: &[u8; 8] = b"starlint";
 const VERSION: u16 = 2;
-/// Magic and version, after which other versions differ.
+/// Magic and version; other versions may differ after them.
 const PREFIX_LEN: usize = 10;
-/// Then come the [`Origin`] and a checksum of all before it.
+/// The [`Origin`] follows, and a checksum of everything before it.
 const HEADER_LEN: usize = PREFIX_LEN + 8 + 8 + 1 + CHECKSUM_LEN;
 const CHECKSUM_LEN: usize = 4;
-/// The origin's flags.
+/// Flags of the origin.
 const HAS_BEGUN: u8 = 1;
 const IS_CUT_SHORT: u8 = 2;
-/// Largest window of the compression, as a power of two: what decoders should bear (RFC 8878,
-/// section 3.1.1.1.2), and more than [`LEVEL`] takes.
+/// Largest window of the compression, as a power of two: as much as decoders should support (RFC
+/// 8878, section 3.1.1.1.2), and more than [`LEVEL`] uses.
 const WINDOW_LOG_MAX: u32 = 23;
-/// Longest text that says where a trace is from, in bytes.
+/// Longest description of a trace's source, in bytes.
 const SOURCE_LEN_MAX: u64 = 4096;
 const LEVEL: i32 = 3;
-/// Most bytes of a number.
+/// Most bytes of an encoded number.
 const NUMBER_LEN_MAX: usize = 10;
 
 const END: u8 = 0;
@@ -39,44 +38,45 @@ const DELETE: u8 = 3;
 /// Why a trace cannot be read or written.
 #[derive(Debug, Error)]
 pub enum TraceError {
-    /// It is something else.
-    #[error("not a trace of Starling's: traces are made by `starling trace`")]
+    /// The file is not a trace.
+    #[error("not a Starling trace: make one with `starling trace`")]
     Foreign,
-    /// Made by another version of the program.
+    /// Another version of the program made it.
     #[error("version {0} of the format, this program knows {VERSION}: use the version of starling that made it")]
     Version(u16),
-    /// It breaks off.
+    /// The trace breaks off.
     #[error("it breaks off after {0} records: it was copied in part, or is still being made")]
     Truncated(u64),
     /// Its bytes are not those that were written.
     #[error("damaged after record {record}: {what}")]
     Damaged {
-        /// Records that could be read; some of them may be wrong.
+        /// Records read before the damage; some of them may be wrong.
         record: u64,
-        /// How it shows.
+        /// How the damage shows.
         what: String,
     },
-    /// What no writer writes.
+    /// The content is one that no writer writes.
     #[error("record {record}: {what}")]
     Invalid {
-        /// Which, from 1; 0: the header.
+        /// The record, from 1; 0 is the header.
         record: u64,
         /// What is wrong.
         what: &'static str,
     },
-    /// The disk's.
+    /// An error of the disk.
     #[error(transparent)]
     Io(#[from] std::io::Error),
 }
 
-/// When what a trace has was done, and what it lacks.
+/// When a trace was recorded, and what it lacks.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Origin {
-    /// When it began, in microseconds since 1970 (UTC); nothing if that is unknown, or never was.
+    /// The start time, in microseconds since 1970 (UTC); `None` if it is unknown, or if the trace
+    /// was made up.
     pub begun_us: Option<u64>,
-    /// Records that were left out, since they came faster than they could be written.
+    /// Records that were left out because they came faster than they could be written.
     pub lost_count: u64,
-    /// Something ended it before whoever made it did.
+    /// The recording ended before its user stopped it.
     pub is_cut_short: bool,
 }
 
@@ -94,7 +94,7 @@ impl Origin {
         header
     }
 
-    /// Of what is between prefix and checksum, which match. Nothing if no writer writes that.
+    /// Decodes the bytes between prefix and checksum, which match. `None` if no writer writes them.
     fn parse(header: &[u8; HEADER_LEN]) -> Option<Origin> {
         let mut from = codec::Reader::new(&header[PREFIX_LEN..]);
         let (begun_us, lost_count) = (from.u64("begun").ok()?, from.u64("lost").ok()?);
@@ -110,7 +110,7 @@ fn checksum() -> Digest {
     Digest::new(CrcAlgorithm::Crc32Iscsi)
 }
 
-/// What passes is under a checksum.
+/// A stream whose bytes are added to a checksum.
 struct Summed<T> {
     inner: T,
     checksum: Digest,
@@ -148,7 +148,7 @@ impl<R: BufRead> BufRead for Summed<R> {
     }
 
     fn consume(&mut self, count: usize) {
-        // What is taken was shown before, so that this reads nothing.
+        // These bytes were buffered before, so this call reads nothing.
         if let Ok(shown) = self.inner.fill_buf() {
             self.checksum.update(&shown[..count]);
         }
@@ -165,8 +165,8 @@ pub struct Writer<W: Write> {
 }
 
 impl<W: Write> Writer<W> {
-    /// Begins a trace; `source` says what it is of, for people. It is of no [`Origin`] unless it is
-    /// [finished with one](Writer::finish_with).
+    /// Begins a trace; `source` describes it for users. It has no [`Origin`] unless it is [finished
+    /// with one](Writer::finish_with).
     pub fn new(mut to: W, source: &str) -> Result<Writer<W>, TraceError> {
         to.write_all(&Origin::default().header())?;
         let mut to = zstd::stream::write::Encoder::new(Summed::new(to), LEVEL)?;
@@ -178,7 +178,7 @@ impl<W: Write> Writer<W> {
         Ok(Writer { to, count: 0, time_us: 0, buffer })
     }
 
-    /// Adds what was done next. `Invalid` if it was done before the one before it, or to no bytes.
+    /// Adds the next record. `Invalid` if its time is before the last one's, or if it has no bytes.
     pub fn add(&mut self, record: &Record) -> Result<(), TraceError> {
         let Record { time_us, client, file, deed } = *record;
         let invalid = |what| Err(TraceError::Invalid { record: self.count + 1, what });
@@ -191,7 +191,7 @@ impl<W: Write> Writer<W> {
             Deed::Delete => (DELETE, None),
         };
         if range.is_some_and(|(offset, len)| len == 0 || offset.checked_add(len).is_none()) {
-            return invalid("it is of no bytes, or of more than a file can have");
+            return invalid("it has no bytes, or reaches beyond the largest file");
         }
         self.buffer.clear();
         self.buffer.push(op);
@@ -202,7 +202,7 @@ impl<W: Write> Writer<W> {
         Ok(())
     }
 
-    /// Ends the trace. Without this, it reads as one that breaks off. Gives what it was written to.
+    /// Ends the trace, and returns the writer below. Without this, the trace reads as truncated.
     pub fn finish(mut self) -> Result<W, TraceError> {
         self.buffer.clear();
         self.buffer.push(END);
@@ -216,8 +216,8 @@ impl<W: Write> Writer<W> {
 }
 
 impl<W: Write + Seek> Writer<W> {
-    /// [Ends](Writer::finish) the trace, which is at the beginning of what it is written to, and
-    /// says where it is from.
+    /// [Ends](Writer::finish) the trace, which must start at the beginning of the writer, and adds
+    /// its origin.
     pub fn finish_with(self, origin: &Origin) -> Result<W, TraceError> {
         let mut to = self.finish()?;
         to.seek(SeekFrom::Start(0))?;
@@ -228,7 +228,7 @@ impl<W: Write + Seek> Writer<W> {
     }
 }
 
-/// Reads a trace: an iterator of its records, which ends after the first error.
+/// Reads a trace: an iterator over its records, which ends after the first error.
 pub struct Reader<R: BufRead> {
     from: BufReader<zstd::stream::read::Decoder<'static, Summed<R>>>,
     origin: Origin,
@@ -262,21 +262,21 @@ impl<R: BufRead> Reader<R> {
         let mut reader = Reader { from, origin, source: String::new(), count: 0, time_us: 0, ended: false };
         let len = reader.number()?;
         if len > SOURCE_LEN_MAX {
-            return Err(TraceError::Invalid { record: 0, what: "too long a text" });
+            return Err(TraceError::Invalid { record: 0, what: "its text is too long" });
         }
         let mut source = vec![0; len as usize];
         reader.from.read_exact(&mut source).map_err(|error| reader.broken(error))?;
         reader.source =
-            String::from_utf8(source).map_err(|_| TraceError::Invalid { record: 0, what: "its text is none" })?;
+            String::from_utf8(source).map_err(|_| TraceError::Invalid { record: 0, what: "its text is not UTF-8" })?;
         Ok(reader)
     }
 
-    /// What it is of, for people.
+    /// The description of the source, for users.
     pub fn source(&self) -> &str {
         &self.source
     }
 
-    /// When what it has was done, and what it lacks.
+    /// When the trace was recorded, and what it lacks.
     pub fn origin(&self) -> Origin {
         self.origin
     }
@@ -302,23 +302,23 @@ impl<R: BufRead> Reader<R> {
             len += 1;
         }
         let number = codec::Reader::new(&bytes[..len]).number("number");
-        number.map_err(|_| self.invalid("a number that is too large, or longer than it need be"))
+        number.map_err(|_| self.invalid("a number is too large, or not in its shortest form"))
     }
 
     fn range(&mut self) -> Result<(u64, u64), TraceError> {
         let (offset, len) = (self.number()?, self.number()?);
         match len > 0 && offset.checked_add(len).is_some() {
             true => Ok((offset, len)),
-            false => Err(self.invalid("it is of no bytes, or of more than a file can have")),
+            false => Err(self.invalid("it has no bytes, or reaches beyond the largest file")),
         }
     }
 
-    /// Checks what comes after the last record.
+    /// Checks the bytes after the last record.
     fn end(&mut self) -> Result<(), TraceError> {
         let (count, number) = (self.count, self.number()?);
         let is_end = self.from.fill_buf().map_err(|error| broken(count, error))?.is_empty();
         if number != count || !is_end {
-            return Err(self.invalid("the end does not say how many records there are, or is not the end"));
+            return Err(self.invalid("the end has a wrong number of records, or is not the end"));
         }
         let Summed { inner, checksum } = self.from.get_mut().get_mut();
         let mut written = [0; CHECKSUM_LEN];
@@ -338,21 +338,21 @@ impl<R: BufRead> Reader<R> {
             return self.end().map(|()| None);
         }
         let (since, client, file) = (self.number()?, self.number()?, self.number()?);
-        let client = u32::try_from(client).map_err(|_| self.invalid("a client's number that is too large"))?;
-        let time_us = self.time_us.checked_add(since).ok_or_else(|| self.invalid("a time that is too late"))?;
+        let client = u32::try_from(client).map_err(|_| self.invalid("its client's number is too large"))?;
+        let time_us = self.time_us.checked_add(since).ok_or_else(|| self.invalid("its time is too large"))?;
         let deed = match op {
             READ => self.range().map(|(offset, len)| Deed::Read { offset, len })?,
             WRITE => self.range().map(|(offset, len)| Deed::Write { offset, len })?,
             DELETE => Deed::Delete,
-            _ => return Err(self.invalid("something is done that this version does not know")),
+            _ => return Err(self.invalid("it has a kind that this version does not know")),
         };
         (self.count, self.time_us) = (self.count + 1, time_us);
         Ok(Some(Record { time_us, client, file, deed }))
     }
 }
 
-/// Why nothing can be read after so many records: the disk, the trace's end, or bytes that cannot
-/// be decompressed.
+/// The reason why reading failed after `record` records: the disk, the end of the file, or bytes
+/// that cannot be decompressed.
 fn broken(record: u64, error: std::io::Error) -> TraceError {
     match error.kind() {
         std::io::ErrorKind::UnexpectedEof => TraceError::Truncated(record),
@@ -435,20 +435,20 @@ mod tests {
             bytes in prop::collection::vec(any::<u8>(), 0..300), records in records(), part in 0.0..=1.0f64, is_compressed: bool,
         ) {
             let trace = written(&records);
-            // Behind a part of a trace, of which nothing to all is there.
+            // After a part of a trace, which may be empty or all of it.
             let kept = &trace[..(trace.len() as f64 * part) as usize];
             let bytes = if is_compressed { zstd::bulk::compress(&bytes, LEVEL).expect("compressed") } else { bytes };
             let garbage = [kept, &bytes].concat();
             prop_assume!(garbage != trace);
             prop_assert!(read(&garbage).is_err());
-            // As what is compressed, under a checksum that matches: what is no number of no
+            // As the compressed part, under a correct checksum: it is not the right number of
             // records, or does not end with it.
             let framed = framed(&bytes);
             prop_assert!(read(&framed).is_err());
         }
     }
 
-    /// What looks like a trace up to what was compressed.
+    /// A trace up to its compressed part, and then `frame`.
     fn framed(frame: &[u8]) -> Vec<u8> {
         let mut sum = checksum();
         sum.update(frame);
@@ -502,7 +502,7 @@ mod tests {
         let record = |time_us, len| Record { time_us, client: 0, file: 1, deed: Deed::Read { offset: 0, len } };
         let mut writer = Writer::new(Vec::new(), "a test").expect("begun");
         writer.add(&record(5, 1)).expect("added");
-        for (wrong, said) in [(record(4, 1), "record 2: earlier"), (record(6, 0), "record 2: it is of no bytes")] {
+        for (wrong, said) in [(record(4, 1), "record 2: earlier"), (record(6, 0), "record 2: it has no bytes")] {
             let error = writer.add(&wrong).expect_err("wrong");
             assert!(error.to_string().starts_with(said), "{error}");
         }

@@ -1,15 +1,15 @@
-//! What clients did with files, in the order of time: traces, from which the crate `studies` makes
-//! its figures.
+//! Traces: what clients did with files, in the order of time. The crate `studies` makes its figures
+//! from them.
 //!
-//! - [`mod@format`]: how traces are kept; docs/trace-format.md is for whoever writes other
+//! - [`mod@format`]: the trace format; docs/trace-format.md describes it for authors of other
 //!   programs.
-//! - [`import`]: what other programs write.
+//! - [`import`]: traces from the output of other programs.
 //! - [`merge`]: several traces as one.
-//! - [`summary`]: what is in a trace.
+//! - [`summary`]: the facts of a trace.
 //! - [`synth`]: traces like those of the papers.
 //! - [`worst_case`]: the workload that hurts cooperative caching most (Dahlin, section 3.3.4.3).
 //!
-//! Names and contents are in no trace: files are numbers.
+//! A trace contains no names and no contents: files are numbers.
 
 pub mod format;
 pub mod import;
@@ -18,7 +18,7 @@ pub mod summary;
 pub mod synth;
 pub mod worst_case;
 
-/// What a client did with a file.
+/// What a client did to a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Deed {
     /// It read these bytes.
@@ -35,19 +35,19 @@ pub enum Deed {
         /// How many, at least one.
         len: u64,
     },
-    /// It removed the file, or emptied it: then it goes on under its number.
+    /// It removed the file, or emptied it; an emptied file keeps its number.
     Delete,
 }
 
-/// One thing that was done.
+/// One thing that a client did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Record {
     /// When, in microseconds since the trace began.
     pub time_us: u64,
-    /// Who: numbers from 0.
+    /// The client: numbers from 0.
     pub client: u32,
-    /// With which file.
+    /// The file.
     pub file: u64,
-    /// What.
+    /// The deed.
     pub deed: Deed,
 }

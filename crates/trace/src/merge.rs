@@ -1,8 +1,8 @@
-//! Several traces as one, in the order of time: what several clients did, each recorded for itself.
+//! Merges several traces into one, in the order of time: several clients, each recorded by itself.
 //!
-//! Clients get new numbers, in the order in which they first do something: two traces never share
-//! one. Files keep their numbers where the traces are of one file system ([`Files::Same`]), or get
-//! new ones, so that each trace has its own ([`Files::Distinct`]); the latter takes memory for each
+//! Clients get new numbers, in the order in which they first do something, and traces never share a
+//! client. Files keep their numbers if the traces are of one file system ([`Files::Same`]), or get
+//! new ones, so that each trace has its own ([`Files::Distinct`]). New numbers take memory for each
 //! file.
 
 use crate::Record;
@@ -10,43 +10,43 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use thiserror::Error;
 
-/// Whether traces speak of the same files.
+/// Whether the traces share files.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Files {
-    /// One number is one file, whichever trace it is in.
+    /// A number is the same file in every trace.
     Same,
-    /// Each trace has files of its own.
+    /// Each trace has its own files.
     Distinct,
 }
 
 /// Why traces cannot be merged.
 #[derive(Debug, Error)]
 pub enum MergeError<E> {
-    /// The error of one of them.
+    /// One of the traces has an error.
     #[error("trace {trace}: {error}")]
     Trace {
-        /// Which, from 1.
+        /// The trace, from 1.
         trace: usize,
-        /// What it says.
+        /// Its error.
         error: E,
     },
-    /// One of them goes back in time.
+    /// The times of a trace go backwards.
     #[error("trace {trace}: record {record} is earlier than the one before it: sort it by time")]
     Unsorted {
-        /// Which, from 1.
+        /// The trace, from 1.
         trace: usize,
-        /// Which of its records, from 1.
+        /// The record, from 1.
         record: u64,
     },
-    /// One of them would go on for longer than can be said.
+    /// A time of a trace is larger than a number can hold.
     #[error("trace {trace}: record {record} is too late")]
     Late {
-        /// Which, from 1.
+        /// The trace, from 1.
         trace: usize,
-        /// Which of its records, from 1.
+        /// The record, from 1.
         record: u64,
     },
-    /// There are more clients than have numbers.
+    /// There are more clients than numbers.
     #[error("more clients than can be numbered")]
     Clients,
 }
@@ -56,12 +56,12 @@ pub enum MergeError<E> {
 pub struct Source<I> {
     /// Its records.
     pub records: I,
-    /// When it began, in microseconds since the merged one begins.
+    /// When it begins, in microseconds after the merged trace's beginning.
     pub begins_us: u64,
 }
 
-/// Merges them: an iterator of records, which ends after the first error. What is done at the same
-/// time is in the order of the traces.
+/// Merges traces: an iterator over records, which ends after the first error. Records of the same
+/// time are in the order of the traces.
 pub fn merge<I, E>(sources: impl IntoIterator<Item = Source<I>>, files: Files) -> Merged<I, E>
 where
     I: Iterator<Item = Result<Record, E>>,
@@ -82,26 +82,26 @@ where
     }
 }
 
-/// See [`merge`].
+/// The iterator of [`merge`].
 pub struct Merged<I, E> {
     sources: Vec<Source<I>>,
-    /// Records that each has given.
+    /// How many records each trace has given.
     counts: Vec<u64>,
     files: Files,
-    /// What each does next, and in which order.
+    /// The next record of each trace, and their order in time.
     waiting: Vec<Option<Record>>,
     order: BinaryHeap<Reverse<(u64, usize)>>,
     /// New numbers, by trace and old number.
     clients: HashMap<(usize, u32), u32>,
     numbers: HashMap<(usize, u64), u64>,
     begun: bool,
-    /// What comes after what was before it.
+    /// The error to return after the record before it.
     failed: Option<MergeError<E>>,
     ended: bool,
 }
 
 impl<I: Iterator<Item = Result<Record, E>>, E> Merged<I, E> {
-    /// Takes the next record of one of them, which is not before the time of the one before it.
+    /// Takes the next record of a trace, which must not be before `before_us`.
     fn advance(&mut self, at: usize, before_us: u64) -> Result<(), MergeError<E>> {
         let source = &mut self.sources[at];
         let Some(record) = source.records.next() else { return Ok(()) };
@@ -142,7 +142,7 @@ impl<I: Iterator<Item = Result<Record, E>>, E> Merged<I, E> {
         }
         let Some(Reverse((time_us, at))) = self.order.pop() else { return Ok(None) };
         let Some(record) = self.waiting[at].take() else { return Ok(None) };
-        // What is wrong with the next one is no reason not to give this one.
+        // An error in the next record must not hold this one back.
         self.failed = self.advance(at, time_us).err();
         self.renumber(at, record).map(Some)
     }

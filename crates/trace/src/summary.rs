@@ -1,42 +1,42 @@
-//! What is in a trace: who did how much with what, how large requests are, how long what is written
-//! lasts, what is shared.
+//! The facts of a trace: which clients did how much, how large requests are, how long written bytes
+//! last, what is shared.
 //!
-//! Memory is bounded: where there are more files, and more written pieces of them, than
-//! [`PIECE_COUNT_MAX`], only a part of the files is looked at, chosen by their numbers as by
-//! chance, and what is said of files is scaled up from it ([`Facts::sampled`]). What is said of
-//! requests and clients is of all of them. What a client writes in a row within a second is one
-//! piece, of which all is as old as what was written first. Where one file alone has more pieces
-//! than that, every other one of them is forgotten, and what is said of overwriting is too little.
+//! Memory is bounded. If there are more files and written pieces than [`PIECE_COUNT_MAX`], only a
+//! part of the files is looked at, chosen by a hash of their numbers, and the facts about files are
+//! scaled up from it ([`Facts::sampled`]). The facts about requests and clients cover all of them.
+//! Adjacent bytes that a client writes within a second are one piece, as old as its first byte. If
+//! one file alone has more pieces than the bound, every other piece is forgotten, and the figures
+//! about overwriting are too low.
 
 use crate::{Deed, Record};
 use host::{Random, SplitMix64};
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};
 
-/// Files and written pieces that are kept in memory.
+/// Most files and written pieces in memory.
 pub const PIECE_COUNT_MAX: usize = 1 << 22;
-/// Clients that are told apart; those with higher numbers count as one.
+/// Most clients that are told apart; those with higher numbers count as one.
 pub const CLIENT_COUNT_MAX: u32 = 1 << 20;
-/// Who does nothing for longer than this is not active (Froese and Bunt, section 4.2), in
+/// A client that does nothing for longer than this is not active (Froese and Bunt, section 4.2), in
 /// microseconds.
 pub const PAUSE_US: u64 = 15 * 60 * 1_000_000;
 
-/// Bounds of ages, in seconds.
+/// Upper bounds of age classes, in seconds.
 const AGES_S: [u64; 11] = [1, 10, 30, 60, 300, 900, 3600, 6 * 3600, 24 * 3600, 7 * 24 * 3600, u64::MAX];
 
-/// So much up to a bound, and more than the bound before it.
+/// One class of a histogram: values up to a bound, and above the bound before it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 pub struct Bucket {
-    /// The bound; the highest number: there is none.
+    /// The bound; the highest number means none.
     pub up_to: u64,
-    /// How much.
+    /// How many.
     pub count: u64,
 }
 
-/// What a trace has.
+/// The facts of a trace.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Facts {
-    /// From its beginning to its last record.
+    /// Seconds from its beginning to its last record.
     pub seconds: f64,
     /// Clients that did something.
     pub clients: u64,
@@ -50,24 +50,24 @@ pub struct Facts {
     pub written_bytes: u64,
     /// Removals.
     pub deletes: u64,
-    /// Reads by their bytes: powers of two.
+    /// Reads by their length in bytes: powers of two.
     pub read_sizes: Vec<Bucket>,
-    /// The same of writes.
+    /// Writes by their length in bytes: powers of two.
     pub write_sizes: Vec<Bucket>,
-    /// Hours in which somebody is active: the trace without the pauses of all that are longer than
-    /// 15 minutes.
+    /// Hours in which at least one client is active: the trace without the pauses of all clients
+    /// that are longer than 15 minutes.
     pub active_hours: f64,
     /// Hours in which a client is active, on average.
     pub client_active_hours: f64,
-    /// Part of the reads and writes that the most active tenth of the clients does.
+    /// Part of the reads and writes that come from the most active tenth of the clients.
     pub busiest_tenth: f64,
     /// Reads and writes by the hour of the day; the trace begins with the first.
     pub by_hour: [u64; 24],
-    /// Part of the files from which what follows is scaled up; 1: all were looked at.
+    /// Part of the files from which the following facts are scaled up; 1 means all.
     pub sampled: f64,
     /// Files that were used.
     pub files: u64,
-    /// How far they were read or written, together.
+    /// Their lengths together, as far as they were read or written.
     pub bytes: u64,
     /// Files that more than one client used.
     pub shared_files: u64,
@@ -77,13 +77,13 @@ pub struct Facts {
     pub files_of_many_writers: u64,
     /// Written bytes that were overwritten or removed, by how many seconds they lasted.
     pub lifetimes_s: Vec<Bucket>,
-    /// Of those, bytes that were overwritten or removed by who had written them.
+    /// Of those, bytes that were overwritten or removed by the client that had written them.
     pub ended_by_writer_bytes: u64,
     /// Written bytes that are still there at the end.
     pub lasting_bytes: u64,
 }
 
-/// One client, several, or none.
+/// No client, one, or several.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 enum Who {
     #[default]
@@ -108,7 +108,7 @@ struct File {
     readers: Who,
     writers: Who,
     len: u64,
-    /// What is written: by first byte, the end, when, and by whom.
+    /// Written pieces: by first byte, the end, the time, and the client.
     pieces: BTreeMap<u64, (u64, u64, u32)>,
 }
 
@@ -131,7 +131,7 @@ pub struct Summary {
     all: Client,
     clients: BTreeMap<u32, Client>,
     files: HashMap<u64, File>,
-    /// Files are looked at whose number, as by chance, ends in so many noughts.
+    /// Only files are looked at whose hashed number ends in this many zero bits.
     noughts: u32,
     piece_count: usize,
     piece_count_max: usize,
@@ -146,7 +146,7 @@ impl Default for Summary {
 }
 
 impl Summary {
-    /// With at most so many files and written pieces of them in memory.
+    /// A summary with at most this many files and written pieces in memory.
     fn bounded(piece_count_max: usize) -> Summary {
         Summary {
             reads: [0; 65],
@@ -205,7 +205,7 @@ impl Summary {
         SplitMix64::new(file).next_u64().trailing_zeros() >= self.noughts
     }
 
-    /// Looks at half as many files; does nothing if none of those that are there would stay.
+    /// Looks at half as many files from now on; does nothing if no known file would stay.
     fn look_at_fewer(&mut self) -> bool {
         let noughts = self.noughts + 1;
         let stays = |file: &u64| SplitMix64::new(*file).next_u64().trailing_zeros() >= noughts;
@@ -215,12 +215,12 @@ impl Summary {
         self.noughts = noughts;
         self.files.retain(|file, _| stays(file));
         self.piece_count = self.files.values().map(|file| file.pieces.len()).sum();
-        // What ended was that of twice as many files.
+        // The bytes that ended belonged to twice as many files.
         self.lifetimes.iter_mut().chain([&mut self.by_writer]).for_each(|bytes| *bytes /= 2);
         true
     }
 
-    /// Forgets every other piece, if there are any.
+    /// Forgets every other piece; false if there are none.
     fn forget(&mut self) -> bool {
         let (before, mut nth) = (self.piece_count, 0usize);
         for file in self.files.values_mut() {
@@ -261,7 +261,7 @@ impl Summary {
         self.piece_count = self.piece_count + of.pieces.len() - before;
     }
 
-    /// What was gathered.
+    /// The facts gathered so far.
     pub fn facts(self) -> Facts {
         let scale = 1u64 << self.noughts;
         let count = |is: fn(&File) -> bool| self.files.values().filter(|file| is(file)).count() as u64 * scale;
@@ -305,7 +305,7 @@ impl Summary {
     }
 }
 
-/// The power of two that is not less.
+/// The exponent of the smallest power of two that is not less.
 fn bits(len: u64) -> usize {
     (u64::BITS - len.saturating_sub(1).leading_zeros()) as usize
 }
@@ -316,8 +316,8 @@ fn sizes(counts: &[u64; 65]) -> Vec<Bucket> {
     counts[..last].iter().enumerate().map(|(bits, count)| Bucket { up_to: bound(bits), count: *count }).collect()
 }
 
-/// Cuts a range out of what is written; gives what was there, each with its bytes, when, and by
-/// whom.
+/// Cuts a range out of the written pieces; returns what was there, each with its bytes, time and
+/// client.
 fn cut(pieces: &mut BTreeMap<u64, (u64, u64, u32)>, start: u64, end: u64) -> Vec<(u64, u64, u32)> {
     let mut gone = Vec::new();
     while let Some((at, (stop, written_us, writer))) =
@@ -335,8 +335,8 @@ fn cut(pieces: &mut BTreeMap<u64, (u64, u64, u32)>, start: u64, end: u64) -> Vec
     gone
 }
 
-/// Puts in what is written, where nothing is; with what the same client wrote in the same second
-/// next to it, as one piece.
+/// Inserts a written piece where there is none; joins it with an adjacent piece that the same
+/// client wrote in the same second.
 fn insert(
     pieces: &mut BTreeMap<u64, (u64, u64, u32)>,
     mut start: u64,
@@ -381,7 +381,7 @@ mod tests {
             write(0, 0, 1, 0, 100),
             read(second, 0, 100),
             read(2 * second, 1, 1),
-            // Over half of it, after 20 seconds, by somebody else.
+            // Over half of it, after 20 seconds, by another client.
             write(20 * second, 1, 1, 50, 100),
             write(20 * second, 0, 2, 0, 4096),
             delete,
@@ -428,7 +428,7 @@ mod tests {
         assert_eq!(summary.piece_count, 10);
         let of = summary.facts();
         assert_eq!((of.files, of.sampled, of.lasting_bytes), (1, 1.0, 4096 * 100_000));
-        // Pieces apart from each other.
+        // Pieces that are apart from each other.
         let mut summary = Summary::bounded(100);
         for nth in 0..10_000u64 {
             summary.add(&write(nth * 100, 0, 7, nth * 8192, 4096));

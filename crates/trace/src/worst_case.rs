@@ -1,39 +1,39 @@
-//! The workload that hurts cooperative caching most, and its way from there to better ones (Dahlin,
+//! The workload that hurts cooperative caching most, and the steps from it to better ones (Dahlin,
 //! section 3.3.4.3).
 //!
-//! Each client has its own data, of which it reads blocks at random, in bursts that are on average
-//! much longer than its cache: between a tenth of and ten times as many requests. Three things are
-//! set: how large each one's data are, how long clients pause between bursts, and how much they
-//! read of others' data.
+//! Each client has its own data, and reads random blocks of it in bursts. A burst has between a
+//! tenth of and ten times as many requests as the client's cache has blocks, so most are longer
+//! than the cache. Three parameters vary: the size of each client's data, the pause between bursts,
+//! and the share of reads that go to other clients' data.
 
 use crate::{Deed, Record};
 use host::SplitMix64;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Bytes of a block (Dahlin, section 3.2).
+/// Block size in bytes (Dahlin, section 3.2).
 pub const BLOCK_BYTES: u64 = 8192;
 /// Time between two requests of a burst, in microseconds.
 const REQUEST_US: u64 = 1000;
 
 const CLIENT_COUNT_MAX: u32 = 1 << 16;
-/// With these bounds no offset and no time is more than can be said.
+/// Within these bounds no offset and no time overflows.
 const CACHE_BLOCKS_MAX: u64 = 1 << 24;
 
-/// What is set.
+/// The parameters.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct WorstCase {
-    /// How many clients; 10 in the thesis.
+    /// Number of clients; 10 in the thesis.
     pub clients: u32,
-    /// Blocks that each one's cache holds; 10 in the thesis.
+    /// Blocks that each client's cache holds; 10 in the thesis.
     pub cache_blocks: u64,
-    /// Each one's data, as a multiple of its cache; 1.1 is the worst.
+    /// Size of each client's data, as a multiple of its cache; 1.1 is the worst.
     pub working_set: f64,
     /// Part of the requests that go to the client's own data; 1, the worst, is no sharing.
     pub locality: f64,
     /// Mean pause between bursts, as a multiple of the mean burst; 0 is the worst.
     pub gap: f64,
-    /// How many requests there are of all clients.
+    /// Requests of all clients together.
     pub requests: u64,
     /// The same seed gives the same trace.
     pub seed: u64,
@@ -48,14 +48,14 @@ impl Default for WorstCase {
 }
 
 impl WorstCase {
-    /// What makes no sense, by the name of what is set.
+    /// Checks the parameters; an error names the wrong one.
     pub fn check(&self) -> Result<(), String> {
         let fault = [
             (!(1..=CLIENT_COUNT_MAX).contains(&self.clients), "clients: 1 to 65536"),
             (!(1..=CACHE_BLOCKS_MAX).contains(&self.cache_blocks), "cache-blocks: 1 to 16777216"),
             (
                 !(self.working_set > 0.0 && self.working_set <= 1e6),
-                "working-set: more than nothing, up to 1000000 times a cache",
+                "working-set: more than 0, up to 1000000 times a cache",
             ),
             (!(0.0..=1.0).contains(&self.locality), "locality: 0 to 1"),
             (self.locality < 1.0 && self.clients == 1, "locality: there are no other clients' data"),
@@ -64,12 +64,12 @@ impl WorstCase {
         fault.into_iter().find(|(is, _)| *is).map_or(Ok(()), |(_, what)| Err(what.into()))
     }
 
-    /// Blocks of each client's data.
+    /// Blocks of each client's data, rounded.
     pub fn private_blocks(&self) -> u64 {
         ((self.cache_blocks as f64 * self.working_set).round() as u64).max(1)
     }
 
-    /// The requests, in the order of time. As [`check`](Self::check) lets them be.
+    /// The requests, in the order of time. The parameters must pass [`check`](Self::check).
     pub fn records(self) -> impl Iterator<Item = Record> {
         let random = SplitMix64::new(self.seed);
         let ready = (0..self.clients).map(|client| Reverse((self.pause(&random), client))).collect();
@@ -77,7 +77,7 @@ impl WorstCase {
         Requests { of: self, random, ready, left, count: 0 }
     }
 
-    /// Requests of a burst: a tenth of to ten times as many as blocks fit into a cache.
+    /// Requests of a burst: from a tenth of to ten times the blocks of a cache.
     fn burst(&self, random: &SplitMix64) -> u64 {
         let (least, most) = ((self.cache_blocks / 10).max(1), self.cache_blocks * 10);
         least + random.below(most - least + 1)
@@ -96,7 +96,7 @@ struct Requests {
     random: SplitMix64,
     /// When each client makes its next request.
     ready: BinaryHeap<Reverse<(u64, u32)>>,
-    /// What is left of each one's burst.
+    /// Requests left of each client's burst.
     left: Vec<u64>,
     count: u64,
 }
@@ -114,7 +114,7 @@ impl Iterator for Requests {
             self.of.locality >= 1.0 || (self.random.below(1 << 32) as f64) < self.of.locality * (1u64 << 32) as f64;
         let whose = match own {
             true => client,
-            // Another's, each with the same chance.
+            // Another client, each with the same chance.
             false => (client + 1 + self.random.below(u64::from(self.of.clients) - 1) as u32) % self.of.clients,
         };
         let offset = self.random.below(self.of.private_blocks()) * BLOCK_BYTES;
@@ -158,7 +158,7 @@ mod tests {
     fn pauses_are_as_long_as_bursts_where_that_is_set() {
         let of = WorstCase { gap: 1.0, requests: 200_000, ..WorstCase::default() };
         let last = of.records().last().expect("some").time_us;
-        // Half of the time nobody's.
+        // Half of the time no client is busy.
         let busy = (of.requests / u64::from(of.clients) * REQUEST_US) as f64 / last as f64;
         assert!((0.47..0.53).contains(&busy), "{busy}");
     }
@@ -176,7 +176,7 @@ mod tests {
         assert!(fault(WorstCase { locality: 0.5, clients: 1, ..worst }).starts_with("locality"));
         assert!(fault(WorstCase { gap: -1.0, ..worst }).starts_with("gap"));
         assert_eq!(worst.check(), Ok(()));
-        // The largest of all.
+        // The largest permitted parameters.
         let (clients, cache_blocks) = (CLIENT_COUNT_MAX, CACHE_BLOCKS_MAX);
         let most = WorstCase { clients, cache_blocks, working_set: 1e6, gap: 1e3, requests: 1000, ..worst };
         assert_eq!((most.check(), most.records().count()), (Ok(()), 1000));

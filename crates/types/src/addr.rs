@@ -5,7 +5,7 @@ use crate::ids::LogId;
 use std::fmt;
 
 /// One segment of one log. `(log, epoch, seq)` is never reused. `seq` grows by one per segment
-/// through all epochs of a log; the epoch changes when the log's tail was recovered, so a discarded
+/// through all epochs of a log. The epoch changes when the log's tail is recovered, so a discarded
 /// segment and its successor never share a name.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SegmentId {
@@ -68,9 +68,9 @@ impl fmt::Display for FragmentId {
     }
 }
 
-/// A log address: `len` bytes at `offset` of a segment's payload. Independent of how the segment
-/// was striped, so it stays true when a segment is put again with another geometry. What is at an
-/// address never changes.
+/// A log address: `len` bytes at `offset` of a segment's payload. It does not depend on how the
+/// segment is striped, so it stays true when a segment is put again with another geometry. The
+/// bytes at an address never change.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct BlockAddr {
     /// The segment.
@@ -145,7 +145,7 @@ impl Extent {
         })
     }
 
-    /// True when `next` continues this run in the file and in the segment, so that both can be one
+    /// True if `next` continues this run in the file and in the segment, so that both can be one
     /// extent.
     pub fn continues(&self, next: &Extent, block_size: u32) -> bool {
         self.end() == next.first
@@ -263,7 +263,7 @@ mod tests {
             prop_assert_eq!(bytes.len(), Extent::ENCODED_LEN);
         }
 
-        /// Also of extents that no honest writer makes.
+        /// This holds also for extents that no honest writer makes.
         #[test]
         fn prop_slices_of_any_extent_stay_within_it(e in extent(), from: u64, count: u32, block_size: u32) {
             for from in [from, e.first.saturating_add(from % 8)] {

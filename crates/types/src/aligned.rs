@@ -1,7 +1,8 @@
 //! Byte buffers that begin at a disk page, so that disks can take them without a copy in between.
 //!
-//! The memory of large ones is kept for the next when they are dropped: the kernel would have to
-//! zero fresh pages for each, which costs as much as filling them. At most [`KEPT_BYTES_MAX`] wait.
+//! When a large buffer is dropped, its memory is kept for the next one: for fresh memory the kernel
+//! would have to zero pages, which costs as much as filling them. At most [`KEPT_BYTES_MAX`] are
+//! kept.
 
 use bytes::buf::UninitSlice;
 use bytes::{BufMut, Bytes};
@@ -13,9 +14,9 @@ use std::ptr::NonNull;
 
 /// Alignment of the buffers in bytes: a page, and any disk's sector.
 pub const PAGE_LEN: usize = 4096;
-/// Memory from this many bytes on is kept.
+/// Memory of at least this many bytes is kept. Less is cheap to get anew.
 const LARGE_LEN: usize = 64 << 10;
-/// Bytes kept for later buffers, at most.
+/// Most bytes that are kept for later buffers. More saves more zeroing and holds more memory.
 const KEPT_BYTES_MAX: usize = 24 << 20;
 
 /// Memory of dropped buffers.
@@ -24,10 +25,11 @@ static KEPT: Mutex<Kept> = Mutex::new(Kept { waiting: VecDeque::new(), bytes: 0 
 /// A buffer that does not grow, aligned to [`PAGE_LEN`].
 pub struct AlignedBuffer {
     start: NonNull<u8>,
-    /// Of all the memory at `start`, which may be more than `len_max`.
+    /// The layout of all memory at `start`, which may be more than `len_max`.
     layout: Layout,
     /// Bytes that have a value.
     len: usize,
+    /// Bytes that fit.
     len_max: usize,
 }
 
@@ -37,20 +39,20 @@ unsafe impl Send for AlignedBuffer {}
 unsafe impl Sync for AlignedBuffer {}
 
 impl AlignedBuffer {
-    /// `len` zeroes.
+    /// A buffer with `len` zeroes.
     ///
     /// # Panics
-    /// When `len` is beyond what any address space has.
+    /// If no address space has `len` bytes.
     pub fn zeroed(len: usize) -> Self {
         let mut buffer = Self::with_room(len);
         buffer.put_bytes(0, len);
         buffer
     }
 
-    /// Empty, with room for `len_max` bytes, which come in through [`BufMut`].
+    /// An empty buffer with room for `len_max` bytes, which come in through [`BufMut`].
     ///
     /// # Panics
-    /// When `len_max` is beyond what any address space has.
+    /// If no address space has `len_max` bytes.
     pub fn with_room(len_max: usize) -> Self {
         let kept = if len_max >= LARGE_LEN { KEPT.lock().take(len_max) } else { None };
         let memory = ManuallyDrop::new(kept.unwrap_or_else(|| Memory::of(len_max)));
@@ -73,20 +75,20 @@ impl Drop for AlignedBuffer {
     }
 }
 
-/// Memory that nobody uses; freed when dropped.
+/// Memory that no buffer uses. It is freed when dropped.
 struct Memory {
     start: NonNull<u8>,
     layout: Layout,
 }
 
-// SAFETY: it is memory of its own, which nothing refers to.
+// SAFETY: a `Memory` owns its memory, and nothing else refers to it.
 unsafe impl Send for Memory {}
 
 impl Memory {
-    /// `len` bytes from the allocator, of any value.
+    /// Gets `len` bytes from the allocator. They may have any value.
     fn of(len: usize) -> Memory {
         let layout = Layout::from_size_align(len.max(1), PAGE_LEN);
-        let layout = layout.unwrap_or_else(|_| panic!("a buffer of {len} bytes cannot be"));
+        let layout = layout.unwrap_or_else(|_| panic!("no address space has {len} bytes for a buffer"));
         // SAFETY: the layout's size is not zero.
         let Some(start) = NonNull::new(unsafe { alloc(layout) }) else { handle_alloc_error(layout) };
         Memory { start, layout }
@@ -100,15 +102,15 @@ impl Drop for Memory {
     }
 }
 
-/// Memory of dropped buffers, in the order of being dropped.
+/// Memory of dropped buffers, in the order in which they were dropped.
 struct Kept {
     waiting: VecDeque<Memory>,
     bytes: usize,
 }
 
 impl Kept {
-    /// Memory for `len` bytes of which at most a quarter is too much; what was dropped last is
-    /// taken first.
+    /// Takes memory for `len` bytes that is at most a quarter longer. The latest dropped comes
+    /// first.
     fn take(&mut self, len: usize) -> Option<Memory> {
         let fits = |memory: &Memory| (len..=len + len / 4).contains(&memory.layout.size());
         let memory = self.waiting.remove(self.waiting.iter().rposition(fits)?)?;
@@ -116,7 +118,7 @@ impl Kept {
         Some(memory)
     }
 
-    /// Keeps `memory`; returns what there is no place for any more.
+    /// Keeps `memory`, and returns the oldest memory that no longer fits.
     fn put(&mut self, memory: Memory) -> Vec<Memory> {
         let mut gone = Vec::new();
         self.bytes += memory.layout.size();

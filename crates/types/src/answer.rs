@@ -1,12 +1,12 @@
-//! Answers that are there at once, or later.
+//! Answers of a file system: at once, or later.
 
 use crate::{BoxFuture, FsError};
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
 
-/// The result of an operation, at once or later. A cache hit answers with `Now`: it allocates no
-/// future and changes no thread. `Later` holds all it needs and may be spawned anywhere; dropping
-/// it before its end leaves the operation *unknown*.
+/// The result of an operation, at once or later. A cache hit answers with `Now`, which allocates no
+/// future and changes no thread. `Later` holds all that it needs and may be spawned anywhere. If it
+/// is dropped before its end, the operation is *unknown*.
 pub enum Answer<T, E = FsError> {
     /// The result.
     Now(Result<T, E>),

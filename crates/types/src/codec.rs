@@ -6,7 +6,7 @@
 
 use thiserror::Error;
 
-/// What was wrong with bytes that came from a disk or a network.
+/// Why bytes from a disk or a network cannot be decoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum DecodeError {
     /// The bytes ended inside the named field.
@@ -93,7 +93,7 @@ impl<'a> Reader<'a> {
     pub fn remaining(&self) -> usize {
         self.rest.len()
     }
-    /// True when everything was read.
+    /// True if everything was read.
     pub fn is_empty(&self) -> bool {
         self.rest.is_empty()
     }
@@ -131,7 +131,7 @@ impl<'a> Reader<'a> {
     pub fn i64(&mut self, what: &'static str) -> Result<i64, DecodeError> {
         Ok(i64::from_le_bytes(self.array(what)?))
     }
-    /// A number as [`Put::put_number`] writes it, and in no other way.
+    /// A number as [`Put::put_number`] writes it. Any other encoding of it is refused.
     pub fn number(&mut self, what: &'static str) -> Result<u64, DecodeError> {
         let mut value = 0;
         for shift in (0..64).step_by(7) {
@@ -152,8 +152,8 @@ impl<'a> Reader<'a> {
         let n = self.u32(what)? as usize;
         self.take(n, what)
     }
-    /// A u32 count whose elements take at least `each` bytes, so that a rotten count cannot ask for
-    /// absurd memory.
+    /// A u32 count of elements that take at least `each` bytes. A count that exceeds the rest is
+    /// refused, so that a rotten one cannot ask for absurd memory.
     pub fn count(&mut self, each: usize, what: &'static str) -> Result<usize, DecodeError> {
         let n = self.u32(what)? as usize;
         if n.saturating_mul(each.max(1)) > self.rest.len() {

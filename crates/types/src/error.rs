@@ -1,4 +1,4 @@
-//! What a file system operation can fail with, and the errno that says so.
+//! Errors of file system operations, and the errno of each.
 
 use thiserror::Error;
 
@@ -68,7 +68,7 @@ errors! {
     Deadlock = EDEADLK, "deadlock";
     /// EINTR.
     Interrupted = EINTR, "interrupted";
-    /// EIO: the data or its durability cannot be had; logged where it was found.
+    /// EIO: the data cannot be read, or cannot be made durable. The code that finds this logs it.
     Io = EIO, "input/output error";
     /// ENXIO.
     NoSuchAddress = ENXIO, "no data or hole there";

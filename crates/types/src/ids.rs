@@ -10,7 +10,7 @@ use std::fmt;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FileId(u64);
 
-/// Number of virtual manager slots (V in the design).
+/// Number of slots: the manager map assigns each of them to a manager.
 pub const SLOT_COUNT: u16 = 1024;
 /// Bits of the index number below the slot.
 pub const SLOT_SHIFT: u32 = 38;
@@ -35,7 +35,7 @@ impl FileId {
     pub const fn index(self) -> u64 {
         self.0 & 0xffff_ffff_ffff
     }
-    /// The virtual manager slot that controls this file.
+    /// The slot that this file belongs to.
     pub const fn slot(self) -> u16 {
         (self.index() >> SLOT_SHIFT) as u16
     }
@@ -98,7 +98,7 @@ id!(
     ClientId(u32), "client-"
 );
 id!(
-    /// A manager process (a machine that serves virtual manager slots).
+    /// A manager, which serves some of the slots.
     ManagerId(u16), "manager-"
 );
 

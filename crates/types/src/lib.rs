@@ -1,7 +1,7 @@
 //! Ids, units, attributes, errors and the byte codec that every part of Starling shares.
 //!
 //! Nothing here does I/O, reads a clock or knows a role. Encodings are little-endian and explicit;
-//! decoders return [`codec::DecodeError`] and never panic, whatever bytes they are given.
+//! decoders return [`codec::DecodeError`] and never panic, for any bytes.
 
 pub mod addr;
 pub mod aligned;

@@ -1,4 +1,4 @@
-//! The maps of a file system, as those see them who only keep them.
+//! The maps of a file system, as opaque bytes for the crates that only keep them.
 
 use bytes::Bytes;
 

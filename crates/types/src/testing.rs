@@ -1,4 +1,4 @@
-//! For tests of every crate: what must hold of each pair of encoder and decoder.
+//! Assertions about encoders and decoders, for the tests of every crate.
 
 use crate::codec::{DecodeError, Reader};
 use std::fmt::Debug;
@@ -11,7 +11,7 @@ fn encoded<T>(value: &T, encode: fn(&T, &mut Vec<u8>)) -> Vec<u8> {
     bytes
 }
 
-/// What was encoded decodes to the same, and takes exactly its bytes.
+/// Asserts that an encoded value decodes to itself, and that decoding reads exactly its bytes.
 pub fn assert_round_trip<T: PartialEq + Debug>(value: &T, encode: fn(&T, &mut Vec<u8>), decode: Decode<T>) {
     let mut bytes = encoded(value, encode);
     let len = bytes.len();
@@ -21,7 +21,7 @@ pub fn assert_round_trip<T: PartialEq + Debug>(value: &T, encode: fn(&T, &mut Ve
     assert_eq!(r.remaining(), bytes.len() - len);
 }
 
-/// No beginning of an encoding is taken for a whole one.
+/// Asserts that every proper prefix of an encoding is refused as truncated.
 pub fn assert_truncations_are_refused<T: PartialEq + Debug>(
     value: &T,
     encode: fn(&T, &mut Vec<u8>),
@@ -34,8 +34,8 @@ pub fn assert_truncations_are_refused<T: PartialEq + Debug>(
     }
 }
 
-/// With any byte changed to any value, decoding refuses, or gives what encodes to exactly the bytes
-/// that were read.
+/// Asserts that decoders accept canonical encodings only: after a change of any one byte, decoding
+/// fails, or gives a value that encodes to exactly the bytes that were read.
 pub fn assert_mutations_are_canonical<T>(bytes: &[u8], encode: fn(&T, &mut Vec<u8>), decode: Decode<T>) {
     for at in 0..bytes.len() {
         for value in 0..=255 {

@@ -21,7 +21,7 @@ pub const ENTRY_COUNT_MAX: usize = (crate::fs::XATTR_VALUE_LEN_MAX - 4) / 8;
 const VERSION: u32 = 2;
 const ID_NONE: u32 = u32::MAX;
 
-/// Whom an entry is about.
+/// The user or group class that an entry is about.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Tag {
     /// The owner.
@@ -32,18 +32,18 @@ pub enum Tag {
     GroupObj,
     /// The group with this id.
     Group(u32),
-    /// Upper bound of what named entries and the owning group get.
+    /// The upper bound of the rights of named entries and the owning group.
     Mask,
-    /// Everybody else.
+    /// All other users.
     Other,
 }
 
 /// One entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AclEntry {
-    /// Whom it is about.
+    /// The class that it is about.
     pub tag: Tag,
-    /// What they may: bits 4 read, 2 write, 1 execute.
+    /// Its rights: bits 4 read, 2 write, 1 execute.
     pub perm: u32,
 }
 
@@ -75,7 +75,7 @@ impl Acl {
         if entries.iter().any(|e| matches!(e.tag, Tag::User(ID_NONE) | Tag::Group(ID_NONE))) {
             return Err(DecodeError::Invalid("acl id"));
         }
-        // Entries that exist once must grow strictly, named ones may repeat their rank.
+        // Entries that exist once must rise strictly in rank; named ones may repeat their rank.
         let ordered = entries.windows(2).all(|w| {
             let (a, b) = (rank(w[0].tag), rank(w[1].tag));
             a < b || (a == b && named(&w[0]))
@@ -88,7 +88,7 @@ impl Acl {
         Ok(Acl { entries })
     }
 
-    /// The ACL that says the same as permission bits.
+    /// The ACL that means the same as permission bits.
     pub fn from_mode(mode: u32) -> Acl {
         Acl {
             entries: vec![
@@ -99,8 +99,8 @@ impl Acl {
         }
     }
 
-    /// Reads an attribute value. `Ok(None)` for a value without entries, with which the kernel
-    /// means "no ACL".
+    /// Decodes an attribute value. `Ok(None)` for a value without entries, which is the kernel's
+    /// "no ACL".
     pub fn decode(bytes: &[u8]) -> Result<Option<Acl>, DecodeError> {
         let mut r = Reader::new(bytes);
         if r.u32("acl version")? != VERSION {
@@ -123,7 +123,7 @@ impl Acl {
         if entries.is_empty() { Ok(None) } else { Acl::new(entries).map(Some) }
     }
 
-    /// The attribute value.
+    /// Encodes the attribute value.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(4 + 8 * self.entries.len());
         out.put_u32(VERSION);
@@ -148,7 +148,7 @@ impl Acl {
         &self.entries
     }
 
-    /// True if permission bits say all that this ACL says, so that it need not be stored.
+    /// True if permission bits express the whole ACL, so that it need not be stored.
     pub fn is_minimal(&self) -> bool {
         self.entries.len() == 3
     }
@@ -171,9 +171,9 @@ impl Acl {
         acl
     }
 
-    /// What a new node gets out of this default ACL of its directory: `mode`, unchanged by any
-    /// umask, is cut to what the ACL allows, and the access ACL is cut to what `mode` asked for.
-    /// `None`: the mode says it all.
+    /// What a new node gets from this default ACL of its directory. `mode`, without any umask, is
+    /// cut to what the ACL allows, and the access ACL is cut to what `mode` asks for. `None` if the
+    /// mode expresses the whole ACL.
     pub fn inherit(&self, mode: u32) -> (u32, Option<Acl>) {
         let mut acl = self.clone();
         *acl.perm_mut(Tag::UserObj) &= mode >> 6;
@@ -220,7 +220,7 @@ impl Acl {
         self.entries.iter().find(|e| e.tag == tag).map(|e| e.perm)
     }
 
-    /// The permissions of an entry that a valid ACL has.
+    /// The permissions of an entry that every valid ACL has.
     fn perm_mut(&mut self, tag: Tag) -> &mut u32 {
         match self.entries.iter_mut().find(|e| e.tag == tag) {
             Some(e) => &mut e.perm,
@@ -234,16 +234,16 @@ pub fn chmod(acl: &[u8], mode: u32) -> Result<Vec<u8>, DecodeError> {
     Ok(Acl::decode(acl)?.map_or_else(|| Acl::from_mode(mode), |a| a.chmod(mode)).encode())
 }
 
-/// `mode` as it is after setting the access ACL with this attribute value.
+/// `mode` after setting the access ACL with this attribute value.
 pub fn apply_to_mode(acl: &[u8], mode: u32) -> Result<u32, DecodeError> {
     Ok(Acl::decode(acl)?.map_or(mode, |a| a.apply_to_mode(mode)))
 }
 
-/// Mode, access ACL and default ACL of a new node in a directory with this default ACL; `None` = no
-/// such attribute. The last one is meant for new directories only.
+/// Mode, access ACL and default ACL of a new node in a directory with a default ACL; `None` = no
+/// such attribute. The last one is for new directories only.
 pub type Inherited = (u32, Option<Vec<u8>>, Option<Vec<u8>>);
 
-/// What a new node made with `mode` inherits of its directory's default ACL (an attribute value).
+/// What a new node made with `mode` inherits from its directory's default ACL (an attribute value).
 pub fn inherit(default_acl: &[u8], mode: u32) -> Result<Inherited, DecodeError> {
     Ok(match Acl::decode(default_acl)? {
         None => (mode, None, None),

@@ -19,8 +19,8 @@ pub const FILE_SIZE_MAX: u64 = i64::MAX as u64;
 /// Most hard links of one file.
 pub const LINK_COUNT_MAX: u32 = 65_000;
 
-/// Who asks. Supplementary groups that the caller's front end cannot see cheaply are looked up by
-/// it and passed here.
+/// The user who makes a request. Requests do not carry supplementary groups, so the front end looks
+/// them up and passes them here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cred {
     /// File-system user id; 0 passes every permission check.
@@ -41,13 +41,14 @@ impl Cred {
     }
 }
 
-/// An open file or directory. Closed with [`FileSystem::release`]. Never reused while open.
+/// An open file or directory. [`FileSystem::release`] closes it. Its number is not reused while it
+/// is open.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
 pub struct Handle(pub u64);
 
 impl Handle {
-    /// Of all directories, where the file system can do without handles of them: the kernel need
-    /// not ask to open them then, and decides who may read them.
+    /// Stands for every directory, if the file system needs no directory handles. The kernel then
+    /// need not ask to open directories, and decides itself who may read them.
     pub const NONE: Handle = Handle(0);
 }
 
@@ -56,7 +57,7 @@ impl Handle {
 pub struct At {
     /// The file.
     pub id: FileId,
-    /// How it is open.
+    /// The handle that it is open by.
     pub handle: Handle,
     /// Bytes from its beginning.
     pub offset: u64,
@@ -71,13 +72,12 @@ pub struct Appended {
     pub count: u32,
 }
 
-/// A found or made directory entry.
+/// A directory entry that was found or made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Entry {
-    /// Attributes of what the name means.
+    /// Attributes of the file that the name means.
     pub attr: Attr,
-    /// How long the caller may cache the name and the attributes (never beyond the lease of the
-    /// token).
+    /// How long the caller may cache the name and the attributes (never beyond the token's lease).
     pub valid: Duration,
 }
 
@@ -86,14 +86,14 @@ pub struct Entry {
 pub struct DirEntry {
     /// The name; `.` and `..` come first, with cookies 1 and 2.
     pub name: Vec<u8>,
-    /// What it means.
+    /// The file that it means.
     pub id: FileId,
     /// Its type.
     pub kind: Kind,
-    /// Pass this to continue after the entry. Stable: an entry that is there during the whole
-    /// listing is listed exactly once, whatever is created or removed meanwhile.
+    /// Pass this to continue after the entry. Stable: an entry that exists during the whole listing
+    /// is listed exactly once, even if other names are created or removed meanwhile.
     pub cookie: u64,
-    /// Attributes, when asked for and at hand.
+    /// Attributes, if asked for and available without another request.
     pub attr: Option<Attr>,
 }
 
@@ -115,9 +115,9 @@ pub struct OpenFlags {
 /// A time to set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SetTime {
-    /// The server's now.
+    /// The server's current time.
     Now,
-    /// This.
+    /// This time.
     At(Time),
 }
 
@@ -148,7 +148,7 @@ pub struct RenameFlags {
     pub exchange: bool,
 }
 
-/// What to make with mknod; regular files too.
+/// What mknod makes; regular files too.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NewNode {
     /// Any kind but directory and symlink.
@@ -172,23 +172,23 @@ pub enum XattrMode {
     Replace,
 }
 
-/// Modes of fallocate(2). Space is not set aside for holes (a log never overwrites in place); see
-/// docs/semantics.md.
+/// Modes of fallocate(2). No space is set aside for holes, because a log never overwrites in place;
+/// see docs/semantics.md.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fallocate {
     /// Extend the size if needed.
     Allocate,
     /// Change nothing visible.
     AllocateKeepSize,
-    /// Make a hole; size stays.
+    /// Make a hole; the size stays.
     PunchHole,
-    /// Zeroes; extend the size if needed.
+    /// Write zeroes; extend the size if needed.
     ZeroRange,
-    /// Zeroes; size stays.
+    /// Write zeroes; the size stays.
     ZeroRangeKeepSize,
 }
 
-/// SEEK_DATA or SEEK_HOLE.
+/// What lseek looks for: SEEK_DATA or SEEK_HOLE.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Seek {
     /// Next data at or after the offset.
@@ -197,26 +197,26 @@ pub enum Seek {
     Hole,
 }
 
-/// A file of this machine that has exactly what is in a file, for as long as that is open.
+/// A file of this machine with exactly the contents of an open file, for as long as that is open.
 #[derive(Clone)]
 pub struct Backing {
     /// The file of this machine.
     pub file: Arc<dyn AsFd + Send + Sync>,
-    /// Which one it is: as long as this is the same, what is in it changes only by calls, and by
-    /// stores to mappings of it.
+    /// Identifies the local file: while the number stays the same, only calls, and stores to
+    /// mappings of it, change its contents.
     pub number: u64,
-    /// Reads through the handle may go there.
+    /// Reads through the handle may go to the local file.
     pub may_read: bool,
 }
 
-/// What statvfs(2) shows.
+/// The numbers that statvfs(2) shows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FsStat {
-    /// Bytes of user data the file system can hold, redundancy taken off.
+    /// Bytes of user data that the file system can hold, without redundancy.
     pub total_bytes: u64,
     /// Bytes that can still be written.
     pub free_bytes: u64,
-    /// Files there are.
+    /// Files that exist.
     pub files: u64,
     /// Files that can still be made.
     pub files_free: u64,
@@ -224,26 +224,27 @@ pub struct FsStat {
     pub block_size: u32,
 }
 
-/// Which lock space of a file: locks of different ones are independent of each other.
+/// A lock space of a file. Locks of different spaces are independent of each other.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, PartialOrd, Ord)]
 pub enum LockSpace {
     /// fcntl byte ranges.
     Posix,
     /// flock, whole file.
     Flock,
-    /// Either of them: FUSE does not say which. Such locks exclude each other, as over NFS.
+    /// Either kind: FUSE does not say which. Such locks exclude each other, as over NFS.
     Mixed,
 }
 
-/// A lock to set or test; `end` is inclusive, `u64::MAX` = to the end of time.
+/// A lock to set or test. `end` is inclusive; `u64::MAX` means to the end of the file, however it
+/// grows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FileLock {
-    /// Which space.
+    /// The lock space.
     pub space: LockSpace,
-    /// Who owns it, opaque and unique per owner: the kernel's 64 bits, and above them the client's
-    /// number where several mounts share a table.
+    /// The owner, opaque and unique: the kernel's 64 bits, and above them the client's number if
+    /// several mounts share a table.
     pub owner: u128,
-    /// Process id shown to others.
+    /// Process id to show to other programs.
     pub pid: u32,
     /// `None` unlocks; `Some(true)` is exclusive.
     pub exclusive: Option<bool>,
@@ -254,8 +255,8 @@ pub struct FileLock {
 }
 
 impl FileLock {
-    /// True if a file opened so may be locked so: a byte range is locked for writing by who may
-    /// write it, and for reading by who may read it.
+    /// True if a file opened with `flags` may take this lock: a byte range needs write access for a
+    /// write lock, and read access for a read lock.
     pub fn is_open_to(&self, flags: &OpenFlags) -> bool {
         match (self.space, self.exclusive) {
             (LockSpace::Posix, Some(true)) => flags.write,
@@ -312,8 +313,8 @@ pub trait FileSystem: Send + Sync + 'static {
         flags: RenameFlags,
     ) -> Answer<()>;
 
-    /// access(2): EACCES unless all of the wanted rights (bits 4 read, 2 write, 1 execute) are
-    /// there.
+    /// access(2): EACCES unless `cred` has all of the wanted rights (bits 4 read, 2 write, 1
+    /// execute).
     fn access(&self, cred: &Cred, id: FileId, mask: u32) -> Answer<()>;
     /// Opens a regular file (or device node, without any I/O on it).
     fn open(&self, cred: &Cred, id: FileId, flags: OpenFlags) -> Answer<Handle>;
@@ -322,17 +323,17 @@ pub trait FileSystem: Send + Sync + 'static {
     /// Writes all of `data` at `offset`, or at the end if the handle is append-only; clears set-id
     /// bits if `cred` is not privileged. ENOSPC and EFBIG mean that nothing was written.
     fn write(&self, cred: &Cred, id: FileId, handle: Handle, offset: u64, data: &[u8]) -> Answer<u32>;
-    /// Writes all of `data` at the end of the file, otherwise as [`write`](Self::write) does. Only
-    /// the file system knows where the end is: a kernel that caches sizes may think it elsewhere,
-    /// so no offset is passed.
+    /// Writes all of `data` at the end of the file, otherwise as [`write`](Self::write) does. No
+    /// offset is passed, because only the file system knows where the end is: a kernel that caches
+    /// sizes may have an old one.
     fn append(&self, cred: &Cred, id: FileId, handle: Handle, data: &[u8]) -> Answer<Appended>;
-    /// Everything of this file (and with it all that was acknowledged before) is durable.
+    /// Makes this file durable, and with it everything that was acknowledged before.
     fn fsync(&self, id: FileId, handle: Handle, data_only: bool) -> Answer<()>;
-    /// The same for a directory handle.
+    /// Makes a directory durable, by a handle of it.
     fn fsync_dir(&self, id: FileId, handle: Handle) -> Answer<()>;
     /// Drops POSIX locks of the owner; called at each close(2).
     fn flush(&self, id: FileId, handle: Handle, lock_owner: u64) -> Answer<()>;
-    /// Closes; drops flock locks of the owner given.
+    /// Closes the handle, and drops the flock locks of the owner given.
     fn release(&self, id: FileId, handle: Handle, flock_owner: Option<u64>) -> Answer<()>;
 
     fn opendir(&self, cred: &Cred, id: FileId) -> Answer<Handle>;
@@ -341,8 +342,8 @@ pub trait FileSystem: Send + Sync + 'static {
     fn readdir(&self, id: FileId, handle: Handle, cookie: u64, count_max: usize, plus: bool) -> Answer<Vec<DirEntry>>;
     fn releasedir(&self, id: FileId, handle: Handle) -> Answer<()>;
 
-    /// The value. ENODATA. POSIX ACLs are `system.posix_acl_access` and `system.posix_acl_default`
-    /// in the kernel's format.
+    /// The value of an attribute; ENODATA if there is none. POSIX ACLs are
+    /// `system.posix_acl_access` and `system.posix_acl_default` in the kernel's format.
     fn getxattr(&self, cred: &Cred, id: FileId, name: &[u8]) -> Answer<Bytes>;
     fn setxattr(&self, cred: &Cred, id: FileId, name: &[u8], value: &[u8], mode: XattrMode) -> Answer<()>;
     /// Names of the attributes that `cred` may see.
@@ -351,27 +352,29 @@ pub trait FileSystem: Send + Sync + 'static {
 
     /// Clears set-id bits as [`write`](Self::write) does, in every mode, as Linux does.
     fn fallocate(&self, cred: &Cred, id: FileId, handle: Handle, offset: u64, len: u64, mode: Fallocate) -> Answer<()>;
-    /// ENXIO beyond the end, or when no data follows.
+    /// The next data or hole. ENXIO beyond the end, or when no data follows.
     fn lseek(&self, id: FileId, handle: Handle, offset: u64, whence: Seek) -> Answer<u64>;
     /// Copies up to `len` bytes between files; returns how many. EINVAL when ranges of one file
     /// overlap. Clears set-id bits of the target as [`write`](Self::write) does.
     fn copy_file_range(&self, cred: &Cred, from: At, to: At, len: u64) -> Answer<u64>;
     fn statfs(&self) -> Answer<FsStat>;
-    /// The first lock that stands in the way of `lock`, if any.
+    /// The first lock that conflicts with `lock`, if any.
     fn getlk(&self, id: FileId, handle: Handle, lock: FileLock) -> Answer<Option<FileLock>>;
-    /// Sets or clears a lock; EAGAIN if it conflicts and not `wait`; with `wait`, `Later` until it
-    /// is granted (EDEADLK when waiting would never end). Dropping the future gives up waiting.
+    /// Sets or clears a lock. On a conflict, EAGAIN without `wait`. With `wait`, `Later` until the
+    /// lock is granted, or EDEADLK if the wait would never end. Dropping the future gives up
+    /// waiting.
     fn setlk(&self, id: FileId, handle: Handle, lock: FileLock, wait: bool) -> Answer<()>;
-    /// Everything acknowledged so far is durable.
+    /// Makes everything acknowledged so far durable.
     fn sync(&self) -> Answer<()>;
 
-    /// Where the file is that has what is read through this handle, if somebody may look there in
-    /// place of asking.
+    /// The local file with the contents that this handle reads, if the caller may read that file
+    /// instead of asking.
     fn backing(&self, _id: FileId, _handle: Handle) -> Answer<Option<Backing>> {
         Answer::ok(None)
     }
-    /// From now on, whoever may write through `handle` can map the file that
-    /// [`backing`](Self::backing) gave: what is stored there is for the file system to find.
+    /// Tells the file system that programs which may write through `handle` can now map the file
+    /// that [`backing`](Self::backing) gave. The file system must find stores to such mappings by
+    /// itself.
     fn will_be_mapped(&self, _id: FileId, _handle: Handle) -> Answer<()> {
         Answer::ok(())
     }

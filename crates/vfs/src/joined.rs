@@ -1,5 +1,5 @@
-//! [`Joined`]: several file systems as one, each of them a directory of its root. What lies in one
-//! of them has its number as its volume, counted from 1. The root itself never changes.
+//! [`Joined`]: several file systems as one, each a directory of its root. Files of a part have the
+//! part's number, counted from 1, as their volume. The root itself never changes.
 
 use crate::fs::{
     Appended, At, Backing, Cred, DirEntry, Entry, Fallocate, FileLock, FileSystem, FsStat, Handle, NewNode, OpenFlags,
@@ -10,33 +10,32 @@ use std::sync::Arc;
 use std::time::Duration;
 use types::{Answer, Attr, FileId, FsError, Kind, Time};
 
-/// For how long answers about the root may be believed.
+/// How long callers may cache answers about the root.
 const ROOT_VALID: Duration = Duration::from_secs(3600);
-/// Cookies of `.` and `..`; volumes come after.
+/// The cookies of `.` and `..`; those of the parts come after.
 const DOT_COUNT: u64 = 2;
-/// Most file systems.
+/// Most parts: volume numbers have 16 bits.
 pub const PART_COUNT_MAX: usize = u16::MAX as usize;
 
-/// See the module's header.
+/// Several file systems as one.
 pub struct Joined {
     parts: Vec<Part>,
     root: Attr,
 }
 
-/// A file system whose files are all of volume 0, and its name.
+/// A file system whose files all have volume 0, and its name.
 struct Part {
     name: Vec<u8>,
     fs: Arc<dyn FileSystem>,
 }
 
-/// The id by which a file of a part, counted from 0, is known outside. `None` if it is none of
-/// volume 0.
+/// The id outside of a file of a part, counted from 0. `None` if the file is not of volume 0.
 pub fn outer(part: usize, id: FileId) -> Option<FileId> {
     let volume = u64::try_from(part + 1).ok().filter(|volume| *volume <= PART_COUNT_MAX as u64)?;
     (id.volume() == 0).then(|| FileId::new(volume << 48 | id.raw()))
 }
 
-/// What belongs to the root or to one of the parts, by the id within it.
+/// The root, or a file of a part by its id there.
 enum In<'a> {
     Root,
     Part(usize, &'a dyn FileSystem, FileId),
@@ -62,9 +61,9 @@ fn entry(part: usize, answer: Answer<Entry>) -> Answer<Entry> {
 }
 
 impl Joined {
-    /// Joins file systems by their names, which differ and are names that a directory may have. The
-    /// root belongs to a user and a group, and is as old as `made`. `None` if there are more than
-    /// [`PART_COUNT_MAX`].
+    /// Joins file systems under their names, which must differ and be valid names of a directory.
+    /// The root belongs to `uid` and `gid`, and all its times are `made`. `None` if there are more
+    /// than [`PART_COUNT_MAX`].
     pub fn new(parts: Vec<(String, Arc<dyn FileSystem>)>, (uid, gid): (u32, u32), made: Time) -> Option<Joined> {
         let nlink = 2 + u32::try_from(parts.len()).ok().filter(|count| *count <= PART_COUNT_MAX as u32)?;
         let root = Attr {
@@ -87,7 +86,7 @@ impl Joined {
         Some(Joined { parts, root })
     }
 
-    /// Where a file is. ESTALE if nowhere.
+    /// The part that has a file. ESTALE if none has.
     fn find(&self, id: FileId) -> Result<In<'_>, FsError> {
         if id == FileId::ROOT {
             return Ok(In::Root);
@@ -97,7 +96,7 @@ impl Joined {
         Ok(In::Part(at, &*part.fs, FileId::new(id.index())))
     }
 
-    /// Asks the part in which a file is; of the root there is this to say.
+    /// Asks the part that has the file; `of_root` answers for the root.
     fn ask<T>(
         &self,
         id: FileId,
@@ -111,17 +110,17 @@ impl Joined {
         }
     }
 
-    /// Changes something that is in a part.
+    /// Changes a file of a part. The root is read-only.
     fn change<T>(&self, id: FileId, of_part: impl FnOnce(usize, &dyn FileSystem, FileId) -> Answer<T>) -> Answer<T> {
         self.ask(id, || Err(FsError::ReadOnly), of_part)
     }
 
-    /// Does something with an open file.
+    /// Uses an open file of a part. The root has no file handles.
     fn with_open<T>(&self, id: FileId, of_part: impl FnOnce(&dyn FileSystem, FileId) -> Answer<T>) -> Answer<T> {
         self.ask(id, || Err(FsError::BadHandle), |_, fs, id| of_part(fs, id))
     }
 
-    /// Does something with two files of one part.
+    /// Uses two files of the same part.
     fn with_both<T>(
         &self,
         (first, second): (FileId, FileId),
@@ -275,7 +274,7 @@ impl FileSystem for Joined {
                 for entry in &mut entries {
                     let is_above = dir == FileId::ROOT && entry.cookie == DOT_COUNT && entry.name == b"..";
                     entry.id = if is_above { FileId::ROOT } else { outer(at, entry.id).ok_or(FsError::Io)? };
-                    // What was said of it is of the part's root.
+                    // The attributes are those of the part's root.
                     entry.attr = entry.attr.filter(|_| !is_above);
                     if let Some(attr) = &mut entry.attr {
                         attr.id = entry.id;
@@ -320,7 +319,8 @@ impl FileSystem for Joined {
         })
     }
 
-    /// Of the largest, since some may share what they have.
+    /// The figures of the largest part: some parts may share their space, so a sum could count it
+    /// twice.
     fn statfs(&self) -> Answer<FsStat> {
         let all: Vec<_> = self.parts.iter().map(|part| part.fs.statfs()).collect();
         Answer::later(async move {

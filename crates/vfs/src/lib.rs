@@ -1,10 +1,10 @@
-//! The one interface: every layer of Starling is a [`FileSystem`] or a wrapper of one, so layers
-//! stack.
+//! The interface that all layers of Starling share: each is a [`FileSystem`] or wraps one, so
+//! layers stack.
 //!
-//! - [`fs`]: the trait and its argument types; [`joined`]: several of them as one.
+//! - [`fs`]: the trait and its argument types; [`joined`]: several file systems as one.
 //! - [`perm`]: POSIX permission rules as pure functions, shared by all implementations; [`acl`]:
 //!   POSIX ACLs; [`atime`]: when reads update access times; [`locks`]: advisory locks.
-//! - [`mem`]: [`MemFs`], the model and test oracle: written for clarity, not speed.
+//! - [`mem`]: [`MemFs`], the model that tests compare with: written for clarity, not speed.
 //! - [`suite`]: the behaviour that docs/semantics.md promises, as checks that run against any
 //!   implementation.
 //! - [`tree`]: whole trees as lists, to compare file systems.

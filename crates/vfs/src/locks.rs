@@ -1,13 +1,14 @@
 //! Advisory file locks as a pure state machine: fcntl byte ranges and flock, for any number of
 //! files.
 //!
-//! Owns: which locks are held, which requests wait for them, who is woken when one goes, and the
-//! refusal of waits that would never end. It makes no futures: [`LockTable::set`] says that a
-//! request waits, later calls say which waiting requests were granted, and the caller wakes them.
+//! Owns: which locks are held, which requests wait for them, which requests are granted when a lock
+//! goes, and the refusal of waits that would never end. It makes no futures: [`LockTable::set`]
+//! says that a request waits, later calls say which waiting requests were granted, and the caller
+//! wakes them.
 //!
-//! Invariants: two locks of one file and space that overlap have the same owner or are both shared;
-//! locks of one owner do not overlap, and neighbours of one kind are merged; no request waits that
-//! could be granted.
+//! Invariants: two overlapping locks of one file and space have the same owner or are both shared;
+//! locks of one owner do not overlap, and neighbours of one kind are merged; a request that could
+//! be granted does not wait.
 
 mod waiting;
 
@@ -17,7 +18,7 @@ use types::{FileId, FsError};
 
 pub use waiting::Locks;
 
-/// Most locks held and requests waiting on one file, both spaces together; beyond it locking fails
+/// Most locks held and requests waiting on one file, all spaces together. Beyond it, locking fails
 /// with ENOLCK.
 pub const LOCK_COUNT_MAX: usize = 65_536;
 
@@ -29,7 +30,7 @@ pub struct WaiterId(u64);
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[must_use]
 pub struct SetOutcome {
-    /// The request waits under this name; `None`: it was granted.
+    /// The request waits under this id; `None` if it was granted.
     pub waits: Option<WaiterId>,
     /// Waiting requests that were granted, in the order in which they began to wait.
     pub woken: Vec<WaiterId>,
@@ -50,7 +51,7 @@ pub struct LockTable {
 }
 
 impl LockTable {
-    /// The first lock by start that stands in the way of `lock`; always `None` for an unlock.
+    /// The first lock, by start, that conflicts with `lock`; always `None` for an unlock.
     pub fn test(&self, file: FileId, lock: &FileLock) -> Option<FileLock> {
         let lock = normal(lock);
         self.files.get(&file)?.blockers(&lock).min_by_key(|held| (held.start, held.owner)).copied()
@@ -60,8 +61,8 @@ impl LockTable {
     ///
     /// EAGAIN on conflict unless `wait`; EDEADLK if a byte-range request would wait for owners that
     /// wait for its own; EINVAL for an empty range; ENOLCK beyond [`LOCK_COUNT_MAX`]. An owner that
-    /// waits to convert a flock lock gives up the old one first, as flock(2) has it; one that is
-    /// refused keeps it.
+    /// waits to convert a flock lock first gives up the old one, as flock(2) says. An owner that is
+    /// refused keeps its lock.
     pub fn set(&mut self, file: FileId, lock: &FileLock, wait: bool) -> Result<SetOutcome, FsError> {
         if lock.start > lock.end {
             return Err(FsError::InvalidArgument);
@@ -74,7 +75,7 @@ impl LockTable {
             return Err(FsError::NoLocks);
         }
         if self.test(file, &lock).is_none() {
-            // A lock made weaker or split can let others in.
+            // A lock that became weaker or was split can let waiting requests in.
             let locks = self.files.entry(file).or_default();
             locks.place(&lock);
             return Ok(SetOutcome { waits: None, woken: locks.grant_waiting() });
@@ -95,9 +96,8 @@ impl LockTable {
         Ok(SetOutcome { waits: Some(waiter), woken })
     }
 
-    /// The request gave up waiting. If it was granted in the meantime without its asker having
-    /// learnt of it, the lock is taken back. `lock` is the request as it was made. Returns who is
-    /// woken by that.
+    /// Ends a wait. If the request was granted before its caller learned of it, the lock is taken
+    /// back. `lock` is the request as it was made. Returns the requests that this grants.
     pub fn cancel(&mut self, file: FileId, waiter: WaiterId, lock: &FileLock) -> Vec<WaiterId> {
         let Some(locks) = self.files.get_mut(&file) else { return Vec::new() };
         if locks.waiting.remove(&waiter).is_some() {
@@ -107,13 +107,14 @@ impl LockTable {
         self.unlock(file, &FileLock { exclusive: None, ..normal(lock) })
     }
 
-    /// Drops all locks of an owner in one space of a file, as closing does. Returns who is woken.
+    /// Drops all locks of an owner in one space of a file, as closing does. Returns the requests
+    /// that this grants.
     pub fn release_owner(&mut self, file: FileId, space: LockSpace, owner: u128) -> Vec<WaiterId> {
         self.unlock(file, &FileLock { space, owner, pid: 0, exclusive: None, start: 0, end: u64::MAX })
     }
 
-    /// Drops all locks of some owners, and their requests. Returns who is woken. Looks at every
-    /// lock.
+    /// Drops all locks and requests of the owners for which `are_gone` is true. Returns the
+    /// requests that this grants. Looks at every lock.
     pub fn release_owners(&mut self, are_gone: impl Fn(u128) -> bool) -> Vec<WaiterId> {
         let mut woken = Vec::new();
         self.files.retain(|_, locks| {
@@ -125,7 +126,7 @@ impl LockTable {
         woken
     }
 
-    /// Locks that stand in the way of `lock`.
+    /// Locks that conflict with `lock`.
     pub fn blockers(&self, file: FileId, lock: &FileLock) -> Vec<FileLock> {
         let lock = normal(lock);
         self.files.get(&file).map_or_else(Vec::new, |locks| locks.blockers(&lock).copied().collect())
@@ -144,7 +145,7 @@ impl LockTable {
         held
     }
 
-    /// True if nobody holds or waits for any lock.
+    /// True if no lock is held and no request waits.
     pub fn is_empty(&self) -> bool {
         self.files.is_empty()
     }
@@ -163,8 +164,8 @@ impl LockTable {
         }
     }
 
-    /// Would the owner of `lock` wait for itself? Follows "waits for the holder of" from those in
-    /// its way, over all files. Byte ranges only: as on Linux, flock waits are not checked.
+    /// True if the owner of `lock` would wait for itself. Follows "waits for the holder of" from
+    /// the blockers, over all files. Byte ranges only: as on Linux, flock waits are not checked.
     fn would_deadlock(&self, file: FileId, lock: &FileLock) -> bool {
         let blockers = |file: &FileId, lock: &FileLock| -> Vec<u128> {
             self.files.get(file).map_or_else(Vec::new, |f| f.blockers(lock).map(|b| b.owner).collect())
@@ -194,8 +195,8 @@ impl FileLocks {
         self.held.iter().filter(|held| conflict(held, lock))
     }
 
-    /// Puts `lock` in place of whatever its owner holds in its range; an unlock leaves nothing
-    /// there.
+    /// Puts `lock` in place of everything that its owner holds in its range; an unlock leaves
+    /// nothing there.
     fn place(&mut self, lock: &FileLock) {
         let mut new = *lock;
         let mut kept = Vec::with_capacity(self.held.len() + 2);
@@ -220,8 +221,8 @@ impl FileLocks {
         self.held = kept;
     }
 
-    /// Grants what can be granted, first come first served, though nobody waits behind a request
-    /// that cannot.
+    /// Grants what can be granted, in the order of arrival. A request that cannot be granted does
+    /// not hold up those behind it.
     fn grant_waiting(&mut self) -> Vec<WaiterId> {
         let mut woken = Vec::new();
         loop {
@@ -234,7 +235,7 @@ impl FileLocks {
     }
 }
 
-/// flock locks are of the whole file.
+/// Extends flock locks to the whole file.
 fn normal(lock: &FileLock) -> FileLock {
     match lock.space {
         LockSpace::Posix | LockSpace::Mixed => *lock,
@@ -246,7 +247,7 @@ fn overlap(a: &FileLock, b: &FileLock) -> bool {
     a.start <= b.end && b.start <= a.end
 }
 
-/// Overlapping or adjacent.
+/// True if the ranges overlap or are adjacent.
 fn touches(a: &FileLock, b: &FileLock) -> bool {
     a.start <= b.end.saturating_add(1) && b.start <= a.end.saturating_add(1)
 }

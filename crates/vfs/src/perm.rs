@@ -1,9 +1,9 @@
 //! POSIX permission rules as pure functions, shared by every implementation of the file system.
 //!
-//! Owns: who may read, write, search, delete, chmod, chown and set times; when set-id bits go; what
-//! a new node's mode, group and ACLs are; who sees which extended attribute. Linux's rules
-//! throughout, with user 0 as the only privileged user. Nothing here knows where attributes are
-//! kept: callers pass a [`Subject`].
+//! Owns: who may read, write, search, delete, chmod, chown and set times; when set-id bits are
+//! cleared; mode, group and ACLs of a new node; who sees which extended attribute. The rules are
+//! Linux's, with user 0 as the only privileged user. Nothing here knows where attributes are kept:
+//! callers pass a [`Subject`].
 
 use crate::acl::{self, Acl};
 use crate::fs::{Cred, OpenFlags, SetAttr, SetTime, XATTR_NAME_LEN_MAX, XATTR_VALUE_LEN_MAX};
@@ -24,7 +24,7 @@ pub const SET_GID: u32 = 0o2000;
 pub const STICKY: u32 = 0o1000;
 const GROUP_EXECUTE: u32 = 0o010;
 
-/// What permission rules need to know of a node.
+/// The properties of a node that permission rules need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Subject<'a> {
     /// Lower twelve bits of st_mode.
@@ -40,7 +40,7 @@ pub struct Subject<'a> {
 }
 
 impl<'a> Subject<'a> {
-    /// Of attributes and the access ACL's attribute value.
+    /// From attributes and the access ACL's attribute value.
     pub fn new(attr: &Attr, acl: Option<&'a [u8]>) -> Self {
         Subject { mode: attr.mode, uid: attr.uid, gid: attr.gid, kind: attr.kind, acl }
     }
@@ -56,8 +56,8 @@ fn privileged(cred: &Cred) -> bool {
 }
 
 /// EACCES unless `cred` has all rights of `mask` ([`READ`], [`WRITE`], [`EXECUTE`]). The superuser
-/// has all, except that a file is executed only if somebody may execute it. EIO for a stored ACL
-/// that does not decode.
+/// has all rights, except that it executes a file only if at least one execute bit is set. EIO for
+/// a stored ACL that does not decode.
 pub fn check(cred: &Cred, s: &Subject, mask: u32) -> Result<(), FsError> {
     let mask = mask & 7;
     let granted = if privileged(cred) {
@@ -99,8 +99,9 @@ pub fn may_create(cred: &Cred, parent: &Subject) -> Result<(), FsError> {
     check(cred, parent, WRITE | EXECUTE)
 }
 
-/// EACCES unless `cred` may change the directory `parent`; EPERM if it is sticky and neither it nor
-/// the victim belongs to `cred`. For rename too: the source always, the target when it exists.
+/// EACCES unless `cred` may change the directory `parent`; EPERM if the directory is sticky and
+/// neither it nor the victim belongs to `cred`. A rename checks its source always, and its target
+/// if it exists.
 pub fn may_delete(cred: &Cred, parent: &Subject, victim_uid: u32) -> Result<(), FsError> {
     check(cred, parent, WRITE | EXECUTE)?;
     if parent.mode & STICKY != 0 && !owns(cred, parent) && cred.uid != victim_uid {
@@ -109,15 +110,14 @@ pub fn may_delete(cred: &Cred, parent: &Subject, victim_uid: u32) -> Result<(), 
     Ok(())
 }
 
-/// Checks a setattr and returns it as it is to be applied: a set-group-id bit that `cred` may not
-/// set is taken out of the mode, and a chown or truncate that clears set-id bits says so in `mode`.
-/// `handle_writable`: a handle that was opened for writing was passed, which gives the right to
+/// Checks a setattr and returns it in the form to apply. If `cred` may not set the set-group-id
+/// bit, the bit is removed from the mode. If a chown or truncate clears set-id bits, `mode` says
+/// so. `handle_writable`: the caller passed a handle opened for writing, which gives the right to
 /// truncate. A caller that applies a mode also updates the access ACL ([`acl::chmod`]).
 ///
-/// EPERM for chmod, chown and explicit times by others than the owner; EACCES for truncate and
-/// "now" times without write permission; EISDIR and EINVAL for truncating what is not a file; EFBIG
-/// for a size beyond the largest; EOPNOTSUPP for chmod of a symlink; EINVAL for the ids that mean
-/// "none".
+/// EPERM for chmod, chown and explicit times by users other than the owner; EACCES for truncate and
+/// "now" times without write permission; EISDIR and EINVAL for truncating a non-file; EFBIG for a
+/// size beyond the largest; EOPNOTSUPP for chmod of a symlink; EINVAL for the ids that mean "none".
 pub fn setattr(cred: &Cred, s: &Subject, set: &SetAttr, handle_writable: bool) -> Result<SetAttr, FsError> {
     let mut out = *set;
     if s.kind == Kind::Symlink && set.mode.is_some() {
@@ -182,9 +182,9 @@ pub fn setattr(cred: &Cred, s: &Subject, set: &SetAttr, handle_writable: bool) -
     Ok(out)
 }
 
-/// utimensat: both times "now" needs ownership or write permission, everything else ownership. A
-/// modification time of "now" that comes with a size is the truncate's own and needs no more than
-/// that.
+/// Checks the times of a setattr (utimensat). Setting both to "now" needs ownership or write
+/// permission; everything else needs ownership. A modification time of "now" that comes with a size
+/// belongs to the truncate, and needs no more than the truncate does.
 fn check_times(cred: &Cred, s: &Subject, set: &SetAttr) -> Result<(), FsError> {
     let truncates = set.size.is_some() && set.atime.is_none() && matches!(set.mtime, None | Some(SetTime::Now));
     if (set.atime, set.mtime) == (None, None) || truncates || owns(cred, s) {
@@ -196,14 +196,15 @@ fn check_times(cred: &Cred, s: &Subject, set: &SetAttr) -> Result<(), FsError> {
     }
 }
 
-/// `mode` without set-id bits, as after a write by somebody unprivileged: the set-group-id bit
-/// stays where the group may not execute, since it then means something else (mandatory locking).
+/// `mode` without set-id bits, as after a write by an unprivileged user. The set-group-id bit stays
+/// if the group may not execute, because it then means mandatory locking.
 pub fn strip_setid(mode: u32) -> u32 {
     let set_gid = if mode & GROUP_EXECUTE != 0 { SET_GID } else { 0 };
     mode & !(SET_UID | set_gid)
 }
 
-/// The mode of a regular file after `cred` wrote to it or truncated it; `None` if it stays.
+/// The mode of a regular file after `cred` wrote to it or truncated it; `None` if it does not
+/// change.
 pub fn mode_after_write(cred: &Cred, s: &Subject) -> Option<u32> {
     if privileged(cred) || s.kind != Kind::File {
         return None;
@@ -212,13 +213,13 @@ pub fn mode_after_write(cred: &Cred, s: &Subject) -> Option<u32> {
     (after != s.mode).then_some(after)
 }
 
-/// [`strip_setid`], but strangers to the group lose its set-group-id bit in any case.
+/// As [`strip_setid`], but a user outside the group also clears the set-group-id bit in any case.
 fn strip_setid_of_group(cred: &Cred, s: &Subject) -> u32 {
     let stranger = !privileged(cred) && !cred.in_group(s.gid);
     strip_setid(s.mode) & !(if stranger { SET_GID } else { 0 })
 }
 
-/// How a new node starts.
+/// The initial mode, group and ACLs of a new node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewNodeMode {
     /// Lower twelve bits of its mode.
@@ -231,8 +232,8 @@ pub struct NewNodeMode {
     pub default_acl: Option<Vec<u8>>,
 }
 
-/// Mode, group and ACLs of a new node of `kind` that `cred` makes in `parent` (whose default ACL's
-/// attribute value is `parent_default`). A default ACL replaces the umask. In a set-group-id
+/// Mode, group and ACLs of a new node of `kind` that `cred` makes in `parent`, whose default ACL
+/// has the attribute value `parent_default`. A default ACL replaces the umask. In a set-group-id
 /// directory the group is the directory's, and new directories are set-group-id too. EIO for a
 /// stored ACL that does not decode. Symlinks always have mode 0777.
 pub fn new_node_mode(
@@ -248,7 +249,7 @@ pub fn new_node_mode(
     if kind == Kind::Symlink {
         return Ok(NewNodeMode { mode: 0o777, gid, access_acl: None, default_acl: None });
     }
-    // mkdir(2) ignores set-id bits that are asked for.
+    // mkdir(2) ignores set-id bits in the mode.
     let mut mode = mode & if kind == Kind::Directory { 0o1777 } else { 0o7777 };
     if kind == Kind::Directory && inherits_group {
         mode |= SET_GID;
@@ -266,7 +267,7 @@ pub fn new_node_mode(
     })
 }
 
-/// What is done with an extended attribute.
+/// The two uses of an extended attribute.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum XattrUse {
     /// Its value is read.
@@ -276,9 +277,9 @@ pub enum XattrUse {
 }
 
 /// Checks name and right for an extended attribute. ERANGE for an empty name or one beyond
-/// [`XATTR_NAME_LEN_MAX`]; EOPNOTSUPP for a namespace there is none of (namespaces: `user.`,
+/// [`XATTR_NAME_LEN_MAX`]; EOPNOTSUPP for an unknown namespace (the known ones: `user.`,
 /// `trusted.`, `security.`, `system.posix_acl_*`); EINVAL for a name that is only a namespace, or
-/// has a NUL in it.
+/// contains a NUL.
 ///
 /// - `user.`: regular files and directories only (EPERM, reading: ENODATA); needs read or write
 ///   permission (EACCES); in a sticky directory's own attributes only the owner writes (EPERM).
@@ -331,15 +332,15 @@ pub fn xattr_listed(cred: &Cred, name: &[u8]) -> bool {
 pub enum XattrEffect {
     /// Store this value under the name.
     Store(Vec<u8>),
-    /// Take the attribute away if it is there, since the mode says it all or the value was an empty
-    /// ACL.
+    /// Remove the attribute if it exists: the mode expresses the whole ACL, or the value was an
+    /// empty ACL.
     Remove,
 }
 
-/// What setting `name` to `value` stores, and the mode afterwards (setting an access ACL sets the
-/// permission bits, and takes the set-group-id bit from a stranger to the group). E2BIG for a value
-/// beyond [`XATTR_VALUE_LEN_MAX`]; EINVAL for a malformed ACL; EACCES for a default ACL on what is
-/// not a directory.
+/// What setting `name` to `value` stores, and the mode afterwards. Setting an access ACL sets the
+/// permission bits, and a user outside the group clears the set-group-id bit. E2BIG for a value
+/// beyond [`XATTR_VALUE_LEN_MAX`]; EINVAL for a malformed ACL; EACCES for a default ACL on a
+/// non-directory.
 pub fn set_xattr(cred: &Cred, s: &Subject, name: &[u8], value: &[u8]) -> Result<(XattrEffect, u32), FsError> {
     if value.len() > XATTR_VALUE_LEN_MAX {
         return Err(FsError::ArgumentTooBig);

@@ -15,12 +15,11 @@ const READ_BYTES: u32 = 1 << 20;
 pub struct TreeEntry {
     /// Path from the root: empty for the root itself, otherwise `/a/b`.
     pub path: Vec<u8>,
-    /// The first path of the same file: tells hard links from copies.
+    /// The first path of the same file; it tells hard links from copies.
     pub first_path: Vec<u8>,
     /// Its attributes.
     pub attr: Attr,
-    /// Hash of its contents, the same however they are laid out in blocks and holes; see
-    /// [`ContentHash`].
+    /// Hash of its contents, independent of their layout in blocks and holes; see [`ContentHash`].
     pub content: u64,
     /// Target, of symlinks.
     pub target: Option<Vec<u8>>,
@@ -28,8 +27,8 @@ pub struct TreeEntry {
     pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
 }
 
-/// What two implementations must agree on of a [`TreeEntry`]: not file ids, times, blocks, nor
-/// sizes of directories.
+/// The part of a [`TreeEntry`] that two implementations must agree on: no file ids, times, blocks,
+/// or sizes of directories.
 pub type Facts<'a> = (
     (&'a [u8], &'a [u8], Kind, u32),
     (u32, u32, u32, u64),
@@ -67,8 +66,8 @@ pub fn difference(left: &[TreeEntry], right: &[TreeEntry]) -> Option<String> {
     None
 }
 
-/// Hashes sparse contents: zeroes count as holes. Data is added in the order of offsets, in pieces
-/// that start and (but for the last) end on multiples of 4 KiB.
+/// Hashes sparse contents: zeroes count as holes. Data must be added in the order of offsets, in
+/// pieces that start, and except for the last end, on multiples of 4 KiB.
 #[derive(Default)]
 pub struct ContentHash(DefaultHasher);
 
@@ -140,7 +139,7 @@ async fn list(fs: &dyn FileSystem, id: FileId) -> Result<Vec<(Vec<u8>, FileId)>,
     Ok(names)
 }
 
-/// Reads only what is not a hole, so that sparse files of any size can be listed.
+/// Reads data only and skips holes, so that sparse files of any size can be listed.
 async fn hash_file(fs: &dyn FileSystem, attr: &Attr) -> Result<u64, FsError> {
     let id = attr.id;
     let handle = fs.open(&Cred::ROOT, id, OpenFlags { read: true, ..OpenFlags::default() }).await?;

@@ -1,5 +1,5 @@
-//! What goes wrong with stores: at most as many at a time as there are parity fragments, and never
-//! another before those were healed.
+//! Faults of stores: at most as many stores at a time as there are parity fragments, and no others
+//! before these are healed.
 
 use crate::node::{Node, Weather};
 use crate::remote::Remote;
@@ -9,16 +9,16 @@ use host::sim::{Machine, SimDisk, Snapshot};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A store: a disk of the file system's machine, or one of a machine of its own.
+/// A store: a disk of the file system's machine, or of a machine of its own.
 pub struct Store {
     /// Its disk.
     pub disk: SimDisk,
-    /// The machine of its own.
+    /// Its own machine, if it has one.
     pub node: Option<Arc<Node>>,
 }
 
 impl Store {
-    /// The store as roles on `on` have it.
+    /// The store as roles on `on` reach it.
     pub fn place(&self, on: &Machine) -> Place {
         match &self.node {
             Some(node) => Place::Remote(Remote::new(node.clone(), on.clone())),
@@ -26,7 +26,7 @@ impl Store {
         }
     }
 
-    /// Has something done to the disk that nobody uses meanwhile.
+    /// Changes the disk while no process uses it.
     pub fn replace(&self, change: impl FnOnce(&SimDisk)) {
         if let Some(node) = &self.node {
             node.crash();
@@ -35,7 +35,7 @@ impl Store {
     }
 }
 
-/// What happens to a store.
+/// Faults of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// Every operation fails for a while.
@@ -48,16 +48,16 @@ pub enum Fault {
     FailSyncs,
     /// Bits of fragments flip.
     Rot,
-    /// Bits of checkpoints flip, so that the store may not open any more.
+    /// Bits of checkpoints flip, so that the store may not open again.
     RotCheckpoints,
     /// The disk takes nothing more for a while.
     Full,
-    /// Not there at the next start; a store elsewhere may appear later.
+    /// It is missing at the next start; a store elsewhere may appear later.
     Missing,
-    /// As it was a while ago, from the next start on; a store elsewhere may be set back while the
-    /// file system runs.
+    /// It is set back to an older state from the next start on; a store elsewhere may be set back
+    /// while the file system runs.
     Stale,
-    /// Empty from the next start on, or while the file system runs.
+    /// It is empty from the next start on, or becomes so while the file system runs.
     Wiped,
     /// Its link is cut for a while.
     Cut,
@@ -79,25 +79,26 @@ const ANYWHERE: [Fault; 10] = [
     Fault::Stale,
     Fault::Wiped,
 ];
-/// Of stores on machines of their own.
+/// Faults of stores on machines of their own.
 const ELSEWHERE: [Fault; 3] = [Fault::Cut, Fault::Lossy, Fault::Crash];
+/// Files of a store's checkpoints.
 const CHECKPOINTS: [&str; 2] = ["checkpoint-a", "checkpoint-b"];
 
 /// A store with a fault.
 pub struct Bad {
     /// Which store.
     pub store: usize,
-    /// What it has.
+    /// Its fault.
     pub fault: Fault,
     snapshot: Option<Snapshot>,
     /// The file system has run since the snapshot.
     is_old: bool,
 }
 
-/// The faults of one stretch of a run, from the first to the healing of all.
+/// The faults of one period of a run, from the first fault to the healing of all.
 #[derive(Default)]
 pub struct Episode {
-    /// The stores that are not as they should be.
+    /// The stores with faults.
     pub bad: Vec<Bad>,
 }
 
@@ -106,7 +107,7 @@ fn any(random: &SplitMix64, of: &[Fault]) -> Fault {
 }
 
 impl Episode {
-    /// Faults of up to `count_max` stores.
+    /// Chooses faults for up to `count_max` stores.
     pub fn new(random: &SplitMix64, stores: &[Store], count_max: u64) -> Self {
         let count = 1 + random.below(count_max);
         let mut bad: Vec<Bad> = Vec::new();
@@ -122,17 +123,17 @@ impl Episode {
         Episode { bad }
     }
 
-    /// Before the start of a file system, while none runs.
+    /// Applies faults before the start of a file system, while none runs.
     pub fn before_start(&mut self, random: &SplitMix64, stores: &[Store]) {
         for bad in &mut self.bad {
             let store = &stores[bad.store];
             match bad.fault {
-                // It happens once; the new disk is none of the best either.
+                // This happens once; the new disk has a fault too.
                 Fault::Wiped if random.chance(1, 2) => {
                     store.replace(SimDisk::wipe);
                     bad.fault = if random.chance(1, 2) { Fault::Rot } else { Fault::FailWrites };
                 }
-                // Not at once: something must have happened since the snapshot.
+                // Not at the first start: the file system must have run since the snapshot.
                 Fault::Stale if random.chance(1, 2) => {
                     if bad.is_old
                         && let Some(snapshot) = bad.snapshot.take()
@@ -157,22 +158,22 @@ impl Episode {
         self.has(store, Fault::Missing)
     }
 
-    /// True if what a store has may be other than it should be, which only a scrub finds.
+    /// True if a store's contents may have rotted, which only a scrub finds.
     pub fn has_rotted(&self) -> bool {
         self.bad.iter().any(|b| matches!(b.fault, Fault::Rot | Fault::RotCheckpoints))
     }
 
-    /// True if there is something about the store.
+    /// True if the store has a fault.
     pub fn is_bad(&self, store: usize) -> bool {
         self.bad.iter().any(|b| b.store == store)
     }
 
-    /// True if it is this.
+    /// True if the store has this fault.
     pub fn has(&self, store: usize, fault: Fault) -> bool {
         self.bad.iter().any(|b| b.store == store && b.fault == fault)
     }
 
-    /// Something happens while the file system runs. `false`: there was nothing to happen.
+    /// Applies a fault while the file system runs. `false` if no store is to have one.
     pub fn strike(&self, random: &SplitMix64, stores: &[Store]) -> bool {
         if self.bad.is_empty() {
             return false;
@@ -180,7 +181,7 @@ impl Episode {
         let bad = &self.bad[random.below(self.bad.len() as u64) as usize];
         let store = &stores[bad.store];
         let disk = &store.disk;
-        // What has a bad disk may be hard to reach besides.
+        // A store with a bad disk may also be hard to reach.
         if let Some(node) = &store.node
             && (ELSEWHERE.contains(&bad.fault) || random.chance(1, 3))
         {
@@ -212,8 +213,8 @@ impl Episode {
         true
     }
 
-    /// Ends all faults, while no file system runs. What they did to the stores' contents is for a
-    /// scrub to repair. Machines that have to be started again are down.
+    /// Ends all faults, while no file system runs. A scrub has to repair what they did to the
+    /// stores' contents. Machines that have to be started again are down.
     pub fn end(&mut self, stores: &[Store]) {
         for bad in std::mem::take(&mut self.bad) {
             let Store { disk, node } = &stores[bad.store];
@@ -226,20 +227,21 @@ impl Episode {
                 node.set_weather(Weather::default());
                 node.crash_after(u64::MAX);
                 if !ELSEWHERE.contains(&bad.fault) && bad.fault != Fault::Missing {
-                    // A store that has seen its disk fail takes nothing more.
+                    // A store takes no more changes after a failure of its disk, until it is
+                    // started again.
                     node.crash();
                 }
             }
             if bad.fault == Fault::FailSyncs {
-                // What readers see of a failed sync may never be durable, and no scrub can tell; a
-                // restart of the store's machine can.
+                // Data that readers see after a failed sync may never become durable. No scrub can
+                // tell; a restart of the store's machine can.
                 disk.power_loss();
             }
         }
     }
 }
 
-/// One of the faults of stores elsewhere, or its end.
+/// Applies or ends one of the faults of stores on machines of their own.
 fn disturb(random: &SplitMix64, node: &Node, fault: Fault) {
     let goes_on = random.chance(2, 3);
     match fault {
@@ -259,7 +261,8 @@ fn disturb(random: &SplitMix64, node: &Node, fault: Fault) {
     }
 }
 
-/// Of one checkpoint or both, anywhere or in the heads, which are what tells that it is there.
+/// Flips bits of one checkpoint or both: anywhere, or in the heads, without which a checkpoint does
+/// not count.
 pub fn rot_checkpoints(random: &SplitMix64, disk: &SimDisk) {
     let end = if random.chance(1, 2) { u64::MAX } else { HEADS_LEN };
     let both = random.chance(1, 2);
@@ -272,15 +275,15 @@ pub fn rot_checkpoints(random: &SplitMix64, disk: &SimDisk) {
 /// Bytes of a checkpoint file before its body.
 const HEADS_LEN: u64 = 8192;
 
-/// What befalls the consensus folder between two runs of the file system. It holds nothing that the
-/// stores cannot give back, so this may happen at any time, whatever faults the stores have.
+/// Faults of the consensus folder between two runs of the file system. The stores can give back
+/// everything in it, so these may happen at any time, whatever faults the stores have.
 #[derive(Default)]
 pub struct Consensus {
     backup: Option<Snapshot>,
 }
 
 impl Consensus {
-    /// Does something to the folder, or nothing; tells what.
+    /// Applies a fault to the folder, or none; returns its name.
     pub fn before_start(&mut self, random: &SplitMix64, disk: &SimDisk) -> Option<&'static str> {
         match random.below(12) {
             0 => {
@@ -306,5 +309,5 @@ impl Consensus {
     }
 }
 
-/// Size of each disk; the stores use less.
+/// Size of each disk in bytes; the stores use less.
 pub const DISK_BYTES: u64 = 1 << 30;

@@ -1,23 +1,23 @@
-//! A model of the kernel between applications and the client: what Linux's FUSE keeps and answers
-//! without asking, and whom it lets wait for whom.
+//! A model of the kernel between applications and the client: what Linux's FUSE caches and answers
+//! without asking, and which requests wait for others.
 //!
-//! Names, attributes (for as long as [`Entry::valid`] says) and pages of files, kept over close and
-//! open as the mount option `keep_cache` has it. Changes made through the mount update or drop what
-//! is cached as fs/fuse does; nothing else ever does. Comparing what this answers with the model
-//! therefore shows whether the client keeps to its side: what it let the kernel cache never changes
+//! It caches names, attributes (for as long as [`Entry::valid`] says) and pages of files, which
+//! stay over close and open as with the mount option `keep_cache`. Changes through the mount update
+//! or drop cached items as fs/fuse does; nothing else ever does. So comparing its answers with the
+//! model shows whether the client keeps its promise: data that it let the kernel cache never change
 //! behind the kernel's back. The locks are in [`locks`](crate::locks); they are held until the
-//! answer is there.
+//! answer arrives.
 //!
-//! - Requests take a while to get to the client; answers take none, so what is cached is what is
-//!   so. Linux copes with late answers by itself (attribute versions, page locks), which would be
-//!   tested here, and not the client.
-//! - What is read from several pages is read at one instant. Linux promises this for one page only;
-//!   the difference is not the client's.
-//! - Permissions are the client's to check, but for walking names that are cached, which the kernel
-//!   does without asking.
-//! - O_APPEND is the kernel's: it is not passed on.
-//! - flock and fcntl locks are the kernel's as well, and nothing of them ever reaches the client.
-//!   They are not modelled: there would be nothing of ours in what was tested.
+//! - Requests take a while to reach the client. Answers take no time, so cached items are true.
+//!   Linux copes with late answers by itself (attribute versions, page locks); a test with late
+//!   answers would test Linux and not the client.
+//! - A read of several pages happens at one instant. Linux promises this for one page only; the
+//!   difference is not the client's.
+//! - The client checks permissions, except for walking cached names, which the kernel does without
+//!   asking.
+//! - The kernel handles O_APPEND: it does not pass it on.
+//! - The kernel handles flock and fcntl locks too; the client never sees them. They are not
+//!   modelled, since a test of them would test nothing of Starling.
 
 use crate::locks::{Held, Locks};
 use crate::twin::Twin;
@@ -36,15 +36,15 @@ use vfs::fs::{
 use vfs::perm::{self, Subject};
 
 const PAGE: u64 = 4096;
-/// How long a name that is not there may be remembered, as the mount does it.
+/// How long the kernel may remember that a name does not exist, as on a real mount.
 const ABSENT_VALID: Duration = Duration::from_secs(1);
-/// How long what a listing shows may be remembered, as the mount does it.
+/// How long the kernel may remember the entries of a listing, as on a real mount.
 const LISTED_VALID: Duration = Duration::from_secs(1);
 
-/// Longest time that a request takes to the client, in microseconds.
+/// Longest time that a request travels to the client, in microseconds.
 const REQUEST_US_MAX: u64 = 200;
 
-/// See the module's header. Clones are the same kernel.
+/// The modelled kernel. Clones are the same kernel.
 #[derive(Clone)]
 pub struct Kernel {
     fs: Twin,
@@ -55,22 +55,22 @@ pub struct Kernel {
 
 #[derive(Default)]
 struct Cached {
-    /// `None`: known not to be there. With the time until which that is valid.
+    /// Names, and the time until which they are valid; `None` if the name is known not to exist.
     names: BTreeMap<(FileId, Vec<u8>), (Option<FileId>, Duration)>,
     attributes: BTreeMap<FileId, (Attr, Duration)>,
     /// Whole pages; the last one of a file is filled up with zeroes.
     pages: BTreeMap<(FileId, u64), Bytes>,
     /// How each handle was opened.
     handles: BTreeMap<u64, OpenFlags>,
-    /// Of directories that were seen: where they are.
+    /// The parents of directories that were seen.
     parents: BTreeMap<FileId, FileId>,
     hits: u64,
 }
 
-/// What the kernel can say of a name without asking.
+/// What the kernel knows about a name without asking.
 enum Walked {
     Known(Result<Entry, FsError>),
-    /// Once it has these attributes.
+    /// It can answer once it has these attributes.
     Needs(FileId),
     Unknown,
 }
@@ -100,7 +100,7 @@ impl Cached {
         std::iter::successors(Some(below), |at| self.parents.get(at).copied()).any(|at| at == id)
     }
 
-    /// Walks one name: the right to search is checked, as for every name of a path.
+    /// Walks one name of a path, and checks the right to search.
     fn walk(&mut self, now: Duration, cred: &Cred, parent: FileId, name: &[u8]) -> Walked {
         let Some((id, until)) = self.names.get(&(parent, name.to_vec())).copied() else { return Walked::Unknown };
         if now >= until {
@@ -149,14 +149,14 @@ impl Cached {
         })
     }
 
-    /// The object behind a name lost that name.
+    /// Updates the cache after the removal of a name.
     fn unlinked(&mut self, parent: FileId, name: &[u8]) {
         self.attributes.remove(&parent);
         let Some((Some(id), _)) = self.names.remove(&(parent, name.to_vec())) else { return };
         if let Some((attr, _)) = self.attributes.get_mut(&id) {
             attr.nlink = if attr.kind == Kind::Directory { 0 } else { attr.nlink.saturating_sub(1) };
         }
-        // Nothing is known any more of what was in a directory that is gone.
+        // Forget the names in a directory that is gone.
         if self.parents.remove(&id).is_some() {
             self.names
                 .extract_if((id, Vec::new())..(FileId::new(id.raw() + 1), Vec::new()), |_, _| true)
@@ -164,7 +164,7 @@ impl Cached {
         }
     }
 
-    /// Both names were looked up before.
+    /// Updates the cache after a rename; both names were looked up before.
     fn renamed(&mut self, from: (FileId, Vec<u8>), to: (FileId, Vec<u8>), exchange: bool) {
         self.forget(from.0);
         self.forget(to.0);
@@ -172,7 +172,7 @@ impl Cached {
             return;
         }
         match (self.names.remove(&from), self.names.remove(&to)) {
-            // Two names of one file: nothing happened.
+            // Two names of one file: rename does nothing.
             (Some(one), Some(other)) if one.0 == other.0 => self.names.extend([(from, one), (to, other)]),
             (Some(one), Some(other)) if exchange => {
                 self.moved(&one, to.0);
@@ -207,7 +207,8 @@ impl Cached {
         self.pages.extract_if((id, pages.start)..(id, pages.end), |_, _| true).for_each(drop);
     }
 
-    /// A new size: what is beyond is gone, and zeroes if the file grows again.
+    /// Updates the cache after a change of size: pages beyond it go, and the rest of the last page
+    /// becomes zeroes.
     fn resize(&mut self, id: FileId, size: u64) {
         self.drop_pages(id, size.next_multiple_of(PAGE)..u64::MAX / 2);
         if let Some(page) = self.pages.get_mut(&(id, size / PAGE)) {
@@ -217,7 +218,7 @@ impl Cached {
         }
     }
 
-    /// What was written is in the cache too, where the page was there or is written whole.
+    /// Updates cached pages after a write, and caches pages that were written whole.
     fn wrote(&mut self, id: FileId, offset: u64, data: &[u8]) {
         let end = offset + data.len() as u64;
         for index in offset / PAGE..end.div_ceil(PAGE) {
@@ -234,7 +235,7 @@ impl Cached {
 }
 
 impl Kernel {
-    /// A kernel that has cached nothing of `fs`, on a machine.
+    /// A kernel on a machine, with an empty cache, over `fs`.
     pub fn new(fs: Twin, host: Host) -> Self {
         Kernel { fs, host, locks: Arc::default(), cached: Arc::default() }
     }
@@ -244,7 +245,7 @@ impl Kernel {
         self.cached.lock().hits
     }
 
-    /// Times somebody had to wait for an inode's lock.
+    /// Times that a request had to wait for an inode's lock.
     pub fn lock_waits(&self) -> u64 {
         self.locks.wait_count()
     }
@@ -253,7 +254,7 @@ impl Kernel {
         self.host.clock.now()
     }
 
-    /// The way of a request to the client.
+    /// Lets a request travel to the client.
     async fn travel(&self) {
         let random = self.host.random.next_u64();
         if random.is_multiple_of(4) {
@@ -269,7 +270,7 @@ impl Kernel {
         }
     }
 
-    /// Makes a request under a lock and lets `update` change what is cached, if it succeeded.
+    /// Makes a request under a lock. If it succeeds, `update` changes the cache.
     fn request<T: Send + 'static>(
         &self,
         lock: Lock,
@@ -286,7 +287,7 @@ impl Kernel {
         })
     }
 
-    /// The same for changes of a file's contents.
+    /// Like [`request`](Self::request), for changes of a file's contents.
     fn change<T: Send + 'static>(
         &self,
         lock: Lock,
@@ -316,7 +317,7 @@ impl Kernel {
         })
     }
 
-    /// A request that takes a name away.
+    /// A request that removes a name.
     fn remove(
         &self,
         cred: &Cred,
@@ -332,7 +333,8 @@ impl Kernel {
         })
     }
 
-    /// What is known of a name, after asking for attributes that are missing.
+    /// The cached answer for a name, after asking for missing attributes; `None` if the name is not
+    /// cached.
     async fn find_known(&self, cred: &Cred, parent: FileId, name: &[u8]) -> Option<Result<Entry, FsError>> {
         loop {
             let walked = self.cached.lock().walk(self.now(), cred, parent, name);
@@ -345,7 +347,7 @@ impl Kernel {
                 Walked::Unknown => return None,
             };
             let asked = self.request(Lock::Free, move |fs| fs.getattr(id), |c, now, entry| c.keep(now, entry)).await;
-            // It may have been removed meanwhile, but then its name is gone, too.
+            // The file may have been removed meanwhile, but then its name is gone too.
             if let Err(e) = asked
                 && matches!(self.cached.lock().walk(self.now(), cred, parent, name), Walked::Needs(needs) if needs == id)
             {
@@ -354,7 +356,7 @@ impl Kernel {
         }
     }
 
-    /// Looks a name up for somebody who has the directory's lock.
+    /// Looks a name up; the caller holds the directory's lock.
     async fn find(&self, cred: &Cred, parent: FileId, name: &[u8]) -> Result<Entry, FsError> {
         if let Some(answer) = self.find_known(cred, parent, name).await {
             return answer;
@@ -386,8 +388,9 @@ impl Kernel {
         Box::new((rename, self.locks.exclusive(first).await, self.locks.exclusive(second).await))
     }
 
-    /// Locks what a rename moves or replaces, directories first. A rename that would make a loop
-    /// gets no further than to here in Linux; here it is passed on, and the client refuses it.
+    /// Locks the files and directories that a rename moves or replaces, directories first. Linux
+    /// refuses a rename that would make a loop before this point; here it is passed on, and the
+    /// client refuses it.
     async fn lock_children(
         &self,
         from: (FileId, Option<Attr>),
@@ -424,7 +427,7 @@ impl Kernel {
             return Err(FsError::BadHandle);
         }
         loop {
-            // As the kernel does, the size is taken from the attributes.
+            // Like the kernel, take the size from the attributes.
             let size = self.getattr(id).await?.attr.size;
             let end = offset.saturating_add(len.into()).min(size);
             let found = if offset < end { self.cached.lock().pages_of(id, offset, end) } else { Ok(Bytes::new()) };
@@ -449,12 +452,12 @@ impl Kernel {
         }
     }
 
-    /// Closes a file or directory: nobody waits for it.
+    /// Closes a file or directory, without waiting for the answer.
     fn close(&self, handle: Handle, call: impl FnOnce(&Twin) -> Answer<()> + Send + 'static) -> Answer<()> {
         self.cached.lock().handles.remove(&handle.0);
         let released = self.request(Lock::Free, call, |_, _, ()| ());
         self.host.tasks.spawn(Box::pin(async move {
-            // What it answers is compared like every other answer; the application is told nothing.
+            // The twin compares the answer like every other; the application does not get it.
             let _ = released.await;
         }));
         Answer::ok(())
@@ -538,7 +541,7 @@ impl FileSystem for Kernel {
         let (kernel, cred, name) = (self.clone(), cred.clone(), new_name.to_vec());
         Answer::later(async move {
             let _parent = kernel.locks.exclusive(new_parent).await;
-            // A directory gets no other name, so it is not locked for one.
+            // A directory cannot get another name, so Linux does not lock it for that.
             let is_directory = id == FileId::ROOT || kernel.cached.lock().parents.contains_key(&id);
             let lock = if is_directory { Lock::Free } else { Lock::Exclusive(id) };
             let named = name.clone();
@@ -574,8 +577,8 @@ impl FileSystem for Kernel {
         let (kernel, cred) = (self.clone(), cred.clone());
         Answer::later(async move {
             let _parents = kernel.lock_parents(from.0, to.0).await;
-            // The kernel knows both before it asks; whether they must exist is for the file system
-            // to say.
+            // The kernel looks both names up before it asks. The file system decides whether they
+            // must exist.
             let source = kernel.find(&cred, from.0, &from.1).await.ok().map(|found| found.attr);
             let target = kernel.find(&cred, to.0, &to.1).await.ok().map(|found| found.attr);
             let _children = kernel.lock_children((from.0, source), (to.0, target), flags.exchange).await;
@@ -616,8 +619,8 @@ impl FileSystem for Kernel {
             let _inode = kernel.locks.exclusive(id).await;
             let bytes = data.clone();
             if kernel.cached.lock().appends(handle) {
-                // Where the kernel thinks that the file ends; it says so, and the front end does
-                // not listen.
+                // The kernel sends the offset where it believes the file ends; Starling's front end
+                // ignores it.
                 let offset = kernel.getattr(id).await?.attr.size;
                 let call = move |fs: &Twin| fs.append(&cred, id, handle, &data);
                 let update = move |c: &mut Cached, _, done: &Appended| {
@@ -638,7 +641,7 @@ impl FileSystem for Kernel {
         })
     }
 
-    /// A kernel has no such call: a handle that appends says so at each write.
+    /// A kernel has no such call: a handle that appends does so at each write.
     fn append(&self, _: &Cred, _: FileId, _: Handle, _: &[u8]) -> Answer<Appended> {
         Answer::err(FsError::NotSupported)
     }
@@ -652,7 +655,7 @@ impl FileSystem for Kernel {
     }
 
     fn flush(&self, _: FileId, _: Handle, _: u64) -> Answer<()> {
-        // Not wanted: the mount says so to the kernel at each open.
+        // The mount tells the kernel at each open that it does not want flush.
         Answer::ok(())
     }
 

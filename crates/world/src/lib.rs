@@ -1,20 +1,19 @@
-//! The simulated world: the whole core, as shipped, on simulated disks, network and time, in one
-//! thread under a seed, checked against [`vfs::mem::MemFs`].
+//! The simulated world: the whole core, as shipped, on simulated disks, network and time. It runs
+//! in one thread under a seed, and is checked against [`vfs::mem::MemFs`].
 //!
-//! A [run](run) makes a file system on small disks and lets workers do random operations on it, all
-//! in the same directories and as several users, through a model of the kernel's caches and locks.
-//! Whatever an operation answers must be what the model answers at the instant at which it took
-//! effect. Machines crash at any await, with or without a loss of power; the tree that is found
-//! afterwards must be the model's after some prefix of what was done that holds everything synced.
-//! Stores are on disks of the same machine, or on machines of their own behind a network. They go
-//! bad, as many at a time as parity allows; nothing of that may show, and a scrub must make it
-//! good. At the end the offline check finds nothing.
+//! A [run](run) creates a file system on small disks. Workers do random operations on it, all in
+//! the same directories and as several users, through a model of the kernel's caches and locks.
+//! Every answer must be the model's answer at the instant at which the operation took effect.
+//! Machines crash at any await, with or without a loss of power. The tree found afterwards must be
+//! the model's after some prefix of the operations, with everything synced. Stores are on disks of
+//! the same machine, or on machines of their own behind a network. They fail, as many at a time as
+//! parity allows: users must notice nothing, and a scrub must repair everything. At the end the
+//! offline check must find nothing.
 //!
-//! - [`operation`], [`session`]: what workers do.
-//! - [`locks`], [`kernel`]: whom Linux lets do it at the same time, and what it keeps between an
-//!   application and the client.
-//! - [`oracle`], [`twin`]: what must be answered, and what a crash may leave.
-//! - [`faults`]: what happens to stores.
+//! - [`operation`], [`session`]: the operations of workers.
+//! - [`locks`], [`kernel`]: the kernel's locks and caches between applications and the client.
+//! - [`oracle`], [`twin`]: the right answers, and the states that a crash may leave.
+//! - [`faults`]: faults of stores.
 //! - [`node`], [`remote`]: stores on machines of their own, and the network to them.
 //! - `worker`, `world`: a worker, and a run.
 

@@ -1,23 +1,27 @@
-//! The kernel's locks: who waits for whom before a request reaches the file system.
+//! The kernel's locks: they decide which requests wait for others before they reach the file
+//! system.
 //!
-//! As in Linux 6.18, with a mount like ours (FUSE_PARALLEL_DIROPS, no write-back cache):
+//! They follow Linux 6.18, with a mount like Starling's (FUSE_PARALLEL_DIROPS, no write-back
+//! cache):
 //!
-//! - Each inode has a lock (`i_rwsem`). Exclusively for it: write, truncate, chmod, chown, utimens,
-//!   fallocate, SEEK_DATA and SEEK_HOLE, fsync, setting and removing extended attributes, and being
-//!   the target of copy_file_range.
-//! - A directory's, exclusively: making, linking, removing and renaming names in it; shared:
-//!   looking up what the kernel does not know, and listing. Then also exclusively that of the file
-//!   or directory that loses a name or gets another.
-//! - rename between directories has the file system's rename lock first, then both directories, an
-//!   ancestor before its descendant, then the directories that move or vanish, then files, by id.
-//! - No lock: stat, read (of pages or by READ), open (with O_TRUNC too, which FUSE passes on),
-//!   access, readlink, reading extended attributes. They overlap with everything, writes and
-//!   truncates of the same file too.
+//! - Each inode has a lock (`i_rwsem`). These take it exclusively: write, truncate, chmod, chown,
+//!   utimens, fallocate, SEEK_DATA and SEEK_HOLE, fsync, setting and removing extended attributes,
+//!   and copy_file_range for its target.
+//! - These take a directory's lock exclusively: making, linking, removing and renaming names in it.
+//!   They then also take the lock of the file or directory that loses a name or gets another,
+//!   exclusively. These take a directory's lock shared: looking up names that the kernel does not
+//!   know, and listing.
+//! - A rename between directories takes the file system's rename lock first, then both directories,
+//!   an ancestor before its descendant, then the directories that move or vanish, then files, by
+//!   id.
+//! - These take no lock: stat, read (of pages or by READ), open (also with O_TRUNC, which FUSE
+//!   passes on), access, readlink, reading extended attributes. They overlap with everything, also
+//!   with writes and truncates of the same file.
 //! - close does not wait for its RELEASE.
 //!
-//! One lock is made up. copy_file_range does not keep its source from changing, so that a copy
-//! beside a write to its source may have some of both, and nobody could say which copies are wrong.
-//! Here a copy waits for changes of its source, and they for it.
+//! One lock does not exist in Linux. There, copy_file_range does not keep its source from changing.
+//! A copy beside a write to its source may have some of both, and the model could not tell which
+//! copies are wrong. Here a copy waits for changes of its source, and they wait for it.
 
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -26,17 +30,17 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use tokio::sync::RwLock;
 use types::FileId;
 
-/// Whoever drops it lets others in.
+/// A lock that is held; dropping it releases the lock.
 pub type Held = Box<dyn Send>;
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Which {
     Inode(FileId),
-    /// Held shared by whoever changes a file's contents, exclusively by whoever copies from it.
+    /// Changes of a file's contents hold it shared; a copy from the file holds it exclusively.
     Contents(FileId),
 }
 
-/// All locks of one kernel. Waiting is in the order of arrival.
+/// All locks of one kernel. Waiting requests get a lock in the order of arrival.
 #[derive(Default)]
 pub struct Locks {
     each: Mutex<BTreeMap<Which, Arc<RwLock<()>>>>,
@@ -49,7 +53,7 @@ impl Locks {
         self.each.lock().entry(which).or_default().clone()
     }
 
-    /// Times somebody had to wait for an inode's lock.
+    /// Times that a request had to wait for an inode's lock.
     pub fn wait_count(&self) -> u64 {
         self.wait_count.load(Relaxed)
     }
@@ -85,7 +89,7 @@ impl Locks {
         if from == to {
             return Box::new(source().await);
         }
-        // By id, so that two that copy to each other's source do not wait for ever.
+        // In the order of ids, so that two copies to each other's source do not deadlock.
         if from < to {
             Box::new((source().await, self.changing(to).await))
         } else {

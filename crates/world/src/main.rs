@@ -1,54 +1,54 @@
-//! Runs simulated worlds: one seed again, or many.
+//! Runs simulated worlds: one seed, or many.
 
 use clap::Parser;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use world::{Options, Outcome};
 
-/// Runs Starling on simulated disks under seeds, with crashes and faults, and compares it with a
-/// model.
+/// Runs the core of Starling in simulated time, with crashes and faults chosen by a seed, and
+/// compares it with a model.
 #[derive(Parser)]
 #[command(
     after_help = "Examples:\n  world --seed 17 --verbose    one seed, with every operation\n  world --seconds 600          as many seeds as fit into ten minutes"
 )]
 struct Arguments {
-    /// Runs this seed only.
+    /// Run this seed only.
     #[arg(long)]
     seed: Option<u64>,
-    /// First of many seeds.
+    /// First of several seeds.
     #[arg(long, default_value_t = 0)]
     from: u64,
-    /// How many seeds.
+    /// Number of seeds [default: 100, or as many as fit into --seconds].
     #[arg(long)]
     seeds: Option<u64>,
-    /// Ends after this many seconds.
+    /// End after this many seconds.
     #[arg(long)]
     seconds: Option<u64>,
     /// Operations per seed.
     #[arg(long, default_value_t = 300)]
     operations: u64,
-    /// Parity fragments; by default the seed chooses.
+    /// Parity fragments [default: the seed chooses].
     #[arg(long)]
     parity: Option<u8>,
-    /// No crashes.
+    /// Do without crashes.
     #[arg(long)]
     no_crashes: bool,
-    /// No faults of stores.
+    /// Do without faults of stores.
     #[arg(long)]
     no_faults: bool,
-    /// Now and then, more stores are bad than parity makes up for.
+    /// Now and then, let more stores fail than parity makes up for.
     #[arg(long)]
     beyond: bool,
-    /// The limits that users have, instead of small ones that the seed draws.
+    /// Use the limits that users have, instead of small ones that the seed draws.
     #[arg(long)]
     usual_limits: bool,
-    /// Writes until space runs out.
+    /// Write until space runs out.
     #[arg(long)]
     fill: bool,
-    /// Goes on after a failure.
+    /// Go on after a failure.
     #[arg(long)]
     keep_going: bool,
-    /// Prints every operation.
+    /// Print every operation.
     #[arg(long)]
     verbose: bool,
 }

@@ -1,8 +1,8 @@
 //! Stores on machines of their own: a machine, its disk, the storage server's process on it, and
-//! how well messages get there.
+//! the quality of its link.
 //!
-//! The process is what `starling store` runs: a [`Site`]. It ends when the machine crashes, or by
-//! itself if its store cannot be opened; then nobody listens until somebody starts it again.
+//! The process runs a [`Site`], as `starling store` does. It ends when the machine crashes, or by
+//! itself if its store cannot be opened. Then no process listens until the world starts it again.
 
 use host::SplitMix64;
 use host::sim::{Link, LinkFaults, Machine, Sim, SimDisk};
@@ -13,32 +13,32 @@ use std::time::Duration;
 use storage::site::Site;
 use tokio::sync::watch;
 
-/// What a message takes on its way.
+/// Time that a message travels.
 const DELAY: Range<Duration> = Duration::from_micros(20)..Duration::from_millis(1);
 /// How long a process that was asked to end may take.
 const STOP_TIME_MAX: Duration = Duration::from_secs(60);
 
-/// How well messages get through, both ways.
+/// The quality of a link, both ways.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Weather {
-    /// Not at all.
+    /// No message gets through.
     pub cut: bool,
-    /// So many requests, and so many answers, of 1,000 are lost.
+    /// Of 1,000 requests, and of 1,000 answers, this many are lost.
     pub lost: u64,
-    /// Requests take up to so much longer.
+    /// Requests take up to this much longer.
     pub lag: Duration,
 }
 
-/// How often things happened to a machine.
+/// Counts of events of a machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Its link was cut.
+    /// Times its link was cut.
     pub cuts: u64,
-    /// It was started.
+    /// Times it was started.
     pub starts: u64,
 }
 
-/// See the module's header.
+/// A store's machine with its disk.
 pub struct Node {
     sim: Sim,
     name: String,
@@ -51,7 +51,7 @@ struct State {
     machine: Machine,
     process: watch::Receiver<Process>,
     weather: Weather,
-    /// Those of connections that may still stand, with the machines they come from.
+    /// Links of connections that may still stand, with the machines that they come from.
     links: Vec<(Machine, Link)>,
     counts: Counts,
 }
@@ -60,7 +60,7 @@ struct State {
 enum Process {
     Opening,
     Serving(Arc<Site>),
-    /// It ended: what is on the disk cannot be opened.
+    /// It has ended: the store on the disk cannot be opened.
     Ended,
 }
 
@@ -89,7 +89,7 @@ impl Node {
         Arc::new(Node { sim: sim.clone(), name, disk, random: SplitMix64::new(seed), state: Mutex::new(state) })
     }
 
-    /// Starts machine and process, unless they run.
+    /// Starts the machine and the process, unless they run.
     pub fn start(&self) {
         let mut state = self.state.lock();
         let ended = matches!(*state.process.borrow(), Process::Ended);
@@ -107,7 +107,7 @@ impl Node {
         state.counts.starts += 1;
     }
 
-    /// Waits until it serves; `false` if that was not to be.
+    /// Waits until it serves; `false` if it ends instead.
     pub async fn opened(&self) -> bool {
         let mut process = self.state.lock().process.clone();
         loop {
@@ -134,19 +134,19 @@ impl Node {
         machine.crash();
     }
 
-    /// Crashes it after its tasks were polled so often.
+    /// Crashes it after this many polls of its tasks.
     pub fn crash_after(&self, polls: u64) {
         self.state.lock().machine.crash_after(polls);
     }
 
-    /// Crashes it, and its disk keeps only what was synced, and any part of the rest.
+    /// Crashes it. Its disk keeps everything synced, and any part of the rest.
     pub fn power_loss(&self) {
         self.crash();
         self.disk.power_loss();
     }
 
-    /// Ends the process as a signal does: the store is closed, if that goes well and does not take
-    /// too long.
+    /// Ends the process as a signal does: closes the store, if that works and does not take too
+    /// long.
     pub async fn stop(&self) {
         let (machine, process) = {
             let state = self.state.lock();
@@ -155,13 +155,13 @@ impl Node {
         if let Process::Serving(site) = process {
             let clock = machine.host().clock;
             let closing = machine.run(async move { site.close().await });
-            // Whatever comes of it, the process ends.
+            // The process ends in any case.
             let _ = host::timeout(&*clock, STOP_TIME_MAX, closing).await;
         }
         machine.crash();
     }
 
-    /// Changes how well messages get through, those under way included.
+    /// Changes the quality of the link, also for messages under way.
     pub fn set_weather(&self, weather: Weather) {
         let mut state = self.state.lock();
         state.counts.cuts += u64::from(weather.cut && !state.weather.cut);
@@ -171,13 +171,13 @@ impl Node {
         state.links.iter().for_each(|(_, link)| expose(link, weather));
     }
 
-    /// How long a request that is sent now shall take besides.
+    /// Additional delay of a request that is sent now.
     pub fn lag(&self) -> Duration {
         let lag = self.state.lock().weather.lag;
         Duration::from_nanos(self.random.below(lag.as_nanos() as u64))
     }
 
-    /// The process as `from` reaches it; `None` if nobody listens.
+    /// The process as `from` reaches it; `None` if no process listens.
     pub fn listener(&self, from: &Machine) -> Option<Listener> {
         let state = &mut *self.state.lock();
         let process = state.process.borrow().clone();
@@ -190,7 +190,7 @@ impl Node {
         Some(Listener { machine, site, link })
     }
 
-    /// What happened so far.
+    /// The counts so far.
     pub fn counts(&self) -> Counts {
         self.state.lock().counts
     }

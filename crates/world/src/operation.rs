@@ -1,15 +1,15 @@
-//! What a worker may do, and how the seed chooses it.
+//! The operations of workers, and how the seed chooses them.
 //!
-//! Operations name files by short paths over few names, and open files by slot, so that the same
-//! operation means the same on any file system and often meets what earlier ones left, or what
-//! others are just doing.
+//! Operations name files by short paths over few names, and open files by slot. So an operation
+//! means the same on any file system, and often meets files that earlier operations left or that
+//! other workers are using.
 
 use host::SplitMix64;
 use vfs::fs::{Cred, Fallocate, OpenFlags, RenameFlags, Seek, XattrMode};
 
 /// Open files and directories that a worker can have at once.
 pub const SLOT_COUNT: usize = 5;
-/// Most bytes of one write or copy: below what the client makes atomic in a crash, for every
+/// Bytes of one write or copy, at most: fewer than the client makes atomic in a crash, for every
 /// geometry.
 const DATA_LEN_MAX: u64 = 400 << 10;
 /// Users besides the superuser. Each has a group of its own, and [`SHARED_GROUP`].
@@ -18,14 +18,14 @@ const FIRST_USER: u32 = 1000;
 const SHARED_GROUP: u32 = 50;
 /// Names that most operations choose from.
 const COMMON_NAMES: u64 = 6;
-/// Those of them that mean directories more often than not.
+/// Those of them that mostly mean directories.
 const DIRECTORY_NAMES: u64 = 2;
 const DEPTH_MAX: u64 = 3;
 
-/// Components, each the number of a name.
+/// A path: the numbers of its names.
 pub type Path = Vec<u16>;
 
-/// See the module's header.
+/// One operation of a worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Operation {
@@ -97,15 +97,15 @@ pub fn user(number: u32) -> Cred {
 pub struct Generator {
     random: SplitMix64,
     block_size: u64,
-    /// Writes much.
+    /// Write much.
     fill: bool,
-    /// Rest of a series of new names in one directory, which makes it split.
+    /// The rest of a series of new names in one directory, which makes it split.
     series: Option<(Path, u16, u16)>,
-    /// Operations that make or open something, which come next.
+    /// Number of operations that come next and make or open something.
     making: u64,
 }
 
-/// A worker begins with so many operations that make or open something.
+/// Number of operations that make or open something, with which a worker begins.
 const MAKING_AT_FIRST: u64 = 8;
 
 impl Generator {
@@ -126,12 +126,12 @@ impl Generator {
         self.random.below(bound)
     }
 
-    /// Nothing was open that an operation could have used: some that make or open come next.
+    /// Makes the next operations make or open something: an operation found nothing open.
     pub fn want_open_files(&mut self) {
         self.making = 3;
     }
 
-    /// Who does the next operation.
+    /// The user of the next operation.
     pub fn choose_user(&self) -> u32 {
         if self.fill { 0 } else { self.below(u64::from(USER_COUNT) + 1) as u32 }
     }
@@ -249,7 +249,7 @@ impl Generator {
         }
     }
 
-    /// Often for everybody, sometimes with set-id and sticky bits.
+    /// A mode: often open to all users, sometimes with set-id and sticky bits.
     fn file_mode(&self) -> u32 {
         match self.below(8) {
             0 => self.below(0o10000) as u32,
@@ -267,7 +267,8 @@ impl Generator {
         self.path_to(self.one_in(3))
     }
 
-    /// A path to what is mostly a directory, or mostly not: most directories have the first names.
+    /// A path that mostly names a directory, or mostly does not: most directories have the first
+    /// names.
     fn path_to(&self, directory: bool) -> Path {
         let depth = if self.one_in(2) { 1 } else { 1 + self.below(DEPTH_MAX) };
         let common = |directory| match self.below(10) {
@@ -293,7 +294,7 @@ impl Generator {
         }
     }
 
-    /// Often at or near a block's edge, sometimes far out.
+    /// An offset: often at or near a block's edge, sometimes far out.
     fn offset(&self) -> u64 {
         let block = self.below(if self.one_in(3) { 40 } else { 4 }) * self.block_size;
         match self.below(10) {

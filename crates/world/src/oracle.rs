@@ -1,18 +1,18 @@
-//! What the file system must answer, and what a crash may leave: the model beside the one under
-//! test.
+//! The right answers of the file system, and the states that a crash may leave: the model beside
+//! the file system under test.
 //!
-//! Several callers are at work at the same time, so their operations overlap. The client makes each
-//! change in one step, at an instant between the request and its answer: it looks at everything
-//! first, and what it does last is to change its memory and answer. In the simulated world nothing
-//! else runs between that change and the answer's arrival here. So the order in which answers
-//! arrive **is** the order in which operations take effect, and the model does each one at that
-//! point: an answer is right if it is exactly the model's there, and every operation has one right
-//! answer however many overlap with it.
+//! Several callers work at the same time, so their operations overlap. The client makes each change
+//! in one step, at an instant between the request and its answer: it checks everything first, and
+//! last it changes its memory and answers. In the simulated world nothing else runs between that
+//! change and the answer's arrival here. So the order in which answers arrive **is** the order in
+//! which operations take effect, and the model does each operation at that point. An answer is
+//! right if it is exactly the model's there. So every operation has one right answer, however many
+//! overlap with it.
 //!
-//! The same order says what a crash may leave: the state after the first so many changes, of which
-//! none is missing that was made before an fsync or sync began that has succeeded.
+//! The same order gives the states that a crash may leave: the state after some first changes, with
+//! every change that was made before an fsync or sync began that has succeeded.
 //!
-//! File ids, handles and cookies differ between the two and are translated; times, disk blocks,
+//! File ids, handles and cookies differ between the two, and are translated. Times, disk blocks,
 //! sizes of directories, and the order of listings are not compared.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -23,42 +23,42 @@ use vfs::fs::{Cred, DirEntry, Entry, FileSystem, Handle, OpenFlags, Seek, SetAtt
 use vfs::mem::MemFs;
 use vfs::tree::{TreeEntry, difference, walk};
 
-/// What a comparison found wrong, if anything.
+/// The result of a comparison; the error says what differs.
 pub type Verdict = Result<(), String>;
 
 struct Change {
     apply: Box<dyn Fn(&MemFs) + Send + Sync>,
-    /// False if it changes only what is open.
+    /// False if it changes only open handles.
     shows: bool,
 }
 
 /// A listing of a directory that is under way.
 #[derive(Default)]
 struct Listing {
-    /// Names that have been there since it began, with the model's cookies, which a name made anew
-    /// would not have.
+    /// Names that have existed since it began, with the model's cookies: a name made anew has
+    /// another cookie.
     stable: BTreeMap<Vec<u8>, u64>,
     listed: BTreeSet<Vec<u8>>,
 }
 
-/// See the module's header. Outlives the machines.
+/// The model beside the file system. It outlives the machines.
 pub struct Oracle {
     /// The model now.
     now: MemFs,
-    /// The model at the last point of which it is known that no crash can lose it.
+    /// The model at the last point that no crash can lose.
     durable: MemFs,
-    /// What was done between the two.
+    /// The changes between the two.
     changes: VecDeque<Change>,
-    /// Changes that `durable` has, since the last start.
+    /// Number of changes since the last start that `durable` has.
     durable_count: u64,
-    /// The model's id of each file that was seen since the last start, and the other way round.
+    /// The model's id of each file seen since the last start, and the other way round.
     ids: BTreeMap<FileId, FileId>,
     known: BTreeMap<FileId, FileId>,
     handles: BTreeMap<Handle, Handle>,
     listings: BTreeMap<Handle, Listing>,
 }
 
-/// A model that shows no times, whose root directory has this mode.
+/// A model without times, whose root directory has this mode.
 pub fn new_model(block_size: u32, root_mode: u32) -> MemFs {
     let model = MemFs::with_block_size(Arc::new(|| Time { sec: 0, nsec: 0 }), block_size);
     let set = SetAttr { mode: Some(root_mode), ..SetAttr::default() };
@@ -66,17 +66,17 @@ pub fn new_model(block_size: u32, root_mode: u32) -> MemFs {
     model
 }
 
-/// A file's path, and where it has data.
+/// A file's path, and the ranges in which it has data.
 type Layout = (Vec<u8>, Vec<(u64, u64)>);
 
-/// All that a file system shows.
+/// Everything that a file system shows.
 pub struct Found {
     tree: Vec<TreeEntry>,
     layouts: Vec<Layout>,
 }
 
 impl Found {
-    /// What `fs` shows.
+    /// Reads everything that `fs` shows.
     pub async fn of(fs: &dyn FileSystem) -> Result<Self, FsError> {
         let tree = walk(fs).await?;
         let layouts = layouts(fs, &tree).await?;
@@ -84,7 +84,7 @@ impl Found {
     }
 }
 
-/// Where the files of `tree` have data.
+/// The ranges in which the files of `tree` have data.
 async fn layouts(fs: &dyn FileSystem, tree: &[TreeEntry]) -> Result<Vec<Layout>, FsError> {
     let mut out = Vec::new();
     for TreeEntry { path, attr, .. } in tree.iter().filter(|entry| entry.attr.kind == Kind::File) {
@@ -106,7 +106,7 @@ async fn layouts(fs: &dyn FileSystem, tree: &[TreeEntry]) -> Result<Vec<Layout>,
     Ok(out)
 }
 
-/// The model answers everything at once that is asked of it here.
+/// The model answers all requests of this module at once.
 fn at_once<T>(answer: Answer<T>) -> Result<T, FsError> {
     match answer {
         Answer::Now(result) => result,
@@ -130,7 +130,7 @@ fn equal<T: PartialEq>(what: &str, real: &T, model: &T, show: impl Fn(&T) -> Str
 }
 
 impl Oracle {
-    /// Nothing but what is in `model`, durable.
+    /// An oracle whose durable state is `model`.
     pub fn new(model: &MemFs) -> Self {
         Oracle {
             now: model.snapshot(),
@@ -144,7 +144,7 @@ impl Oracle {
         }
     }
 
-    /// The model's id of a file; one that it does not have for files that nobody was told of.
+    /// The model's id of a file; an unused one for files that no answer has named.
     pub fn id(&self, real: FileId) -> FileId {
         self.ids.get(&real).copied().unwrap_or(FileId::new(u64::MAX))
     }
@@ -154,12 +154,12 @@ impl Oracle {
         self.handles.get(&real).copied().unwrap_or(Handle(u64::MAX))
     }
 
-    /// Asks the model something that changes nothing.
+    /// Asks the model for something, without a change.
     pub fn ask<T>(&self, call: impl FnOnce(&MemFs) -> Answer<T>) -> Result<T, FsError> {
         at_once(call(&self.now))
     }
 
-    /// Lets the model do what the file system has just done.
+    /// Lets the model do an operation that the file system has just done.
     pub fn change<T>(
         &mut self,
         shows: bool,
@@ -177,7 +177,7 @@ impl Oracle {
         self.durable_count + self.changes.len() as u64
     }
 
-    /// No crash can lose the first `mark` changes any more.
+    /// Makes the first `mark` changes durable: no crash can lose them any more.
     pub fn durable_up_to(&mut self, mark: u64) {
         while self.durable_count < mark
             && let Some(change) = self.changes.pop_front()
@@ -187,8 +187,8 @@ impl Oracle {
         }
     }
 
-    /// A start found this: looks for the point at which the crash cut the changes, and goes on from
-    /// there. Tells how many changes were durable, how many were found, and how many were made.
+    /// Takes the tree that a start found, looks for the point at which the crash cut the changes,
+    /// and goes on from there. Returns how many changes were durable, were found, and were made.
     pub async fn recover(&mut self, found: &Found) -> Result<(u64, u64, u64), String> {
         let (durable, made) = (self.durable_count, self.mark());
         let mut first = None;
@@ -215,13 +215,13 @@ impl Oracle {
         Ok((durable, found, made))
     }
 
-    /// What tells the durable state from what was found.
+    /// The difference between the durable state and the found one, if any.
     async fn differs(&self, found: &Found) -> Option<String> {
         let tree = self.durable.dump();
         if let Some(text) = difference(&tree, &found.tree) {
             return Some(text);
         }
-        // Only now, since it takes longer: where there are zeroes and no holes.
+        // This comes last, since it takes longer: compare zeroes and holes.
         let model = self.durable.snapshot();
         match layouts(&model, &tree).await {
             Ok(layouts) if layouts == found.layouts => None,
@@ -270,7 +270,7 @@ impl Oracle {
         Ok(())
     }
 
-    /// Compares answers that have both.
+    /// Compares answers that have attributes and a handle.
     pub fn same_created(
         &mut self,
         real: &Result<(Entry, Handle), FsError>,
@@ -299,7 +299,7 @@ impl Oracle {
         }
     }
 
-    /// Compares answers that mean the same in both.
+    /// Compares answers that need no translation.
     pub fn same<T: PartialEq + Debug>(real: &Result<T, FsError>, model: Result<T, FsError>) -> Verdict {
         match agreed(real, model)? {
             Some((real, model)) => equal("", real, &model, |value| format!("{value:?}")),
@@ -307,14 +307,14 @@ impl Oracle {
         }
     }
 
-    /// A handle was closed.
+    /// Forgets a closed handle.
     pub fn closed(&mut self, handle: Handle) {
         self.handles.remove(&handle);
         self.listings.remove(&handle);
     }
 
-    /// Compares a part of a listing: what is listed must be there now, and nothing twice; in the
-    /// end, everything must have been listed that was there all the time.
+    /// Compares a part of a listing. Every listed name must exist now, and none may come twice. In
+    /// the end, every name that existed all the time must have been listed.
     pub fn same_listing(
         &mut self,
         (id, handle, cookie): (FileId, Handle, u64),

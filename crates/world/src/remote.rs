@@ -1,13 +1,13 @@
-//! A [`Node`]'s store as another machine has it: over connections, as `storage::tcp` does it over a
-//! network.
+//! A [`Node`]'s store as another machine sees it: over connections, as `storage::tcp` makes them
+//! over a network.
 //!
-//! Requests and answers travel as the frames of [`storage::wire`], and are answered by the code
-//! that answers them over TCP. What holds of a connection there holds here:
+//! Requests and answers travel as the frames of [`storage::wire`]. The code that answers them over
+//! TCP answers them here. Connections also behave alike:
 //!
-//! - It ends when the store's process does, or when nothing comes back for [`DEAD_TIME`]. What was
-//!   under way then ends as `Unavailable`, and may have been done or not; it may even be done
-//!   later, when whoever asked is long gone.
-//! - Until another stands, and is attached to the store, requests fail at once.
+//! - A connection ends when the store's process does, or when nothing comes back for [`DEAD_TIME`].
+//!   Requests under way then end as `Unavailable`: they may have been done or not. They may even be
+//!   done later, when the caller has long gone.
+//! - Until another connection stands and is attached to the store, requests fail at once.
 
 use crate::node::{Listener, Node};
 use bytes::Bytes;
@@ -25,13 +25,13 @@ use storage::wire::{Answer, Frame, LENGTHS_LEN, Request, lengths};
 use tokio::sync::{oneshot, watch};
 use types::{BoxFuture, FsUuid, StoreId};
 
-/// How long a request outside of any connection may take, and being attached.
+/// How long a request outside of a connection may take, and attaching a connection.
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(3);
 /// How long making a store may take.
 const INITIALISE_TIME_MAX: Duration = Duration::from_secs(60);
-/// How long nothing comes back before a connection counts as broken.
+/// Time without an answer after which a connection counts as broken.
 const DEAD_TIME: Duration = Duration::from_secs(10);
-/// Longest wait for one answer: what a network loses, it loses together with the connection.
+/// Longest wait for one answer: a network loses single messages only together with the connection.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(60);
 /// Pause after a failed attempt to connect; doubles with each further one.
 const BACKOFF_MIN: Duration = Duration::from_millis(20);
@@ -42,7 +42,7 @@ const BACKOFF_MAX: Duration = Duration::from_secs(2);
 struct Connection {
     node: Arc<Node>,
     to: Listener,
-    /// At the store's end: whom requests are for.
+    /// The store's end: the store that requests are for.
     attached: Mutex<Option<Arc<Server>>>,
     last_number: AtomicU64,
 }
@@ -66,7 +66,7 @@ impl Connection {
         }))
     }
 
-    /// Sends a request. Never done if that, or its answer, is lost.
+    /// Sends a request. Waits for ever if the request or its answer is lost.
     async fn ask(self: Arc<Self>, request: Request) -> Answer {
         let number = self.last_number.fetch_add(1, Relaxed) + 1;
         let (frame, lag, me) = (request.encode(number), self.node.lag(), self.clone());
@@ -84,7 +84,7 @@ impl Connection {
         answer
     }
 
-    /// At the store's end.
+    /// Serves a request at the store's end.
     async fn serve(&self, frame: Frame) -> Frame {
         let (head, tail) = unframed(&frame);
         let (number, request) = Request::decode(head, tail).expect("what a client encodes can be decoded");
@@ -97,7 +97,7 @@ impl Connection {
         answer(&self.to.site, store.as_deref(), number, request).await
     }
 
-    /// Done when it was noticed that it does not stand any more.
+    /// Waits until the client notices that the connection is broken.
     async fn broken(&self, clock: &dyn Clock, random: &SplitMix64) {
         let dead = async {
             loop {
@@ -108,7 +108,8 @@ impl Connection {
             }
         };
         match first(dead, self.to.machine.crashed()).await {
-            // A process that ends has its connections closed; a machine that does says nothing.
+            // When a process ends, its connections are closed. When a machine crashes, it says
+            // nothing.
             Either::Right(()) if random.chance(1, 3) => clock.sleep(DEAD_TIME).await,
             _ => {}
         }
@@ -117,7 +118,7 @@ impl Connection {
 
 type Standing = Option<Arc<Connection>>;
 
-/// See the module's header.
+/// A storage server on another machine.
 pub struct Remote {
     node: Arc<Node>,
     from: Machine,
@@ -126,7 +127,7 @@ pub struct Remote {
 }
 
 impl Remote {
-    /// A storage server that is not asked for anything yet, for roles on `from`.
+    /// A storage server without a connection yet, for roles on `from`.
     pub fn new(node: Arc<Node>, from: Machine) -> Arc<Remote> {
         Arc::new(Remote { node, from, standing: Mutex::default() })
     }
@@ -181,7 +182,7 @@ impl RemoteStorage for Remote {
         }));
         *self.standing.lock() = Some(standing);
         Box::pin(async move {
-            // It is told even if the connection does not come about.
+            // This ends even if the first attempt to connect fails.
             let _ = tried.await;
         })
     }
@@ -208,7 +209,7 @@ async fn keep(
         if stands {
             tell.send_replace(connection.clone());
         }
-        // Nobody waits for later attempts.
+        // Only the first attempt is waited for.
         let _ = first_tried.take().map(|tried| tried.send(()));
         if let (Some(connection), true) = (connection, stands) {
             connection.broken(&*host.clock, &random).await;

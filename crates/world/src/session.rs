@@ -1,22 +1,22 @@
-//! Applies operations to a file system, as a process with some open files does, and says in short
-//! what it saw.
+//! Applies operations to a file system, as a process with some open files does, and summarises the
+//! answers.
 
 use crate::operation::{Operation, Path, SLOT_COUNT, data, name};
 use std::sync::Arc;
 use types::{Attr, FileId, FsError, Kind};
 use vfs::fs::{At, Cred, FileSystem, Handle, NewNode, OpenFlags, SetAttr};
 
-/// What an operation answered, for whoever reads about it: the [`Oracle`](crate::oracle::Oracle)
-/// has compared it already.
+/// The answer of an operation, for messages: the [`Oracle`](crate::oracle::Oracle) has compared it
+/// already.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Seen {
-    /// It succeeded and there is nothing more to say.
+    /// It succeeded without a value.
     Done,
-    /// It makes no sense now: no file is open.
+    /// It was skipped: no file is open.
     Skipped,
-    /// How many bytes, or where, or how many names.
+    /// A number of bytes or names, or an offset.
     Count(u64),
-    /// Attributes, in short: mode, links, owner, size.
+    /// Attributes: kind, mode, links, owner, size.
     Attributes(Kind, u32, u32, u32, u64),
 }
 
@@ -55,20 +55,20 @@ impl Session {
     async fn parent(&self, cred: &Cred, path: &Path) -> Result<(FileId, Vec<u8>), FsError> {
         let (last, parents) = path.split_last().ok_or(FsError::InvalidArgument)?;
         let parent = self.find(cred, parents).await?;
-        // As the kernel does, which asks for names in directories only.
+        // Like the kernel, which asks for names in directories only.
         match self.fs.getattr(parent).await?.attr.kind {
             Kind::Directory => Ok((parent, name(*last))),
             _ => Err(FsError::NotADirectory),
         }
     }
 
-    /// The open file in a slot, or in the next one that has any.
+    /// The open file in a slot, or in the next slot that has one.
     fn file(&self, slot: usize) -> Option<(FileId, Handle)> {
         let from = self.slots[slot..].iter().chain(&self.slots[..slot]).flatten();
         from.copied().find(|(_, _, directory)| !directory).map(|(id, handle, _)| (id, handle))
     }
 
-    /// Closes what is in a slot.
+    /// Closes the file or directory in a slot.
     async fn close(&mut self, slot: usize) -> Result<Seen, FsError> {
         Ok(match self.slots[slot].take() {
             Some((id, handle, true)) => self.fs.releasedir(id, handle).await?.into(),
@@ -214,7 +214,7 @@ fn xattr(number: u8) -> Vec<u8> {
     format!("user.x{number}").into()
 }
 
-/// A whole directory, `page` entries at a time: how many there are.
+/// Lists a whole directory, `page` entries at a time. Returns their number.
 async fn list(fs: &dyn FileSystem, cred: &Cred, id: FileId, page: usize) -> Result<u64, FsError> {
     let handle = fs.opendir(cred, id).await?;
     let (mut count, mut cookie) = (0, 0);

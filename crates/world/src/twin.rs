@@ -1,5 +1,5 @@
-//! The client with the [`Oracle`] beside it: passes every request on, and compares every answer at
-//! the instant of its arrival.
+//! The client with the [`Oracle`] beside it: it passes every request on, and compares every answer
+//! at the instant of its arrival.
 
 use crate::oracle::{Oracle, Verdict};
 use crate::worker::Shared;
@@ -14,7 +14,7 @@ use vfs::fs::{
     RenameFlags, Seek, SetAttr, XattrMode,
 };
 
-/// See the module's header. Clones are the same.
+/// The client and the oracle. Clones are the same twin.
 #[derive(Clone)]
 pub struct Twin {
     fs: Arc<dyn FileSystem>,
@@ -23,7 +23,7 @@ pub struct Twin {
     clock: Arc<dyn Clock>,
 }
 
-/// A request, for whoever reads about it.
+/// A description of a request, for messages: its kind, its file, and details.
 struct Request(&'static str, FileId, String);
 
 impl Request {
@@ -33,7 +33,7 @@ impl Request {
 }
 
 impl Twin {
-    /// The file system `fs` beside `oracle`; what is wrong is told to `shared`.
+    /// The file system `fs` beside `oracle`; wrong answers are recorded in `shared`.
     pub fn new(
         fs: Arc<dyn FileSystem>,
         oracle: Arc<Mutex<Oracle>>,
@@ -87,7 +87,7 @@ impl Twin {
         }
     }
 
-    /// The kernel answers this lookup from memory.
+    /// Compares a lookup that the kernel answers from memory.
     pub fn confirm_lookup(&self, cred: &Cred, parent: FileId, name: &[u8], answer: &Result<Entry, FsError>) {
         self.compare(&Request::named("cached lookup", parent, name), answer, |o, real| {
             let parent = o.id(parent);
@@ -96,8 +96,8 @@ impl Twin {
         });
     }
 
-    /// The kernel shows these attributes from memory. A file that has lost its last name may be
-    /// shown for as long as somebody looks at it, though the file system has forgotten it.
+    /// Compares attributes that the kernel answers from memory. While a program holds a file
+    /// without a name, the kernel may show its attributes, though the file system has forgotten it.
     pub fn confirm_attributes(&self, entry: &Entry) {
         let id = entry.attr.id;
         self.compare(&Request("cached getattr", id, String::new()), &Ok(*entry), |o, real| {
@@ -109,7 +109,7 @@ impl Twin {
         });
     }
 
-    /// The kernel answers this read from memory.
+    /// Compares a read that the kernel answers from memory.
     pub fn confirm_read(&self, id: FileId, handle: Handle, offset: u64, len: u32, bytes: &Bytes) {
         self.compare(&Request("cached read", id, format!("{offset}+{len}")), &Ok(bytes), |o, real| {
             let (id, handle) = (o.id(id), o.handle(handle));
@@ -117,7 +117,7 @@ impl Twin {
         });
     }
 
-    /// Everything done before is durable once this has succeeded.
+    /// Compares a request whose success makes the first `mark` changes durable.
     fn made_durable(
         &self,
         request: Request,
@@ -296,7 +296,7 @@ impl FileSystem for Twin {
         let request = Request("write", id, format!("{offset}+{} by {}", data.len(), cred.uid));
         self.compared(request, self.fs.write(cred, id, handle, offset, data), move |o, real| {
             let (id, handle) = (o.id(id), o.handle(handle));
-            // One that went less far than it might, for want of space, is that shorter one.
+            // A write that was cut short for want of space counts as a write of that length.
             let written = real.as_ref().map_or(bytes.len(), |written| bytes.len().min(*written as usize));
             let bytes = bytes.slice(..written);
             Oracle::same(real, o.change(true, move |m| m.write(&c, id, handle, offset, &bytes)))

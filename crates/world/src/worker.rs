@@ -1,5 +1,4 @@
-//! A worker: does one operation after the other, beside others that do the same with the same
-//! files.
+//! A worker: it does one operation after the other, beside other workers that use the same files.
 
 use crate::operation::{Generator, user};
 use crate::session::{Seen, Session};
@@ -10,7 +9,7 @@ use std::time::Duration;
 use types::FsError;
 use vfs::fs::FileSystem;
 
-/// Virtual time after which an operation is taken to hang.
+/// Virtual time after which an operation counts as hanging.
 const OPERATION_TIME_MAX: Duration = Duration::from_secs(600);
 
 /// What all workers of a world share.
@@ -18,41 +17,41 @@ const OPERATION_TIME_MAX: Duration = Duration::from_secs(600);
 pub struct Shared {
     /// Operations so far.
     pub operations: u64,
-    /// Of them: refused for want of space.
+    /// Operations refused for want of space.
     pub refused_space: u64,
-    /// Of them: refused for want of a right.
+    /// Operations refused for want of a right.
     pub refused_right: u64,
-    /// Requests during which others changed something.
+    /// Requests during which other workers changed something.
     pub overlaps: u64,
-    /// Times something was done to a store.
+    /// Faults of stores.
     pub faults: u64,
-    /// Set when somebody saw something wrong.
+    /// The first wrong thing that was seen.
     pub failure: Option<String>,
-    /// Prints what is done.
+    /// Print every operation.
     pub verbose: bool,
 }
 
 /// A worker, which outlives the machines it works on.
 pub struct Worker {
-    /// What it will do.
+    /// It chooses the operations.
     pub generator: Generator,
     /// The number of its next operation.
     pub number: u64,
 }
 
-/// A worker and what it shares with others.
+/// A worker, with the state that all workers share.
 #[derive(Clone)]
 pub struct Desk {
     /// The worker.
     pub worker: Arc<Mutex<Worker>>,
-    /// Its place among the others.
+    /// Its index among the workers.
     pub index: usize,
-    /// What they share.
+    /// The shared state.
     pub shared: Arc<Mutex<Shared>>,
 }
 
 impl Desk {
-    /// Does `count` operations, or fewer if somebody saw something wrong.
+    /// Does `count` operations, or fewer if something wrong was seen.
     pub async fn work(self, fs: Arc<dyn FileSystem>, clock: Arc<dyn Clock>, count: u64) {
         let mut session = Session::new(fs);
         for _ in 0..count {
@@ -97,7 +96,7 @@ impl Desk {
 
 impl Worker {
     /// How long to wait before the next operation: mostly not at all, sometimes long enough for
-    /// what happens by itself.
+    /// background work.
     fn pause(&self) -> Duration {
         match self.generator.below(40) {
             0 => Duration::from_millis(self.generator.below(8000)),

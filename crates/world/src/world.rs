@@ -1,4 +1,4 @@
-//! One run: a file system on simulated disks, and behind simulated links, from its creation to its
+//! One run: a file system on simulated disks and behind simulated links, from its creation to the
 //! last check.
 
 use crate::faults::{self, DISK_BYTES, Episode, Fault, Store};
@@ -28,10 +28,10 @@ mod ordeal;
 
 use ordeal::Copies;
 
-/// What a run is to be like. What is `None` follows from the seed.
+/// Options of a run. The seed decides those that are `None`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
-    /// Operations in all.
+    /// Operations in total.
     pub operations: u64,
     /// Crashes happen.
     pub crashes: bool,
@@ -39,32 +39,32 @@ pub struct Options {
     pub faults: bool,
     /// Parity fragments.
     pub parity: Option<u8>,
-    /// Now and then, more stores are bad than parity makes up for.
+    /// Now and then, more stores fail than parity makes up for.
     pub beyond: bool,
     /// The file system has its usual limits; otherwise the seed draws small ones.
     pub usual_limits: bool,
-    /// Workers write much, until there is no space.
+    /// Workers write much, until space runs out.
     pub fill: bool,
-    /// Prints what happens.
+    /// Print every operation and event.
     pub verbose: bool,
 }
 
-/// What a run did.
+/// Counts of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
-    /// Of everything that happened: equal for equal seeds, options and code.
+    /// Digest of all events: equal for equal seeds, options and code.
     pub digest: u64,
     /// Operations begun.
     pub operations: u64,
-    /// Of them: refused for want of space.
+    /// Operations refused for want of space.
     pub refused_space: u64,
-    /// Of them: refused for want of a right.
+    /// Operations refused for want of a right.
     pub refused_right: u64,
-    /// Crashes, losses of power among them.
+    /// Crashes, including losses of power.
     pub crashes: u64,
     /// Losses of power.
     pub power_losses: u64,
-    /// Times something was done to a store.
+    /// Faults of stores.
     pub faults: u64,
     /// Times the consensus folder was lost, damaged or set back.
     pub consensus_faults: u64,
@@ -72,17 +72,17 @@ pub struct Outcome {
     pub map_changes: u64,
     /// Times a worker had to wait for an inode's lock of the modelled kernel.
     pub lock_waits: u64,
-    /// Requests to the client during which others changed something.
+    /// Requests to the client during which other workers changed something.
     pub overlaps: u64,
-    /// Answers out of the modelled kernel's cache.
+    /// Answers from the modelled kernel's cache.
     pub cache_hits: u64,
     /// Segments that the cleaner emptied.
     pub cleaned: u64,
     /// Segments deleted.
     pub deleted: u64,
-    /// Segments whose redundancy a scrub restored.
+    /// Segments that a scrub repaired.
     pub repaired: u64,
-    /// Segments whose redundancy maintenance restored.
+    /// Segments that maintenance restored.
     pub restored: u64,
     /// Stores on machines of their own.
     pub remote_stores: u64,
@@ -90,25 +90,25 @@ pub struct Outcome {
     pub cuts: u64,
     /// Times the machine of a store was started.
     pub store_starts: u64,
-    /// Stores that could not be opened any more, and were emptied.
+    /// Stores that could no longer be opened and were emptied.
     pub emptied: u64,
-    /// Times more stores were bad than parity makes up for.
+    /// Times that more stores failed than parity makes up for.
     pub ordeals: u64,
-    /// Starts that were refused then.
+    /// Starts that were refused during an ordeal.
     pub ordeals_refused: u64,
-    /// Starts that were not.
+    /// Starts that succeeded during an ordeal.
     pub ordeals_survived: u64,
-    /// Old copies of more stores than that which nothing gave away, so that the file system went on
-    /// from them.
+    /// Ordeals in which a start took rotten fragments of the newest segments for torn ones, and
+    /// went on without these segments.
     pub ordeals_unnoticed: u64,
-    /// Starts that were refused for good: stores had been set back behind what a start had written
-    /// to them.
+    /// Starts that were refused for good: stores had been set back behind segments that a start had
+    /// written to them.
     pub ordeals_stuck: u64,
-    /// Starts for which the operator vouched for stores that had been set back.
+    /// Starts for which the operator vouched for stores that had been set back (`accepts_loss`).
     pub ordeals_vouched: u64,
     /// Worlds with two managers.
     pub two_managers: u64,
-    /// Of them: worlds in which both had files.
+    /// Worlds in which both managers had files.
     pub two_used: u64,
 }
 
@@ -153,7 +153,7 @@ impl Outcome {
 pub struct Failure {
     /// The seed.
     pub seed: u64,
-    /// How to have it again.
+    /// The command that replays it.
     pub command: String,
     /// What was wrong.
     pub what: String,
@@ -167,7 +167,7 @@ impl std::fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// Why the machine does not go on.
+/// Why a stretch of a run ended early.
 enum End {
     Crashed,
     /// The file system refuses to start.
@@ -236,8 +236,8 @@ impl Options {
     }
 }
 
-/// Reads all there is, again and again, while others change it. What it sees depends on the moment,
-/// but it never meets an error that a file's removal does not explain.
+/// Reads the whole tree, again and again, while workers change it. Its results depend on the
+/// moment, but it never meets an error that a file's removal does not explain.
 async fn read_along(fs: Arc<dyn FileSystem>, clock: Arc<dyn host::Clock>, shared: Arc<Mutex<Shared>>, pause: Duration) {
     loop {
         clock.sleep(pause.max(Duration::from_millis(1))).await;
@@ -298,11 +298,11 @@ struct World {
     limits: Limits,
     stores: Vec<Store>,
     copies: Copies,
-    /// The consensus engine's.
+    /// The disk of the consensus engine.
     consensus: SimDisk,
     consensus_faults: faults::Consensus,
     map_epochs: Arc<Mutex<MapEpochs>>,
-    /// Mode of the root directory, in which everybody works.
+    /// Mode of the root directory, in which all workers work.
     root_mode: u32,
     manager_lengths: Lengths,
     workers: Vec<Arc<Mutex<Worker>>>,
@@ -319,16 +319,16 @@ struct World {
     all_used: bool,
 }
 
-/// What is known of the manager map's epoch, which is what this world changes of the maps.
+/// Bounds of the manager map's epoch: the part of the maps that this world changes.
 struct MapEpochs {
-    /// Acknowledged, or seen by a start: never less from then on.
+    /// Acknowledged, or seen by a start: it is never less from then on.
     known: u64,
-    /// Asked for: never more.
+    /// Asked for: it is never more.
     asked: u64,
     change_count: u64,
 }
 
-/// A started machine, and what it runs on.
+/// A started machine of the file system, on a simulated machine.
 struct Running {
     on: host::sim::Machine,
     machine: Arc<Machine>,
@@ -336,19 +336,20 @@ struct Running {
     kernel: Kernel,
 }
 
-/// Small, so that what is read often has to come from stores.
+/// Size of all caches in bytes: small, so that reads often go to stores.
 const CACHE_BYTES: u64 = 4 << 20;
 const STORE_BYTES: u64 = 64 << 20;
-/// Short, so that small trees live on all managers.
+/// Length of a range of index numbers: short, so that small trees live on all managers.
 const INDEX_RANGE_LEN: u64 = 16;
-/// An index node with all the attributes that the world sets fits in.
+/// Shortest segment of a manager, in bytes: an index node with all attributes that the world sets
+/// fits.
 const MANAGER_SEGMENT_LEN_LEAST: u32 = 160 << 10;
-/// Virtual time that a store that is not well gets to open.
+/// Virtual time that a bad store gets to open.
 const BAD_STORE_TIME_MAX: Duration = Duration::from_secs(5);
 /// Virtual time that a start, a stop or a scrub may take.
 const STEP_TIME_MAX: Duration = Duration::from_secs(3600);
 
-/// Limits that make what is rare in use common here.
+/// Small limits, so that rare events become common.
 fn small_limits(seed: u64) -> Limits {
     let random = SplitMix64::new(seed ^ 0x11a1);
     let power = |most: u64| 1u64 << random.below(most + 1);
@@ -416,8 +417,8 @@ impl World {
         }
     }
 
-    /// Most stores that may be bad at a time: parity must make up for them, and what is left must
-    /// hold whole stripes.
+    /// Number of stores that may be bad at a time: parity must make up for them, and the other
+    /// stores must hold whole stripes.
     fn bad_max(&self) -> u64 {
         let parity = u64::from(self.create.parity);
         parity.min(self.stores.len() as u64 - parity - 1)
@@ -445,7 +446,7 @@ impl World {
         }
     }
 
-    /// From one start to the next crash or stop.
+    /// One stretch of the run, from a start to the next crash or stop.
     async fn stretch(&mut self) -> Result<(), End> {
         if self.options.faults && self.created {
             if self.episode.bad.is_empty() && self.random.chance(1, 2) {
@@ -478,7 +479,7 @@ impl World {
         let mut running = self.start(&on).await?;
         self.settle(&running).await?;
         if self.random.chance(2, 3) {
-            // Finding out what is there has brought all of it into memory.
+            // Reading the tree has brought all of it into memory.
             on.crash();
             let on = self.sim.machine("one");
             running = self.start(&on).await?;
@@ -533,7 +534,7 @@ impl World {
         Ok(())
     }
 
-    /// What happens to a file system that is at work, now and then. Never ends.
+    /// Makes things happen to a file system at work, now and then. Never ends.
     fn trouble(&self, running: &Running, clock: Arc<dyn host::Clock>) -> impl Future<Output = ()> + use<'_> {
         let (on, machine) = (running.on.clone(), running.machine.clone());
         async move {
@@ -543,13 +544,14 @@ impl World {
                 match self.random.below(5) {
                     3 => {
                         let (machine, epochs) = (machine.clone(), self.map_epochs.clone());
-                        // As below; what was not acknowledged may be in force or not.
+                        // Errors as below. A change that was not acknowledged may be in force or
+                        // not.
                         let _ = on.run(async move { change_maps(&machine, &epochs).await }).await;
                     }
                     0 => {
                         let (machine, clean) = (machine.clone(), self.random.chance(1, 2));
-                        // Fails only if the machine crashes first, or if stores are bad, which
-                        // others will notice.
+                        // This fails only if the machine crashes first, or if stores are bad: then
+                        // workers notice.
                         let _ = on
                             .run(async move {
                                 match clean {
@@ -579,13 +581,13 @@ impl World {
         }
     }
 
-    /// The machines of their own that stores have.
+    /// The machines of stores that are on machines of their own.
     fn nodes(&self) -> impl Iterator<Item = &Arc<Node>> {
         self.stores.iter().filter_map(|store| store.node.as_ref())
     }
 
-    /// Starts the machines of stores, and waits for those that nothing is wrong with. Those that
-    /// are `missing` stay down, and one that keeps crashing may.
+    /// Starts the machines of stores, and waits until the healthy ones serve. Stores that are
+    /// `missing` stay down, and one that keeps crashing may stay down.
     async fn start_nodes(&self, missing: &[usize]) -> Result<(), End> {
         let clock = self.sim.machine("watch").host().clock;
         for (at, store) in self.stores.iter().enumerate() {
@@ -692,7 +694,7 @@ impl World {
         Ok(())
     }
 
-    /// The file system's machine stops at once; sometimes its power fails, or that of all.
+    /// Crashes the file system's machine; sometimes its power fails, or the power of all machines.
     fn down(&mut self) {
         self.sim.machine("one").crash();
         self.outcome.crashes += 1;
@@ -711,7 +713,8 @@ impl World {
         }
     }
 
-    /// After a start: finds what the crash left, and goes on from there.
+    /// After a start: compares the tree with the states that the crash may leave, and goes on from
+    /// the one found.
     async fn settle(&mut self, running: &Running) -> Result<(), End> {
         let client = running.machine.client.clone();
         let work = async move { Found::of(&client).await.map_err(|e| failed(format!("read the tree: {e}"))) };
@@ -724,7 +727,7 @@ impl World {
         Ok(())
     }
 
-    /// Ends all faults. Redundancy is restored by a scrub, or where nothing has rotted, by itself.
+    /// Ends all faults. A scrub restores redundancy, or maintenance does if nothing has rotted.
     async fn heal(&mut self) -> Result<(), End> {
         self.say(|| "heal".into());
         let by_itself = !self.episode.has_rotted() && self.random.chance(1, 2);
@@ -739,7 +742,7 @@ impl World {
         }
         self.rotten.clear();
         if !unopened.is_empty() {
-            // What is left to do is to give them up: empty folders are started anew.
+            // Give them up: a start makes new stores in empty folders.
             self.say(|| format!("stores {unopened:?} are emptied"));
             self.outcome.emptied += unopened.len() as u64;
             on.crash();
@@ -755,7 +758,7 @@ impl World {
         self.stop(&running).await
     }
 
-    /// The stores that are not used, although nothing happens to them any more.
+    /// The stores that are out of service although their faults have ended.
     async fn out_of_service(&self, running: &Running) -> Result<Vec<usize>, End> {
         let stripe = running.machine.stripe.clone();
         let states = self.on_machine(&running.on, "status", async move { stripe.status().await }).await?;
@@ -781,7 +784,7 @@ impl World {
         }
     }
 
-    /// Repairs what there is to repair, after which nothing is left.
+    /// Repairs everything; then nothing may be left to repair.
     async fn scrub(&mut self, running: &Running) -> Result<(), End> {
         let report = self.look_at_all(running, true).await?;
         self.outcome.repaired += report.repaired;
@@ -791,7 +794,7 @@ impl World {
         self.find_nothing_wrong(running).await
     }
 
-    /// A scrub finds nothing wrong: right after a restart, too.
+    /// Checks that a scrub finds nothing wrong, also right after a restart.
     async fn find_nothing_wrong(&self, running: &Running) -> Result<(), End> {
         let report = self.look_at_all(running, false).await?;
         match report.suspects().is_empty() {
@@ -839,7 +842,7 @@ impl World {
         Ok(())
     }
 
-    /// Removes everything, after which there is space again.
+    /// Removes everything, and checks that there is space again.
     async fn empty(&mut self, running: &Running) -> Result<(), End> {
         let (client, random) = (running.machine.client.clone(), SplitMix64::new(self.random.below(u64::MAX)));
         let work = async move {

@@ -1,4 +1,4 @@
-//! Hundreds of worlds; a failure names the command that replays it.
+//! Runs hundreds of worlds; a failure names the command that replays it.
 
 use std::ops::Range;
 use world::{Options, Outcome, run};

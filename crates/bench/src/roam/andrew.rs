@@ -1,5 +1,5 @@
 //! The Andrew benchmark on a warm cache over a slow link, against its own time on an unlimited one
-//! (Huston and Honeyman, section 6.2), and what replay costs it (their Table 6).
+//! (Huston and Honeyman, section 6.2), and the cost of replay (their Table 6).
 
 use std::path::Path;
 use std::time::Duration;
@@ -20,18 +20,20 @@ const FOLDER: &str = "original";
 pub(super) const PROJECT: [u32; 3] = [55, 15, 55];
 pub(super) const PROJECT_QUICK: [u32; 3] = [6, 2, 6];
 
-/// How it is run.
+/// The conditions of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 enum Case {
-    /// Over an unlimited link, with the mount told that it is a slow one, so that it does the same.
+    /// Over an unlimited link, but the mount is told that it is slow, so that it does the same
+    /// work.
     Unlimited,
-    /// Over an unlimited link as the mount takes it: closing a file waits until the home has it.
+    /// Over an unlimited link, which the mount recognises: closing a file waits until the home has
+    /// it.
     Connected,
     /// Over the slow link, with replay.
     Slow,
-    /// Over the slow link, with replay after the end only.
+    /// Over the slow link, with replay only after the end.
     Later,
-    /// Over the slow link, where each change waits for the home.
+    /// Over the slow link; each change waits for the home.
     Through,
 }
 
@@ -78,7 +80,7 @@ pub fn measure(site: &Site, quick: bool) -> Result<Found> {
     let rig = Rig::mounted(site, "andrew", &[], project(FOLDER, size))?;
     rig.hoard(&[FOLDER])?;
     let mut samples = Vec::new();
-    // The first run finds caches of the kernel cold, of the compiler among others.
+    // The first run finds the kernel's caches cold, the compiler's among others.
     run(&rig, Case::Unlimited, "warm-up")?;
     for round in 0..runs {
         let mut cases = Case::ALL;
@@ -132,8 +134,8 @@ fn times(samples: &[Sample], case: Case, phase: &str) -> Vec<f64> {
     of.filter_map(|sample| sample.phases.get(phase).copied()).collect()
 }
 
-/// How many times as long one case takes as another: the median of the rounds, in each of which
-/// they ran soon after each other.
+/// The ratio of the times of two cases: the median over the rounds; the two cases of a round run
+/// soon after each other.
 fn ratio(samples: &[Sample], case: Case, of: Case) -> f64 {
     let [times, others] = [case, of].map(|case| times(samples, case, "seconds"));
     median(&times.iter().zip(&others).map(|(time, other)| time / other).collect::<Vec<_>>())

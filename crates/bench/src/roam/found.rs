@@ -1,35 +1,35 @@
-//! What a study of roaming found: tables, figures to reach, and what went wrong.
+//! The results of a study of roaming: tables, target figures, and failures.
 
 use serde::Serialize;
 use serde_json::Value;
 
 use crate::report::{number, one_line, table_header, table_row};
 
-/// See the module's header.
+/// The results of a study.
 #[derive(Debug, Default, Serialize)]
 pub struct Found {
-    /// How it was measured, as far as that differs from study to study.
+    /// Conditions of the measurement that differ between studies.
     pub conditions: String,
     pub figures: Vec<Figure>,
     pub tables: Vec<Table>,
-    /// Errors where there should be none.
+    /// Errors that must not occur.
     pub failures: Vec<String>,
-    /// All that was measured.
+    /// All measurements.
     pub samples: Value,
 }
 
-/// Something to reach.
+/// A target figure.
 #[derive(Debug, Serialize)]
 pub struct Figure {
     what: String,
     wanted: String,
     measured: String,
-    /// `None`: shown beside, with nothing to reach.
+    /// `None` means shown for comparison, without a target.
     reached: Option<bool>,
 }
 
 impl Figure {
-    /// `what` is to be `limit` or less, in `unit`.
+    /// `what` must be `limit` or less, in `unit`.
     pub fn at_most(what: impl Into<String>, measured: f64, limit: f64, unit: &str) -> Figure {
         Figure {
             what: what.into(),
@@ -39,7 +39,7 @@ impl Figure {
         }
     }
 
-    /// `what` is to be `limit` or more, in `unit`.
+    /// `what` must be `limit` or more, in `unit`.
     pub fn at_least(what: impl Into<String>, measured: f64, limit: f64, unit: &str) -> Figure {
         Figure {
             what: what.into(),
@@ -49,13 +49,13 @@ impl Figure {
         }
     }
 
-    /// The limit is this program's own: nobody has asked for it.
+    /// The limit is this program's own, and not a paper's.
     pub fn ours(mut self) -> Figure {
         self.wanted.push_str(" (ours)");
         self
     }
 
-    /// Something that is shown beside.
+    /// A value for comparison.
     pub fn beside(what: impl Into<String>, measured: impl Into<String>) -> Figure {
         Figure { what: what.into(), wanted: "–".into(), measured: measured.into(), reached: None }
     }
@@ -98,7 +98,7 @@ impl Found {
         self.figures.is_empty() && self.tables.is_empty()
     }
 
-    /// The figures, the tables, and what went wrong.
+    /// The target figures, the tables, and the failures.
     pub fn markdown(&self) -> String {
         let mut out = format!("{}\n\n", self.conditions);
         if !self.figures.is_empty() {
@@ -122,8 +122,8 @@ impl Found {
     }
 }
 
-/// The middle of some numbers; the mean of the two in the middle if they are even in number. NaN
-/// for none, and if one is.
+/// The median of some numbers: the mean of the two middle ones if their count is even. NaN for
+/// none, and if one is.
 pub fn median(values: &[f64]) -> f64 {
     if values.iter().any(|value| value.is_nan()) {
         return f64::NAN;
@@ -138,7 +138,8 @@ pub fn median(values: &[f64]) -> f64 {
     }
 }
 
-/// The largest of some numbers. NaN for none, and if one is: what was not measured is not good.
+/// The largest of some numbers. NaN for none, and if one is: a value that was not measured is not
+/// good.
 pub fn largest(values: impl IntoIterator<Item = f64>) -> f64 {
     let larger = |one: f64, other: f64| if one.is_nan() || one > other { one } else { other };
     values.into_iter().reduce(larger).unwrap_or(f64::NAN)

@@ -1,5 +1,5 @@
-//! What a new connection costs until a first question is answered, with and without a ticket, and
-//! with 0-RTT, which mounts do not use: beside revalidation over one.
+//! The cost of a new connection until its first answer: with and without a ticket, and with 0-RTT,
+//! which mounts do not use; beside revalidation over it.
 
 use anyhow::{Context, Result, anyhow};
 use linkem::{Direction, Rate, Relay, Settings, Shape};
@@ -15,7 +15,7 @@ use crate::target::Site;
 /// Each way, as in the study of revalidation.
 const DELAY: Duration = Duration::from_millis(20);
 
-/// Ways to come back, in an order in which each leaves what the next one needs.
+/// The ways to reconnect, in an order in which each leaves what the next one needs.
 const WAYS: [(&str, bool); 3] = [("certificates", false), ("a ticket", false), ("a ticket, and 0-RTT", true)];
 
 /// Measures each way over each link.

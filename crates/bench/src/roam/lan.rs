@@ -1,5 +1,5 @@
-//! Near home: what a mount costs when everything is cached and the link is a LAN, when very much is
-//! cached, and when very much waits to go home.
+//! Near home: the cost of a mount when everything is cached and the link is a LAN, when very many
+//! files are cached, and when very many changes wait to go home.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -20,12 +20,12 @@ const RATE: Rate = Rate::mbits_per_s(1000);
 /// Each way.
 const DELAY: Duration = Duration::from_micros(100);
 const RUNS: usize = 5;
-/// A foreground that nobody holds up waits no longer than this: what closing a file may wait for a
-/// home that is near.
+/// Longest wait of a foreground that is not delayed, in seconds: as long as closing a file may wait
+/// for a home that is near.
 const WAIT_S_MAX: f64 = 1.0;
-/// A log that is not home after this is not on its way.
+/// Longest time for a log to reach the home; beyond it, it is stuck.
 const HOME_TIME_MAX: Duration = Duration::from_secs(1800);
-/// The foreground is looked at for so long at a time.
+/// Seconds for which the foreground is probed at a time.
 const PROBE_S: u32 = 5;
 
 fn conditions(more: &str) -> String {
@@ -37,7 +37,7 @@ fn measured(outcome: &Outcome, name: &str) -> Result<f64> {
     outcome.get(name).copied().with_context(|| format!("the workload measured no {name}"))
 }
 
-/// Two places that are compared, measured by turns.
+/// Two places that are compared, measured in turn.
 struct Pair {
     title: &'static str,
     local: Vec<f64>,
@@ -49,7 +49,7 @@ impl Pair {
         Pair { title, local: Vec::new(), mounted: Vec::new() }
     }
 
-    /// How fast the mount is, of how fast the local disk is.
+    /// The mount's speed as a part of the local disk's.
     fn ratio(&self) -> f64 {
         median(&self.mounted) / median(&self.local)
     }
@@ -127,7 +127,7 @@ pub fn measure_warm(site: &Site, quick: bool) -> Result<Found> {
     })
 }
 
-/// Very many files are cached, and the home comes back.
+/// Very many files are cached, and the home returns.
 pub fn measure_many(site: &Site, quick: bool) -> Result<Found> {
     let files = if quick { 2_000 } else { 150_000 };
     let fill =
@@ -182,7 +182,7 @@ pub fn measure_many(site: &Site, quick: bool) -> Result<Found> {
     })
 }
 
-/// What the foreground waits for.
+/// The waits of the foreground.
 #[derive(Debug, Serialize)]
 struct Probe {
     when: String,
@@ -203,9 +203,9 @@ impl Probe {
     }
 }
 
-/// Very much is done without a network, and goes home while somebody works.
+/// Very many changes are made without a network, and go home while a user works.
 pub fn measure_pending(site: &Site, quick: bool) -> Result<Found> {
-    // A file is made and stored; directories come on top.
+    // Each file counts as a creation and a store; directories come on top.
     let files = if quick { 1_000 } else { 50_000 };
     let mut found = Found {
         conditions: conditions(&format!(
@@ -245,7 +245,7 @@ pub fn measure_pending(site: &Site, quick: bool) -> Result<Found> {
             busy.outcomes.push(probe(&format!("busy-{}", busy.outcomes.len()))?);
             left.push(rig.number("/pending/operations")?);
             eprintln!("pending: {state}: {} left after {:.1} s", left[left.len() - 1], started.elapsed().as_secs_f64());
-            // What the probe itself did may still wait.
+            // The probe's own changes may still wait.
             if left[left.len() - 1] < 1000 {
                 break;
             }

@@ -1,15 +1,15 @@
 //! The lock benchmark (Zhao and Figueiredo, section 5.1.2): six clients far from home compete for a
-//! lock that is a file, each until it had it so many times.
+//! lock that is a file, each until it had the lock a given number of times.
 //!
-//! Who had it when is told by the machine's clock, so that it is seen whether two had it at once:
-//! under `strong` and with sshfs that is a failure. **Polling gives no mutual exclusion**, not even
-//! with `--writes through`: a link is made here and then at home, where it may turn out that
-//! another client had the name; the second one is kept as a conflict, after its maker was told that
-//! it has the lock. There it is counted, and shown.
+//! The machine's clock tells when each client had the lock, so it shows when two clients had it at
+//! once. With `strong` and with sshfs, that is a failure. **Polling gives no mutual exclusion**,
+//! not even with `--writes through`. A client makes a link locally and then at home, where another
+//! client may already have the name. The second link is kept as a conflict, after its client was
+//! told that it has the lock. There, this study counts and shows such cases.
 //!
-//! Attribute polling is what NFS without a cache of attributes did in the paper. Here it is sshfs
-//! without any, of which each look at a file is a call; `--consistency poll=1s` asks for all files
-//! together, which is shown beside.
+//! Attribute polling is what NFS without an attribute cache did in the paper. Here it is sshfs
+//! without caches, where each look at a file is a call. `--consistency poll=1s` asks for all files
+//! together, and is shown for comparison.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -31,12 +31,13 @@ const CLIENTS: usize = 6;
 /// How often each client has the lock, for how long, and how long it pauses, in milliseconds.
 const USE: [u64; 3] = [10, 10_000, 1_000];
 const USE_QUICK: [u64; 3] = [3, 500, 50];
-/// When the first client is done, the one that had the lock the least had it this much as often.
+/// When the first client is done, the client that had the lock least often had it at least this
+/// part as often.
 const SHARE_MIN: f64 = 0.5;
-/// Whoever had the lock gets it again no more often than by lot.
+/// The client that had the lock last gets it again at most as often as by chance.
 const AGAIN_MAX: f64 = 1.0 / CLIENTS as f64;
 
-/// What the clients share the folder by.
+/// How the clients share the folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 enum Who {
     Strong,
@@ -56,7 +57,7 @@ impl Who {
     }
 }
 
-/// Six clients of one folder. Those of sshfs share a link.
+/// Six clients of one folder. The clients of sshfs share a link.
 enum Clients {
     Starling(Vec<Rig>),
     Sshfs(Vec<Polling>),
@@ -83,7 +84,7 @@ impl Clients {
         Ok(Clients::Starling(rigs))
     }
 
-    /// Where each client has the folder.
+    /// The path of the folder at each client.
     fn paths(&self) -> Vec<PathBuf> {
         match self {
             Clients::Starling(rigs) => rigs.iter().map(|rig| rig.path("")).collect(),
@@ -91,7 +92,7 @@ impl Clients {
         }
     }
 
-    /// What they have asked, and were told, of whether what they know is so.
+    /// Calls about validity: questions that the clients asked, and notices that they got.
     fn calls(&self) -> Result<u64> {
         match self {
             Clients::Starling(rigs) => rigs.iter().map(|rig| rig.number("/consistency_calls")).sum(),
@@ -100,7 +101,7 @@ impl Clients {
     }
 }
 
-/// From when to when a client had the lock.
+/// The time in which a client had the lock.
 #[derive(Clone, Copy, Debug, Serialize)]
 struct Hold {
     entered_s: f64,
@@ -111,7 +112,7 @@ struct Hold {
 #[derive(Debug, Serialize)]
 struct Sample {
     who: Who,
-    /// Of each client.
+    /// By client.
     holds: Vec<Vec<Hold>>,
     tries: f64,
     /// How often the lock was gone when it was given back.
@@ -143,7 +144,7 @@ impl Sample {
         Ok(sample)
     }
 
-    /// Everybody's, in order.
+    /// The holds of all clients, in order.
     fn in_order(&self) -> Vec<(usize, Hold)> {
         let of =
             |(client, holds): (usize, &Vec<Hold>)| holds.iter().map(move |hold| (client, *hold)).collect::<Vec<_>>();
@@ -152,7 +153,7 @@ impl Sample {
         all
     }
 
-    /// How often somebody got the lock while another had it.
+    /// How often a client got the lock while another had it.
     fn overlaps(&self) -> usize {
         let mut last_left = f64::NEG_INFINITY;
         let mut overlaps = 0;
@@ -163,7 +164,7 @@ impl Sample {
         overlaps
     }
 
-    /// How often each client had the lock when the first of them had it for the last time.
+    /// How often each client had had the lock when the first client got it for the last time.
     fn when_the_first_is_done(&self, times: u64) -> Vec<usize> {
         let last = |holds: &Vec<Hold>| holds.get(times as usize - 1).map(|hold| hold.entered_s);
         let first = self.holds.iter().filter_map(last).fold(f64::INFINITY, f64::min);
@@ -177,7 +178,7 @@ impl Sample {
         least / most
     }
 
-    /// How often the lock went to whoever had just had it.
+    /// How often the lock went to the client that had just had it.
     fn again(&self) -> usize {
         self.in_order().windows(2).filter(|pair| pair[0].0 == pair[1].0).count()
     }
@@ -192,7 +193,7 @@ impl Sample {
         self.holds.iter().map(Vec::len).sum()
     }
 
-    /// What must not be.
+    /// The failures of mutual exclusion and of the lock itself.
     fn failures(&self, times: u64) -> Vec<String> {
         let mut failures = Vec::new();
         let title = self.who.title();
@@ -307,7 +308,7 @@ mod tests {
         let apart = sample(&[&[(0.0, 1.0), (3.0, 4.0)], &[(1.5, 2.5)]]);
         assert_eq!((apart.overlaps(), apart.again()), (0, 0));
         assert!(apart.failures(1).is_empty());
-        // One that is within another does not hide a third.
+        // A hold within another one must not hide a third.
         let together = sample(&[&[(0.0, 9.0)], &[(1.0, 2.0)], &[(3.0, 4.0)]]);
         assert_eq!(together.overlaps(), 2);
         assert_eq!(together.failures(1).len(), 1);

@@ -1,5 +1,5 @@
-//! Who gets a slow link (Huston and Honeyman, section 5.1): shares that follow tickets, and what is
-//! asked while replay saturates it.
+//! Sharing a slow link (Huston and Honeyman, section 5.1): shares in proportion to tickets, and
+//! small requests while replay saturates the link.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -22,19 +22,19 @@ use crate::run::{arguments, work};
 use crate::target::Site;
 use crate::work::{Outcome, Work};
 
-/// Replay's tickets of 100 in the rows of their Table 1.
+/// Replay's tickets, of 100, in the rows of their Table 1.
 const REPLAY_TICKETS: [u32; 7] = [0, 16, 20, 24, 31, 50, 100];
-/// A chunk takes so long on its way.
+/// The time that a chunk takes on the link.
 const CHUNK_TIME: Duration = Duration::from_millis(500);
 /// Senders of each class.
 const SENDERS: usize = 3;
-/// How far a share may be from that of tickets, in points.
+/// Largest difference of a share from its tickets, in points.
 const POINTS_MAX: f64 = 5.0;
-/// The real link, where shares are measured.
+/// The rate of the real link on which shares are measured.
 const RATE: Rate = Rate::kbits_per_s(256);
 const STORE_BYTES: u32 = 200_000;
 
-/// Replay's share of what is sent, in percent, when it has so many tickets of 100 and both it and
+/// Replay's share of the sent bytes, in percent, with this many tickets of 100, when both it and
 /// demand always wait. In simulated time.
 fn simulated_share(replay: u32, time: Duration) -> f64 {
     let sim = Sim::new(1995);
@@ -60,8 +60,8 @@ fn simulated_share(replay: u32, time: Duration) -> f64 {
     100.0 * sent / (demand + sent)
 }
 
-/// Shares of tickets and of throughput, for each row of their table and the tickets that mounts
-/// have: in simulated time, and over a link.
+/// Shares of tickets and of throughput, for each row of their table and for the tickets of mounts:
+/// in simulated time, and over a link.
 pub fn measure_shares(site: &Site, quick: bool) -> Result<Found> {
     let simulated = Duration::from_secs(if quick { 500 } else { 20_000 });
     let time = Duration::from_secs(if quick { 10 } else { 90 });
@@ -71,7 +71,7 @@ pub fn measure_shares(site: &Site, quick: bool) -> Result<Found> {
     );
     let theirs = ["0.0", "16", "12", "26", "30", "43", "100"];
     let (mut off, mut off_link) = (Vec::new(), Vec::new());
-    // Questions and acknowledgements, while nothing goes home.
+    // Requests and acknowledgements, while nothing goes home.
     let alone = over_link(site, "manual", time)?;
     let asking = alone.up_bytes as f64 / alone.down_bytes as f64;
     let mut shares = Vec::new();
@@ -80,7 +80,7 @@ pub fn measure_shares(site: &Site, quick: bool) -> Result<Found> {
         off.push((share - f64::from(tickets)).abs());
         let of = |share: f64| format!("{} %", number(share));
         let mut linked = "–".to_string();
-        // Whoever waits for what he reads has half of the link at least.
+        // A user who waits for a read has at least half of the link.
         if tickets <= roam::SHARE_MAX.into() {
             let wire = over_link(site, &format!("lottery={tickets}%"), time)?;
             let share = share_of(&wire, asking);
@@ -126,21 +126,21 @@ pub fn measure_shares(site: &Site, quick: bool) -> Result<Found> {
     })
 }
 
-/// Has stores wait, more than go home while they are needed.
+/// Makes stores wait, more of them than go home during the measurement.
 fn fill_log(rig: &Rig, stores: u32) -> Result<()> {
     rig.set(&["--writes", "manual"])?;
     let numbers = [("files", stores.into()), ("bytes", STORE_BYTES.into())];
     work(&arguments("make-files", &rig.path("stores"), &numbers)).map(drop)
 }
 
-/// Replay's share of what a mount sends and fetches, in percent. What is fetched takes `asking`
-/// bytes up for each that comes down, which are not replay's.
+/// Replay's share of what a mount sends and fetches, in percent. Each fetched byte takes `asking`
+/// bytes upwards, which are not replay's.
 fn share_of(wire: &Wire, asking: f64) -> f64 {
     let sent = wire.up_bytes as f64 - asking * wire.down_bytes as f64;
     100.0 * sent / (sent + wire.down_bytes as f64)
 }
 
-/// What crosses a real link while large files are read and stores go home.
+/// The bytes that cross a real link while large files are read and stores go home.
 fn over_link(site: &Site, writes: &str, time: Duration) -> Result<Wire> {
     let name = |reader| format!("large-{reader}");
     let fill = |source: &Path| {
@@ -154,10 +154,10 @@ fn over_link(site: &Site, writes: &str, time: Duration) -> Result<Wire> {
     rig.set(&["--writes", writes])?;
     let files: Vec<PathBuf> = (0..SENDERS).map(|reader| rig.path(&name(reader))).collect();
     std::thread::scope(|scope| {
-        // They do not come to their end: the mount is taken from under them.
+        // The reads do not complete: the mount ends under them.
         let read = |file: PathBuf| scope.spawn(move || work(&arguments("read-stream", &file, &[])));
         let readers: Vec<_> = files.into_iter().map(read).collect();
-        // Both ends learn what the link is like first.
+        // Both ends first learn the speed of the link.
         std::thread::sleep(time / 3);
         let before = rig.wire();
         std::thread::sleep(time);
@@ -172,23 +172,23 @@ fn over_link(site: &Site, writes: &str, time: Duration) -> Result<Wire> {
     })
 }
 
-/// What is asked over a slow link, alone and beside replay.
+/// Requests over a slow link, alone and beside replay.
 struct Asked {
     title: &'static str,
     idle: Outcome,
     busy: Outcome,
-    /// Of what the link carries upwards, in percent, while it was asked beside replay.
+    /// The used part of the link's upwards capacity, in percent, beside replay.
     used: f64,
 }
 
 impl Asked {
-    /// Has folders listed that are not cached, and again while stores go home. The log is full, and
+    /// Lists folders that are not cached, and again while stores go home. The log must be full, and
     /// the link slow.
     fn measure(rig: &Rig, case: usize, title: &'static str, settle: Duration) -> Result<Asked> {
         let ask = |when: &str| work(&arguments("list-each", &rig.path(&format!("{when}-{case}")), &[]));
         let idle = ask("idle")?;
         rig.set(&["--writes", "lottery"])?;
-        // Until chunks are as long as the link has them.
+        // Until chunks have the length that suits the link.
         std::thread::sleep(settle);
         let (before, asking) = (rig.wire(), Instant::now());
         let busy = ask("busy")?;
@@ -199,14 +199,14 @@ impl Asked {
         Ok(Asked { title, idle, busy, used })
     }
 
-    /// How much longer it takes beside replay.
+    /// The additional time beside replay.
     fn more(&self, name: &str) -> f64 {
         let value = |outcome: &Outcome| outcome.get(name).copied().unwrap_or(f64::NAN);
         value(&self.busy) - value(&self.idle)
     }
 }
 
-/// Small questions while replay saturates a slow link.
+/// Small requests while replay saturates a slow link.
 pub fn measure_interactive(site: &Site, quick: bool) -> Result<Found> {
     let (questions, settle) = if quick { (5, Duration::from_secs(5)) } else { (60, Duration::from_secs(45)) };
     let fill = |source: &Path| {
@@ -224,11 +224,11 @@ pub fn measure_interactive(site: &Site, quick: bool) -> Result<Found> {
     fill_log(&rig, 20)?;
     rig.down()?;
     rig.shape(Some(MODEM), MODEM_DELAY)?;
-    // Nothing that is asked about is looked into ahead.
+    // The mount must not fetch ahead what is asked for.
     rig.mount(&["--writes", "manual", "--unit", "block"])?;
     rig.wait_attached(true)?;
     let slow = Asked::measure(&rig, 0, "a connection made over the slow link", settle)?;
-    // All that waits goes home over a fast one, and more.
+    // The waiting changes, and more, go home over a fast link.
     rig.shape_now(None, Duration::ZERO);
     rig.send_all()?;
     rig.remove(&rig.path("stores"))?;

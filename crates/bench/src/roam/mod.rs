@@ -1,5 +1,5 @@
-//! Studies of the fringe: homes and mounts that roam, over links that are emulated, held against
-//! the figures of the papers that it follows.
+//! Studies of the fringe: homes and roaming mounts, over emulated links, compared with the figures
+//! of the papers that the fringe follows.
 //!
 //! All ratios are within one run. A study goes on after a failure, reports it, and makes the
 //! program fail.
@@ -49,21 +49,21 @@ pub struct RoamOptions {
 /// A study.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Name {
-    /// A cache is found to be valid after a gap (Mummert and Satyanarayanan)
+    /// How a cache is found valid after a gap (Mummert and Satyanarayanan)
     Revalidation,
     /// What a new connection costs, with and without 0-RTT
     Handshakes,
     /// The Andrew benchmark over a slow link (Huston and Honeyman)
     Andrew,
-    /// Editing, compiling and cleaning: what need not go home
+    /// Editing, compiling and cleaning: how much of it need not go home
     Session,
     /// A build far from home, beside sshfs (Zhao and Figueiredo)
     WanBuild,
     /// PostMark far from home, beside sshfs
     WanPostmark,
-    /// A repository of software that is updated at home
+    /// A software repository that is updated at home
     WanRepository,
-    /// A producer at home whose files are read far from there
+    /// A producer at home whose files are read far away
     WanProducer,
     /// Small files and git near home and without a network, beside sshfs and NFS
     Near,
@@ -71,13 +71,13 @@ enum Name {
     LanWarm,
     /// Very many cached files
     LanMany,
-    /// Very many operations that wait
+    /// Very many waiting operations
     LanPending,
     /// Shares of a slow link (Huston and Honeyman)
     LotteryShares,
-    /// Small questions beside replay
+    /// Small requests beside replay
     LotteryInteractive,
-    /// The time of each operation that changes something
+    /// The time of each changing operation
     LogOperations,
     /// How long operations wait to go home
     LogWaits,
@@ -109,7 +109,7 @@ impl Name {
     }
 }
 
-/// All that was found; as JSON, this is the file that `--json` writes.
+/// All results; as JSON, this is the file that `--json` writes.
 #[derive(Debug, Serialize)]
 struct Report {
     unix_time_s: u64,
@@ -137,8 +137,8 @@ fn section_of(name: &str) -> String {
     format!("roam-{name}")
 }
 
-/// Runs the studies and reports. Succeeds if nothing failed and no figure was missed; quick sizes
-/// judge nothing.
+/// Runs the studies and reports. Succeeds if nothing failed and no target figure was missed; quick
+/// sizes judge nothing.
 pub fn run(options: &RoamOptions) -> Result<ExitCode> {
     command::catch_interrupts()?;
     let wanted = |name: &&Name| options.only.split(',').any(|part| name_of(**name).contains(part));
@@ -160,7 +160,7 @@ pub fn run(options: &RoamOptions) -> Result<ExitCode> {
             Ok::<_, anyhow::Error>(Found { failures: vec![format!("{error:#}")], ..Found::default() })
         })?;
         report.studies.push((name_of(name), found));
-        // What is done is said, whatever becomes of the next one.
+        // Each study is reported when it is done, in case the next one fails.
         let (section, text) = report.section(report.studies.last().context("no study")?);
         println!("## {section}\n\n{text}");
         let sections = report.sections();

@@ -1,5 +1,5 @@
-//! What is done here and goes home later: how long each operation takes, and how long it waits in
-//! the log (Huston and Honeyman, their tables 3 and 5).
+//! Local changes that go home later: the time of each operation, and its wait in the log (Huston
+//! and Honeyman, their tables 3 and 5).
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use crate::report::{count, number};
 use crate::run::{arguments, work};
 use crate::target::Site;
 
-/// Their operations, with their milliseconds over Ethernet, and over SLIP connected and partially
+/// Their operations, with the milliseconds over Ethernet, and over SLIP connected and partially
 /// connected.
 const THEIRS: [(&str, [f64; 3]); 8] = [
     ("setattr", [12.8, 99.3, 52.9]),
@@ -26,9 +26,9 @@ const THEIRS: [(&str, [f64; 3]); 8] = [
     ("mkdir", [99.8, 286.1, 76.6]),
     ("rmdir", [37.2, 99.4, 60.4]),
 ];
-/// How often it is looked at what waits.
+/// How often the log is looked at.
 const LOOK_PERIOD: Duration = Duration::from_millis(500);
-/// A log that is not home after this is not on its way.
+/// Longest time for a log to reach the home; beyond it, it is stuck.
 const HOME_TIME_MAX: Duration = Duration::from_secs(3600);
 
 /// Their Table 3: the time of each operation.
@@ -75,7 +75,7 @@ pub fn measure_operations(site: &Site, quick: bool) -> Result<Found> {
     })
 }
 
-/// Their Table 5: how long what the Andrew benchmark logs waits there.
+/// Their Table 5: how long the Andrew benchmark's operations wait in the log.
 pub fn measure_log(site: &Site, quick: bool) -> Result<Found> {
     let size = if quick { PROJECT_QUICK } else { PROJECT };
     let [sources, ..] = size;
@@ -132,7 +132,7 @@ pub fn measure_log(site: &Site, quick: bool) -> Result<Found> {
     })
 }
 
-/// What was seen in the log while the benchmark ran, and until it was empty.
+/// The log's contents while the benchmark ran, and until it was empty.
 struct Waits {
     /// When each operation was seen first and last, by its number.
     seen: BTreeMap<u64, (Instant, Instant)>,

@@ -21,10 +21,10 @@ use crate::work::{Outcome, parse_outcome};
 const SCRIPT: &str = "nfs.sh";
 const SERVER: &str = "10.77.1.1";
 const CLIENT: &str = "10.77.1.2";
-/// How long the script may take to start everything, and to stop it.
+/// Longest time for the script to start everything, and to stop it.
 const DEADLINE: Duration = Duration::from_secs(180);
 
-/// See the module's header.
+/// An NFS server, and a guest that mounts it.
 pub struct Nfs {
     sources: PathBuf,
     root: PathBuf,
@@ -41,7 +41,7 @@ impl Nfs {
         command::run(&mut script, DEADLINE, Interrupts::Obey).map(drop)
     }
 
-    /// Serves an empty folder, and has the guest mount it.
+    /// Serves an empty folder, and makes the guest mount it.
     pub fn new(site: &Site, name: &str) -> Result<Nfs> {
         let [root, mount_point] = [name.to_owned(), format!("{name}-mount")].map(|name| site.root.join(name));
         for dir in [&root, &mount_point] {

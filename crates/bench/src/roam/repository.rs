@@ -1,5 +1,5 @@
-//! What others change, on a link to far away (Zhao and Figueiredo, section 5.2): a repository of
-//! software that is updated between runs of what uses it, and a producer whose files a consumer
+//! Changes by other clients, over a link to far away (Zhao and Figueiredo, section 5.2): a software
+//! repository that is updated between the runs of its user, and a producer whose files a consumer
 //! reads.
 
 use std::fs;
@@ -24,13 +24,13 @@ const REPOSITORY_QUICK: [u32; 2] = [300, 30];
 const RUNS: u32 = 4;
 const FILE_BYTES: u32 = 2048;
 const FILES_PER_DIR: u32 = 60;
-/// Files that are new in each run of the producer, and how often it runs.
+/// New files in each run of the producer, and its number of runs.
 const PRODUCED: u32 = 30;
 const PRODUCER_RUNS: u32 = 15;
 /// Runs of the consumer at each end that are compared.
 const COMPARED: usize = 3;
 
-/// What happened, and what crossed the link meanwhile.
+/// An event, and the bytes that crossed the link meanwhile.
 #[derive(Debug, Serialize)]
 struct Step {
     what: String,
@@ -38,8 +38,8 @@ struct Step {
     wire: Wire,
 }
 
-/// Has a child process list, stat and read all below some folders of the mount, which have so many
-/// files.
+/// Lets a child process list, stat and read everything below some folders of the mount, which have
+/// this many files.
 fn read(rig: &Rig, what: &str, folders: &[&str], files: u32) -> Result<Step> {
     let before = rig.quiet()?;
     let folders = folders.iter().map(|folder| rig.path(folder).display().to_string());
@@ -55,7 +55,7 @@ fn read(rig: &Rig, what: &str, folders: &[&str], files: u32) -> Result<Step> {
     Ok(step)
 }
 
-/// Changes all files below a folder, as somebody else does at home.
+/// Changes all files below a folder at home, as another client would.
 fn update(folder: &Path, random: &mut Random) -> Result<u32> {
     let mut changed = 0;
     for entry in fs::read_dir(folder).with_context(|| format!("list {}", folder.display()))? {
@@ -72,10 +72,10 @@ fn update(folder: &Path, random: &mut Random) -> Result<u32> {
     Ok(changed)
 }
 
-/// The repository: what an update costs those who have it in their caches.
+/// The repository: the cost of an update to clients that have it cached.
 pub fn measure_repository(site: &Site, quick: bool) -> Result<Found> {
     let [main, part] = if quick { REPOSITORY_QUICK } else { REPOSITORY };
-    // A run uses a part of what is there, and all of the part that is updated alone.
+    // A run uses a part of the files, and all of the part that is updated alone.
     let used = main / 6;
     let make = |dir, files| Work::MakeFiles { dir, files, bytes: FILE_BYTES, per_dir: FILES_PER_DIR }.run().map(drop);
     let fill = |source: &Path| {
@@ -103,7 +103,7 @@ pub fn measure_repository(site: &Site, quick: bool) -> Result<Found> {
         for run in 1..=RUNS {
             steps.push(read(&rig, &format!("{name}: run {}", RUNS + run), &["all/used", "all/part"], used + part)?);
         }
-        // Up to date for what follows.
+        // Brings the cache up to date for the next part.
         rig.shape(None, std::time::Duration::ZERO)?;
         rig.walk()?;
     }
@@ -140,8 +140,7 @@ pub fn measure_repository(site: &Site, quick: bool) -> Result<Found> {
     })
 }
 
-/// The producer: files are new at home before each run of a consumer, which reads all that there
-/// are.
+/// The producer: new files appear at home before each run of a consumer, which reads all files.
 pub fn measure_producer(site: &Site, quick: bool) -> Result<Found> {
     let runs = if quick { 2 * COMPARED as u32 + 1 } else { PRODUCER_RUNS };
     let rig =
@@ -166,7 +165,7 @@ pub fn measure_producer(site: &Site, quick: bool) -> Result<Found> {
         calls.push(step.wire.up_packets as f64);
         steps.push(step);
     }
-    // The first run also learns that the folder is there.
+    // The first run also learns that the folder exists.
     let growth = |all: &[f64]| median(&all[all.len() - COMPARED..]) / median(&all[1..=COMPARED]);
     Ok(Found {
         conditions: format!(

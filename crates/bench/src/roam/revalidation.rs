@@ -1,8 +1,8 @@
-//! How a cache is found to be valid after a gap (Mummert and Satyanarayanan, section 5): by its
-//! volume, in batches, file by file.
+//! How a cache is found valid after a gap (Mummert and Satyanarayanan, section 5): by its volume,
+//! in batches, file by file.
 //!
-//! The caches have as many volumes, and in these as many files, counted with their directories, as
-//! those of the paper's five users. Contents are small, since none of them travels.
+//! The caches have as many volumes, and as many files in them, counted with their directories, as
+//! those of the paper's five users. Contents are small, because none of them travels.
 
 use std::fs;
 use std::path::Path;
@@ -20,8 +20,7 @@ use crate::daemon::DEADLINE;
 use crate::report::{count, number};
 use crate::target::Site;
 
-/// Files that the five users have cached of each volume (Table 1, whose groups of volumes are
-/// divided evenly).
+/// Cached files of the five users, by volume (Table 1; its groups of volumes are divided evenly).
 const USERS: [&[u32]; 5] = [
     &[38, 9, 114, 27, 27, 27, 26],
     &[127, 6, 21, 21, 234, 4],
@@ -31,27 +30,27 @@ const USERS: [&[u32]; 5] = [
 ];
 const USERS_QUICK: [&[u32]; 2] = [&[20, 10], &[40, 15, 5]];
 const FILES_PER_DIR: u32 = 25;
-/// Files that others change during a gap.
+/// Files that other clients change during a gap.
 const CHANGED: u32 = 10;
-/// Where these are.
+/// The folder of these files.
 const CHANGED_IN: &str = "v00/part-00";
 /// Each way.
 const DELAY: Duration = Duration::from_millis(20);
 /// How often the volume's stamp is tried; the median counts.
 const REPEATS: usize = 3;
-/// Slower than this, the processor does so little that all users can be measured at once.
+/// Rates below this need so little of the processor that all users can be measured at once.
 const SLOW: Rate = Rate::kbits_per_s(100);
 
-/// How a mount comes back.
+/// How a mount returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 enum How {
-    /// One question for each file.
+    /// One request for each file.
     Single,
-    /// One question for 50 files.
+    /// One request for 50 files.
     Batched,
-    /// One question for the volume.
+    /// One request for the volume.
     Volume,
-    /// The same, after others have changed ten files.
+    /// The same, after another client has changed ten files.
     Changed,
     /// The same, with nothing changed, from another address.
     Moved,
@@ -82,7 +81,7 @@ struct Sample {
     how: How,
     /// From the first packet after the gap until the home has answered what has changed.
     attached_s: f64,
-    /// The walk after that, which asks for what is suspect and fetches what has changed.
+    /// The walk after that, which revalidates suspect files and fetches changed ones.
     walked_s: f64,
     attached: Wire,
     walked: Wire,
@@ -199,7 +198,8 @@ impl User {
         Ok(samples)
     }
 
-    /// A gap in which the mount has lost its home by what is `set`, or by its silence.
+    /// A gap in which the mount has lost its home, through the setting `set` or through the home's
+    /// silence.
     fn come_back(&self, rate: Rate, how: How, set: &[&str]) -> Result<Sample> {
         let rig = &self.rig;
         let meanwhile = || {
@@ -212,7 +212,7 @@ impl User {
         self.finish(rate, how, begun, before)
     }
 
-    /// Fails if the mount shows anything that others have changed as it was before.
+    /// Fails if the mount shows the old state of a file that another client has changed.
     fn check_changed(&self) -> Result<()> {
         let mut diff = Command::new("diff");
         diff.arg("-r").arg(self.rig.source().join(CHANGED_IN)).arg(self.rig.path(CHANGED_IN));
@@ -230,8 +230,8 @@ impl User {
     fn finish(&self, rate: Rate, how: How, begun: Instant, before: Wire) -> Result<Sample> {
         let rig = &self.rig;
         rig.wait_attached(true)?;
-        // Nothing is waited for before the walk: the mount walks by itself soon after it has heard
-        // of changes, and what that asks and fetches is not part of hearing of them.
+        // Nothing is waited for before the walk. The mount walks by itself soon after it has heard
+        // of changes, and its requests and fetches then do not belong to the hearing.
         let (attached_s, attached) = (begun.elapsed().as_secs_f64(), rig.wire());
         let walking = Instant::now();
         rig.walk()?;
@@ -242,7 +242,7 @@ impl User {
     }
 }
 
-/// As many files as that, with their directories.
+/// Makes this many files, with their directories.
 fn fill(folder: &Path, files: u32) -> Result<()> {
     let mut dir = folder.to_owned();
     for index in 0..files {
@@ -260,7 +260,7 @@ fn fill(folder: &Path, files: u32) -> Result<()> {
     Ok(())
 }
 
-/// What somebody else does at home.
+/// The changes of another client, at home.
 fn change(source: &Path) -> Result<()> {
     for index in 2..2 + CHANGED {
         let path = source.join(CHANGED_IN).join(format!("file-{index:04}"));
@@ -273,7 +273,7 @@ fn change(source: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The median of what was measured of a user's returns at a rate. NaN if nothing was.
+/// The median over a user's returns at a rate. NaN if none was measured.
 fn value(samples: &[Sample], files: u32, rate: &str, how: How, of: impl Fn(&Sample) -> f64) -> f64 {
     let wanted = |sample: &&Sample| sample.files == files && sample.rate == rate && sample.how == how;
     median(&samples.iter().filter(wanted).map(of).collect::<Vec<_>>())

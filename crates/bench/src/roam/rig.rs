@@ -1,10 +1,10 @@
-//! A home, a link that is emulated, and a mount beyond it: what every study of roaming needs.
-//! Several mounts of one home have a link each.
+//! A home, an emulated link, and a mount beyond it: what every study of roaming needs. Several
+//! mounts of one home have a link each.
 //!
-//! The home and the mount are processes of the shipped program; the link is a relay for UDP on a
-//! thread of this one. Invariant: processes, mount and files are gone when it is dropped, those of
-//! the home with the last of its mounts. Files of the mount are touched by child processes only,
-//! which have a deadline.
+//! The home and the mount are processes of the shipped program; the link is a UDP relay on a thread
+//! of this program. Invariant: when a rig is dropped, its processes, mount and files are gone;
+//! those of the home with the last of its mounts. Only child processes with a deadline touch files
+//! of the mount.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -24,18 +24,17 @@ use crate::mounts;
 use crate::target::Site;
 use crate::work::Work;
 
-/// What a home prints when it serves; the address follows.
+/// A home prints this when it serves; the address follows.
 const HOME_READY: &str = "home listening at ";
-/// What a mount prints when it is there.
+/// A mount prints this when it is ready.
 const MOUNT_READY: &str = "mounted at";
-/// A link is quiet when nothing has come or gone for so long.
+/// A link is quiet when nothing has crossed it for this long.
 const QUIET_TIME: Duration = Duration::from_millis(1200);
-/// For so long a link is off after the mount has lost its home.
+/// How long a link stays off after the mount has lost its home.
 pub const GAP: Duration = Duration::from_millis(500);
-/// For longer than this a mount does not take for sure what it knows, when it is asked to make
-/// sure.
+/// The longest validity of a mount's knowledge when it is asked to make sure of it.
 const SURE_TIME: Duration = Duration::from_secs(6);
-/// How often a state is asked for that is waited for.
+/// How often a state is polled that is waited for.
 const LOOK_PERIOD: Duration = Duration::from_millis(5);
 
 /// A modem.
@@ -43,10 +42,10 @@ pub const MODEM: Rate = Rate::bits_per_s(38_400);
 /// Each way.
 pub const MODEM_DELAY: Duration = Duration::from_millis(50);
 
-/// See the module's header.
+/// A home, a link and a mount.
 pub struct Rig {
     home: Arc<Home>,
-    /// What the mount has besides its home's.
+    /// The mount's own folder, apart from the home's.
     root: PathBuf,
     mount_point: PathBuf,
     relay: Relay,
@@ -93,8 +92,7 @@ impl Wire {
     }
 }
 
-/// Fills an exported folder with a project in C of so many sources, headers, and units that are
-/// compiled.
+/// Fills an exported folder with a project in C of this many sources, headers, and compiled units.
 pub fn project(folder: &str, [sources, headers, units]: [u32; 3]) -> impl FnOnce(&Path) -> Result<()> {
     move |source| Work::MakeProject { dir: source.join(folder), sources, headers, units }.run().map(drop)
 }
@@ -118,7 +116,7 @@ impl Home {
         Ok(Home { program, root, address, process: Some(process) })
     }
 
-    /// What lets one client in, once, who finds the home at this address.
+    /// An invitation for one client, once, which finds the home at this address.
     fn invitation(&self, address: SocketAddr) -> Result<String> {
         let mut invite = Command::new(&self.program);
         invite.arg("invite").arg("--data").arg(self.root.join("home")).arg("--address").arg(address.to_string());
@@ -134,27 +132,27 @@ impl Home {
         };
         ["source", "home"].into_iter().try_for_each(remove)?;
         fs::remove_file(self.root.join("home.log")).context("remove the home's log")?;
-        // Fails if anything of a mount is still there.
+        // This fails if anything of a mount still exists.
         fs::remove_dir(&self.root).with_context(|| format!("remove {}", self.root.display()))
     }
 }
 
 impl Rig {
-    /// Fills a folder, and has a home serve it beyond a link that is perfect as yet. Nothing is
-    /// mounted.
+    /// Fills a folder, and starts a home that serves it over a link that is still perfect. Mounts
+    /// nothing.
     pub fn new(site: &Site, name: &str, fill: impl FnOnce(&Path) -> Result<()>) -> Result<Rig> {
         Rig::of(Arc::new(Home::start(site, name, &[], fill)?), "client")
     }
 
-    /// The same, mounted, and attached to its home.
+    /// The same, mounted and attached to its home.
     pub fn mounted(site: &Site, name: &str, arguments: &[&str], fill: impl FnOnce(&Path) -> Result<()>) -> Result<Rig> {
         let mut rig = Rig::new(site, name, fill)?;
         rig.attach(arguments)?;
         Ok(rig)
     }
 
-    /// Mounted, and attached to a home whose volumes are folders in the one that is filled:
-    /// directories of the mount.
+    /// Mounted, and attached to a home whose volumes are folders in the filled one, and directories
+    /// of the mount.
     pub fn mounted_volumes(
         site: &Site,
         name: &str,
@@ -166,7 +164,7 @@ impl Rig {
         Ok(rig)
     }
 
-    /// Another mount of the same home, attached to it, over a link of its own.
+    /// Another mount of the same home, attached over its own link.
     pub fn beside(&self, name: &str, arguments: &[&str]) -> Result<Rig> {
         let mut rig = Rig::of(self.home.clone(), name)?;
         rig.attach(arguments)?;
@@ -203,8 +201,8 @@ impl Rig {
         Ok([mount.context("nothing is mounted")?, home.context("there is no home")?])
     }
 
-    /// Mounts what the home exports: by an invitation first, later what is cached. Returns how long
-    /// it took.
+    /// Mounts what the home exports: the first time by an invitation, later with what is cached.
+    /// Returns how long it took.
     pub fn mount(&mut self, arguments: &[&str]) -> Result<Duration> {
         ensure!(self.mount.is_none(), "it is mounted");
         let cache = self.root.join("cache");
@@ -218,13 +216,13 @@ impl Rig {
         Ok(self.mount.insert(mount).started_in())
     }
 
-    /// Unmounts; what is cached stays.
+    /// Unmounts; the cache stays.
     pub fn down(&mut self) -> Result<()> {
         self.starling(&["down"], &[])?;
         self.mount.take().context("nothing is mounted")?.ended().context("the mount, after `down`")
     }
 
-    /// A command about the mount, whose point comes after `action` and before `options`.
+    /// A command about the mount, whose mount point comes after `action` and before `options`.
     pub fn starling(&self, action: &[&str], options: &[&str]) -> Result<String> {
         let mut command = Command::new(&self.home.program);
         command.args(action).arg(&self.mount_point).args(options);
@@ -241,7 +239,7 @@ impl Rig {
         self.starling(&["connect", state], &[]).map(drop)
     }
 
-    /// `starling status`, or what else answers in JSON.
+    /// `starling status`, or another command that answers in JSON.
     pub fn ask(&self, action: &str) -> Result<Value> {
         serde_json::from_str(&self.starling(&[action], &["--json"])?).with_context(|| format!("read {action}"))
     }
@@ -252,7 +250,7 @@ impl Rig {
         status.pointer(pointer).and_then(Value::as_u64).with_context(|| format!("the status has no number {pointer}"))
     }
 
-    /// Has folders of the mount kept in the cache, and fetches them.
+    /// Hoards folders of the mount, and fetches them.
     pub fn hoard(&self, names: &[&str]) -> Result<()> {
         for name in names {
             let mut command = Command::new(&self.home.program);
@@ -262,7 +260,7 @@ impl Rig {
         self.walk()
     }
 
-    /// Has everything that is cached made valid, and what is hoarded fetched.
+    /// Revalidates the whole cache, and fetches what is hoarded.
     pub fn walk(&self) -> Result<()> {
         self.starling(&["hoard", "walk"], &[]).map(drop)
     }
@@ -272,7 +270,7 @@ impl Rig {
         self.wait(|rig| Ok((rig.ask("status")?["state"] != "disconnected") == wanted))
     }
 
-    /// Sends everything home that waits, and waits for it.
+    /// Sends all waiting changes home, and waits until they are there.
     pub fn send_all(&self) -> Result<()> {
         self.starling(&["sync", "--home"], &[]).map(drop)
     }
@@ -286,7 +284,7 @@ impl Rig {
         let until = Instant::now() + DEADLINE;
         while !what(self)? {
             check_interrupt()?;
-            ensure!(Instant::now() < until, "what was waited for did not come in {} s", DEADLINE.as_secs());
+            ensure!(Instant::now() < until, "the expected state was not reached in {} s", DEADLINE.as_secs());
             std::thread::sleep(LOOK_PERIOD);
         }
         Ok(())
@@ -297,14 +295,14 @@ impl Rig {
         &self.relay
     }
 
-    /// Makes the link so fast, and so long in each direction. What is queued is on its way first.
+    /// Sets the link's rate, and its delay in each direction. Waits first until it is quiet.
     pub fn shape(&self, rate: Option<Rate>, delay: Duration) -> Result<()> {
         self.quiet()?;
         self.shape_now(rate, delay);
         Ok(())
     }
 
-    /// Makes the link so fast, and so long in each direction, while it is in use.
+    /// Sets the link's rate, and its delay in each direction, while it is in use.
     pub fn shape_now(&self, rate: Option<Rate>, delay: Duration) {
         for direction in Direction::BOTH {
             self.relay.set(direction, Shape { rate, delay, ..Shape::default() });
@@ -317,7 +315,7 @@ impl Rig {
         Wire { up_packets: up.packets, up_bytes: up.bytes, down_packets: down.packets, down_bytes: down.bytes }
     }
 
-    /// Waits until nothing is on its way any more, and returns what has crossed the link so far.
+    /// Waits until the link is quiet, and returns what has crossed it so far.
     pub fn quiet(&self) -> Result<Wire> {
         let until = Instant::now() + DEADLINE;
         let mut since = Instant::now();
@@ -347,9 +345,10 @@ impl Rig {
         Ok(Instant::now())
     }
 
-    /// Turns the link off, has the mount lose its home by a change of settings, or, if there is
-    /// none, by asking it in vain for as long as it waits, and turns the link on. Returns when the
-    /// mount sent something after that, and what had crossed the link before.
+    /// Turns the link off and makes the mount lose its home: by a change of settings, or, if there
+    /// is none, by a request that is not answered within its timeout. Then turns the link on.
+    /// Returns when the mount first sent something after that, and what had crossed the link
+    /// before.
     pub fn gap(&self, set: &[&str], meanwhile: impl FnOnce() -> Result<()>) -> Result<(Instant, Wire)> {
         self.quiet()?;
         if set.is_empty() {
@@ -368,14 +367,14 @@ impl Rig {
         Ok((self.wait_for_a_packet()?, before))
     }
 
-    /// Ends the mount as a crash would, under whoever uses it.
+    /// Kills the mount as a crash would, also while programs use it.
     pub fn kill(&mut self) -> Result<()> {
         self.mount.take().map_or(Ok(()), Daemon::kill)?;
         mounts::force_unmount(&self.mount_point)
     }
 
     fn clear(&mut self) -> Result<()> {
-        // Aborting the mount frees whoever waits for it, so this comes before the process.
+        // Aborting the mount frees the programs that wait for it, so this comes before the process.
         mounts::force_unmount(&self.mount_point)?;
         self.kill()?;
         ensure!(!mounts::is_mounted(&self.mount_point)?, "{} is still mounted", self.mount_point.display());
@@ -383,7 +382,7 @@ impl Rig {
     }
 }
 
-/// A command that uses a slow link may take so long.
+/// Longest time for a command that uses a slow link.
 const LONG: Duration = Duration::from_secs(3600);
 
 impl Drop for Rig {

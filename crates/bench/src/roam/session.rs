@@ -1,4 +1,4 @@
-//! A session of editing, compiling and cleaning: how much of it need never go home.
+//! A session of editing, compiling and cleaning: how much of it never needs to go home.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::report::{count, number};
 use crate::run::{arguments, work};
 use crate::target::Site;
 
-/// The folder in which all happens.
+/// The folder of the session.
 const FOLDER: &str = "project";
 const PROJECT: [u32; 3] = [55, 15, 55];
 const PROJECT_QUICK: [u32; 3] = [16, 2, 6];
@@ -19,17 +19,17 @@ const ROUNDS: u32 = 8;
 const ROUNDS_QUICK: u32 = 2;
 /// Sources that are edited in a round.
 const EDITS: u32 = 5;
-/// Fewer logged operations are no session.
+/// Fewest logged operations for a valid session.
 const LOGGED_MIN: u64 = 1000;
 
-/// Under what circumstances.
+/// The conditions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 enum Case {
     /// Without a network.
     Off,
     /// Over a slow link: what is a quarter of an hour old goes home.
     Delayed,
-    /// Over a slow link that is used whenever nobody waits for it.
+    /// Over a slow link, which changes use whenever the user does not wait for it.
     Idle,
     /// Over a slow link: replay begins at once.
     Lottery,
@@ -104,7 +104,7 @@ pub fn measure(site: &Site, quick: bool) -> Result<Found> {
             found.failures.push(format!("{}: only {} operations were logged", case.title(), sample.logged));
         }
         samples.push(sample);
-        // All of it goes home in the end.
+        // All changes go home in the end.
         rig.shape_now(None, Duration::ZERO);
         rig.connect("auto")?;
         rig.wait_attached(true)?;
@@ -115,8 +115,8 @@ pub fn measure(site: &Site, quick: bool) -> Result<Found> {
         .map(|sample| {
             let what = format!("operations that need not go home, {}", sample.case.title());
             match sample.case {
-                // The session is over before a quarter of an hour is: it is the one without a
-                // network.
+                // The session ends before any change is a quarter of an hour old: it is like the
+                // one without a network.
                 Case::Delayed => Figure::beside(what, format!("{} %", number(sample.share()))),
                 _ => Figure::at_least(what, sample.share(), 70.0, " %"),
             }

@@ -1,7 +1,7 @@
 //! sshfs over the same kind of link: its server in one network namespace, its clients in another,
 //! joined by an emulated link.
 //!
-//! Invariant: its processes, its mounts and its files are gone when it is dropped.
+//! Invariant: when it is dropped, its processes, mounts and files are gone.
 
 use std::fs;
 use std::net::Ipv4Addr;
@@ -21,12 +21,12 @@ use crate::target::Site;
 
 const SERVER: Ipv4Addr = Ipv4Addr::new(10, 78, 0, 1);
 const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 78, 0, 2);
-/// Where the script has its server listen.
+/// The port of the script's server.
 const PORT: u16 = 2299;
-/// How long the script may take, and a mount.
+/// Longest time for the script, and for a mount.
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// See the module's header.
+/// An sshfs server, and clients beyond an emulated link.
 pub struct Sshfs {
     script: PathBuf,
     sources: PathBuf,
@@ -64,7 +64,7 @@ impl Sshfs {
         let mut sshfs = Sshfs { script, sources, root, mount_point, server, client, processes, _link: link };
         sshfs.act("check", &sshfs.server, Interrupts::Obey)?;
         let started = sshfs.act("start", &sshfs.server, Interrupts::Obey);
-        // What a script that failed has left behind is ended, too.
+        // Processes that a failed script left behind are ended too.
         sshfs.processes.learn_named();
         started?;
         fill(&sshfs.root.join("export"))?;
@@ -76,8 +76,8 @@ impl Sshfs {
         self.mount_point.join(name)
     }
 
-    /// Mounts it once more, by a client that believes nothing: each look at a file asks the server
-    /// for its attributes.
+    /// Mounts it once more, by a client without caches: each look at a file asks the server for its
+    /// attributes.
     pub fn polling(self: &Arc<Self>, client: usize) -> Result<Polling> {
         let [mount_point, log] =
             ["mount", "log"].map(|what| self.root.with_extension(format!("client-{client}-{what}")));
@@ -139,7 +139,7 @@ impl Polling {
         self.mount_point.join(name)
     }
 
-    /// How often it has asked for attributes.
+    /// Number of its requests for attributes.
     pub fn attribute_calls(&self) -> Result<u64> {
         let log = fs::read_to_string(&self.log).with_context(|| format!("read {}", self.log.display()))?;
         Ok(log.lines().filter(|line| asks_for_attributes(line)).count() as u64)

@@ -1,5 +1,5 @@
-//! The setting of Zhao and Figueiredo (section 5): 40 ms there and back, 4 Mb/s. A build and
-//! PostMark, beside sshfs over the same kind of link and the same client that writes through.
+//! The setting of Zhao and Figueiredo (section 5): 40 ms round trip, 4 Mb/s. A build and PostMark,
+//! beside sshfs over the same kind of link, and beside the same client writing through.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -15,16 +15,16 @@ use crate::report::{count, number};
 use crate::run::{arguments, work};
 use crate::target::Site;
 
-/// How fast the link is.
+/// The rate of the link.
 pub const RATE: Rate = Rate::mbits_per_s(4);
 /// Each way.
 pub const DELAY: Duration = Duration::from_millis(20);
 const FOLDER: &str = "project";
-/// Sources, headers, and units that are compiled.
+/// Sources, headers, and compiled units.
 const PROJECT: [u32; 3] = [357, 103, 168];
 const PROJECT_QUICK: [u32; 3] = [12, 4, 6];
 
-/// What is measured.
+/// The subjects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 enum Who {
     Starling,
@@ -44,7 +44,7 @@ impl Who {
     }
 }
 
-/// It, mounted beyond the link.
+/// A subject, mounted beyond the link.
 enum Subject {
     Starling(Rig),
     Sshfs(Sshfs),
@@ -75,7 +75,7 @@ impl Subject {
         }
     }
 
-    /// What is not home yet, and how long it takes until it is.
+    /// The number of changes that are not home yet, and the time until they are.
     fn settle(&self) -> Result<(u64, f64)> {
         let Subject::Starling(rig) = self else { return Ok((0, 0.0)) };
         let pending = rig.number("/pending/operations")?;
@@ -92,7 +92,7 @@ struct Sample {
     seconds: f64,
     /// Operations that were not home when it ended.
     pending: u64,
-    /// Until they were.
+    /// Time until they were.
     home_s: f64,
 }
 
@@ -110,7 +110,7 @@ fn conditions(more: &str) -> String {
     format!("A link of {RATE} with {} ms each way. {more}", DELAY.as_millis())
 }
 
-/// How many times longer the others take, in runs that are picked.
+/// How many times longer the others take, over chosen runs.
 fn figures(what: &str, samples: &[Sample], wanted: f64, runs: impl Fn(&[f64]) -> f64) -> Vec<Figure> {
     let time = |who| runs(&samples.iter().filter(|s| s.who == who).map(|s| s.seconds).collect::<Vec<_>>());
     [Who::Sshfs, Who::Through]

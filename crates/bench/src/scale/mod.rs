@@ -1,8 +1,8 @@
-//! What maintenance costs by how much there is: how long a round after one small change takes and
-//! how much it writes, what a start after kill -9 takes, and how much memory there is.
+//! The cost of maintenance by the amount of data: how long a round after one small change takes and
+//! how much it writes, how long a start after kill -9 takes, and the memory.
 //!
-//! Each size is made by a process of its own, and each start is one, so that memory is told apart
-//! and a kill is one.
+//! A process of its own makes each size, and each start is a process, so that memory is told apart
+//! and a kill is a real one.
 
 mod rig;
 
@@ -24,17 +24,16 @@ use crate::roam::found::{Figure, Found, Table, largest, median};
 use crate::site::{self, RunFolder};
 use rig::Rig;
 
-/// Rounds, of which the median counts.
+/// Number of rounds; their median counts.
 const ROUNDS: usize = 21;
-/// Status is asked for so often while a machine works.
+/// How often the status is asked for while a machine works.
 const STATUS_INTERVAL: Duration = Duration::from_millis(20);
-/// Status answers within this time.
+/// Longest time for a status, in milliseconds.
 const STATUS_MS_MAX: f64 = 100.0;
-/// A round among the most segments may take so many times as long as one among the fewest: tables
-/// are trees.
+/// Largest ratio of a round's time with the most segments to that with the fewest: tables are
+/// trees.
 const ROUND_GROWTH_MAX: f64 = 3.0;
-/// All that is kept in memory of a segment, at most: two fragments in the stores, its row in the
-/// table.
+/// Most memory per segment, in bytes: two fragments in the stores, and its row in the table.
 const SEGMENT_MEMORY_BYTES_MAX: f64 = 1024.0;
 const FILES_PER_SEGMENT: u64 = 10;
 const SECTION: &str = "scale";
@@ -46,7 +45,7 @@ pub struct ScaleOptions {
     /// before
     #[arg(long, value_name = "COUNT", default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(10_000..))]
     segments: u64,
-    /// The most files; there are ten to a segment while there are no more than this
+    /// The most files; up to this number, there are ten per segment
     #[arg(long, value_name = "COUNT", default_value_t = 10_000_000)]
     files: u64,
     /// An existing folder on the local disk to work in
@@ -70,22 +69,22 @@ pub enum Part {
         #[arg(long)]
         files: u64,
     },
-    /// Start it, make small changes with a round of maintenance after each, print what was
-    /// measured, and be killed
+    /// Start the machine, make small changes with a round of maintenance after each, print the
+    /// measurements, and be killed
     Run {
         /// The folder
         dir: PathBuf,
-        /// The segments it has at least
+        /// The least number of its segments
         #[arg(long)]
         segments: u64,
     },
 }
 
-/// What one start and the rounds after it gave.
+/// The results of a start and the rounds after it.
 #[derive(Debug, Serialize, Deserialize)]
 struct Ran {
     started_s: f64,
-    /// Until all segments were known, from the start on.
+    /// Time from the start until all segments were known.
     known_s: f64,
     resident_bytes: u64,
     round_ms: Vec<f64>,
@@ -93,7 +92,7 @@ struct Ran {
     status_ms_max: f64,
 }
 
-/// A size, and what it gave.
+/// A size, and its results.
 #[derive(Debug, Serialize)]
 struct Row {
     segments: u64,
@@ -104,7 +103,7 @@ struct Row {
     again: Ran,
 }
 
-/// Measures and reports. Succeeds if no figure was missed; quick sizes judge nothing.
+/// Measures and reports. Succeeds if no target figure was missed; quick sizes judge nothing.
 pub fn run(options: &ScaleOptions) -> Result<ExitCode> {
     command::catch_interrupts()?;
     let quick = options.output.quick;
@@ -246,7 +245,7 @@ async fn run_machine(dir: &Path, segments: u64) -> Result<Ran> {
     Ok(ran)
 }
 
-/// What `starling status` asks for.
+/// The time of a `starling status`, in milliseconds.
 async fn status_ms(machine: &Machine) -> f64 {
     let since = Instant::now();
     std::hint::black_box((machine.maintenance.done(), machine.stripe.glance().await));

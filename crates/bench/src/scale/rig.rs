@@ -1,4 +1,4 @@
-//! A machine of the core in this process, over stores whose fragments are listed and have no bytes.
+//! A machine of the core in this process, over stores whose fragments are listed but have no bytes.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -22,15 +22,15 @@ use vfs::fs::FileSystem;
 const STORE_COUNT: u16 = 2;
 const PARITY: u8 = 1;
 const BLOCK_SIZE: u32 = 64 << 10;
-/// As much as a store can address.
+/// The capacity in bytes: as much as a store can address.
 const CAPACITY_BYTES: u64 = 16 << 40;
 const CACHE_BYTES: u64 = 512 << 20;
-/// Files whose inodes the manager may have changed in memory before they are checkpointed.
+/// Most files whose inodes the manager may have changed in memory before a checkpoint.
 const FILES_PER_CHECKPOINT: u64 = 1 << 16;
-/// Where the numbers of the files begin, far beyond those that are handed out.
+/// The first number of the study's files, far beyond those that are handed out.
 const FILE_FIRST: u64 = 1 << 36;
 
-/// A disk that claims to have room, and sets none aside.
+/// A disk that claims to have room, and reserves none.
 struct Roomy(Arc<dyn Disk>);
 
 impl Disk for Roomy {
@@ -65,7 +65,7 @@ impl Disk for Roomy {
     }
 }
 
-/// A file that becomes longer by holes.
+/// A file that grows by holes.
 struct Sparse(Arc<dyn File>);
 
 impl File for Sparse {
@@ -99,7 +99,7 @@ impl File for Sparse {
     }
 }
 
-/// Where a machine of the study is.
+/// The host and the disks of the study's machine.
 pub struct Rig {
     host: Host,
     disks: Vec<Arc<dyn Disk>>,
@@ -107,7 +107,7 @@ pub struct Rig {
 }
 
 impl Rig {
-    /// In this folder, which may have a machine already.
+    /// A rig in this folder, which may already have a machine.
     pub fn new(folder: &Path) -> Result<Rig> {
         let open = |name: &str| -> Result<Arc<dyn Disk>> {
             let path = folder.join(name);
@@ -138,7 +138,7 @@ impl Rig {
         Machine::start(self.host.clone(), &self.places(), &self.consensus, run).await.context("start the machine")
     }
 
-    /// Makes a machine with so many full segments of so many files, and stops it.
+    /// Makes a machine with this many full segments of this many files, and stops it.
     pub async fn make(&self, segments: u64, files: u64) -> Result<()> {
         let create = Create {
             parity: PARITY,
@@ -174,7 +174,7 @@ impl Rig {
     }
 }
 
-/// What there is to be.
+/// The segments and files to make.
 struct Plan {
     /// The segment before all.
     last: SegmentId,

@@ -1,4 +1,4 @@
-//! How much memory the process needs for files that are not its cache.
+//! The memory of the process for files, beyond its cache.
 
 use std::fs;
 use std::time::Duration;
@@ -13,12 +13,12 @@ use crate::target::Site;
 
 const CACHE_MIB: u64 = 64;
 const MIB: u64 = 1 << 20;
-/// How long the process has to hear what the kernel forgot.
+/// Time for the process to hear what the kernel forgot.
 const FORGET_TIME: Duration = Duration::from_secs(3);
 const FULL: [u64; 4] = [0, 100_000, 500_000, 1_000_000];
 const QUICK: [u64; 3] = [0, 1_000, 10_000];
 
-/// What the study found.
+/// The results of the study.
 #[derive(Debug, Serialize)]
 pub struct Memory {
     cache_mib: u64,
@@ -30,13 +30,13 @@ pub struct Memory {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 struct Row {
     files: u64,
-    /// After they were made and synced.
+    /// After making and syncing them.
     made_bytes: u64,
-    /// The most until then.
+    /// The peak until then.
     made_peak_bytes: u64,
     /// After mounting again and a stat of each.
     walked_bytes: u64,
-    /// After that, when the kernel had given up what it knew of them.
+    /// After that, when the kernel had forgotten them.
     forgotten_bytes: u64,
 }
 
@@ -59,7 +59,7 @@ impl Memory {
         Ok(study)
     }
 
-    /// What went wrong, if anything did.
+    /// The failures.
     pub fn failures(&self) -> Vec<String> {
         self.failures.clone()
     }
@@ -109,7 +109,7 @@ impl Memory {
         (files > 0).then(|| bytes.saturating_sub(self.cache_mib * MIB) as f64 / files as f64)
     }
 
-    /// Of the row with most files, at the worst of its moments.
+    /// The overhead of the row with most files, at its highest.
     fn overhead_per_million_mib(&self) -> Option<f64> {
         let row = self.rows.iter().max_by_key(|row| row.files)?;
         let worst = row.made_peak_bytes.max(row.walked_bytes).max(row.forgotten_bytes);
@@ -130,7 +130,7 @@ impl Row {
         let seen = work(&arguments("stat-files", &folder, &[])).context("stat all files")?;
         ensure!(seen.get("files") == Some(&(files as f64)), "{files} files were made, {seen:?} found");
         row.walked_bytes = serving.memory_bytes("VmRSS")?;
-        // Inodes and names only, of which the file system is then told.
+        // Inodes and names only; the kernel then tells the file system.
         fs::write("/proc/sys/vm/drop_caches", "2").context("drop the kernel's inodes (root?)")?;
         std::thread::sleep(FORGET_TIME);
         row.forgotten_bytes = serving.memory_bytes("VmRSS")?;

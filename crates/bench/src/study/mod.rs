@@ -1,5 +1,5 @@
-//! Studies of Starling alone, through real mounts: what overwriting costs when it is nearly full,
-//! how long it takes to start after a crash, and how much memory files need.
+//! Studies of Starling alone, through real mounts: the cost of overwriting when it is nearly full,
+//! the time of a start after a crash, and the memory for files.
 //!
 //! A study goes on after a failure (an error, bytes that do not read back, an error at the wrong
 //! call), reports it, and makes the program fail: unlike a slow result, it is a bug.
@@ -43,7 +43,7 @@ pub struct StudyOptions {
 /// A study.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Name {
-    /// Overwriting for ever in a nearly full file system, then filling it up
+    /// Overwriting again and again in a nearly full file system, then filling it up
     WriteCost,
     /// Starting again after kill -9
     Recovery,
@@ -51,7 +51,7 @@ enum Name {
     Memory,
 }
 
-/// What one study found.
+/// The results of one study.
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
 enum Found {
@@ -60,7 +60,7 @@ enum Found {
     Memory(Memory),
 }
 
-/// All that was found; as JSON, this is the file that `--json` writes.
+/// All results; as JSON, this is the file that `--json` writes.
 #[derive(Debug, Serialize)]
 struct Report {
     unix_time_s: u64,

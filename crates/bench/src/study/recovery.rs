@@ -1,4 +1,4 @@
-//! How long it takes to start again after a crash, and on what that depends.
+//! The time of a start after a crash, and what it depends on.
 
 use std::time::Duration;
 
@@ -10,14 +10,14 @@ use crate::report::{count, number, table_header, table_row};
 use crate::run::{arguments, work};
 use crate::target::{self, Site};
 
-/// Synced and checkpointed before anything else.
+/// Content that is synced and checkpointed before anything else.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 struct Content {
     files: u64,
     file_bytes: u64,
 }
 
-/// How large the study is.
+/// The sizes of the study.
 struct Size {
     contents: &'static [Content],
     creates: &'static [u64],
@@ -41,7 +41,7 @@ const QUICK: Size = Size {
     runs: 1,
 };
 
-/// What the study found.
+/// The results of the study.
 #[derive(Debug, Serialize)]
 pub struct Recovery {
     rows: Vec<Row>,
@@ -56,12 +56,12 @@ struct Row {
     starts: Vec<Start>,
 }
 
-/// A start after a kill, as the program tells of it.
+/// A start after a kill, as the program reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 struct Start {
-    /// From starting the program until it had mounted.
+    /// From the program's start until it had mounted.
     mounted_ms: u64,
-    /// Of that, rolling logs forward.
+    /// The part of it that rolls logs forward.
     recovery_ms: u64,
     segments: u64,
     deltas: u64,
@@ -100,7 +100,7 @@ impl Recovery {
         serving.down()
     }
 
-    /// What went wrong, if anything did.
+    /// The failures.
     pub fn failures(&self) -> Vec<String> {
         self.failures.clone()
     }
@@ -146,7 +146,7 @@ impl Content {
 }
 
 impl Row {
-    /// The start that took neither the longest nor the shortest.
+    /// The start with the median time.
     fn median(&self) -> Option<Start> {
         let mut starts = self.starts.clone();
         starts.sort_by_key(|start| start.mounted_ms);
@@ -159,8 +159,8 @@ impl Row {
     }
 }
 
-/// Checkpoints everything, creates and syncs files, kills, and starts again; what was synced must
-/// be there.
+/// Checkpoints everything, creates and syncs files, kills, and starts again; all synced files must
+/// exist.
 fn crash(serving: &mut Serving, creates: u64, name: &str) -> Result<Start> {
     serving.remount_cold().context("checkpoint")?;
     let folder = serving.path(name);

@@ -1,8 +1,8 @@
-//! Starling in a process that a study starts, kills and looks into.
+//! Starling in a process that a study starts, kills and inspects.
 //!
-//! Unlike a [`crate::target::Target`], which goes through a script, this holds the serving process
-//! itself: the time until it has mounted is taken from its own first line, and it can be killed and
-//! measured. Invariant: process, mount and files are gone when it is dropped.
+//! Unlike a [`crate::target::Target`], which goes through a script, this owns the serving process
+//! itself. So it takes the time until the mount from the process's own first line, and can kill and
+//! measure it. Invariant: when it is dropped, process, mount and files are gone.
 
 use std::fs;
 use std::path::PathBuf;
@@ -17,10 +17,10 @@ use crate::daemon::{DEADLINE, Daemon};
 use crate::target::Site;
 use crate::{mounts, process, target};
 
-/// What the process prints first when it serves.
+/// The first words of the serving process.
 const READY: &str = "mounted at";
 
-/// A file system of its own, which serves or does not.
+/// A file system of its own, which is served or not.
 pub struct Serving {
     program: PathBuf,
     root: PathBuf,
@@ -30,8 +30,8 @@ pub struct Serving {
 }
 
 impl Serving {
-    /// Makes the folders; nothing is started. `arguments` are for `starling up`, before those that
-    /// the site has.
+    /// Makes the folders and starts nothing. `arguments` are for `starling up`, before the site's
+    /// own.
     pub fn new(site: &Site, name: &str, arguments: &[&str]) -> Result<Serving> {
         let root = site.root.join(name);
         let mount_point = root.join("mount");
@@ -51,7 +51,7 @@ impl Serving {
         self.mount_point.join(name)
     }
 
-    /// Starts it, and returns the time from there until it has mounted.
+    /// Starts the process, and returns the time until it has mounted.
     pub fn up(&mut self) -> Result<Duration> {
         ensure!(self.daemon.is_none(), "it already serves");
         let mut command = Command::new(&self.program);
@@ -66,7 +66,7 @@ impl Serving {
         self.daemon.take().context("nothing serves")?.ended().context("starling, after `down`")
     }
 
-    /// Ends the process as a crash would: nothing that it holds back is written.
+    /// Kills the process as a crash would: data that it holds back are not written.
     pub fn kill(&mut self) -> Result<()> {
         self.daemon.take().map_or(Ok(()), Daemon::kill)?;
         mounts::force_unmount(&self.mount_point)
@@ -99,7 +99,7 @@ impl Serving {
     }
 
     fn clear(&mut self) -> Result<()> {
-        // Aborting the mount frees whoever waits for it, so this comes before the process.
+        // Aborting the mount frees the programs that wait for it, so this comes before the process.
         mounts::force_unmount(&self.mount_point)?;
         self.kill()?;
         ensure!(!mounts::is_mounted(&self.mount_point)?, "{} is still mounted", self.mount_point.display());

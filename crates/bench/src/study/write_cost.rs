@@ -1,5 +1,5 @@
-//! What it costs to overwrite for ever in a file system that is nearly full, and how it says that
-//! it is full.
+//! The cost of overwriting again and again in a nearly full file system, and its behaviour when it
+//! is full.
 
 use anyhow::{Context, Result};
 use serde::Serialize;
@@ -13,30 +13,30 @@ use crate::work::BLOCK_BYTES;
 /// Rounds of overwriting; each writes as much as the file has. The last one counts as the steady
 /// state.
 const ROUNDS: u64 = 3;
-/// Share of what was removed that must be free again: the rest may be indices and half-empty
-/// segments.
+/// Share of the removed bytes that must be free again, in percent: the rest may be indices and
+/// half-empty segments.
 const ROOM_PERCENT: u64 = 90;
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
-/// How large the study is.
+/// The sizes of the study.
 struct Size {
     store: &'static str,
     fills_percent: &'static [u64],
-    /// Of one round of overwriting.
+    /// Longest time of one round of overwriting.
     seconds_max: u64,
 }
 
 const FULL: Size = Size { store: "256MiB", fills_percent: &[50, 80, 90, 95], seconds_max: 10 };
 const QUICK: Size = Size { store: "128MiB", fills_percent: &[50, 90], seconds_max: 2 };
 
-/// What the study found.
+/// The results of the study.
 #[derive(Debug, Serialize)]
 pub struct WriteCost {
     store_size: &'static str,
     rows: Vec<Row>,
 }
 
-/// One fill and one pattern; what comes after a failure is absent.
+/// One fill and one pattern; results after a failure are absent.
 #[derive(Debug, Default, Serialize)]
 struct Row {
     fill_percent: u64,
@@ -44,20 +44,20 @@ struct Row {
     total_bytes: u64,
     file_bytes: u64,
     rounds: Vec<Round>,
-    /// Written to a new file until there was no space.
+    /// Bytes written to a new file until there was no space.
     rest_bytes: Option<u64>,
-    /// Everything read back after mounting again.
+    /// True if everything read back after mounting again.
     read_back: bool,
-    /// From removing the new file until most of its bytes could be written and synced again.
+    /// Time from removing the new file until most of its bytes could be written and synced again.
     room_seconds: Option<f64>,
     failure: Option<String>,
 }
 
-/// Some overwriting.
+/// A round of overwriting.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 struct Round {
     written_bytes: u64,
-    /// By the cleaner, meanwhile.
+    /// Bytes that the cleaner moved meanwhile.
     moved_bytes: u64,
     seconds: f64,
 }
@@ -71,13 +71,13 @@ impl Round {
         }
     }
 
-    /// Bytes written for each that the user writes.
+    /// Bytes written per byte of the user.
     fn write_cost(&self) -> f64 {
         (self.written_bytes + self.moved_bytes) as f64 / self.written_bytes as f64
     }
 
-    /// The same with what the cleaner reads (Rosenblum and Ousterhout's write cost). It reads what
-    /// is live and nothing else, but for the segments' indices.
+    /// The same including the cleaner's reads (Rosenblum and Ousterhout's write cost). It reads
+    /// only live blocks, and the segments' indices.
     fn write_cost_with_reads(&self) -> f64 {
         (self.written_bytes + 2 * self.moved_bytes) as f64 / self.written_bytes as f64
     }
@@ -106,7 +106,7 @@ impl WriteCost {
         Ok(WriteCost { store_size: size.store, rows })
     }
 
-    /// What went wrong, if anything did.
+    /// The failures.
     pub fn failures(&self) -> Vec<String> {
         let named = |row: &Row| Some(format!("{} %, {}: {}", row.fill_percent, row.pattern(), row.failure.as_ref()?));
         self.rows.iter().filter_map(named).collect()

@@ -33,7 +33,7 @@ pub(super) fn create(dir: &Path, files: u32, processes: u32, fsync: bool) -> Res
 }
 
 /// Starts a process per folder, lets all begin at once, and returns the seconds from the first
-/// begin to the last end: starting and ending the processes is not part of it.
+/// begin to the last end, without starting and ending the processes.
 fn create_in_processes(parts: &[PathBuf], files_each: u32, fsync: bool) -> Result<f64> {
     let program = std::env::current_exe().context("find this program")?;
     let mut children: Vec<Child> = Vec::new();
@@ -46,7 +46,7 @@ fn create_in_processes(parts: &[PathBuf], files_each: u32, fsync: bool) -> Resul
         let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().context("start a process")?;
         children.push(child);
     }
-    // Each says on stdout that it is ready; only then are they let go.
+    // Each process says on stdout that it is ready; only then do they begin.
     for child in &mut children {
         let stdout = child.stdout.as_mut().context("a child without stdout")?;
         stdout.read_exact(&mut [0; READY.len()]).context("wait for a process to be ready")?;

@@ -1,4 +1,4 @@
-//! git: a repository, always the same, and what people do with it.
+//! git: a repository, always the same, and what users do with it.
 //!
 //! git gets a home of its own and reads no configuration of the user or the machine.
 
@@ -14,12 +14,12 @@ use super::{Outcome, outcome, project};
 
 /// Sources that each commit but the first edits.
 const EDITS: u32 = 5;
-/// The date of every commit: a repository is the same each time.
+/// The date of every commit, so that a repository is the same each time.
 const DATE: &str = "2000-01-01T00:00:00Z";
-/// Nothing runs in the background, and the author has a name.
+/// git's settings: nothing runs in the background, and the author has a name.
 const SETTINGS: [&str; 4] = ["gc.auto=0", "core.fsmonitor=false", "user.name=bench", "user.email=bench@localhost"];
 
-/// See the module's header.
+/// git with a home of its own.
 struct Git {
     home: TempDir,
 }
@@ -32,7 +32,7 @@ impl Git {
     fn run(&self, arguments: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Result<()> {
         let mut git = Command::new("git");
         git.args(SETTINGS.iter().flat_map(|setting| ["-c", setting])).args(arguments);
-        // A hook of git has its own repository in the environment; this git must not work there.
+        // A hook of git has its own repository in the environment, where this git must not work.
         for (name, _) in std::env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(b"GIT_")) {
             git.env_remove(name);
         }
@@ -63,7 +63,7 @@ impl Git {
     }
 }
 
-/// Makes a bare repository of a project with so many sources and headers: `files`, `commits`.
+/// Makes a bare repository of a project with this many sources and headers: `files`, `commits`.
 pub(super) fn make(dir: &Path, sources: u32, headers: u32, commits: u32) -> Result<Outcome> {
     let git = Git::new()?;
     let parent = dir.parent().context("a folder in a folder")?;

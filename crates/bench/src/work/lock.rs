@@ -1,9 +1,9 @@
-//! A lock that is a file: whoever makes it has it, and gives it back by removing it.
+//! A lock that is a file: the client that makes it has the lock, and gives it back by removing it.
 //!
 //! As in Zhao and Figueiredo's benchmark (section 5.1.2), a client makes a file of its own and
-//! links it to the name of the lock, which fails while somebody has it; as open(2) advises, it then
-//! looks whether its own file has two names after all. When each one had it is told by the
-//! machine's clock, which all clients share, so that whoever runs them can see whether two had it
+//! links it to the name of the lock, which fails while another client has the lock. As open(2)
+//! advises, it then checks whether its own file has two names after all. The machine's clock, which
+//! all clients share, tells when each client had the lock, so the caller can see whether two had it
 //! at once.
 
 use std::fs;
@@ -18,20 +18,20 @@ use super::{Outcome, outcome};
 
 /// How a client uses the lock.
 pub(super) struct Use {
-    /// Which client it is: no two have the same number.
+    /// The client's number, which is unique.
     pub client: u32,
     /// How often it takes the lock.
     pub times: u32,
-    /// How long it keeps it.
+    /// How long it keeps the lock.
     pub hold: Duration,
     /// How long it waits after a try that failed, and after it has given the lock back.
     pub pause: Duration,
-    /// It goes on for no longer.
+    /// Longest time of the workload.
     pub time_max: Duration,
 }
 
-/// Takes the lock so many times: `entered_N_s` and `left_N_s` for each time, `tries`, and `lost`,
-/// which is how often it was gone when it was given back.
+/// Takes the lock this many times: `entered_N_s` and `left_N_s` for each time, `tries`, and `lost`,
+/// which counts how often the lock was gone when the client gave it back.
 pub(super) fn run(dir: &Path, how: &Use) -> Result<Outcome> {
     let (own, lock) = (dir.join(format!("client-{}", how.client)), dir.join("lock"));
     fs::write(&own, "").with_context(|| format!("create {}", own.display()))?;
@@ -60,7 +60,7 @@ pub(super) fn run(dir: &Path, how: &Use) -> Result<Outcome> {
 fn take(own: &Path, lock: &Path) -> Result<bool> {
     match fs::hard_link(own, lock) {
         Ok(()) => Ok(true),
-        // SFTP has no code of its own for a name that is taken.
+        // SFTP has no separate code for a name that exists.
         Err(error) if matches!(error.kind(), ErrorKind::AlreadyExists | ErrorKind::PermissionDenied) => {
             let attributes = fs::symlink_metadata(own).with_context(|| format!("stat {}", own.display()))?;
             Ok(attributes.nlink() == 2)

@@ -1,9 +1,9 @@
 //! The workloads. Each runs as a process of its own (`bench work NAME ...`), so that its memory and
-//! CPU time are not mixed with the measuring program's, and prints what it measured as one line of
+//! CPU time do not mix with the measuring program's. It prints its measurements as one line of
 //! JSON.
 //!
-//! A workload knows nothing of targets: it is given a folder and behaves like an ordinary program
-//! in it. Any error ends it, because a number from a workload that failed halfway means nothing.
+//! A workload knows nothing of targets: it gets a folder and behaves like an ordinary program in
+//! it. Any error ends it, because a number from a workload that failed halfway means nothing.
 
 mod directory;
 mod files;
@@ -30,7 +30,7 @@ use crate::requests::{self, Phase};
 pub use overwrite::BLOCK_BYTES;
 pub use random::Random;
 
-/// What a workload measured: names (which carry their unit) and numbers.
+/// The measurements of a workload: names (which carry their unit) and numbers.
 pub type Outcome = BTreeMap<String, f64>;
 
 /// A workload with its parameters.
@@ -160,7 +160,7 @@ pub enum Work {
         #[arg(long, default_value_t = 1_000_000)]
         entries: u32,
     },
-    /// Make files, so many to a directory, and fsync the folder: `files_per_s`
+    /// Make files, this many per directory, and fsync the folder: `files_per_s`
     MakeFiles {
         /// Folder that is made
         dir: PathBuf,
@@ -201,7 +201,7 @@ pub enum Work {
         /// Its size in blocks
         #[arg(long, value_parser = clap::value_parser!(u64).range(10..))]
         blocks: u64,
-        /// Overwrites there were before
+        /// Overwrites that were made before
         #[arg(long, default_value_t = 0)]
         from: u64,
         /// Overwrites to make
@@ -228,13 +228,13 @@ pub enum Work {
         #[arg(long)]
         hot: bool,
     },
-    /// Write a new file until there is no space left, which write must say and not fsync or close:
-    /// `bytes`
+    /// Write a new file until there is no space left, which write must report, and not fsync or
+    /// close: `bytes`
     FillUp {
         /// The file
         file: PathBuf,
     },
-    /// Remove a file and `fill` another one, again and again until there is room for it: `seconds`
+    /// Remove a file and `fill` another one, repeatedly until there is room for it: `seconds`
     MakeRoom {
         /// The file that is removed
         remove: PathBuf,
@@ -315,7 +315,7 @@ pub enum Work {
         /// The clone
         dir: PathBuf,
     },
-    /// Edit some sources of a project, build and clean, over and over: `seconds`
+    /// Edit some sources of a project, build and clean, repeatedly: `seconds`
     Session {
         /// The project
         dir: PathBuf,
@@ -326,7 +326,7 @@ pub enum Work {
         #[arg(long)]
         edits: u32,
     },
-    /// The Andrew benchmark with a project: seconds of each phase and `seconds` of all
+    /// The Andrew benchmark with a project: seconds of each phase and `seconds` of all phases
     Andrew {
         /// The project
         source: PathBuf,
@@ -338,7 +338,7 @@ pub enum Work {
     Probe {
         /// Folder that is made
         dir: PathBuf,
-        /// For so long
+        /// Seconds to go on
         #[arg(long, default_value_t = 5)]
         seconds: u32,
     },
@@ -347,7 +347,7 @@ pub enum Work {
         /// The folder
         dir: PathBuf,
     },
-    /// Time each operation that changes something: `create_ms`, `setattr_ms` and so on
+    /// Time each changing operation: `create_ms`, `setattr_ms` and so on
     Operations {
         /// Folder that is made
         dir: PathBuf,
@@ -355,12 +355,12 @@ pub enum Work {
         #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..))]
         times: u32,
     },
-    /// Take a lock that several clients want, again and again: `entered_N_s` and `left_N_s` of each
-    /// time, `tries`, `lost`
+    /// Take a lock that several clients compete for, repeatedly: `entered_N_s` and `left_N_s` of
+    /// each time, `tries`, `lost`
     Lock {
         /// Existing folder, the same for all
         dir: PathBuf,
-        /// Which client this is
+        /// The client's number
         #[arg(long)]
         client: u32,
         /// How often it takes the lock
@@ -372,7 +372,7 @@ pub enum Work {
         /// How long it waits before it tries again
         #[arg(long, value_name = "MILLISECONDS", default_value_t = 1_000)]
         pause: u32,
-        /// End after this time, though it was not taken as often
+        /// End after this time, even if the lock was taken fewer times
         #[arg(long, value_name = "SECONDS", default_value_t = 1_700)]
         seconds: u32,
     },
@@ -391,7 +391,7 @@ pub enum Work {
 }
 
 impl Work {
-    /// Does the work and returns what was measured.
+    /// Runs the workload and returns its measurements.
     pub fn run(&self) -> Result<Outcome> {
         match self {
             Work::Create { dir, files, processes, fsync } => files::create(dir, *files, *processes, *fsync),
@@ -444,7 +444,7 @@ impl Work {
         }
     }
 
-    /// Does the work and prints what was measured.
+    /// Runs the workload and prints its measurements.
     pub fn print(&self) -> Result<()> {
         println!("{}", serde_json::to_string(&self.run()?)?);
         Ok(())

@@ -1,8 +1,8 @@
-//! One large file that is written again and again, a block at a time; a file that grows until there
-//! is no room; and what both must read back as.
+//! One large file that is overwritten a block at a time, again and again; a file that grows until
+//! there is no room; and the check of both.
 //!
-//! Which block the n-th write goes to, and what it writes, follow from n alone, so another process
-//! can tell afterwards what the file must hold.
+//! The number n of a write determines its block and its bytes, so another process can tell
+//! afterwards what the file must hold.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
@@ -16,13 +16,13 @@ use anyhow::{Context, Result, ensure};
 use super::random::Random;
 use super::{Outcome, outcome};
 
-/// What one write writes.
+/// Bytes of one write.
 pub const BLOCK_BYTES: usize = 64 << 10;
 /// Overwrites between two fsyncs.
 const WRITES_PER_FSYNC: u64 = 50;
-/// Out of ten writes, so many go to the hot tenth of the blocks.
+/// Of ten writes, this many go to the hot tenth of the blocks.
 const HOT_OF_TEN: u64 = 9;
-/// Different contents; a prime, so that they do not line up with anything.
+/// Number of different contents; a prime, so that they align with nothing.
 const CONTENT_COUNT: usize = 67;
 /// Pause before another attempt to write into room that is being made.
 const ROOM_PAUSE: Duration = Duration::from_millis(100);
@@ -37,7 +37,8 @@ impl Contents {
         Contents(bytes)
     }
 
-    /// What the block holds after the write with this number; 0 is the write that made the file.
+    /// The contents of the block after the write with this number; 0 is the write that made the
+    /// file.
     fn block(&mut self, index: u64, write: u64) -> &[u8] {
         let start = ((index + write) as usize % CONTENT_COUNT) * BLOCK_BYTES;
         let block = &mut self.0[start..start + BLOCK_BYTES];
@@ -47,7 +48,7 @@ impl Contents {
     }
 }
 
-/// The blocks that are overwritten, one after the other, without end.
+/// The endless sequence of blocks to overwrite.
 struct Sequence {
     random: Random,
     blocks: u64,
@@ -85,7 +86,7 @@ pub(super) fn fill(path: &Path, blocks: u64) -> Result<Outcome> {
     Ok(outcome([("seconds", started.elapsed().as_secs_f64())]))
 }
 
-/// What is overwritten.
+/// The overwrites to make.
 pub(super) struct Overwrites {
     /// The file's blocks.
     pub blocks: u64,
@@ -93,9 +94,9 @@ pub(super) struct Overwrites {
     pub from: u64,
     /// Writes to make.
     pub writes: u64,
-    /// Nine of ten to the first tenth of the blocks.
+    /// Nine of ten writes go to the first tenth of the blocks.
     pub hot: bool,
-    /// Ends after this time though there are writes left.
+    /// Ends after this time, even if there are writes left.
     pub seconds_max: u64,
 }
 
@@ -120,7 +121,7 @@ pub(super) fn overwrite(path: &Path, what: &Overwrites) -> Result<Outcome> {
     Ok(outcome([("writes", done as f64), ("seconds", started.elapsed().as_secs_f64())]))
 }
 
-/// Reads the file, and compares every byte with what so many overwrites must have made of it.
+/// Reads the file, and compares every byte with the result of this many overwrites.
 pub(super) fn check(path: &Path, bytes: u64, writes: u64, hot: bool) -> Result<Outcome> {
     let blocks = bytes.div_ceil(BLOCK_BYTES as u64);
     let mut last_write = vec![0; blocks as usize];
@@ -166,7 +167,7 @@ pub(super) fn fill_up(path: &Path) -> Result<Outcome> {
     Ok(outcome([("bytes", bytes as f64)]))
 }
 
-/// Removes a file and writes another one of so many blocks, again and again until it succeeds.
+/// Removes a file and writes another one of this many blocks, repeatedly until it succeeds.
 pub(super) fn make_room(remove: &Path, write: &Path, blocks: u64, seconds_max: u64) -> Result<Outcome> {
     let started = Instant::now();
     fs::remove_file(remove).with_context(|| format!("remove {}", remove.display()))?;
@@ -179,7 +180,7 @@ pub(super) fn make_room(remove: &Path, write: &Path, blocks: u64, seconds_max: u
     Ok(outcome([("seconds", started.elapsed().as_secs_f64())]))
 }
 
-/// What statvfs says of the file system, as `df` shows it.
+/// The figures of statvfs for the file system, as `df` shows them.
 pub(super) fn space(dir: &Path) -> Result<Outcome> {
     use std::os::unix::ffi::OsStrExt;
     let name = std::ffi::CString::new(dir.as_os_str().as_bytes()).context("folder with a NUL in its name")?;

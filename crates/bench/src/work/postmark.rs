@@ -1,8 +1,8 @@
-//! PostMark (Katcher, NetApp TR3022), written anew so that it is the same everywhere: a pool of
-//! small files as a mail server has them; each transaction reads a file or appends to it, and
-//! creates or deletes one, with even odds; at the end all that is left is deleted. Its defaults are
-//! kept: 512 to 10,240 bytes, system calls of 512 bytes without buffering, one directory, no fsync.
-//! The time includes all three phases.
+//! PostMark (Katcher, NetApp TR3022), rewritten so that it is the same everywhere. It has a pool of
+//! small files as on a mail server. Each transaction reads a file or appends to it, and creates or
+//! deletes one, with even odds. At the end all files are deleted. The defaults are kept: 512 to
+//! 10,240 bytes, system calls of 512 bytes without buffering, one directory, no fsync. The time
+//! includes all three phases.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};

@@ -1,4 +1,4 @@
-//! Small operations, each timed: what somebody waits for.
+//! Small operations, each timed, as a user waits for them.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -33,7 +33,7 @@ pub(super) fn probe(dir: &Path, seconds: u32) -> Result<Outcome> {
     Ok(waited(waits, started.elapsed()))
 }
 
-/// Lists each folder of a folder once, which is listed before: as [`probe`].
+/// Lists each folder of a folder once, after the outer folder itself; results as of [`probe`].
 pub(super) fn list_each(dir: &Path) -> Result<Outcome> {
     let folders: std::io::Result<Vec<PathBuf>> =
         fs::read_dir(dir).and_then(|entries| entries.map(|entry| Ok(entry?.path())).collect());
@@ -63,8 +63,8 @@ fn waited(waits: Vec<Duration>, all: Duration) -> Outcome {
     ])
 }
 
-/// The mean time of each operation that changes something, in ms: the operations of Huston and
-/// Honeyman's Table 3.
+/// The mean time of each changing operation, in ms: the operations of Huston and Honeyman's Table
+/// 3.
 pub(super) fn operations(dir: &Path, times: u32) -> Result<Outcome> {
     fs::create_dir(dir).with_context(|| format!("create {}", dir.display()))?;
     let path = |name: &str, n: u32| dir.join(format!("{name}-{n:04}"));

@@ -1,5 +1,5 @@
-//! A project in C, always the same, and what people do with it: build it, edit and clean it, and
-//! the Andrew benchmark (Howard et al., written anew): make directories, copy, scan, read, build.
+//! A project in C, always the same, and what users do with it: build it, edit and clean it, and the
+//! Andrew benchmark (Howard et al., rewritten): make directories, copy, scan, read, build.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -16,7 +16,7 @@ const SOURCES_PER_DIR: u32 = 14;
 const HEADERS_PER_UNIT: u32 = 8;
 const FUNCTIONS_PER_SOURCE: u32 = 12;
 
-/// Where sources and headers are.
+/// The path of a source.
 fn source_path(index: u32) -> String {
     format!("src/part-{:02}/source_{index:03}.c", index / SOURCES_PER_DIR)
 }
@@ -25,7 +25,7 @@ fn header_path(index: u32) -> String {
     format!("include/header_{index:03}.h")
 }
 
-/// What a unit is compiled from besides its own source: other sources, and headers.
+/// What a unit includes besides its own source: other sources, and headers.
 fn parts_of(unit: u32, sources: u32, units: u32) -> impl Iterator<Item = u32> {
     (unit + units..sources).step_by(units as usize)
 }
@@ -34,8 +34,8 @@ fn headers_of(unit: u32, headers: u32) -> impl Iterator<Item = u32> {
     (0..HEADERS_PER_UNIT.min(headers)).map(move |n| (unit * HEADERS_PER_UNIT + n) % headers)
 }
 
-/// Makes a project: so many sources and headers, of which so many units are compiled. Each of the
-/// others is included by a unit.
+/// Makes a project: this many sources and headers, and this many of the sources are compiled units.
+/// A unit includes each of the others.
 pub(super) fn make(dir: &Path, sources: u32, headers: u32, units: u32) -> Result<Outcome> {
     ensure!(
         (1..=sources).contains(&units) && headers > 0,
@@ -123,7 +123,7 @@ pub(super) fn clean(dir: &Path) -> Result<Outcome> {
     Ok(outcome([("seconds", started.elapsed().as_secs_f64())]))
 }
 
-/// Edits a source. The edited file replaces the former one, as editors do it.
+/// Edits a source. The edited file replaces the former one, as with editors.
 fn edit(dir: &Path, index: u32, remark: &str) -> Result<()> {
     let path = dir.join(source_path(index));
     let mut text = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
@@ -140,7 +140,7 @@ pub(super) fn edit_all(dir: &Path, sources: u32, remark: &str) -> Result<Outcome
     Ok(outcome([("files", f64::from(sources))]))
 }
 
-/// Edits some sources, builds and cleans, over and over: `seconds`.
+/// Edits some sources, builds and cleans, repeatedly: `seconds`.
 pub(super) fn session(dir: &Path, rounds: u32, edits: u32) -> Result<Outcome> {
     let started = Instant::now();
     for round in 0..rounds {
@@ -166,7 +166,7 @@ pub(super) fn andrew(source: &Path, target: &Path) -> Result<Outcome> {
     }
     times.push(Instant::now());
     for file in &tree.files {
-        // Not with what copies within the file system: the benchmark's copy reads and writes.
+        // Not by a copy within the file system: the benchmark's copy reads and writes.
         let text = fs::read(source.join(file)).with_context(|| format!("read {}", file.display()))?;
         fs::write(target.join(file), text).with_context(|| format!("write {}", file.display()))?;
     }

@@ -1,6 +1,6 @@
 //! Pseudo-random numbers that are the same in every run and on every machine (SplitMix64).
 
-/// See the module's header.
+/// A generator of pseudo-random numbers.
 pub struct Random(u64);
 
 impl Random {

@@ -1,4 +1,4 @@
-//! Large files in order, and how long fsync takes, alone and beside such a writer.
+//! Large files, written and read in order, and the time of fsync, alone and beside such a writer.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
@@ -77,12 +77,12 @@ fn fill(file: &mut File, buffer: &mut [u8]) -> std::io::Result<usize> {
     Ok(filled)
 }
 
-/// The writer beside goes round in a file of this size.
+/// Size of the file that the writer beside overwrites in a circle, in MiB.
 const BESIDE_MIB: u64 = 256;
 /// How long the writer runs before the first fsync is measured, so that its backlog has built up.
 const BESIDE_WARM_UP: Duration = Duration::from_millis(500);
-/// The samples are cut short after this time (a slow peer would need minutes), but not below
-/// [`SAMPLES_MIN`].
+/// Longest time for taking samples (a slow peer would need minutes); at least [`SAMPLES_MIN`] are
+/// taken.
 const TIME_MAX: Duration = Duration::from_secs(30);
 const SAMPLES_MIN: usize = 20;
 
@@ -108,8 +108,8 @@ pub(super) fn fsync_latency(dir: &Path, samples: usize, beside_stream: bool) -> 
     ]))
 }
 
-/// The seconds that each write and fsync took together, ascending: together, since a file system
-/// may make either wait.
+/// The seconds of each write with its fsync, ascending. They are timed together, because a file
+/// system may make either wait.
 fn append_and_sync(path: &Path, samples: usize) -> Result<Vec<f64>> {
     let mut file = OpenOptions::new()
         .create(true)

@@ -46,7 +46,7 @@ fn source_text(random: &mut Random) -> String {
 }
 
 /// Copies with the machine's own `cp -r`, whose way of copying (sizes, copy_file_range, fadvise) is
-/// what users get.
+/// the users'.
 pub(super) fn copy(source: &Path, target: &Path) -> Result<Outcome> {
     ensure!(!target.exists(), "{} exists", target.display());
     let started = Instant::now();
@@ -65,11 +65,11 @@ pub(super) fn remove(dir: &Path) -> Result<Outcome> {
     Ok(outcome([("seconds", seconds)]))
 }
 
-/// How long each kind of walk is repeated: one pass may be shorter than the clock deserves.
+/// How long each kind of walk is repeated: one pass may be too short for the clock.
 const WALK_TIME: Duration = Duration::from_millis(500);
 
 pub(super) fn walk(dir: &Path) -> Result<Outcome> {
-    // The first pass is not measured: it is how the tree becomes "already seen".
+    // The first pass is not measured: it makes the tree "already seen".
     let mut found = Found::default();
     list(dir, &mut found)?;
     for path in &found.files {
@@ -93,7 +93,7 @@ pub(super) fn walk(dir: &Path) -> Result<Outcome> {
     Ok(outcome([("entries_per_s", entries_per_s), ("stats_per_s", stats_per_s)]))
 }
 
-/// Lists with the machine's own `ls -lR`, once before it counts.
+/// Lists with the machine's own `ls -lR`, once before it measures.
 pub(super) fn list_long(dir: &Path) -> Result<Outcome> {
     let list = || {
         let status = Command::new("ls").arg("-lR").arg(dir).stdout(Stdio::null()).status().context("start ls")?;
@@ -104,7 +104,7 @@ pub(super) fn list_long(dir: &Path) -> Result<Outcome> {
     Ok(outcome([("times_per_s", rate(list)?)]))
 }
 
-/// Repeats `pass`, which returns how much it did, for [`WALK_TIME`].
+/// Repeats `pass`, which returns its amount of work, for [`WALK_TIME`].
 fn rate(mut pass: impl FnMut() -> Result<usize>) -> Result<f64> {
     let started = Instant::now();
     let mut done = 0;

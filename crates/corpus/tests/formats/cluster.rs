@@ -11,7 +11,7 @@ fn maps_of_the_corpus_and_changed_ones_are_decoded_or_refused() {
     assert!(kept >= 3 && changed > 0, "the corpus has good maps: {kept}, {changed}");
 }
 
-/// Maps of version 1, which are read and not written, are kept beside these.
+/// The corpus also keeps maps of version 1, which are read but no longer written.
 #[test]
 fn the_corpus_has_what_this_program_writes() {
     let first = FsConfig {

@@ -27,7 +27,7 @@ fn user() -> User {
     User { uid: 1000, gid: 100, groups: vec![27] }
 }
 
-/// Records of a life.
+/// Records of a home's life.
 fn records() -> Vec<Record> {
     let name = || "work".to_string();
     let print = |kind| Print { kind, mode: 0o750, uid: 1000, gid: 100, nlink: 1, size: 5, mtime: TIME, ctime: TIME };
@@ -116,7 +116,7 @@ fn whatever_is_asked_in_the_corpus_and_changed_others_keep_what_they_have() {
     assert!(kept >= 3 && changed > 0, "the corpus is good: {kept}, {changed}");
 }
 
-/// Questions of a client, in the order in which it asks them.
+/// Requests of a client, in the order in which it sends them.
 fn questions() -> [Vec<Request>; 3] {
     let world = World::new();
     let peer = world.client(1, MALLORY);

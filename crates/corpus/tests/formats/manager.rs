@@ -128,8 +128,7 @@ fn the_corpus_has_what_this_program_writes() {
     let mut map_bytes = Vec::new();
     map.encode(&mut map_bytes);
 
-    // What a map would be that is not cut at leaves: refused, as it asks for more memory than it
-    // has bytes.
+    // A map that is not cut at leaves must be rejected: it needs more memory than it has bytes.
     let mut wide = file.encode(Some(&LeafHomes::new()));
     wide.truncate(wide.len() - 5);
     wide.push(0);

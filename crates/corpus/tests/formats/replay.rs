@@ -4,30 +4,30 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
 
-/// Changed inputs per input of the corpus.
+/// Random changes per input of the corpus.
 const MUTATIONS: u32 = 5_000;
-/// Bytes that a check may ask memory for in all: so many,
+/// Bytes that a check may allocate in all: this many,
 const ALLOCATED_BYTES_MAX: usize = 4 << 20;
-/// and so many per byte of the input.
+/// and this many more per byte of the input.
 const ALLOCATED_BYTES_PER_BYTE_MAX: usize = 100;
 
-/// The system's memory, with a count of what each thread asked for.
+/// The system's allocator, with a count of the bytes that each thread asked for.
 struct Counting;
 
 thread_local! {
     static ALLOCATED_BYTES: Cell<usize> = const { Cell::new(0) };
 }
 
-// SAFETY: everything is done by the system's allocator.
+// SAFETY: the system's allocator does everything.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATED_BYTES.set(ALLOCATED_BYTES.get() + layout.size());
-        // SAFETY: the caller keeps the contract, which is the same.
+        // SAFETY: the caller keeps the same contract.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: as above; it was allocated by the same.
+        // SAFETY: as above; the same allocator made the block.
         unsafe { System.dealloc(at, layout) }
     }
 }
@@ -46,8 +46,8 @@ impl Random {
         (self.0 % n.max(1) as u64) as usize
     }
 
-    /// One to four changes such as fuzzers make: bytes set, bits flipped, pieces cut out, doubled
-    /// or overwritten by extremes.
+    /// Makes one to four changes such as fuzzers make: bytes set, bits flipped, pieces cut out,
+    /// doubled or overwritten by extremes.
     fn mutate(&mut self, bytes: &mut Vec<u8>) {
         for _ in 0..=self.below(4) {
             let at = self.below(bytes.len());
@@ -65,7 +65,7 @@ impl Random {
     }
 }
 
-/// One check, which may only take memory in proportion.
+/// Runs one check, which may allocate memory only in proportion to the input.
 fn bounded(check: fn(&[u8]) -> bool, input: &[u8]) -> bool {
     ALLOCATED_BYTES.set(0);
     let accepted = check(input);
@@ -81,7 +81,7 @@ fn folder(target: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(target)
 }
 
-/// Runs a check over the corpus of the target and over changes of it; tells how many of either were
+/// Runs a check over the corpus of the target and over changes of it; returns how many of each were
 /// accepted.
 pub fn run(target: &str, check: fn(&[u8]) -> bool) -> (usize, u32) {
     let mut files: Vec<_> = std::fs::read_dir(folder(target))
@@ -103,9 +103,9 @@ pub fn run(target: &str, check: fn(&[u8]) -> bool) -> (usize, u32) {
     (kept, changed)
 }
 
-/// The corpus of the target follows the format: a change of what is written shows here, and
-/// `STARLING_BLESS=1` writes the new bytes. `encoded` has names of files with what the program
-/// writes, after the byte that tells a target's check what it is.
+/// Checks that the corpus of the target follows the format: a change of the written bytes shows
+/// here, and `STARLING_BLESS=1` writes the new bytes. `encoded` has file names with the bytes that
+/// the program writes, after the byte that gives the target's kind.
 pub fn compare(target: &str, encoded: &[(&str, Vec<u8>)]) {
     for (name, bytes) in encoded {
         let path = folder(target).join(name);
@@ -113,6 +113,6 @@ pub fn compare(target: &str, encoded: &[(&str, Vec<u8>)]) {
             std::fs::create_dir_all(folder(target)).expect("the corpus's folder can be made");
             std::fs::write(&path, bytes).expect("the corpus can be written");
         }
-        assert!(std::fs::read(&path).is_ok_and(|kept| kept == *bytes), "{} is not what is written", path.display());
+        assert!(std::fs::read(&path).is_ok_and(|kept| kept == *bytes), "{} differs from new output", path.display());
     }
 }

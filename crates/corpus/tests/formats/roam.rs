@@ -40,7 +40,7 @@ fn facts(id: u64, kind: Kind) -> Facts {
     }
 }
 
-/// What was done, one after the other.
+/// A client's operations, one after the other.
 fn operations() -> Vec<Operation> {
     let id = FileId::new;
     let at = |name: &[u8]| (ROOT, name.to_vec());
@@ -63,7 +63,7 @@ fn operations() -> Vec<Operation> {
     ]
 }
 
-/// Records of a life: joined, something cached, something done, and answers of the home.
+/// Records of a client's life: joined, something cached, something done, and answers of the home.
 fn records() -> Vec<Record> {
     let id = FileId::new;
     let named = |name: &[u8], facts| NamedFacts { name: name.to_vec(), facts };

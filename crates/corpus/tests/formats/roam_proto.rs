@@ -64,7 +64,7 @@ fn operations() -> Vec<Operation> {
 
 #[test]
 fn the_corpus_has_what_this_program_writes() {
-    // As it is, so that changes meet the decoders.
+    // Uncompressed, so that changes reach the decoders.
     let plain = |kind: u8, message: Vec<u8>| [&[kind, 0], &message[..]].concat();
     let request = |request: Request| plain(0, request.to_bytes());
     let reply = |reply: Reply| plain(1, reply.to_bytes());

@@ -21,7 +21,7 @@ use vfs::fs::*;
 
 pub mod programs;
 
-/// An ordinary user that every system has (`nobody`), and another.
+/// Two ordinary users. Every system has the first one (`nobody`).
 pub const USER: u32 = 65_534;
 pub const OTHER: u32 = 65_533;
 
@@ -32,14 +32,14 @@ pub struct Manner {
     pub later: bool,
     /// Validity of entries and attributes.
     pub valid: Duration,
-    /// Neither removals nor reads are answered; standard output says that they came.
+    /// Removals and reads get no answer; standard output says that they came.
     pub silent: bool,
 }
 
 pub const NOW: Manner = Manner { later: false, valid: Duration::from_secs(60), silent: false };
 pub const LATER: Manner = Manner { later: true, valid: Duration::ZERO, silent: false };
 
-/// A [`MemFs`] with manners. Looking up `panic-now` and `panic-later` panics.
+/// A [`MemFs`] that answers in a given manner. Looking up `panic-now` and `panic-later` panics.
 #[derive(Clone)]
 pub struct Mannered {
     inner: MemFs,
@@ -47,7 +47,7 @@ pub struct Mannered {
     copies: Option<Copies>,
 }
 
-/// Files of this machine with what is in files of a [`MemFs`].
+/// Files of this machine that hold the contents of files of a [`MemFs`].
 #[derive(Clone)]
 pub struct Copies(Arc<Mutex<CopiesState>>);
 
@@ -64,7 +64,7 @@ impl Copies {
         Copies(Arc::new(Mutex::new(state)))
     }
 
-    /// From now on, a file is another one of this machine, with this in it.
+    /// From now on, another file of this machine backs `id`, with these contents.
     pub fn replace(&self, id: FileId, contents: &[u8]) {
         let mut state = self.0.lock().unwrap();
         state.last += 1;
@@ -97,15 +97,15 @@ impl Mannered {
         Mannered { inner, manner: Manner { silent: true, ..NOW }, copies: None }
     }
 
-    /// Nothing, for ever.
+    /// Never answers.
     fn never<T: Send + 'static>(request: &str) -> Answer<T> {
         println!("\nasked: {request}");
         Answer::later(std::future::pending())
     }
 
     fn pass<T: Send + 'static>(&self, answer: Answer<T>) -> Answer<T> {
-        // A file system may arm timers as it is called, for which it must be within a runtime: this
-        // panics outside of one.
+        // A file system may arm timers while it is called, so it must run within a runtime; this
+        // panics outside one.
         drop(tokio::runtime::Handle::current());
         if !self.manner.later {
             return answer;
@@ -238,7 +238,7 @@ impl FileSystem for Mannered {
         self.pass(self.inner.opendir(cred, id))
     }
     fn readdir(&self, id: FileId, handle: Handle, cookie: u64, count_max: usize, plus: bool) -> Answer<Vec<DirEntry>> {
-        // Attributes are optional in listings; without them the front end must get them itself.
+        // Attributes are optional in listings; without them the front end must ask for them.
         self.pass(self.inner.readdir(id, handle, cookie, count_max, plus && !self.manner.later))
     }
     fn releasedir(&self, id: FileId, handle: Handle) -> Answer<()> {
@@ -301,7 +301,7 @@ impl Mounted {
         Self::copied(fs, manner, None, change)
     }
 
-    /// With files that the kernel may read itself.
+    /// A mount with files that the kernel may read itself.
     pub fn copied(fs: MemFs, manner: Manner, copies: Option<Copies>, change: impl FnOnce(&mut MountOptions)) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().unwrap();
         let dir = folder();
@@ -378,7 +378,7 @@ pub fn in_child(f: impl FnOnce() -> u8) -> u8 {
     }
 }
 
-/// Runs a shell script as a user with one group and these supplementary ones, in `dir`.
+/// Runs a shell script in `dir`, as a user with one group and the given supplementary ones.
 pub fn shell_as(uid: u32, groups: &[u32], dir: &Path, script: &str) -> Output {
     let groups: Vec<String> = groups.iter().map(u32::to_string).collect();
     let mut command = Command::new("setpriv");
@@ -388,7 +388,7 @@ pub fn shell_as(uid: u32, groups: &[u32], dir: &Path, script: &str) -> Output {
     } else {
         command.arg(format!("--groups={}", groups.join(",")))
     };
-    // The script enters the folder itself: as the user, whose right to do so is part of the test.
+    // The script enters the folder itself, as the user: the right to do so is part of the test.
     let script = format!("cd '{}' && {{ {script}\n}}", dir.display());
     command.args(["sh", "-c", &script]).current_dir("/").output().expect("setpriv (package util-linux) must be there")
 }
@@ -402,7 +402,7 @@ pub fn allowed(uid: u32, groups: &[u32], dir: &Path, script: &str) -> String {
     out.into_owned()
 }
 
-/// Asserts that a script fails as a user for want of a right.
+/// Asserts that a script fails as a user who lacks a right.
 #[track_caller]
 pub fn refused(uid: u32, groups: &[u32], dir: &Path, script: &str) {
     let output = shell_as(uid, groups, dir, script);

@@ -1,9 +1,9 @@
-//! Programs that tests need; also for the tests of other crates.
+//! Programs that tests need; the tests of other crates use this too.
 
 use std::process::Command;
 
-/// Installs the packages of a program that a test needs, if it is not there: on Debian, as root,
-/// which these tests are.
+/// Installs the packages of a program that a test needs, if it is missing. Works on Debian as root,
+/// as these tests run.
 pub fn bring(program: &str, packages: &str) {
     let install = format!("apt-get update -qq && apt-get install -y -qq --no-install-recommends {packages}");
     let script = format!("command -v {program} || flock /var/lock/starling-tests sh -c '{install}'");

@@ -1,4 +1,4 @@
-//! What a crash has left of operations.
+//! Finding the results of operations that a crash has left.
 
 use super::Whose;
 use crate::exported::Exported;
@@ -11,18 +11,18 @@ use types::{FileId, FsError, Kind};
 /// A client, and its operations that may have been done.
 type Pending = (Whose, Vec<(u64, Operation)>);
 
-/// A file that a client may have made, and what it may have become since.
+/// A file that a client may have made, with what the client may have done to it since.
 struct Maybe<'a> {
     /// Where it was made, and where it went.
     places: Vec<&'a Place>,
     made: &'a Made,
-    /// What was stored in it.
+    /// The stores to it.
     stores: Vec<&'a Change>,
-    /// Files that it began as.
+    /// Files whose bytes it began with.
     copies: Vec<FileId>,
 }
 
-/// Where an operation gives a file a name.
+/// Returns the place at which an operation gives a file a name.
 pub(crate) fn goes_to(operation: &Operation, file: FileId) -> Option<&Place> {
     match operation {
         Operation::Make { at, file: named, .. }
@@ -38,7 +38,7 @@ pub(crate) fn goes_to(operation: &Operation, file: FileId) -> Option<&Place> {
     }
 }
 
-/// What a client's operations may have made, in their order.
+/// Returns the files that a client's operations may have made, in the order of making.
 fn made_by(operations: &[(u64, Operation)]) -> Vec<(FileId, Maybe<'_>)> {
     let mut order = Vec::new();
     let mut all: BTreeMap<FileId, Maybe<'_>> = BTreeMap::new();
@@ -64,20 +64,20 @@ fn made_by(operations: &[(u64, Operation)]) -> Vec<(FileId, Maybe<'_>)> {
 }
 
 impl Exported {
-    /// Finds operations that were done when the home crashed, and not remembered. What came of them
-    /// counts as done by the client that asked, before a request is answered. The client asks for
-    /// them again; what was not done is done then.
+    /// Finds operations that were done before a crash and not remembered. Their results count as
+    /// done by the client that asked. This ends before the home answers any request. The client
+    /// sends the operations again, and the home then does those that were not done.
     pub(crate) async fn finish_operations(&self) -> Result<(), FsError> {
         let pending = self.pending()?;
         for (whose, operations) in &pending {
             self.finish_made(whose, operations).await?;
         }
-        // What was stored is where the file is.
+        // Stores are found where the files are, so files come first.
         self.finish_stores().await?;
         for (whose, operations) in &pending {
             self.find_stored(whose.author, operations).await?;
             for (_, operation) in operations {
-                // What cannot be, or was not allowed, was not done.
+                // An operation that was refused or impossible was not done.
                 if let Err(error @ (FsError::Io | FsError::TimedOut)) =
                     self.finish_changes(whose.author, operation).await
                 {
@@ -88,7 +88,7 @@ impl Exported {
         Ok(())
     }
 
-    /// Operations that may have been done, of each client.
+    /// Returns the operations that may have been done, for each client.
     fn pending(&self) -> Result<Vec<Pending>, FsError> {
         let mut pending: Vec<Pending> = {
             let live = self.live.lock();
@@ -112,7 +112,7 @@ impl Exported {
                     operation.rename_files(|file| volume.real(file));
                 })?;
             }
-            // It was there already: nothing was done.
+            // The object existed already, so nothing was done to it.
             operations.retain(|(seq, operation)| {
                 let is_own =
                     matches!(operation, Operation::Make { .. } | Operation::Set { .. } | Operation::SetXattr { .. });
@@ -122,8 +122,7 @@ impl Exported {
         Ok(pending)
     }
 
-    /// Finds what a client has made, and what it has moved. What is in a directory is found after
-    /// that.
+    /// Finds what a client has made and moved. Files in a directory are found after the directory.
     async fn finish_made(&self, whose: &Whose, operations: &[(u64, Operation)]) -> Result<(), FsError> {
         let mut made = made_by(operations);
         loop {
@@ -144,7 +143,8 @@ impl Exported {
         }
     }
 
-    /// Finds known files where a client has moved them. True if some were not known to be there.
+    /// Finds known files where a client has moved them. True if the home did not know the new place
+    /// of one of them.
     async fn finish_moved(&self, author: u32, operations: &[(u64, Operation)]) -> Result<bool, FsError> {
         let mut has_found = false;
         for (_, operation) in operations.iter().rev() {
@@ -174,11 +174,11 @@ impl Exported {
         Ok(has_found)
     }
 
-    /// Looks for one file that a client may have made. True if it is known now.
+    /// Looks for one file that a client may have made. True if the home knows it now.
     async fn finish_make(&self, whose: &Whose, file: FileId, maybe: &Maybe<'_>) -> Result<bool, FsError> {
         let cred = &cred(&whose.user);
         for at in maybe.places.iter().rev() {
-            // It was announced, and would perhaps have been refused.
+            // The operation was only announced. The home might have refused it.
             let found = async {
                 self.check_name(at).and(self.check_id(&whose.key, file))?;
                 let dir = self.source_now(at.0).await?.ok_or(FsError::Stale)?;
@@ -194,7 +194,7 @@ impl Exported {
                 return Ok(true);
             }
             let (id, made) = (entry.attr.id, maybe.made);
-            // What was stored has its time, and a loss of power may have left it short.
+            // A stored file has the store's time. A loss of power may have left it short.
             let (size, mtime) = (entry.attr.size, entry.attr.mtime);
             let of_store = |change: &&Change| mtime == change.mtime && size <= change.size;
             let of_copy = |from: FileId| {
@@ -220,7 +220,7 @@ impl Exported {
             self.learn(author, |volume| Some(volume.made(file, &identity, Print::of(&entry.attr), Some(at), author)));
             self.means(file, id);
             if made.kind == Kind::Directory && !self.fs.list(id).await?.is_empty() {
-                // Others have been there already.
+                // Other programs have put something into it already.
                 self.learn(OTHERS, |volume| volume.touched(file, OTHERS));
             }
             return Ok(true);
@@ -228,8 +228,8 @@ impl Exported {
         Ok(false)
     }
 
-    /// Finds what a client has stored where others have removed what there was before it, with the
-    /// home's own folder. It is stored again.
+    /// Finds stores of a client if another program has removed the home's own folder, with the old
+    /// contents. The client stores them again.
     async fn find_stored(&self, author: u32, operations: &[(u64, Operation)]) -> Result<(), FsError> {
         for (index, (_, operation)) in operations.iter().enumerate() {
             let Operation::Store { file, change } = operation else { continue };
@@ -254,7 +254,7 @@ impl Exported {
         Ok(())
     }
 
-    /// Of other files, whatever has changed but their contents.
+    /// Takes in changes of other files, except for changes of their contents.
     async fn finish_changes(&self, author: u32, operation: &Operation) -> Result<(), FsError> {
         let source = self.source(operation.file()).await?;
         let entry = self.fs.getattr(source).await?;

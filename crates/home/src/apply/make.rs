@@ -1,4 +1,4 @@
-//! Making files, and what becomes of that where there is something already.
+//! Making files, and merging them with what exists already.
 
 use super::{Doing, Done, Stop, conflict};
 use crate::export::Whole;
@@ -11,8 +11,8 @@ use roam_proto::operation::{Made, Operation, Place};
 use types::{FileId, FsError, Kind};
 use vfs::fs::{Cred, Entry, FILE_SIZE_MAX, NewNode, SetAttr, SetTime};
 
-/// How many operations may come between a file's making and the store that is done with it. Several
-/// processes that make files have each a few on their way.
+/// How many operations may come between a file's making and the store that is done with it. Each of
+/// several processes that make files may have a few operations on the way.
 const STORE_DISTANCE_MAX: usize = 64;
 
 impl Doing<'_> {
@@ -24,12 +24,12 @@ impl Doing<'_> {
             let real = volume.alias(file)?;
             Some((real, volume.file(real)?.print.kind))
         })? {
-            // It was there already when it was made.
+            // It was merged with what existed, before a crash or in an earlier message.
             return Err(if kind == made.kind { Stop::Became(real) } else { Stop::Refused(FsError::InvalidArgument) });
         }
         if let Some(kind) = self.volume.with(|volume| volume.file(file).map(|file| file.print.kind))? {
-            // It was made before a crash, with this id, which the client was given for this log;
-            // and may be elsewhere by now.
+            // The file was made before a crash, with this id, which the client got for this log. It
+            // may be elsewhere by now.
             return if kind == made.kind { Ok(()) } else { Err(Stop::Refused(FsError::InvalidArgument)) };
         }
         let dir = self.enter(at.0).await?;
@@ -50,7 +50,7 @@ impl Doing<'_> {
             }
         };
         let entry = match entry {
-            // Somebody was there in this moment.
+            // Another program made something here in this moment.
             Err(FsError::Exists) => {
                 return match self.found(dir, at).await? {
                     Some((entry, identity)) => self.meet(at, file, made, (&entry, &identity)).await,
@@ -61,7 +61,7 @@ impl Doing<'_> {
         };
         let mut entry = self.volume.dress(&self.cred, &entry, made).await?;
         if made.kind == Kind::File {
-            // What others have written to it by now is seen next.
+            // Writes by other programs since the making are found by the next look.
             entry.attr.size = 0;
         }
         let identity = fs.identity(entry.attr.id).await?;
@@ -71,9 +71,9 @@ impl Doing<'_> {
         self.bind(at, file, &entry, &identity).await
     }
 
-    /// Makes a file with its contents, in one step, if the first thing that the client did to it
-    /// was to store these, they came with the same message, and nothing is at the place. The store
-    /// is then [in place](crate::seen) when it is asked for.
+    /// Makes a file with its contents in one step. That needs three things: the client's first
+    /// operation on the file is a store, the bytes came in the same message, and the place is free.
+    /// The store is then [in place](crate::seen) when its turn comes.
     async fn make_whole(&self, (at, dir): (&Place, FileId), file: FileId, made: &Made) -> Result<bool, Stop> {
         let about = |sent: &&Sent| made.kind == Kind::File && sent.operation.files().contains(&file);
         let Some(Sent { seq, operation: Operation::Store { change, .. }, data, .. }) =
@@ -91,7 +91,7 @@ impl Doing<'_> {
             (range.start, data.slice(from - len..from))
         });
         let whole = Whole {
-            // A write by another user than root clears the set-id bits.
+            // A write by a user other than root clears the set-id bits.
             mode: if self.cred.uid == 0 { made.mode } else { vfs::perm::strip_setid(made.mode) },
             owner: (made.uid, made.gid),
             atime: made.when,
@@ -118,9 +118,9 @@ impl Doing<'_> {
         }
     }
 
-    /// There is something where a file was made.
+    /// Handles a file that exists where a client makes one.
     async fn meet(&self, at: &Place, file: FileId, made: &Made, (entry, identity): (&Entry, &[u8])) -> Done {
-        // Perhaps it was this client that made it, and the home has forgotten.
+        // Perhaps this client has made it, and the home has forgotten.
         let known = self.volume.with(|volume| volume.known(identity))?;
         if known == Some(file) {
             return Ok(());
@@ -134,7 +134,7 @@ impl Doing<'_> {
             };
         let owner = if self.cred.uid == 0 { made.uid } else { self.cred.uid };
         let is_same = is_alike && entry.attr.mode == made.mode && entry.attr.uid == owner;
-        // What is written to it later was to be for those whom it was made for.
+        // The client's later writes were meant for those who may read its own file.
         let is_as_private = entry.attr.uid == owner && entry.attr.mode & !made.mode == 0;
         match made.kind {
             Kind::Directory if is_alike => self.merge(at, file, (entry, identity)).await,
@@ -156,21 +156,21 @@ impl Doing<'_> {
         }
     }
 
-    /// What the client has sent of the file that it made, besides attributes.
+    /// Returns what the client has sent about the file that it made, except for attributes.
     fn later_about(&self, file: FileId) -> impl Iterator<Item = &Sent> {
         let is_set = |o: &Operation| matches!(o, Operation::Set { .. } | Operation::SetXattr { .. });
         self.later.iter().filter(move |sent| sent.operation.files().contains(&file) && !is_set(&sent.operation))
     }
 
-    /// True if all that the client did to the file was to make it, as far as it has sent that, and
-    /// to give it times.
+    /// True if the client has only made the file and set its times, as far as it has sent its
+    /// operations.
     fn is_all(&self, file: FileId) -> bool {
         let mut later = self.later.iter().filter(|sent| sent.operation.files().contains(&file));
         later.all(|sent| matches!(&sent.operation, Operation::Set { attributes, .. } if !attributes.are_rights()))
     }
 
-    /// True if what is there contains what the client has stored in the file that it made, and sent
-    /// with that, and did nothing else to it but give it attributes.
+    /// True if the existing file contains what the client has stored in its own, the store came in
+    /// the same message, and the client did nothing else but set attributes.
     async fn is_there(&self, file: FileId, entry: &Entry) -> Result<bool, Stop> {
         let later: Vec<&Sent> = self.later_about(file).collect();
         let [sent @ Sent { operation: Operation::Store { change, .. }, .. }] = later[..] else {
@@ -186,7 +186,7 @@ impl Doing<'_> {
         Ok(same && Print::of(&now.attr) == Print::of(&entry.attr))
     }
 
-    /// What is there is what was made, which is durable before anything else is done to it.
+    /// Makes the client's id mean what exists. That is durable before anything else is done to it.
     async fn merge(&self, at: &Place, file: FileId, (entry, identity): (&Entry, &[u8])) -> Done {
         if !self.may_merge || !self.volume.with(Volume::has_room_for_aliases)? {
             return conflict(Conflict::Taken);
@@ -198,14 +198,14 @@ impl Doing<'_> {
             self.volume.watch(real, entry.attr.id).await;
         }
         let volume = self.volume.name.clone();
-        // Whoever has made it need not have made it durable.
+        // Another program may have made it without making it durable.
         let became = Record::Became { volume: volume.clone(), alias: file, real };
         self.home.live.lock().record_done(&volume, became);
         self.home.log.settled().await.map_err(|_| Stop::Refused(FsError::Io))?;
         Err(Stop::Became(real))
     }
 
-    /// What was made is this file.
+    /// Gives the client's id to this file.
     async fn bind(&self, at: &Place, file: FileId, entry: &Entry, identity: &[u8]) -> Done {
         let author = self.whose.author;
         self.volume.learn(author, |volume| Some(volume.made(file, identity, Print::of(&entry.attr), Some(at), author)));
@@ -215,14 +215,14 @@ impl Doing<'_> {
 }
 
 impl Exported {
-    /// Gives something that was just made its owner, rights and times.
+    /// Gives a new object its owner, rights and times.
     pub(super) async fn dress(&self, cred: &Cred, entry: &Entry, made: &Made) -> Result<Entry, FsError> {
         let id = entry.attr.id;
         if cred.uid == 0 && (made.uid, made.gid) != (entry.attr.uid, entry.attr.gid) {
             let owner = SetAttr { uid: Some(made.uid), gid: Some(made.gid), ..SetAttr::default() };
             self.fs.setattr(cred, id, None, owner).await?;
             if made.kind != Kind::Symlink {
-                // Giving it away took its set-id bits.
+                // Changing the owner cleared the set-id bits.
                 let mode = SetAttr { mode: Some(made.mode), ..SetAttr::default() };
                 self.fs.setattr(cred, id, None, mode).await?;
             }

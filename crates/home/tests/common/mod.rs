@@ -1,4 +1,4 @@
-//! A home with files of several users, and whoever is connected to it.
+//! A home with files of several users, and the clients that are connected to it.
 #![allow(dead_code)]
 
 use bytes::Bytes;
@@ -23,7 +23,7 @@ use vfs::mem::MemFs;
 pub const VOLUME: &str = "work";
 pub const OWN: &[u8] = b".starling";
 pub const ROOT: FileId = FileId::ROOT;
-/// Who is hostile, and who is not.
+/// The hostile client's user, and another one.
 pub const MALLORY: u32 = 1000;
 pub const BOB: u32 = 2000;
 pub const SECRET: &[u8] = b"what only its owner may know";
@@ -47,7 +47,7 @@ pub struct World {
     pub home: Home,
 }
 
-/// Somebody who is connected.
+/// A connected client.
 pub struct Peer<'a> {
     pub world: &'a World,
     pub session: Arc<dyn Session>,
@@ -77,7 +77,7 @@ impl World {
         World { sim, fs, disk, machine, home }
     }
 
-    /// The home ends and begins again.
+    /// Ends the home and starts it again.
     pub fn restart(&mut self) {
         self.machine.crash();
         self.machine = self.sim.machine("home");
@@ -94,7 +94,7 @@ impl World {
         self.enroll_by([key; 16], key, uid);
     }
 
-    /// By an invitation with this secret.
+    /// Enrolls a client by an invitation with this secret.
     pub fn enroll_by(&self, secret: [u8; 16], key: u8, uid: u32) {
         self.invite(secret, uid, Time { sec: i64::MAX, nsec: 0 });
         let enrolled = self.connect(key).ask(Request::Enroll { secret });
@@ -107,7 +107,7 @@ impl World {
         self.sim.block_on(invitation::write(&*disk, &secret, &invitation)).expect("invitation");
     }
 
-    /// A client of a user, who is attached.
+    /// Returns an attached client of a user.
     pub fn client(&self, key: u8, uid: u32) -> Peer<'_> {
         self.enroll(key, uid);
         self.attach(key)
@@ -126,7 +126,7 @@ impl World {
         peer
     }
 
-    /// A client that begins another log.
+    /// Returns a client that begins another log.
     pub fn attach_anew(&self, key: u8, incarnation: u64) -> Peer<'_> {
         let peer = self.connect(key);
         let (volume, watch) = (VOLUME.into(), Watch::Changes);
@@ -143,7 +143,7 @@ impl World {
         peer
     }
 
-    /// Nobody may write what is another user's.
+    /// Closes files so that no user can write another user's.
     pub fn close(&self) {
         let closed = async {
             let bob = self.fs.lookup(&Cred::ROOT, ROOT, b"bob").await?.attr.id;
@@ -154,8 +154,8 @@ impl World {
         self.sim.block_on(closed).expect("chmod");
     }
 
-    /// All files but those below a path, as text. Who reads a file moves its access time, and
-    /// whoever can reach it may give it another name.
+    /// Returns all files but those below a path, as text. Times of access and change and link
+    /// counts are left out: a user who can read or reach a file may change them.
     pub fn tree(&self, but_for: &str) -> BTreeMap<String, String> {
         let entries = self.fs.dump().into_iter().map(|mut entry| {
             (entry.attr.atime, entry.attr.nlink) = (Time::default(), 1);
@@ -178,7 +178,7 @@ pub fn attach_request(watch: Watch) -> Request {
     }
 }
 
-/// A later one than all before.
+/// Returns a later attempt than all before.
 pub fn attempt() -> u64 {
     static ATTEMPTS: AtomicU64 = AtomicU64::new(0);
     ATTEMPTS.fetch_add(1, Relaxed) + 1
@@ -212,8 +212,8 @@ pub async fn directory(fs: &MemFs, name: &[u8], mode: u32, uid: u32) -> FileId {
     id
 }
 
-/// `/bob` is his, with a diary; `/closed` is his and closed, with a file that all could read;
-/// `/mallory` is the hostile client's.
+/// Makes the files: `/bob` belongs to bob and has a diary; `/closed` belongs to bob and is closed,
+/// with a file that all could read; `/mallory` belongs to the hostile client's user.
 pub async fn populate(fs: &MemFs) {
     let bob = directory(fs, b"bob", 0o755, BOB).await;
     let diary = file(fs, bob, b"diary", 0o600, BOB).await;
@@ -273,7 +273,7 @@ impl Peer<'_> {
         }
     }
 
-    /// EINVAL, EACCES and the like.
+    /// Sends an operation, which must be refused with EINVAL, EACCES or the like.
     pub fn refused(&self, operation: Operation, data: &[u8]) {
         let outcome = self.outcome(operation.clone(), data);
         assert!(matches!(outcome, Outcome::Refused(_)), "{operation:?}: {outcome:?}");
@@ -319,7 +319,7 @@ pub fn at(dir: FileId, name: &[u8]) -> Place {
     (dir, name.to_vec())
 }
 
-/// Every way in which an operation can name a place.
+/// Returns every operation that can name a place.
 pub fn at_place(place: &Place, file: FileId, dir: FileId) -> Vec<Operation> {
     let free = at(dir, b"free");
     vec![

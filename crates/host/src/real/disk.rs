@@ -1,20 +1,20 @@
 //! A folder on a real disk.
 //!
-//! Every disk owns [`READ_THREADS`] threads for reading and one for writing, so that an operation
-//! costs exactly one hand-over to a thread and back, disks do not wait for each other, and the
-//! tasks' runtime never blocks. A short read whose bytes are all in the page cache costs none: it
-//! is done on the caller's thread by a read that refuses to wait.
+//! Each disk has [`READ_THREADS`] threads that read and one that writes. So an operation costs
+//! exactly one hand-over to a thread and back, disks do not wait for each other, and the tasks'
+//! runtime never blocks. A short read whose bytes are all in the page cache costs no hand-over: the
+//! caller's thread does it, by a read that refuses to wait.
 //!
-//! Long reads and writes go past the page cache, to and from memory that is used again: roles cache
-//! what is worth it, and copying it once more would cost more than the disk does.
+//! Long reads and writes bypass the page cache, to and from buffers that are reused: roles cache
+//! what is worth it, and one more copy would cost more than the disk does.
 //!
-//! The thread for writing also runs tasks, those of the disk's [`tasks`](Disk::tasks): what such a
-//! task changes costs no hand-over at all, and holds up only what waits for the same disk. Short
-//! tasks of other roles that waited for it go on there too (see `tasks`).
+//! The writing thread also runs the disk's [`tasks`](Disk::tasks). Changes that such a task makes
+//! cost no hand-over at all, and the task delays only operations on the same disk. Short tasks of
+//! other roles that waited for a write go on there too (see `tasks`).
 //!
-//! Changes of one disk are done in the order they were handed over; those of its own tasks at once.
-//! A dropped future does not stop an operation that was handed over; when the last handle to the
-//! disk and its files is gone, its threads finish what they were given and end.
+//! The changes of one disk are done in the order in which they were handed over; its own tasks'
+//! changes are done at once. Dropping a future does not stop an operation that was handed over.
+//! When the last handle to the disk and its files is gone, the threads finish their queues and end.
 
 use super::syscall::{self, Wait};
 use super::tasks::{TokioTasks, lend_thread};
@@ -34,14 +34,14 @@ use tokio::sync::{Semaphore, oneshot};
 use types::BoxFuture;
 use types::aligned::{AlignedBuffer, PAGE_LEN};
 
-/// What buffers and lengths of writes past the page cache are multiples of, and where the file
-/// system can, those of reads; in bytes.
+/// Alignment of buffers and lengths of writes that bypass the page cache, in bytes; also of reads,
+/// if the file system permits it.
 const SECTOR_LEN: usize = 512;
-/// Shorter reads and writes are faster through the page cache.
+/// Reads and writes below this many bytes are faster through the page cache.
 const DIRECT_LEN_MIN: usize = 128 * 1024;
 /// Threads that read, per disk.
 const READ_THREADS: usize = 2;
-/// Operations that wait for a thread, per queue; further ones wait as tasks.
+/// Most operations that wait for a thread, per queue; further ones wait as tasks.
 const QUEUE_MAX: usize = 256;
 
 /// A folder on a real disk; see the [module](self) for its threads.
@@ -67,8 +67,8 @@ impl RealDisk {
         Ok(Arc::new(RealDisk { folder: Arc::new(Folder { path, file }), threads: Arc::new(Threads::start()?) }))
     }
 
-    /// Keeps other processes that ask for the same from using the folder, until this disk is
-    /// dropped or the process ends. `WouldBlock` if another has it.
+    /// Locks the folder against other processes that also lock it, until this disk is dropped or
+    /// the process ends. `WouldBlock` if another process holds the lock.
     pub fn lock(&self) -> io::Result<()> {
         self.folder.file.try_lock().map_err(io::Error::from)
     }
@@ -100,8 +100,7 @@ impl Folder {
         let mut names = Vec::new();
         for entry in fs::read_dir(&self.path)? {
             let entry = entry?;
-            // A name that is not UTF-8 is none of ours and could not be opened through this
-            // interface.
+            // Starling makes only UTF-8 names, and this interface could not open any other.
             if let (true, Ok(name)) = (entry.file_type()?.is_file(), entry.file_name().into_string()) {
                 names.push(name);
             }
@@ -117,10 +116,10 @@ impl Disk for RealDisk {
         let opened = self.changing(move |folder| {
             let path = folder.path_of(&name)?;
             let file = fs::OpenOptions::new().read(true).write(true).create(create).truncate(false).open(&path)?;
-            // Not every file system can; then everything goes through the page cache.
+            // Some file systems lack O_DIRECT; then everything goes through the page cache.
             let direct = fs::OpenOptions::new().read(true).write(true).custom_flags(libc::O_DIRECT).open(&path).ok();
-            // Some file systems take shorter units than they can read so, and read through the page
-            // cache after all.
+            // Some file systems accept shorter units than they can read directly, and then use the
+            // page cache after all.
             let short_sectors = syscall::direct_unit(&file).is_some_and(|unit| unit as usize <= SECTOR_LEN);
             Ok((file, direct, short_sectors))
         });
@@ -152,7 +151,7 @@ impl Disk for RealDisk {
     }
 
     fn sync_all(&self) -> BoxFuture<io::Result<()>> {
-        // Others go on to write meanwhile.
+        // Writes go on meanwhile.
         self.looking(|folder| {
             SYNC_COUNT.fetch_add(1, Ordering::Relaxed);
             syscall::sync_all(&folder.file)
@@ -181,22 +180,21 @@ struct RealFile {
 
 struct Opened {
     file: fs::File,
-    /// The same file past the page cache.
+    /// The same file, opened to bypass the page cache.
     direct: Option<fs::File>,
-    /// False once the file system has refused to read or write so.
+    /// False once the file system has refused direct reads or writes.
     use_direct: AtomicBool,
-    /// False where the file system does not say that it reads units of [`SECTOR_LEN`], or once it
-    /// has refused to.
+    /// False if the file system does not say that it reads units of [`SECTOR_LEN`], or once it has
+    /// refused to.
     short_sectors: AtomicBool,
-    /// False once the file system has said that it cannot tell cached bytes from others.
+    /// False once the file system has said that it cannot tell cached bytes from other bytes.
     cached_reads: AtomicBool,
 }
 
-/// Syncs of files since the process began.
+/// Syncs of files since the process started.
 static SYNC_COUNT: AtomicU64 = AtomicU64::new(0);
 
-/// How many times this process has asked for the data of a file of any [`RealDisk`] to be made
-/// durable.
+/// How many times this process has asked to make the data of a file of any [`RealDisk`] durable.
 pub fn sync_count() -> u64 {
     SYNC_COUNT.load(Ordering::Relaxed)
 }
@@ -207,9 +205,9 @@ impl Opened {
         self.file.sync_data()
     }
 
-    /// Writes `pieces` at `offset`: straight from memory to the disk where there is much to write
-    /// and all of it lies on sector boundaries, else through the page cache. The kernel keeps both
-    /// views of a file the same.
+    /// Writes `pieces` at `offset`. A long write of whole pages, in pieces of whole aligned
+    /// sectors, goes straight from memory to the disk; any other goes through the page cache. The
+    /// kernel keeps both views of a file the same.
     fn write(&self, offset: u64, pieces: &[Bytes]) -> io::Result<()> {
         let fits = |p: &Bytes| (p.as_ptr() as usize).is_multiple_of(SECTOR_LEN) && p.len().is_multiple_of(SECTOR_LEN);
         let len: usize = pieces.iter().map(Bytes::len).sum();
@@ -228,15 +226,15 @@ impl Opened {
         syscall::write_all(&self.file, offset, pieces)
     }
 
-    /// The file past the page cache, if that is the way for `len` bytes.
+    /// The file that bypasses the page cache, if `len` bytes are long enough for it.
     fn direct_for(&self, len: usize) -> Option<&fs::File> {
         let wanted = len >= DIRECT_LEN_MIN && self.use_direct.load(Ordering::Relaxed);
         self.direct.as_ref().filter(|_| wanted)
     }
 
-    /// Reads straight from the disk, whole sectors, so that what is wanted begins with a page of
-    /// memory, which whoever it goes to takes in half the time; whole pages from disks that know no
-    /// shorter sectors. `None` where that cannot be done, or ends before it should.
+    /// Reads whole sectors straight from the disk, or whole pages if the disk has no shorter
+    /// sectors. The bytes then begin on a page of memory, and their receiver copies them in half
+    /// the time. `None` if a direct read is not possible, or got too few bytes.
     fn read_direct(&self, offset: u64, len: usize) -> io::Result<Option<Bytes>> {
         let Some(direct) = self.direct_for(len) else { return Ok(None) };
         for (unit, works) in [(SECTOR_LEN, &self.short_sectors), (PAGE_LEN, &self.use_direct)] {
@@ -246,7 +244,8 @@ impl Opened {
             let skip = (offset % unit as u64) as usize;
             let mut buffer = AlignedBuffer::with_room((skip + len).next_multiple_of(unit));
             let room = buffer.remaining_mut();
-            // One call: where the file ends within a unit, a second would have to begin there.
+            // One call only: if the file ends within a unit, a second call would have to begin
+            // there.
             match syscall::read_some(direct, &mut buffer, offset - skip as u64, room, Wait::ForDisk) {
                 Ok(_) if buffer.len() >= skip + len => return Ok(Some(buffer.freeze().slice(skip..skip + len))),
                 Ok(_) => return Ok(None),
@@ -257,12 +256,12 @@ impl Opened {
         Ok(None)
     }
 
-    /// What of the range is in memory, as far as one can tell without waiting.
+    /// Reads the first part of the range that is in memory, without waiting.
     fn read_cached(&self, buffer: &mut Vec<u8>, offset: u64, len: usize) {
         if !self.cached_reads.load(Ordering::Relaxed) {
             return;
         }
-        // Any other error the waiting read meets again and reports.
+        // The read that waits meets any other error again, and reports it.
         if let Err(error) = syscall::read(&self.file, buffer, offset, len, Wait::Never)
             && error.raw_os_error() == Some(libc::EOPNOTSUPP)
         {
@@ -270,7 +269,7 @@ impl Opened {
         }
     }
 
-    /// Reads the rest of the range; what is in `buffer` already counts.
+    /// Reads the rest of the range; the bytes in `buffer` are its beginning.
     fn read_rest(&self, mut buffer: Vec<u8>, offset: u64, len: usize) -> io::Result<Bytes> {
         if buffer.is_empty()
             && let Some(bytes) = self.read_direct(offset, len)?
@@ -340,8 +339,8 @@ impl File for RealFile {
     }
 
     fn change_mark(&self) -> BoxFuture<io::Result<u128>> {
-        // Once a time was asked for, the kernel gives a later one to the next change, since Linux
-        // 6.13 whenever that is.
+        // After a program has asked for this time, the kernel gives the next change a later one
+        // (certain since Linux 6.13).
         let mark = |metadata: fs::Metadata| (metadata.mtime() as u128) << 32 | metadata.mtime_nsec() as u128;
         Box::pin(std::future::ready(self.opened.file.metadata().map(mark)))
     }
@@ -353,8 +352,8 @@ impl File for RealFile {
 
 type Work = Box<dyn FnOnce() + Send>;
 
-/// The threads of one disk; they end when this is dropped and their queues are empty. Work that
-/// waits for them keeps it.
+/// The threads of one disk. They end when this is dropped and their queues are empty. Work that
+/// waits for them keeps it alive.
 struct Threads {
     read: Arc<Queue>,
     write: Writer,
@@ -377,7 +376,7 @@ impl Drop for Threads {
     }
 }
 
-/// The thread for writing: a runtime of its own, which ends when this is dropped.
+/// The writing thread: a runtime of its own, which ends when this is dropped.
 struct Writer {
     tasks: tokio::runtime::Handle,
     thread: thread::ThreadId,
@@ -394,7 +393,7 @@ impl Writer {
             Ok(runtime) => {
                 lend_thread(runtime.handle().clone());
                 let _ = tell.send(Ok(runtime.handle().clone()));
-                // An error is how the end is told.
+                // The end is signalled by the sender's drop, which shows as an error here.
                 drop(runtime.block_on(ended));
             }
             Err(error) => drop(tell.send(Err(error))),
@@ -405,7 +404,7 @@ impl Writer {
     }
 }
 
-/// Work waiting for a thread.
+/// Work that waits for a thread.
 struct Queue {
     waiting: Mutex<Waiting>,
     changed: Condvar,
@@ -457,7 +456,7 @@ fn gone() -> io::Error {
     io::Error::other("disk thread is gone")
 }
 
-/// Has a thread for reading do `work`.
+/// Does `work` on a reading thread.
 fn read<T: Send + 'static>(
     threads: Arc<Threads>,
     work: impl FnOnce() -> io::Result<T> + Send + 'static,
@@ -476,7 +475,7 @@ fn read<T: Send + 'static>(
     })
 }
 
-/// Has the thread for writing do `work`; a task that runs there does it itself.
+/// Does `work` on the writing thread; a task that runs there does it itself.
 fn write<T: Send + 'static>(
     threads: Arc<Threads>,
     work: impl FnOnce() -> io::Result<T> + Send + 'static,

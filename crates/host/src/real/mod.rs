@@ -28,7 +28,7 @@ pub fn host(handle: Handle) -> io::Result<Host> {
 /// The system's clocks, and tokio's timers.
 pub struct RealClock {
     handle: Handle,
-    /// When the system had run for so long.
+    /// The system's uptime when this clock started.
     start: Duration,
 }
 
@@ -47,21 +47,21 @@ impl Clock for RealClock {
     fn wall(&self) -> Time {
         match SystemTime::now().duration_since(UNIX_EPOCH) {
             Ok(since) => Time { sec: since.as_secs() as i64, nsec: since.subsec_nanos() },
-            // Before 1970: whole seconds are enough for a clock that is this wrong.
+            // A time before 1970: whole seconds are enough for a clock that is so wrong.
             Err(before) => Time { sec: -(before.duration().as_secs() as i64), nsec: 0 },
         }
     }
 
     fn sleep(&self, time: Duration) -> BoxFuture<()> {
-        // The caller may be on a thread that is not the runtime's (a FUSE thread): the timer must
+        // The caller may be on a thread outside the runtime (a FUSE thread), and the timer must
         // find its driver.
         let _entered = self.handle.enter();
         Box::pin(tokio::time::sleep(time))
     }
 }
 
-/// Random numbers of the operating system's, so that none tells the next; from a seed of its own
-/// should it ever have none to give.
+/// Random numbers from the operating system, so that none predicts the next. If the system ever
+/// fails, they come from a seed drawn at the start.
 pub struct RealRandom(SplitMix64);
 
 impl RealRandom {

@@ -1,4 +1,4 @@
-//! The system calls that `std` does not wrap. All of `unsafe` in this crate is here.
+//! The system calls that `std` does not wrap. All `unsafe` code of this crate is here.
 
 use crate::DiskSpace;
 use bytes::{BufMut, Bytes};
@@ -9,10 +9,10 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::LazyLock;
 use std::time::Duration;
 
-/// Most pieces that Linux takes in one vectored call.
+/// Most pieces that Linux accepts in one vectored call.
 const PIECES_PER_CALL_MAX: usize = 1024;
 
-/// What file systems in user space are.
+/// The type that statfs(2) gives for FUSE file systems.
 const FUSE_SUPER_MAGIC: i64 = 0x6573_5546;
 
 /// 64 random bits from the kernel.
@@ -25,7 +25,7 @@ pub fn random_u64() -> io::Result<u64> {
     Ok(u64::from_ne_bytes(seed))
 }
 
-/// Time since the system was started, with that in which it was suspended.
+/// Time since the system was started, including time in which it was suspended.
 pub fn boot_time() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the pointer is to a timespec that outlives the call. Linux has this clock since
@@ -34,10 +34,10 @@ pub fn boot_time() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// Makes all that was changed on the file system of an open file durable. `Unsupported` in user
-/// space: syncfs(2) does not reach those, and says that all is well.
+/// Makes all changes on the file system of an open file durable. `Unsupported` for FUSE: syncfs(2)
+/// does not reach such file systems, yet reports success.
 pub fn sync_all(file: &File) -> io::Result<()> {
-    // SAFETY: zeroes are a valid statfs, and the pointer is to one that outlives the call.
+    // SAFETY: zeroes are a valid statfs, and the pointer is to a statfs that outlives the call.
     let mut about: libc::statfs = unsafe { std::mem::zeroed() };
     retry_interrupted(|| unsafe { libc::fstatfs(file.as_raw_fd(), &raw mut about) } as isize)?;
     if about.f_type as i64 == FUSE_SUPER_MAGIC {
@@ -52,18 +52,18 @@ pub fn sync_all(file: &File) -> io::Result<()> {
 pub enum Wait {
     /// Waits for the disk.
     ForDisk,
-    /// Stops there.
+    /// Stops before them.
     Never,
 }
 
-/// A buffer that reads fill from its end on.
+/// A buffer to which reads append.
 pub trait Fill: BufMut + std::ops::Deref<Target = [u8]> {}
 
 impl<T: BufMut + std::ops::Deref<Target = [u8]>> Fill for T {}
 
 /// Reads from `offset` on into `buffer` until it has `len` bytes, the file ends, or (with
-/// [`Wait::Never`]) the next byte is not in memory. What `buffer` has already counts as read, and
-/// it has room for the rest. `WouldBlock` if `Wait::Never` got nothing.
+/// [`Wait::Never`]) the next byte is not in memory. Bytes that `buffer` already has count as read,
+/// and it must have room for the rest. `WouldBlock` if `Wait::Never` got nothing.
 pub fn read(file: &File, buffer: &mut impl Fill, offset: u64, len: usize, wait: Wait) -> io::Result<()> {
     while buffer.len() < len && read_some(file, buffer, offset, len, wait)? > 0 {}
     Ok(())
@@ -92,7 +92,7 @@ pub fn read_some(file: &File, buffer: &mut impl Fill, offset: u64, len: usize, w
 pub fn write_all(file: &File, offset: u64, pieces: &[Bytes]) -> io::Result<()> {
     let mut written = 0;
     let mut next = 0;
-    // Bytes of `pieces[next]` that a short write has taken already.
+    // Bytes of `pieces[next]` that a short write has already taken.
     let mut skip = 0;
     let mut vector = Vec::with_capacity(pieces.len().min(PIECES_PER_CALL_MAX));
     loop {
@@ -128,8 +128,8 @@ pub fn write_all(file: &File, offset: u64, pieces: &[Bytes]) -> io::Result<()> {
     }
 }
 
-/// Sets space aside for the first `len` bytes and extends the file to `len`; on file systems that
-/// cannot, only extends it.
+/// Reserves space for the first `len` bytes and extends the file to `len`; if the file system
+/// cannot reserve, only extends it.
 pub fn allocate(file: &File, len: u64) -> io::Result<()> {
     let size = file_offset(len, 0)?;
     if size == 0 {
@@ -150,8 +150,7 @@ pub fn allocate(file: &File, len: u64) -> io::Result<()> {
     }
 }
 
-/// Size and free space (as an unprivileged process may use it) of the file system that `file` is
-/// on.
+/// Size and free space, as an unprivileged process may use it, of the file system of `file`.
 pub fn space(file: &File) -> io::Result<DiskSpace> {
     // SAFETY: `statvfs` is plain data, for which all zeroes is a valid value.
     let mut stats: libc::statvfs = unsafe { std::mem::zeroed() };
@@ -166,7 +165,7 @@ pub fn space(file: &File) -> io::Result<DiskSpace> {
     })
 }
 
-/// Tells this boot of this machine from others: device numbers mean nothing elsewhere.
+/// Identifies this boot of this machine: device numbers mean nothing elsewhere.
 fn boot_number() -> u64 {
     static NUMBER: LazyLock<u64> = LazyLock::new(|| {
         let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
@@ -176,8 +175,8 @@ fn boot_number() -> u64 {
     *NUMBER
 }
 
-/// What offsets and lengths of reads past the page cache must be multiples of, in bytes; `None`
-/// where the kernel does not say, or there are no such reads.
+/// The unit of offsets and lengths for reads that bypass the page cache, in bytes; `None` if the
+/// kernel does not say, or has no such reads.
 pub fn direct_unit(file: &File) -> Option<u32> {
     // SAFETY: `statx` is plain data, for which all zeroes is a valid value.
     let mut stats: libc::statx = unsafe { std::mem::zeroed() };
@@ -196,7 +195,7 @@ fn file_offset(offset: u64, more: usize) -> io::Result<libc::off_t> {
     sum.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))
 }
 
-/// Calls again while a signal interrupts; -1 becomes the error.
+/// Repeats a call while a signal interrupts it; -1 becomes the error.
 fn retry_interrupted(mut call: impl FnMut() -> isize) -> io::Result<usize> {
     loop {
         if let Ok(result) = usize::try_from(call()) {

@@ -1,11 +1,11 @@
 //! Tasks on threads: those of a tokio runtime, and those that write to disks.
 //!
-//! Waking another thread costs tens of microseconds where processors sleep deeply, much of what a
-//! small fsync takes. So a task is started by the thread that has it, and a short one goes on by
-//! the thread that had what it waited for.
+//! Waking another thread costs tens of microseconds on processors that sleep deeply, which is much
+//! of a small fsync. So the thread that has a task starts it, and the thread that ends a short
+//! task's wait goes on with it.
 //!
-//! A started task belongs to no runtime: it ends when it is done, or when nothing is left that
-//! could wake it, not with the runtime.
+//! A started task belongs to no runtime. It ends when it is done, or when nothing is left that
+//! could wake it; the end of a runtime does not end it.
 
 use crate::Tasks;
 use async_task::Runnable;
@@ -14,12 +14,12 @@ use tokio::runtime::Handle;
 use types::BoxFuture;
 
 thread_local! {
-    /// The runtime of this thread alone, where that is a disk's.
+    /// The runtime that this thread alone runs, if it is a disk's thread.
     static LOCAL: OnceCell<Handle> = const { OnceCell::new() };
 }
 
-/// Makes this thread, which runs `runtime` and nothing else, one where short tasks go on that are
-/// woken here.
+/// Lends this thread, which runs `runtime` and nothing else: short tasks that are woken on it go on
+/// on it.
 pub(super) fn lend_thread(runtime: Handle) {
     LOCAL.with(|local| drop(local.set(runtime)));
 }
@@ -32,7 +32,7 @@ impl TokioTasks {
         let handle = self.0.clone();
         let (runnable, running) = async_task::spawn(task, move |runnable| wake(&handle, runnable));
         running.detach();
-        // What it starts in its turn, and its timers, belong to the runtime.
+        // Tasks that it starts, and its timers, belong to the runtime.
         let _entered = self.0.enter();
         runnable.run();
     }
@@ -53,7 +53,7 @@ impl Tasks for TokioTasks {
 
     fn start_short(&self, task: BoxFuture<()>) {
         self.begin(task, |runtime, runnable| {
-            // Not here and now: whoever wakes it may hold locks.
+            // It cannot run at once: the waking code may hold locks.
             let local = LOCAL.try_with(|local| local.get().cloned()).unwrap_or_default();
             let entered = runtime.clone();
             drop(local.as_ref().unwrap_or(runtime).spawn(async move {
@@ -105,7 +105,7 @@ mod tests {
         }
     }
 
-    /// Whether a task goes on on the lent thread that wakes it, which holds a lock meanwhile that
+    /// True if a task goes on on the lent thread that wakes it, while that thread holds a lock that
     /// the task needs.
     fn goes_on_where_it_is_woken(start: Start) -> bool {
         let background = runtime();

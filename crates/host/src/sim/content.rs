@@ -1,4 +1,5 @@
-//! One simulated file: what readers see, what a power loss cannot take, and the changes in between.
+//! One simulated file: the bytes that readers see, the bytes that survive a power loss, and the
+//! pending changes in between.
 
 use super::image::{Image, PAGE};
 use crate::SplitMix64;
@@ -15,11 +16,11 @@ pub struct Content {
     visible: Image,
     durable: Image,
     pending: Vec<(u64, Change)>,
-    /// Changes so far; a pending change carries its number.
+    /// The number of changes so far; a pending change carries its number.
     changes: u64,
-    /// Bytes set aside from the start of the file, a multiple of the page size.
+    /// Bytes reserved from the start of the file, a multiple of the page size.
     reserved_bytes: u64,
-    /// Pages in use beyond those.
+    /// Pages in use beyond the reserved ones.
     extra_pages: u64,
 }
 
@@ -29,21 +30,21 @@ enum Change {
     SetLen(u64),
 }
 
-/// What a power loss does to the changes that were not synced.
+/// What a power loss does to changes that were not synced.
 #[derive(Clone, Copy)]
 pub enum Loss {
     /// None reached the disk.
     All,
-    /// All did.
+    /// All reached the disk.
     Nothing,
-    /// Those before some point did, in order, and the next was torn.
+    /// The changes before some point reached it, in order, and the next was torn.
     Suffix,
-    /// Each on its own did, did not, or was torn.
+    /// Each change by itself reached it, did not, or was torn.
     Any,
 }
 
 impl Loss {
-    /// One of the ways.
+    /// Picks one of the ways.
     pub fn pick(random: &SplitMix64) -> Self {
         match random.below(6) {
             0 => Loss::All,
@@ -62,44 +63,44 @@ enum Fate {
 }
 
 impl Content {
-    /// What readers see.
+    /// The bytes that readers see.
     pub fn visible(&self) -> &Image {
         &self.visible
     }
 
-    /// Disk space taken, in bytes.
+    /// Disk space in use, in bytes.
     pub fn used_bytes(&self) -> u64 {
         self.reserved_bytes + self.extra_pages * PAGE
     }
 
-    /// Disk space that a write would take beyond what is taken, in bytes.
+    /// Disk space that a write would need beyond the space in use, in bytes.
     pub fn growth_bytes(&self, offset: u64, len: usize) -> u64 {
         let pages = self.unreserved_pages(offset, len);
         (pages.end - pages.start - self.visible.pages_in(pages.clone())) * PAGE
     }
 
-    /// Disk space that an allocation of the first `len` bytes would take beyond what is taken, in
-    /// bytes.
+    /// Disk space that an allocation of the first `len` bytes would need beyond the space in use,
+    /// in bytes.
     pub fn allocation_bytes(&self, len: u64) -> u64 {
         let pages = self.reserved_bytes / PAGE..len.div_ceil(PAGE);
         pages.end.saturating_sub(pages.start + self.visible.pages_in(pages.clone())) * PAGE
     }
 
-    /// Writes, not durably.
+    /// Writes; not yet durable.
     pub fn write(&mut self, offset: u64, bytes: Bytes) {
         self.extra_pages += self.growth_bytes(offset, bytes.len()) / PAGE;
         self.visible.write(offset, &bytes);
         self.pend(Change::Write(offset, bytes));
     }
 
-    /// Cuts or extends, not durably.
+    /// Cuts or extends; not yet durable.
     pub fn set_len(&mut self, len: u64) {
         self.visible.set_len(len);
         self.pend(Change::SetLen(len));
         self.recount(len);
     }
 
-    /// Sets space aside for the first `len` bytes and extends the file to it.
+    /// Reserves space for the first `len` bytes and extends the file to it.
     pub fn allocate(&mut self, len: u64) {
         if len > self.visible.len() {
             self.visible.set_len(len);
@@ -121,8 +122,8 @@ impl Content {
         }
     }
 
-    /// A sync of the first `changes` changes that failed: each is durable or never will be,
-    /// although readers see it (Linux marks pages clean when writing them back failed).
+    /// A failed sync of the first `changes` changes. Each of them is durable or never will be,
+    /// although readers see it: Linux marks pages clean even when writing them back failed.
     pub fn fail_sync(&mut self, changes: u64, random: &SplitMix64) {
         for change in self.take_pending(changes) {
             if random.chance(1, 2) {
@@ -131,7 +132,7 @@ impl Content {
         }
     }
 
-    /// Loses power: of the pending changes some remain, whole or in sectors.
+    /// Loses power: some of the pending changes remain, whole or in sectors.
     pub fn lose_power(&mut self, loss: Loss, random: &SplitMix64) {
         let pending = self.take_pending(u64::MAX);
         let kept_first = random.below(pending.len() as u64 + 1);
@@ -147,7 +148,8 @@ impl Content {
             match (fate, change) {
                 (Fate::Kept, change) => self.settle(change),
                 (Fate::Torn, Change::Write(offset, bytes)) => self.tear(offset, &bytes, random),
-                // A change of length is one record of the file system's: whole or not at all.
+                // A change of length is one record of the file system: it is kept whole or not at
+                // all.
                 (Fate::Torn | Fate::Lost, _) => {}
             }
         }
@@ -187,7 +189,7 @@ impl Content {
         }
     }
 
-    /// Some sectors of a write reach the disk; the file may grow over those that did not.
+    /// Some sectors of a write reach the disk; the file may grow over the missing ones.
     fn tear(&mut self, offset: u64, bytes: &[u8], random: &SplitMix64) {
         let end = offset + bytes.len() as u64;
         let mut at = offset;
@@ -208,7 +210,7 @@ impl Content {
         (offset / PAGE).max(self.reserved_bytes / PAGE).min(end)..end
     }
 
-    /// Counts space anew, after the file was cut to `len`.
+    /// Counts the space again after the file was cut to `len`.
     fn recount(&mut self, len: u64) {
         self.reserved_bytes = self.reserved_bytes.min(len.checked_next_multiple_of(PAGE).unwrap_or(u64::MAX));
         self.extra_pages = self.visible.pages_in(self.reserved_bytes / PAGE..u64::MAX);

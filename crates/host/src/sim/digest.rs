@@ -1,4 +1,4 @@
-//! A running hash of all that happens in a simulated world.
+//! A running hash of every event in a simulated world.
 
 use crate::random::mix;
 
@@ -7,12 +7,12 @@ use crate::random::mix;
 pub struct Digest(u64);
 
 impl Digest {
-    /// Takes `value` in; order counts.
+    /// Adds `value`; the order counts.
     pub fn fold(&mut self, value: u64) {
         self.0 = mix(self.0.rotate_left(7) ^ value);
     }
 
-    /// The hash of all that was folded in.
+    /// The hash of all values added so far.
     pub fn value(self) -> u64 {
         self.0
     }

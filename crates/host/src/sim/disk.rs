@@ -1,9 +1,8 @@
-//! A simulated disk, with the crash model that is written on the [`Disk`](crate::Disk) trait, and
-//! its faults.
+//! A simulated disk, with the crash model of the [`Disk`](crate::Disk) trait, and its faults.
 //!
-//! Names and contents each exist twice: as seen by whoever runs now, and as a power loss would
-//! leave them if nothing more reached the disk. What is between the two is a list of pending
-//! changes, of which a power loss keeps any part.
+//! Names and contents exist twice: as programs see them now, and as a power loss would leave them
+//! if nothing more reached the disk. Between the two is a list of pending changes. A power loss
+//! keeps any part of that list.
 
 use super::content::{Content, Loss};
 use super::executor::{Sim, World};
@@ -19,10 +18,10 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::sync::Notify;
 
-/// How long an operation takes on a new disk.
+/// How long each half of an operation takes on a new disk.
 const LATENCY: Range<Duration> = Duration::from_micros(10)..Duration::from_micros(300);
 
-/// A disk with one folder. Clones are the same disk. It outlives machines; see
+/// A disk with one folder. Clones are the same disk. A disk outlives machines; see
 /// [`mount`](Self::mount).
 #[derive(Clone)]
 pub struct SimDisk(pub(super) Arc<Shared>);
@@ -32,11 +31,11 @@ pub(super) struct Shared {
     pub world: Arc<World>,
     pub random: SplitMix64,
     pub state: Mutex<State>,
-    /// Told when the disk stops hanging.
+    /// Notified when the disk stops hanging.
     pub resumed: Notify,
 }
 
-/// Operations that a disk has done, failed ones included.
+/// Operations that a disk has done, including failed ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Reads of file contents.
@@ -47,7 +46,7 @@ pub struct Counts {
     pub syncs: u64,
 }
 
-/// What was on a disk at some time.
+/// The contents of a disk at some time.
 #[derive(Clone, Default)]
 pub struct Snapshot(BTreeMap<String, Content>);
 
@@ -64,13 +63,13 @@ impl SimDisk {
         }))
     }
 
-    /// The disk as `machine` sees it, until that crashes or the disk loses power.
+    /// The disk as `machine` sees it, until the machine crashes or the disk loses power.
     pub fn mount(&self, machine: &Machine) -> Arc<dyn Disk> {
         Arc::new(Mount::new(self.0.clone(), machine.clone()))
     }
 
-    /// Loses power. What was synced remains; of the rest any part remains, torn at sectors and in
-    /// any order. Mounts from before are dead; crash the machine first, or its roles see errors.
+    /// Loses power. Synced changes remain; of the other changes any part remains, torn at sectors
+    /// and in any order. Earlier mounts are dead; crash the machine first, or its roles see errors.
     pub fn power_loss(&self) {
         let mut state = self.0.state.lock();
         let random = &self.0.random;
@@ -95,24 +94,25 @@ impl SimDisk {
         self.0.world.note(&[self.0.id, random.next_u64()]);
     }
 
-    /// The next `count` writes fail, each after any part of it was done.
+    /// Makes the next `count` writes fail, each after any part of it was done.
     pub fn fail_next_writes(&self, count: u32) {
         self.0.state.lock().writes_to_fail = count;
     }
 
-    /// The next `count` syncs of files fail. Of what they should have made durable, any part is;
-    /// the rest never will be, even by a later sync that succeeds, although readers see it until
-    /// the power is lost.
+    /// Makes the next `count` syncs of files fail. Any part of the changes that they cover becomes
+    /// durable. The rest never will be, even by a later sync that succeeds, although readers see it
+    /// until the power is lost.
     pub fn fail_next_syncs(&self, count: u32) {
         self.0.state.lock().syncs_to_fail = count;
     }
 
-    /// Longest that a file can be cut or extended to from now on; `FileTooLarge` beyond.
+    /// Limits the length that files can be cut or extended to; `FileTooLarge` beyond.
     pub fn set_file_len_max(&self, bytes: u64) {
         self.0.state.lock().file_len_max = Some(bytes);
     }
 
-    /// Changes how much fits; below what is taken, every growth is refused with `StorageFull`.
+    /// Changes the capacity. If it is below the space in use, every growth fails with
+    /// `StorageFull`.
     pub fn set_capacity(&self, bytes: u64) {
         self.0.state.lock().capacity_bytes = bytes;
     }
@@ -128,7 +128,7 @@ impl SimDisk {
         self.0.state.lock().offline = offline;
     }
 
-    /// While `hanging`, operations do not end; they go on afterwards.
+    /// While `hanging`, operations do not end; they resume afterwards.
     pub fn hang(&self, hanging: bool) {
         self.0.state.lock().hanging = hanging;
         if !hanging {
@@ -137,7 +137,7 @@ impl SimDisk {
     }
 
     /// Flips `bits` random bits, in memory and on disk, within the byte range `range` of the file,
-    /// as far as the file reaches. Returns their offsets: none if there is no such file or range.
+    /// as far as the file reaches. Returns their offsets; none if the file or range does not exist.
     pub fn rot(&self, name: &str, range: Range<u64>, bits: u32) -> Vec<u64> {
         let mut state = self.0.state.lock();
         let Some(content) = state.content_named(name) else { return Vec::new() };
@@ -154,7 +154,7 @@ impl SimDisk {
         flipped
     }
 
-    /// What readers see now.
+    /// The contents that readers see now.
     pub fn snapshot(&self) -> Snapshot {
         let state = self.0.state.lock();
         Snapshot(
@@ -164,8 +164,8 @@ impl SimDisk {
         )
     }
 
-    /// Puts a snapshot in the place of everything, durably: a store that comes back with an old
-    /// state. Mounts from before are dead.
+    /// Replaces everything by a snapshot, durably: a store that returns with an old state. Earlier
+    /// mounts are dead.
     pub fn restore(&self, snapshot: &Snapshot) {
         let mut state = self.0.state.lock();
         state.incarnation += 1;
@@ -182,7 +182,7 @@ impl SimDisk {
         state.durable_names = state.names.clone();
     }
 
-    /// Empties the disk, durably: a replaced disk. Mounts from before are dead.
+    /// Empties the disk, durably: a replaced disk. Earlier mounts are dead.
     pub fn wipe(&self) {
         self.restore(&Snapshot::default());
     }
@@ -203,7 +203,8 @@ pub(super) struct State {
     pending_names: Vec<NameChange>,
     files: BTreeMap<StoredFileId, StoredFile>,
     last_file: StoredFileId,
-    /// Grows when the disk loses power or is replaced; mounts and files of earlier ones are dead.
+    /// Grows when the disk loses power or is replaced. Mounts and files of earlier incarnations are
+    /// dead.
     pub incarnation: u64,
     capacity_bytes: u64,
     file_len_max: Option<u64>,
@@ -222,7 +223,7 @@ struct StoredFile {
     handles: Weak<()>,
 }
 
-/// A change of names that the next sync of names makes durable; by itself it happens or does not.
+/// A change of names. The next sync of names makes it durable; without one, it may be kept or lost.
 #[derive(Clone)]
 enum NameChange {
     Set(String, StoredFileId),
@@ -291,7 +292,7 @@ impl State {
         Ok(())
     }
 
-    /// Changes of names that are not durable yet.
+    /// The number of changes of names that are not durable yet.
     pub fn pending_names(&self) -> usize {
         self.pending_names.len()
     }
@@ -310,7 +311,8 @@ impl State {
         self.files.iter().map(|(id, file)| (*id, file.content.changes())).collect()
     }
 
-    /// Makes so many changes of files durable, or fails.
+    /// Makes these changes of files durable, or fails. Each file is given with its number of
+    /// changes.
     pub fn sync(&mut self, changes: &[(StoredFileId, u64)], random: &SplitMix64) -> io::Result<()> {
         self.counts.syncs += 1;
         let fails = self.syncs_to_fail > 0;
@@ -319,14 +321,14 @@ impl State {
             match self.files.get_mut(id) {
                 Some(file) if fails => file.content.fail_sync(*changes, random),
                 Some(file) => file.content.sync(*changes),
-                // It was removed meanwhile.
+                // The file was removed meanwhile.
                 None => {}
             }
         }
         if fails { Err(io::Error::other("simulated sync failure")) } else { Ok(()) }
     }
 
-    /// The same of all files, and of so many changes of names.
+    /// Makes these changes of all files durable, and the first `names` changes of names.
     pub fn sync_all(&mut self, names: usize, changes: &[(StoredFileId, u64)], random: &SplitMix64) -> io::Result<()> {
         self.sync(changes, random)?;
         self.sync_names(names);
@@ -344,7 +346,7 @@ impl State {
         Some(&mut self.files.get_mut(id)?.content)
     }
 
-    /// Size, and what is free.
+    /// The size and the free space.
     pub fn space(&self) -> DiskSpace {
         let used: u64 = self.files.values().map(|file| file.content.used_bytes()).sum();
         let free_bytes = self.capacity_bytes.saturating_sub(used);
@@ -359,7 +361,7 @@ impl State {
         Ok(())
     }
 
-    /// `FileTooLarge` unless a file may be so long.
+    /// `FileTooLarge` unless a file may have this length.
     pub fn check_len(&self, len: u64) -> io::Result<()> {
         if self.file_len_max.is_some_and(|max| len > max) {
             return Err(io::ErrorKind::FileTooLarge.into());
@@ -737,8 +739,8 @@ mod tests {
     }
 
     proptest! {
-        /// After a power loss, the bytes of a sector are as they were at the last sync or after one
-        /// of the writes since.
+        /// After a power loss, the bytes of a sector are as after the last sync or after one of the
+        /// later writes.
         #[test]
         fn model_sector_after_power_loss_is_one_of_its_states_since_the_sync(
             seed in any::<u64>(),
@@ -749,8 +751,8 @@ mod tests {
             setup.write("file", 0, vec![0; size], true).unwrap();
             let file: Arc<dyn File> = setup.sim.block_on(setup.mount().open("file", false)).unwrap();
             let mut visible = vec![0u8; size];
-            // For every sector, the versions of it that the writes not yet synced could leave,
-            // alone or together.
+            // For each sector, the versions that the unsynced writes could leave, alone or
+            // together.
             let mut durable: Vec<BTreeSet<Vec<u8>>> = visible.chunks(SECTOR).map(|s| [s.to_vec()].into()).collect();
             for (number, step) in (1u8..).zip(steps) {
                 let synced = match step {
@@ -782,7 +784,7 @@ mod tests {
                     Step::FailSync => {
                         setup.disk.fail_next_syncs(1);
                         prop_assert!(setup.sim.block_on(file.sync_data()).is_err());
-                        // Nothing is certain of this file any more, as the trait says.
+                        // The trait promises nothing about this file any more.
                         break;
                     }
                 };

@@ -1,8 +1,8 @@
-//! The executor: ready tasks in an order that the seed picks, and a heap of timers on virtual time,
-//! which passes only when no task is ready.
+//! The executor: ready tasks in an order that the seed picks, and a heap of timers on virtual time.
+//! Time passes only when no task is ready.
 //!
-//! Which task runs next depends on the *set* of tasks that are ready, never on the order in which
-//! they were woken, so code that wakes others in an arbitrary order is still reproducible.
+//! The next task depends on the *set* of ready tasks, never on the order in which they were woken.
+//! So code that wakes other tasks in an arbitrary order is still reproducible.
 
 use super::digest::Digest;
 use super::machine::{Machine, MachineState};
@@ -17,14 +17,14 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 use types::BoxFuture;
 
-/// Polls without time passing after which the world is taken to be spinning.
+/// Polls at one instant after which the world is taken to be spinning.
 const POLLS_AT_ONE_INSTANT_MAX: u64 = 20_000_000;
 
-/// The future given to [`Sim::block_on`], which is no machine's.
+/// The id of the future given to [`Sim::block_on`], which belongs to no machine.
 const ROOT: u64 = 0;
 
-/// A simulated world. Clones are the same world; when the last is dropped, all its machines stop.
-/// To be driven by one thread at a time.
+/// A simulated world. Clones are the same world; when the last one is dropped, all its machines
+/// stop. Only one thread at a time may drive it.
 #[derive(Clone)]
 pub struct Sim {
     pub(super) world: Arc<World>,
@@ -60,13 +60,12 @@ impl Sim {
         self.world.state.lock().digest.value()
     }
 
-    /// Folds something the test observed into the digest.
+    /// Adds a value that the test observed to the digest.
     pub fn note(&self, value: u64) {
         self.world.note(&[value]);
     }
 
-    /// The machine called `name`: the one that runs, or, if there is none or it crashed, a new one
-    /// without any tasks.
+    /// The running machine called `name`. If there is none, or it crashed, a new one without tasks.
     pub fn machine(&self, name: &str) -> Machine {
         self.world.machine(name)
     }
@@ -104,7 +103,7 @@ impl Sim {
         while self.world.turn(None) != Turn::Idle {}
     }
 
-    /// Runs the world for `time`; afterwards the clock stands at exactly that.
+    /// Runs the world for `time`; the clock then shows exactly that much more.
     pub fn run_for(&self, time: Duration) {
         let _driving = self.world.drive();
         let until = self.now() + time;
@@ -113,7 +112,8 @@ impl Sim {
     }
 }
 
-/// Stops the world when the last [`Sim`] is gone; tasks hold the world and the world holds tasks.
+/// Stops the world when the last [`Sim`] is gone. Needed because tasks hold the world and the world
+/// holds tasks.
 struct Owner(Arc<World>);
 
 impl Drop for Owner {
@@ -125,8 +125,8 @@ impl Drop for Owner {
     }
 }
 
-/// What all parts of a world share. `ready` is apart from `state` and locked last, so that waking
-/// is possible anywhere.
+/// What all parts of a world share. `ready` is apart from `state` and locked last, so that code can
+/// wake tasks anywhere.
 pub(super) struct World {
     pub seed: u64,
     random: SplitMix64,
@@ -139,7 +139,7 @@ pub(super) struct World {
 struct State {
     now: Duration,
     digest: Digest,
-    /// Ids of tasks, timers, machines and disks: never used twice.
+    /// The last id of a task, timer, machine or disk: ids are never used twice.
     last_id: u64,
     tasks: BTreeMap<u64, Task>,
     timers: BTreeMap<(Duration, u64), Waker>,
@@ -178,7 +178,7 @@ impl World {
         Arc::new(TaskWaker { world: Arc::downgrade(self), task }).into()
     }
 
-    /// Folds `values` into the digest.
+    /// Adds `values` to the digest.
     pub fn note(&self, values: &[u64]) {
         let digest = &mut self.state.lock().digest;
         values.iter().for_each(|value| digest.fold(*value));
@@ -217,19 +217,19 @@ impl World {
         self.ready.lock().insert(id);
     }
 
-    /// Drops all tasks of the machine with this id where they wait.
+    /// Drops all tasks of this machine where they wait.
     pub fn drop_tasks_of(&self, machine: u64) {
         let dropped: Vec<Task> = {
             let mut state = self.state.lock();
             state.digest.fold(machine);
             state.tasks.extract_if(.., |_, task| task.machine.id == machine).map(|(_, task)| task).collect()
         };
-        // The futures run code when dropped, which may wake tasks: the lock is free again.
+        // Dropping the futures runs code that may wake tasks, so the lock is released first.
         drop(dropped);
     }
 
-    /// Polls one ready task, after letting time pass to the next timer (not beyond `until`) if none
-    /// is ready.
+    /// Polls one ready task. If none is ready, first lets time pass to the next timer, but not
+    /// beyond `until`.
     fn turn(self: &Arc<Self>, until: Option<Duration>) -> Turn {
         loop {
             if let Some(id) = self.pick() {
@@ -260,7 +260,7 @@ impl World {
         Some(id)
     }
 
-    /// False if there is no such task any more.
+    /// Polls a task; false if it no longer exists.
     fn poll_task(self: &Arc<Self>, id: u64) -> bool {
         let (mut future, machine) = {
             let mut state = self.state.lock();
@@ -277,7 +277,7 @@ impl World {
                     task.future = Some(future);
                     None
                 }
-                // Done, or its machine crashed meanwhile.
+                // The task is done, or its machine crashed meanwhile.
                 _ => {
                     state.tasks.remove(&id);
                     Some(future)
@@ -324,7 +324,7 @@ impl Wake for TaskWaker {
     }
 }
 
-/// Done at `deadline` of virtual time.
+/// Completes at `deadline` of virtual time.
 pub(super) struct Sleep {
     world: Arc<World>,
     deadline: Duration,
@@ -470,7 +470,7 @@ mod tests {
         assert_eq!((host.clock.wall().sec - wall.sec, host.clock.wall().nsec), (1, 500_000_000));
     }
 
-    /// Tells when it is dropped.
+    /// Records when it is dropped.
     struct Alive(Arc<AtomicBool>);
 
     impl Drop for Alive {

@@ -9,8 +9,7 @@ pub const PAGE: u64 = 4096;
 
 type Page = [u8; PAGE as usize];
 
-/// A file's bytes. Pages that are not there are zeroes. Invariant: no non-zero byte at or after
-/// `len`.
+/// A file's bytes. Missing pages are zeroes. Invariant: no non-zero byte at or after `len`.
 #[derive(Clone, Default)]
 pub struct Image {
     len: u64,
@@ -69,7 +68,7 @@ impl Image {
         }
     }
 
-    /// Pages of the page range `range` that take up space.
+    /// The number of pages in the page range `range` that take up space.
     pub fn pages_in(&self, range: Range<u64>) -> u64 {
         if range.is_empty() { 0 } else { self.pages.range(range).count() as u64 }
     }
@@ -86,7 +85,7 @@ impl Image {
     }
 }
 
-/// The byte range by pages: page index, range within the page, range within the whole.
+/// Splits a byte range at pages: page index, range within the page, range within the whole.
 fn parts(offset: u64, len: usize) -> impl Iterator<Item = (u64, Range<usize>, Range<usize>)> {
     let mut done = 0;
     std::iter::from_fn(move || {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use types::BoxFuture;
 
-/// How often a link fails; each is a number of messages in 1,000.
+/// How often a link fails, each as a number of messages in 1,000.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkFaults {
     /// Requests that never arrive.
@@ -55,14 +55,14 @@ impl Link {
         self.0.state.lock().faults = faults;
     }
 
-    /// While `cut`, everything that would arrive at either end is lost.
+    /// While `cut`, every message that would arrive at either end is lost.
     pub fn cut(&self, cut: bool) {
         self.0.state.lock().cut = cut;
     }
 
-    /// Has the other machine do `request`. Never done if a message is lost or the other machine is
-    /// down, so callers need a [`timeout`](crate::timeout). A caller that stops waiting does not
-    /// call the request back.
+    /// Lets the other machine do `request`. Never completes if a message is lost or the other
+    /// machine is down, so callers need a [`timeout`](crate::timeout). A caller that stops waiting
+    /// does not call the request back.
     pub fn call<T, W>(&self, request: impl Fn() -> W + Send + Sync + 'static) -> BoxFuture<T>
     where
         T: Send + 'static,
@@ -72,7 +72,7 @@ impl Link {
         Box::pin(async move {
             let faults = link.state.lock().faults;
             if link.chance(faults.repeated_requests) {
-                // Nobody waits for the second answer.
+                // The second answer is not waited for.
                 drop(link.serve(request.clone()));
             }
             let served = link.serve(request);

@@ -11,7 +11,7 @@ use thiserror::Error;
 use tokio::sync::{Notify, oneshot};
 use types::{BoxFuture, Time};
 
-/// What the wall clocks show when a world begins: 2026-01-01.
+/// The wall-clock time at which a world begins: 2026-01-01.
 const WALL_START_SECONDS: i64 = 1_767_225_600;
 
 /// The machine crashed before the work was done; how far it got is unknown.
@@ -50,7 +50,7 @@ impl Machine {
         }))
     }
 
-    /// What roles on this machine run on. After a crash its spawns are ignored.
+    /// The host for roles on this machine. After a crash it ignores spawns.
     pub fn host(&self) -> Host {
         Host {
             clock: Arc::new(SimClock(self.0.world.clone())),
@@ -70,7 +70,7 @@ impl Machine {
     }
 
     /// Stops the machine's processes as `kill -9` does: all tasks, and disk operations under way,
-    /// end at the await they are at. Its disks keep what was written; for a loss of power call
+    /// end at their current await. Its disks keep what was written; for a loss of power call
     /// [`SimDisk::power_loss`](super::SimDisk::power_loss) next.
     pub fn crash(&self) {
         self.0.crash();
@@ -83,13 +83,13 @@ impl Machine {
         self.0.crash_at.store(at, Ordering::Relaxed);
     }
 
-    /// How often tasks of this machine have been polled: what [`crash_after`](Self::crash_after)
-    /// can sweep over.
+    /// How often tasks of this machine have been polled: the range for sweeps of
+    /// [`crash_after`](Self::crash_after).
     pub fn polls(&self) -> u64 {
         self.0.polls.load(Ordering::Relaxed)
     }
 
-    /// Done when the machine is down.
+    /// Completes when the machine is down.
     pub fn crashed(&self) -> BoxFuture<()> {
         let state = self.0.clone();
         Box::pin(async move {
@@ -100,22 +100,21 @@ impl Machine {
         })
     }
 
-    /// Runs `work` as a task of this machine, from now on and whether or not the returned future is
-    /// polled.
+    /// Runs `work` as a task of this machine at once, even if the returned future is not polled.
     pub fn run<T: Send + 'static>(
         &self,
         work: impl Future<Output = T> + Send + 'static,
     ) -> BoxFuture<Result<T, Crashed>> {
         let (answer, answered) = oneshot::channel();
         let task = async move {
-            // Nobody may be waiting for it any more.
+            // The caller may have stopped waiting.
             let _ = answer.send(work.await);
         };
         self.0.world.spawn(&self.0, Box::pin(task));
         Box::pin(async move { answered.await.map_err(|_| Crashed) })
     }
 
-    /// A seed for something that belongs to this machine.
+    /// A seed for an object that belongs to this machine.
     pub(super) fn new_seed(&self) -> u64 {
         self.0.random.next_u64()
     }

@@ -1,9 +1,9 @@
 //! The simulated world: machines, their disks, and the links between them, in one thread, on
 //! virtual time, under a seed.
 //!
-//! Everything that may go either way is decided by the seed: which ready task runs next, how long a
-//! disk takes, what a power loss leaves. The same seed gives the same run, which [`Sim::digest`]
-//! lets a test check; another seed gives another interleaving of the same, shipped code.
+//! The seed decides everything that is open: which ready task runs next, how long a disk takes,
+//! what a power loss leaves. The same seed gives the same run, and tests check that by
+//! [`Sim::digest`]. Another seed gives another interleaving of the same, shipped code.
 //!
 //! ```
 //! use host::sim::{Sim, SimDisk};
@@ -34,5 +34,5 @@ pub use executor::Sim;
 pub use link::{Link, LinkFaults};
 pub use machine::{Crashed, Machine};
 
-/// Random numbers of a simulated machine: they follow from the world's seed and the machine alone.
+/// Random numbers of a simulated machine; they depend only on the world's seed and the machine.
 pub type SimRandom = crate::SplitMix64;

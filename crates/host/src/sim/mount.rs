@@ -1,9 +1,8 @@
-//! A simulated disk as one machine sees it: the operations, as tasks of the machine that take time.
+//! A simulated disk as one machine sees it: operations are tasks of the machine, and take time.
 //!
-//! An operation sleeps, has its effect, and sleeps again, so that operations overlap, and a crash
-//! falls before, in the midst of, or after each. It runs as a task of its own: a caller that stops
-//! waiting does not stop it, the machine's crash does. A long write may have its effect in two
-//! steps.
+//! An operation sleeps, takes effect, and sleeps again. So operations overlap, and a crash can come
+//! before, during or after each. It runs as a task of its own: a caller that stops waiting does not
+//! stop it, but the machine's crash does. A long write may take effect in two steps.
 
 use super::digest::hash_bytes;
 use super::disk::{Shared, State, StoredFileId};
@@ -43,7 +42,7 @@ impl Mount {
         })
     }
 
-    /// An operation that has its effect in one step.
+    /// An operation that takes effect in one step.
     fn step<T: Send + 'static>(
         &self,
         step: impl FnOnce(&mut State) -> io::Result<T> + Send + 'static,
@@ -59,7 +58,7 @@ impl Mount {
         result
     }
 
-    /// Changes the disk now, if it is there.
+    /// Changes the disk now; fails if the disk is not available.
     fn with<T>(&self, step: impl FnOnce(&mut State) -> io::Result<T>) -> io::Result<T> {
         let mut state = self.disk.state.lock();
         if state.incarnation != self.incarnation {
@@ -71,7 +70,7 @@ impl Mount {
         step(&mut state)
     }
 
-    /// Half of what an operation takes; no end while the disk hangs.
+    /// Waits for half of an operation's time; never ends while the disk hangs.
     async fn pause(&self) {
         let latency = self.disk.state.lock().latency.clone();
         let spread = latency.end.saturating_sub(latency.start).as_nanos() as u64;
@@ -135,7 +134,7 @@ impl Disk for Mount {
 
     fn sync_all(&self) -> BoxFuture<io::Result<()>> {
         self.run(async move |mount: Mount| {
-            // What is changed while the sync is under way is not covered by it.
+            // Changes made during the sync are not covered by it.
             let (names, changes) = mount.with(|state| Ok((state.pending_names(), state.changes())))?;
             mount.pause().await;
             mount.note(&[names as u64, changes.len() as u64]);
@@ -150,7 +149,7 @@ impl Disk for Mount {
     }
 }
 
-/// The pieces as one: a sector that two pieces share is written whole or not at all.
+/// Joins the pieces: a sector that two pieces share is written whole or not at all.
 fn joined(mut pieces: Vec<Bytes>) -> Bytes {
     if pieces.len() == 1 {
         return pieces.swap_remove(0);
@@ -201,7 +200,7 @@ impl OpenFile {
         })
     }
 
-    /// Where to cut a write in two, at a page; 0, in most cases, for not at all.
+    /// Where to cut a write in two, at a page; 0, in most cases, for no cut.
     fn cut(&self, offset: u64, len: usize) -> usize {
         let random = &self.mount.disk.random;
         let first_page = (PAGE - offset % PAGE) as usize;
@@ -213,7 +212,7 @@ impl OpenFile {
     }
 
     async fn sync(&self) -> io::Result<()> {
-        // What is written while the sync is under way is not covered by it.
+        // Bytes written during the sync are not covered by it.
         let changes = self.mount.with(|state| Ok(state.content(self.id)?.changes()))?;
         self.mount.pause().await;
         self.mount.note(&[self.id, changes]);

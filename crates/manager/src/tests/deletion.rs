@@ -11,8 +11,8 @@ const CLIENT: ClientId = ClientId::new(1);
 /// Far enough apart that no two of these files share a page.
 const APART: u64 = 4096;
 
-/// A round that wrote no checkpoint deleted a part of the newest root, and the next start could not
-/// read it.
+/// A round that wrote no checkpoint deleted segments that the newest root needs, and the next start
+/// could not read it.
 #[test]
 fn regression_a_round_without_a_checkpoint_deletes_nothing_that_the_root_needs() {
     for seed in 0..20 {

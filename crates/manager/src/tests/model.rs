@@ -11,10 +11,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use types::{BlockAddr, ClientId, Extent, FileId, LogId, SegmentId};
 
 const CLIENT: ClientId = ClientId::new(1);
-/// Ids that are in use at a time; a removed file's id is never used again.
+/// Number of ids in use at a time. A removed file's id is never used again.
 const FILES: u64 = 24;
 
-/// What the model knows of a file.
+/// A file of the model.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 struct ModelFile {
     inode: Option<InodeRecord>,
@@ -81,24 +81,24 @@ struct World {
     ids: Vec<FileId>,
     next_id: u64,
     version: u64,
-    /// Committed, and known to the model, but not yet sent to the manager.
+    /// Deltas that are committed and known to the model, but not sent to the manager yet.
     unsent: Vec<SegmentDeltas>,
     follower: Follower,
 }
 
-/// Keeps up with the manager's counts by what changes.
+/// Follows the manager's counts by their changes.
 #[derive(Default)]
 struct Follower {
     since: u64,
     live: BTreeMap<SegmentId, u64>,
-    /// Segments that were told to be covered since the manager's start.
+    /// Segments that were reported as covered since the manager's start.
     covered: BTreeSet<SegmentId>,
-    /// Those that the checkpoint covered when the table was told whole.
+    /// How far the checkpoint covered each log when the whole table was reported.
     before: BTreeMap<LogId, u64>,
 }
 
 impl Follower {
-    /// Takes in what changed. Sometimes the answer is lost on its way.
+    /// Takes in the changes. Sometimes the answer is lost on its way.
     async fn follow(&mut self, server: &crate::Server, is_lost: bool) {
         let covered = server.core.state.lock().covered();
         let told = server.usage_changes(self.since).await.unwrap();
@@ -123,8 +123,8 @@ impl Follower {
         }
     }
 
-    /// The follower knows what the manager would tell anew, and every segment there is that is
-    /// covered.
+    /// Checks that the follower has the counts that the manager would report anew, and knows every
+    /// covered segment.
     async fn compare(&mut self, run: &Running) {
         let covered: BTreeMap<_, _> = run.server.checkpoint().await.unwrap().covered.into_iter().collect();
         self.follow(&run.server, false).await;
@@ -173,7 +173,7 @@ impl World {
         self.ids[self.below(self.ids.len() as u64) as usize]
     }
 
-    /// Deltas for blocks that are stored from `addr` on, and how many bytes of it they take.
+    /// Random deltas of a client. Their blocks are stored from `addr` on.
     fn client_deltas(&mut self, addr: BlockAddr) -> Vec<Delta> {
         let mut out = Vec::new();
         let mut offset = 0;
@@ -192,7 +192,7 @@ impl World {
                     out.push(Delta::Blocks { file, extent });
                 }
                 5 => {
-                    // Every other block, to make a map long.
+                    // Map every other block, to make the map long.
                     let base = self.block();
                     for i in 0..40 {
                         let one = self.extent(addr, &mut offset, 1);
@@ -229,7 +229,7 @@ impl World {
         extent
     }
 
-    /// The client commits something; the manager may hear of it later.
+    /// The client commits changes. The manager may get them later.
     async fn change(&mut self, run: &mut Running) {
         let deltas = run.client.commit(6 * 40 * BLOCK, |addr| self.client_deltas(addr)).await;
         deltas.deltas.iter().for_each(|delta| self.model.apply(delta));
@@ -243,15 +243,15 @@ impl World {
         run.server.apply(std::mem::take(&mut self.unsent)).await.unwrap();
     }
 
-    /// The cleaner moves runs that it saw a while ago; some are not there any more by the time it
-    /// offers the copies.
+    /// The cleaner moves runs that it saw a while ago. Some are not there any more when it offers
+    /// the copies.
     async fn clean(&mut self, run: &mut Running) {
         self.send(run).await;
         let mut moves = Vec::new();
         for _ in 0..self.below(4) {
             let Some(file) = self.model.0.get(&self.some_file()) else { continue };
             let Some((&first, &addr)) = file.blocks.iter().next() else { continue };
-            // As far as it goes on in file and segment.
+            // Extend the run while it continues in the file and in the segment.
             let mut whole = Extent { first, count: 1, addr };
             for (&b, &addr) in file.blocks.range(first + 1..) {
                 let next = Extent { first: b, count: 1, addr };
@@ -291,8 +291,8 @@ impl World {
         run.server.apply(vec![moved]).await.unwrap();
     }
 
-    /// Evacuates some of the manager's own segments, then deletes everything that is free by the
-    /// rules for cleaners.
+    /// Evacuates some of the manager's own segments, then deletes all segments that cleaners may
+    /// delete.
     async fn reclaim(&mut self, run: &Running) {
         let own: Vec<SegmentId> =
             run.stripe.segments().await.unwrap().into_keys().filter(|s| s.log.raw() == 300).collect();
@@ -306,7 +306,8 @@ impl World {
         run.stripe.delete(free.collect()).await;
     }
 
-    /// All at the same time: deltas, checkpoints, evacuation and its deletions, and opens of files.
+    /// Does everything at the same time: deltas, checkpoints, evacuation and its deletions, and
+    /// opens of files.
     async fn bustle(&mut self, run: &mut Running) {
         for _ in 0..1 + self.below(4) {
             let deltas = run.client.commit(6 * 40 * BLOCK, |addr| self.client_deltas(addr)).await;
@@ -361,7 +362,7 @@ impl World {
         drop(machine);
         self.unsent.clear();
         self.follower = Follower::default();
-        // Recovery itself may crash, too.
+        // Recovery itself may crash too.
         if self.below(3) == 0 {
             let node = self.setup.sim.machine("node");
             node.crash_after(self.below(80));
@@ -382,7 +383,8 @@ impl World {
         run
     }
 
-    /// The manager tells of every file what the model knows, and its counts are right.
+    /// Checks that the manager agrees with the model about every file, and that its counts are
+    /// right.
     async fn compare(&mut self, run: &Running) {
         self.send(run).await;
         let mut orphans = Vec::new();
@@ -420,7 +422,7 @@ impl World {
     }
 }
 
-/// The client submits a segment without waiting; whether it survives the crash shows afterwards.
+/// The client submits a segment without waiting. Whether it survived the crash shows afterwards.
 fn submit_in_doubt(world: &mut World, client: &mut TestWriter) -> SegmentDeltas {
     client.submit(6 * 40 * BLOCK, |addr| world.client_deltas(addr))
 }

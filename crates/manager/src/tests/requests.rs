@@ -38,7 +38,7 @@ async fn live_segments(run: &Running) -> BTreeSet<SegmentId> {
     run.server.usage().await.unwrap().into_iter().map(|u| u.segment).collect()
 }
 
-/// Deletes what cleaners may delete: no live bytes, and covered.
+/// Deletes the segments that cleaners may delete: covered ones without live bytes.
 pub(super) async fn delete_free(run: &Running) -> usize {
     let covered = run.server.checkpoint().await.unwrap().covered;
     let live = live_segments(run).await;
@@ -306,7 +306,7 @@ fn memory_is_bounded_by_eviction() {
     });
 }
 
-/// What many creates had left in memory stayed there for good.
+/// Index nodes that many creates had brought into memory stayed there for good.
 #[test]
 fn regression_a_checkpoint_brings_memory_back_within_its_bound() {
     let setup = Setup::new(15);
@@ -330,7 +330,8 @@ fn evacuated_segments_become_free_and_nothing_is_lost() {
         let mut run = setup.start().await.unwrap();
         create(&mut run, 0..400).await;
         run.server.checkpoint().await.unwrap();
-        // A second checkpoint that rewrites little, so that the first one's segments stay in use.
+        // Write a second checkpoint that rewrites little, so that the segments of the first one
+        // stay in use.
         create(&mut run, 1000..1001).await;
         run.server.checkpoint().await.unwrap();
         delete_free(&run).await;
@@ -403,7 +404,7 @@ fn a_huge_files_checkpoint_rewrites_only_the_leaf_that_changed() {
         }
         assert_eq!(found.iter().map(|e| u64::from(e.count)).sum::<u64>(), 1000);
         assert!(run.server.audit().await.unwrap().is_clean());
-        // Most of the map goes: what is left is short again and has no leaf records.
+        // Most of the map is cut off. The rest is short again and has no leaf records.
         let cut = run.client.commit(0, |_| vec![Delta::Unmap { file: id, first: 10, end: u64::MAX }]).await;
         run.server.apply(vec![cut]).await.unwrap();
         run.server.checkpoint().await.unwrap();
@@ -509,8 +510,8 @@ fn files_of_other_managers_are_ignored_and_not_served() {
     });
 }
 
-/// The newest root could not be read, so an older one was taken. What that told of was deleted
-/// since, and everything behind the first gap was discarded.
+/// The newest root could not be read, so an older one was taken. Segments that it needed had been
+/// deleted since, and everything behind the first gap was discarded.
 #[test]
 fn regression_an_unreadable_newest_root_is_not_passed_over() {
     let setup = Setup::new(17);
@@ -520,7 +521,7 @@ fn regression_an_unreadable_newest_root_is_not_passed_over() {
         for _ in 0..4 {
             create(&mut run, count..count + 20).await;
             run.server.checkpoint().await.unwrap();
-            // What was written anew is elsewhere, and its old segments are free.
+            // Records that were written anew are elsewhere, and their old segments are free.
             create(&mut run, 0..count + 20).await;
             run.server.checkpoint().await.unwrap();
             delete_free(&run).await;

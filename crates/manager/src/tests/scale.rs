@@ -1,4 +1,4 @@
-//! What a checkpoint costs after one small change, by how much there is.
+//! The cost of a checkpoint after one small change, in stores of different sizes.
 
 use crate::Delta;
 use crate::api::{Manager, SegmentDeltas};
@@ -11,12 +11,12 @@ use std::sync::Arc;
 use stripe::Stripe;
 use types::{BlockAddr, ClientId, Extent, SegmentId};
 
-/// Segments whose deltas are applied together.
+/// Number of segments whose deltas are applied together.
 const BATCH: u64 = 1000;
-/// No files share a page of the imap with more than one other, in the sparse case.
+/// Distance of index numbers in the sparse case.
 const SPARSE: u64 = 100_000;
 
-/// A block of file `n` in a client's segment that is only made up, with its file.
+/// Deltas of a made-up client's segment `n`: a file with one block.
 fn segment(n: u64, id: u64) -> SegmentDeltas {
     let segment = SegmentId { log: CLIENT_LOG, epoch: 1, seq: n + 1 };
     let extent = Extent { first: 0, count: 1, addr: BlockAddr { segment, offset: 0, len: BLOCK } };
@@ -49,8 +49,8 @@ async fn checkpoint(stripe: &Stripe, server: &Server) -> Cost {
     cost
 }
 
-/// A store with so many files, each `apart` from the next and in a segment of its own; then one of
-/// them changes.
+/// The cost of a checkpoint after one file has changed, in a store with `count` files. Their index
+/// numbers are `apart`, and each has a segment of its own.
 fn cost_of_a_small_change(count: u64, apart: u64) -> Cost {
     let setup = Setup::new(count);
     setup.sim.block_on(async {
@@ -61,7 +61,7 @@ fn cost_of_a_small_change(count: u64, apart: u64) -> Cost {
         }
         checkpoint(&stripe, &server).await;
         machine.crash();
-        // From the stores, so that nothing is in memory but what is needed.
+        // Start the manager from the stores, so that only needed records are in memory.
         let (_machine, stripe, server) = setup.start_manager().await.unwrap();
         let changed = count / 2 * apart;
         server.apply(vec![segment(count, changed)]).await.unwrap();
@@ -84,14 +84,14 @@ fn regression_a_checkpoint_after_a_small_change_costs_the_same_in_a_large_store(
             let cost = cost_of_a_small_change(count, apart);
             println!("files and segments, {apart} apart: {count}: {cost:?}");
             assert!(cost.root_bytes < 16 << 10, "{count}: {cost:?}");
-            // A level more of each of three tables, at most.
+            // At most one level more in each of three tables.
             assert!(cost.records <= small.records + 6, "{count}: {cost:?}, {small:?}");
             assert!(cost.bytes < small.bytes + (32 << 10), "{count}: {cost:?}, {small:?}");
         }
     }
 }
 
-/// The newest checkpoint was looked for in a list of all segments of all stores.
+/// A start looked for the newest checkpoint in a list of all segments of all stores.
 #[test]
 fn regression_a_start_lists_only_the_end_of_the_log() {
     let listed_at_start = |checkpoints: u64| {

@@ -1,4 +1,4 @@
-//! Any value of what commits say of files.
+//! Strategies for deltas and inodes: any value that encoders write.
 
 use crate::{Delta, DirectoryShape, InodeRecord};
 use proptest::prelude::*;

@@ -1,19 +1,18 @@
-//! Changing a tree: all changes of a checkpoint at once, in order, so that each page is copied
-//! once.
+//! Changes a tree: all changes of a checkpoint at once, in order, so that each page is copied once.
 
 use super::page::{Key, Value};
 use super::{Link, Page, Tree, Unloaded, position};
 use std::sync::Arc;
 use types::BlockAddr;
 
-/// Says what becomes of a key's value with a change.
+/// Gives a key's new value, from its old one and a change. `None` means no row.
 pub type Combine<K, V, C> = fn(K, Option<V>, &C) -> Option<V>;
 
-/// What a page becomes, before it is cut to length.
+/// A page during an edit, before it is cut to length.
 enum Child<K, V> {
-    /// As it was.
+    /// An unchanged page.
     Kept(Link<K, V>),
-    /// Other rows; some.
+    /// A page with new rows, at least one.
     New(Page<K, V>),
 }
 
@@ -23,19 +22,19 @@ struct Edit<K, V, C> {
     combine: Combine<K, V, C>,
     /// Records that are not part of the tree any more.
     freed: Vec<BlockAddr>,
-    /// Pages without which it cannot be done.
+    /// Pages that the edit needs and that are not in memory.
     missing: Vec<Unloaded>,
     /// First keys of new leaves.
     leaves: Vec<K>,
 }
 
 impl<K: Key, V: Value> Tree<K, V> {
-    /// Changes rows: `combine` says what becomes of a key's value. `changes` ascend by key. Returns
-    /// the records that are not part of the tree any more.
+    /// Changes rows. `combine` gives a key's new value. `changes` ascend by key. Returns the
+    /// records that are not part of the tree any more.
     ///
     /// # Errors
-    /// The pages that must be in memory first, in which case nothing has changed. There may be
-    /// others next time, as pages that become short are joined with those beside them.
+    /// The pages that must be in memory first. Nothing has changed then. The next try may need
+    /// other pages: pages that become short are joined with their neighbours.
     pub fn edit<C>(&mut self, changes: &[(K, C)], combine: Combine<K, V, C>) -> Result<Vec<BlockAddr>, Vec<Unloaded>> {
         let (freed, missing, leaves) = (Vec::new(), Vec::new(), Vec::new());
         let mut edit = Edit { rows_max: self.rows_max, combine, freed, missing, leaves };
@@ -51,8 +50,8 @@ impl<K: Key, V: Value> Tree<K, V> {
         Ok(edit.freed)
     }
 
-    /// Has a page written anew, and those above it, if it still is where `page` says. Returns the
-    /// records that are not part of the tree any more.
+    /// Has a page written anew, and those above it, if it is still at the home that `page` names.
+    /// Returns the records that are not part of the tree any more.
     ///
     /// # Errors
     /// A page that must be in memory first.
@@ -87,7 +86,7 @@ impl<K: Key, V: Value> Tree<K, V> {
 }
 
 impl<K: Key, V: Value, C> Edit<K, V, C> {
-    /// What becomes of a page; `None`: it stays as it is.
+    /// The new page; `None` if it stays as it is.
     fn page(&mut self, page: &Page<K, V>, level: u8, changes: &[(K, C)]) -> Option<Page<K, V>> {
         match page {
             Page::Leaf(rows) => self.leaf(rows, changes),
@@ -110,7 +109,7 @@ impl<K: Key, V: Value, C> Edit<K, V, C> {
         is_changed.then_some(Page::Leaf(out))
     }
 
-    /// `level` is that of the pages that the links lead to.
+    /// Changes an inner page. `level` is the level of the pages that the links lead to.
     fn inner(&mut self, links: &[Link<K, V>], level: u8, changes: &[(K, C)]) -> Option<Page<K, V>> {
         let (mut children, mut rest, mut is_changed) = (Vec::with_capacity(links.len()), changes, false);
         for (at, link) in links.iter().enumerate() {
@@ -149,7 +148,7 @@ impl<K: Key, V: Value, C> Edit<K, V, C> {
         Some(Page::Inner(out))
     }
 
-    /// Joins pages that have become short with those beside them.
+    /// Joins pages that have become short with their neighbours.
     fn join(&mut self, children: Vec<Child<K, V>>, level: u8) -> Vec<Child<K, V>> {
         let least = self.rows_max / 4;
         let is_short = |child: &Child<K, V>| matches!(child, Child::New(page) if page.len() < least);
@@ -167,7 +166,7 @@ impl<K: Key, V: Value, C> Edit<K, V, C> {
         out
     }
 
-    /// The rows of a child; the link if its page is not in memory.
+    /// The page of a child. Returns the link if the page is not in memory.
     fn contents(&mut self, child: Child<K, V>, level: u8) -> Result<Page<K, V>, Link<K, V>> {
         match child {
             Child::New(page) => Ok(page),
@@ -175,7 +174,8 @@ impl<K: Key, V: Value, C> Edit<K, V, C> {
         }
     }
 
-    /// The page of a link that will not be used any more; the link if it is not in memory.
+    /// Takes the page of a link, and frees its record. Returns the link if the page is not in
+    /// memory.
     fn take(&mut self, mut link: Link<K, V>, level: u8) -> Result<Page<K, V>, Link<K, V>> {
         match link.page.take() {
             Some(page) => {
@@ -204,7 +204,7 @@ impl<K: Key, V: Value, C> Edit<K, V, C> {
         pages.into_iter().filter_map(link).collect()
     }
 
-    /// Raises a top page that is too long, and gives up those above the first that branches.
+    /// Adds levels while the top page is too long, and removes top pages that have only one link.
     fn fit(&mut self, mut top: Page<K, V>, mut height: u8) -> (Page<K, V>, u8) {
         while top.len() > self.rows_max {
             top = Page::Inner(self.cut(top));
@@ -224,7 +224,7 @@ impl<K: Key, V: Value, C> Edit<K, V, C> {
 }
 
 impl<K, V> Page<K, V> {
-    /// This page's rows and then the other's, which is of the same level.
+    /// Appends the rows of another page of the same level.
     fn with(mut self, other: Self) -> Self {
         match (&mut self, other) {
             (Page::Leaf(rows), Page::Leaf(more)) => rows.extend(more),
@@ -235,7 +235,7 @@ impl<K, V> Page<K, V> {
     }
 }
 
-/// Cuts rows into parts of at most `rows_max`; none is empty, and none is short unless all of them
+/// Cuts rows into parts of at most `rows_max`. No part is empty, and none is short unless all rows
 /// together are.
 fn cut_rows<T>(rows: Vec<T>, rows_max: usize) -> Vec<Vec<T>> {
     let usual = rows_max * 3 / 4;

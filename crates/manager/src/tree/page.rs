@@ -7,15 +7,15 @@ use std::sync::Arc;
 use types::codec::{DecodeError, Put, Reader};
 use types::{BlockAddr, FileId, LogId, SegmentId};
 
-/// What a table is sorted by.
+/// The key of a table, which the table is sorted by.
 pub trait Key: Copy + Ord + Debug + Send + Sync + 'static {
     /// The key as a number, in the same order.
     fn wide(self) -> u128;
-    /// The key of a number, if it is one.
+    /// The key with this number, if there is one.
     fn narrow(wide: u128) -> Option<Self>;
 }
 
-/// What a table says of a key.
+/// The value of a row.
 pub trait Value: Copy + Eq + Debug + Send + Sync + 'static {
     /// Appends the encoding.
     fn encode(&self, out: &mut Vec<u8>);
@@ -48,7 +48,7 @@ impl Value for () {
     }
 }
 
-/// Live bytes: never none.
+/// Live bytes, never 0.
 impl Value for u64 {
     fn encode(&self, out: &mut Vec<u8>) {
         out.put_number(*self);
@@ -61,7 +61,7 @@ impl Value for u64 {
     }
 }
 
-/// Where a record is: none is empty.
+/// The address of a record. No record is empty.
 impl Value for BlockAddr {
     fn encode(&self, out: &mut Vec<u8>) {
         BlockAddr::encode(self, out);
@@ -90,7 +90,7 @@ impl<K: Key, V: Value> Page<K, V> {
         }
     }
 
-    /// Appends count and rows. All links have homes.
+    /// Appends the count and the rows. All links must have homes.
     pub(super) fn encode_rows(&self, out: &mut Vec<u8>) {
         out.put_u32(self.len() as u32);
         let mut before = 0;
@@ -113,7 +113,7 @@ impl<K: Key, V: Value> Page<K, V> {
         }
     }
 
-    /// Reads what [`encode_rows`](Self::encode_rows) wrote of a page of this level.
+    /// Reads what [`encode_rows`](Self::encode_rows) wrote for a page of this level.
     pub(super) fn decode_rows(r: &mut Reader<'_>, level: u8) -> Result<Self, DecodeError> {
         let count = r.count(2, "page rows")?;
         let mut before = None;
@@ -145,7 +145,7 @@ impl<K: Key, V: Value> Page<K, V> {
     }
 }
 
-/// Decodes a record as a page of a table, and encodes it again: for checks of the format.
+/// Decodes a record as a page of a table, and encodes it again. For checks of the format.
 pub fn page_again(record: &[u8], table: Table, level: u8) -> Result<Vec<u8>, DecodeError> {
     fn again<K: Key, V: Value>(record: &[u8], table: Table, level: u8) -> Result<Vec<u8>, DecodeError> {
         let page = Page::<K, V>::decode(record, table, level)?;
@@ -160,8 +160,8 @@ pub fn page_again(record: &[u8], table: Table, level: u8) -> Result<Vec<u8>, Dec
     }
 }
 
-/// Appends a key as its distance to the one before: the upper half's, and then the lower half's, or
-/// the whole lower half if the upper halves differ.
+/// Appends a key as its distance to the one before: first the distance of the upper halves, then
+/// that of the lower halves. If the upper halves differ, the whole lower half follows instead.
 fn put_key<K: Key>(key: K, before: u128, out: &mut Vec<u8>) -> u128 {
     let key = key.wide();
     let upper = (key >> 64) as u64 - (before >> 64) as u64;

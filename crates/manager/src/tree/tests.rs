@@ -8,11 +8,11 @@ use types::{FileId, LogId, SegmentId};
 
 type Sut = Tree<SegmentId, u64>;
 
-/// Records as a log has them.
+/// A log of records, in memory.
 #[derive(Default)]
 struct Log {
     records: BTreeMap<BlockAddr, Vec<u8>>,
-    /// Records that a tree needs.
+    /// The records that a tree needs.
     live: BTreeSet<BlockAddr>,
     next: u64,
     written_bytes: usize,

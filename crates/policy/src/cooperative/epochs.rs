@@ -1,26 +1,31 @@
 //! Epochs (Feeley and others, "Implementing Global Memory Management in a Workstation Cluster",
-//! 1995; Dahlin, section 3.1.7): from time to time all say how old their blocks are, and know then
-//! where the oldest are. Until the next time, a block that leaves one's cache goes to somebody with
-//! the probability of his part of those, or nowhere if it is as old as they are. Where all are
-//! busy, what leaves a cache is old, and nothing is sent.
+//! 1995; Dahlin, section 3.1.7).
+//!
+//! At the start of an epoch all clients report the ages of their blocks, and all learn where the
+//! oldest blocks are. During the epoch a singlet that leaves a cache goes to another client, chosen
+//! at random with a probability in proportion to its part of the oldest blocks. A block that is
+//! as old as these is discarded. If all clients are busy, the blocks that leave caches are old, and
+//! nothing is sent.
 
 /// Longest time from one epoch to the next, in microseconds.
 pub const EPOCH_US_MAX: u64 = 10_000_000;
-/// Part of all memory that leaves its caches in an epoch, but for copies: one of so many blocks.
+/// An epoch ends when one in this many blocks of all memory has left its cache. Duplicates do not
+/// count.
 pub const REPLACED_PER_EPOCH: u64 = 16;
 
-/// What everybody knows in an epoch.
+/// What all clients know during an epoch: where the oldest blocks are.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Epoch {
-    /// Age of the youngest of the oldest.
+    /// Age of the youngest among the oldest blocks.
     age_min: u64,
-    /// How many of the oldest each has, and all before it.
+    /// For each client: how many of the oldest blocks it and all clients before it have.
     sums: Vec<u64>,
 }
 
 impl Epoch {
-    /// Begins one: who has blocks of which age, and how many are expected to be replaced. Room for
-    /// another is a block of the greatest age that there is.
+    /// Begins an epoch among `nodes` clients. `ages` has the age of each block and the client that
+    /// has it; free room counts as a block of the greatest possible age. The `replaced` oldest
+    /// blocks are the ones that the epoch is expected to replace.
     pub fn begin(nodes: u32, mut ages: Vec<(u64, u32)>, replaced: usize) -> Epoch {
         let count = replaced.min(ages.len());
         let mut sums = vec![0; nodes as usize];
@@ -36,8 +41,8 @@ impl Epoch {
         Epoch { age_min, sums }
     }
 
-    /// To whom a block of that age goes, of which there is no other; `below` draws a number below
-    /// another. Nothing: it is given up.
+    /// The client that gets a singlet of this age from client `from`; `None` if the block is
+    /// discarded. `below` draws a uniform number below its argument.
     pub fn goes(&self, from: u32, age: u64, below: impl FnOnce(u64) -> u64) -> Option<u32> {
         let before = from.checked_sub(1).map_or(0, |before| self.sums[before as usize]);
         let own = self.sums[from as usize] - before;
@@ -59,7 +64,7 @@ mod tests {
     fn blocks_go_where_the_oldest_are_and_never_back() {
         let ages = vec![(5, 0), (90, 1), (80, 2), (1, 2), (70, 2), (60, 0), (50, 1)];
         let epoch = Epoch::begin(4, ages, 4);
-        // 90, 80, 70 and 60 are the oldest: one of 0, one of 1, two of 2.
+        // 90, 80, 70 and 60 are the oldest: client 0 has one, client 1 one, client 2 two.
         let goes = |from| (0..4).map(|drawn| epoch.goes(from, 59, |_| drawn)).collect::<Vec<_>>();
         assert_eq!(goes(3), [Some(0), Some(1), Some(2), Some(2)]);
         assert_eq!(goes(0)[..3], [Some(1), Some(2), Some(2)]);

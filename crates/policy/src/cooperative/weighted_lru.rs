@@ -1,56 +1,59 @@
-//! Weighted LRU (Dahlin, section 3.1.5): what costs everybody least goes, where the cost of losing
-//! a block is the time that its next use will take longer, spread over the time until then. Until
-//! then it is taken to be as long as it is since the last use (table 3-1).
+//! Weighted LRU (Dahlin, section 3.1.5): a client discards the block whose loss costs all clients
+//! least.
 //!
-//! Whoever needs room gives up the duplicate that it used least recently, or the singlet, or sends
-//! the singlet to where something cheaper is given up for it.
+//! The cost of losing a block is the extra time that its next use will take, divided by the time
+//! until that use. The time until the next use is estimated as the time since the last one (table
+//! 3-1).
+//!
+//! A client that needs room discards its least recently used duplicate or singlet. Or it sends the
+//! singlet to another client, if that client can discard something cheaper for it.
 
-/// How long a block takes from where it may be, in one unit.
+/// How long it takes to get a block from each place, all in the same unit.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Latencies {
     /// From the client's own cache.
     pub local: f64,
-    /// From another client's.
+    /// From another client's cache.
     pub remote: f64,
     /// From the server's disk.
     pub disk: f64,
 }
 
-/// How long ago a block was used, in one unit; less than one counts as one.
+/// Time since a block was last used, both in the same unit. Zero counts as one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ages {
-    /// By the client that has it; nothing if that only keeps it for others.
+    /// Since the client that has it used it; `None` if that client only keeps it for others.
     pub local: Option<u64>,
-    /// By anybody.
+    /// Since any client used it.
     pub global: u64,
 }
 
 impl Latencies {
-    /// What it costs to lose a duplicate: its client has it from another one.
+    /// The cost of losing a duplicate: its client must get it from another client.
     pub fn of_duplicate(&self, ages: Ages) -> f64 {
         ages.local.map_or(0.0, |age| (self.remote - self.local) / age.max(1) as f64)
     }
 
-    /// What it costs to lose a singlet: whoever wants it next has it from the disk.
+    /// The cost of losing a singlet: the next client that wants it must get it from the disk.
     pub fn of_singlet(&self, ages: Ages) -> f64 {
         self.of_duplicate(ages) + (self.disk - self.remote) / ages.global.max(1) as f64
     }
 }
 
-/// What is done for room.
+/// What a client does to make room.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Replace {
-    /// The duplicate is gone from this cache.
+    /// It discards its duplicate.
     DiscardDuplicate,
-    /// The singlet is gone.
+    /// It discards its singlet.
     DiscardSinglet,
-    /// Another client gets the singlet.
+    /// It sends its singlet to another client.
     ForwardSinglet,
 }
 
-/// What a client does for room, whose duplicate and singlet were used so long ago; `elsewhere`:
-/// what another client's room for the singlet costs, nought if it has some left. Nothing if the
-/// client has neither.
+/// Decides what a client does to make room. `duplicate` and `singlet` are the ages of its least
+/// recently used ones. `elsewhere` is what room for the singlet costs another client, zero if that
+/// client has some left. `None` if the client has neither a duplicate nor a singlet.
 pub fn replaces(
     of: &Latencies,
     duplicate: Option<Ages>,
@@ -66,8 +69,8 @@ pub fn replaces(
     }
 }
 
-/// What a client gives up for a singlet that is sent to it, and what that costs; it sends nothing
-/// on.
+/// What a client discards for a singlet that another client sends, and the cost. It forwards
+/// nothing.
 pub fn gives_up(of: &Latencies, duplicate: Option<Ages>, singlet: Option<Ages>) -> Option<(f64, Replace)> {
     let duplicate = duplicate.map(|ages| (of.of_duplicate(ages), Replace::DiscardDuplicate));
     let singlet = singlet.map(|ages| (of.of_singlet(ages), Replace::DiscardSinglet));
@@ -92,7 +95,7 @@ mod tests {
         let ages = Ages { local: Some(100), global: 50 };
         assert_eq!(ATM.of_duplicate(ages), 1000.0 / 100.0);
         assert_eq!(ATM.of_singlet(ages), 1000.0 / 100.0 + 14_600.0 / 50.0);
-        // Used by nobody since: from the disk instead of from here.
+        // No other client has used it since: the block comes from the disk instead of this cache.
         assert_eq!(ATM.of_singlet(Ages { local: Some(100), global: 100 }), 15_600.0 / 100.0);
         let kept = Ages { local: None, global: 100 };
         assert_eq!((ATM.of_duplicate(kept), ATM.of_singlet(kept)), (0.0, 146.0));
@@ -110,7 +113,8 @@ mod tests {
     #[test]
     fn a_singlet_goes_to_where_what_it_displaces_is_cheaper() {
         let elsewhere = |age| gives_up(&ATM, None, used(age)).map(|(cost, _)| cost);
-        // Both lose what they have used themselves, so that a bit older is not old enough.
+        // Both clients lose a block that they have used themselves, so it takes more than a
+        // slightly older block elsewhere.
         assert_eq!(replaces(&ATM, None, used(1000), elsewhere(1068)), Some(Replace::DiscardSinglet));
         assert_eq!(replaces(&ATM, None, used(1000), elsewhere(1069)), Some(Replace::ForwardSinglet));
         assert_eq!(replaces(&ATM, used(10), used(1000), Some(0.0)), Some(Replace::ForwardSinglet), "there is room");

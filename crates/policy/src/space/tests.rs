@@ -1,4 +1,4 @@
-//! A model of a store, the logs on it, and a client that asks what fits.
+//! Tests of [`Space`] against a model of a store.
 
 use super::*;
 use proptest::prelude::*;
@@ -6,7 +6,7 @@ use proptest::prelude::*;
 const CAPACITY: u64 = 48 << 20;
 const LIMIT: u64 = 20 << 20;
 const SEGMENT: u64 = 1 << 20;
-/// One file, of which a checkpoint writes so much.
+/// What a checkpoint writes for one file.
 const INDEX_BYTES: u64 = 20 << 10;
 
 /// A store, the logs on it, and a client that asks [`Space`].
@@ -18,11 +18,12 @@ struct Model {
     next_file: u64,
     seq: u64,
     covered_seq: u64,
-    /// Bytes in client segments that live or not; index bytes that live; index bytes that are dead.
+    /// Bytes in client segments, live or dead.
     client_bytes: u64,
+    /// Live index bytes of each file.
     index: BTreeMap<u64, u64>,
     dead_index_bytes: u64,
-    /// What the cleaner uses: all that it was lent.
+    /// What the cleaner uses: its whole loan.
     lent_bytes: u64,
     unchecked: BTreeMap<u64, u64>,
 }
@@ -126,7 +127,7 @@ impl Model {
         }
     }
 
-    /// The cleaner borrows, and uses all of it until the next round.
+    /// The cleaner borrows, and uses the whole loan until the next round.
     fn borrow(&mut self) {
         if self.lent_bytes == 0 {
             self.look();
@@ -137,13 +138,13 @@ impl Model {
 
     fn look(&mut self) {
         let placed_bytes = self.space.placed_bytes(self.seq, share);
-        // Copies of a loan that is not over are seen too.
+        // A look also sees the copies that the cleaner made on its present loan.
         let free_bytes = CAPACITY - self.taken();
         let covered_seq = self.covered_seq;
         self.space.looked(Look { covered_seq, placed_bytes, free_bytes });
     }
 
-    /// A checkpoint, which must fit, and the deletion of what it supersedes.
+    /// Writes a checkpoint, which must fit, and deletes what it supersedes.
     fn tidy(&mut self) {
         self.cut();
         let pages = self.unchecked.keys().map(|file| file / PAGE_FILES).collect::<BTreeSet<_>>();
@@ -153,7 +154,7 @@ impl Model {
             let before = if bytes > 0 { self.index.insert(file, bytes) } else { self.index.remove(&file) };
             self.dead_index_bytes += before.unwrap_or(0);
         }
-        // The cleaner gives back all that is dead but a part.
+        // The cleaner frees most dead bytes, but not all.
         self.dead_index_bytes /= 8;
         self.client_bytes = self.files.values().map(|len| len + len / 8).sum();
         self.space.counted(self.files.values().sum::<u64>() + self.index.values().sum::<u64>());
@@ -165,8 +166,7 @@ impl Model {
 }
 
 proptest! {
-    /// Whatever the order: segments and checkpoints fit, removing always works, and gives space
-    /// back.
+    /// In any order of events, segments and checkpoints fit, and removals work and give space back.
     #[test]
     fn model_removing_always_works_and_gives_space_back(
         deeds in prop::collection::vec((0u8..22, any::<usize>()), 1..400), len in 1u64..400_000,
@@ -175,7 +175,7 @@ proptest! {
         for (deed, pick) in deeds {
             match deed {
                 0..=9 => { model.write(len); }
-                // As many as a program can before anything else happens.
+                // A program makes many changes before anything else happens.
                 10..=12 => { (0..pick % 500).for_each(|n| { model.change(pick / 2 + n); }); }
                 13 | 14 => prop_assert!(model.remove(pick), "not removed"),
                 15..=17 => model.cut(),

@@ -1,5 +1,5 @@
-//! A service that does as it is told, homes and clients on the loopback interface, and peers that
-//! keep no rules.
+//! A service that follows commands in its requests, homes and clients on the loopback interface,
+//! and peers that break the rules.
 // Not every test uses all of it.
 #![allow(dead_code)]
 
@@ -38,7 +38,7 @@ pub struct Desk {
     pub seen: watch::Sender<Seen>,
     pub go_on: Arc<Notify>,
     pub pushes: Arc<Mutex<Vec<Arc<dyn Push>>>>,
-    /// Whom it knows; nothing: everybody.
+    /// The peers that it knows; `None`: every peer.
     pub known: Arc<Mutex<Option<Vec<PeerKey>>>>,
 }
 
@@ -48,7 +48,7 @@ impl Desk {
         Desk { seen, go_on: Arc::default(), pushes: Arc::default(), known: Arc::default() }
     }
 
-    /// Waits until what was seen is as it should be.
+    /// Waits until the service has seen the expected things.
     pub async fn until(&self, is_so: impl FnMut(&Seen) -> bool) {
         self.seen.subscribe().wait_for(is_so).await.unwrap();
     }
@@ -98,7 +98,7 @@ impl Session for Desk {
     }
 }
 
-/// Bytes that are not all alike.
+/// Returns bytes that are not all alike.
 pub fn numbers(len: usize) -> Bytes {
     (0..len).map(|i| (i * 7 + i / 251) as u8).collect()
 }
@@ -115,7 +115,7 @@ pub fn dialer(listener: &Listener, home: &Identity) -> QuicDialer {
     QuicDialer::new(vec![listener.local_addr().to_string()], home.key(), &identity())
 }
 
-/// A home, and a channel to it.
+/// Starts a home, and makes a channel to it.
 pub async fn pair() -> (Desk, Listener, Arc<dyn Channel>) {
     let (desk, home) = (Desk::new(), identity());
     let listener = Listener::listen(loopback(), &home, Arc::new(desk.clone())).unwrap();
@@ -150,7 +150,7 @@ impl Stranger {
         PrivatePkcs8KeyDer::from(self.secret.clone()).into()
     }
 
-    /// Connects to a home, whoever that is.
+    /// Connects to a home without checking its key.
     pub async fn connect(&self, to: SocketAddr, protocol: &[u8]) -> Result<quinn::Connection, quinn::ConnectionError> {
         let mut tls = rustls::ClientConfig::builder_with_provider(Arc::new(provider::default_provider()))
             .with_protocol_versions(&[&TLS13])
@@ -165,7 +165,7 @@ impl Stranger {
         endpoint.connect_with(config, to, "anything").unwrap().await
     }
 
-    /// Listens as a home that asks nobody who he is.
+    /// Listens as a home that asks clients for no certificate.
     pub fn listen(&self, protocol: &[u8]) -> quinn::Endpoint {
         let mut tls = rustls::ServerConfig::builder_with_provider(Arc::new(provider::default_provider()))
             .with_protocol_versions(&[&TLS13])

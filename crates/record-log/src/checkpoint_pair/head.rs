@@ -1,4 +1,4 @@
-//! The bytes of heads. Pure; decoding takes whatever a disk brings.
+//! The bytes of heads. Pure; any bytes may be decoded.
 //!
 //! ```text
 //! head: magic 8 | version u16 | the owner's fields | sequence u64 | generation u64, if the owner has any | body_len u64
@@ -28,7 +28,7 @@ pub struct Sum {
 }
 
 impl Sum {
-    /// Of this, and `more` after it.
+    /// The sum of these bytes followed by `more`.
     pub fn with(self, more: &[u8]) -> Sum {
         let len = more.len() as u64;
         let both = |a: u32, b: u32| crc_fast::checksum_combine(CrcAlgorithm::Crc32Iscsi, a.into(), b.into(), len);
@@ -36,36 +36,36 @@ impl Sum {
     }
 }
 
-/// Whose checkpoints they are: what heads say beside what all of them do.
+/// The kind and owner of a pair of checkpoints, and the fields that the owner adds to heads.
 pub trait Owner: Copy {
-    /// What heads begin with.
+    /// The first bytes of each head.
     const MAGIC: &'static [u8; 8];
-    /// The format that this program writes, of heads and bodies, and the only one that it reads.
+    /// The format of heads and bodies that this program writes, and the only one that it reads.
     const VERSION: u16;
-    /// What is of that version, in words.
+    /// The name of the format in error messages.
     const WHAT: &'static str;
-    /// Heads have a generation.
+    /// True if heads have a generation.
     const HAS_GENERATION: bool;
 
-    /// Appends the owner's fields, always as many bytes.
+    /// Appends the owner's fields, always the same number of bytes.
     fn encode(&self, out: &mut Vec<u8>);
     /// Reads what [`encode`](Self::encode) wrote.
     fn decode(r: &mut Reader<'_>) -> Result<Self, DecodeError>;
 }
 
-/// Names a checkpoint and vouches for its body.
+/// The head of a checkpoint: names it and vouches for its body.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Head<O> {
-    /// Whose checkpoint it is.
+    /// The owner of the checkpoint.
     pub owner: O,
-    /// One more with each checkpoint.
+    /// Grows by one with each checkpoint.
     pub sequence: u64,
-    /// Random; carried by what is written after this checkpoint, and by nothing else. 0 where heads
-    /// have none.
+    /// A random number. Everything that is written after this checkpoint carries it, and nothing
+    /// else does. 0 if heads have no generation.
     pub generation: u64,
     /// Bytes of the body.
     pub body_len: u64,
-    /// Its checksum.
+    /// CRC-32C of the body.
     pub body_crc: u32,
 }
 
@@ -80,17 +80,17 @@ impl<O: Owner> Head<O> {
         Head { owner, sequence, generation, body_len: sum.len, body_crc: sum.crc }
     }
 
-    /// The body's.
+    /// Length and checksum of the body.
     pub fn sum(&self) -> Sum {
         Sum { len: self.body_len, crc: self.body_crc }
     }
 
-    /// True if this is the body.
+    /// True if `body` is the body of this head, unchanged.
     pub fn vouches_for(&self, body: &[u8]) -> bool {
         self.body_len == body.len() as u64 && self.body_crc == crc32c(body)
     }
 
-    /// The bytes.
+    /// Encodes the head, [`HEAD_LEN`] bytes.
     pub fn encode(&self) -> Bytes {
         let mut out = Vec::with_capacity(HEAD_LEN);
         out.extend_from_slice(O::MAGIC);
@@ -156,7 +156,7 @@ mod tests {
         }
     }
 
-    /// With the right checksum.
+    /// The bytes with the right checksum.
     fn repaired(mut bytes: Vec<u8>) -> Vec<u8> {
         let sum = crc32c(&bytes[..CRC_OFFSET]);
         bytes[CRC_OFFSET..].copy_from_slice(&sum.to_le_bytes());

@@ -20,7 +20,7 @@ struct Rig {
     cache: BTreeMap<FileId, Vec<u8>>,
     next: u64,
     done: Vec<Operation>,
-    /// What is on its way.
+    /// Operations on their way, as they were sent.
     sent: BTreeMap<u64, Operation>,
 }
 
@@ -31,7 +31,7 @@ impl Rig {
 
     fn of(cred: Cred) -> Rig {
         let (mut here, mut cache) = (Model::new(cred), BTreeMap::new());
-        // Something is there from before.
+        // The files of numbers 2 to 6 existed before the client began.
         for (number, parent, is_dir) in [(2, 1, true), (3, 1, true), (4, 2, false), (5, 1, false), (6, 3, false)] {
             let (file, at) = (FileId::new(number), (FileId::new(parent), vec![number as u8 % 3]));
             let content = if is_dir { Vec::new() } else { vec![number as u8; 10] };
@@ -43,7 +43,7 @@ impl Rig {
         Rig { home: here.clone(), here, log: OpLog::default(), cache, next: 7, done: Vec::new(), sent: BTreeMap::new() }
     }
 
-    /// Does something here, if it can be done.
+    /// Does an operation at the client, if it can be done.
     fn act(&mut self, operation: Operation) -> bool {
         let mut after = self.here.clone();
         if after.apply(&operation, &self.cache).is_none() {
@@ -98,7 +98,8 @@ impl Rig {
         self.act(Operation::Make { at, file, made }).then_some(file)
     }
 
-    /// Makes a file that begins as another is at home, of which nothing waits to be stored.
+    /// Makes a file that begins with the bytes that the home has in another file, to which no store
+    /// waits.
     fn copy(&mut self, at: Place, from: FileId) -> Option<FileId> {
         let is_stored = self.log.naming(from).any(|(_, operation)| matches!(operation, Operation::Store { .. }));
         if is_stored || self.here.files.get(&from)?.is_dir() {
@@ -130,7 +131,7 @@ impl Rig {
         self.act(Operation::SetXattr { file, name: name.to_vec(), value })
     }
 
-    /// So many operations set out.
+    /// Sends off the first `count` operations.
     fn pin(&mut self, count: usize) {
         let first: BTreeMap<u64, Operation> = self.log.iter().take(count).map(|(seq, o)| (seq, o.clone())).collect();
         for (seq, operation) in first {
@@ -139,7 +140,7 @@ impl Rig {
         }
     }
 
-    /// So many operations reach the home.
+    /// Delivers the first `count` operations to the home.
     fn send(&mut self, count: usize) {
         self.pin(count);
         let first: Vec<(u64, Operation)> = self.log.iter().take(count).map(|(seq, o)| (seq, o.clone())).collect();
@@ -263,8 +264,8 @@ fn what_was_replaced_twice_is_gone_twice() {
     assert_eq!(rig.home, rig.here);
 }
 
-/// What was replaced lost its name later than it was said to: by then it was another of its names
-/// that was the last.
+/// The replaced file lost its name later than the log said. By then another of its names was the
+/// last.
 #[test]
 fn regression_what_was_replaced_goes_before_its_other_names_do() {
     let mut rig = Rig::new();
@@ -278,7 +279,7 @@ fn regression_what_was_replaced_goes_before_its_other_names_do() {
     assert_eq!(rig.home, rig.here);
 }
 
-/// Modes of one directory become one only if nothing was done between them that needs one of them.
+/// Two changes of a directory's mode are merged only if no operation between them needs the first.
 #[test]
 fn regression_what_was_made_while_a_directory_was_open_is_made_before_it_is_closed() {
     let (mut rig, dir) = (Rig::new(), FileId::new(2));
@@ -349,8 +350,8 @@ fn regression_an_acl_that_was_set_and_removed_leaves_its_mode() {
     assert_eq!(rig.home, rig.here);
 }
 
-/// What was stored to a file that begins as another was sent before that, when what depended on the
-/// other was logged again.
+/// When operations that depended on the copied file were logged again, a store to the copy was sent
+/// before the copy.
 #[test]
 fn regression_what_is_stored_goes_with_what_a_file_begins_as() {
     let mut rig = Rig::new();
@@ -410,8 +411,8 @@ fn step() -> impl Strategy<Value = Step> {
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 3000, ..ProptestConfig::default() })]
-    /// Whatever was taken out, the home ends where the client is, and everything can be done there,
-    /// at any pace of sending.
+    /// The home ends in the client's state, and every operation can be done there, for any
+    /// operations that the optimizer takes out, at any pace of sending.
     #[test]
     fn prop_the_home_ends_where_the_client_is(is_root in prop::bool::weighted(0.2), steps in prop::collection::vec(step(), 1..60)) {
         let mut rig = if is_root { Rig::of(Cred::ROOT) } else { Rig::new() };

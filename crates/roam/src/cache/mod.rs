@@ -1,8 +1,9 @@
-//! What is cached, and how it comes there.
+//! What is cached, and how it is fetched.
 //!
-//! - `fetch`: asks the home; `batch_fetch`: many small files and directories in one question.
-//! - [`hoard`]: what is to be cached always; `eviction`: what is given up for room, and who waits
-//!   for room; `metadata`: the bound of cached attributes and names.
+//! - `fetch`: asks the home; `batch_fetch`: fetches many small files and directories with one
+//!   question.
+//! - [`hoard`]: files that are to be cached always; `eviction`: what a full cache evicts, and which
+//!   writers wait for room; `metadata`: bounds the cached attributes and names.
 
 pub(crate) mod batch_fetch;
 pub(crate) mod eviction;

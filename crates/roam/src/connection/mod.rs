@@ -1,9 +1,10 @@
 //! The connection to the home.
 //!
-//! - `link`: keeps the connection; [`trunk`]: shares one among volumes; `silence`: finds out
-//!   whether a silent home is still there.
-//! - [`schedule`]: who uses a slow link next.
-//! - `forecast`: whether the link will soon be lost; `predisconnect`: what is fetched before.
+//! - `link`: opens and reopens the connection; [`trunk`]: shares one connection among volumes;
+//!   `silence`: finds out whether a silent home is still there.
+//! - [`schedule`]: which traffic uses a slow link next.
+//! - `forecast`: whether the link will soon be lost; `predisconnect`: what the client fetches
+//!   before.
 
 pub(crate) mod forecast;
 pub(crate) mod link;

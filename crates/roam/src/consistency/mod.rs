@@ -1,6 +1,6 @@
-//! What a client may believe and do without asking.
+//! What a client may believe and change without asking the home.
 //!
-//! - `delegation`: works under delegations of the home; `locking`: locks between mounts.
+//! - `delegation`: works under the home's delegations; `locking`: locks between mounts.
 
 pub(crate) mod delegation;
 pub(crate) mod locking;

@@ -1,9 +1,9 @@
-//! Files and directories as programs see them: each answers from the [replica](crate::replica), and
-//! logs what it changes.
+//! Files and directories as programs see them: calls are answered from the
+//! [replica](crate::replica), and changes are logged.
 //!
-//! - `filesystem`: the calls of `vfs::FileSystem`; `names`: their checks, and the operations that
-//!   they log; `listings`: cookies.
-//! - `content`: reads and writes of cached files; `holes`: of files that are not wholly cached;
+//! - `filesystem`: the calls of `vfs::FileSystem`; `names`: checks names and logs the operations
+//!   that change them; `listings`: directory cookies.
+//! - `content`: reads and writes of cached files; `holes`: files that are only partly cached;
 //!   `small`: contents that stay in memory and travel in the log; `passthrough`: files that the
 //!   kernel reads by itself.
 

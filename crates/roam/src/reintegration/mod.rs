@@ -1,8 +1,8 @@
-//! What was done here goes home.
+//! Reintegration: sends home what was done here.
 //!
-//! - `replay`: sends it; `dedup`: finds what of it the home has already; `seen`: waits until the
-//!   home has seen it, and made it durable.
-//! - [`conflict`]: what becomes of what cannot be done at home.
+//! - `replay`: sends the log; `dedup`: finds bytes that the home has already; `seen`: waits until
+//!   the home has seen operations and made them durable.
+//! - [`conflict`]: handles operations that the home could not do.
 
 pub mod conflict;
 pub(crate) mod dedup;

@@ -1,8 +1,8 @@
-//! What the home answers to operations: they leave the log, and what they did to names goes below
-//! what was done here since.
+//! The home's answers to operations. An answered operation leaves the log, and its effect on names
+//! moves into the names that the home has, below the operations that still wait.
 //!
-//! What was made here may turn out to be there already: then everything means that, or, if it
-//! contains the same, what was made here gives way to it.
+//! Something made here may exist at home already. A directory then becomes the home's. A file gives
+//! way to the home's if that has the same contents.
 
 use super::{Node, Replica, makes};
 use roam_proto::message::{Applied, Conflict, Facts, Outcome};
@@ -10,7 +10,7 @@ use roam_proto::operation::{Operation, Place};
 use types::{FileId, Kind};
 
 impl Replica {
-    /// The home has answered an operation.
+    /// Applies the home's answer to an operation.
     pub(super) fn answered(&mut self, applied: Applied) {
         self.answered = self.answered.max(applied.seq);
         applied.facts.iter().for_each(|facts| self.hears_of(facts.id));
@@ -40,8 +40,8 @@ impl Replica {
         self.forget_done();
     }
 
-    /// True if a file that was made here is empty, and may be forgotten for one at home that is:
-    /// nothing was done to it but that it was given times.
+    /// True if a file that was made here is empty and may be replaced by an empty file of the home:
+    /// no operation but its making, and ones that set only times, names it.
     pub(crate) fn is_just_made(&self, file: FileId) -> bool {
         let is_own = |operation: &Operation| match operation {
             Operation::Set { attributes, .. } => !attributes.are_rights(),
@@ -51,8 +51,8 @@ impl Replica {
             && self.node(file).is_ok_and(|node| !node.is_dirty() && node.facts.size == 0)
     }
 
-    /// True if a file that was made here may be forgotten for one at home that contains what was
-    /// stored in it: nothing was done to it since, and nothing else before but that it was given
+    /// True if a file that was made here may be replaced by the home's file with the same contents:
+    /// it was stored exactly once, was not changed since, and apart from that was only given
     /// attributes.
     pub(crate) fn may_give_way(&self, file: FileId) -> bool {
         let (mut stores, mut others) = (0, 0);
@@ -66,8 +66,7 @@ impl Replica {
         (stores, others) == (1, 0) && self.node(file).is_ok_and(|node| !node.is_dirty())
     }
 
-    /// A file that was made here is there already, as another with the same contents, which takes
-    /// its place.
+    /// Replaces a file that was made here by the home's file with the same contents.
     fn give_way(&mut self, operation: Operation, real: FileId) {
         let file = operation.file();
         let Operation::Make { at, .. } = &operation else { return };
@@ -78,15 +77,15 @@ impl Replica {
         own.into_iter().for_each(|seq| drop(self.log.remove(seq)));
         let Some(mine) = self.nodes.remove(&file) else { return };
         self.unused.extend([mine.data, mine.base]);
-        // Until the home has said more of it, it is what is known of the other.
+        // Until the home has said more, what is known of the own file stands for the home's.
         let facts = Facts { id: real, version: 1, contents: 1, ..mine.facts.clone() };
         self.nodes.get_or_insert_with(real, || Node { facts, is_stale: true, base: 0, ..mine });
         self.troubles.values_mut().filter(|trouble| trouble.file == file).for_each(|trouble| trouble.file = real);
         self.is_found(at, real);
     }
 
-    /// What was made here was there already, as another file: everything means that now. Attributes
-    /// that it was given here are not that file's.
+    /// Something made here exists at home under another id: from now on, its id means that one.
+    /// Attributes that it was given here do not go to the home's file.
     fn became(&mut self, seq: u64, operation: &Operation, real: FileId, known: &[Facts]) {
         let (file, real) = (operation.file(), self.real(real));
         let Operation::Make { at, .. } = operation else { return };
@@ -102,13 +101,13 @@ impl Replica {
         if let Some(mine) = self.nodes.remove(&file) {
             let facts = known.iter().find(|facts| facts.id == real);
             let node = self.nodes.get_or_insert_with(real, || {
-                // It is not this client's alone, and others may have changed it since the home said
-                // anything of it.
+                // It is not this client's alone: others may have changed it since the home told of
+                // it.
                 let unknown = Facts { id: real, version: 1, contents: 1, ..mine.facts.clone() };
                 let facts = facts.cloned().unwrap_or(unknown);
                 Node { is_stale: true, ..Node::new(facts) }
             });
-            // What was done here since counts.
+            // Operations that were done here since count.
             node.facts.nlink = match mine.facts.nlink {
                 0 => 0,
                 links => node.facts.nlink.saturating_add(links.saturating_sub(2)),
@@ -123,15 +122,15 @@ impl Replica {
         self.is_found(at, real);
     }
 
-    /// Files that were made here, and are not home, with the numbers of the operations that make
-    /// them.
+    /// Files that were made here and are not home yet, each with the number of the operation that
+    /// makes it.
     pub(crate) fn made_here(&self) -> impl Iterator<Item = (u64, FileId)> {
         let makes = self.log.iter().filter(|(_, operation)| matches!(operation, Operation::Make { .. }));
         makes.map(|(seq, operation)| (seq, operation.file()))
     }
 
-    /// What was made here, and is not home, has other ids from now on: the home may know something
-    /// else by those that it had.
+    /// Gives new ids to files that were made here and are not home yet: the home may have given
+    /// their old ids to other files.
     pub(super) fn renumber_made(&mut self) {
         let made: Vec<FileId> = self.made_here().map(|(_, file)| file).collect();
         for before in made {
@@ -145,13 +144,13 @@ impl Replica {
             self.nodes.values_mut().for_each(|node| node.parent = name(node.parent));
             self.troubles.values_mut().for_each(|trouble| trouble.rename_files(name));
             self.meant.values_mut().for_each(|operation| operation.rename_files(name));
-            // Programs that have it open ask by the id that it had.
+            // Programs that have it open still use the old id.
             self.aliases.values_mut().for_each(|id| *id = name(*id));
             self.aliases.insert(before, file);
         }
     }
 
-    /// An id that means nothing here.
+    /// An id that nothing here uses.
     fn take_new_id(&mut self) -> Option<FileId> {
         loop {
             let id = self.take_id()?;
@@ -161,7 +160,7 @@ impl Replica {
         }
     }
 
-    /// Others have put a file at a place, and may have moved it since.
+    /// Notes that others have put a file at a place. They may have moved it since.
     fn is_found(&mut self, at: &Place, file: FileId) {
         if let Some(dir) = self.nodes.get_mut(&at.0)
             && let Some(names) = dir.names.as_mut()
@@ -171,7 +170,7 @@ impl Replica {
         }
     }
 
-    /// An operation is done at home: what it did to names is below what was done here since.
+    /// Moves what an operation did to names into the names that the home has.
     fn reached_home(&mut self, seq: u64, operation: &Operation) {
         let mut put = |(dir, name): &Place, file: Option<FileId>, was: FileId| {
             let Some(node) = self.nodes.get_mut(dir) else { return };
@@ -184,8 +183,8 @@ impl Replica {
                 None => names.remove(name),
             };
             if before.is_some_and(|before| before != was) || seq <= node.listed_at {
-                // Somebody else may have put another file there since, or what was put there may
-                // have been removed: only the home knows.
+                // Others may have put another file there since, or removed what was put there: only
+                // the home knows.
                 node.names_of = None;
             }
         };
@@ -204,14 +203,14 @@ impl Replica {
         }
     }
 
-    /// What the home says of a file after it did something to it for this client, and nobody else
-    /// has changed its bytes.
+    /// Applies a file's attributes that came with an answer: the home did something to the file for
+    /// this client, and no other client or program has changed its bytes.
     fn heard(&mut self, facts: Facts) {
         let own = self.is_own(facts.id) || self.log.changed_in(facts.id).next().is_some();
         let Some(node) = self.nodes.get_mut(&facts.id) else { return };
         if facts.version < node.facts.version {
-            // It has said something newer since, not all of which was taken in while this was not
-            // known.
+            // The home has told something newer since, and the client could not take all of that in
+            // while this operation waited.
             node.is_stale = true;
             return;
         }
@@ -221,7 +220,7 @@ impl Replica {
         if own {
             node.renumber(&facts);
         } else {
-            // To users, it happened when it was done here.
+            // Users keep the times at which it was done here.
             let Facts { atime, mtime, ctime, crtime, .. } = node.facts;
             node.show(Facts { atime, mtime, ctime, crtime, ..facts });
         }

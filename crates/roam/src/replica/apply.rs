@@ -1,4 +1,4 @@
-//! What operations do to files, as users see them at once.
+//! What operations do to files at once, as users see them.
 
 use super::{Changes, Node, Replica};
 use roam_proto::message::Facts;
@@ -9,7 +9,7 @@ use vfs::acl;
 use vfs::perm::{self, XattrEffect};
 
 impl Replica {
-    /// What an operation does to what users see.
+    /// Applies an operation to what users see.
     pub(super) fn act(&mut self, operation: &Operation, when: Time) -> Option<()> {
         match operation {
             Operation::Make { at, file, made } => self.make(at, *file, made, when)?,
@@ -58,10 +58,10 @@ impl Replica {
             Operation::Store { file, change } => {
                 let node = self.nodes.get_mut(file)?;
                 node.have.cut(change.cut);
-                // Beyond where it was cut, it is zeroes, but for what was written.
+                // Beyond the cut the file is zeroes, except for the ranges that were written.
                 node.have.add(change.cut..change.size);
                 node.have.add_all(&change.ranges);
-                // What was fetched meanwhile need not be durable.
+                // Bytes that were fetched meanwhile need not be durable.
                 node.kept.cut(change.cut);
                 node.kept.add(change.cut..change.size);
                 node.kept.add_all(&change.ranges);
@@ -71,7 +71,7 @@ impl Replica {
                 node.facts.mtime = change.mtime;
                 node.facts.ctime = node.facts.ctime.max(change.mtime);
             }
-            // Only the home knows what it is.
+            // Only the home knows the contents of the copy.
             Operation::Copy { .. } => {}
         }
         Some(())

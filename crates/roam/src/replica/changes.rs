@@ -1,41 +1,43 @@
-//! What of a file's bytes in the cache was not logged yet.
+//! Changes of a file's bytes in the cache that are not logged yet.
 //!
-//! All transitions are here. Two things hold, whatever fails on the way: what users see and the
-//! home will not be told of is [`Changes::Logged`] only if nothing differs, and a store that was
-//! dropped since the file is about to be changed again ([`Changes::owe`]) is part of what is logged
-//! next.
+//! All transitions are here. Two things hold, whatever fails on the way:
+//!
+//! - A file is [`Changes::Logged`] only if users see the same bytes that the home will be told of.
+//! - If a waiting store is dropped because its file is about to change again ([`Changes::owe`]),
+//!   its change is part of what is logged next.
 
 use roam_proto::operation::Change;
 use roam_proto::ranges::Ranges;
 use types::Time;
 
-/// What of a file's bytes in the cache was not logged yet. Lasting is only whether it is
-/// [`Logged`](Self::Logged): after a crash, all bytes of other files are logged.
+/// Changes of a file's bytes in the cache that are not logged yet. Only whether the state is
+/// [`Logged`](Self::Logged) is lasting: after a crash, the client logs all bytes of files in other
+/// states.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum Changes {
     /// Nothing.
     #[default]
     Logged,
-    /// Nothing yet, but somebody is about to make the file ready to be changed.
+    /// Nothing yet, but a writer is about to make the file ready to be changed.
     Marked,
-    /// As `Marked`, and this is to be logged.
+    /// As `Marked`, and this change of a dropped store is to be logged.
     Owed(Change),
     /// Nothing yet, and the file is ready to be changed.
     Ready,
-    /// This, and the file is ready to be changed further.
+    /// This change is to be logged, and the file is ready to be changed further.
     Made(Change),
 }
 
 impl Changes {
-    /// It is durable that the bytes may change.
+    /// Notes that the log durably allows the bytes to change.
     pub(crate) fn mark(&mut self) {
         if *self == Changes::Logged {
             *self = Changes::Marked;
         }
     }
 
-    /// The file was made ready, with its bytes as they were. False if it is not to be changed any
-    /// more.
+    /// Notes that the file was made ready, with its bytes as they were. False if the file is no
+    /// longer to be changed.
     pub(crate) fn ready(&mut self) -> bool {
         *self = match std::mem::take(self) {
             Changes::Logged => return false,
@@ -46,12 +48,12 @@ impl Changes {
         true
     }
 
-    /// The file was made ready, and is empty now.
+    /// Notes that the file was made ready, and emptied.
     pub(crate) fn ready_empty(&mut self, mtime: Time) {
         *self = Changes::Made(Change::of_all(0, mtime));
     }
 
-    /// Bytes of a file of this size are changed. `None` if it is not ready.
+    /// Notes a change of the bytes of a file of this size. `None` if the file is not ready.
     pub(crate) fn make(&mut self, size: u64, mtime: Time, make: impl FnOnce(&mut Change)) -> Option<&Change> {
         if *self == Changes::Ready {
             *self = Changes::Made(Change { cut: size, size, ranges: Ranges::default(), mtime });
@@ -63,8 +65,8 @@ impl Changes {
         Some(change)
     }
 
-    /// A store that waited is not sent any more: it had this, of a file that is as long as that
-    /// says. True if what is logged next has it too; false if nothing will be.
+    /// Takes over the change of a waiting store that is not sent any more. True if what is logged
+    /// next includes it; false if nothing will be logged.
     pub(crate) fn owe(&mut self, dropped: Change) -> bool {
         *self = match std::mem::take(self) {
             Changes::Logged => return false,
@@ -76,7 +78,7 @@ impl Changes {
         true
     }
 
-    /// What is to be logged; `None`: nothing.
+    /// The change that is to be logged; `None`: none.
     pub(crate) fn to_log(&self) -> Option<&Change> {
         match self {
             Changes::Logged | Changes::Marked | Changes::Ready => None,
@@ -84,7 +86,7 @@ impl Changes {
         }
     }
 
-    /// The user says when the bytes were changed.
+    /// Sets the time of modification that the user asked for.
     pub(crate) fn date(&mut self, mtime: Time) {
         if let Changes::Made(change) = self {
             change.mtime = mtime;
@@ -96,7 +98,7 @@ impl Changes {
         matches!(self, Changes::Ready | Changes::Made(_))
     }
 
-    /// True if the file was made ready, or something is to be logged.
+    /// True if the file was made ready, or has a change to be logged.
     pub(crate) fn is_begun(&self) -> bool {
         self.is_ready() || matches!(self, Changes::Owed(_))
     }
@@ -114,7 +116,7 @@ mod tests {
         assert!(changes.make(SIZE, THEN, |change| change.ranges.add(0..1)).is_some());
     }
 
-    /// What is logged of a file of which a store is dropped after some of the steps that change it.
+    /// Drops a store after some of the steps that change its file, and looks at what is logged.
     #[test]
     fn a_store_that_is_dropped_at_any_step_is_part_of_what_is_logged_next() {
         let steps: [fn(&mut Changes); 3] = [Changes::mark, |changes| assert!(changes.ready()), write];

@@ -18,7 +18,7 @@ pub struct Forgotten {
     pub files: Vec<FileId>,
 }
 
-/// What `Replica::least_used` works with.
+/// The state of one run of `Replica::least_used`.
 struct Forgetter<'a> {
     replica: &'a Replica,
     needed: &'a HashSet<FileId>,

@@ -1,4 +1,4 @@
-//! What a client knows, as it is kept on its disk.
+//! The encoding of a replica in a snapshot on disk.
 
 use super::{NUMBER_MAX, Node, Replica};
 use bytes::Bytes;
@@ -11,16 +11,16 @@ use std::collections::BTreeMap;
 use types::FileId;
 use types::codec::{DecodeError, Reader};
 
-/// Version of what is kept.
+/// Version of the encoding.
 const VERSION: u16 = 7;
-/// Before, no contents were in the log.
+/// The version before, in which the log held no contents.
 const VERSION_WITHOUT_CONTENTS: u16 = 6;
 
-/// So many files are added to a snapshot at a time, while nothing else can be done: it takes a part
-/// of a millisecond.
+/// How many files go into a snapshot in one step. The lock is held during a step, which takes a
+/// part of a millisecond.
 const SNAPSHOT_FILE_COUNT: usize = 512;
 
-/// A node, as it is kept.
+/// A node, as the snapshot has it.
 struct Kept {
     facts: Facts,
     seen: u64,
@@ -36,12 +36,13 @@ struct Kept {
 }
 wire_struct!(Kept { facts, seen, is_stale, names, names_of, parent, data, kept, begun_size, is_dirty, base });
 
-/// The bytes of a replica, made bit by bit while it changes: as it was when they were begun.
+/// The bytes of a replica as it was when the snapshot began. They are made step by step while the
+/// replica changes.
 pub(crate) struct Snapshot {
     bytes: Vec<u8>,
-    /// What comes after the files.
+    /// The part of the encoding that comes after the files.
     rest: Vec<u8>,
-    /// Files that are written to other contents than those that the log names.
+    /// Files whose writes go to other contents than those that the log names.
     apart: Vec<FileId>,
     contents: BTreeMap<u64, Bytes>,
 }
@@ -54,7 +55,7 @@ impl Snapshot {
         }
     }
 
-    /// The bytes, when all files were added.
+    /// The bytes of the snapshot. The caller has added all files.
     pub(crate) fn finish(mut self) -> Vec<u8> {
         self.bytes.extend(self.rest);
         self.apart.encode(&mut self.bytes);
@@ -64,7 +65,7 @@ impl Snapshot {
 }
 
 impl Node {
-    /// As [`Kept`].
+    /// Encodes the node as [`Kept`].
     fn encode_kept(&self, out: &mut Vec<u8>) {
         let Node { facts, seen, is_stale, names, names_of, parent, data, kept, begun_size, base, .. } = self;
         match &self.unlogged {
@@ -90,13 +91,13 @@ impl Node {
 }
 
 impl Replica {
-    /// Begins to make the bytes of what is known now.
+    /// Begins a snapshot of the present state.
     pub(crate) fn begin_snapshot(&mut self) -> Snapshot {
         self.nodes.begin_snapshot();
         self.snapshot_without_files()
     }
 
-    /// Adds some files to a snapshot that was begun. False if there were no more.
+    /// Adds some files to a snapshot. False if there are no more.
     pub(crate) fn add_some_to(&mut self, snapshot: &mut Snapshot) -> bool {
         self.nodes.take_some(SNAPSHOT_FILE_COUNT, |id, node| snapshot.add(*id, node))
     }

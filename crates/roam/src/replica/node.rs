@@ -1,4 +1,4 @@
-//! One file, as far as it is known.
+//! One file, as far as the client knows it.
 
 use super::changes::Changes;
 use roam_proto::message::Facts;
@@ -9,67 +9,67 @@ use types::{FileId, Time};
 use vfs::acl;
 use vfs::perm::Subject;
 
-/// A file, as far as it is known.
+/// A file, as far as the client knows it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Node {
-    /// What users see. The version numbers are those of the home's last answer.
+    /// The attributes that users see. The version numbers are those of the home's last answer.
     pub facts: Facts,
-    /// What users see takes into account what others have changed up to this version: what is done
-    /// here is based on that. While something that was done here waits, answers raise the version,
-    /// but not this.
+    /// The version of the file that users see, which operations done here are based on. While
+    /// operations wait, answers of the home raise the version in `facts`, but not this one.
     pub seen: u64,
-    /// Others have changed it since.
+    /// Others have changed the file since the client last heard of it.
     pub is_stale: bool,
-    /// What is in a directory at home; `None`: not known, or not a directory.
+    /// A directory's names, as the home has them; `None`: not known, or not a directory.
     pub names: Option<BTreeMap<Vec<u8>, FileId>>,
-    /// Of which contents these names are; `None`: others have changed them since.
+    /// The version of the directory's contents that `names` belongs to; `None`: others have changed
+    /// the names since.
     pub names_of: Option<u64>,
-    /// Operations up to this one may have been done when the home told these names, or not. Not
-    /// lasting: after a crash, all that may have been.
+    /// The operations up to this number may or may not be reflected in `names`: they may have
+    /// reached the home before it listed the directory. Not lasting: after a crash, it is the last
+    /// operation that may have reached the home.
     pub(crate) listed_at: u64,
-    /// What it is in; of a file with several names, one of them.
+    /// The directory that the file is in; for a file with several names, one of them.
     pub parent: FileId,
-    /// Number of the file of the cache that has its bytes; 0: none.
+    /// The file of the cache that has the bytes; 0: none.
     pub data: u64,
     /// Bytes that are cached.
     pub have: Ranges,
-    /// Of them, those that are durable.
+    /// The part of `have` that is durable.
     pub kept: Ranges,
-    /// How long the file was when the change began that was not logged yet. What lies beyond was
-    /// written since.
+    /// The file's length when its first unlogged change began. Bytes beyond were written since.
     pub begun_size: u64,
-    /// What of its bytes was not logged yet.
+    /// Changes of its bytes that are not logged yet.
     pub changes: Changes,
     /// Writes go to other contents than those that the log names, until they are logged. After a
-    /// crash it is as if they had not been written.
+    /// crash, it is as if the writes had not happened.
     pub is_apart: bool,
-    /// What the log tells of it, while it is changed in memory. Not lasting.
+    /// The file as the log has it, while it is changed in memory. Not lasting.
     pub unlogged: Option<Box<Unlogged>>,
-    /// Number of the file of the cache with its bytes as the home had them, before they were
-    /// changed here; 0: they were not kept.
+    /// The file of the cache with the bytes as the home had them, before the first change here; 0:
+    /// they were not kept.
     pub base: u64,
 }
 
-/// What the log tells of a file that is changed in memory.
+/// A file that is changed in memory, as the log has it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Unlogged {
     /// The number of its contents.
     pub(crate) data: u64,
     /// Its size, in bytes.
     pub(crate) size: u64,
-    /// When its bytes, and anything of it, were changed.
+    /// Its times of modification and of change.
     pub(crate) times: (Time, Time),
-    /// Which of its bytes are in the cache.
+    /// Which bytes are in the cache.
     pub(crate) have: Ranges,
-    /// The number of its contents as the home has them, if they are to be kept; 0: they are not.
+    /// The contents as the home has them, if they are to be kept; 0: they are not.
     pub(crate) base: u64,
-    /// When it was written last.
+    /// When a program wrote to it last.
     pub(crate) written_at: Option<Time>,
 }
 
 impl Node {
-    /// What the home has is what was there before the first change since it heard of one. Gives the
-    /// number that is not needed for that.
+    /// Sets the base if there is none yet: the home has what was there before the first change.
+    /// Returns the number that is not needed.
     pub(super) fn keep_base(&mut self, base: u64) -> u64 {
         if self.base == 0 { std::mem::replace(&mut self.base, base) } else { base }
     }
@@ -96,18 +96,18 @@ impl Node {
         }
     }
 
-    /// Users see what the home says from now on.
+    /// Shows users what the home told.
     pub(super) fn show(&mut self, facts: Facts) {
         (self.seen, self.facts) = (facts.version, facts);
     }
 
-    /// What the home says is of later than what users see, and they do not see it: something that
-    /// was done here waits.
+    /// Takes over only the version numbers: operations done here wait, so users do not see the
+    /// home's attributes yet.
     pub(super) fn renumber(&mut self, facts: &Facts) {
         (self.facts.version, self.facts.contents) = (facts.version, facts.contents);
     }
 
-    /// What permission rules need to know.
+    /// What permission rules need to know of the file.
     pub fn subject(&self) -> Subject<'_> {
         let acl = self.facts.xattrs.iter().find(|(name, _)| name == acl::XATTR_ACCESS);
         let Facts { mode, uid, gid, kind, .. } = self.facts;
@@ -124,12 +124,12 @@ impl Node {
         self.facts.xattrs.extend(value.map(|value| (name.to_vec(), value)));
     }
 
-    /// True if its bytes may have been changed since they were last logged.
+    /// True if its bytes may have changed since they were last logged.
     pub fn is_dirty(&self) -> bool {
         self.changes != Changes::Logged
     }
 
-    /// What is to be logged of its bytes; `None`: nothing.
+    /// The change that is to be logged; `None`: none.
     pub(crate) fn to_log(&self) -> Option<Change> {
         self.changes.to_log().cloned()
     }

@@ -1,5 +1,5 @@
-//! Names as users see them, the home's with what was done here on top, and the paths that they
-//! make.
+//! Names as users see them, which are the home's with the waiting operations on top, and the paths
+//! that they make.
 
 use super::{Child, Replica};
 use roam_proto::operation::{Operation, Place};
@@ -7,8 +7,8 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use types::FileId;
 
-/// Paths of many files at one moment. It remembers those of directories, so that many files of one
-/// directory cost little more than one.
+/// Finds paths of many files at one moment. It remembers the paths of directories, so many files in
+/// one directory cost little more than one.
 #[derive(Debug)]
 pub struct Paths<'a> {
     replica: &'a Replica,
@@ -16,7 +16,7 @@ pub struct Paths<'a> {
 }
 
 impl<'a> Paths<'a> {
-    /// Of what a client knows and has done.
+    /// Finds paths in this replica.
     pub fn of(replica: &'a Replica) -> Paths<'a> {
         Paths { replica, dirs: RefCell::default() }
     }
@@ -37,26 +37,26 @@ impl<'a> Paths<'a> {
     }
 }
 
-/// The path of a name in a directory with a path.
+/// The path of a name in the directory at `dir`.
 fn below(dir: &[u8], name: &[u8]) -> Vec<u8> {
     if dir.is_empty() { name.to_vec() } else { [dir, b"/", name].concat() }
 }
 
 impl Replica {
-    /// True if what is known of a directory's names is as the home has them, but for what was done
+    /// True if the cached names of a directory are as the home has them, apart from operations done
     /// here.
     pub fn has_names(&self, dir: FileId) -> bool {
         let known = self.node(dir);
         known.is_ok_and(|node| node.names.is_some() && node.names_of == Some(node.facts.contents) && !node.is_stale)
     }
 
-    /// True if others are known to have changed a directory's names since they were listed here:
-    /// only what is listed is of use then, and that something is not says nothing.
+    /// True if others have changed a directory's names since they were listed here. Then only the
+    /// names in the list are of use; a missing name means nothing.
     pub(crate) fn names_have_changed(&self, dir: FileId) -> bool {
         self.node(dir).is_ok_and(|node| node.names.is_some() && node.names_of != Some(node.facts.contents))
     }
 
-    /// What a name means.
+    /// What a name leads to.
     pub fn child(&self, place: &Place) -> Child {
         if let Some(here) = self.log.at(place) {
             return here.map_or(Child::Nothing, Child::Is);
@@ -69,7 +69,7 @@ impl Replica {
         }
     }
 
-    /// What is in a directory; `None` if only the home knows.
+    /// The names in a directory; `None` if only the home knows.
     pub fn list(&self, dir: FileId) -> Option<BTreeMap<Vec<u8>, FileId>> {
         let dir = self.real(dir);
         let mut names = self.nodes.get(&dir)?.names.clone()?;
@@ -82,7 +82,7 @@ impl Replica {
         Some(names)
     }
 
-    /// What is at a path from the root, as far as that is known.
+    /// What is at a path from the root, as far as the client knows.
     pub fn at_path(&self, path: &[u8]) -> Child {
         let Some(membership) = &self.membership else { return Child::Unknown };
         let mut at = membership.root;
@@ -95,7 +95,7 @@ impl Replica {
         Child::Is(at)
     }
 
-    /// A place that leads to a file, if one is known.
+    /// A place that leads to a file, if the client knows one.
     pub fn place_of(&self, file: FileId) -> Option<Place> {
         let file = self.real(file);
         let leads_there = |place: &Place| self.child(place) == Child::Is(file);
@@ -116,26 +116,26 @@ impl Replica {
         likely.or_else(|| self.nodes.keys().find_map(|dir| self.known_in(*dir, file)))
     }
 
-    /// A place in a directory that leads to a file, and that the home knows.
+    /// A place in a directory that leads to a file, and that the home has too.
     fn known_in(&self, dir: FileId, file: FileId) -> Option<Place> {
         let names = self.nodes.get(&dir)?.names.as_ref()?;
         let mut places = names.iter().filter(|(_, id)| **id == file).map(|(name, _)| (dir, name.clone()));
         places.find(|place| self.child(place) == Child::Is(file))
     }
 
-    /// A place that leads to a file, one that the home knows too if there is such a one.
+    /// A place that leads to a file; one that the home has too, if there is one.
     pub(crate) fn old_place_of(&self, file: FileId) -> Option<Place> {
         let file = self.real(file);
         let parent = self.nodes.get(&file)?.parent;
         self.known_in(parent, file).or_else(|| self.place_of(file))
     }
 
-    /// A path that leads to a file from the root, without a slash at its beginning.
+    /// A path from the root to a file, without a leading slash.
     pub fn path_of(&self, file: FileId) -> Option<Vec<u8>> {
         self.path_by(file, |file| self.place_of(file))
     }
 
-    /// The path of a file by places that lead to files.
+    /// The path of a file, by a function that finds each file's place.
     fn path_by(&self, file: FileId, place_of: impl Fn(FileId) -> Option<Place>) -> Option<Vec<u8>> {
         let root = self.membership.as_ref()?.root;
         let (mut names, mut at) = (Vec::new(), file);
@@ -151,7 +151,7 @@ impl Replica {
         Some(names.join(&b'/'))
     }
 
-    /// The path of a directory, or where it was before it was removed here.
+    /// The path of a directory. For a directory that was removed here, its last path.
     fn path_to(&self, dir: FileId) -> Option<Vec<u8>> {
         let removed_from = |file| match self.log.naming(file).last()? {
             (_, Operation::Remove { at, file: gone, .. }) if *gone == file => Some(at.clone()),
@@ -160,8 +160,8 @@ impl Replica {
         self.path_by(dir, |dir| self.place_of(dir).or_else(|| removed_from(dir)))
     }
 
-    /// The path of a name, whether there is anything or not. In a directory that was removed here,
-    /// it is where it was.
+    /// The path of a place, whether or not the name exists. In a directory that was removed here,
+    /// the path that it had.
     pub fn path_at(&self, (dir, name): &Place) -> Option<Vec<u8>> {
         Some(below(&self.path_to(*dir)?, name))
     }

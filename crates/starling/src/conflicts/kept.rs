@@ -1,15 +1,15 @@
-//! What is kept of a conflict that is resolved, so that this can be taken back: the folder
-//! `resolved/VOLUME/NUMBER/` of the cache.
+//! The kept versions of a resolved conflict, for `undo`: the folder `resolved/VOLUME/NUMBER/` of
+//! the cache.
 //!
-//! [`ABOUT`] says what was done. Where contents were in conflict, `mine`, `theirs`, `base` and
-//! `merged` are versions: one that is not there stands for nothing, a directory for any directory.
-//! `trouble` is the conflict itself, as the process that serves the mount knows it.
+//! [`ABOUT`] says what was done. For a conflict of contents, `mine`, `theirs`, `base` and `merged`
+//! are the versions. A version that is missing stands for no file; a directory stands for any
+//! directory. `trouble` is the conflict itself, as the process that serves the mount knows it.
 //!
-//! Must survive a crash at any point: [`ABOUT`] is written when both versions are durable, before
-//! anything is taken away. A file's contents are replaced within it, which is not one step, so that
-//! part of a version may be in its place after a crash; [`ABOUT`] says so before. Whoever resolves
-//! or undoes then goes on with what is kept. What somebody else has put in the place since is not
-//! replaced.
+//! This must survive a crash at any point. [`ABOUT`] is written when both versions are durable,
+//! before anything is removed. A file's contents are replaced within the file, which is not one
+//! step: a crash can leave part of a version there. [`ABOUT`] says so beforehand, and the next
+//! `resolve` or `undo` goes on with the kept versions. It does not replace anything that another
+//! program has put there since.
 
 use super::versions::{Kind, Tree, is_same, keep, kind, put};
 use crate::attributes::Meant;
@@ -21,14 +21,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 const ABOUT: &str = "kept.json";
-/// Version of what [`ABOUT`] has.
+/// Format version of [`ABOUT`].
 const FORMAT: u16 = 1;
-/// What both versions were made of.
+/// The version that both were made from.
 pub const BASE: &str = "base";
-/// What the process that serves the mount knows of the conflict.
+/// The conflict, as the process that serves the mount knows it.
 pub const TROUBLE: &str = "trouble";
 
-/// A version of what is in a place.
+/// A version of the file at a place.
 #[derive(Serialize, Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
 #[serde(rename_all = "lowercase")]
 pub enum Version {
@@ -36,7 +36,7 @@ pub enum Version {
     Mine,
     /// The home's.
     Theirs,
-    /// What was made of both.
+    /// The merged version.
     Merged,
 }
 
@@ -50,17 +50,17 @@ impl Version {
     }
 }
 
-/// What was in conflict, and what was done about it. Paths are from the mount's root.
+/// What was in conflict, and how it was resolved. Paths are from the mount's root.
 #[derive(Serialize, Deserialize, Debug)]
 #[serde(rename_all = "lowercase")]
 pub enum What {
-    /// What a file contains, or whether it is there.
+    /// The contents of a file, or its existence.
     Contents(Contents),
     /// Attributes of a file.
     Attributes {
         /// The file.
         place: Vec<u8>,
-        /// What they were before this mount's were set, if these were.
+        /// Their values before this mount's were set, if these were set.
         before: Option<Meant>,
     },
     /// A name.
@@ -72,19 +72,19 @@ pub enum What {
     },
 }
 
-/// See [`What::Contents`].
+/// A conflict of contents.
 #[derive(Serialize, Deserialize, Debug)]
 pub struct Contents {
-    /// Of the home's version.
+    /// The path of the home's version.
     pub place: Vec<u8>,
-    /// Where this mount's version was, or where it is put when it is brought back, if there is one.
+    /// The path of this mount's version, or the path that `undo` gives it; `None` if there is none.
     pub mine: Option<Vec<u8>>,
-    /// What the files of both were like.
+    /// Attributes of this mount's file and of the home's.
     mine_like: Vec<Meant>,
     theirs_like: Vec<Meant>,
-    /// What is in the place,
+    /// The version at the place.
     has: Version,
-    /// and whether it is all there.
+    /// Whether that version is there completely.
     is_whole: bool,
 }
 
@@ -94,7 +94,7 @@ struct About {
     what: What,
 }
 
-/// What is kept of a conflict.
+/// The folder with the kept versions of a conflict.
 pub struct Kept<'a> {
     folder: PathBuf,
     tree: &'a Tree,
@@ -102,7 +102,7 @@ pub struct Kept<'a> {
 }
 
 impl<'a> Kept<'a> {
-    /// What is kept in a folder, if anything is.
+    /// Opens the kept versions in a folder, if there are any.
     pub fn open(folder: &Path, tree: &'a Tree) -> anyhow::Result<Option<Kept<'a>>> {
         let path = folder.join(ABOUT);
         let about: About = match std::fs::read(&path) {
@@ -116,12 +116,12 @@ impl<'a> Kept<'a> {
         Ok(Some(Kept { folder: folder.to_owned(), tree, what: about.what }))
     }
 
-    /// Keeps what needs no versions.
+    /// Keeps a conflict that needs no versions.
     pub fn make(folder: &Path, tree: &'a Tree, what: What) -> anyhow::Result<Kept<'a>> {
         private::make(folder)?;
         let kept = Kept { folder: folder.to_owned(), tree, what };
         kept.save()?;
-        // Its own name is new, too, as may be those of the folders above.
+        // The folder's name may be new, and so may those of the folders above.
         kept.folder.ancestors().skip(1).take(3).try_for_each(private::sync)?;
         Ok(kept)
     }
@@ -132,8 +132,7 @@ impl<'a> Kept<'a> {
         Ok(private::put(&self.folder, ABOUT, &about)?)
     }
 
-    /// Forgets what was kept, but for what both versions were made of, for whoever resolves the
-    /// conflict again.
+    /// Removes the kept versions. The base stays, for the next time that the conflict is resolved.
     pub fn forget(self) -> anyhow::Result<()> {
         forget(&self.folder)
     }
@@ -141,7 +140,7 @@ impl<'a> Kept<'a> {
 
 fn forget(folder: &Path) -> anyhow::Result<()> {
     let all = [Version::Mine, Version::Theirs, Version::Merged].map(Version::name);
-    // Without the first, nothing is kept.
+    // Without the first file, the folder counts as empty.
     for name in [ABOUT, TROUBLE].into_iter().chain(all) {
         let path = folder.join(name);
         let removed = match kind(&path)? {
@@ -157,18 +156,18 @@ fn forget(folder: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Versions of contents that are in conflict, as files.
+/// The files with the versions of contents in conflict.
 pub struct Versions<'a> {
     pub place: &'a [u8],
-    /// The file with this mount's, if there is one, and where that is when it was brought back.
+    /// The file with this mount's version, if there is one, and its path when it was brought back.
     pub mine: Option<(&'a Path, Vec<u8>)>,
-    /// That file is in the mount, and like users see it.
+    /// That file is on the mount, so its attributes are those that users see.
     pub is_beside: bool,
     pub base: Option<&'a Path>,
 }
 
 impl<'a> Kept<'a> {
-    /// Keeps all versions, in place of what was kept there before.
+    /// Keeps all versions, and removes versions that the folder kept before.
     pub fn make_of(folder: &Path, tree: &'a Tree, versions: Versions<'_>) -> anyhow::Result<Kept<'a>> {
         let Versions { place, mine, is_beside, base } = versions;
         private::make(folder)?;
@@ -202,7 +201,7 @@ impl<'a> Kept<'a> {
     fn contents(&mut self) -> anyhow::Result<&mut Contents> {
         match &mut self.what {
             What::Contents(contents) => Ok(contents),
-            _ => Err(anyhow::anyhow!("{} is of something else than contents", shown(&self.folder))),
+            _ => Err(anyhow::anyhow!("{} is not about a conflict of contents", shown(&self.folder))),
         }
     }
 
@@ -210,7 +209,7 @@ impl<'a> Kept<'a> {
         self.folder.join(version.name())
     }
 
-    /// True if nothing has come of it yet, as far as this can be told, and it can be begun anew.
+    /// True if nothing seems to have been changed yet, so that resolving can begin anew.
     pub fn is_untouched(&self) -> anyhow::Result<bool> {
         let What::Contents(Contents { mine, has: Version::Theirs, is_whole: true, .. }) = &self.what else {
             return Ok(false);
@@ -221,8 +220,8 @@ impl<'a> Kept<'a> {
         }
     }
 
-    /// Makes the place have a version, unless it was given that before, or somebody has changed
-    /// what is there.
+    /// Puts a version at the place, unless it is there already. Refuses if another program has
+    /// changed the file there.
     pub fn bring(&mut self, version: Version) -> anyhow::Result<()> {
         let (tree, wanted) = (self.tree, self.version(version));
         let (has, is_whole) = (self.contents()?.has, self.contents()?.is_whole);
@@ -253,15 +252,15 @@ impl<'a> Kept<'a> {
         self.save()
     }
 
-    /// Rights of this mount's version that the file in the place, which stays what it is, has not.
+    /// Rights of this mount's version that the home's file, which stays, does not have.
     pub fn rights_of_mine(&self) -> Option<String> {
         let What::Contents(Contents { mine_like, theirs_like, .. }) = &self.what else { return None };
         let rights = mine_like.first()?.rights_unlike(theirs_like.first()?);
         Some(rights).filter(|rights| !rights.is_empty())
     }
 
-    /// Removes this mount's version from where it is, if it is there. Gives the place if that was
-    /// changed since, and stays.
+    /// Removes this mount's version from its path. If it was changed since, it stays, and its path
+    /// is returned.
     pub fn remove_mine(&mut self) -> anyhow::Result<Option<PathBuf>> {
         let tree = self.tree;
         let Some(mine) = self.contents()?.mine.clone() else { return Ok(None) };
@@ -276,7 +275,7 @@ impl<'a> Kept<'a> {
         Ok(None)
     }
 
-    /// Makes both places have what they had. Says what was done.
+    /// Restores both versions at their paths. Returns a message about what was done.
     pub fn restore(&mut self) -> anyhow::Result<String> {
         match &self.what {
             What::Contents(_) => self.restore_contents(),
@@ -313,16 +312,16 @@ impl<'a> Kept<'a> {
         Ok([there, here].into_iter().flatten().collect::<Vec<_>>().join(", and "))
     }
 
-    /// Has a program make one of both versions.
+    /// Merges both versions with a program.
     pub fn merge(&self, program: &str) -> anyhow::Result<()> {
         let [mine, theirs, base] =
             [Version::Mine.name(), Version::Theirs.name(), BASE].map(|name| self.folder.join(name));
         if kind(&base)?.is_none() {
-            return Err(usage("what both versions were made of is not known: merge them by hand"));
+            return Err(usage("the common base of both versions is unknown: merge them by hand"));
         }
         for version in [&mine, &theirs] {
             if kind(version)? != Some(Kind::File) {
-                return Err(usage("there are no two files to merge: resolve it as mine or theirs"));
+                return Err(usage("there are not two files to merge: resolve it as mine or theirs"));
             }
         }
         let mut words = program.split_whitespace();
@@ -334,7 +333,7 @@ impl<'a> Kept<'a> {
         let status = command.status().map_err(|e| usage(format!("--merge {name}: {e}")))?;
         if !status.success() {
             return Err(usage(format!(
-                "{name} could not merge them ({status}): both are as they were; merge them by hand"
+                "{name} could not merge them ({status}): neither version has changed; merge them by hand"
             )));
         }
         to.sync_all()?;
@@ -343,7 +342,7 @@ impl<'a> Kept<'a> {
     }
 }
 
-/// Gives what is at a place another name, unless it has that already.
+/// Renames a file, unless that was done already.
 pub fn rename(from: &Path, to: &Path) -> anyhow::Result<()> {
     match (kind(from)?, kind(to)?) {
         (Some(_), None) => std::fs::rename(from, to).with_context(|| format!("{} to {}", shown(from), shown(to))),

@@ -1,5 +1,5 @@
-//! Versions of a file, as files: what there is, whether it is the same, and how it gets from one
-//! place to another.
+//! Versions of a file, as files: finds their kind, compares them, and copies them from one place to
+//! another.
 
 use crate::attributes::Meant;
 use crate::hoarding::mount_of;
@@ -13,7 +13,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{OpenOptionsExt, symlink};
 use std::path::{Component, Path, PathBuf};
 
-/// Name of a file that is about to be moved to its place.
+/// Name of a new file that is about to be renamed to its place.
 const NEW: &str = ".starling-new";
 const CHUNK_LEN: usize = 64 << 10;
 
@@ -23,13 +23,13 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// The mount that a path is on.
+    /// The tree of the mount that `path` is on.
     pub fn of(path: &Path) -> anyhow::Result<Tree> {
         Ok(Tree { root: mount_of(path)?.0 })
     }
 
-    /// Where a path leads, which is nowhere but below the root. What it names is not followed if it
-    /// is a link.
+    /// The absolute form of a path; refuses a path that leads out of the root. If the last part is
+    /// a link, it is not followed.
     pub fn at(&self, path: &[u8]) -> anyhow::Result<PathBuf> {
         let path = Path::new(OsStr::from_bytes(path));
         let outside = || usage(format!("{} is not below {}: nothing was done", shown(path), shown(&self.root)));
@@ -47,10 +47,10 @@ impl Tree {
 
 fn unseen(path: &Path, error: io::Error) -> anyhow::Error {
     let error = anyhow::Error::from(error);
-    error.context(format!("{} cannot be seen now: nothing was done; try again later", shown(path)))
+    error.context(format!("{} cannot be read now: nothing was done; try again later", shown(path)))
 }
 
-/// What there may be at a place.
+/// Kinds of files.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     File,
@@ -60,7 +60,8 @@ pub enum Kind {
     Other,
 }
 
-/// What is at a place; `None`: nothing. What cannot be looked at now may be there.
+/// The kind of file at a path; `None` if there is none. If the path cannot be looked at, this
+/// fails: a file may be there.
 pub fn kind(path: &Path) -> anyhow::Result<Option<Kind>> {
     let of = match path.symlink_metadata() {
         Ok(meta) => meta.file_type(),
@@ -75,8 +76,7 @@ pub fn kind(path: &Path) -> anyhow::Result<Option<Kind>> {
     }))
 }
 
-/// True if the same is at both places: the same contents, or nothing. A directory is the same as
-/// any other.
+/// True if both paths have the same contents, or no file. All directories are the same.
 pub fn is_same(one: &Path, other: &Path) -> anyhow::Result<bool> {
     Ok(match (kind(one)?, kind(other)?) {
         (None, None) | (Some(Kind::Directory), Some(Kind::Directory)) => true,
@@ -109,8 +109,8 @@ fn has_same_bytes(one: &Path, other: &Path) -> io::Result<bool> {
     }
 }
 
-/// Copies what is at a place to another, where nobody else looks, durably. A directory's copy is
-/// empty: it only says that there was one.
+/// Copies a file, durably, to a path that no other program uses. The copy of a directory is empty:
+/// it only says that there was a directory.
 pub fn keep(from: &Path, to: &Path) -> anyhow::Result<()> {
     match kind(to)? {
         None => {}
@@ -131,21 +131,21 @@ pub fn keep(from: &Path, to: &Path) -> anyhow::Result<()> {
     kept.with_context(|| format!("copy {} to {}", shown(from), shown(to)))
 }
 
-/// Puts all bytes of a file in an empty one, durably.
+/// Copies all bytes of a file to an empty one, durably.
 fn fill(from: &Path, mut to: File) -> io::Result<()> {
     io::copy(&mut File::open(from)?, &mut to)?;
     to.sync_all()
 }
 
-/// Makes a place have a version. A file that is there stays the file that it is, with its owner,
-/// attributes and other names; where there is none, or only its folder may be written, a new one
-/// gets the attributes that are given, as far as this user may set them.
+/// Puts a version at a place. If a file is there, it stays the same file, with its owner,
+/// attributes and other names. If there is none, or only its folder can be written, a new file gets
+/// the attributes `like`, as far as this user may set them.
 pub fn put(version: &Path, like: &[Meant], place: &Path) -> anyhow::Result<()> {
     let put = match (kind(version)?, kind(place)?) {
         (None, None) => return Ok(()),
         (Some(Kind::Directory), _) | (_, Some(Kind::Directory)) => {
             return Err(usage(format!(
-                "{} is or was a directory: move it, or what is wanted of it, by hand",
+                "{} is or was a directory: move it, or the files that you want, by hand",
                 shown(place)
             )));
         }
@@ -162,12 +162,12 @@ pub fn put(version: &Path, like: &[Meant], place: &Path) -> anyhow::Result<()> {
     put.with_context(|| format!("replace {}", shown(place)))
 }
 
-/// Moves a new file to a place, over what is there.
+/// Puts a version at a place as a new file, in place of the file there.
 fn replace(version: &Path, like: &[Meant], place: &Path) -> anyhow::Result<()> {
     let new = place.with_file_name(NEW);
     keep(version, &new)?;
     for one in like {
-        // What this user may not set stays as it is for what he makes.
+        // Attributes that this user may not set stay as they are for new files.
         let _ = one.set(&new);
     }
     Ok(std::fs::rename(&new, place)?)

@@ -1,4 +1,4 @@
-//! `starling advise`: what to set, for somebody's own trace.
+//! `starling advise`: recommends settings for a user's own trace.
 
 use super::output;
 use crate::args::{Advise, Output};
@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use studies::advise::{Evidence, Item, Verdict, advise, steps};
 use studies::mobile::ActivityError;
 
-/// Does what is asked for.
+/// Runs `starling advise`.
 pub fn run(asked: &Advise) -> anyhow::Result<ExitCode> {
     let files = Output { json: asked.json.clone(), plot: None };
     output::check(&files, Some(&asked.trace))?;
@@ -34,11 +34,11 @@ pub fn run(asked: &Advise) -> anyhow::Result<ExitCode> {
     println!("clients: {}; records: {}\n", advice.clients, advice.records);
     let of = |verdict| advice.items.iter().filter(move |item| item.verdict == verdict);
     match of(Verdict::Change).next() {
-        None if of(Verdict::Keep).next().is_none() => println!("the trace is too short to say something"),
-        None => println!("nothing that could be set is better by more than {:.0} %", 100.0 * advice.worth),
+        None if of(Verdict::Keep).next().is_none() => println!("the trace is too short for advice"),
+        None => println!("no other setting is better by more than {:.0} %", 100.0 * advice.worth),
         Some(_) => of(Verdict::Change).for_each(print),
     }
-    for (title, verdict) in [("as it is:", Verdict::Keep), ("the trace does not say:", Verdict::Unknown)] {
+    for (title, verdict) in [("leave as it is:", Verdict::Keep), ("the trace does not tell:", Verdict::Unknown)] {
         if of(verdict).next().is_some() {
             println!("\n{title}");
             of(verdict).for_each(|item| println!("- {}{}: {}", item.subject, place(item), item.reason));
@@ -62,7 +62,7 @@ fn print(item: &Item) {
     }
 }
 
-/// Of whom it is, where that matters.
+/// The client and the link that the advice is for, if it is for particular ones.
 fn place(item: &Item) -> String {
     let client = item.client.map(|client| format!(", client {client}")).unwrap_or_default();
     let link = item.link.as_ref().map(|link| format!(", over {link}")).unwrap_or_default();

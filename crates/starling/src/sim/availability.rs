@@ -1,5 +1,5 @@
-//! `starling sim availability`: how long data are out of reach, how rarely they are lost, and what
-//! that costs.
+//! `starling sim availability`: how long data are out of reach, how rarely they are lost, and the
+//! cost of redundancy.
 
 use super::{output, wrong};
 use crate::args::Availability;
@@ -11,27 +11,27 @@ use studies::availability::machines::{Trial, hours_per_month, losses_per_year};
 use studies::availability::report::Study;
 use studies::availability::{Layout, Losses, Outages, YEAR_HOURS};
 
-/// Until what a disk had is elsewhere, if nothing else is said.
+/// Hours to rebuild a disk without `--rebuild`.
 const REBUILD_HOURS: f64 = 24.0;
 
 fn hours(us: u64) -> f64 {
     us as f64 / 3.6e9
 }
 
-/// What is set, under the names of the options.
+/// Turns a study's error into one that names the option.
 fn checked(checked: Result<(), String>) -> anyhow::Result<()> {
     checked.map_err(|fault| wrong(fault.replacen("-hours", "", 1)))
 }
 
-/// The disks of table 4-1, which has one parity in each group.
+/// The disks of table 4-1, with one parity in each group.
 fn disks(asked: &Availability) -> Disks {
     let default = Disks::default();
-    // A group of one machine has no room for a parity: it gets one.
+    // A group of one machine has no room for parity: take it as two.
     let group = asked.group.map_or(default.group.min(asked.data.unwrap_or(default.group)), |group| group.max(2) - 1);
     Disks { data: asked.data.unwrap_or(default.data.max(group)), group, small: asked.small }
 }
 
-/// Does what is asked for.
+/// Runs `starling sim availability`.
 pub fn run(asked: &Availability) -> anyhow::Result<ExitCode> {
     let layout = Layout { machines: asked.machines, parities: asked.parities, group: asked.group };
     let rebuild_hours = asked.rebuild.map(hours);
@@ -40,14 +40,14 @@ pub fn run(asked: &Availability) -> anyhow::Result<ExitCode> {
     let losses = Losses { layout, life_hours: hours(asked.life), rebuild_hours };
     let disks = disks(asked);
     if asked.years == 0 {
-        return Err(usage("--years: at least one"));
+        return Err(usage("--years must be at least 1"));
     }
     let trial = Trial { hours: f64::from(asked.years) * YEAR_HOURS, seed: asked.seed };
     checked(outages.check())?;
     checked(losses.check())?;
     checked(disks.check())?;
     let tried = trial.check_outages(&outages).and(trial.check_losses(&losses)).and(Study::check(&trial));
-    tried.map_err(|_| usage("--years: fewer, machines would fail too often to try"))?;
+    tried.map_err(|_| usage("--years: machines would fail too often to simulate; give fewer years"))?;
     output::check(&asked.output, None)?;
     let bar = output::progress(2 + Study::STEPS, "trials")?;
     let (computed, tried) = (outages.hours_per_month(), hours_per_month(&outages, &trial));

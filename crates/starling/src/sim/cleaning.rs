@@ -1,4 +1,4 @@
-//! `starling sim cleaning`: what making room costs a log.
+//! `starling sim cleaning`: the cost of cleaning a log.
 
 use super::{Has, blocks_of, output, refused, wrong};
 use crate::args::Cleaning;
@@ -12,7 +12,7 @@ use studies::cooperative::experiments::comparison::Workload;
 use studies::figure::Figure;
 use studies::locality::accesses::Accesses;
 
-/// Does what is asked for.
+/// Runs `starling sim cleaning`.
 pub fn run(asked: &Cleaning) -> anyhow::Result<ExitCode> {
     let has = Has::of(&asked.machines)?;
     let cache_blocks = blocks_of("client-cache", has.client_cache, has.block, 1)?;
@@ -31,7 +31,7 @@ pub fn run(asked: &Cleaning) -> anyhow::Result<ExitCode> {
     if costs.into_iter().all(|run| run.outcome.is_none_or(|outcome| outcome.write_cost.is_none())) {
         let path = asked.trace.display();
         return Err(usage(format!(
-            "{path}: too little is written to fill segments: use a longer trace, or less --segment"
+            "{path}: too little is written to fill segments: use a longer trace, or a smaller --segment"
         )));
     }
     let figures = study.figures();
@@ -52,7 +52,7 @@ pub fn run(asked: &Cleaning) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A figure as a table: what is varied downwards, curves beside each other.
+/// Prints a figure as a table: one row per value of x, one column per curve.
 fn print(figure: &Figure) {
     println!("\n{}: {}", figure.title, figure.y.label);
     for (at, curve) in figure.curves.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! `starling sim cooperative`: clients that serve each other from their caches.
+//! `starling sim cooperative`: clients serve each other from their caches.
 
 use super::{Has, blocks_of, named, output, refused, wrong};
 use crate::args::Cooperative;
@@ -10,7 +10,7 @@ use studies::cooperative::experiments::Setup;
 use studies::cooperative::experiments::comparison::{self, Row, Workload};
 use studies::cooperative::{Algorithm, Blocks, Knowledge, Technology};
 
-/// Which are asked for, without what is asked for twice.
+/// The chosen algorithms, each once; all if none is chosen.
 fn algorithms(asked: &[String], n: u8) -> anyhow::Result<Vec<Algorithm>> {
     let mut all = Vec::new();
     for algorithm in Algorithm::ALL {
@@ -24,12 +24,12 @@ fn algorithms(asked: &[String], n: u8) -> anyhow::Result<Vec<Algorithm>> {
     }
     if let Some(unknown) = asked.iter().find(|name| all.iter().all(|one| one.name() != **name)) {
         let names: Vec<&str> = all.iter().map(|algorithm| algorithm.name()).collect();
-        return Err(usage(format!("--algorithm: {unknown:?} is none: there are {}", names.join(", "))));
+        return Err(usage(format!("unknown --algorithm {unknown:?}; choose from: {}", names.join(", "))));
     }
     Ok(all.into_iter().filter(|one| asked.is_empty() || asked.iter().any(|name| name == one.name())).collect())
 }
 
-/// Does what is asked for.
+/// Runs `starling sim cooperative`.
 pub fn run(asked: &Cooperative) -> anyhow::Result<ExitCode> {
     let has = Has::of(&asked.machines)?;
     let block_bytes = has.block;

@@ -1,4 +1,4 @@
-//! `starling sim locality`: who manages which files.
+//! `starling sim locality`: which machine manages which files.
 
 use super::{Has, blocks_of, output, refused, wrong};
 use crate::args::Locality;
@@ -11,7 +11,7 @@ use studies::locality::accesses::Accesses;
 use studies::locality::report::Study;
 use studies::locality::{Parameters, Policy};
 
-/// Does what is asked for.
+/// Runs `starling sim locality`.
 pub fn run(asked: &Locality) -> anyhow::Result<ExitCode> {
     let has = Has::of(&asked.machines)?;
     let cache_blocks = blocks_of("client-cache", has.client_cache, has.block, 1)?;
@@ -25,7 +25,7 @@ pub fn run(asked: &Locality) -> anyhow::Result<ExitCode> {
     };
     let warm_up_us = asked.warm_up.unwrap_or(first_us + (last_us - first_us) / 2);
     if warm_up_us > last_us {
-        return Err(usage("--warm-up: the trace is shorter, nothing would be left to count"));
+        return Err(usage("--warm-up is longer than the trace: nothing would be left to count"));
     }
     let (commit_us, seed) = (asked.commit, asked.seed);
     let parameters = Parameters { cache_blocks, commit_us, warm_up_us, seed, ..Parameters::default() };

@@ -11,7 +11,7 @@ use studies::mobile::study::{Grid, figures, study};
 use studies::mobile::{Activity, ActivityError, Link, Outcome, Parameters, Rules, Tuning, Unit, WriteBack, simulate};
 use studies::sweep::sweep;
 
-/// What is set, for a trace of which the half is at this time.
+/// The parameters, for a trace whose middle is at `half_us`.
 fn parameters(asked: &Mobile, half_us: u64) -> anyhow::Result<Parameters> {
     let rules = named("rules", &asked.rules, [("product", Rules::Product), ("paper", Rules::Paper)])?;
     let of = match rules {
@@ -41,7 +41,7 @@ fn parameters(asked: &Mobile, half_us: u64) -> anyhow::Result<Parameters> {
     Ok(parameters)
 }
 
-/// What was given, or else the paper's; ascending, each once.
+/// The given values, or the paper's if none are given; ascending, each once.
 fn varied(asked: &[u64], papers: Vec<u64>) -> Vec<u64> {
     let mut all = if asked.is_empty() { papers } else { asked.to_vec() };
     all.sort_unstable();
@@ -49,7 +49,7 @@ fn varied(asked: &[u64], papers: Vec<u64>) -> Vec<u64> {
     all
 }
 
-/// Does what is asked for.
+/// Runs `starling sim mobile`.
 pub fn run(asked: &Mobile) -> anyhow::Result<ExitCode> {
     let paper = Grid::paper();
     let grid = |base| Grid {
@@ -85,7 +85,7 @@ pub fn run(asked: &Mobile) -> anyhow::Result<ExitCode> {
     let Some(first_us) = first_us else { return Err(usage(format!("{shown}: nothing is done in it"))) };
     let base = parameters(asked, first_us + (last_us - first_us) / 2)?;
     if base.hoard_us > last_us {
-        return Err(usage("--hoard: the trace is shorter, nothing would be left to count"));
+        return Err(usage("--hoard is longer than the trace: nothing would be left to count"));
     }
     let grid = grid(base);
     let bar = output::progress(WriteBack::ALL.len() + grid.count(1), "simulations")?;

@@ -1,5 +1,7 @@
-//! What studies write: files that are there under their names only when they are whole, and how far
-//! a study is. What is no file, such as a pipe, stays what it is.
+//! The output of studies: files, and progress bars.
+//!
+//! A file gets its name only when it is complete. Paths that are not files, such as pipes, are
+//! written to directly.
 
 use super::plot;
 use crate::args::Output;
@@ -15,18 +17,18 @@ use std::path::Path;
 use studies::figure::{Figure, Finding};
 use tempfile::NamedTempFile;
 
-/// Refuses what cannot be written, before something is simulated for hours. What a study reads is
-/// not written over.
+/// Refuses output paths that cannot be written, before hours of simulation, and paths that would
+/// overwrite the trace.
 pub fn check(output: &Output, trace: Option<&Path>) -> anyhow::Result<()> {
     let all = [("json", &output.json), ("plot", &output.plot)];
     for (option, path) in all.iter().filter_map(|(option, path)| Some((option, path.as_deref()?))) {
         let folder = folder_of(path);
         let fault = match () {
             () if path == Path::new("-") => {
-                "figures go to files, the table is on standard output: ./- is a file of this name"
+                "figures go to files, the table goes to standard output; write ./- for a file of this name"
             }
             () if path.is_dir() || path.file_name().is_none() => "is a folder",
-            () if !folder.is_dir() => "its folder is not there",
+            () if !folder.is_dir() => "its folder does not exist",
             () if trace.is_some_and(|trace| is_same(trace, path)) => "is the trace",
             () => continue,
         };
@@ -44,14 +46,14 @@ fn is_same(one: &Path, other: &Path) -> bool {
     matches!((one.canonicalize(), other.canonicalize()), (Ok(one), Ok(other)) if one == other)
 }
 
-/// Whether this is written to as it is: what is there and is no file, or is another name of what is
-/// open already.
+/// Whether to write to this path directly: it exists and is not a file, or it names an open file of
+/// this process.
 fn is_kept(path: &Path) -> bool {
     let is_open = path.starts_with("/dev") || path.starts_with("/proc");
     path.metadata().is_ok_and(|found| is_open || !found.is_file())
 }
 
-/// Writes what was asked for.
+/// Writes the report and the figures to the files that the user named.
 pub fn write(output: &Output, report: &impl Serialize, figures: &[Figure]) -> anyhow::Result<()> {
     let mut files = Vec::new();
     if let Some(path) = &output.json {
@@ -63,12 +65,12 @@ pub fn write(output: &Output, report: &impl Serialize, figures: &[Figure]) -> an
     write_all(&files)
 }
 
-/// As JSON, as a text file.
+/// The report as JSON text, with a final newline.
 pub fn json(report: &impl Serialize) -> anyhow::Result<String> {
     Ok(serde_json::to_string_pretty(report)? + "\n")
 }
 
-/// Writes files, which are there under their names only when all of them are whole.
+/// Writes files to temporary files, and renames these when all are complete.
 fn write_all(files: &[(&Path, String)]) -> anyhow::Result<()> {
     let writing = |path: &Path| format!("write {}", path.display());
     let (kept, files): (Vec<_>, Vec<_>) = files.iter().partition(|(path, _)| is_kept(path));
@@ -81,14 +83,14 @@ fn write_all(files: &[(&Path, String)]) -> anyhow::Result<()> {
         written.with_context(|| writing(path))?;
     }
     for (partial, path) in partials {
-        // A link stays one.
+        // Replace the target of a link, not the link.
         let place = path.canonicalize().unwrap_or_else(|_| path.to_owned());
         partial.persist(place).with_context(|| writing(path))?;
     }
     Ok(())
 }
 
-/// A durable file beside its place, under a name of its own; removed when dropped.
+/// A durable temporary file in the folder of `path`; removed when dropped.
 fn partial(path: &Path, text: &str) -> anyhow::Result<NamedTempFile> {
     let place = path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let mut partial = tempfile::Builder::new()
@@ -101,20 +103,20 @@ fn partial(path: &Path, text: &str) -> anyhow::Result<NamedTempFile> {
     Ok(partial)
 }
 
-/// Writes a file that is durable then.
+/// Writes a file and syncs it.
 pub fn write_synced(path: &Path, text: &str) -> anyhow::Result<()> {
     let mut file = File::create(path)?;
     file.write_all(text.as_bytes())?;
     Ok(file.sync_all()?)
 }
 
-/// How many of these are done, and how long the rest takes.
+/// A progress bar over `count` steps, with the time left.
 pub fn progress(count: usize, what: &str) -> anyhow::Result<ProgressBar> {
     let template = format!("{{wide_bar}} {{pos}} of {{len}} {what}, {{eta}} left");
     Ok(ProgressBar::new(count as u64).with_style(ProgressStyle::with_template(&template)?))
 }
 
-/// Prints what a paper states beside what was found.
+/// Prints what the papers state beside what was found.
 pub fn print<'a>(findings: impl IntoIterator<Item = &'a Finding>) {
     for Finding { stated, what, theirs, ours, holds, .. } in findings {
         let holds = holds.map_or("", |holds| if holds { "; holds" } else { "; does not hold" });

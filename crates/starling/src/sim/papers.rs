@@ -1,6 +1,6 @@
-//! `starling sim papers`: all studies on traces made for them, as one page.
+//! `starling sim papers`: all studies, on traces made for them, as one page.
 //!
-//! `traces` makes what is studied; `page` shows what was found.
+//! `traces` makes the traces; `page` writes the page.
 
 mod page;
 mod traces;
@@ -30,31 +30,31 @@ use traces::Traces;
 const PAGE: &str = "index.html";
 const NUMBERS: &str = "figures.json";
 
-/// One study.
+/// One study of the report.
 #[derive(Serialize)]
 struct Section {
     /// Its name in links.
     id: &'static str,
     title: &'static str,
-    /// What it repeats, and how.
+    /// Which part of the paper it repeats, and how.
     about: &'static str,
     parameters: Value,
     figures: Vec<Figure>,
     findings: Vec<Finding>,
-    /// All that was measured.
+    /// All numbers that were measured.
     outcome: Value,
 }
 
-/// All of them.
+/// The whole report.
 #[derive(Serialize)]
 struct Report {
     seed: u64,
-    /// With less of everything, so that numbers say little.
+    /// Made with `--quick`: from small parts of the traces, so its numbers mean little.
     quick: bool,
     sections: Vec<Section>,
 }
 
-/// How far the studies are: one after the other, each in steps.
+/// The progress bar of the studies, which run one after the other, each in steps.
 struct Steps(ProgressBar);
 
 impl Steps {
@@ -69,7 +69,7 @@ impl Steps {
     }
 }
 
-/// Does what is asked for.
+/// Runs `starling sim papers`.
 pub fn run(asked: &Papers) -> anyhow::Result<ExitCode> {
     let partial = partial(&asked.out)?;
     let traces = Traces { seed: asked.seed, quick: asked.quick };
@@ -96,7 +96,7 @@ pub fn run(asked: &Papers) -> anyhow::Result<ExitCode> {
     let all = report.sections.iter().flat_map(|section| &section.findings);
     let count = |kind, holds| all.clone().filter(|one| (one.kind, one.holds) == (kind, Some(holds))).count();
     if asked.quick {
-        println!("a quick report: its numbers say little");
+        println!("a quick report: its numbers mean little");
     }
     let [measured, computed] = [Kind::Measured, Kind::Computed].map(|kind| [count(kind, true), count(kind, false)]);
     println!("simulated: {} orderings hold, {} do not", measured[0], measured[1]);
@@ -110,7 +110,8 @@ pub fn run(asked: &Papers) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Where the report is until it is whole. Refuses what is there already.
+/// The folder that the report is written to until it is complete. Refuses an output folder that has
+/// something in it.
 fn partial(out: &Path) -> anyhow::Result<PathBuf> {
     let wrong = |what: &str| usage(format!("--out: {}: {what}", out.display()));
     let name = out.file_name().ok_or_else(|| wrong("give the report's folder a name"))?;
@@ -118,14 +119,14 @@ fn partial(out: &Path) -> anyhow::Result<PathBuf> {
     partial.push(".partial");
     let partial = out.with_file_name(partial);
     if out.symlink_metadata().is_ok() && !out.read_dir().is_ok_and(|mut list| list.next().is_none()) {
-        return Err(wrong("it exists, and is no empty folder: remove it, or give another name"));
+        return Err(wrong("it exists and is not an empty folder: remove it, or give another name"));
     }
     if partial.symlink_metadata().is_ok() {
-        return Err(wrong(&format!("{} is there, of a report that was not finished: remove it", partial.display())));
+        return Err(wrong(&format!("remove {}, the rest of an unfinished report", partial.display())));
     }
     let folder = folder_of(out);
     if !folder.is_dir() {
-        return Err(wrong("its folder is not there"));
+        return Err(wrong("its folder does not exist"));
     }
     Ok(partial)
 }
@@ -137,8 +138,8 @@ fn of_worst(traces: &Traces, steps: &Steps) -> Section {
     Section {
         id: "worst",
         title: "Cooperative caching: the worst case",
-        about: "Dahlin, section 3.3.4.3: clients that read their own data at random, of which a little more than fits. The thesis specifies this workload completely: the curves \
-                must be the same. Sizes of data, pauses between bursts, and sharing are varied.",
+        about: "Dahlin, section 3.3.4.3: clients read their own data at random, and a little more data than fits their caches. The thesis specifies this workload completely, so the \
+                curves must be the same. The study varies the size of the data, the pauses between bursts, and sharing.",
         parameters: json!({ "setup": setup, "clients": 10, "cache_blocks": 10, "server_blocks": 0 }),
         figures: worst::figures(&found),
         findings: worst::findings(&found),
@@ -146,7 +147,7 @@ fn of_worst(traces: &Traces, steps: &Steps) -> Section {
     }
 }
 
-/// Caching, and where managers are.
+/// Cooperative caching on the Sprite trace, and the placement of managers.
 fn of_sprite(traces: &Traces, steps: &Steps) -> anyhow::Result<([Section; 2], Section)> {
     let (warm_up, draws) = (traces.sprite_warm_up(), traces.sprite_draws());
     steps.begin("Sprite: its trace", draws);
@@ -162,7 +163,7 @@ fn of_sprite(traces: &Traces, steps: &Steps) -> anyhow::Result<([Section; 2], Se
     steps.begin("Sprite: algorithms", comparison::RUNS);
     let compared = comparison::compare(&blocks, &setup, || steps.done());
     let runs = sensitivity::Runs::of(&blocks, &setup);
-    steps.begin("Sprite: what is set", runs.len());
+    steps.begin("Sprite: parameters", runs.len());
     let varied = sensitivity::study(&blocks, &runs, || steps.done());
     let mut findings = comparison::latencies();
     findings.extend(calibration::findings(&calibrated, &ranges));
@@ -170,8 +171,8 @@ fn of_sprite(traces: &Traces, steps: &Steps) -> anyhow::Result<([Section; 2], Se
     let comparison = Section {
         id: "sprite",
         title: "Cooperative caching: Sprite",
-        about: "Dahlin, sections 3.2 and 3.3.1: 42 clients of one server for two days. Who serves what is not in a client's own cache, how long reads take by table 3-2, what the \
-                server does, and which clients gain. Two-choices and epochs are what the thesis leaves to later work.",
+        about: "Dahlin, sections 3.2 and 3.3.1: 42 clients of one server for two days. Where clients find blocks that are not in their own caches, how long reads take by table 3-2, what \
+                the server does, and which clients gain. Two-choices and epochs are algorithms that the thesis leaves to later work.",
         parameters: parameters.clone(),
         figures: comparison::figures(&compared, Workload::Sprite),
         findings,
@@ -179,9 +180,9 @@ fn of_sprite(traces: &Traces, steps: &Steps) -> anyhow::Result<([Section; 2], Se
     };
     let sensitivity = Section {
         id: "sensitivity",
-        title: "Cooperative caching: what is set, varied",
-        about: "Dahlin, sections 3.3.2 and 3.3.3, on the trace like Sprite's: sizes of caches, parameters of the algorithms, networks, the thesis's projection of technology, and \
-                disks and networks of today.",
+        title: "Cooperative caching: other parameters",
+        about: "Dahlin, sections 3.3.2 and 3.3.3, on the trace like Sprite's. The study varies sizes of caches, parameters of the algorithms and networks, and uses the thesis's projection \
+                of technology, and disks and networks of today.",
         parameters,
         figures: sensitivity::figures(&varied),
         findings: sensitivity::findings(&varied),
@@ -211,8 +212,8 @@ fn of_auspex(traces: &Traces, steps: &Steps) -> anyhow::Result<Vec<Section>> {
     let comparison = Section {
         id: "auspex",
         title: "Cooperative caching: Auspex",
-        about: "Dahlin, section 3.3.4.2: 237 clients for a week, as seen on the network. What clients found in their own caches is not in such a trace: figure 3-17 adds four such \
-                hits to each read that is there, as the thesis does, and all else is of what is left.",
+        about: "Dahlin, section 3.3.4.2: 237 clients for a week, as seen on the network. Such a trace lacks reads that clients served from their own caches. Figure 3-17 adds four such \
+                hits to each read, as the thesis does; all other figures are of the reads in the trace.",
         parameters: json!({ "trace": about_trace, "setup": setup }),
         figures: comparison::figures(&compared, Workload::Auspex),
         findings: comparison::findings(&compared, Workload::Auspex),
@@ -221,8 +222,8 @@ fn of_auspex(traces: &Traces, steps: &Steps) -> anyhow::Result<Vec<Section>> {
     let cleaning = Section {
         id: "cleaning",
         title: "Cleaning",
-        about: "Dahlin, sections 4.2 to 4.4, on the trace like Auspex's: what making room in the logs costs, by sizes of segments and how full disks are, with live data read from \
-                disks or from clients' caches, and the messages that it takes to know what is dead.",
+        about: "Dahlin, sections 4.2 to 4.4, on the trace like Auspex's: the cost of cleaning, by segment size and utilisation of the disks, with live data read from disks or from \
+                clients' caches; and the messages that keep track of dead data.",
         parameters: json!({ "trace": about_trace, "block_bytes": BLOCK_BYTES, "of": cleaning_of }),
         figures: cleaned.figures(),
         findings: cleaned.findings(Workload::Auspex),
@@ -231,7 +232,7 @@ fn of_auspex(traces: &Traces, steps: &Steps) -> anyhow::Result<Vec<Section>> {
     Ok(vec![comparison, cleaning, managed])
 }
 
-/// Where managers are, on one trace.
+/// The placement of managers, on one trace.
 fn managers(accesses: &Accesses, traces: &Traces, trace: &str, of: Workload, done: impl Fn() + Sync) -> Section {
     let parameters = locality::Parameters { seed: traces.seed, ..locality::Parameters::default() };
     let found = locality::report::Study::run(accesses, &parameters, done);
@@ -239,13 +240,13 @@ fn managers(accesses: &Accesses, traces: &Traces, trace: &str, of: Workload, don
         Workload::Auspex => (
             "locality-auspex",
             "Locality of management: Auspex",
-            "Dahlin, section 5.3, on the trace like Auspex's: on which machine a file's manager is, and how many messages reads, writes and deletes take by that. What clients found \
-             in their own caches is not in such a trace: messages are of reads that are not served there.",
+            "Dahlin, section 5.3, on the trace like Auspex's: how the placement of managers changes the number of messages of reads, writes and deletes. The trace lacks reads that \
+             clients served from their own caches, so the figures are of the other reads.",
         ),
         Workload::Sprite | Workload::Other => (
             "locality-sprite",
             "Locality of management: Sprite",
-            "Dahlin, section 5.3, on the trace like Sprite's: on which machine a file's manager is, and how many messages reads, writes and deletes take by that.",
+            "Dahlin, section 5.3, on the trace like Sprite's: how the placement of managers changes the number of messages of reads, writes and deletes.",
         ),
     };
     Section {
@@ -261,13 +262,12 @@ fn managers(accesses: &Accesses, traces: &Traces, trace: &str, of: Workload, don
 
 fn of_chance(traces: &Traces, steps: &Steps) -> Section {
     let of = traces.classic();
-    steps.begin("cleaning, writes by chance", classic::Study::STEPS);
+    steps.begin("cleaning, random writes", classic::Study::STEPS);
     let found = classic::Study::run(&of, || steps.done());
     Section {
         id: "classic",
-        title: "Cleaning: writes by chance",
-        about: "Rosenblum and Ousterhout, sections 3.4 and 3.5: the same cleaner with writes by chance, for which a formula says what must come out, and greedy against cost-benefit \
-                choice.",
+        title: "Cleaning: random writes",
+        about: "Rosenblum and Ousterhout, sections 3.4 and 3.5: the same cleaner with random writes, for which a formula predicts the result; and greedy against cost-benefit choice.",
         parameters: json!({ "of": format!("{of:?}") }),
         figures: found.figures(),
         findings: found.findings(),
@@ -283,8 +283,8 @@ fn of_machines(traces: &Traces, steps: &Steps) -> [Section; 2] {
     let availability = Section {
         id: "availability",
         title: "Availability",
-        about: "Dahlin, section 4.2.1: how long data are out of reach by how many machines there are, with 0, 1 and 2 parities, with and without stripe groups; computed, and tried \
-                machine by machine. And how that and losing data depend on how fast machines are rebuilt.",
+        about: "Dahlin, section 4.2.1: how long data are out of reach, by number of machines, with 0, 1 and 2 parities, with and without stripe groups; computed, and simulated machine \
+                by machine. Also how this, and the loss of data, depend on how fast machines are rebuilt.",
         parameters: json!({ "trial": trial }),
         figures: found.figures(),
         findings: found.findings(),
@@ -292,7 +292,7 @@ fn of_machines(traces: &Traces, steps: &Steps) -> [Section; 2] {
     };
     let cost = Section {
         id: "cost",
-        title: "What redundancy costs",
+        title: "The cost of redundancy",
         about: "Dahlin, section 4.1.5: performance, and performance per cost, of mirrors, AutoRAID, and RAID 5 with a log and in place.",
         parameters: json!({ "disks": disks }),
         figures: Vec::new(),
@@ -314,9 +314,9 @@ fn of_mobile(traces: &Traces, steps: &Steps) -> anyhow::Result<Section> {
     Ok(Section {
         id: "mobile",
         title: "A mobile client",
-        about: "Froese and Bunt: a client is in the office for a day, and caches what it uses; then its link is a modem. How much longer all takes, how long what is written waits to \
-                go home, how much of it waits, and how much that hinders reads, by cache, bandwidth, write-back policy, and what is cached: files or blocks. The office trace is \
-                like their trace 1, the stress trace like their trace 2.",
+        about: "Froese and Bunt: a client is in the office for a day, and caches what it uses; then its link is a modem. How much longer everything takes, how long changes wait to go \
+                home, how many of them wait, and how much they delay reads; by cache size, bandwidth, write-back policy, and caching of files or blocks. The office trace is like \
+                their trace 1, the stress trace like their trace 2.",
         parameters: json!({ "office": format!("{office:?}"), "stress": format!("{stress:?}"), "grid": grid }),
         figures: mobile::study::figures(&found),
         findings: mobile::findings::findings(&found),

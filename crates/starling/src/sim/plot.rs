@@ -1,8 +1,8 @@
-//! Draws figures as SVG: axes with units, what the curves are, and curves that can be told from
-//! each other without colours.
+//! Draws figures as SVG, with units on the axes, a legend, and curves that differ without colours
+//! too.
 //!
-//! `plot/scale.rs` has the axes. plotters draws; what it would not survive (nothing to draw,
-//! numbers that are none, all at one place) does not reach it.
+//! `plot/scale.rs` has the axes. plotters draws. This module keeps from it what it cannot draw: no
+//! points, numbers that are not finite, and points that are all at one place.
 
 mod scale;
 
@@ -13,12 +13,12 @@ use scale::Scaled;
 use studies::cooperative::Algorithm;
 use studies::figure::{Axis, Curve, Figure, Shape};
 
-/// Of each figure, in pixels.
+/// Width and height of a figure, in pixels.
 const SIZE: (u32, u32) = (800, 500);
 const LEGEND_WIDTH: u32 = 205;
 const TITLE_HEIGHT: u32 = 46;
-/// Letters that fit beside each other: of a title, of what a curve is, and below a bar that is one
-/// of one.
+/// Letters that fit in a line of a title, in a line of the legend, and in all labels below the bars
+/// together.
 const TITLE_LEN: usize = 95;
 const LEGEND_LEN: usize = 30;
 const LABELS_LEN: usize = 92;
@@ -55,7 +55,8 @@ pub fn svg(figures: &[Figure]) -> anyhow::Result<String> {
     Ok(text)
 }
 
-/// `root` has all of the drawing, and this figure's area begins so far from its top.
+/// Draws a figure into `area`, which begins `top` pixels below the top of `root`, the whole
+/// drawing.
 fn draw(figure: &Figure, root: &Area, area: &Area, top: i32) -> anyhow::Result<()> {
     let (head, rest) = area.split_vertically(TITLE_HEIGHT);
     let title = wrapped(&figure.title, TITLE_LEN).join(" ");
@@ -132,7 +133,7 @@ fn draw(figure: &Figure, root: &Area, area: &Area, top: i32) -> anyhow::Result<(
     explain(figure, &styles, &legend, root, top)
 }
 
-/// What the curves are.
+/// Draws the legend.
 fn explain(figure: &Figure, styles: &[usize], legend: &Area, root: &Area, top: i32) -> anyhow::Result<()> {
     let mut y = 14;
     let left = (SIZE.0 - LEGEND_WIDTH) as i32;
@@ -159,7 +160,7 @@ fn explain(figure: &Figure, styles: &[usize], legend: &Area, root: &Area, top: i
     Ok(())
 }
 
-/// A name beside its mark. Gives the height of the next one.
+/// Writes a name beside its mark. Returns the height of the next one.
 fn explained(legend: &Area, name: &str, mut y: i32) -> anyhow::Result<i32> {
     for line in wrapped(name, LEGEND_LEN) {
         legend.draw(&Text::new(line, (30, y), ("sans-serif", 12).into_font().color(&BLACK)))?;
@@ -168,8 +169,8 @@ fn explained(legend: &Area, name: &str, mut y: i32) -> anyhow::Result<i32> {
     Ok(y + 5)
 }
 
-/// The number of each curve's colour and mark. An algorithm has its own in all figures; other
-/// curves take what is left, in their order.
+/// The number of each curve's colour and mark. An algorithm has the same number in all figures;
+/// other curves take the numbers that are left, in their order.
 fn styles(figure: &Figure) -> Vec<usize> {
     let own = |name: &str| Algorithm::ALL.iter().position(|algorithm| algorithm.name() == name);
     let taken: Vec<usize> = figure.curves.iter().filter_map(|curve| own(&curve.name)).collect();
@@ -182,7 +183,7 @@ fn colour(curve: usize) -> RGBColor {
     COLOURS[curve % COLOURS.len()]
 }
 
-/// One of five marks, so that curves differ in it, too.
+/// Draws one of five marks, so that curves differ in more than colour.
 fn mark(root: &Area, (x, y): (i32, i32), curve: usize) -> anyhow::Result<()> {
     let style = colour(curve).filled();
     match curve % 5 {
@@ -195,7 +196,7 @@ fn mark(root: &Area, (x, y): (i32, i32), curve: usize) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What a paper states: open, so that what was measured is seen below.
+/// Draws the mark of a value that a paper states: open, so that the measured value shows below it.
 fn their_mark(root: &Area, (x, y): (i32, i32), curve: usize) -> anyhow::Result<()> {
     match curve % 2 {
         0 => root.draw(&PathElement::new(
@@ -207,7 +208,7 @@ fn their_mark(root: &Area, (x, y): (i32, i32), curve: usize) -> anyhow::Result<(
     Ok(())
 }
 
-/// Lines of so many letters, where words let them.
+/// Breaks text into lines of at most `len` letters, between words. A longer word is a longer line.
 fn wrapped(text: &str, len: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in text.split_inclusive([' ', '-']) {
@@ -221,14 +222,14 @@ fn wrapped(text: &str, len: usize) -> Vec<String> {
     lines
 }
 
-/// A figure where it is drawn.
+/// A figure in the coordinates of its axes.
 struct Plot {
     x: Scaled,
     y: Scaled,
     curves: Vec<Vec<(f64, f64)>>,
-    /// What the paper states.
+    /// Curves that the paper states.
     theirs: Vec<Vec<(f64, f64)>>,
-    /// Of bars: what there is one of, and what it is called.
+    /// For bars: what the x axis lists, and the name of each bar.
     what: String,
     names: Vec<String>,
 }
@@ -266,7 +267,7 @@ impl Plot {
         Plot { curves, theirs, x, y, what, names }
     }
 
-    /// What stands below each bar.
+    /// The label below each bar, in lines.
     fn name_lines(&self) -> Vec<Vec<String>> {
         let len = (LABELS_LEN / self.names.len().max(1)).max(8);
         self.names.iter().map(|name| wrapped(name, len)).collect()
@@ -297,14 +298,15 @@ impl Plot {
     }
 }
 
-/// The names that a label says: of "request: 1 read, 2 write", "request", "read" and "write".
+/// Splits a label into its subject and names: "request: 1 read, 2 write" gives "request", "read"
+/// and "write".
 fn named(axis: &Axis) -> (String, Vec<String>) {
     let Some((what, names)) = axis.label.split_once(": ") else { return (axis.label.clone(), Vec::new()) };
     let mut found: Vec<String> = Vec::new();
     for part in names.split(", ") {
         match part.strip_prefix(&format!("{} ", found.len() + 1)) {
             Some(name) => found.push(name.to_owned()),
-            // A name with a comma.
+            // The name before this one has a comma in it.
             None => found.iter_mut().next_back().into_iter().for_each(|name| *name += &format!(", {part}")),
         }
     }

@@ -1,4 +1,4 @@
-//! `starling trace import`.
+//! `starling trace import`: makes a trace from a recording of another program.
 
 use super::made::Made;
 use super::{bar_of_bytes, open};
@@ -13,7 +13,7 @@ use trace::import::ImportError;
 use trace::import::csv::Csv;
 use trace::import::strace::Strace;
 
-/// Adds what was done; tells how many that were.
+/// Adds records; returns their number.
 fn add_all(made: &mut Made, records: impl Iterator<Item = anyhow::Result<Record>>) -> anyhow::Result<u64> {
     let mut count = 0;
     for record in records {
@@ -23,7 +23,7 @@ fn add_all(made: &mut Made, records: impl Iterator<Item = anyhow::Result<Record>
     Ok(count)
 }
 
-/// Makes a trace of what another program has written.
+/// Runs `starling trace import`.
 pub fn run(asked: &Import) -> anyhow::Result<ExitCode> {
     let is_input = asked.file == Path::new("-");
     let bar = bar_of_bytes(is_input)?;

@@ -1,8 +1,9 @@
-//! A trace on its way to a file, which has its name only when it is whole, and takes no other's.
+//! A trace that is written to a file. The file gets its name only when it is complete, and replaces
+//! no other.
 //!
-//! Until then it has none where the folder's file system can do that (O_TMPFILE), and whatever ends
-//! this process, nothing is left of it. Elsewhere it is beside its place, under a name of its own
-//! that ends with `.partial`.
+//! Until then the file has no name, if the folder's file system supports that (O_TMPFILE), so it
+//! vanishes however this process ends. Elsewhere it has a temporary name in the same folder, which
+//! ends with `.partial`.
 
 use crate::names::folder_of;
 use crate::usage;
@@ -18,11 +19,11 @@ use tempfile::TempPath;
 use trace::Record;
 use trace::format::{Origin, Writer};
 
-/// See the module's header. Without [`finish`](Made::finish), nothing comes of it.
+/// A trace that is being written. Without [`finish`](Made::finish), no file appears.
 pub struct Made {
     writer: Option<Writer<BufWriter<File>>>,
     out: PathBuf,
-    /// Its name until it is whole, which is removed when dropped.
+    /// The temporary file; removed when dropped.
     partial: Option<TempPath>,
 }
 
@@ -36,7 +37,7 @@ fn writing(out: &Path) -> String {
 }
 
 impl Made {
-    /// Begins one; `source` says what it is of.
+    /// Begins a trace at `out`; `source` says where its records come from.
     pub fn begin(out: &Path, source: &str) -> anyhow::Result<Made> {
         if out.symlink_metadata().is_ok() {
             return Err(exists(out));
@@ -58,18 +59,18 @@ impl Made {
         Ok(made)
     }
 
-    /// Adds what was done next.
+    /// Adds the next record.
     pub fn add(&mut self, record: &Record) -> anyhow::Result<()> {
         let writer = self.writer.as_mut().context("it has ended")?;
         writer.add(record).with_context(|| writing(&self.out))
     }
 
-    /// Makes a whole trace of it, under its name.
+    /// Completes the trace and gives the file its name.
     pub fn finish(self) -> anyhow::Result<()> {
         self.finish_with(&Origin::default())
     }
 
-    /// The same, of which it is known when it was recorded, or what it lacks.
+    /// Like [`finish`](Made::finish), and records when the trace began and what it lacks.
     pub fn finish_with(mut self, origin: &Origin) -> anyhow::Result<()> {
         let writer = self.writer.take().context("it has ended")?;
         let whole = || -> anyhow::Result<File> {
@@ -82,7 +83,7 @@ impl Made {
         match link(self.partial.as_deref().unwrap_or(&nameless), &self.out) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(exists(&self.out)),
             Err(error) => match &self.partial {
-                // A file system without links.
+                // This file system has no hard links.
                 Some(partial) if self.out.symlink_metadata().is_err() => std::fs::rename(partial, &self.out),
                 _ => Err(error),
             }
@@ -92,7 +93,7 @@ impl Made {
     }
 }
 
-/// Gives a file a name; that of an open file in /proc is followed.
+/// Links a file to a name. A path in /proc/self/fd stands for the open file.
 fn link(from: &Path, to: &Path) -> io::Result<()> {
     let (from, to) = (CString::new(from.as_os_str().as_bytes())?, CString::new(to.as_os_str().as_bytes())?);
     let here = libc::AT_FDCWD;

@@ -8,10 +8,10 @@ use std::process::ExitCode;
 use trace::format::Origin;
 use trace::merge::{self, Files, MergeError};
 
-/// Latest beginning of a trace in a merged one, in seconds: a century.
+/// Latest begin of a trace within a merged one, in seconds: a century.
 const BEGIN_S_MAX: f64 = 3.2e9;
 
-/// Makes one trace of several.
+/// Runs `starling trace merge`.
 pub fn run(asked: &Merge) -> anyhow::Result<ExitCode> {
     let Merge { traces, same_files, begin, out } = asked;
     if !begin.is_empty() && begin.len() != traces.len() {
@@ -39,7 +39,7 @@ pub fn run(asked: &Merge) -> anyhow::Result<ExitCode> {
     let mut count = 0u64;
     for record in merge::merge(sources, files) {
         made.add(&record.map_err(|error| match error {
-            // It says which file it is about.
+            // The error names its file.
             MergeError::Trace { error, .. } => error,
             MergeError::Unsorted { trace, .. } | MergeError::Late { trace, .. } => {
                 usage(format!("{}: {error}", traces[trace - 1].display()))
@@ -54,8 +54,8 @@ pub fn run(asked: &Merge) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// When each of them begins, and when the first did. Where one does not say when it began, all
-/// begin at once.
+/// When each trace begins within the merged one, and when the first one began. If not all traces
+/// say when they began, all begin together.
 fn begins(origins: &[Origin]) -> (Vec<u64>, Option<u64>) {
     let begun_us: Vec<u64> = origins.iter().filter_map(|origin| origin.begun_us).collect();
     let first_us = begun_us.iter().min().copied();
@@ -63,7 +63,7 @@ fn begins(origins: &[Origin]) -> (Vec<u64>, Option<u64>) {
         Some(first_us) => (begun_us.iter().map(|begun_us| begun_us - first_us).collect(), Some(first_us)),
         None => {
             if first_us.is_some() {
-                eprintln!("note: not all of them say when they began, so all begin at once: --begin sets when they do");
+                eprintln!("note: not all traces say when they began, so all begin together: set this by --begin");
             }
             (vec![0; origins.len()], None)
         }

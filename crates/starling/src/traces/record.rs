@@ -1,5 +1,5 @@
-//! `starling trace record`. The trace is made here, of what the process that serves the mount tells
-//! (see [`crate::recording`]).
+//! `starling trace record`. This command writes the trace; the process that serves the mount sends
+//! the records (see [`crate::recording`]).
 
 use super::made::Made;
 use crate::args;
@@ -22,15 +22,15 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
 use trace::format::Origin;
 
-/// What has come so far.
+/// The records that have arrived.
 struct Coming {
     made: Made,
     count: u64,
-    /// What is wrong with it, or with where it is written.
+    /// Why a record was invalid, or could not be written.
     failed: Option<anyhow::Error>,
 }
 
-/// A trace on the mount would be of its own writing.
+/// Refuses an output file on the mount: the trace would record its own writing.
 fn check_apart(mountpoint: &Path, out: &Path) -> anyhow::Result<()> {
     let folder = folder_of(out);
     let device = |path: &Path| path.metadata().ok().map(|facts| facts.dev());
@@ -42,7 +42,7 @@ fn check_apart(mountpoint: &Path, out: &Path) -> anyhow::Result<()> {
     }
 }
 
-/// The mount point of the mount that has this.
+/// The mount point of the mount that `path` is on.
 fn mount_of(path: &Path) -> PathBuf {
     let device = |path: &Path| path.metadata().ok().map(|facts| facts.dev());
     let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
@@ -50,16 +50,16 @@ fn mount_of(path: &Path) -> PathBuf {
     of_mount.last().unwrap_or(&path).to_owned()
 }
 
-/// Whether this process is to outlive its terminal, as `nohup` sees to.
+/// Whether this process ignores SIGHUP and outlives its terminal, as under `nohup`.
 fn is_hangup_ignored() -> bool {
-    // SAFETY: numbers only, for which nought is good.
+    // SAFETY: the structure has only numbers, for which zero is valid.
     let mut now: libc::sigaction = unsafe { std::mem::zeroed() };
-    // SAFETY: nothing is set, and what is set now is written to a place that is one's own.
+    // SAFETY: the call sets nothing, and writes to a local variable.
     let asked = unsafe { libc::sigaction(libc::SIGHUP, std::ptr::null(), &mut now) };
     asked == 0 && now.sa_sigaction == libc::SIG_IGN
 }
 
-/// Records.
+/// Runs `starling trace record`.
 pub async fn run(asked: &args::Record) -> anyhow::Result<ExitCode> {
     let args::Record { mountpoint, out, seconds } = asked;
     control::check(mountpoint)?;
@@ -109,11 +109,11 @@ pub async fn run(asked: &args::Record) -> anyhow::Result<ExitCode> {
         let mut recording = pin!(ask(mountpoint, Request::Record, told));
         match first(recording.as_mut(), end).await {
             Either::Left(answer) => Some(answer),
-            // What cannot be written is not waited for.
+            // Writing failed: do not wait for the rest.
             Either::Right(_) if coming.borrow().failed.is_some() => None,
             Either::Right(_) => {
                 let number = number.get()?;
-                // If it cannot be asked for, the process has ended, and the recording with it.
+                // If this fails, the process has ended, and the recording with it.
                 let _ = ask(mountpoint, Request::EndRecord { number }, |_| {}).await;
                 Some(recording.await)
             }
@@ -123,7 +123,7 @@ pub async fn run(asked: &args::Record) -> anyhow::Result<ExitCode> {
     bar.finish_and_clear();
     let Coming { made, count, failed } = coming.into_inner();
     failed.map_or(Ok(()), Err)?;
-    let answer = answer.context("it was ended before it began")?;
+    let answer = answer.context("the recording was ended before it began")?;
     if number.get().is_none() {
         answer.map_err(|error| usage(format!("{}: {error:#}", mountpoint.display())))?;
         anyhow::bail!("{}: nothing was recorded", mountpoint.display());
@@ -131,10 +131,10 @@ pub async fn run(asked: &args::Record) -> anyhow::Result<ExitCode> {
     let lost_count = answer.as_ref().map_or(0, |answer| answer["lost"].as_u64().unwrap_or_default());
     made.finish_with(&Origin { begun_us: begun_us.get(), lost_count, is_cut_short: answer.is_err() })?;
     crate::say(&format!("{count} reads, writes and removals are in {}", out.display()));
-    answer.context("the recording was cut short; the trace has what was done before, and says so")?;
+    answer.context("the recording was cut short; the trace has the records up to then, and is marked as cut short")?;
     if lost_count > 0 {
         // The terminal may be gone.
-        let _ = writeln!(io::stderr(), "note: {lost_count} more are not: they came faster than they could be written");
+        let _ = writeln!(io::stderr(), "note: {lost_count} more were lost: they came too fast to be written");
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -142,7 +142,7 @@ pub async fn run(asked: &args::Record) -> anyhow::Result<ExitCode> {
 impl Coming {
     fn take(&mut self, line: &Value) -> anyhow::Result<()> {
         for record in
-            records_of(line).context("the process that serves the mount says something else: is it another version?")?
+            records_of(line).context("the process that serves the mount sent no records: is it another version?")?
         {
             self.made.add(&record)?;
             self.count += 1;

@@ -1,4 +1,4 @@
-//! `starling trace show`.
+//! `starling trace show`: summarises a trace.
 
 use super::Source;
 use crate::size::show;
@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use trace::format::Origin;
 use trace::summary::{Bucket, Facts, Summary};
 
-/// Shows what is in a trace.
+/// Runs `starling trace show`.
 pub fn run(path: &Path, as_json: bool) -> anyhow::Result<ExitCode> {
     let source = Source::open(path, as_json)?;
     let (about, mut summary) = (source.about(), Summary::default());
@@ -66,7 +66,7 @@ fn lines(of: &Facts) -> Vec<(&'static str, String)> {
     lines.push((
         "overwritten",
         format!(
-            "{} or removed, {} of what was written; {} of it by who had written it",
+            "{} or removed, {} of what was written; {} of that by the client that wrote it",
             show(ended),
             percent(ended as f64, written as f64),
             percent(of.ended_by_writer_bytes as f64, ended as f64)
@@ -85,7 +85,7 @@ fn lines(of: &Facts) -> Vec<(&'static str, String)> {
     lines
 }
 
-/// A bound that half of the requests keep within.
+/// The smallest bound that at least half of the requests stay within, in words.
 fn middle(sizes: &[Bucket]) -> String {
     let all: u64 = sizes.iter().map(|bucket| bucket.count).sum();
     let mut so_far = 0;
@@ -96,7 +96,7 @@ fn middle(sizes: &[Bucket]) -> String {
     half.map_or(String::new(), |bucket| format!(", half of them of at most {}", show(bucket.up_to)))
 }
 
-/// Hours in which something is done, by their part.
+/// A bar chart of requests by hour.
 fn by_hour(hours: &[u64; 24]) -> String {
     let most = hours.iter().max().copied().unwrap_or_default().max(1);
     let bars = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
@@ -104,7 +104,7 @@ fn by_hour(hours: &[u64; 24]) -> String {
     format!("|{}|, the first is the trace's first; at most {most} requests", hours.iter().map(bar).collect::<String>())
 }
 
-/// A time in microseconds since 1970, to the second, as RFC 3339 has it.
+/// A time in microseconds since 1970 as RFC 3339, to the second.
 fn utc(us: u64) -> String {
     let seconds = us / 1_000_000;
     let (days, of_day) = (seconds / 86_400, seconds % 86_400);

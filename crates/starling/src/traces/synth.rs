@@ -1,4 +1,4 @@
-//! `starling trace synth`.
+//! `starling trace synth`: makes synthetic traces.
 
 use super::made::Made;
 use crate::args::{SynthCommand, WorstCase};
@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use trace::synth::{auspex, office, sprite, stress};
 use trace::{Deed, Record, worst_case};
 
-/// Makes one.
+/// Runs `starling trace synth`.
 pub fn run(command: &SynthCommand) -> anyhow::Result<ExitCode> {
     match command {
         SynthCommand::Sprite(asked) => {

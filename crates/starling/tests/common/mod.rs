@@ -1,5 +1,5 @@
-//! What tests of the command share. Every process started is ended and every mount taken away, also
-//! when a test fails.
+//! Helpers for tests of the command. They end every process and remove every mount, also when a
+//! test fails.
 
 #![allow(dead_code)]
 
@@ -109,8 +109,9 @@ impl Drop for Mounted {
     }
 }
 
-/// Whether a process has not ended yet: each of its threads, of which the first may end before
-/// others, keeps its files open. One that has ended may remain as a zombie, if nobody waits for it.
+/// Whether a process is still running. Its first thread can end before others, and each thread
+/// keeps the process's files open, so all must have ended. A zombie, whose parent does not wait for
+/// it, has ended.
 fn has_threads(pid: i32) -> bool {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count);
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();

@@ -1,5 +1,4 @@
-//! Homes and mounts that roam. Every process started is ended and every mount taken away, also when
-//! a test fails.
+//! Homes and roaming mounts. They end every process and remove every mount, also when a test fails.
 
 #![allow(dead_code)]
 
@@ -27,8 +26,7 @@ fn start(command: &mut Command, ready: &str) -> (Child, String) {
 }
 
 fn end(child: &mut Child, signal: i32) {
-    // SAFETY: kill takes numbers only; the process is one that this test started, and nobody has
-    // waited for it.
+    // SAFETY: kill takes numbers only; this test started the process, and has not waited for it.
     unsafe { libc::kill(child.id() as i32, signal) };
     let _ = child.wait();
 }
@@ -59,7 +57,7 @@ pub struct Home {
     pub data: PathBuf,
     process: Option<Child>,
     pub address: SocketAddr,
-    /// Whom invitations are for, if not for whoever runs the home.
+    /// The user that invitations are for, if not the user who runs the home.
     pub user: Option<&'static str>,
 }
 

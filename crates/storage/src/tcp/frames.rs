@@ -1,9 +1,9 @@
 //! Frames on a connection.
 //!
-//! [`Outbox`] writes on the thread of whoever sends, all waiting pieces in one system call; only
-//! what the connection does not take at once is left to a task. [`Inbox`] reads small frames out of
-//! a buffer, several with one system call, and large tails straight into memory that a disk can
-//! take.
+//! [`Outbox`] writes on the sender's thread, all waiting pieces in one system call. It leaves only
+//! the bytes that the connection does not take at once to a task. [`Inbox`] reads small frames
+//! through a buffer, several with one system call, and large tails straight into aligned memory
+//! that a disk can take.
 
 use super::{ReadEnd, WriteEnd, invalid};
 use crate::wire::{Frame, LENGTHS_LEN, lengths};
@@ -19,18 +19,19 @@ use tokio::io::{AsyncReadExt, AsyncWrite};
 use tokio::sync::Notify;
 use types::aligned::AlignedBuffer;
 
-/// Pieces per system call.
+/// Most pieces that are written with one system call.
 const PIECES_MAX: usize = 32;
-/// Bytes waiting to be written beyond which [`Outbox::room`] makes callers wait.
+/// Bytes waiting to be written above which [`Outbox::room`] makes callers wait. This bounds memory.
 const WAITING_BYTES_MAX: usize = 4 << 20;
-/// Bytes of the buffer that small frames are read through.
+/// Length in bytes of the buffer that small frames are read through.
 const BUFFER_LEN: usize = 16 << 10;
-/// What is read ahead where a large tail is likely to follow: the lengths and a put's head.
+/// Bytes that are read ahead if another large tail is likely to follow: enough for the lengths and
+/// a put's head, so that little of the tail is copied through the buffer.
 const HEAD_AHEAD_LEN: usize = 640;
-/// Memory that a peer gets for a frame's head before it has sent as much.
+/// Bytes of memory that are set aside for a frame's head before the peer has sent that much.
 const HEAD_TRUSTED_LEN: usize = 64 << 10;
 
-/// The writing end of a connection; closed when dropped.
+/// The writing end of a connection. It is closed when dropped.
 pub struct Outbox(Arc<Shared>);
 
 struct Shared {
@@ -42,17 +43,17 @@ struct Writing {
     to: WriteEnd,
     waiting: VecDeque<Bytes>,
     waiting_bytes: usize,
-    /// The task is to write: the connection does not take more at present.
+    /// The connection takes no more at present, so the task is to write.
     blocked: bool,
-    /// Nothing is written any more: the connection is broken, or was closed.
+    /// The connection is broken or closed, so nothing is written any more.
     ended: bool,
-    /// The task, when it has nothing to do.
+    /// Wakes the task.
     task: Option<Waker>,
 }
 
 impl Outbox {
-    /// An outbox, and the task that it needs, which runs until the connection breaks or the outbox
-    /// is closed.
+    /// An outbox and its task. The caller must run the task, which ends when the connection breaks
+    /// or the outbox is closed.
     pub fn new(to: WriteEnd) -> (Arc<Outbox>, impl Future<Output = ()> + Send + 'static) {
         let (waiting, task) = (VecDeque::new(), None);
         let writing = Writing { to, waiting, waiting_bytes: 0, blocked: false, ended: false, task };
@@ -66,7 +67,8 @@ impl Outbox {
         (outbox, task)
     }
 
-    /// Sends a frame. A connection that is broken says so at its reading end.
+    /// Sends a frame. If the connection is broken, the frame is dropped: the reading end reports
+    /// the break.
     pub fn send(&self, frame: Frame) {
         let wake = {
             let state = &mut *self.0.state.lock();
@@ -77,7 +79,7 @@ impl Outbox {
                 state.waiting_bytes += piece.len();
                 state.waiting.push_back(piece);
             }
-            // The task is woken for what is left, and asks again with a waker of its own.
+            // If some bytes are left, the task is woken. It polls again with its own waker.
             let left =
                 !state.blocked && !matches!(state.write(&mut Context::from_waker(Waker::noop())), Poll::Ready(Ok(())));
             state.blocked |= left;
@@ -88,7 +90,7 @@ impl Outbox {
         }
     }
 
-    /// Waits until not too much is waiting to be written.
+    /// Waits until at most [`WAITING_BYTES_MAX`] are waiting to be written.
     pub async fn room(&self) {
         loop {
             let waited = self.0.room.notified();
@@ -102,7 +104,7 @@ impl Outbox {
         }
     }
 
-    /// Gives up what is not written yet and ends the task.
+    /// Drops all bytes that are not written yet, and ends the task.
     pub fn close(&self) {
         let wake = {
             let mut state = self.0.state.lock();
@@ -129,7 +131,7 @@ impl Writing {
         self.waiting_bytes = 0;
     }
 
-    /// The task's turn; ready when there will be no other.
+    /// The task's turn to write. Ready when the task ends.
     fn work(&mut self, context: &mut Context<'_>) -> Poll<()> {
         if self.ended {
             return Poll::Ready(());
@@ -146,14 +148,14 @@ impl Writing {
             }
             Poll::Pending => {
                 self.blocked = true;
-                // Closing must reach it here too.
+                // `close` must be able to wake the task here too.
                 self.task = Some(context.waker().clone());
                 Poll::Pending
             }
         }
     }
 
-    /// Writes all that is waiting.
+    /// Writes all waiting bytes.
     fn write(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.waiting_bytes > 0 {
             let mut slices = [IoSlice::new(&[]); PIECES_MAX];
@@ -186,11 +188,11 @@ impl Writing {
 pub struct Inbox {
     from: ReadEnd,
     buffer: Box<[u8]>,
-    /// What of the buffer was read and not taken.
+    /// Bytes `begin..end` of the buffer were read and not taken yet.
     begin: usize,
     end: usize,
-    /// What the buffer may take at a time: little where large tails come one after the other, which
-    /// go past it.
+    /// Most bytes to read into the buffer at a time. It is low while large tails come one after the
+    /// other, since these go past the buffer.
     ahead: usize,
 }
 
@@ -200,7 +202,7 @@ impl Inbox {
         Inbox { from, buffer: vec![0; BUFFER_LEN].into(), begin: 0, end: 0, ahead: BUFFER_LEN }
     }
 
-    /// Head and tail of the next frame. The tail begins at a page.
+    /// Reads the next frame: head and tail. The tail is aligned to a page.
     pub async fn next(&mut self) -> io::Result<(Vec<u8>, Bytes)> {
         let mut bytes = [0; LENGTHS_LEN];
         self.fill(&mut &mut bytes[..]).await?;
@@ -216,8 +218,8 @@ impl Inbox {
         Ok((head, tail.freeze()))
     }
 
-    /// Fills `out`: from the buffer, and then with what comes, which goes through the buffer if it
-    /// is little, so that it brings along what follows.
+    /// Fills `out`, first from the buffer, then from the connection. A few bytes are read through
+    /// the buffer, so that the same system call also reads what follows them.
     async fn fill(&mut self, out: &mut (impl BufMut + Send)) -> io::Result<()> {
         loop {
             let taken = out.remaining_mut().min(self.end - self.begin);
@@ -267,7 +269,7 @@ mod tests {
         tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(test);
     }
 
-    /// Pipes of these lengths cut frames everywhere.
+    /// Pipes of these lengths cut frames at all places.
     #[test]
     fn frames_of_all_lengths_come_out_as_they_went_in() {
         for pipe_len in [97, 10_000, 8 << 20] {

@@ -1,20 +1,19 @@
-//! A storage server over TCP or TLS: [`serve`] at the store, [`Remote`] wherever the store is
-//! wanted.
+//! A storage server over TCP or TLS: [`serve`] at the store, [`Remote`] at its clients.
 //!
-//! - `frames`: frames on a connection, written and read with as few copies, system calls and
-//!   hand-overs as can be.
-//! - `server`: the store's end; `remote`: the other one; `tls`: keys, and connections that use
+//! - `frames`: frames on a connection, written and read with few copies, system calls and
+//!   hand-overs.
+//! - `server`: the store's end; `remote`: the client's end; `tls`: keys, and connections that use
 //!   them.
 //!
-//! One connection carries many requests at a time; answers come in any order. A [`Remote`] has two:
-//! one for large fragments, one for all the rest, so that a small commit does not wait behind
-//! megabytes of a stream.
+//! One connection carries many requests at a time, and answers come in any order. A [`Remote`] has
+//! two connections: one for large fragments, one for all other requests, so that a small commit
+//! does not wait behind megabytes of a stream.
 //!
 //! When a connection breaks, all requests under way on it end as
-//! [`StorageError::Unavailable`](crate::api::StorageError), which for a change means *unknown*;
-//! later ones fail at once until a new connection stands, so that readers turn to the rest of the
-//! stripe without waiting. Plain TCP has no authentication and no encryption: it is for the
-//! loopback interface.
+//! [`StorageError::Unavailable`](crate::api::StorageError), which for a change means *unknown*.
+//! Later requests fail at once until there is a new connection, so that readers turn to the rest of
+//! the stripe without waiting. Plain TCP has no authentication and no encryption: it is only for
+//! the loopback interface.
 
 #[doc(hidden)]
 pub mod frames;
@@ -34,24 +33,24 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use types::codec::DecodeError;
 
-/// Requests under way on one connection; further ones wait.
+/// Most requests under way on one connection. Further ones wait.
 const REQUESTS_MAX: usize = 128;
-/// How long connecting, with greetings and keys, may take.
+/// How long connecting may take, greetings and keys included.
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(3);
-/// How long what was sent may stay unacknowledged, and an idle connection unproven, before the
-/// connection counts as broken.
+/// How long the peer's machine may leave sent bytes unacknowledged before the connection counts as
+/// broken. An idle connection is probed after this time.
 const DEAD_TIME: Duration = Duration::from_secs(10);
 
-/// What is read from.
+/// The reading end of a TCP or TLS stream.
 type ReadEnd = Box<dyn AsyncRead + Send + Unpin>;
-/// What is written to.
+/// The writing end of a TCP or TLS stream.
 type WriteEnd = Box<dyn AsyncWrite + Send + Unpin>;
 
 fn invalid(error: DecodeError) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, error)
 }
 
-/// Small requests leave at once, and a peer whose machine is gone is noticed.
+/// Sets socket options: small requests leave at once, and a peer whose machine is gone is noticed.
 fn prepare(stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let socket = SockRef::from(stream);

@@ -1,4 +1,4 @@
-//! A store at the other end of connections.
+//! The client's end of connections: a remote store.
 
 use super::frames::{Inbox, Outbox};
 use super::tls::ClientKeys;
@@ -17,13 +17,13 @@ use tokio::net::TcpStream;
 use tokio::sync::{Semaphore, oneshot};
 use types::{BoxFuture, FsUuid, StoreId};
 
-/// Fragments and reads beyond this many bytes go over the second connection.
+/// Fragments and reads of more bytes than this go over the second connection.
 const SMALL_LEN_MAX: usize = 128 << 10;
-/// How long making a store may take: it sets disk space aside.
+/// How long making a store may take. It is long, since the store sets disk space aside.
 const INITIALISE_TIME_MAX: Duration = Duration::from_secs(60);
-/// Pause after the first failed attempt to connect; doubles with each further one.
+/// Pause after the first failed attempt to connect. It doubles with each further one.
 const BACKOFF_MIN: Duration = Duration::from_millis(20);
-/// Longest such pause.
+/// Longest pause between attempts to connect.
 const BACKOFF_MAX: Duration = Duration::from_secs(2);
 
 /// Where a storage server listens.
@@ -33,7 +33,7 @@ pub struct Address {
     pub host: String,
     /// TCP port.
     pub port: u16,
-    /// With keys: TLS.
+    /// Keys for TLS; `None` means plain TCP.
     pub keys: Option<ClientKeys>,
 }
 
@@ -48,7 +48,7 @@ impl fmt::Display for Address {
 }
 
 impl Address {
-    /// What to do about an error, for people; begins with a separator, or is empty.
+    /// A hint for users what to do about an error. It begins with a separator, or is empty.
     fn hint(&self, error: &io::Error) -> &'static str {
         let of_tls = error.get_ref().is_some_and(|inner| inner.is::<tokio_rustls::rustls::Error>());
         match error.kind() {
@@ -63,7 +63,7 @@ impl Address {
         }
     }
 
-    /// A connection with greetings exchanged.
+    /// Connects and exchanges greetings.
     async fn dial(&self, clock: &dyn Clock) -> io::Result<(ReadEnd, WriteEnd)> {
         let dialing = async {
             let stream = TcpStream::connect((self.host.as_str(), self.port)).await?;
@@ -85,7 +85,7 @@ impl Address {
     }
 }
 
-/// One request and its answer, outside of any link.
+/// Sends one request and reads its answer, outside of any link.
 async fn ask(inbox: &mut Inbox, outbox: &Outbox, request: Request) -> io::Result<Answer> {
     outbox.send(request.encode(0));
     let (head, tail) = inbox.next().await?;
@@ -93,7 +93,7 @@ async fn ask(inbox: &mut Inbox, outbox: &Outbox, request: Request) -> io::Result
     Ok(answer)
 }
 
-/// A store at the other end of connections, which are made anew whenever they break, until this is
+/// A store of another process. When a connection to it breaks, a new one is made, until this is
 /// dropped.
 pub struct Remote {
     host: Host,
@@ -101,28 +101,28 @@ pub struct Remote {
     expected: Mutex<Option<Expected>>,
 }
 
-/// The connections to the store that is wanted.
+/// The connections to the expected store.
 struct Expected {
     links: [Arc<Link>; 2],
-    /// Dropped with this; ends the connections' tasks.
+    /// When dropped, the connections' tasks end.
     alive: Vec<oneshot::Sender<()>>,
 }
 
 impl Drop for Expected {
     fn drop(&mut self) {
-        // Before the connections, so that nobody takes their end for a loss.
+        // End the tasks before the connections, so that the tasks do not log a lost connection.
         self.alive.clear();
         self.links.iter().for_each(|link| link.down());
     }
 }
 
 impl Remote {
-    /// A storage server that is not asked for anything yet.
+    /// A storage server at this address. It does not connect yet.
     pub fn new(host: Host, address: Address) -> Arc<Remote> {
         Arc::new(Remote { host, address, expected: Mutex::new(None) })
     }
 
-    /// One request over a connection of its own.
+    /// Sends one request over a connection of its own.
     fn ask_once(&self, request: Request, time: Duration) -> BoxFuture<io::Result<Answer>> {
         let (host, address) = (self.host.clone(), self.address.clone());
         Box::pin(async move {
@@ -140,7 +140,7 @@ impl Remote {
         })
     }
 
-    /// The connection for a request of so many bytes, or the other one if that is down.
+    /// The connection for a request of `len` bytes, or the other one if that is down.
     fn link(&self, len: usize) -> Option<Arc<Link>> {
         let expected = self.expected.lock();
         let [small, large] = &expected.as_ref()?.links;
@@ -200,7 +200,7 @@ impl RemoteStorage for Remote {
     }
 }
 
-/// One connection, standing or not.
+/// One connection, up or down.
 struct Link {
     state: Mutex<LinkState>,
     places: Arc<Semaphore>,
@@ -208,13 +208,13 @@ struct Link {
 
 #[derive(Default)]
 struct LinkState {
-    /// Where requests go while the connection stands.
+    /// Where requests go while the connection is up.
     outbox: Option<Arc<Outbox>>,
     waiting: BTreeMap<u64, oneshot::Sender<Answer>>,
     last_number: u64,
 }
 
-/// A request under way; forgotten when its caller stops waiting.
+/// A request under way. It is forgotten when its caller stops waiting.
 struct Waiting {
     link: Weak<Link>,
     number: u64,
@@ -243,7 +243,7 @@ impl Link {
             let mut state = self.state.lock();
             (state.outbox.take(), std::mem::take(&mut state.waiting))
         };
-        // Without the lock: whoever waits wakes up and takes it.
+        // Drop these without the lock: waiters wake up and take it.
         drop(waiting);
         if let Some(outbox) = outbox {
             outbox.close();
@@ -268,7 +268,7 @@ impl Link {
             match decoded {
                 Ok((number, answer)) => {
                     let waiting = self.state.lock().waiting.remove(&number);
-                    // Nobody waits for it any more: it came too late.
+                    // If the caller has stopped waiting, the answer is dropped.
                     let _ = waiting.map(|done| done.send(answer));
                 }
                 Err(error) => return error,
@@ -313,7 +313,7 @@ impl Keeper {
         let mut told = false;
         loop {
             let connected = self.connect().await;
-            // Nobody waits for later attempts.
+            // Only the first attempt is waited for.
             let _ = first_tried.take().map(|tried| tried.send(()));
             match connected {
                 Ok(inbox) => {

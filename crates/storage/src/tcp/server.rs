@@ -14,13 +14,13 @@ use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
-/// Connections at a time; further ones wait to be accepted.
+/// Most connections at a time. Further ones wait to be accepted.
 const CONNECTIONS_MAX: usize = 256;
-/// Pause after a connection could not be accepted (too many open files).
+/// Pause after a connection could not be accepted, for example because of too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Serves a site to all who connect: with `keys` over TLS, to those whose keys are of the same
-/// making; without, to anybody. Never ends.
+/// Serves a site. With `keys`, serves over TLS, and only clients with keys of the same authority.
+/// Without, serves all clients. Never ends.
 pub async fn serve(host: Host, listener: TcpListener, site: Arc<Site>, keys: Option<ServerKeys>) {
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     loop {
@@ -92,7 +92,7 @@ async fn requests(host: &Host, mut inbox: Inbox, outbox: &Arc<Outbox>, site: &Ar
             outbox.send(answer(&site, store.as_deref(), number, request).await);
             drop(place);
         });
-        // What memory answers needs no task of its own.
+        // `start` polls the work at once, so a request that memory answers needs no task.
         tasks.start(work);
     }
 }

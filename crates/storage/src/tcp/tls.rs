@@ -1,8 +1,8 @@
 //! Connections over TLS 1.3 with keys on both sides.
 //!
-//! All keys of a file system are signed by one authority, made for it alone. A store shows a
-//! certificate for [`TLS_NAME`], so that it does not matter under which address it is reached;
-//! whoever mounts shows one as well, or is sent away.
+//! All keys of a file system are signed by one authority, which is made for it alone. A store shows
+//! a certificate for [`TLS_NAME`], so its address does not matter. A client must show a certificate
+//! too, or the store refuses it.
 
 use super::{ReadEnd, WriteEnd};
 use std::io;
@@ -23,13 +23,13 @@ pub const TLS_NAME: &str = "store.starling";
 /// Why keys cannot be used.
 #[derive(Debug, Error)]
 pub enum KeyError {
-    /// Not PEM, or not of what it should be.
+    /// The file is not PEM, or has no key or certificate of the right kind.
     #[error("cannot be read: {0}")]
     Pem(#[from] pem::Error),
-    /// Refused by the TLS library.
+    /// The TLS library refuses the keys.
     #[error("{0}")]
     Tls(#[from] rustls::Error),
-    /// The authority is none.
+    /// The authority's certificates cannot be used to check clients.
     #[error("the authority: {0}")]
     Authority(#[from] VerifierBuilderError),
 }
@@ -46,12 +46,12 @@ fn chain(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, KeyError> {
     Ok(CertificateDer::pem_slice_iter(pem).collect::<Result<_, _>>()?)
 }
 
-/// What a store needs.
+/// The keys of a store.
 #[derive(Clone)]
 pub struct ServerKeys(TlsAcceptor);
 
 impl ServerKeys {
-    /// The authority's certificate, the store's certificate and the store's key, all PEM.
+    /// Reads the authority's certificate, the store's certificate and the store's key, all PEM.
     pub fn new(ca: &[u8], certificate: &[u8], key: &[u8]) -> Result<ServerKeys, KeyError> {
         let provider = Arc::new(ring::default_provider());
         let roots = Arc::new(authority(ca)?);
@@ -69,12 +69,12 @@ impl ServerKeys {
     }
 }
 
-/// What one who mounts needs.
+/// The keys of a client.
 #[derive(Clone)]
 pub struct ClientKeys(TlsConnector);
 
 impl ClientKeys {
-    /// The authority's certificate, the caller's certificate and the caller's key, all PEM.
+    /// Reads the authority's certificate, the client's certificate and the client's key, all PEM.
     pub fn new(ca: &[u8], certificate: &[u8], key: &[u8]) -> Result<ClientKeys, KeyError> {
         let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_protocol_versions(&[&TLS13])?

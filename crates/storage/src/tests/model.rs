@@ -1,7 +1,7 @@
-//! Random requests against a server, and what must be true of its answers.
+//! Random requests against a server, and a model that checks its answers.
 //!
-//! The model survives the server's machine: what was asked but not answered when that crashed may
-//! have happened or not, which the next life finds out and from then on insists on.
+//! The model survives crashes of the server's machine. A request that was not answered before a
+//! crash may have been done or not. The next life finds out which, and insists on it from then on.
 
 use crate::api::{Fence, Seal, Storage, StorageError};
 use crate::server::{Identity, Server};
@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use types::{FragmentId, LogId, Maps, SegmentId, StoreId};
 
-/// What the stores under test may take: so little that filling up, reuse and compaction happen all
+/// Capacity of the stores under test. It is so small that they fill up, reuse pages and compact all
 /// the time.
 const CAPACITY_BYTES: u64 = 12 << 20;
 const LOGS: u32 = 3;
@@ -33,7 +33,7 @@ pub fn below(random: &SplitMix64, n: u64) -> u64 {
 enum Fate {
     /// Acknowledged and not deleted.
     Held,
-    /// Put or deleted, but whether that lasts is not known.
+    /// Put or deleted, but it is unknown whether that lasts.
     Maybe,
     /// Deleted, but a crash may bring it back.
     Deleted,
@@ -75,7 +75,7 @@ fn maps(epoch: u64) -> Maps {
 }
 
 impl Model {
-    /// Everything that is not certain becomes possible.
+    /// Notes a crash: changes that were not durable may be undone.
     pub fn crash(&mut self) {
         for fate in self.fragments.values_mut() {
             if *fate == Fate::Deleted {
@@ -84,7 +84,7 @@ impl Model {
         }
     }
 
-    /// A checkpoint was written: what was deleted stays so.
+    /// Notes that a checkpoint was written: deleted fragments stay deleted.
     fn recorded(&mut self) {
         self.fragments.retain(|_, fate| *fate != Fate::Deleted);
     }
@@ -97,7 +97,7 @@ impl Model {
         self.seals.get(&segment.log).is_some_and(|seal| seal.discards(segment))
     }
 
-    /// An epoch that may write, now and then one that may not.
+    /// An epoch that may write, or now and then one that may not.
     fn epoch(&self, log: u32, random: &SplitMix64) -> u32 {
         let seal = self.seals.get(&LogId::new(log)).map_or(0, |seal| seal.epoch);
         if below(random, 20) == 0 { seal.saturating_sub(1) } else { seal }
@@ -117,7 +117,8 @@ async fn read_whole(server: &Server, (id, attempt): (FragmentId, u16)) -> Result
     Ok(())
 }
 
-/// A server that was just opened holds what it must, and nothing that it must not.
+/// Checks that a server that was just opened has all that it must have, and nothing that it must
+/// not.
 pub async fn check_opened(server: &Server, model: &SharedModel) {
     for seal in server.seals().await.unwrap() {
         let mut model = model.lock();
@@ -154,8 +155,8 @@ async fn check_maps(server: &Server, model: &SharedModel) {
     assert_eq!(kept, if epoch == 0 { Maps::default() } else { maps(epoch) });
 }
 
-/// Listings and accounts agree with the model; to be asked while nothing is under way and all is
-/// certain.
+/// Checks listings and accounts against the model. Only for when no request is under way and no
+/// result is unknown.
 pub async fn check(server: &Server, model: &SharedModel) {
     let held: Vec<(FragmentId, u16)> = {
         let model = model.lock();
@@ -188,8 +189,8 @@ pub async fn check(server: &Server, model: &SharedModel) {
     assert_eq!(server.segments().await.unwrap().iter().map(|(_, bytes)| bytes).sum::<u64>(), used);
 }
 
-/// One random request, or several at the same time. Fails when the store does not take changes any
-/// more.
+/// Makes one random request, or several at the same time. Fails when the store takes no more
+/// changes.
 pub async fn step(server: &Arc<Server>, model: &SharedModel, random: &SplitMix64) -> Result<(), StorageError> {
     match below(random, 20) {
         0..8 => puts(server, model, random).await,
@@ -260,7 +261,7 @@ async fn puts(server: &Arc<Server>, model: &SharedModel, random: &SplitMix64) ->
                 Err(StorageError::Sealed(log)) => assert!(must_seal && log == id.segment.log),
                 Err(StorageError::Full) => {
                     model.full += 1;
-                    // Another put of the same may have got in before.
+                    // Another put of the same fragment may have been first.
                     if model.fragments.get(&key) == Some(&Fate::Maybe) {
                         model.fragments.remove(&key);
                         model.fragments.extend(before.map(|fate| (key, fate)));
@@ -316,10 +317,10 @@ async fn seal(server: &Server, model: &SharedModel, random: &SplitMix64) -> Resu
         let fence = Fence { epoch, through: newest.saturating_sub(below(random, 5)) };
         let nonce = host::Random::next_u64(random);
         match present {
-            // Who has it.
+            // The same seal, with the stores that have it.
             Some(present) if below(random, 4) == 0 => present.told([1, 2].map(StoreId::new).into()),
             Some(present) if present.epoch < epoch => present.next(fence, None, nonce),
-            // A refused one need not follow from the present one.
+            // A seal that will be refused need not follow from the present one.
             _ => Seal::new(LogId::new(log), fence, nonce),
         }
     };
@@ -350,8 +351,8 @@ pub async fn live(server: Arc<Server>, model: SharedModel, random: Arc<SplitMix6
     for _ in 0..steps {
         match step(&server, &model, &random).await {
             Ok(()) => {}
-            // A seal without room for the checkpoint that makes it durable: whether it lasts is not
-            // known.
+            // There was no room for the checkpoint that makes a seal durable: it is unknown whether
+            // the seal lasts.
             Err(StorageError::Full) => return,
             Err(_) => return assert!(!server.status().await.unwrap().writable, "only a failed store refuses"),
         }

@@ -23,7 +23,7 @@ const BEGIN: u64 = LANDING_PAGES as u64 * PAGE as u64;
 /// Starts of the store under each seed.
 const LIVES: u32 = 12;
 
-/// After a while, perhaps, a fault.
+/// Perhaps causes a fault after a while.
 async fn trouble(host: Host, disk: SimDisk, random: Arc<SplitMix64>) {
     host.clock.sleep(Duration::from_micros(below(&random, 20_000))).await;
     match below(&random, 6) {
@@ -34,7 +34,7 @@ async fn trouble(host: Host, disk: SimDisk, random: Arc<SplitMix64>) {
     }
 }
 
-/// One store through several lives under one seed.
+/// Runs one store through several lives under one seed.
 fn lives(seed: u64, count: u32) -> (Model, u64) {
     println!("replay: STORAGE_SEED={seed} cargo test -p storage crash_anything");
     let sim = Sim::new(seed);
@@ -48,7 +48,7 @@ fn lives(seed: u64, count: u32) -> (Model, u64) {
         machine.crash();
         for _ in 0..count {
             let machine = sim.machine("store");
-            // Opening must work after any crash, so nothing fails before it is done.
+            // Opening must work after any crash, so no fault comes before it is done.
             disk.set_capacity(DISK_BYTES);
             let (host, mount) = (machine.host(), disk.mount(&machine));
             let (faulty, shared, random_in) = (disk.clone(), model.clone(), random.clone());
@@ -129,7 +129,7 @@ fn regression_crash_at_any_point_of_creation_leaves_a_folder_to_create_in_or_an_
     }
 }
 
-/// A store with some fragments, closed; and the same disk for another life.
+/// Makes a store with some fragments and closes it, so that the disk is ready for another life.
 fn closed_store(sim: &Sim, disk: &SimDisk, seqs: std::ops::Range<u64>) {
     sim.block_on(async {
         let machine = sim.machine("store");
@@ -156,7 +156,7 @@ fn rot_in_one_fragment_is_noticed_and_costs_no_other() {
     let (sim, footprint) = (Sim::new(3), 102_400);
     let disk = SimDisk::new(&sim, DISK_BYTES);
     closed_store(&sim, &disk, 0..5);
-    // In the payload's second chunk of the third fragment.
+    // Rot in the second chunk of the third fragment.
     let begin = BEGIN + 2 * footprint;
     disk.rot("fragments", begin + 70_000..begin + 80_000, 1);
     let server = open(&sim, &disk).unwrap();
@@ -200,8 +200,8 @@ fn putting_a_damaged_fragment_again_repairs_it() {
     assert_eq!(sim.block_on(server.read(id, 0, 0..100_000)), Ok(good.payload));
 }
 
-/// The checkpoint still listed the rotten one, so that what had replaced it was not looked at,
-/// though it had been acknowledged.
+/// The checkpoint still listed the rotten fragment, so its acknowledged replacement was ignored at
+/// the next start.
 #[test]
 fn regression_what_replaced_a_rotten_fragment_is_there_after_a_crash() {
     let sim = Sim::new(2);
@@ -254,7 +254,7 @@ fn a_rotten_checkpoint_is_reported_and_never_goes_back_in_time() {
         let sim = Sim::new(4);
         let disk = SimDisk::new(&sim, DISK_BYTES);
         closed_store(&sim, &disk, 0..5);
-        // Both files, so that the newest is hit whichever it is.
+        // Rot in both files hits the newest checkpoint in any case.
         disk.rot("checkpoint-a", range.clone(), 1);
         disk.rot("checkpoint-b", range.clone(), 1);
         match open(&sim, &disk) {
@@ -275,7 +275,7 @@ fn crash_after_a_checkpoint_whose_last_sync_failed_finds_it_or_the_one_before() 
         closed_store(&sim, &disk, 0..5);
         let seal = |epoch| Seal::new(LogId::new(2), Fence { epoch, through: 0 }, 0);
 
-        // The body is durable, but the heads are only to be seen.
+        // The body is durable. The heads can be read, but are not durable.
         let server = open(&sim, &disk).unwrap();
         let machine = sim.machine("store");
         sim.block_on(async {
@@ -320,8 +320,8 @@ fn checkpoints(sim: &Sim, disk: &SimDisk) -> Vec<u8> {
     })
 }
 
-/// It wrote all fragments again, a hundred bytes each: with ten million of them longer than anybody
-/// waits for an answer.
+/// A seal wrote all fragments again, a hundred bytes each. With ten million of them, this took
+/// longer than callers wait for an answer.
 #[test]
 fn regression_a_seal_costs_the_same_in_a_large_store() {
     let written = [10, 2_000].map(|count| {
@@ -341,8 +341,8 @@ fn regression_a_seal_costs_the_same_in_a_large_store() {
     assert!(written[0] > 0 && written[1] < 2 * written[0], "{written:?} bytes");
 }
 
-/// Fragments behind a rotten header that no checkpoint lists passed for what was never written, and
-/// the store for one that had all it was given.
+/// Fragments behind a rotten header that no checkpoint lists counted as never written, and the
+/// store counted as complete.
 #[test]
 fn regression_a_store_whose_newest_headers_have_rotted_says_so_until_the_next_epoch() {
     let sim = Sim::new(3);
@@ -363,7 +363,7 @@ fn regression_a_store_whose_newest_headers_have_rotted_says_so_until_the_next_ep
     let whole = disk.snapshot();
     assert!(!has_lost(&open(&sim, &disk).unwrap()));
     disk.restore(&whole);
-    // Four of a page each come after the one that a checkpoint lists.
+    // Four fragments of a page each come after the one that a checkpoint lists.
     let second = BEGIN + u64::from(footprint(100_000) + PAGE);
     disk.rot("fragments", second..second + 20, 1);
     for closes in [false, true, true] {
@@ -461,7 +461,7 @@ fn a_small_put_costs_one_write_and_one_sync_and_those_that_wait_share_it() {
         assert_eq!((after.writes - before.writes, after.syncs - before.syncs), (1, 1));
         let many = (2..52).map(|seq| server.put(fragment(1, seq, 0, 100))).collect();
         host::join_all(many).await.into_iter().collect::<Result<(), _>>().unwrap();
-        // All queue up before the loop runs again, and follow each other on the disk.
+        // All puts queue up before the loop runs again, and are adjacent on the disk.
         assert_eq!((disk.counts().writes - after.writes, disk.counts().syncs - after.syncs), (1, 1));
     });
 }
@@ -480,7 +480,8 @@ fn fragments_are_moved_together_when_no_gap_is_long_enough() {
         }
         let full = fragment(1, 1000, 0, 1 << 20);
         assert_eq!(server.put(full.clone()).await, Err(StorageError::Full));
-        // Every other one goes: half of all is free, but nowhere enough for a full fragment.
+        // Every other fragment is deleted: half of the store is free, but no gap holds a full
+        // fragment.
         let odd = (0..usable).map(|i| fragment(1, 2 * i + 1, 0, 0).header.id.segment).collect();
         server.delete(odd).await.unwrap();
         for i in 0..usable / 2 - 1 {
@@ -497,8 +498,8 @@ fn fragments_are_moved_together_when_no_gap_is_long_enough() {
     assert_eq!(sim.block_on(server.status()).unwrap().fragment_count, usable + usable / 2 - 1);
 }
 
-/// Where a fragment had rotted, no later one could be moved either: a store with enough free space
-/// stayed full.
+/// A place where a fragment had rotted blocked later fragments there too: none could be moved, and
+/// a store with enough free space stayed full.
 #[test]
 fn regression_what_replaces_a_rotten_fragment_can_be_moved() {
     let sim = Sim::new(10);
@@ -532,8 +533,8 @@ fn regression_what_replaces_a_rotten_fragment_can_be_moved() {
     });
 }
 
-/// What a store says is free can be used, whatever is where: lengths of all sizes, deleted in any
-/// order.
+/// All space that a store reports as free can be used, with fragments of all lengths, deleted in
+/// any order.
 #[test]
 fn a_store_is_full_only_when_its_status_says_so() {
     let (mut refused, mut moved) = (0, 0);
@@ -580,22 +581,22 @@ fn a_store_is_full_only_when_its_status_says_so() {
     assert!(refused > 100 && moved > 100, "{refused} {moved}");
 }
 
-/// Free pages hold what users once wrote, and recovery begins to look at any page: what looks like
-/// a fragment there must not become one.
+/// Free pages have bytes that users once wrote, and recovery may begin to read at any page. Bytes
+/// that look like a fragment must not become one.
 #[test]
 fn what_users_write_is_never_taken_for_a_fragment() {
     (0..8).for_each(forge);
 }
 
-/// A user who knows all but the checkpoint's random number guesses it to be that of the page, plus
-/// `guess`.
+/// Forges fragments as a user could who knows everything but the checkpoint's random number. The
+/// user guesses the number: that of the page, plus `guess`.
 fn forge(guess: u64) {
     let sim = Sim::new(9);
     let disk = SimDisk::new(&sim, DISK_BYTES);
     closed_store(&sim, &disk, 0..0);
     let server = open(&sim, &disk).unwrap();
     let forged = fragment(9, 9, 0, 100);
-    // From the second page of the fragment that carries it on, one in each page.
+    // The forged headers are in a fragment's payload, one in each page from the second page on.
     let mut image = vec![0; 4096 - 512];
     for page in 1..256 {
         let begin = image.len();
@@ -610,7 +611,7 @@ fn forge(guess: u64) {
         server.put(carrier.clone()).await.unwrap();
         server.delete(vec![carrier.header.id.segment]).await.unwrap();
         for seq in 1..100 {
-            // Each needs a checkpoint, after which what follows it may be written.
+            // Each change of maps writes a checkpoint, which reserves the pages that follow.
             server.put_maps(Maps { epoch: seq, bytes: Default::default() }).await.unwrap();
             server.put(fragment(1, seq, 0, 100)).await.unwrap();
         }
@@ -651,8 +652,8 @@ fn what_a_disk_refuses_is_not_free_until_there_is_more_of_it() {
     assert_eq!([101, 50].map(|said| growth.free_bytes(said)), [101, 50]);
 }
 
-/// A crash in the middle of a compaction leaves fragments where they had been moved to. The next
-/// compaction must not take their place for free.
+/// A crash in the middle of a compaction leaves fragments at their new places. The next compaction
+/// must not count these places as free.
 #[test]
 fn regression_a_crash_while_fragments_are_moved_costs_none() {
     let (mut crashes, mut refused) = (0, 0);
@@ -697,7 +698,7 @@ fn regression_a_crash_while_fragments_are_moved_costs_none() {
                                 stays
                             });
                             server.delete(gone).await.unwrap();
-                            // What fits now does so after others have moved.
+                            // A put that fits now does so because others have moved.
                             if below(&random, 3) == 0 {
                                 dying.crash_after(below(&random, 200));
                             }
@@ -714,7 +715,7 @@ fn regression_a_crash_while_fragments_are_moved_costs_none() {
     assert!(crashes > 100 && refused > 100, "{crashes} {refused}");
 }
 
-/// A store that knew the newest seal only took segments of epoch 1 up to where epoch 3 began.
+/// A store that knew only the newest seal took segments of epoch 1 up to where epoch 3 began.
 #[test]
 fn regression_a_store_holds_each_epoch_to_the_first_fence_against_it() {
     let sim = Sim::new(12);

@@ -161,7 +161,7 @@ fn every_request_comes_through() {
 #[test]
 fn a_connection_that_breaks_ends_its_requests_and_is_made_anew() {
     with_store(|rig| async move {
-        // Between the two: lets connections through, and cuts the first two when told.
+        // A relay between both ends lets connections through, and cuts the first two when told.
         let between = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = between.local_addr().unwrap().port();
         let (store, host) = (rig.port, rig.host.clone());
@@ -191,7 +191,7 @@ fn a_connection_that_breaks_ends_its_requests_and_is_made_anew() {
             match remote.status().await {
                 Err(StorageError::Unavailable) => unavailable += 1,
                 Ok(_) if unavailable > 0 => break,
-                // Sent before the cut was noticed.
+                // This request was sent before the cut was noticed.
                 other => drop(other.unwrap()),
             }
             rig.host.clock.sleep(Duration::from_millis(1)).await;
@@ -212,7 +212,7 @@ fn a_peer_that_speaks_something_else_is_cut_off_and_harms_nobody() {
             stranger.write_all(said).await.unwrap();
             stranger.shutdown().await.unwrap();
             let mut heard = Vec::new();
-            // An end or a reset, but an end.
+            // The connection may end orderly or by a reset, but it must end.
             let _ = stranger.read_to_end(&mut heard).await;
             let refused = crate::wire::Answer::Refused(StorageError::Unavailable).encode(1).concat();
             let told = heard.strip_prefix(&greeting[..]).unwrap_or(&heard);

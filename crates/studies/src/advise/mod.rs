@@ -1,16 +1,17 @@
-//! What to set, for somebody's own trace: the studies' simulations with what the product has where
-//! nothing is set, and with what could be set instead.
+//! Advice on settings for a user's own trace: the studies' simulations with the product's defaults,
+//! and with the alternatives.
 //!
-//! - [`Evidence`]: a trace, as each client's doings and as accesses of blocks.
-//! - `roaming`: a client with a slow link: its cache on disk, the unit, when what was written goes
-//!   home, and what to hoard.
-//! - `together`: memory of each client, and whether it pays that clients serve each other.
-//! - [`Advice`]: what came of it. Something is advised only where it is better by more than
-//!   [`WORTH`], and only where the trace has enough to say so; otherwise an item says that nothing
-//!   is to be changed, or that nothing can be said.
+//! - [`Evidence`]: a trace, as each client's activity and as accesses of blocks.
+//! - `roaming`: a client with a slow link: its cache on disk, the caching unit, the write-back
+//!   policy, and what to hoard.
+//! - `together`: the memory of each client, and whether it pays that clients serve each other.
+//! - [`Advice`]: the result. A change is advised only if it is better by more than [`WORTH`], and
+//!   only if the trace has enough evidence; otherwise an item says that nothing should change, or
+//!   that nothing can be said.
 //!
-//! What was recorded is taken for what will be done. What fills the caches is the first half of it,
-//! for `roaming` of each client, and at most a day: that is taken to be done near the home.
+//! The recorded use is taken for the future use. The first half of the trace fills the caches; for
+//! `roaming`, it is the first half of each client's part, and at most a day, which counts as work
+//! near the home.
 
 mod roaming;
 mod together;
@@ -22,15 +23,14 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use trace::Record;
 
-/// What is better by no more than this part is not worth a change.
+/// An improvement by no more than this part is not worth a change.
 pub const WORTH: f64 = 0.02;
-/// Clients that get advice of their own: those that do most.
+/// Most clients that get advice of their own: the busiest ones.
 pub const CLIENT_COUNT_MAX: usize = 4;
-/// Bytes of the product's blocks, where nothing else is said.
+/// The product's default block size, in bytes.
 pub const BLOCK_BYTES: u64 = policy::defaults::BLOCK_BYTES as u64;
 
-/// Links that are tried, with what people call them. What takes the time of a round trip is typical
-/// of such links.
+/// The links to try, with their usual names. The round-trip times are typical of such links.
 pub const LINKS: [(&str, Link); 4] = [
     ("10 Mb/s", Link { bits_per_second: 10_000_000, round_trip_us: 20_000 }),
     ("2 Mb/s", Link { bits_per_second: 2_000_000, round_trip_us: 50_000 }),
@@ -41,15 +41,15 @@ pub const LINKS: [(&str, Link); 4] = [
 /// A trace, as advice needs it.
 #[derive(Debug)]
 pub struct Evidence {
-    /// What each client does, by its number.
+    /// The activity of each client, by its number.
     clients: BTreeMap<u32, Activity>,
-    /// What all of them do.
+    /// The accesses of all clients.
     blocks: Blocks,
 }
 
 impl Evidence {
-    /// That of a trace. The trace's own error, or that it is not in the order of time, or of more
-    /// than can be counted.
+    /// The evidence of a trace. Fails with the trace's own error, if the records are not in the
+    /// order of time, or if there are too many to count.
     pub fn of<E>(records: impl IntoIterator<Item = Result<Record, E>>) -> Result<Evidence, ActivityError<E>> {
         let mut clients = BTreeMap::<u32, activity::Gathering>::new();
         let mut blocks = blocks::Gathering::new(BLOCK_BYTES);
@@ -68,7 +68,7 @@ impl Evidence {
         Ok(Evidence { clients, blocks: blocks.end() })
     }
 
-    /// Those that do most, by their numbers.
+    /// Plans for the busiest clients, by their numbers.
     fn plans(&self) -> Vec<Plan<'_>> {
         let mut all: Vec<(u32, &Activity)> = self.clients.iter().map(|(client, of)| (*client, of)).collect();
         all.sort_by_key(|(client, of)| (std::cmp::Reverse(of.len()), *client));
@@ -78,28 +78,28 @@ impl Evidence {
     }
 }
 
-/// What an item comes to.
+/// The result of an item.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
-    /// Something else than what is set where nothing is said is better.
+    /// A setting other than the default is better.
     Change,
-    /// Nothing is better by more than [`WORTH`].
+    /// No setting is better by more than [`WORTH`].
     Keep,
-    /// The trace does not say.
+    /// The trace has too little evidence.
     Unknown,
 }
 
-/// What is gained.
+/// The gain of a change.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Gain {
-    /// What is measured; less of it is better.
+    /// The measure; less is better.
     pub measure: String,
     /// Its unit.
     pub unit: String,
-    /// How much it is where nothing is set.
+    /// The value with the default.
     pub before: f64,
-    /// How much as advised.
+    /// The value as advised.
     pub after: f64,
 }
 
@@ -108,30 +108,30 @@ impl Gain {
         Gain { measure: measure.into(), unit: unit.into(), before, after }
     }
 
-    /// Which part of what it was is saved; less than 0: it is more.
+    /// The part that is saved; negative if the value grows.
     pub fn part(&self) -> f64 {
         if self.before > 0.0 { 1.0 - self.after / self.before } else { 0.0 }
     }
 }
 
-/// One thing that could be set.
+/// Advice on one setting.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Item {
-    /// What it is: "cache on disk", "unit", "write-back", "hoarding", "memory", "cooperative
+    /// The subject: "cache on disk", "unit", "write-back", "hoarding", "memory", "cooperative
     /// caching".
     pub subject: String,
-    /// For which client, by its number in the trace; nothing: for all.
+    /// The client, by its number in the trace; `None` means all.
     pub client: Option<u32>,
-    /// On which link, by its name in [`LINKS`]; nothing: on any.
+    /// The link, by its name in [`LINKS`]; `None` means any.
     pub link: Option<String>,
-    /// See there.
+    /// The result.
     pub verdict: Verdict,
-    /// What to type for it, if something is to be changed; capitals stand for what only the user
-    /// knows.
+    /// The command to type, if something should change; capitals stand for values that only the
+    /// user knows.
     pub setting: Option<String>,
-    /// Why, with what was found.
+    /// The reason, with the figures.
     pub reason: String,
-    /// What it is worth, where something is to be changed or has no setting.
+    /// The gain, if something should change or has no setting.
     pub gain: Option<Gain>,
 }
 
@@ -146,25 +146,25 @@ impl Item {
     }
 }
 
-/// What to set.
+/// Advice for a trace.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Advice {
     /// Clients in the trace.
     pub clients: u64,
-    /// What they do.
+    /// Records in the trace.
     pub records: u64,
-    /// From which part on what is found is worth a change.
+    /// The part from which on an improvement is worth a change.
     pub worth: f64,
-    /// Each thing that could be set.
+    /// Advice on each setting.
     pub items: Vec<Item>,
 }
 
-/// How often [`advise`] says that something is done.
+/// How often [`advise`] reports progress.
 pub fn steps(evidence: &Evidence) -> usize {
     evidence.plans().iter().map(|plan| plan.cases().len()).sum::<usize>() + together::RUNS
 }
 
-/// What to set. `done` is told of each of the [`steps`].
+/// Computes the advice. `done` is called after each of the [`steps`].
 pub fn advise(evidence: &Evidence, done: impl Fn() + Sync) -> Advice {
     let mut items: Vec<Item> = evidence.plans().iter().flat_map(|plan| plan.items(&done)).collect();
     if evidence.clients.len() > CLIENT_COUNT_MAX {
@@ -177,14 +177,14 @@ pub fn advise(evidence: &Evidence, done: impl Fn() + Sync) -> Advice {
     Advice { clients: evidence.clients.len() as u64, records, worth: WORTH, items }
 }
 
-/// `512MiB`, as settings have it: in the largest unit of which it is a whole number.
+/// A size as settings write it, such as `512MiB`: in the largest unit that gives a whole number.
 fn size(bytes: u64) -> String {
     let units = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
     let whole = units.into_iter().find(|(shift, _)| bytes > 0 && bytes.trailing_zeros() >= *shift);
     whole.map_or_else(|| format!("{bytes}B"), |(shift, unit)| format!("{}{unit}", bytes >> shift))
 }
 
-/// `1.5 MiB`, for people.
+/// A size for users, such as `1.5 MiB`.
 fn about(bytes: u64) -> String {
     let units = ["bytes", "KiB", "MiB", "GiB", "TiB"];
     let at = ((bytes.max(1).ilog2() / 10) as usize).min(units.len() - 1);
@@ -194,13 +194,13 @@ fn about(bytes: u64) -> String {
     }
 }
 
-/// `12 %`, of a part.
+/// A part in percent, such as `12 %`.
 fn percent(part: f64) -> String {
     let part = 100.0 * part;
     if part.abs() < 10.0 { format!("{part:.1} %") } else { format!("{part:.0} %") }
 }
 
-/// `3.2 s`, `4.0 min`, `1.5 h`.
+/// A time for users, such as `3.2 s`, `4.0 min`, `1.5 h`.
 fn time(us: f64) -> String {
     match us / 1e6 {
         s if s < 120.0 => format!("{s:.1} s"),

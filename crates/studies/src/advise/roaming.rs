@@ -1,11 +1,11 @@
-//! What one client with a slow link should have set (`starling set`), and hoard.
+//! Settings (`starling set`) and hoarding for one client with a slow link.
 //!
-//! Settings are compared by the time at work, waiting included; a user who does nothing for 15
-//! minutes is not at work. Ways to write back are compared by that and by how long changes are not
-//! home: until then others do not see them, they can meet others' changes, and a lost laptop loses
-//! them ([`HOME_WEIGHT`]). Among ways that are equal by both, the one that sends less wins if the
-//! link is busy. What is fetched ahead is in no trace, so that `preemptive`, which hinders only
-//! that, is as `lottery`.
+//! Settings are compared by the time at work, including waits; a user who does nothing for 15
+//! minutes is not at work. Write-back policies are compared by that time and by how long changes
+//! take to reach the home. Until a change is home, other clients do not see it, it can conflict
+//! with their changes, and a lost laptop loses it ([`HOME_WEIGHT`]). If two policies are equal by
+//! both, the one that sends less wins if the link is busy. A trace does not contain prefetches. So
+//! `preemptive`, which delays only those, counts as `lottery`.
 
 use super::{Gain, Item, LINKS, Verdict, WORTH, about, percent, size, time};
 use crate::mobile::{Activity, Link, Outcome, Parameters, Tuning, Unit, WriteBack, simulate_weak, waits_us};
@@ -13,45 +13,44 @@ use crate::sweep::sweep;
 use std::collections::{BTreeMap, BTreeSet};
 use trace::Deed;
 
-/// With fewer reads, nothing is said of what depends on them.
+/// Fewest reads for advice that depends on reads.
 const READS_MIN: u64 = 100;
-/// The same of writes.
+/// Fewest writes for advice that depends on writes.
 const WRITES_MIN: u64 = 20;
-/// Nobody is advised to fill more than this part of the cache with what is hoarded.
+/// Largest part of the cache that advice fills with hoarded files.
 const HOARD_PART: f64 = 0.5;
-/// So much of what is read before, or waited for, is to be hoarded: the rest takes many files for
-/// little.
+/// Part of the earlier reads, or of the waits, that hoarding should cover: the rest takes many
+/// files for little gain.
 const HOARD_ENOUGH: f64 = 0.9;
-/// Where what goes home takes more of the time of the link than this, it counts how much that is.
+/// Part of the link's time above which the amount sent home counts: the link is busy.
 const BUSY: f64 = 0.1;
-/// A change that is home an hour sooner is worth as much as this part of an hour of work: three
-/// minutes.
+/// The value of having a change home an hour sooner, as a part of an hour of work: three minutes.
 const HOME_WEIGHT: f64 = 0.05;
-/// What is home sooner by less than this, in microseconds, is no sooner.
+/// A difference up to this, in microseconds, does not count as sooner.
 const SOONER_US: u64 = 10_000_000;
-/// Caches that are tried, in bytes.
+/// Cache sizes to try, in bytes.
 const CACHES: [u64; 7] = [16 << 20, 64 << 20, 256 << 20, 1 << 30, 4 << 30, 16 << 30, 64 << 30];
-/// Ages that are tried, in minutes.
+/// Ages to try, in minutes.
 const DELAYS_MIN: [u64; 3] = [5, 15, 60];
-/// More blocks than these are not told apart: they are made larger.
+/// Most blocks that are told apart; if there are more, blocks are made larger.
 const BLOCK_COUNT_MAX: u64 = 1 << 18;
 const BLOCK_BYTES_MAX: u64 = 1 << 20;
 const MINUTE_US: u64 = 60_000_000;
 const DAY_US: u64 = 24 * 60 * MINUTE_US;
-/// On which of the links the cache and hoarding are tried: one that is slow.
+/// The link with which the cache and hoarding are tried: a slow one.
 const MIDDLE: usize = 2;
 
-/// What is tried for one client.
+/// The simulations for one client.
 pub(super) struct Plan<'a> {
     client: u32,
     activity: &'a Activity,
-    /// As where nothing is set.
+    /// The product's defaults.
     pub base: Parameters,
-    /// What the client has used together, in bytes.
+    /// Bytes of all files that the client used.
     used_bytes: u64,
     reads: u64,
     writes: u64,
-    /// From leaving the office on: how long it goes on, and how much of that is work.
+    /// From leaving the office on: the time until the end, and the part of it at work.
     span_us: u64,
     active_us: u64,
 }
@@ -83,7 +82,7 @@ impl<'a> Plan<'a> {
             .map(|(name, unit)| (name, Parameters { unit, ..self.on(link) }))
     }
 
-    /// Those that the simulator knows, what is there where nothing is set first. What waits for
+    /// The write-back policies that the simulator knows, the default first. A policy that waits
     /// longer than half of the trace cannot be judged.
     fn write_backs(&self, link: usize) -> Vec<(String, Parameters)> {
         let with = |write_back| Parameters { write_back, ..self.on(link) };
@@ -96,7 +95,7 @@ impl<'a> Plan<'a> {
         known.into_iter().chain(delays.map(delayed)).collect()
     }
 
-    /// What is there where nothing is set, and others that could make a difference.
+    /// The default cache, and others that could make a difference.
     fn caches(&self) -> Vec<Parameters> {
         let on = self.on(MIDDLE);
         let others = CACHES.into_iter().filter(|bytes| *bytes < self.used_bytes || *bytes > on.cache_bytes);
@@ -104,7 +103,7 @@ impl<'a> Plan<'a> {
         [on].into_iter().chain(others.map(|cache_bytes| Parameters { cache_bytes, ..on })).collect()
     }
 
-    /// All that is simulated, each once.
+    /// All parameters to simulate, each once.
     pub fn cases(&self) -> Vec<Parameters> {
         let mut all = BTreeSet::new();
         if self.reads >= READS_MIN {
@@ -117,7 +116,7 @@ impl<'a> Plan<'a> {
         all.into_iter().collect()
     }
 
-    /// What to set.
+    /// The advice for this client.
     pub fn items(&self, done: impl Fn() + Sync) -> Vec<Item> {
         let cases = self.cases();
         let found = sweep(&cases, |of| simulate_weak(self.activity, of), done);
@@ -147,7 +146,7 @@ impl<'a> Plan<'a> {
         items.into_iter().map(|item| Item { client: Some(self.client), ..item }).collect()
     }
 
-    /// The time at work, with what is waited for, in microseconds.
+    /// The time at work, including waits, in microseconds.
     fn work_us(&self, of: &Outcome) -> f64 {
         (self.active_us.saturating_add(of.stall_us)) as f64
     }
@@ -222,8 +221,8 @@ impl<'a> Plan<'a> {
         Item { link: Some(LINKS[link].0.into()), ..item }
     }
 
-    /// Chosen by the first half, and tried on the second. What is chosen by the second says only
-    /// how much could be gained at most.
+    /// Advice on hoarding. Files are chosen by the first half, and tried on the second. A choice by
+    /// the second half only shows how much could be gained at most.
     fn hoarding(&self, found: &BTreeMap<Parameters, Outcome>) -> Item {
         let (of, name) = (self.on(MIDDLE), LINKS[MIDDLE].0);
         let before = found[&of];
@@ -281,8 +280,7 @@ impl<'a> Plan<'a> {
         Item { link: Some(name.into()), ..item }
     }
 
-    /// Files to hoard, with their bytes, by the worth of each: what is worth most for its size
-    /// first, as much as may be of what fits.
+    /// Files to hoard, with their bytes: the highest worth per byte first, as much as fits.
     fn chosen(&self, worth: &[u64], bytes: &[u64]) -> Vec<(u32, u64)> {
         let of = |file: u32| (worth[file as usize], bytes[file as usize]);
         let mut files: Vec<u32> = (0..worth.len() as u32).filter(|file| of(*file).0 > 0 && of(*file).1 > 0).collect();
@@ -367,8 +365,8 @@ impl<'a> Plan<'a> {
         Item { link: Some(LINKS[link].0.into()), ..item }
     }
 
-    /// A program that has written waits until it is home: for all bytes, and for a round trip
-    /// whenever it goes on with something else.
+    /// Writing through: a program waits until its write is home, for all bytes, and for a round
+    /// trip whenever it goes on with another file.
     fn through(&self, default: &Outcome, link: &Link) -> Tried {
         let acts = &self.activity.acts;
         let first = acts.partition_point(|act| act.time_us < self.base.hoard_us);
@@ -390,30 +388,30 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// A way to write back, tried.
+/// A write-back policy that was tried.
 struct Tried {
     name: String,
     work_us: f64,
-    /// What goes home, and what of it is not there at the end.
+    /// Bytes sent home, and bytes not home at the end.
     sent_bytes: u64,
     left_bytes: u64,
-    /// How long it takes on the average until it is home.
+    /// Mean time until a change is home.
     home_us: u64,
 }
 
 impl Tried {
-    /// The time at work, and what it is worth to have changes home.
+    /// The time at work, and the cost of late changes.
     fn cost_us(&self) -> f64 {
         self.work_us + HOME_WEIGHT * self.home_us as f64
     }
 }
 
-/// True if it is less by more than is worth nothing.
+/// True if `one` is less by more than [`WORTH`].
 fn is_better(one: f64, than: f64) -> bool {
     one < than * (1.0 - WORTH)
 }
 
-/// The time at work, in microseconds.
+/// A gain in the time at work, given in microseconds.
 fn work(before_us: f64, after_us: f64) -> Gain {
     Gain::new("time at work, with what is waited for", "s", before_us / 1e6, after_us / 1e6)
 }

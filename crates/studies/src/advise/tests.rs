@@ -11,12 +11,12 @@ fn write(offset: u64, len: u64) -> Deed {
     Deed::Write { offset, len }
 }
 
-/// What is done, by whom with which file, a second after each other.
+/// The evidence of deeds, each with client and file, a second after each other.
 fn evidence(deeds: impl IntoIterator<Item = (u32, u64, Deed)>) -> Evidence {
     evidence_each(SECOND_US, deeds)
 }
 
-/// The same, so many microseconds after each other.
+/// The same, this many microseconds after each other.
 fn evidence_each(step_us: u64, deeds: impl IntoIterator<Item = (u32, u64, Deed)>) -> Evidence {
     let records = (0..)
         .zip(deeds)
@@ -83,7 +83,7 @@ fn what_is_written_again_and_again_waits_where_the_link_is_busy_with_it() {
 
 #[test]
 fn regression_changes_do_not_wait_longer_for_home_than_what_that_saves_is_worth() {
-    // A quarter of an hour would save more bytes than five minutes, of half an hour of work.
+    // A quarter of an hour would save more bytes than five minutes, from half an hour of work.
     let found = items(&evidence((0..930).map(|at| (0, at % 3, write(0, 4096))).flat_map(|one| [one; 4])));
     let slow = only(&found, "write-back", "9.6 kb/s");
     assert_eq!(slow.setting.as_deref(), Some("starling set MOUNT --writes delayed=5m"), "{slow:#?}");
@@ -91,7 +91,7 @@ fn regression_changes_do_not_wait_longer_for_home_than_what_that_saves_is_worth(
 
 #[test]
 fn where_what_goes_home_hinders_who_reads_it_waits() {
-    // Between what is read there is no time in which the link is idle.
+    // Between the reads, the link is never idle.
     let deeds = (0..400).map(|at| (0, at, if at % 2 == 0 { write(0, 20_000) } else { read(0, 1200) }));
     let found = items(&evidence_each(SECOND_US / 10, deeds));
     let slow = only(&found, "write-back", "9.6 kb/s");
@@ -102,7 +102,7 @@ fn where_what_goes_home_hinders_who_reads_it_waits() {
 
 #[test]
 fn who_reads_a_little_of_each_file_fetches_blocks() {
-    // All but the first 1000 bytes of each file are read only when nobody is away.
+    // All but the first 1000 bytes of each file are read only in the office.
     let at_home = (0..500).map(|file| (0, file, read(40_000, 10_000)));
     let others = (500..1000).map(|file| (0, file, read(40_000, 10_000)));
     let found = items(&evidence(at_home.chain(others)));
@@ -133,7 +133,7 @@ fn what_was_never_used_before_can_be_hoarded_only_by_who_knows_it() {
 
 #[test]
 fn what_is_to_be_hoarded_is_what_was_read_most_before() {
-    // Ten files again and again, and then others once, of which the first does not fit into half of
+    // Ten files again and again, and then others once, the first of which does not fit into half of
     // the cache.
     let often = |count: u64| (0..count).map(|at| (0, at % 10, read(0, 10_000)));
     let once = [(0, 50, read(0, 300_000))].into_iter().chain((100..250).map(|file| (0, file, read(0, 10_000))));
@@ -167,12 +167,12 @@ fn memory_is_to_hold_what_is_read_in_turn() {
     assert_eq!(memory.setting.as_deref(), Some("starling up MOUNT --data DATA --cache-size 1GiB"));
     let gain = memory.gain.as_ref().expect("some");
     assert!((gain.after - 7.0).abs() < 1e-9 && gain.before > 100.0, "{memory:#?}");
-    assert!(only(&found, "cooperative caching", "").reason.contains("nobody"));
+    assert!(only(&found, "cooperative caching", "").reason.contains("no other client"));
 }
 
 #[test]
 fn what_memory_is_worth_is_without_others_who_serve() {
-    // Both read the same in turn, more than each has.
+    // Both read the same blocks in turn, more than each can cache.
     let reads = |clients: u32| {
         (0..3)
             .flat_map(move |_| (0..700).flat_map(move |file| (0..clients).map(move |of| (of, file, read(0, 1 << 20)))))

@@ -1,9 +1,10 @@
-//! How much memory clients should have (`starling up --cache-size`), and whether it would pay that
-//! they serve each other from it.
+//! Advice on the memory of clients (`starling up --cache-size`), and a forecast of whether it would
+//! pay that they serve each other from it.
 //!
-//! The product's clients do not serve each other yet: what is said of memory is of each alone, and
-//! what is said of cooperation is a forecast. The first half of the accesses fills the caches, the
-//! rest counts. There is no server with a memory: what no client has comes from a disk.
+//! The product's clients do not serve each other yet. So the advice on memory is for each client
+//! alone, and the advice on cooperation is a forecast. The first half of the accesses fills the
+//! caches, the rest counts. No server has a memory: a block that no client caches comes from a
+//! disk.
 
 use super::BLOCK_BYTES;
 use super::{CLIENT_COUNT_MAX, Gain, Item, Verdict, WORTH, percent, size};
@@ -11,20 +12,20 @@ use crate::cooperative::{Algorithm, Blocks, Level, Outcome, Parameters, Technolo
 use crate::sweep::sweep;
 use policy::defaults::MEMORY_BYTES;
 
-/// What is tried.
+/// Cache sizes to try, in bytes.
 const CACHES: [u64; 8] = [32 << 20, 64 << 20, 128 << 20, 256 << 20, MEMORY_BYTES, 1 << 30, 2 << 30, 4 << 30];
 const DEFAULT: usize = 4;
 const ALGORITHMS: [Algorithm; 2] = [Algorithm::Base, Algorithm::NChance(policy::cooperative::n_chance::RECIRCULATIONS)];
-/// With fewer reads that count, nothing is said.
+/// Fewest reads that must count for advice.
 const READS_MIN: u64 = 200;
-/// How many runs there are.
+/// Number of runs.
 pub(super) const RUNS: usize = ALGORITHMS.len() * CACHES.len();
 
-/// How long a block of 64 KiB takes today: from memory at 10 GB/s; over 10 Gb/s, with messages of
-/// 15 µs; from NVMe, 80 µs and 7 GB/s.
+/// Times for a block of 64 KiB today: from memory at 10 GB/s; over 10 Gb/s, with messages of 15 µs;
+/// from NVMe, 80 µs and 7 GB/s.
 const TODAY: Technology = Technology { local_us: 7.0, transfer_us: 52.4, hop_us: 15.0, disk_us: 89.4 };
 
-/// What came of it with one cache size.
+/// The results for one cache size.
 struct Tried {
     bytes: u64,
     alone: Outcome,
@@ -32,8 +33,7 @@ struct Tried {
 }
 
 impl Tried {
-    /// Mean time of a read of one client, or of all, where they serve each other and where they do
-    /// not.
+    /// Mean time of a read of one client, or of all, with and without clients serving each other.
     fn means_us(&self, client: Option<u32>) -> Option<(f64, f64)> {
         let mean = |of: &Outcome, algorithm| {
             let reads = client.map_or(Some(&of.reads), |client| of.clients.get(client as usize));
@@ -42,17 +42,17 @@ impl Tried {
         Some((mean(&self.alone, ALGORITHMS[0])?, mean(&self.together, ALGORITHMS[1])?))
     }
 
-    /// The same, as the product does it: nobody serves another.
+    /// The mean time without cooperation, as in the product.
     fn mean_us(&self, client: Option<u32>) -> f64 {
         self.means_us(client).map_or(0.0, |(alone, _)| alone)
     }
 }
 
-/// What to set. `done` is told of each of the [`RUNS`], also of those that would say nothing.
+/// The advice. `done` is called for each of the [`RUNS`], even if it leads to no advice.
 pub(super) fn items(blocks: &Blocks, done: impl Fn() + Sync) -> Vec<Item> {
     let mut cases = Vec::new();
     for bytes in CACHES {
-        // Three quarters are for data.
+        // Three quarters of the memory are for data.
         let client_blocks = (bytes / 4 * 3 / BLOCK_BYTES) as u32;
         let warm_up = blocks.len() / 2;
         cases.extend(ALGORITHMS.map(|algorithm| Parameters {
@@ -90,14 +90,13 @@ pub(super) fn items(blocks: &Blocks, done: impl Fn() + Sync) -> Vec<Item> {
     if is_read_again || is_shared {
         items.push(cooperation(&tried, blocks.clients()));
     } else {
-        let why =
-            "In the second half of the trace, nobody reads anything that was read before. No client could serve it.";
+        let why = "In the second half of the trace, no client reads what was read before, so none could serve it.";
         items.push(unknown("cooperative caching", why.into()));
     }
     items
 }
 
-/// Clients that read most, by their numbers.
+/// The clients that read most, by their numbers.
 fn busiest(of: &Tried) -> Vec<u32> {
     let reads = |client: &u32| of.alone.clients[*client as usize].iter().sum::<u64>();
     let mut clients: Vec<u32> =
@@ -146,7 +145,7 @@ fn cooperation(tried: &[Tried], clients: u32) -> Item {
         return Item::new(
             subject,
             Verdict::Keep,
-            "The trace has one client, so there is nobody who could serve it.".into(),
+            "The trace has one client, so no other client could serve it.".into(),
         );
     }
     let of = &tried[DEFAULT];

@@ -1,43 +1,43 @@
-//! What redundancy costs and performs, at the same capacity (Dahlin, section 4.1.5, table 4-1).
+//! Cost and performance of redundancy, at the same capacity (Dahlin, section 4.1.5, table 4-1).
 //!
-//! Performance is in units of one disk's large accesses, cost in disks. The table, and all of this,
-//! is of one parity in each group.
+//! Performance is in units of one disk's large accesses, cost in disks. The table, and this module,
+//! assume one parity in each group.
 
 use super::first;
 use crate::figure::{Finding, Kind};
 use serde::Serialize;
 
-/// How data are kept redundantly.
+/// The organisations of redundant data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Organization {
-    /// Everything twice.
+    /// Two copies of everything.
     Raid1,
-    /// What is written much twice, and the rest with parities; the best that can be.
+    /// Two copies of data that are written often, parity for the rest; the best possible case.
     AutoRaid,
-    /// A parity for each group, and all writes are large, as in a log.
+    /// A parity for each group; all writes are large, as in a log.
     Raid5Log,
-    /// A parity for each group, and blocks are written in their places.
+    /// A parity for each group; blocks are written in place.
     Raid5InPlace,
 }
 
-/// What is measured.
+/// The measures.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Measure {
-    /// Data that fit.
+    /// Capacity for data.
     Capacity,
     /// Bandwidth of large writes.
     LargeWrite,
-    /// Of small ones.
+    /// Bandwidth of small writes.
     SmallWrite,
-    /// Of large reads.
+    /// Bandwidth of large reads.
     LargeRead,
-    /// Of small ones.
+    /// Bandwidth of small reads.
     SmallRead,
-    /// Of large reads while one disk has failed.
+    /// Bandwidth of large reads while one disk has failed.
     LargeReadFailed,
-    /// Of small ones.
+    /// Bandwidth of small reads while one disk has failed.
     SmallReadFailed,
 }
 
@@ -53,7 +53,7 @@ impl Measure {
         Measure::SmallReadFailed,
     ];
 
-    /// As the table calls it.
+    /// Its name in the table.
     pub fn name(self) -> &'static str {
         match self {
             Measure::Capacity => "capacity",
@@ -67,27 +67,27 @@ impl Measure {
     }
 }
 
-/// What is set.
+/// The parameters.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub struct Disks {
     /// N: disks' worth of data.
     pub data: u32,
     /// G: data fragments of a stripe, beside one of parity.
     pub group: u32,
-    /// Bandwidth of small accesses as a share of that of large ones.
+    /// Bandwidth of small accesses, as a share of that of large ones.
     pub small: f64,
 }
 
 impl Default for Disks {
-    /// Stripe groups of ten machines; of the 13.1 ms that 8 KiB took from a disk in 1994, 0.9 were
-    /// their transfer (table 2-2).
+    /// Stripe groups of ten machines. In 1994 a disk took 13.1 ms for 8 KiB, 0.9 ms of it for the
+    /// transfer (table 2-2).
     fn default() -> Disks {
         Disks { data: 90, group: 9, small: 0.07 }
     }
 }
 
 impl Disks {
-    /// What makes no sense, by the name of what is set.
+    /// Checks the parameters; an error names the wrong one.
     pub fn check(&self) -> Result<(), String> {
         first(&[
             (self.data == 0, "data: at least one disk"),
@@ -97,7 +97,7 @@ impl Disks {
         ])
     }
 
-    /// How many disks it takes.
+    /// The number of disks.
     pub fn cost(&self, of: Organization) -> f64 {
         let (n, g) = (f64::from(self.data), f64::from(self.group));
         match of {
@@ -106,38 +106,38 @@ impl Disks {
         }
     }
 
-    /// What it performs: of capacity in disks, of bandwidth in disks' large accesses.
+    /// The performance: capacity in disks, bandwidth in disks' large accesses.
     pub fn performance(&self, of: Organization, measure: Measure) -> f64 {
         use Organization::{AutoRaid, Raid1, Raid5InPlace, Raid5Log};
         let (n, disks, small) = (f64::from(self.data), self.cost(of), self.small);
         match (measure, of) {
             (Measure::Capacity, _) => n,
-            // All is written twice.
+            // Everything is written twice.
             (Measure::LargeWrite, Raid1 | AutoRaid) => disks / 2.0,
             (Measure::LargeWrite, Raid5Log | Raid5InPlace) => n,
             (Measure::SmallWrite, Raid1 | AutoRaid) => small * disks / 2.0,
-            // There are only large ones.
+            // A log has only large writes.
             (Measure::SmallWrite, Raid5Log) => n,
             // Data and parity are read before they are written.
             (Measure::SmallWrite, Raid5InPlace) => small * n / 4.0,
             (Measure::LargeRead, _) => disks,
             (Measure::SmallRead, _) => small * disks,
             (Measure::LargeReadFailed, Raid1 | AutoRaid) => disks - 1.0,
-            // Whole stripes are read, of which as much is missing as parity adds.
+            // Whole stripes are read; the missing part equals the part that parity adds.
             (Measure::LargeReadFailed, Raid5Log | Raid5InPlace) => n,
             (Measure::SmallReadFailed, Raid1 | AutoRaid) => small * (disks - 1.0),
-            // What the failed disk had takes a read of all others of its group.
+            // A block of the failed disk takes a read of all other disks of its group.
             (Measure::SmallReadFailed, Raid5Log | Raid5InPlace) => small * n / 2.0,
         }
     }
 
-    /// The same, per disk.
+    /// The performance per disk.
     pub fn performance_per_cost(&self, of: Organization, measure: Measure) -> f64 {
         self.performance(of, measure) / self.cost(of)
     }
 }
 
-/// What table 4-1 has: the performance, and the performance per cost, as formulas.
+/// Table 4-1: the performance, and the performance per cost, as formulas.
 pub fn stated(of: Organization, measure: Measure) -> (&'static str, &'static str) {
     use Organization::{AutoRaid, Raid1, Raid5InPlace, Raid5Log};
     match (measure, of) {
@@ -163,8 +163,8 @@ pub fn stated(of: Organization, measure: Measure) -> (&'static str, &'static str
     }
 }
 
-/// What such a formula is: N, G and e (for epsilon) stand for what is set, and what stands beside
-/// each other is multiplied. Nothing if it is none.
+/// The value of such a formula: N, G and e (for epsilon) stand for the parameters, and adjacent
+/// terms are multiplied. `None` if it is not a formula.
 fn value(formula: &str, disks: &Disks) -> Option<f64> {
     let mut rest = formula.as_bytes();
     let value = sum(&mut rest, disks)?;
@@ -216,7 +216,7 @@ fn is_same(a: f64, b: f64) -> bool {
     (a - b).abs() <= 1e-12 * a.abs().max(b.abs())
 }
 
-/// Table 4-1, and who has the advantage.
+/// Table 4-1, and which organisation has the advantage.
 pub fn findings(disks: &Disks) -> Vec<Finding> {
     use Organization::{AutoRaid, Raid1, Raid5InPlace, Raid5Log};
     let mut findings = Vec::new();
@@ -296,7 +296,7 @@ mod tests {
         for (data, group, small) in [(90, 9, 0.07), (8, 8, 1.0), (1000, 3, 0.001), (1, 1, 0.5)] {
             let disks = Disks { data, group, small };
             let wrong = findings(&disks).into_iter().filter(|finding| {
-                // Who has the advantage depends on the disks.
+                // Which one has the advantage depends on the disks.
                 !finding.what.starts_with("advantage") && finding.holds == Some(false)
             });
             assert_eq!(wrong.collect::<Vec<_>>(), []);

@@ -1,5 +1,5 @@
-//! Machines that fail, return and are rebuilt, one by one, by chance: what [`Outages`] and
-//! [`Losses`] compute, found by trying.
+//! A simulation of machines that fail, return and are rebuilt, one by one. It checks the formulas
+//! of [`Outages`] and [`Losses`].
 
 use super::{Layout, Losses, MONTH_HOURS, Outages, YEAR_HOURS};
 use host::{Random, SplitMix64};
@@ -7,20 +7,20 @@ use serde::Serialize;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Parts of a trial, whose differences say how far it can be wrong.
+/// Parts of a trial; their differences give the standard error.
 const PARTS: u32 = 32;
 /// Microseconds of an hour.
 const HOUR_US: f64 = 3.6e9;
-/// Longest part of a trial, in hours: its microseconds can be counted.
+/// Longest part of a trial, in hours: within this bound its microseconds can be counted.
 const PART_HOURS_MAX: f64 = 1e9;
-/// All machines are up at first; that is forgotten after so many outages' time.
+/// All machines are up at first. The trial ignores this many mean outages of time at the start.
 const WARM_UP_OUTAGES: f64 = 20.0;
-/// Failures in a trial, and machines that begin anew with one that failed: so many take minutes.
+/// Most failures in a trial, together with the machines that begin anew; this many take minutes.
 const EVENT_COUNT_MAX: f64 = 1e9;
-/// Looking at a machine takes this part of the time of its failure.
+/// The cost of looking at a machine, as a part of the cost of its failure.
 const LOOK_PART: f64 = 0.02;
 
-/// How long to try.
+/// The length of a trial.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub struct Trial {
     /// Hours of the machines' lives.
@@ -30,13 +30,13 @@ pub struct Trial {
 }
 
 impl Trial {
-    /// What makes no sense for outages, or takes too long, by the name of what is set. They are as
-    /// [`Outages::check`] lets them be.
+    /// Checks that the trial suits these outages and does not take too long; an error names the
+    /// wrong parameter. The outages must pass [`Outages::check`].
     pub fn check_outages(&self, of: &Outages) -> Result<(), String> {
         self.check(self.events_of_outages(of))
     }
 
-    /// The same for losses, which are as [`Losses::check`] lets them be.
+    /// The same for losses, which must pass [`Losses::check`].
     pub fn check_losses(&self, of: &Losses) -> Result<(), String> {
         self.check(self.events_of_losses(of))
     }
@@ -44,13 +44,13 @@ impl Trial {
     fn check(&self, events: f64) -> Result<(), String> {
         let most = PART_HOURS_MAX * f64::from(PARTS);
         super::first(&[
-            (!(self.hours > 0.0 && self.hours <= most), "hours: more than nothing, up to 32000000000"),
-            (events > EVENT_COUNT_MAX, "hours: fewer, with so many failures it would take too long"),
+            (!(self.hours > 0.0 && self.hours <= most), "hours: more than 0, up to 32000000000"),
+            (events > EVENT_COUNT_MAX, "hours: too many; with this many failures the trial would take too long"),
         ])
     }
 
-    /// How often machines fail, on the average, each when it has been up, and then down or rebuilt;
-    /// and what is looked at whenever a group is back.
+    /// The expected number of events: machines fail after their time up, and return or are rebuilt;
+    /// and whenever a group is back, its machines are looked at.
     fn events_of_outages(&self, of: &Outages) -> f64 {
         let hours = self.hours + f64::from(PARTS) * WARM_UP_OUTAGES * of.down_hours;
         let missed_hours = of.rebuild_hours.map_or(of.down_hours, |hours| hours.min(of.down_hours));
@@ -58,8 +58,8 @@ impl Trial {
         hours * (failures_per_hour + of.machines_back_per_hour() * LOOK_PART)
     }
 
-    /// How often disks fail, on the average, and what begins anew after each loss: all disks of the
-    /// group.
+    /// The expected number of events: disks fail, and after each loss all disks of the group begin
+    /// anew.
     fn events_of_losses(&self, of: &Losses) -> f64 {
         let [(machines, _), (_, larger)] = of.layout.groups();
         let group = f64::from(machines + u32::from(larger > 0));
@@ -68,7 +68,7 @@ impl Trial {
     }
 }
 
-/// What was found.
+/// A result of a trial.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub struct Estimate {
     /// The mean.
@@ -85,13 +85,13 @@ impl Estimate {
         Estimate { mean, error: (square / (count * (count - 1.0))).sqrt() }
     }
 
-    /// True if it could well be this: it is within four standard errors.
+    /// True if the result is consistent with this value: within four standard errors.
     pub fn agrees(&self, with: f64) -> bool {
         (self.mean - with).abs() <= 4.0 * self.error
     }
 }
 
-/// Hours of a month in which some data are out of reach.
+/// Hours of a month in which some data are unavailable.
 pub fn hours_per_month(of: &Outages, trial: &Trial) -> Estimate {
     let part_hours = trial.hours / f64::from(PARTS);
     let warm_up_hours = WARM_UP_OUTAGES * of.down_hours;
@@ -105,7 +105,7 @@ pub fn hours_per_month(of: &Outages, trial: &Trial) -> Estimate {
     Estimate::of(&parts.collect::<Vec<_>>())
 }
 
-/// Losses of data in a year.
+/// Losses of data per year.
 pub fn losses_per_year(of: &Losses, trial: &Trial) -> Estimate {
     let part_hours = trial.hours / f64::from(PARTS);
     let parts = (0..PARTS).map(|part| {
@@ -120,7 +120,7 @@ fn seed_of(trial: &Trial, part: u32) -> u64 {
     SplitMix64::new(trial.seed.wrapping_add(u64::from(part) << 32)).next_u64()
 }
 
-/// Mean times, in hours. What never happens has none.
+/// Mean times, in hours; `None` for an event that never happens.
 struct Times {
     up: f64,
     down: Option<f64>,
@@ -144,13 +144,13 @@ enum Event {
     Rebuilt,
 }
 
-/// One member of a group. What was rebuilt is on a spare, which is the member from then on.
+/// One member of a group. After a rebuild, a spare is the member.
 struct Machine {
     group: u32,
     is_up: bool,
-    /// Events of another number are about what is no more.
+    /// The member's number; events with another number are obsolete.
     now: u32,
-    /// The same, for its being rebuilt.
+    /// The same for its rebuild.
     rebuilding: u32,
 }
 
@@ -159,14 +159,14 @@ struct Machines {
     parities: u32,
     random: SplitMix64,
     machines: Vec<Machine>,
-    /// By group, its first machine and the one after its last, and how many are missed.
+    /// By group, its first machine, the one after its last, and how many are missing.
     groups: Vec<(u32, u32, u32)>,
-    /// What will happen: when, to which machine, with which number.
+    /// Future events: the time, the machine, and its number.
     events: BinaryHeap<Reverse<(u64, u32, Event, u32)>>,
     time_us: u64,
-    /// Groups of which too many are missed.
+    /// Groups with too many missing machines.
     out: u32,
-    /// Time with such a group.
+    /// Time with at least one such group.
     out_us: u64,
     losses: u64,
 }
@@ -189,7 +189,7 @@ impl Machines {
         all
     }
 
-    /// Goes on until then.
+    /// Simulates until this time.
     fn run(&mut self, hours: f64) {
         let end_us = (hours * HOUR_US) as u64;
         while let Some(&Reverse((at_us, machine, event, number))) = self.events.peek()
@@ -229,7 +229,7 @@ impl Machines {
             self.schedule(machine, Event::Rebuilt);
         } else if missed == self.parities + 1 {
             self.out += 1;
-            // Nothing can be rebuilt while too much is missed.
+            // Nothing can be rebuilt while too many are missing.
             group.for_each(|machine| {
                 let rebuilding = &mut self.machines[machine as usize].rebuilding;
                 *rebuilding = rebuilding.wrapping_add(1);
@@ -237,13 +237,13 @@ impl Machines {
         }
     }
 
-    /// It is up, or a spare is in its place.
+    /// The machine is up again, or a spare has taken its place.
     fn is_back(&mut self, machine: u32) {
         let (first, end, missed) = self.groups[self.machines[machine as usize].group as usize];
         self.begin(machine);
         if missed == self.parities + 1 {
             self.out -= 1;
-            // It goes on, without a memory of how far it was.
+            // Rebuilds resume, without memory of their progress.
             for machine in first..end {
                 if !self.machines[machine as usize].is_up {
                     self.schedule(machine, Event::Rebuilt);
@@ -270,7 +270,7 @@ impl Machines {
             Event::Rebuilt => (self.times.rebuild, rebuilding),
         };
         let Some(mean) = mean else { return };
-        // Above nought, and at most one.
+        // Above zero, and at most one.
         let chance = ((self.random.next_u64() >> 11) + 1) as f64 / (1u64 << 53) as f64;
         let after_us = (-libm::log(chance) * mean * HOUR_US) as u64;
         self.events.push(Reverse((self.time_us.saturating_add(after_us), machine, event, number)));

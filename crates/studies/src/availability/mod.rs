@@ -1,15 +1,15 @@
-//! How long data are out of reach, and how rarely they are lost, by the number of parities and with
+//! How long data are unavailable, and how rarely they are lost, by the number of parities and with
 //! or without stripe groups (Dahlin, section 4.2.1).
 //!
-//! - [`Outages`]: machines fail and come back; what is down when more of a group are than it has
-//!   parities is out of reach (figure 4-4).
-//! - [`Losses`]: disks fail for good; what they had is rebuilt, or lost.
-//! - [`machines`]: the same by trying, machine by machine, to check what is computed here.
-//! - [`cost`]: what redundancy costs and performs (table 4-1).
+//! - [`Outages`]: machines fail and return. Data are unavailable while more machines of a group are
+//!   down than it has parities (figure 4-4).
+//! - [`Losses`]: disks fail for good, and their data are rebuilt or lost.
+//! - [`machines`]: the same by simulation, machine by machine, to check these formulas.
+//! - [`cost`]: cost and performance of redundancy (table 4-1).
 //! - [`report`]: figures and findings.
 //!
-//! Computed as chains of how many of a group's machines are gone. Times are exponentially
-//! distributed, and machines fail independently, as in the thesis.
+//! The formulas are Markov chains over the number of a group's missing machines. Times are
+//! exponentially distributed, and machines fail independently, as in the thesis.
 
 pub mod cost;
 pub mod machines;
@@ -23,24 +23,24 @@ pub const MONTH_HOURS: f64 = 720.0;
 pub const YEAR_HOURS: f64 = 8760.0;
 
 const MACHINE_COUNT_MAX: u32 = 1_000_000;
-/// More than any code of the product's has.
+/// Most parities: more than any of the product's codes has.
 const PARITY_COUNT_MAX: u32 = 16;
 const HOURS_MAX: f64 = 1e9;
 
-/// Which machines stripe together.
+/// The machines and their stripe groups.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 pub struct Layout {
-    /// How many there are.
+    /// Number of machines.
     pub machines: u32,
-    /// Fragments of each stripe that can be missing.
+    /// Fragments of each stripe that may be missing.
     pub parities: u32,
-    /// Machines of a stripe group, up to all of them; nothing: all stripe together. The last ones
-    /// that are too few for a group are spread over the others.
+    /// Machines of a stripe group, up to all of them; `None` means that all stripe together.
+    /// Remaining machines that are too few for a group are spread over the others.
     pub group: Option<u32>,
 }
 
 impl Layout {
-    /// What makes no sense, by the name of what is set.
+    /// Checks the parameters; an error names the wrong one.
     pub fn check(&self) -> Result<(), String> {
         let fault = [
             (!(1..=MACHINE_COUNT_MAX).contains(&self.machines), "machines: 1 to 1000000"),
@@ -52,7 +52,7 @@ impl Layout {
         first(&fault)
     }
 
-    /// How many machines each group has, and how many such groups there are.
+    /// How many machines a group has, and how many groups have this size, for both sizes.
     pub fn groups(&self) -> [(u32, u32); 2] {
         let groups = self.group.map_or(1, |group| self.machines / group.max(1)).max(1);
         let (least, more) = (self.machines / groups, self.machines % groups);
@@ -60,7 +60,7 @@ impl Layout {
     }
 }
 
-/// The first thing that is wrong.
+/// Returns the first fault as an error.
 fn first(fault: &[(bool, &str)]) -> Result<(), String> {
     fault.iter().find(|(is, _)| *is).map_or(Ok(()), |(_, what)| Err((*what).into()))
 }
@@ -72,37 +72,34 @@ fn is_time(hours: f64) -> bool {
 /// Machines that fail for a time.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub struct Outages {
-    /// See [`Layout`].
+    /// The machines and groups.
     pub layout: Layout,
     /// Mean time that a machine is up, in hours.
     pub up_hours: f64,
-    /// Mean time until it is back.
+    /// Mean time until a machine is back, in hours.
     pub down_hours: f64,
-    /// Mean time until what a machine had is elsewhere, in hours, so that it is not missed; that
-    /// goes on only while all can be read. Nothing: it is waited for.
+    /// Mean time until a missing machine's data are elsewhere, in hours; a rebuild proceeds only
+    /// while all data can be read. `None` means that the group waits for the machine.
     pub rebuild_hours: Option<f64>,
 }
 
 impl Outages {
-    /// As the thesis has it: each machine is down for an hour of each month.
+    /// As in the thesis: each machine is down for an hour of each month.
     pub fn monthly(layout: Layout) -> Outages {
         Outages { layout, up_hours: MONTH_HOURS - 1.0, down_hours: 1.0, rebuild_hours: None }
     }
 
-    /// What makes no sense, by the name of what is set.
+    /// Checks the parameters; an error names the wrong one.
     pub fn check(&self) -> Result<(), String> {
         self.layout.check()?;
         first(&[
-            (!is_time(self.up_hours), "up-hours: more than nothing, up to 1000000000"),
-            (!is_time(self.down_hours), "down-hours: more than nothing, up to 1000000000"),
-            (
-                self.rebuild_hours.is_some_and(|hours| !is_time(hours)),
-                "rebuild-hours: more than nothing, up to 1000000000",
-            ),
+            (!is_time(self.up_hours), "up-hours: more than 0, up to 1000000000"),
+            (!is_time(self.down_hours), "down-hours: more than 0, up to 1000000000"),
+            (self.rebuild_hours.is_some_and(|hours| !is_time(hours)), "rebuild-hours: more than 0, up to 1000000000"),
         ])
     }
 
-    /// Hours of a month in which some data are out of reach.
+    /// Hours of a month in which some data are unavailable.
     pub fn hours_per_month(&self) -> f64 {
         let out = self.layout.groups().into_iter().fold(0.0, |out, (machines, groups)| {
             let (one, _) = self.group_out(machines);
@@ -111,8 +108,8 @@ impl Outages {
         out * MONTH_HOURS
     }
 
-    /// How often a group comes back of which more was missed than it has parities, times its
-    /// machines: in an hour, for all groups.
+    /// How often per hour a group with too many missing machines returns, times its machines; for
+    /// all groups.
     fn machines_back_per_hour(&self) -> f64 {
         let per_group = |machines: u32| {
             let (_, just_out) = self.group_out(machines);
@@ -122,12 +119,12 @@ impl Outages {
         groups.map(|(machines, groups)| f64::from(groups) * per_group(machines)).sum()
     }
 
-    /// Share of the time in which more machines of a group are missed than it has parities; and in
-    /// which one more is.
+    /// The share of the time in which more machines of a group are missing than it has parities;
+    /// and in which exactly one more is.
     fn group_out(&self, machines: u32) -> (f64, f64) {
         let (fails, returns) = (1.0 / self.up_hours, 1.0 / self.down_hours);
         let rebuilds = self.rebuild_hours.map_or(0.0, |hours| 1.0 / hours);
-        // How likely it is that so many are missed, up to a factor.
+        // The probability that this many are missing, up to a factor.
         let (mut weight, mut up, mut out, mut just_out) = (1.0, 1.0, 0.0, 0.0);
         for missed in 1..=machines {
             let can_rebuild = missed <= self.layout.parities;
@@ -146,38 +143,37 @@ impl Outages {
 /// Disks that fail for good.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub struct Losses {
-    /// See [`Layout`].
+    /// The machines and groups.
     pub layout: Layout,
     /// Mean life of a disk, in hours.
     pub life_hours: f64,
-    /// Mean time until what it had is on others, in hours.
+    /// Mean time until its data are on other disks, in hours.
     pub rebuild_hours: f64,
 }
 
 impl Losses {
-    /// What makes no sense, by the name of what is set.
+    /// Checks the parameters; an error names the wrong one.
     pub fn check(&self) -> Result<(), String> {
         self.layout.check()?;
         first(&[
-            (!is_time(self.life_hours), "life-hours: more than nothing, up to 1000000000"),
-            (!is_time(self.rebuild_hours), "rebuild-hours: more than nothing, up to 1000000000"),
+            (!is_time(self.life_hours), "life-hours: more than 0, up to 1000000000"),
+            (!is_time(self.rebuild_hours), "rebuild-hours: more than 0, up to 1000000000"),
         ])
     }
 
-    /// Mean years from one loss of data to the next. What was lost is not there any more: its group
-    /// begins anew.
+    /// Mean years from one loss of data to the next. After a loss, its group begins anew.
     pub fn years(&self) -> f64 {
         let groups = self.layout.groups().into_iter().filter(|(_, groups)| *groups > 0);
         let per_hour: f64 = groups.map(|(machines, groups)| f64::from(groups) / self.group_hours(machines)).sum();
         1.0 / per_hour / YEAR_HOURS
     }
 
-    /// Mean time until a group that has lost nothing has lost something, in hours.
+    /// Mean time until a new group loses data, in hours.
     fn group_hours(&self, machines: u32) -> f64 {
         let (mut next, mut hours) = (0.0, 0.0);
         for missed in 0..=self.layout.parities {
-            // Until one more is missed for the first time: one fails, or one is rebuilt and all
-            // begins one earlier.
+            // The time until one more is missing for the first time: one fails, or one is rebuilt
+            // and the chain goes one back.
             let fails = f64::from(machines - missed) / self.life_hours;
             next = (1.0 + f64::from(missed) / self.rebuild_hours * next) / fails;
             hours += next;

@@ -1,4 +1,4 @@
-//! Figure 4-4, the same over rebuild times, and what section 4.2.1 says of it.
+//! Figure 4-4, the same over rebuild times, and the statements of section 4.2.1.
 
 use super::machines::{self, Estimate, Trial};
 use super::{Layout, Losses, MONTH_HOURS, Outages};
@@ -8,7 +8,7 @@ use serde::Serialize;
 
 /// Machines of a stripe group, as in figure 4-4.
 const GROUP: Option<u32> = Some(10);
-/// What figure 4-4 shows: parities and groups.
+/// The organisations of figure 4-4: parities and groups.
 const ORGANIZATIONS: [(&str, u32, Option<u32>); 5] = [
     ("no parity", 0, None),
     ("one parity", 1, None),
@@ -17,17 +17,17 @@ const ORGANIZATIONS: [(&str, u32, Option<u32>); 5] = [
     ("two parities per group of 10", 2, GROUP),
 ];
 const MACHINES: [u32; 19] = [1, 2, 3, 5, 10, 20, 30, 40, 60, 80, 100, 150, 200, 300, 500, 1000, 2000, 5000, 10_000];
-/// Where it is also tried.
+/// Numbers of machines that are also simulated.
 const TRIED: [u32; 3] = [10, 50, 200];
 const REBUILD_HOURS: [f64; 11] = [0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0];
-/// Where rebuild times are varied.
+/// Number of machines when rebuild times are varied.
 const REBUILD_MACHINES: u32 = 100;
-/// Mean time of outages where rebuild times are varied, in hours: machines that wait for a person.
+/// Mean time of outages when rebuild times are varied, in hours: machines that wait for a person.
 const LONG_OUTAGE_HOURS: f64 = 24.0;
 /// Mean life of disks, in hours.
 const LIFE_HOURS: f64 = 500_000.0;
 
-/// What was tried beside what is computed.
+/// A simulated value beside the computed one.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 struct Tried {
     organization: usize,
@@ -36,17 +36,17 @@ struct Tried {
     found: Estimate,
 }
 
-/// What section 4.2.1 is about.
+/// The study of section 4.2.1.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Study {
     tried: Vec<Tried>,
 }
 
 impl Study {
-    /// How often [`run`](Self::run) says that it has done something.
+    /// How often [`run`](Self::run) reports progress.
     pub const STEPS: usize = ORGANIZATIONS.len() * TRIED.len();
 
-    /// What makes a trial too long for this, by the name of what is set.
+    /// Checks that the trial is not too long; an error names the wrong parameter.
     pub fn check(trial: &Trial) -> Result<(), String> {
         let all = ORGANIZATIONS.iter().flat_map(|of| TRIED.map(|machines| (of, machines)));
         all.into_iter().try_for_each(|(&(_, parities, group), machines)| {
@@ -55,7 +55,7 @@ impl Study {
         })
     }
 
-    /// Tries for so long what is computed anyway.
+    /// Runs the study: simulates, for the length of the trial, what is also computed.
     pub fn run(trial: &Trial, done: impl Fn() + Sync) -> Study {
         let all = (0..ORGANIZATIONS.len()).flat_map(|of| TRIED.map(|machines| (of, machines)));
         let study = |(organization, machines): &(usize, u32)| {
@@ -67,7 +67,7 @@ impl Study {
         Study { tried: sweep(&all.collect::<Vec<_>>(), study, done) }
     }
 
-    /// Figure 4-4, the same with machines that are rebuilt, and how rarely something is lost.
+    /// Figure 4-4, the same with machines that are rebuilt, and how rarely data are lost.
     pub fn figures(&self) -> Vec<Figure> {
         vec![self.downtime(), rebuilt(), lost()]
     }
@@ -101,11 +101,11 @@ impl Study {
         }
     }
 
-    /// What section 4.2.1 says, beside what is found.
+    /// The statements of section 4.2.1, beside our results.
     pub fn findings(&self) -> Vec<Finding> {
         let hours =
             |machines, parities, group| Outages::monthly(Layout { machines, parities, group }).hours_per_month();
-        // The most machines that are better than one.
+        // The largest number of machines that is better than one machine.
         let most = |parities: u32, group: Option<u32>| {
             let better = |machines: &u32| hours(*machines, parities, group) < one_server();
             (parities + 1..1000).take_while(better).last().unwrap_or(0)
@@ -151,7 +151,7 @@ impl Study {
                 theirs: format!("not stated; computed: {:.6} hours per month", tried.computed),
                 ours: format!("tried: {mean:.6} ± {error:.6} hours per month"),
                 kind: Kind::Measured,
-                // A few outages say neither how often there are more nor how wrong that is.
+                // A few outages determine neither the mean nor its error.
                 holds: (mean > 5.0 * error).then(|| tried.found.agrees(tried.computed)),
                 why: if mean > 5.0 * error { String::new() } else { "too rare to be met often in this time".into() },
             }
@@ -164,7 +164,7 @@ fn one_server() -> f64 {
     Outages::monthly(Layout { machines: 1, parities: 0, group: None }).hours_per_month()
 }
 
-/// Something over the rebuild time, with each organization that has parities.
+/// A measure over the rebuild time, for each organisation that has parities.
 fn over_rebuild(measure: impl Fn(Layout, f64) -> f64) -> Vec<Curve> {
     let with_parities = ORGANIZATIONS.into_iter().filter(|(_, parities, _)| *parities > 0);
     let curve = |(name, parities, group): (&str, u32, Option<u32>)| {
@@ -177,7 +177,7 @@ fn over_rebuild(measure: impl Fn(Layout, f64) -> f64) -> Vec<Curve> {
 
 fn rebuilt() -> Figure {
     let measure = |layout: Layout, hours: f64| {
-        // Down as large a share of the time as in the thesis, but for a day at a time.
+        // The same share of time down as in the thesis, but a day at a time.
         let up_hours = LONG_OUTAGE_HOURS * (MONTH_HOURS - 1.0);
         let of = Outages { layout, up_hours, down_hours: LONG_OUTAGE_HOURS, rebuild_hours: Some(hours) };
         of.hours_per_month()

@@ -97,19 +97,18 @@ fn a_trial_in_which_too_much_would_happen_is_refused() {
     let (trial, of) = (Trial { hours: YEAR_HOURS, seed: 1 }, Outages::monthly(layout(2, 1, None)));
     let often = Outages { up_hours: 3e-7, down_hours: 3e-7, ..of };
     assert!(fault(trial.check_outages(&often)));
-    // What is rebuilt at once fails again, however long it would have been down, also while what
-    // was at first is forgotten.
+    // A machine that is rebuilt at once fails again, however long it would have been down; also
+    // during the ignored start.
     assert!(fault(trial.check_outages(&Outages { up_hours: 3e-7, rebuild_hours: Some(3e-7), ..of })));
     let long = Outages { up_hours: 1.0, down_hours: 1e9, rebuild_hours: Some(1.0), ..of };
     assert!(fault(trial.check_outages(&long)));
-    // All of a large group is looked at with each machine that brings it back, and begins anew
-    // after each loss.
+    // Each return of a large group looks at all its machines, and each loss begins them anew.
     let large = Outages::monthly(layout(10_000, 13, None));
     assert!(fault(Trial { hours: 1000.0 * YEAR_HOURS, ..trial }.check_outages(&large)));
     let losses = Losses { layout: layout(100_000, 0, None), life_hours: 500_000.0, rebuild_hours: 1.0 };
     assert!(fault(Trial { hours: 10.0 * YEAR_HOURS, ..trial }.check_losses(&losses)));
     assert!(fault(trial.check_losses(&Losses { life_hours: 3e-7, ..losses })));
-    // What is usual is not refused.
+    // Usual parameters are accepted.
     let usual = Trial { hours: 2000.0 * YEAR_HOURS, ..trial };
     for of in [layout(1000, 0, None), layout(1000, 1, None), layout(10_000, 2, Some(10))] {
         assert_eq!(usual.check_outages(&Outages::monthly(of)), Ok(()), "{of:?}");

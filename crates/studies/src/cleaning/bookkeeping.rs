@@ -1,27 +1,28 @@
-//! Who has to tell whom that a block of a segment is dead (Dahlin, section 4.3.1, figure 4-6).
+//! The messages that tell a cleaner which blocks of a segment are dead (Dahlin, section 4.3.1,
+//! figure 4-6).
 
 use crate::locality::accesses::{Accesses, What};
 use serde::Serialize;
 
-/// For how long what is written waits in memory, in microseconds, where that is assumed.
+/// How long written data wait in memory, in microseconds, where a delay is assumed.
 pub const WRITE_DELAY_US: u64 = 30_000_000;
 
-/// Blocks that were written and then overwritten or deleted, by who did that and when.
+/// Blocks that were overwritten or deleted after their writing: by which client, and when.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug, Serialize)]
 pub struct Bookkeeping {
     /// By another client than the one that wrote them.
     pub by_other: u64,
-    /// By the same, within [`WRITE_DELAY_US`].
+    /// By the same client, within [`WRITE_DELAY_US`].
     pub by_same_soon: u64,
-    /// By the same, later.
+    /// By the same client, later.
     pub by_same_later: u64,
 }
 
 impl Bookkeeping {
-    /// What happens in a trace.
+    /// Counts a trace.
     pub fn of(accesses: &Accesses) -> Bookkeeping {
         let mut bookkeeping = Bookkeeping::default();
-        // By block: who wrote it last, and when.
+        // By block: its last writer, and the time.
         let mut writers: Vec<Option<(u32, u64)>> = vec![None; accesses.block_count()];
         for access in accesses.all() {
             let mut dies = |writer: Option<(u32, u64)>| match writer {
@@ -43,17 +44,18 @@ impl Bookkeeping {
         bookkeeping
     }
 
-    /// Messages if clients tell one cleaner of each: Centralized Pessimistic.
+    /// Messages if clients tell one cleaner of each death: Centralized Pessimistic.
     pub fn pessimistic(&self) -> u64 {
         self.by_other + self.by_same_soon + self.by_same_later
     }
 
-    /// Messages if what dies in its writer's memory was never in a segment: Centralized Optimistic.
+    /// Messages if blocks that die in their writer's memory never were in a segment: Centralized
+    /// Optimistic.
     pub fn optimistic(&self) -> u64 {
         self.by_other + self.by_same_later
     }
 
-    /// Messages if each client keeps the books of what it wrote: Distributed.
+    /// Messages if each client keeps the books of its own blocks: Distributed.
     pub fn distributed(&self) -> u64 {
         self.by_other
     }
@@ -76,10 +78,10 @@ mod tests {
             // One block within 30 s, and again after 30 s.
             write(29, 0, 100),
             write(59, 0, 100),
-            // Two by another, of which it deletes one more than it wrote.
+            // Two by another client, which deletes one block more than it wrote.
             write(60, 1, 200),
             delete(61, 1),
-            // That is another file; what is only read or was never written does not count.
+            // This is another file; blocks that are only read or were never written do not count.
             write(62, 2, 100),
             delete(200, 2),
             delete(201, 2),

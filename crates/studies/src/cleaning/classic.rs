@@ -1,6 +1,6 @@
-//! Cleaning with writes by chance (Rosenblum and Ousterhout, "The Design and Implementation of a
-//! Log-Structured File System", section 3.5): blocks are overwritten, all with the same chance, or
-//! some more often than others.
+//! Cleaning under random writes (Rosenblum and Ousterhout, "The Design and Implementation of a
+//! Log-Structured File System", section 3.5): blocks are overwritten, all with the same
+//! probability, or some more often than others.
 
 use super::log::{Cleaner, Counts, Log};
 use super::{Ages, Full, When, serialize_rule};
@@ -13,39 +13,39 @@ use serde::Serialize;
 /// Most blocks of the disk.
 const BLOCK_COUNT_MAX: u64 = 1 << 26;
 
-/// What is set.
+/// The parameters.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub struct Classic {
     /// Segments of the disk.
     pub segments: u32,
     /// Blocks of a segment.
     pub segment_blocks: u32,
-    /// Share of the disk that lives.
+    /// Share of the disk that is live.
     pub utilisation: f64,
     /// Share of the blocks that is hot.
     pub hot: f64,
-    /// Share of the writes that goes there.
+    /// Share of the writes that goes to hot blocks.
     pub hot_writes: f64,
     /// Which segments are cleaned first.
     #[serde(serialize_with = "serialize_rule")]
     pub rule: Rule,
-    /// What it takes for a segment's age.
+    /// What counts as a segment's age.
     pub ages: Ages,
-    /// The cleaner writes what it moves in the order of age.
+    /// The cleaner writes the blocks that it moves in the order of age.
     pub sorts: bool,
     /// When it cleans.
     pub when: When,
-    /// How often as much as lives is written before anything counts: until cold blocks are where
-    /// they end up.
+    /// Turnovers of the live data before anything counts, so that cold blocks reach the place where
+    /// they stay.
     pub warm_up_turnovers: u32,
-    /// How often after that.
+    /// Turnovers that count.
     pub turnovers: u32,
-    /// The same seed gives the same.
+    /// The same seed gives the same result.
     pub seed: u64,
 }
 
 impl Default for Classic {
-    /// Every block as often as every other, on a disk that is 75 % full, cleaned as they do.
+    /// Every block equally often, on a disk that is 75 % full, cleaned as in the paper.
     fn default() -> Classic {
         Classic {
             segments: 500,
@@ -70,7 +70,7 @@ impl Classic {
         Classic { hot: 0.1, hot_writes: 0.9, ..Classic::default() }
     }
 
-    /// What makes no sense, by the name of what is set.
+    /// Checks the parameters; an error names the wrong one.
     pub fn check(&self) -> Result<(), String> {
         let fault = [
             (!(20..=1 << 20).contains(&self.segments), "segments: 20 to 1048576"),
@@ -89,13 +89,14 @@ impl Classic {
         fault.into_iter().find(|(is, _)| *is).map_or(Ok(()), |(_, what)| Err(what.into()))
     }
 
-    /// How many blocks live.
+    /// Number of live blocks.
     fn blocks(&self) -> u32 {
         let disk = f64::from(self.segments) * f64::from(self.segment_blocks);
         ((disk * self.utilisation) as u32).max(1)
     }
 
-    /// Writes blocks, as [`check`](Self::check) lets it be. [`Full`] where cleaning makes no room.
+    /// Runs the writes; the parameters must pass [`check`](Self::check). [`Full`] if cleaning makes
+    /// no room.
     pub fn run(&self) -> Result<Counts, Full> {
         let Classic { rule, ages, sorts, when, .. } = *self;
         let (blocks, random) = (self.blocks(), SplitMix64::new(self.seed));
@@ -122,9 +123,9 @@ impl Classic {
     }
 }
 
-/// How full segments are when they are cleaned, if all blocks are overwritten with the same chance
-/// and the oldest segment is cleaned: the solution `u` of `utilisation = (u - 1) / ln u`. To clean
-/// the emptiest first is a little better.
+/// The utilisation of segments when they are cleaned, if all blocks are overwritten with the same
+/// probability and the oldest segment is cleaned: the solution `u` of `utilisation = (u - 1) / ln
+/// u`. Cleaning the emptiest segment first is a little better.
 pub fn utilisation_of_cleaned(utilisation: f64) -> f64 {
     let (mut low, mut high) = (0.0, 1.0);
     for _ in 0..100 {
@@ -138,8 +139,8 @@ pub fn utilisation_of_cleaned(utilisation: f64) -> f64 {
     low
 }
 
-/// Write cost where segments are cleaned when they are so full: each is read, what lives is
-/// written, and the rest is for data (section 3.4 there).
+/// The write cost if segments have this utilisation when they are cleaned: each is read, its live
+/// part is written, and the rest is for new data (section 3.4 there).
 pub fn write_cost(utilisation_of_cleaned: f64) -> f64 {
     2.0 / (1.0 - utilisation_of_cleaned)
 }
@@ -148,7 +149,7 @@ const UTILISATIONS: [f64; 10] = [0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 
 
 const VARIANT_COUNT: usize = 7;
 
-/// What is compared, with its name.
+/// The variants to compare, with their names.
 fn variants() -> [(&'static str, Classic); VARIANT_COUNT] {
     let (even, hot) = (Classic::default(), Classic::hot_and_cold());
     let product =
@@ -164,18 +165,18 @@ fn variants() -> [(&'static str, Classic); VARIANT_COUNT] {
     ]
 }
 
-/// All that is compared, over how full the disk is.
+/// The results of all variants, over the utilisation of the disk.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Study {
-    /// By variant, and by utilisation.
+    /// Write costs by variant, and by utilisation.
     costs: Vec<Vec<Option<f64>>>,
 }
 
 impl Study {
-    /// How often [`run`](Self::run) says that it has done something.
+    /// How often [`run`](Self::run) reports progress.
     pub const STEPS: usize = VARIANT_COUNT * UTILISATIONS.len();
 
-    /// Writes in each case as much as is set here, on as large a disk.
+    /// Runs each variant with this many writes, on a disk of this size.
     pub fn run(of: &Classic, done: impl Fn() + Sync) -> Study {
         let size = |other: Classic| Classic {
             hot: other.hot,
@@ -199,7 +200,7 @@ impl Study {
         *self.costs.get(variant)?.get(at)?
     }
 
-    /// Write cost over how full the disk is.
+    /// The write cost over the utilisation of the disk.
     pub fn figures(&self) -> Vec<Figure> {
         let points = |costs: &[Option<f64>]| {
             UTILISATIONS.iter().zip(costs).filter_map(|(at, cost)| Some((at * 100.0, (*cost)?))).collect()
@@ -221,7 +222,7 @@ impl Study {
         }]
     }
 
-    /// What their section 3.5 says, beside what is found.
+    /// The statements of their section 3.5, beside our results.
     pub fn findings(&self) -> Vec<Finding> {
         let stated = "Rosenblum and Ousterhout, section 3.5";
         let finding = |what: String, theirs: String, ours: String, holds: Option<bool>, why: &str| Finding {
@@ -303,7 +304,7 @@ mod tests {
             let of = counts(Classic { utilisation, rule: Rule::Greedy, ..Classic::default() });
             let (cost, formula) = (of.write_cost().expect("written"), write_cost(utilisation_of_cleaned(utilisation)));
             assert!((cost / formula - 1.0).abs() < 0.05, "{utilisation}: {cost} {formula}");
-            // It is as they derive it, but for what is empty and at the ends.
+            // The result is as they derive it, except for empty segments and at the ends.
             let cleaned = of.moved_blocks as f64 / of.cleaned as f64 / 128.0;
             assert!((cost / write_cost(cleaned) - 1.0).abs() < 0.03, "{utilisation}: {of:?}");
         }
@@ -321,7 +322,7 @@ mod tests {
             let so_soon = cost(Classic { rule: Rule::Greedy, ..product });
             assert!(cost(product) < 0.9 * so_soon, "{utilisation}: {} {so_soon}", cost(product));
             assert!(so_soon > greedy, "{utilisation}: who cleans sooner finds fuller segments");
-            // Without hot blocks, ages say nothing.
+            // Without hot blocks, ages carry no information.
             let even = Classic { utilisation, ..Classic::default() };
             assert!(cost(even) > cost(Classic { rule: Rule::Greedy, ..even }), "{utilisation}");
         }

@@ -1,9 +1,8 @@
-//! Logs on one disk: clients append blocks to segments, each to its own, and one cleaner makes room
-//! when there is none. Which segments it takes is `policy::clean`'s decision.
+//! Logs on one disk: each client appends blocks to its own segments, and one cleaner makes room
+//! when there is none. `policy::clean` decides which segments it takes.
 //!
-//! A segment is in its writer's memory until it is full. The cleaner skips what is empty; of others
-//! it reads the whole segment, unless all that lives of it is in somebody's cache (Dahlin, section
-//! 4.4).
+//! A segment is in its writer's memory until it is full. The cleaner skips empty segments. It reads
+//! other segments whole, unless all their live blocks are in clients' caches (Dahlin, section 4.4).
 
 use super::{Ages, Full, When};
 use policy::clean::{FreeGoal, GAIN_SEGMENTS, Rule, SegmentUse, VICTIMS_MAX, choose_by};
@@ -11,32 +10,33 @@ use serde::Serialize;
 use std::time::Duration;
 use types::{LogId, SegmentId};
 
-/// What it takes to keep a log, in segments (table 4-2).
+/// The work of keeping a log, in segments (table 4-2).
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug, Serialize)]
 pub struct Counts {
-    /// Written with data.
+    /// Segments written with data.
     pub written: u64,
-    /// Cleaned.
+    /// Segments cleaned.
     pub cleaned: u64,
-    /// Cleaned that nothing lived in.
+    /// Cleaned segments without live blocks.
     pub empty: u64,
-    /// Cleaned without reading them, since all that lived was in caches.
+    /// Segments cleaned without a read, because all live blocks were in caches.
     pub cached: u64,
-    /// Read by the cleaner.
+    /// Segments read by the cleaner.
     pub read: u64,
-    /// Written by the cleaner.
+    /// Segments written by the cleaner.
     pub rewritten: u64,
-    /// Blocks that lived in what was cleaned.
+    /// Live blocks of the cleaned segments.
     pub moved_blocks: u64,
 }
 
 impl Counts {
-    /// Rosenblum's: all that is read and written for what is written. Nothing if nothing is.
+    /// Rosenblum's write cost: all reads and writes per segment of new data. `None` if there are no
+    /// new data.
     pub fn write_cost(&self) -> Option<f64> {
         (self.written > 0).then(|| (self.written + self.read + self.rewritten) as f64 / self.written as f64)
     }
 
-    /// What was counted since.
+    /// The counts since an earlier state.
     pub fn since(&self, earlier: &Counts) -> Counts {
         Counts {
             written: self.written - earlier.written,
@@ -50,56 +50,56 @@ impl Counts {
     }
 }
 
-/// How a cleaner goes about it.
+/// The cleaner's policy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Cleaner {
     /// Which segments it takes first.
     pub rule: Rule,
-    /// What it takes for a segment's age.
+    /// What counts as a segment's age.
     pub ages: Ages,
-    /// It writes what it moves in the order of age.
+    /// It writes the blocks that it moves in the order of age.
     pub sorts: bool,
     /// When it cleans.
     pub when: When,
 }
 
-/// No segment: the block is nowhere.
+/// No segment: the block is not on the disk.
 const NOWHERE: u32 = u32::MAX;
 
 #[derive(Default)]
 struct Segment {
-    /// Whose, and which of that log's, from 1; 0: there is none here.
+    /// The log, and the number in that log, from 1; 0 if this slot is free.
     log: u32,
     seq: u64,
-    /// What was put there; lives what is there still.
+    /// The blocks that were put there; those still there are live.
     blocks: Vec<u32>,
     live: u32,
-    /// When its youngest block was written, in blocks written.
+    /// When its youngest block was written, counted in blocks written.
     youngest: u64,
 }
 
-/// See the module's header.
+/// Logs on one disk.
 pub struct Log {
     cleaner: Cleaner,
     segment_blocks: u32,
-    /// Those of the disk, and after them one for each log, in memory; the last is the cleaner's.
+    /// The disk's segments, then one in memory for each log; the last is the cleaner's.
     segments: Vec<Segment>,
     disk: u32,
     free: Vec<u32>,
-    /// By block: in which segment, where in it, and when it was written.
+    /// By block: its segment, its place there, and when it was written.
     at: Vec<(u32, u32, u64)>,
-    /// By log, segments so far.
+    /// By log, the number of segments so far.
     seqs: Vec<u64>,
     clock: u64,
-    /// Blocks that live.
+    /// Number of live blocks.
     live: u64,
-    /// What was done.
+    /// The work done.
     pub counts: Counts,
 }
 
 impl Log {
-    /// An empty disk of so many segments, for logs of so many writers, of blocks with numbers below
-    /// `blocks`.
+    /// An empty disk of `disk` segments, for the logs of `writers` writers, of blocks with numbers
+    /// below `blocks`.
     pub fn new(cleaner: Cleaner, segment_blocks: u32, disk: u32, writers: u32, blocks: usize) -> Log {
         let all = disk as usize + writers as usize + 1;
         Log {
@@ -116,8 +116,8 @@ impl Log {
         }
     }
 
-    /// A writer appends a block. `cached` says what a cleaner need not read. [`Full`] if there is
-    /// no room, and cleaning makes none.
+    /// Appends a block to a writer's log. `cached` is true for blocks that a cleaner need not read.
+    /// [`Full`] if there is no room, and cleaning makes none.
     pub fn write(&mut self, writer: u32, block: u32, cached: impl Fn(u32) -> bool) -> Result<(), Full> {
         self.delete(block);
         self.clock += 1;
@@ -138,7 +138,7 @@ impl Log {
         Ok(())
     }
 
-    /// The block is no more.
+    /// Deletes a block.
     pub fn delete(&mut self, block: u32) {
         let (segment, ..) = self.at[block as usize];
         if segment != NOWHERE {
@@ -152,13 +152,13 @@ impl Log {
         self.free.len() as u64 * u64::from(self.segment_blocks)
     }
 
-    /// Of what writers may not use, the simulation knows nothing.
+    /// The simulation does not model space that writers may not use.
     fn goal(&self) -> FreeGoal {
         FreeGoal::new(u64::from(self.disk) * u64::from(self.segment_blocks), self.live, 0)
     }
 
-    /// Cleans as the product does, until as much is free as should be, or there is no more to gain.
-    /// [`Full`] if nothing is free then.
+    /// Cleans as the product does, until enough is free or no more can be gained. [`Full`] if
+    /// nothing is free then.
     fn clean_to_goal(&mut self, cached: impl Fn(u32) -> bool) -> Result<(), Full> {
         let mut before = None;
         while self.free_blocks() < self.goal().high && before.is_none_or(|before| self.free.len() > before) {
@@ -170,7 +170,7 @@ impl Log {
         if self.free.is_empty() { Err(Full) } else { Ok(()) }
     }
 
-    /// True if the log's segment is full with it.
+    /// Appends a block; true if the log's segment is then full.
     fn append(&mut self, log: u32, block: u32, time: u64) -> bool {
         let segment = &mut self.segments[(self.disk + log) as usize];
         self.at[block as usize] = (self.disk + log, segment.blocks.len() as u32, time);
@@ -180,7 +180,7 @@ impl Log {
         segment.blocks.len() as u32 == self.segment_blocks
     }
 
-    /// A log's segment goes to the disk, where there is room.
+    /// Writes a log's segment to the disk, which must have room.
     fn finish(&mut self, log: u32) {
         let Some(slot) = self.free.pop() else { return };
         let (from, seq) = (self.disk + log, &mut self.seqs[log as usize]);
@@ -203,7 +203,7 @@ impl Log {
                 Ages::Data => self.clock - segment.youngest,
             };
             SegmentUse {
-                // The slot is its name here.
+                // The slot serves as its name here.
                 id: SegmentId { log: LogId::new(0), epoch: 0, seq: slot },
                 live_bytes: segment.live.into(),
                 total_bytes: self.segment_blocks.into(),
@@ -215,7 +215,7 @@ impl Log {
     /// Empties some segments.
     fn clean(&mut self, cached: impl Fn(u32) -> bool) -> Result<(), Full> {
         let gain = match self.cleaner.when {
-            // Of a small disk, a twentieth, and of a large one a hundredth.
+            // A twentieth of a small disk, a hundredth of a large one.
             When::Full => GAIN_SEGMENTS.max(self.disk / 100).min(self.disk / 20).max(1),
             When::Short => GAIN_SEGMENTS,
         };
@@ -255,7 +255,7 @@ impl Log {
         let cleaner = self.seqs.len() as u32 - 1;
         for (time, block) in moved {
             if self.append(cleaner, block, time) {
-                // What was emptied is at least as much.
+                // At least as much was emptied.
                 self.counts.rewritten += 1;
                 self.finish(cleaner);
             }
@@ -324,7 +324,7 @@ mod tests {
     fn a_disk_that_only_has_live_blocks_is_full() {
         let mut log = Log::new(cleaner(Rule::CostBenefit), 4, 5, 1, 100);
         let full = (0..100).find(|block| log.write(0, *block, |_| false).is_err());
-        // Five segments, and the one that does not go to the disk.
+        // Five segments, and the one that does not reach the disk.
         assert_eq!(full, Some(23));
     }
 }

@@ -1,18 +1,17 @@
 //! What making room costs a log (Dahlin, sections 4.2 to 4.4).
 //!
-//! - [`simulate`]: the write cost on a trace, over sizes of segments and how full the disk is, with
+//! - [`simulate`]: the write cost on a trace, over segment sizes and utilisations of the disk, with
 //!   and without cooperative caches (table 4-2, figure 4-7).
-//! - [`bookkeeping`]: the messages that it takes to know what is dead (figure 4-6).
-//! - [`classic`]: the same with writes by chance, as those who proposed logs did it, where a
-//!   formula says what must come out.
-//! - [`log`]: segments, and the cleaner, which takes those that `policy::clean` chooses, as the
-//!   product's does.
+//! - [`bookkeeping`]: the messages that tell a cleaner what is dead (figure 4-6).
+//! - [`classic`]: the same under random writes, as the authors of log-structured file systems did
+//!   it, where a formula gives the right result.
+//! - [`log`]: segments, and the cleaner, which takes the segments that `policy::clean` chooses, as
+//!   the product's does.
 //! - [`report`]: figures and findings.
 //!
-//! As in section 4.4: each client fills a segment of its own; nothing is overwritten in its place;
-//! one cleaner makes room when there is none. The trace is run twice. The first time only writes,
-//! so that all data has its place; the second time also fills the caches, and its second half
-//! counts.
+//! As in section 4.4, each client fills a segment of its own, nothing is overwritten in place, and
+//! one cleaner makes room when there is none. The trace is run twice. The first run only writes, so
+//! that all data have a place. The second run also fills the caches, and its second half counts.
 
 pub mod bookkeeping;
 pub mod classic;
@@ -33,33 +32,34 @@ use std::fmt;
 const SEGMENT_BLOCKS_MAX: u64 = 1 << 20;
 /// Most segments of the disk.
 const SEGMENT_COUNT_MAX: f64 = (1u64 << 26) as f64;
-/// The least that may live, as a share of the disk.
+/// Least live share of the disk.
 const UTILISATION_MIN: f64 = 0.01;
 
-/// What a segment's age is taken for.
+/// What counts as a segment's age.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Ages {
-    /// How many segments its log has written since, as the product has it.
+    /// The number of segments that its log has written since, as in the product.
     Segments,
-    /// How much was written since its youngest block was, however often that was moved (Rosenblum
-    /// and Ousterhout).
+    /// The amount of data written since its youngest block was written, even if that was moved
+    /// (Rosenblum and Ousterhout).
     Data,
 }
 
-/// When a cleaner begins, and when it ends.
+/// When a cleaner begins and ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum When {
-    /// When no segment is free, and some segments later (section 4.4).
+    /// Begins when no segment is free, and ends some segments later (section 4.4).
     Full,
-    /// When less is free than `policy::clean::FreeGoal` says, and when as much is as it says then,
-    /// as the product does while something is written. (When nothing is, the product also merges
-    /// what is half empty.)
+    /// Begins when less is free than `policy::clean::FreeGoal` wants, and ends when that much is
+    /// free, as the product does during writes. (When there are none, the product also merges
+    /// half-empty segments.)
     Short,
 }
 
-/// There is no room, and cleaning makes none; or there would be more segments than are simulated.
+/// There is no room, and cleaning makes none; or there would be more segments than the simulation
+/// permits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Full;
 
@@ -73,7 +73,7 @@ impl fmt::Display for Full {
 
 impl Error for Full {}
 
-/// What people call a rule.
+/// The usual name of a rule.
 pub fn name(rule: Rule) -> &'static str {
     match rule {
         Rule::DampedCostBenefit => "damped-cost-benefit",
@@ -86,34 +86,35 @@ fn serialize_rule<S: Serializer>(rule: &Rule, to: S) -> Result<S::Ok, S::Error> 
     to.serialize_str(name(*rule))
 }
 
-/// What is set.
+/// The parameters.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub struct Parameters {
     /// Bytes of a segment.
     pub segment_bytes: u64,
-    /// The most that lives at once, as a share of the disk.
+    /// Most live data at once, as a share of the disk.
     pub utilisation: f64,
     /// Which segments are cleaned first.
     #[serde(serialize_with = "serialize_rule")]
     pub rule: Rule,
-    /// What it takes for a segment's age.
+    /// What counts as a segment's age.
     pub ages: Ages,
-    /// The cleaner writes what it moves in the order of age.
+    /// The cleaner writes the blocks that it moves in the order of age.
     pub sorts: bool,
     /// When it cleans.
     pub when: When,
-    /// Blocks that each client's cache holds, from which cleaners read; 0: they read from the disk.
+    /// Blocks that each client's cache holds, from which cleaners read; 0 means that they read from
+    /// the disk.
     pub cache_blocks: u32,
-    /// For how long what is written waits in its writer's memory, in microseconds; what dies there
-    /// is not written.
+    /// How long written data wait in their writer's memory, in microseconds; data that die there
+    /// are not written.
     pub delay_us: u64,
-    /// The same seed gives the same.
+    /// The same seed gives the same result.
     pub seed: u64,
 }
 
 impl Default for Parameters {
-    /// As in section 4.4: 512 KiB, a disk that is 80 % full, no waiting, nothing from caches, and
-    /// cleaned as Rosenblum and Ousterhout do.
+    /// As in section 4.4: 512 KiB, a disk that is 80 % full, no delay, no reads from caches, and
+    /// cleaning as by Rosenblum and Ousterhout.
     fn default() -> Parameters {
         let (ages, sorts, when) = (Ages::Data, true, When::Full);
         let (segment_bytes, utilisation, rule) = (512 << 10, 0.8, Rule::CostBenefit);
@@ -122,13 +123,12 @@ impl Default for Parameters {
 }
 
 impl Parameters {
-    /// The same, cleaned as the product does: when, what and how much is cleaned, and how it is
-    /// moved.
+    /// The same, cleaned as the product does.
     pub fn product(self) -> Parameters {
         Parameters { rule: Rule::default(), ages: Ages::Segments, sorts: false, when: When::Short, ..self }
     }
 
-    /// What makes no sense for blocks of so many bytes, by the name of what is set.
+    /// Checks the parameters for blocks of this many bytes; an error names the wrong one.
     pub fn check(&self, block_bytes: u64) -> Result<(), String> {
         let blocks = self.segment_bytes / block_bytes.max(1);
         let fault = [
@@ -143,12 +143,12 @@ impl Parameters {
     }
 }
 
-/// What came of it, in the second half of the second run.
+/// The result of the second half of the second run.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub struct Outcome {
-    /// See [`Counts`].
+    /// The work done.
     pub counts: Counts,
-    /// See [`Counts::write_cost`]. Nothing where no segment was written.
+    /// See [`Counts::write_cost`]. `None` if no segment was written.
     pub write_cost: Option<f64>,
     /// Blocks that died before they were written.
     pub died_blocks: u64,
@@ -156,25 +156,26 @@ pub struct Outcome {
     pub disk_segments: u32,
 }
 
-/// What was written and is not in a log yet: who wrote it, and a number of when.
+/// Data that were written and are not in a log yet: the writer, and a number that orders the
+/// writes.
 type Waiting = Option<(u32, u64)>;
 
 struct Simulation<'a> {
     of: &'a Accesses,
     delay_us: u64,
     log: Log,
-    /// Clients' caches with N-Chance Forwarding, from which cleaners read; nothing: they do not.
+    /// Clients' caches with N-Chance Forwarding, from which cleaners read; `None` if they do not.
     caches: Option<Caches>,
-    /// By block.
+    /// By block, the data that wait.
     waiting: Vec<Waiting>,
-    /// What waits, in the order of time, each with its number.
+    /// The data that wait, in the order of time, each with its number.
     due: VecDeque<(u64, u32, u64)>,
     number: u64,
     died: u64,
 }
 
-/// Runs a trace twice. As [`Parameters::check`] lets them be. [`Full`] where cleaning makes no
-/// room: live data is too much of the disk, or of too few segments.
+/// Runs a trace twice. The parameters must pass [`Parameters::check`]. [`Full`] if cleaning makes
+/// no room: live data are too large a share of the disk, or of too few segments.
 pub fn simulate(accesses: &Accesses, parameters: &Parameters) -> Result<Outcome, Full> {
     let segment_blocks = (parameters.segment_bytes / accesses.block_bytes().max(1)).clamp(2, SEGMENT_BLOCKS_MAX) as u32;
     let disk_segments = (most_alive(accesses) as f64 / parameters.utilisation / f64::from(segment_blocks)).ceil();
@@ -264,7 +265,7 @@ impl Simulation<'_> {
                 self.died += 1;
                 return Ok(());
             }
-            // Before another one writes it, it is committed.
+            // A block is committed before another client writes it.
             Some((writer, _)) => self.append(writer, block)?,
             None => {}
         }
@@ -277,7 +278,7 @@ impl Simulation<'_> {
         Ok(())
     }
 
-    /// What has waited long enough is written.
+    /// Writes the data that have waited long enough.
     fn flush(&mut self, time_us: u64) -> Result<(), Full> {
         while let Some(&(at_us, block, number)) = self.due.front()
             && at_us <= time_us

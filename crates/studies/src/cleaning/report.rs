@@ -1,4 +1,4 @@
-//! Table 4-2, figures 4-6 and 4-7, and what sections 4.2.1, 4.3.1 and 4.4 say of them.
+//! Table 4-2, figures 4-6 and 4-7, and the statements of sections 4.2.1, 4.3.1 and 4.4 about them.
 
 use super::bookkeeping::Bookkeeping;
 use super::log::Counts;
@@ -10,13 +10,12 @@ use crate::sweep::sweep;
 use policy::clean::Rule;
 use serde::Serialize;
 
-/// Sizes of segments, in eighths of the one that is set: with the thesis's 512 KiB, from 64 KiB to
-/// 1 MiB.
+/// Segment sizes, in eighths of the parameter: with the thesis's 512 KiB, from 64 KiB to 1 MiB.
 const SIZES_EIGHTHS: [u64; 5] = [1, 2, 4, 8, 16];
 const UTILISATIONS: [f64; 7] = [0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9];
 /// Blocks of a client's cache of 16 MiB, of 8 KiB (section 4.4).
 const CACHE_BLOCKS: u32 = 2048;
-/// What table 4-2 has, for segments of so many KiB, with the write cost that it has.
+/// Table 4-2: counts for segments of this many KiB, and the stated write cost.
 const TABLE_4_2: [(u64, Counts, &str); 2] = [
     (
         64,
@@ -40,7 +39,7 @@ const TABLE_4_2: [(u64, Counts, &str); 2] = [
 
 const VARIANT_COUNT: usize = 7;
 
-/// What is compared at each utilisation.
+/// The variants to compare at each utilisation.
 fn variants(of: &Parameters) -> [(&'static str, Parameters); VARIANT_COUNT] {
     let from_disk = Parameters { cache_blocks: 0, delay_us: 0, rule: Rule::CostBenefit, ..*of };
     let cache_blocks = if of.cache_blocks > 0 { of.cache_blocks } else { CACHE_BLOCKS };
@@ -59,12 +58,12 @@ fn variants(of: &Parameters) -> [(&'static str, Parameters); VARIANT_COUNT] {
     ]
 }
 
-/// What one set of parameters gave. Nothing where there was no room.
+/// The result of one set of parameters; `None` if there was no room.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub struct Run {
-    /// What was set.
+    /// The parameters.
     pub parameters: Parameters,
-    /// What came of it.
+    /// The result.
     pub outcome: Option<Outcome>,
 }
 
@@ -74,23 +73,22 @@ impl Run {
     }
 }
 
-/// All that is compared, on one trace.
+/// All results on one trace.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Study {
     /// By size of segments.
     pub sizes: Vec<Run>,
     /// By variant, and by utilisation.
     pub utilisations: Vec<Vec<Run>>,
-    /// See [`Bookkeeping`].
+    /// The bookkeeping messages.
     pub bookkeeping: Bookkeeping,
 }
 
 impl Study {
-    /// How often [`run`](Self::run) says that it has done something.
+    /// How often [`run`](Self::run) reports progress.
     pub const STEPS: usize = SIZES_EIGHTHS.len() + VARIANT_COUNT * UTILISATIONS.len();
 
-    /// Simulates all that is compared; of what is set, sizes, utilisations, rule and delay are
-    /// varied.
+    /// Runs all simulations; varies the sizes, utilisations, rule and delay of the parameters.
     pub fn run(accesses: &Accesses, of: &Parameters, done: impl Fn() + Sync) -> Study {
         let [(_, from_disk), ..] = variants(of);
         let sizes = SIZES_EIGHTHS.map(|part| Parameters { segment_bytes: of.segment_bytes / 8 * part, ..from_disk });
@@ -179,7 +177,7 @@ impl Study {
         self.utilisations.get(variant)?.iter().find(|run| run.parameters.utilisation == utilisation)?.cost()
     }
 
-    /// What the thesis says, beside what is found on whatever this was.
+    /// The statements of the thesis, beside our results on this workload.
     pub fn findings(&self, of: Workload) -> Vec<Finding> {
         let mut findings = self.by_size();
         findings.extend(self.with_caches());

@@ -34,8 +34,7 @@ fn parameters() -> Parameters {
 fn what_the_thesis_orders_is_in_this_order() {
     let accesses = accesses(30_000, 1);
     let study = Study::run(&accesses, &parameters(), || ());
-    // Sizes of segments are varied around the one that is set: only around theirs are both of table
-    // 4-2.
+    // Sizes are varied around the parameter; only around the thesis's size are both of table 4-2.
     let of_sizes = Study::run(&accesses, &Parameters::default(), || ()).by_size();
     assert!(study.by_size().len() < of_sizes.len());
     let mut findings = study.findings(Workload::Other);
@@ -67,7 +66,7 @@ fn what_dies_in_memory_is_not_written() {
     let (at_once, later, last) = (run(0), run(30_000_000), run(u64::MAX));
     assert_eq!(at_once.died_blocks, 0);
     assert!(at_once.counts.written > later.counts.written && later.counts.written > last.counts.written);
-    // All that is written by a client is written, or dies.
+    // Every write of a client is written to a log, or dies.
     let bytes = |of: &Outcome| of.counts.written * 16 + of.died_blocks;
     assert!(bytes(&at_once).abs_diff(bytes(&later)) < 500, "{at_once:?} {later:?}");
 }
@@ -79,8 +78,8 @@ fn a_disk_is_as_large_as_its_utilisation_says() {
         Ok::<_, ()>(Record { time_us: 0, client: 0, file, deed })
     };
     let delete = Ok(Record { time_us: 1, client: 0, file: 1, deed: Deed::Delete });
-    // 60 blocks, then 20, then 50: at most 60. The deleted file is there again when the trace is
-    // run again: 50 + 40.
+    // 60 blocks, then 20, then 50: at most 60. The second run of the trace has the deleted file
+    // again: 50 + 40.
     let records = [write(1, 40), write(2, 20), delete, write(3, 30)];
     let accesses = Accesses::of(records, BLOCK_BYTES).expect("accesses");
     let parameters = Parameters { segment_bytes: 10 * BLOCK_BYTES, utilisation: 0.5, ..Parameters::default() };

@@ -1,9 +1,9 @@
-//! A trace as accesses of single blocks, which have numbers from 0, those of removed files anew:
-//! eight bytes each, so that long traces are in memory for many runs.
+//! A trace as accesses of single blocks, which have numbers from 0; blocks of removed files pass
+//! their numbers on. An access takes eight bytes, so that long traces fit in memory for many runs.
 //!
-//! An access has, from the lowest bit: what is done (2 bits), who does it (16), the block (31), and
-//! the microseconds since the one before it (15). Where more time passed, a word that says only
-//! that comes before it.
+//! An access has, from the lowest bit: the deed (2 bits), the client (16), the block (31), and the
+//! microseconds since the access before (15). If more time passed, a word that holds only the time
+//! comes first.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -11,15 +11,14 @@ use std::ops::Range;
 use trace::{Deed, Record};
 
 const CLIENT_COUNT_MAX: u32 = 1 << 16;
-/// More reads and writes of blocks, and removals, are not kept in memory.
+/// Most reads, writes and removals of blocks that are kept in memory.
 const ACCESS_COUNT_MAX: u64 = 1 << 28;
-/// Nor are more different blocks: with what is known of each while they are gathered, about a
-/// gigabyte.
+/// Most different blocks: with what is known of each while they are gathered, about a gigabyte.
 const BLOCK_COUNT_MAX: usize = 1 << 24;
-/// No read or write is of more blocks: a few bytes of a trace must not become gigabytes of memory.
+/// Most blocks of one read or write: a few bytes of a trace must not become gigabytes of memory.
 const RECORD_BLOCKS_MAX: u64 = 1 << 20;
 const SINCE_US_MAX: u64 = 1 << 15;
-/// What is later counts as being then.
+/// Latest time that is told apart; later ones count as this one.
 const TIME_US_MAX: u64 = u64::MAX >> CLIENT_SHIFT;
 const CLIENT_SHIFT: u32 = 2;
 const BLOCK_SHIFT: u32 = 18;
@@ -35,26 +34,26 @@ const PASS: u64 = 3;
 pub(super) enum Deal {
     Read,
     Write,
-    /// It is gone with its file.
+    /// The block is gone with its file.
     Forget,
 }
 
 /// One access.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Access {
-    /// When, in microseconds from the first; no two are at the same time, those that were are one
-    /// after the other.
+    /// The time, in microseconds from the first access. No two accesses have the same time:
+    /// simultaneous ones follow each other.
     pub now: u64,
     pub client: u32,
     pub block: u32,
     pub deal: Deal,
 }
 
-/// See the module's header.
+/// The accesses of a trace.
 #[derive(Default, Debug)]
 pub struct Blocks {
     words: Vec<u64>,
-    /// Reads and writes.
+    /// Number of reads and writes.
     len: u64,
     clients: u32,
     blocks: u32,
@@ -64,14 +63,14 @@ pub struct Blocks {
 /// Why a trace cannot be simulated.
 #[derive(Debug)]
 pub enum BlocksError<E> {
-    /// See there.
+    /// The trace has an error.
     Trace(E),
-    /// There are more of these than this can count, with the record of that number, from 1.
+    /// There are too many of these to count; with the number of the record, from 1.
     TooMany(&'static str, u64),
 }
 
-/// Which blocks of its file a record is of, in a trace that has so many accesses of blocks before
-/// it. What there is too much of, if that is so.
+/// The range of blocks that a record is about, in a trace with `before` earlier accesses. The error
+/// names what there is too much of.
 pub(crate) fn blocks_of(record: &Record, block_bytes: u64, before: usize) -> Result<Range<u64>, &'static str> {
     if record.client >= CLIENT_COUNT_MAX {
         return Err("clients");
@@ -86,32 +85,32 @@ pub(crate) fn blocks_of(record: &Record, block_bytes: u64, before: usize) -> Res
     }
 }
 
-/// The number of a block in a list of so many that are known. What there is too much of, if that is
-/// so.
+/// The next number for a block when `known` blocks have one. The error names what there is too much
+/// of.
 pub(crate) fn next_number(known: usize) -> Result<u32, &'static str> {
     if known < BLOCK_COUNT_MAX { Ok(known as u32) } else { Err("blocks") }
 }
 
-/// [`Blocks`] while their records come.
+/// [`Blocks`] while its records arrive.
 #[derive(Debug)]
 pub(crate) struct Gathering {
     all: Blocks,
     block_bytes: u64,
     known: HashMap<(u64, u64), u32>,
-    /// By file, its blocks' places in it.
+    /// By file, the places of its blocks.
     of_file: HashMap<u64, Vec<u64>>,
-    /// What is gone leaves its number to what comes.
+    /// Numbers of removed blocks, for new ones.
     free: Vec<u32>,
 }
 
 impl Gathering {
-    /// Nothing yet, in blocks of so many bytes.
+    /// No records yet, in blocks of this many bytes.
     pub(crate) fn new(block_bytes: u64) -> Gathering {
         let (all, known, of_file, free) = Default::default();
         Gathering { all, block_bytes, known, of_file, free }
     }
 
-    /// Adds a record. What there is too much of, if that is so.
+    /// Adds a record. The error names what there is too much of.
     pub(crate) fn add(&mut self, record: Record) -> Result<(), &'static str> {
         let Gathering { all, block_bytes, known, of_file, free } = self;
         let indices = blocks_of(&record, *block_bytes, all.words.len())?;
@@ -144,15 +143,15 @@ impl Gathering {
         Ok(())
     }
 
-    /// All that came.
+    /// The accesses of all records.
     pub(crate) fn end(self) -> Blocks {
         self.all
     }
 }
 
 impl Blocks {
-    /// Those of a trace, in blocks of so many bytes. The trace's own error, or that it is of more
-    /// blocks or clients than can be counted.
+    /// The accesses of a trace, in blocks of this many bytes. Fails with the trace's own error, or
+    /// if there are too many blocks or clients to count.
     pub fn of<E>(
         records: impl IntoIterator<Item = Result<Record, E>>,
         block_bytes: u64,
@@ -178,7 +177,7 @@ impl Blocks {
         self.time_us = self.time_us.max(time_us);
     }
 
-    /// All accesses, in their order.
+    /// All accesses, in order.
     pub(super) fn accesses(&self) -> impl Iterator<Item = Access> {
         let (mut time_us, mut now) = (0u64, 0u64);
         self.words.iter().filter_map(move |word| {
@@ -198,22 +197,22 @@ impl Blocks {
         })
     }
 
-    /// How many reads and writes of blocks there are.
+    /// Number of reads and writes of blocks.
     pub fn len(&self) -> u64 {
         self.len
     }
 
-    /// True if nothing is read or written.
+    /// True if there are no reads and writes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// How many clients there are.
+    /// Number of clients.
     pub fn clients(&self) -> u32 {
         self.clients
     }
 
-    /// How many different blocks there are at once, at most.
+    /// The largest number of different blocks at once.
     pub fn count(&self) -> u32 {
         self.blocks
     }

@@ -1,51 +1,51 @@
-//! Many caches of blocks, and which of them have a block.
+//! Many caches of blocks, and an index of which caches have a block.
 //!
-//! Places are in one vector, and know each other by their numbers in it. What a cache has is of
-//! [kinds](DUPLICATE), and of each kind it knows the oldest: places that became of it in the order
-//! of their last use are in a list, the others in a heap, where what is no more so stays until it
-//! comes up. All is O(1) in the sizes of the caches, but for blocks whose kind changes while they
-//! are neither the oldest nor the newest of it: these cost a logarithm.
+//! All places are in one vector, and refer to each other by their numbers in it. The blocks of a
+//! cache are of several [kinds](DUPLICATE), and the cache knows the oldest of each kind. Places
+//! that got their kind in the order of their last use are in a list. The others are in a heap,
+//! where outdated entries stay until they come up. Each operation is O(1) in the sizes of the
+//! caches, except for blocks whose kind changes while they are neither the oldest nor the newest of
+//! it: these cost a logarithm.
 
 use super::index::{Index, NONE, hash};
 use policy::cooperative::n_chance::{Victim, victim};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Blocks that went on more often count as having gone on so often.
+/// Highest recirculation count; blocks that went on more often count as this.
 pub const RECIRCULATED_MAX: usize = 15;
-/// The kind of what another cache has, too.
+/// The kind of blocks that another cache has, too.
 pub const DUPLICATE: u8 = 0;
-/// The kind of what no other has; one more for each time that it went on since it was used.
+/// The kind of blocks that no other cache has; each recirculation since the last use adds one.
 pub const SINGLET: u8 = 1;
-/// The kind of what may be either.
+/// The kind of blocks that may be either.
 pub const UNKNOWN: u8 = SINGLET + RECIRCULATED_MAX as u8 + 1;
 const KINDS: usize = UNKNOWN as usize + 1;
-/// Of a block that more caches have than these, they are found in the index; of others by looking
-/// at all.
+/// If more caches than this have a block, the index finds its places; otherwise a search looks at
+/// all of them.
 const WALKED_MAX: u32 = 4;
-/// A heap that is twice as long as its cache, and longer than this, has much in it that is no more
-/// so.
+/// A heap that is longer than this, and twice as long as its cache, has mostly outdated entries.
 const STALE_MIN: usize = 64;
 
-/// Where a cache has a block.
+/// The place of a block in a cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Place(u32);
 
-/// Of which kind blocks are.
+/// How blocks get their kind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kinds {
-    /// Always of the one that they are of.
+    /// The true kind, at any time.
     True,
-    /// Of what their client thinks that they are, see [`Caches::believe`].
+    /// The kind that their client believes; see [`Caches::believe`].
     Believed,
 }
 
 struct Slot {
     used: u64,
     block: u32,
-    /// `NONE`: it is free.
+    /// The cache; `NONE` if the place is free.
     cache: u32,
-    /// In the list of its kind.
+    /// Neighbours in the list of its kind.
     newer: u32,
     older: u32,
     /// Other places of the same block.
@@ -53,7 +53,7 @@ struct Slot {
     before: u32,
     kind: u8,
     recirculated: u8,
-    /// In the list, not in the heap.
+    /// In the list, and not in the heap.
     is_listed: bool,
 }
 
@@ -66,27 +66,27 @@ struct List {
 struct Cache {
     room: u32,
     len: u32,
-    /// A bit for each kind of which there are any.
+    /// A bit for each kind that the cache has blocks of.
     present: u32,
-    /// Of each kind: how many.
+    /// The number of blocks of each kind.
     counts: [u64; KINDS],
     lists: [List; KINDS],
     heaps: [BinaryHeap<Reverse<(u64, u32)>>; KINDS],
 }
 
-/// See the module's header.
+/// Many caches of blocks.
 pub struct Caches {
     kinds: Kinds,
     slots: Vec<Slot>,
     free: Vec<u32>,
     caches: Vec<Cache>,
-    /// By block, the first place and how many there are.
+    /// By block, its first place and the number of its places.
     blocks: Vec<(u32, u32)>,
     index: Index,
 }
 
 impl Caches {
-    /// Empty ones, with room for so many blocks each.
+    /// Empty caches, each with room for this many blocks.
     pub fn new(rooms: impl IntoIterator<Item = u32>, kinds: Kinds) -> Caches {
         let cache = |room| Cache {
             room,
@@ -108,7 +108,7 @@ impl Caches {
         &mut self.slots[at as usize]
     }
 
-    /// Where a cache has a block.
+    /// The place of a block in a cache.
     pub fn find(&self, cache: u32, block: u32) -> Option<Place> {
         let (first, copies) = *self.blocks.get(block as usize)?;
         if copies > WALKED_MAX {
@@ -122,12 +122,12 @@ impl Caches {
         (at != NONE).then_some(Place(at))
     }
 
-    /// Where a block is; of several places the one where it came to last.
+    /// A place of a block; of several, the newest.
     pub fn first(&self, block: u32) -> Option<Place> {
         self.blocks.get(block as usize).and_then(|(first, _)| (*first != NONE).then_some(Place(*first)))
     }
 
-    /// The same, but for that cache.
+    /// A place of a block in any cache but `cache`.
     pub fn place_but(&self, block: u32, cache: Option<u32>) -> Option<Place> {
         let first = self.first(block)?;
         if Some(self.cache_of(first)) != cache {
@@ -137,27 +137,27 @@ impl Caches {
         (next != NONE).then_some(Place(next))
     }
 
-    /// How many caches have a block.
+    /// The number of caches that have a block.
     pub fn copies(&self, block: u32) -> u32 {
         self.blocks.get(block as usize).map_or(0, |(_, copies)| *copies)
     }
 
-    /// Whose a place is.
+    /// The cache of a place.
     pub fn cache_of(&self, place: Place) -> u32 {
         self.slot(place.0).cache
     }
 
-    /// What is there.
+    /// The block at a place.
     pub fn block_of(&self, place: Place) -> u32 {
         self.slot(place.0).block
     }
 
-    /// How often it went on since it was used.
+    /// How often the block went on since it was used.
     pub fn recirculated(&self, place: Place) -> u8 {
         self.slot(place.0).recirculated
     }
 
-    /// When it was used last.
+    /// When the block was used last.
     pub fn used(&self, place: Place) -> u64 {
         self.slot(place.0).used
     }
@@ -168,23 +168,22 @@ impl Caches {
         cache.len < cache.room
     }
 
-    /// True if it could never have one.
+    /// True if the cache can never hold a block.
     pub fn is_nothing(&self, cache: u32) -> bool {
         self.caches[cache as usize].room == 0
     }
 
-    /// How many caches there are.
+    /// Number of caches.
     pub fn count(&self) -> u32 {
         self.caches.len() as u32
     }
 
-    /// For how many blocks there is room in all, taken or not.
+    /// The room of all caches, in blocks, taken or not.
     pub fn room(&self) -> u64 {
         self.caches.iter().map(|cache| u64::from(cache.room)).sum()
     }
 
-    /// When each of one in so many places was used last, and whose it is; nothing for when: there
-    /// is room.
+    /// For one in `one_in` places: when it was used last (`None` if it is free), and its cache.
     pub fn sample(&self, one_in: usize) -> impl Iterator<Item = (Option<u64>, u32)> {
         let taken = self.slots.iter().step_by(one_in).filter(|slot| slot.cache != NONE);
         let rooms = self.caches.iter().zip(0..).flat_map(move |(cache, at)| {
@@ -194,7 +193,7 @@ impl Caches {
         taken.map(|slot| (Some(slot.used), slot.cache)).chain(rooms)
     }
 
-    /// What the cache used least recently.
+    /// The least recently used block of a cache.
     pub fn oldest(&mut self, cache: u32) -> Option<Place> {
         let mut found: Option<(u64, Place)> = None;
         let mut kinds = self.caches[cache as usize].present;
@@ -210,7 +209,7 @@ impl Caches {
         found.map(|(_, place)| place)
     }
 
-    /// The same, of one kind.
+    /// The least recently used block of one kind.
     pub fn oldest_of(&mut self, cache: u32, kind: u8) -> Option<Place> {
         let Cache { present, lists, heaps, .. } = &mut self.caches[cache as usize];
         if *present >> kind & 1 == 0 {
@@ -230,7 +229,7 @@ impl Caches {
         Some(Place(at))
     }
 
-    /// What a cache gives up for a block that is sent to it, by the rule of the policy.
+    /// The block that a cache gives up for one that is sent to it, by the policy's rule.
     pub fn victim(&mut self, cache: u32) -> Option<Place> {
         let counts = &self.caches[cache as usize].counts;
         let singlets = &counts[SINGLET as usize..UNKNOWN as usize];
@@ -240,7 +239,7 @@ impl Caches {
         }
     }
 
-    /// It was used now, later than anything before.
+    /// Records that the block was used now; `now` must be later than all times before.
     pub fn touch(&mut self, place: Place, now: u64) {
         let Slot { cache, kind, recirculated, is_listed, newer, .. } = *self.slot(place.0);
         self.slot_mut(place.0).used = now;
@@ -256,7 +255,7 @@ impl Caches {
         self.attach(cache, place.0);
     }
 
-    /// The cache has a block that it did not have. It has room.
+    /// Adds a block that the cache does not have. The cache must have room.
     pub fn insert(&mut self, cache: u32, block: u32, recirculated: u8, used: u64) {
         let recirculated = recirculated.min(RECIRCULATED_MAX as u8);
         if block as usize >= self.blocks.len() {
@@ -294,7 +293,7 @@ impl Caches {
         self.attach(cache, at);
     }
 
-    /// The cache has it no more. Gives which it was, and how often it went on.
+    /// Removes a block. Returns its number, and how often it went on.
     pub fn remove(&mut self, place: Place) -> (u32, u8) {
         self.detach(place.0);
         let Slot { block, cache, next, before, recirculated, .. } = *self.slot(place.0);
@@ -325,7 +324,7 @@ impl Caches {
         (block, recirculated)
     }
 
-    /// That place and the next ones of the same block, so many, are found in the index from now on.
+    /// Puts `count` places of a block into the index, from `at` on.
     fn put_in_index(&mut self, mut at: u32, count: u32) {
         for _ in 0..count {
             let Slot { cache, block, next, .. } = *self.slot(at);
@@ -335,7 +334,7 @@ impl Caches {
         }
     }
 
-    /// They are not.
+    /// Removes these places from the index.
     fn take_from_index(&mut self, mut at: u32, count: u32) {
         for _ in 0..count {
             let Slot { cache, block, next, .. } = *self.slot(at);
@@ -345,7 +344,7 @@ impl Caches {
         }
     }
 
-    /// Its client thinks that it is a singlet from now on, or a duplicate.
+    /// Sets whether the client believes that the block is a singlet or a duplicate.
     pub fn believe(&mut self, place: Place, is_singlet: bool) {
         let kind = if is_singlet { SINGLET + self.recirculated(place) } else { DUPLICATE };
         self.set_kind(place.0, kind);
@@ -359,7 +358,7 @@ impl Caches {
         }
     }
 
-    /// It is one of its kind no more. In a heap that need not be said.
+    /// Takes the place out of its kind. An entry in a heap stays and is outdated.
     fn detach(&mut self, at: u32) {
         let Slot { cache, kind, newer, older, is_listed, .. } = *self.slot(at);
         let cache = &mut self.caches[cache as usize];
@@ -379,7 +378,7 @@ impl Caches {
         }
     }
 
-    /// It is one of its kind from now on.
+    /// Adds the place to its kind.
     fn attach(&mut self, cache: u32, at: u32) {
         let Slot { used, kind, .. } = *self.slot(at);
         let (cache_at, cache) = (cache, &mut self.caches[cache as usize]);
@@ -417,7 +416,7 @@ impl Caches {
     }
 }
 
-/// True if what a heap says is still so.
+/// True if an entry of a heap is not outdated.
 fn is_so(slots: &[Slot], cache: u32, kind: u8, (used, at): &(u64, u32)) -> bool {
     let slot = &slots[*at as usize];
     slot.cache == cache && slot.kind == kind && slot.used == *used
@@ -428,7 +427,7 @@ mod tests {
     use super::*;
     use host::SplitMix64;
 
-    /// The same, as lists of blocks with their recirculation counts, the oldest first.
+    /// A model: caches as lists of blocks with their recirculation counts, the oldest first.
     #[derive(Default, Clone)]
     struct Model(Vec<Vec<(u32, u8, u64)>>);
 
@@ -467,7 +466,7 @@ mod tests {
                     list.push((block, 0, now));
                 }
                 _ if caches.has_room(cache) => {
-                    // Some were used long ago, by others.
+                    // Some were last used long ago, in other caches.
                     let used = if random.chance(1, 3) { random.below(now) } else { now };
                     if list.iter().all(|(.., other)| *other != used) {
                         caches.insert(cache, block, often, used);

@@ -1,23 +1,24 @@
-//! Feeley's epochs: what is known of all caches from time to time, and to whom blocks go by that.
+//! Feeley's epochs: global knowledge of all caches, renewed from time to time, which decides where
+//! blocks go.
 //!
-//! A client first gives up what it keeps for others, and a client that is sent a block what it used
-//! least recently. Blocks are as old in their new place as in the one before. How old they are,
-//! clients say to one of them, with whom an epoch begins, and hear from it: that is no load of the
-//! server's.
+//! A client first gives up blocks that it keeps for others; a client that is sent a block gives up
+//! its least recently used one. A block keeps its age when it moves. Clients tell their blocks'
+//! ages to one of them, which starts an epoch, and hear the result from it. This is not part of the
+//! server's load.
 
 use super::caches::{Caches, Place, SINGLET};
 use host::SplitMix64;
 use policy::cooperative::epochs::{EPOCH_US_MAX, Epoch, REPLACED_PER_EPOCH};
 
-/// More blocks than these are not all looked at, but evenly chosen ones.
+/// Most blocks whose age is looked at; if there are more, evenly chosen ones.
 const SAMPLE_MAX: u64 = 8192;
 
 pub(super) struct Epochs {
     epoch: Option<Epoch>,
     end_us: u64,
-    /// How many last copies leave a cache until it ends, to another or to none.
+    /// Last copies that leave a cache, to another or to none, until the epoch ends.
     left: u64,
-    /// In all caches.
+    /// The room in all caches.
     room: u64,
 }
 
@@ -26,12 +27,12 @@ impl Epochs {
         Epochs { epoch: None, end_us: 0, left: 0, room: caches.room() }
     }
 
-    /// The oldest of what a client keeps for others.
+    /// The oldest of the blocks that a client keeps for others.
     pub(super) fn first_to_go(caches: &mut Caches, client: u32) -> Option<Place> {
         caches.oldest_of(client, SINGLET + 1)
     }
 
-    /// The last copy of a block leaves a client's cache. True if another one has it now.
+    /// Handles a last copy that leaves a client's cache. True if another client has it now.
     pub(super) fn forward(
         &mut self,
         caches: &mut Caches,

@@ -1,15 +1,15 @@
-//! Cooperative caching on a trace (Dahlin, chapter 3): which reads are served from where, how long
-//! they take, and what the server does.
+//! Cooperative caching on a trace (Dahlin, chapter 3): where reads are served, how long they take,
+//! and the load of the server.
 //!
-//! - [`Algorithm`]: who looks where, and what becomes of what leaves a cache; what is decided there
-//!   is decided by `policy::cooperative`.
+//! - [`Algorithm`]: where clients look for a block, and what happens to blocks that leave a cache.
+//!   The decisions are those of `policy::cooperative`.
 //! - [`Blocks`]: a trace as accesses of single blocks; [`simulate`] runs one algorithm on it.
-//! - [`Technology`]: from where blocks come in which time (table 3-2).
-//! - [`experiments`]: what the thesis studied, repeated.
-//! - [`yardstick`]: plain LRU, to see how fast this is.
+//! - [`Technology`]: how long a block takes from each place (table 3-2).
+//! - [`experiments`]: the thesis's studies, repeated.
+//! - [`yardstick`]: plain LRU, to judge the speed of the simulation.
 //!
-//! As in section 3.2: blocks of one size; what is written goes through to the server, and other
-//! clients' copies of it are gone; no queues.
+//! As in section 3.2: all blocks have one size; writes go through to the server, and remove the
+//! copies at other clients; there are no queues.
 
 pub(crate) mod blocks;
 mod caches;
@@ -28,53 +28,55 @@ pub use technology::{Technology, mean_us};
 use caches::RECIRCULATED_MAX;
 use serde::Serialize;
 
-/// Part of each cache that is managed for all, where that is set apart (section 3.3.2.3).
+/// Part of each cache that is managed for all clients, in algorithms that reserve one (section
+/// 3.3.2.3).
 pub const COMMON_PART: f64 = 0.8;
 
 /// What clients know when they make room, with Weighted LRU (table 3-3).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Knowledge {
-    /// Everything about everybody.
+    /// Everything about all clients.
     Global,
-    /// Which of their own blocks were singlets when they asked, and everything about the others.
+    /// Which of their own blocks were singlets when they asked, and everything about other clients.
     SingletHints,
-    /// That, and what the server knew of the others when it answered last.
+    /// That, and what the server knew of other clients when it answered last.
     AllHints,
 }
 
-/// Who looks where, and what becomes of what leaves a cache.
+/// An algorithm: where clients look for a block, and what happens to blocks that leave a cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Algorithm {
-    /// Each client has its cache, and the server its own.
+    /// No cooperation: each client has its cache, and the server its own.
     Base,
-    /// Each client has as much again on another machine, for what leaves its cache (3.1.1).
+    /// Each client has a second cache of the same size on another machine, for blocks that leave
+    /// its own (3.1.1).
     Direct,
     /// Clients are also served from each other's caches (3.1.2).
     Greedy,
-    /// Most of each client's cache is managed by the server, for what leaves the server's (3.1.3).
+    /// The server manages most of each client's cache, for blocks that leave its own (3.1.3).
     Central,
-    /// The same, each block having its client, who is asked first (3.1.4).
+    /// The same, but each block belongs to one client, which is asked first (3.1.4).
     Hash,
-    /// What costs everybody least goes, wherever it is (3.1.5).
+    /// The block whose loss costs least over all clients is given up, in any cache (3.1.5).
     WeightedLru(Knowledge),
-    /// The last copy of a block goes on to other clients for so long (3.1.6).
+    /// The last copy of a block goes on to other clients this many times (3.1.6).
     NChance(u8),
-    /// The last copy of a block goes once to the less busy one of two clients (3.1.7).
+    /// The last copy of a block goes once to the less busy of two clients (3.1.7).
     TwoChoices,
-    /// The last copy of a block goes to where old blocks were when all said how old theirs are
-    /// (3.1.7).
+    /// The last copy of a block goes to a client that had old blocks when all last reported their
+    /// ages (3.1.7).
     Epochs,
-    /// The thesis's best case (3.2): all memory twice, once as each client would have it, and once
-    /// for all together, each giving up what was used least recently. It is no bound: a policy that
-    /// gives up something else can read less from the disk, and N-Chance Forwarding did so on a
-    /// block trace that was not synthetic.
+    /// The thesis's best case (3.2): all memory twice, once as each client would use it, and once
+    /// as one cache for all clients, both with LRU. It is not a bound: another replacement policy
+    /// can read less from the disk, and N-Chance Forwarding did so on a block trace that was not
+    /// synthetic.
     Best,
 }
 
 impl Algorithm {
-    /// All of them, in the order of the thesis, as they are where nothing else is said.
+    /// All algorithms, in the order of the thesis, with their default parameters.
     pub const ALL: [Algorithm; 10] = [
         Algorithm::Base,
         Algorithm::Direct,
@@ -88,7 +90,7 @@ impl Algorithm {
         Algorithm::Best,
     ];
 
-    /// What people call it.
+    /// Its usual name.
     pub fn name(self) -> &'static str {
         match self {
             Algorithm::Base => "base",
@@ -107,67 +109,66 @@ impl Algorithm {
     }
 }
 
-/// From where a block comes.
+/// Where a block comes from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Level {
     /// The client's own cache.
     Local,
-    /// Another client's.
+    /// Another client's cache.
     Remote,
     /// The server's memory.
     Server,
-    /// Its disk.
+    /// The server's disk.
     Disk,
 }
 
-/// What the server does, in units of a message without data (section 3.3.1): a block over the
+/// The load of the server, in units of a message without data (section 3.3.1): a block over the
 /// network is two more, and two from or to a disk. As there, the load for reads leaves out deletes,
-/// and what writes cost whatever the algorithm. What clients say to each other is not the server's
-/// load.
+/// and the cost of writes that is the same for all algorithms. Messages between clients are not the
+/// server's load.
 ///
-/// The thesis counts telling clients that a block was changed among "other load". Reads do not
-/// cause that work, so it is apart here, with all else that writes cause.
+/// The thesis counts notices that a block was changed as "other load". Reads do not cause that
+/// work, so it is separate here, with everything else that writes cause.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug, Serialize)]
 pub struct Load {
     /// For reads that its disk serves.
     pub disk: u64,
-    /// For those that other clients serve.
+    /// For reads that other clients serve.
     pub remote: u64,
-    /// For those that its memory serves.
+    /// For reads that its memory serves.
     pub server: u64,
-    /// For what clients and the server give up to make room for what is read: answering whether a
-    /// block is the last one, and sending what leaves the server's memory to clients who keep it
-    /// for all.
+    /// For blocks that clients and the server give up to make room for reads: answering whether a
+    /// block is the last copy, and sending blocks that leave the server's memory to clients that
+    /// keep them for all.
     pub other: u64,
-    /// The same for what is written, and telling clients that their copies were changed, a message
-    /// each.
+    /// The same for writes, and notices to clients that their copies were changed, a message each.
     pub writes: u64,
 }
 
 impl Load {
-    /// All of it that reads cause.
+    /// All load that reads cause.
     pub fn of_reads(&self) -> u64 {
         self.disk + self.remote + self.server + self.other
     }
 }
 
-/// What is set.
+/// The parameters.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub struct Parameters {
-    /// See [`Algorithm`].
+    /// The algorithm.
     pub algorithm: Algorithm,
     /// Blocks that each client's cache holds.
     pub client_blocks: u32,
-    /// Blocks that the server's memory holds; 0: it has no cache.
+    /// Blocks that the server's memory holds; 0 means that it has no cache.
     pub server_blocks: u32,
-    /// Reads and writes of blocks that only fill the caches.
+    /// Reads and writes of blocks at the beginning that only fill the caches.
     pub warm_up: u64,
     /// The same seed gives the same figures.
     pub seed: u64,
 }
 
 impl Parameters {
-    /// What makes no sense for these blocks, by the name of what is set.
+    /// Checks the parameters for these blocks; an error names the wrong one.
     pub fn check(&self, blocks: &Blocks) -> Result<(), String> {
         let often = matches!(self.algorithm, Algorithm::NChance(n) if n as usize > RECIRCULATED_MAX);
         let fault = [
@@ -182,18 +183,18 @@ impl Parameters {
     }
 }
 
-/// What is as in the thesis where nothing else is said.
+/// Conditions that are as in the thesis by default.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Conditions {
-    /// By what Weighted LRU weighs.
+    /// The times that Weighted LRU weighs.
     pub technology: Technology,
-    /// Part of each cache that is managed for all, where that is set apart.
+    /// Part of each cache that is managed for all clients, in algorithms that reserve one.
     pub common_part: f64,
-    /// Blocks that each client has elsewhere with direct cooperation; nothing: as many as in its
-    /// own cache.
+    /// Blocks that each client has on another machine with direct cooperation; `None` means as many
+    /// as in its own cache.
     pub remote_blocks: Option<u32>,
-    /// Blocks that each client's cache holds, of clients that are not alike. Those that are not
-    /// named have as many as all.
+    /// Blocks that the caches of the first clients hold, if clients differ. The others have the
+    /// common number.
     pub rooms: Vec<u32>,
 }
 
@@ -204,7 +205,7 @@ impl Default for Conditions {
 }
 
 impl Conditions {
-    /// What makes no sense, by the name of what is set.
+    /// Checks the conditions; an error names the wrong one.
     pub fn check(&self) -> Result<(), String> {
         self.technology.check()?;
         match (0.0..=1.0).contains(&self.common_part) {
@@ -214,16 +215,16 @@ impl Conditions {
     }
 }
 
-/// What came of it, after the caches were filled.
+/// The result, after the caches were filled.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Outcome {
     /// Reads of blocks, by [`Level`].
     pub reads: [u64; 4],
-    /// The same of each client.
+    /// The reads of each client.
     pub clients: Vec<[u64; 4]>,
-    /// See [`Load`].
+    /// The server's load.
     pub load: Load,
-    /// Blocks that a client sent to another one for it to keep them.
+    /// Blocks that a client sent to another client to keep.
     pub forwarded: u64,
 }
 

@@ -1,10 +1,9 @@
-//! One algorithm on one trace: where reads find their blocks, and what becomes of what leaves a
-//! cache.
+//! One algorithm on one trace: where reads find their blocks, and what happens to blocks that leave
+//! a cache.
 //!
-//! With N-Chance Forwarding a client asks the server once for each block of its own that it gives
-//! up, and takes in what is sent to it knowing which of its blocks are duplicates, as they are,
-//! without asking. The thesis has hints there, as with Weighted LRU, and does not say when they are
-//! renewed (3.1.6).
+//! With N-Chance Forwarding, a client asks the server once for each block of its own that it gives
+//! up. When it receives a block, it knows which of its blocks are duplicates without asking. The
+//! thesis has hints there, as with Weighted LRU, and does not say when they are renewed (3.1.6).
 
 use super::blocks::{Access, Deal};
 use super::caches::{Caches, Kinds};
@@ -22,25 +21,25 @@ const DISK: u64 = 2;
 
 pub(crate) struct Simulation {
     of: Parameters,
-    /// What clients manage for themselves.
+    /// The caches that clients manage for themselves.
     local: Caches,
     server: Caches,
-    /// What is managed for others: one cache for each client, or one for all.
+    /// The caches that are managed for others: one for each client, or one for all.
     common: Caches,
     clients: u32,
     random: SplitMix64,
-    /// The time, which goes on with each access.
+    /// The time; each access advances it.
     pub(crate) now: u64,
-    /// What happens is counted.
+    /// True while events count.
     counts: bool,
-    /// A write causes what happens now.
+    /// True while a write causes the events.
     is_write: bool,
     weighted: Option<Weighted>,
     epochs: Option<Epochs>,
     outcome: Outcome,
 }
 
-/// Simulates one algorithm, with all else as in the thesis.
+/// Simulates one algorithm under the thesis's conditions.
 pub fn simulate(blocks: &Blocks, parameters: &Parameters) -> Outcome {
     simulate_under(blocks, parameters, &Conditions::default())
 }
@@ -63,7 +62,7 @@ pub fn simulate_under(blocks: &Blocks, parameters: &Parameters, conditions: &Con
 }
 
 impl Simulation {
-    /// Empty caches of so many clients, for blocks with numbers below this.
+    /// Empty caches of this many clients, for blocks with numbers below `blocks`.
     pub(crate) fn new(clients: u32, blocks: u32, of: &Parameters, conditions: &Conditions) -> Simulation {
         let rooms = (0..clients).map(|client| *conditions.rooms.get(client as usize).unwrap_or(&of.client_blocks));
         let shared = |room: u32| (f64::from(room) * conditions.common_part).round() as u32;
@@ -96,12 +95,12 @@ impl Simulation {
         Simulation { of, local, server, common, clients, random, now, counts, is_write, weighted, epochs, outcome }
     }
 
-    /// True if a client has it.
+    /// True if a client caches the block.
     pub(crate) fn has(&self, block: u32) -> bool {
         self.local.copies(block) > 0
     }
 
-    /// A client reads it.
+    /// A client reads a block.
     pub(crate) fn read(&mut self, client: u32, block: u32) {
         self.is_write = false;
         let level = self.look(client, block);
@@ -124,7 +123,7 @@ impl Simulation {
         }
     }
 
-    /// Where a block is found first.
+    /// Looks for a block, and returns where it is found first.
     fn look(&mut self, client: u32, block: u32) -> Level {
         if let Some(place) = self.local.find(client, block) {
             self.local.touch(place, self.now);
@@ -133,7 +132,7 @@ impl Simulation {
         if self.of.algorithm == Algorithm::Direct
             && let Some(place) = self.common.find(client, block)
         {
-            // It is in the client's own cache from now on.
+            // The caller puts it into the client's own cache.
             self.common.remove(place);
             return Level::Remote;
         }
@@ -162,8 +161,8 @@ impl Simulation {
         }
     }
 
-    /// True if a client has it, who sends it. One that is only kept for others is given up by
-    /// whoever had it.
+    /// True if a client has the block, and sends it. A copy that is only kept for others is given
+    /// up when it is sent.
     fn serve(&mut self, block: u32) -> bool {
         let Some(place) = self.local.first(block) else { return false };
         if self.local.recirculated(place) > 0 {
@@ -185,8 +184,8 @@ impl Simulation {
         (SplitMix64::new(block.into()).next_u64() % u64::from(self.clients)) as u32
     }
 
-    /// What came from the disk stays in the server's memory. What leaves that goes to the common
-    /// cache.
+    /// Keeps a block from the disk in the server's memory. A block that leaves that memory goes to
+    /// the common cache.
     fn keep_at_server(&mut self, block: u32) {
         let leaves = match self.server.is_nothing(0) {
             true => Some(block),
@@ -210,13 +209,13 @@ impl Simulation {
         }
     }
 
-    /// The server does so much besides serving a read.
+    /// Adds to the server's load, beside the cost of serving a read.
     fn charge(&mut self, units: u64) {
         let load = &mut self.outcome.load;
         *(if self.is_write { &mut load.writes } else { &mut load.other }) += if self.counts { units } else { 0 };
     }
 
-    /// True if it was sent there.
+    /// Puts a block into the common cache; true if it was sent there.
     fn keep_common(&mut self, cache: u32, block: u32) -> bool {
         if self.touch_common(cache, block) || self.common.is_nothing(cache) {
             return false;
@@ -230,7 +229,7 @@ impl Simulation {
         true
     }
 
-    /// A client has it in its cache from now on.
+    /// Puts a block into a client's cache.
     fn keep(&mut self, client: u32, block: u32) {
         if self.local.is_nothing(client) {
             return;
@@ -241,7 +240,7 @@ impl Simulation {
         self.local.insert(client, block, 0, self.now);
     }
 
-    /// A client gives up a block.
+    /// Makes room: a client gives up a block.
     fn make_room(&mut self, client: u32) {
         if let Some(weighted) = &mut self.weighted {
             let (asked, forwarded) = weighted.make_room(&mut self.local, client, self.now);
@@ -267,11 +266,12 @@ impl Simulation {
             _ => return,
         };
         if n == 0 || self.clients < 2 {
-            // Nothing goes on, so that nobody has to ask.
+            // Blocks do not go on, so no question is asked.
             return;
         }
         if recirculated == 0 {
-            // Whoever has used it asks whether it is the last; what was sent to it is.
+            // A client that has used the block asks whether it is the last copy; a block that was
+            // sent to it is.
             self.charge(2 * MESSAGE);
         }
         let OnEviction::Forward(recirculated) = on_eviction(is_singlet, recirculated, n) else { return };
@@ -311,7 +311,7 @@ impl Simulation {
         self.local.insert(client, block, recirculated, self.now);
     }
 
-    /// A client writes it.
+    /// A client writes a block.
     pub(crate) fn write(&mut self, client: u32, block: u32) {
         self.is_write = true;
         self.forget(block, Some(client));
@@ -320,7 +320,7 @@ impl Simulation {
             Some(place) => self.local.touch(place, self.now),
             None => self.keep(client, block),
         }
-        // It goes through to the server.
+        // The write goes through to the server.
         match self.server.find(0, block) {
             Some(place) => self.server.touch(place, self.now),
             None => self.keep_at_server(block),
@@ -328,7 +328,7 @@ impl Simulation {
         self.tell_server(client);
     }
 
-    /// What a client says with every message to the server, and hears with the answer.
+    /// Exchanges the hints that go with every message to the server and its answer.
     fn tell_server(&mut self, client: u32) {
         if let Some(weighted) = &mut self.weighted {
             let asked = weighted.tell_server(&mut self.local, client, self.now);
@@ -336,15 +336,15 @@ impl Simulation {
         }
     }
 
-    /// Nobody has it any more, but for that client, who wrote it, and the server. Nobody at all, if
-    /// it was deleted.
+    /// Removes the block from all caches, except those of `but`, which wrote it, and the server's.
+    /// If the block was deleted, from all.
     pub(crate) fn forget(&mut self, block: u32, but: Option<u32>) {
         let mut told = 0;
         while let Some(place) = self.local.place_but(block, but) {
             self.local.remove(place);
             told += 1;
         }
-        // Who writes it sees to what it has elsewhere, and to what is kept with it for others.
+        // The writer itself updates what it has elsewhere, and what it keeps for others.
         let is_of_clients = matches!(self.of.algorithm, Algorithm::Direct | Algorithm::Hash);
         while let Some(place) = self.common.place_but(block, None) {
             told += u64::from(!is_of_clients || Some(self.common.cache_of(place)) != but);

@@ -1,13 +1,13 @@
-//! From where blocks come in which time (table 3-2), then, in the thesis's projections (table 3-5),
+//! How long blocks take from each place (table 3-2): then, in the thesis's projections (table 3-5),
 //! and today.
 
 use super::Algorithm;
 use serde::Serialize;
 
-/// How long things take, in microseconds.
+/// Times, in microseconds.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub struct Technology {
-    /// A block from one's own memory.
+    /// A block from the machine's own memory.
     pub local_us: f64,
     /// A block over the network, without its hops.
     pub transfer_us: f64,
@@ -28,12 +28,12 @@ impl Technology {
     /// 8 KiB at 7 GB/s.
     pub const NVME_25_GBPS: Technology = Technology { local_us: 1.0, transfer_us: 2.6, hop_us: 15.0, disk_us: 81.2 };
 
-    /// The same with 100 Gb/s, and messages past the kernel (RDMA): 2 µs each, as such networks'
-    /// adapters show one way.
+    /// The same with 100 Gb/s, and messages that bypass the kernel (RDMA): 2 µs each, as adapters
+    /// of such networks show one way.
     pub const NVME_100_GBPS: Technology = Technology { local_us: 1.0, transfer_us: 0.7, hop_us: 2.0, disk_us: 81.2 };
 
-    /// The thesis's projection for so many years after 1994 (table 3-5): each part is faster by the
-    /// same factor each year.
+    /// The thesis's projection for this many years after 1994 (table 3-5): each time shrinks by its
+    /// own constant factor each year.
     pub fn projected(years: u32) -> Technology {
         let after = |us: f64, yearly: f64| (0..years).fold(us, |us, _| us / yearly);
         Technology {
@@ -44,7 +44,7 @@ impl Technology {
         }
     }
 
-    /// What makes no sense, by the name of what is set.
+    /// Checks the times; an error names the wrong one.
     pub fn check(&self) -> Result<(), String> {
         let all = [
             ("local-us", self.local_us),
@@ -60,9 +60,9 @@ impl Technology {
     pub fn times_us(&self, algorithm: Algorithm) -> [f64; 4] {
         let over = |hops: f64| self.local_us + self.transfer_us + hops * self.hop_us;
         let (remote, server) = match algorithm {
-            // Who has it is known without asking.
+            // The client knows the holder without asking.
             Algorithm::Direct => (2.0, 2.0),
-            // The server is asked by whoever was asked first.
+            // The machine that was asked first asks the server.
             Algorithm::Hash => (2.0, 3.0),
             _ => (3.0, 2.0),
         };
@@ -70,7 +70,7 @@ impl Technology {
     }
 }
 
-/// Mean time of reads, in microseconds. Nothing without reads.
+/// Mean time of reads, in microseconds. `None` without reads.
 pub fn mean_us(reads: &[u64; 4], times_us: &[f64; 4]) -> Option<f64> {
     let count: u64 = reads.iter().sum();
     let time: f64 = reads.iter().zip(times_us).map(|(count, time)| *count as f64 * time).sum();

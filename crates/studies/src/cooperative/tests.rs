@@ -22,7 +22,7 @@ fn time(of: WorstCase, algorithm: Algorithm) -> f64 {
 
 const N_CHANCE: Algorithm = Algorithm::NChance(2);
 
-/// Those whose parts for oneself and for others change by themselves.
+/// The algorithms whose split between own and common blocks changes by itself.
 const DYNAMIC: [Algorithm; 6] = [
     Algorithm::WeightedLru(Knowledge::Global),
     Algorithm::WeightedLru(Knowledge::SingletHints),
@@ -48,7 +48,7 @@ fn without_sharing_and_pauses_cooperation_costs_little() {
             let ratio = time(of, algorithm) / base;
             assert!((0.99..=1.20).contains(&ratio), "{algorithm:?} {percent}: {ratio}");
         }
-        // It has a fifth for each, and four fifths for all.
+        // It has a fifth of the memory for each client, and four fifths for all.
         let central = time(of, Algorithm::Central) / base;
         assert!(central > if percent == 400 { 1.0 } else { 1.1 }, "{percent}: {central}");
     }
@@ -57,7 +57,7 @@ fn without_sharing_and_pauses_cooperation_costs_little() {
     assert!(at(110.0) > at(150.0) && at(110.0) > at(90.0), "{} {} {}", at(90.0), at(110.0), at(150.0));
 }
 
-/// Figure 3-20: who pauses lends his memory.
+/// Figure 3-20: clients that pause lend their memory.
 #[test]
 fn once_pauses_are_as_long_as_bursts_cooperation_wins() {
     let at = |gap: f64, algorithm| {
@@ -70,7 +70,7 @@ fn once_pauses_are_as_long_as_bursts_cooperation_wins() {
     }
 }
 
-/// Figure 3-21: who shares gains.
+/// Figure 3-21: clients that share gain.
 #[test]
 fn where_data_are_shared_all_but_the_base_case_gain() {
     let of = WorstCase { locality: 0.0, ..WorstCase::default() };
@@ -87,7 +87,7 @@ fn any(seed: u64) -> Blocks {
     let random = SplitMix64::new(seed);
     let mut time_us = 0;
     let records = (0..2500).map(|_| {
-        // Some things happen at the same time, and sometimes nothing does for long.
+        // Some accesses are simultaneous, and sometimes there is none for long.
         time_us += if random.chance(1, 100) { random.below(8_000_000) } else { random.below(3) * 40 };
         let (client, file) = (random.below(7) as u32, random.below(6));
         let (offset, len) = (random.below(5), 1);
@@ -119,7 +119,7 @@ fn model_small_traces_give_what_plain_lists_give() {
             at.into_iter().for_each(|at| forwarded[at] += ours.forwarded);
         }
     }
-    // So that it is not for nothing.
+    // The test must not be vacuous.
     assert!(forwarded.into_iter().all(|count| count > 1000), "{forwarded:?}");
 }
 
@@ -161,8 +161,8 @@ fn a_lone_client_has_nobody_to_send_anything_to() {
     }
 }
 
-/// The server's load of what clients do to the one block of some files. Each client has room for
-/// five blocks, the server for one.
+/// The server's load for deeds on the first blocks of some files. Each client has room for five
+/// blocks, the server for one.
 fn load(algorithm: Algorithm, deeds: &[(u32, u64, Deed)]) -> Load {
     let records = deeds
         .iter()
@@ -188,25 +188,25 @@ fn what_leaves_the_servers_memory_for_others_is_sent_by_it() {
 
 #[test]
 fn each_copy_that_a_write_makes_stale_is_a_message_wherever_it_is() {
-    // Two clients have read it. It left the first one's own cache where that holds one, and the
+    // Two clients have read it. It left the first one's own cache, if that holds one block, and the
     // server's.
     let read = [(0, 1, READ), (1, 1, READ), (0, 2, READ), (0, 3, READ)];
     let stale = |algorithm, writer| {
         let written = [&read[..], &[(writer, 1, WRITE)]].concat();
         let [before, after] = [&read[..], &written].map(|deeds| load(algorithm, deeds));
         assert_eq!(Load { writes: 0, ..before }, Load { writes: 0, ..after }, "no read causes it");
-        // What is written takes the place of what the server had, which it sends.
+        // The written block takes the place of the server's block, which the server sends.
         let is_sent = matches!(algorithm, Algorithm::Central | Algorithm::Hash | Algorithm::Best);
         after.writes - before.writes - if is_sent { 3 } else { 0 }
     };
     for algorithm in [Algorithm::Base, Algorithm::Direct, Algorithm::Greedy, N_CHANCE] {
         assert_eq!((stale(algorithm, 2), stale(algorithm, 1)), (2, 1), "{algorithm:?}");
     }
-    // The second client's, and what is kept for all, once that is not with the writer.
+    // The copy of the second client, and the common one unless it is with the writer.
     assert_eq!((stale(Algorithm::Central, 2), stale(Algorithm::Central, 1)), (2, 1));
     let [first, second, third] = [0, 1, 2].map(|writer| stale(Algorithm::Hash, writer));
     assert_eq!((first, second + third), (2, 2));
-    // With direct cooperation a client's own copy may be with another one.
+    // With direct cooperation, another client may hold a client's own copy.
     let deeds: Vec<(u32, u64, Deed)> = (1..9).map(|file| (0, file, READ)).collect();
     let with = |writer| load(Algorithm::Direct, &[&deeds[..], &[(writer, 1, WRITE)]].concat()).writes;
     assert_eq!((with(0), with(1)), (0, 1));

@@ -1,38 +1,38 @@
-//! What Weighted LRU needs to know (Dahlin, section 3.1.5): of each client what it would give up,
-//! and what that costs; as it is, or as clients and server believe.
+//! The knowledge of Weighted LRU (Dahlin, section 3.1.5): the block that each client would give up,
+//! and the cost of that; as it is, or as clients and server believe.
 //!
-//! What the thesis leaves open: a block that was sent to a client, which never used it, costs that
-//! one nothing to lose; it is as old there as it was where it came from; and who asks for it takes
-//! it over. A client that gets a block says what the next one would cost it, and the server hears
-//! that with the sender's request.
+//! The thesis leaves some points open. Here, a block that was sent to a client, and that the client
+//! never used, costs that client nothing to lose. It keeps its age when it moves, and a client that
+//! asks for it takes it over. A client that gets a block says what the next one would cost it, and
+//! the server hears that with the sender's request.
 //!
-//! To make room, a client that knows everything has asked the server once about all blocks that are
-//! weighed, and all other clients what a block would cost them (3.1.5.1). The server's load, which
-//! section 3.3.1 shows for both hints alone, has that one question; what clients ask each other is
-//! none of it. That a block was given up, and where it went, is said with the request for the next
-//! one, whatever is known.
+//! To make room, a client with global knowledge has asked the server once about all blocks that it
+//! weighs, and all other clients what a block would cost them (3.1.5.1). The server's load, which
+//! section 3.3.1 shows only for both hints, includes that one question; questions between clients
+//! are not part of it. In all cases a client tells the server about a block that it gave up, and
+//! where it went, with its request for the next one.
 
 use super::Knowledge;
 use super::caches::{Caches, DUPLICATE, Place, SINGLET, UNKNOWN};
 use policy::cooperative::weighted_lru::{Ages, Latencies, Replace, gives_up, replaces};
 
-/// The kind of singlets that were sent to a client.
+/// The kind of singlets that another client sent.
 const KEPT: u8 = SINGLET + 1;
 
 pub(super) struct Weighted {
     knowledge: Knowledge,
     latencies: Latencies,
-    /// By block, when anybody used it last.
+    /// By block, when any client used it last.
     used: Vec<u64>,
-    /// What the server knows that a block costs each client.
+    /// What the server knows of the cost of a block to each client.
     told: Vec<f64>,
-    /// What each client knows of that: the least, and whose.
+    /// What each client knows of that: the least cost, and its client.
     hints: Vec<Option<(f64, u32)>>,
-    /// How often clients asked the server whether a block is the last.
+    /// How often clients asked the server whether a block is the last copy.
     asked: u64,
 }
 
-/// What a client would give up.
+/// The blocks that a client would give up.
 struct Candidates {
     duplicate: Option<Place>,
     singlet: Option<Place>,
@@ -42,18 +42,18 @@ impl Weighted {
     pub(super) fn new(knowledge: Knowledge, clients: u32, blocks: u32, times_us: &[f64; 4]) -> Weighted {
         let [local, remote, _, disk] = *times_us;
         let (count, latencies) = (clients as usize, Latencies { local, remote, disk });
-        // All have room before anybody says anything.
+        // All clients have room before any reports.
         let (told, hints) =
             (vec![0.0; count], (0..clients).map(|client| (clients > 1).then(|| (0.0, u32::from(client == 0)))));
         Weighted { knowledge, latencies, used: vec![0; blocks as usize], told, hints: hints.collect(), asked: 0 }
     }
 
-    /// True if clients go by what they believe of their own blocks.
+    /// True if clients use what they believe of their own blocks.
     pub(super) fn believes(&self) -> bool {
         self.knowledge != Knowledge::Global
     }
 
-    /// Somebody uses a block.
+    /// Records that a client uses a block.
     pub(super) fn used(&mut self, block: u32, now: u64) {
         self.used[block as usize] = now;
     }
@@ -64,8 +64,8 @@ impl Weighted {
         Some(Ages { local, global: now - self.used[caches.block_of(place) as usize] })
     }
 
-    /// The duplicate and the singlet that cost a client least. It asks the server about each block
-    /// that might be one of them, until it knows.
+    /// The duplicate and the singlet that cost a client least. Asks the server about each candidate
+    /// until it is certain.
     fn candidates(&mut self, caches: &mut Caches, client: u32, now: u64) -> Candidates {
         while let Some(unknown) = caches.oldest_of(client, UNKNOWN) {
             let used = caches.used(unknown);
@@ -89,8 +89,8 @@ impl Weighted {
         Candidates { duplicate: caches.oldest_of(client, DUPLICATE), singlet }
     }
 
-    /// What a block that is sent to a client costs it, and what it gives up for that; nothing if it
-    /// has room. Infinitely much if it has no cache.
+    /// The cost to a client of a block that is sent to it, and the block that it gives up for it;
+    /// `None` if it has room. Infinite if it has no cache.
     fn cost(&mut self, caches: &mut Caches, client: u32, now: u64) -> (f64, Option<Place>) {
         if caches.has_room(client) {
             return (0.0, None);
@@ -104,7 +104,7 @@ impl Weighted {
         }
     }
 
-    /// Where a client's singlet goes that is sent on, and what that costs there.
+    /// Where a client's singlet is sent on to, and what it costs there.
     fn elsewhere(&mut self, caches: &mut Caches, client: u32, now: u64) -> Option<(f64, u32)> {
         if self.knowledge == Knowledge::AllHints {
             return self.hints[client as usize];
@@ -113,8 +113,8 @@ impl Weighted {
         others.map(|other| (self.cost(caches, other, now).0, other)).reduce(least)
     }
 
-    /// A client whose cache is full gives up a block, or sends one to another client. Gives how
-    /// often the server was asked about one, and whether another client has it now.
+    /// Makes room in a full cache: gives up a block, or sends one to another client. Returns how
+    /// often the server was asked, and whether another client has the block now.
     pub(super) fn make_room(&mut self, caches: &mut Caches, client: u32, now: u64) -> (u64, bool) {
         let asked = self.asked;
         let Candidates { duplicate, singlet } = self.candidates(caches, client, now);
@@ -141,9 +141,9 @@ impl Weighted {
         (self.asked - asked, forwarded)
     }
 
-    /// True if the client has it now.
+    /// Sends a block to a client; true if the client has it now.
     fn forward(&mut self, caches: &mut Caches, to: u32, block: u32, now: u64) -> bool {
-        // It was no singlet, whatever its client believed.
+        // The block was not a singlet, although its client believed so.
         if caches.find(to, block).is_some() {
             return false;
         }
@@ -157,7 +157,7 @@ impl Weighted {
         has_room
     }
 
-    /// What a client says with every message to the server, and hears with the answer. Gives how
+    /// Exchanges the hints that go with every message to the server and its answer. Returns how
     /// often the server was asked about a block.
     pub(super) fn tell_server(&mut self, caches: &mut Caches, client: u32, now: u64) -> u64 {
         if self.knowledge != Knowledge::AllHints {
@@ -171,7 +171,7 @@ impl Weighted {
     }
 }
 
-/// The lesser cost of two, the first if they are alike.
+/// The lesser of two costs; the first if they are equal.
 fn least(one: (f64, u32), other: (f64, u32)) -> (f64, u32) {
     if other.0 < one.0 { other } else { one }
 }

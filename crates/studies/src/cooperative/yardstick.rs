@@ -1,11 +1,11 @@
-//! A yardstick for speed: one plain LRU cache on the same accesses, as simulators of single caches
-//! have it.
+//! A yardstick for speed: one plain LRU cache on the same accesses, as in simulators of single
+//! caches.
 
 use super::Blocks;
 use super::blocks::Deal;
 use super::index::NONE;
 
-/// How many reads and writes of all clients one LRU cache of so many blocks would have hit.
+/// How many reads and writes of all clients would hit in one LRU cache of `room` blocks.
 pub fn hits(blocks: &Blocks, room: u32) -> u64 {
     let mut cache = Lru { newer: Vec::new(), older: Vec::new(), newest: NONE, oldest: NONE, len: 0 };
     cache.newer = vec![NONE; blocks.count() as usize];
@@ -33,7 +33,7 @@ pub fn hits(blocks: &Blocks, room: u32) -> u64 {
     hits
 }
 
-/// In place of an older neighbour: the block is not in the cache.
+/// Stands in place of an older neighbour: the block is not in the cache.
 const ABSENT: u32 = NONE - 1;
 
 /// Blocks by their numbers.

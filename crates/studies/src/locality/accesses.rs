@@ -1,15 +1,14 @@
-//! A trace as accesses of single blocks, with what is known of files: which blocks are whose, and
-//! when a file is gone.
+//! A trace as accesses of single blocks, with the blocks of each file and the ends of files.
 //!
 //! Files and blocks have numbers from 0 in the order in which they appear. A file that appears
-//! after it was deleted is another one.
+//! after its deletion is another file.
 
 use crate::cooperative::BlocksError;
 use crate::cooperative::blocks::{blocks_of, next_number};
 use std::collections::HashMap;
 use trace::{Deed, Record};
 
-/// What is done.
+/// What an access does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum What {
     /// A block is read.
@@ -25,35 +24,35 @@ pub enum What {
 pub struct Access {
     /// When, in microseconds.
     pub time_us: u64,
-    /// Who: numbers from 0.
+    /// The client: numbers from 0.
     pub client: u32,
-    /// See [`What`].
+    /// What it does.
     pub what: What,
 }
 
-/// Of which file a block is.
+/// The place of a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Block {
     /// The file.
     pub file: u32,
-    /// True if it is the file's first.
+    /// True if it is the file's first block.
     pub is_first: bool,
 }
 
-/// See the module's header.
+/// The accesses of a trace.
 #[derive(Default, Debug)]
 pub struct Accesses {
     all: Vec<Access>,
     blocks: Vec<Block>,
-    /// By file.
+    /// By file, its blocks.
     of_file: Vec<Vec<u32>>,
     clients: u32,
     block_bytes: u64,
 }
 
 impl Accesses {
-    /// Those of a trace, in blocks of so many bytes, at least one. The trace's own error, or that
-    /// it is of more blocks or clients than can be counted.
+    /// The accesses of a trace, in blocks of this many bytes, at least one. Fails with the trace's
+    /// own error, or if there are too many blocks or clients to count.
     pub fn of<E>(
         records: impl IntoIterator<Item = Result<Record, E>>,
         block_bytes: u64,
@@ -101,22 +100,22 @@ impl Accesses {
         Ok(())
     }
 
-    /// All, in the order of the trace.
+    /// All accesses, in the order of the trace.
     pub fn all(&self) -> &[Access] {
         &self.all
     }
 
-    /// How many blocks there are.
+    /// Number of blocks.
     pub fn block_count(&self) -> usize {
         self.blocks.len()
     }
 
-    /// How many files there are.
+    /// Number of files.
     pub fn file_count(&self) -> usize {
         self.of_file.len()
     }
 
-    /// Of which file a block is.
+    /// The file of a block.
     pub fn block(&self, block: u32) -> Block {
         self.blocks[block as usize]
     }
@@ -126,7 +125,7 @@ impl Accesses {
         &self.of_file[file as usize]
     }
 
-    /// How many clients there are.
+    /// Number of clients.
     pub fn clients(&self) -> u32 {
         self.clients
     }

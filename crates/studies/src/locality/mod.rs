@@ -1,25 +1,23 @@
-//! Who manages which files, and the messages that reads, writes and deletes take because of it
-//! (Dahlin, section 5.3).
+//! Which machine manages which files, and the messages that reads, writes and deletes take because
+//! of it (Dahlin, section 5.3).
 //!
-//! - [`Policy`]: on which machine a file's manager is.
-//! - [`simulate`]: messages on a trace, which are counted as sections 5.2.1 and 5.2.2 say who asks
-//!   whom.
+//! - [`Policy`]: the machine of a file's manager.
+//! - [`simulate`]: messages on a trace, counted by the protocol of sections 5.2.1 and 5.2.2.
 //! - [`accesses`]: a trace in blocks and files.
 //! - [`report`]: figures and findings.
 //!
-//! Each client has its cache, of which the least recently used goes, and a manager; storage servers
-//! are always other machines. Whatever has a block in its cache serves others from there. The
-//! thesis leaves some things open. Here:
+//! Each client has an LRU cache and a manager; storage servers are always other machines. Any
+//! client that caches a block serves it to others. The thesis leaves some things open. Here:
 //!
-//! - Whoever asks waits for an answer, which is a message, too; whoever is told that a block is
-//!   gone does not answer.
-//! - Blocks are written as wholes. What is written is committed after [`Parameters::commit_us`],
-//!   when it leaves the cache, or when another client asks for it; its manager is told of each
+//! - A client that asks waits for an answer, which is a message, too. A client that is told that a
+//!   block is gone does not answer.
+//! - Blocks are written as wholes. A write is committed after [`Parameters::commit_us`], when it
+//!   leaves the cache, or when another client asks for the block; the manager is told of each
 //!   block.
 //! - A manager keeps the index nodes that it has read, and those of files that were made meanwhile;
 //!   reading one takes two messages.
-//! - Whoever becomes the manager of a file that another one manages asks that one for its index
-//!   node: two messages.
+//! - A client that becomes the manager of a file asks the file's former manager for its index node:
+//!   two messages.
 
 pub mod accesses;
 pub mod report;
@@ -30,15 +28,15 @@ use policy::cache::WeightedLru;
 use serde::Serialize;
 use std::collections::VecDeque;
 
-/// On which machine a file's manager is.
+/// The machine of a file's manager.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Policy {
-    /// On one that is no client, for all files.
+    /// One machine that is not a client manages all files.
     Centralized,
-    /// On the client's who made the file.
+    /// The client that made the file.
     FirstWriter,
-    /// On the client's who last began to write the file's first block.
+    /// The client that last began to write the file's first block.
     LastWriter,
 }
 
@@ -46,7 +44,7 @@ impl Policy {
     /// All of them, in the order of the thesis.
     pub const ALL: [Policy; 3] = [Policy::Centralized, Policy::FirstWriter, Policy::LastWriter];
 
-    /// What people call it.
+    /// Its usual name.
     pub fn name(self) -> &'static str {
         match self {
             Policy::Centralized => "centralized",
@@ -56,19 +54,18 @@ impl Policy {
     }
 }
 
-/// What is set.
+/// The parameters.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 pub struct Parameters {
-    /// See [`Policy`].
+    /// The policy.
     pub policy: Policy,
     /// Blocks that each client's cache holds.
     pub cache_blocks: u32,
-    /// For how long what is written stays with the client, in microseconds.
+    /// How long written data stay with the client, in microseconds.
     pub commit_us: u64,
-    /// Time that only fills the caches, in microseconds since the trace began.
+    /// Time at the beginning that only fills the caches, in microseconds.
     pub warm_up_us: u64,
-    /// Files that are there before the trace begins are managed by anyone; the same seed gives the
-    /// same.
+    /// Files from before the trace get a random manager; the same seed gives the same one.
     pub seed: u64,
 }
 
@@ -81,7 +78,7 @@ impl Default for Parameters {
 }
 
 impl Parameters {
-    /// What makes no sense, by the name of what is set.
+    /// Checks the parameters; an error names the wrong one.
     pub fn check(&self) -> Result<(), String> {
         match self.cache_blocks {
             0 => Err("cache-blocks: at least one".into()),
@@ -90,7 +87,7 @@ impl Parameters {
     }
 }
 
-/// Something that is done with a manager, and how often it was on the same machine.
+/// An interaction with a manager, and how often the manager was on the same machine.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug, Serialize)]
 pub struct Contacts {
     /// How often.
@@ -100,31 +97,31 @@ pub struct Contacts {
 }
 
 impl Contacts {
-    /// Share that was local. Nothing without any.
+    /// The local share. `None` if there were none.
     pub fn local_share(&self) -> Option<f64> {
         (self.count > 0).then(|| self.local as f64 / self.count as f64)
     }
 }
 
-/// What came of it, after the caches were filled.
+/// The result, after the caches were filled.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug, Serialize)]
 pub struct Outcome {
     /// Reads of blocks.
     pub reads: u64,
-    /// Those that the client's own cache served.
+    /// Reads that the client's own cache served.
     pub hits: u64,
-    /// Those that it did not, and that took a message less since the manager is with who asks or
-    /// who serves.
+    /// Other reads that took one message less, because the manager is on the client that asks or
+    /// the one that serves.
     pub shorter: u64,
     /// Messages for reads.
     pub read_hops: u64,
     /// Writes of blocks.
     pub writes: u64,
-    /// Asking for the right to write.
+    /// Requests for the right to write.
     pub asked: Contacts,
-    /// Telling clients that what they have was written by another.
+    /// Notices to clients that another client has written a block of theirs.
     pub invalidated: Contacts,
-    /// Telling the manager where a block is in the log.
+    /// Notices to the manager where a block is in the log.
     pub committed: Contacts,
     /// Files that got another manager.
     pub moved: u64,
@@ -132,7 +129,7 @@ pub struct Outcome {
     pub write_hops: u64,
     /// Files that were deleted.
     pub deletes: Contacts,
-    /// Telling clients that what they have was deleted.
+    /// Notices to clients that a block of theirs was deleted.
     pub told: Contacts,
     /// Messages for deleting.
     pub delete_hops: u64,
@@ -148,7 +145,7 @@ impl Outcome {
         self.read_hops + self.write_hops + self.delete_hops
     }
 
-    /// Mean messages of a read. Nothing without reads.
+    /// Mean messages of a read. `None` without reads.
     pub fn hops_per_read(&self) -> Option<f64> {
         mean(self.read_hops, self.reads)
     }
@@ -169,17 +166,17 @@ impl Outcome {
     }
 }
 
-/// No client: the machine of the manager of all, or no manager yet.
+/// No client: the machine of the central manager, or no manager yet.
 const NOBODY: u32 = u32::MAX;
 
-/// What is known of a block.
+/// The state of a block.
 #[derive(Clone, Default)]
 struct Block {
-    /// Who has it.
+    /// The clients that cache it.
     holders: Vec<u32>,
-    /// Who may write it without asking.
+    /// The client that may write it without asking.
     owner: Option<u32>,
-    /// It is not committed yet; a number of when it was written.
+    /// Not committed yet; a number that orders the writes.
     dirty: Option<u64>,
 }
 
@@ -197,14 +194,14 @@ struct Simulation<'a> {
     caches: Vec<WeightedLru<u32, ()>>,
     blocks: Vec<Block>,
     files: Vec<File>,
-    /// What is to be committed, in the order of time, each with its number.
+    /// Blocks to commit, in the order of time, each with its number.
     dirty: VecDeque<(u64, u32, u64)>,
     written: u64,
     counts: bool,
     outcome: Outcome,
 }
 
-/// Simulates one policy. As [`Parameters::check`] lets them be.
+/// Simulates one policy. The parameters must pass [`Parameters::check`].
 pub fn simulate(accesses: &Accesses, parameters: &Parameters) -> Outcome {
     let cache = || WeightedLru::new(parameters.cache_blocks.into());
     let file = File { manager: NOBODY, is_assigned: false, is_indexed: false };
@@ -230,7 +227,7 @@ impl Simulation<'_> {
     fn step(&mut self, access: &Access) {
         self.counts = access.time_us >= self.parameters.warm_up_us;
         self.commit_until(access.time_us);
-        // What only fills the caches is counted elsewhere.
+        // The accesses that only fill the caches do not count.
         let outcome = self.outcome;
         match access.what {
             What::Read(block) => self.read(access.client, block),
@@ -246,7 +243,7 @@ impl Simulation<'_> {
     fn manager(&mut self, file: u32) -> u32 {
         let of = &mut self.files[file as usize];
         if !of.is_assigned && self.parameters.policy != Policy::Centralized {
-            // It was there before the trace: whoever made it.
+            // The file is older than the trace: a random client made it.
             let random = SplitMix64::new(self.parameters.seed.wrapping_add(u64::from(file) << 20));
             of.manager = random.below(self.of.clients().into()) as u32;
         }
@@ -269,7 +266,8 @@ impl Simulation<'_> {
         self.outcome.read_hops += asks + forwards + 1 + index;
         self.outcome.shorter += u64::from(asks + forwards < 2);
         self.files[file as usize].is_indexed |= server.is_none();
-        // Whoever could write it without asking cannot any more; the others see what is committed.
+        // The client that could write it without asking no longer can; the others see the committed
+        // block.
         self.commit(block);
         self.blocks[block as usize].owner = None;
         self.keep(client, block);
@@ -291,9 +289,9 @@ impl Simulation<'_> {
         }
     }
 
-    /// The client asks for the right to write, and others lose what they have.
+    /// The client gets the right to write, and the other clients drop their copies.
     fn own(&mut self, client: u32, block: u32) {
-        // Before another one writes it, it is committed.
+        // A block is committed before another client writes it.
         self.commit(block);
         let accesses::Block { file, is_first } = self.of.block(block);
         let is_last_writer = self.parameters.policy == Policy::LastWriter && is_first;
@@ -321,7 +319,7 @@ impl Simulation<'_> {
         self.blocks[block as usize].owner = Some(client);
     }
 
-    /// The client has it in its cache, as what it used last.
+    /// Puts the block into the client's cache, as the most recently used one.
     fn keep(&mut self, client: u32, block: u32) {
         if self.caches[client as usize].get(&block).is_some() {
             return;
@@ -336,7 +334,7 @@ impl Simulation<'_> {
         self.blocks[block as usize].holders.push(client);
     }
 
-    /// What was written is in its owner's log, and the manager knows where.
+    /// Commits a write: it is in its owner's log, and the manager knows where.
     fn commit(&mut self, block: u32) {
         let of = &mut self.blocks[block as usize];
         if let (Some(_), Some(owner)) = (of.dirty.take(), of.owner) {
@@ -379,7 +377,7 @@ impl Simulation<'_> {
     }
 }
 
-/// Counts something between two machines, and gives its messages if they are not the same.
+/// Counts an interaction of two machines; returns its messages, none if they are the same.
 fn contact(contacts: &mut Contacts, one: u32, other: u32, hops: u64) -> u64 {
     contacts.count += 1;
     contacts.local += u64::from(one == other);

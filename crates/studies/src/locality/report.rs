@@ -1,4 +1,4 @@
-//! Figures 5-5 to 5-8, and what section 5.3.2 says of them.
+//! Figures 5-5 to 5-8, and the statements of section 5.3.2 about them.
 
 use super::accesses::Accesses;
 use super::{Outcome, Parameters, Policy, simulate};
@@ -10,15 +10,15 @@ use serde::Serialize;
 /// All policies on one trace.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Study {
-    /// By policy, in the order of [`Policy::ALL`].
+    /// Results in the order of [`Policy::ALL`].
     pub outcomes: [Outcome; 3],
 }
 
 impl Study {
-    /// How often [`run`](Self::run) says that it has done something.
+    /// How often [`run`](Self::run) reports progress.
     pub const STEPS: usize = Policy::ALL.len();
 
-    /// Simulates all policies; which one is set does not matter.
+    /// Simulates all policies; the policy in `parameters` does not matter.
     pub fn run(accesses: &Accesses, parameters: &Parameters, done: impl Fn() + Sync) -> Study {
         let of = Policy::ALL.map(|policy| Parameters { policy, ..*parameters });
         let found = sweep(&of, |parameters| simulate(accesses, parameters), done);
@@ -77,7 +77,7 @@ impl Study {
         ]
     }
 
-    /// What section 5.3.2 says, beside what is found on whatever this was.
+    /// The statements of section 5.3.2, beside our results on this workload.
     pub fn findings(&self, of: Workload) -> Vec<Finding> {
         let [centralized, first, last] = self.outcomes;
         let saved = |of: &Outcome| share(of.hops(), centralized.hops()).map(|kept| 1.0 - kept);
@@ -120,7 +120,7 @@ impl Study {
     }
 }
 
-/// What the section says of the first of Sprite's traces, with first writer.
+/// The section's statements about the first of Sprite's traces, with first writer.
 fn of_sprite(first: &Outcome) -> [Finding; 9] {
     let shown = |what: &str, theirs: &str, ours: Option<f64>| {
         finding(&format!("{what}, first writer"), theirs, percent(ours), None, "")

@@ -13,7 +13,7 @@ enum Do {
     Delete,
 }
 
-/// What clients do with blocks of files, a second after each other.
+/// The accesses of deeds on blocks of files, a second after each other.
 fn accesses(deeds: &[(u32, u64, Do)]) -> Accesses {
     let records = deeds.iter().zip(0..).map(|((client, file, what), at)| {
         let deed = match what {
@@ -39,16 +39,16 @@ fn hops(deeds: &[(u32, u64, Do)]) -> [(u64, u64, u64); 3] {
 fn who_makes_and_uses_a_file_alone_needs_no_messages_for_writes() {
     let write = (0, 5, Do::Write(0));
     let deeds = [write, write, (0, 5, Do::Read(0)), write];
-    // It asks, is answered, and commits once.
+    // It asks, gets an answer, and commits once.
     assert_eq!(hops(&deeds), [(0, 3, 0), (0, 0, 0), (0, 0, 0)]);
     let deleted = [write, (0, 5, Do::Delete)];
-    // It is deleted before it was committed.
+    // It is deleted before the commit.
     assert_eq!(hops(&deleted), [(0, 2, 2), (0, 0, 0), (0, 0, 0)]);
 }
 
 #[test]
 fn a_read_is_forwarded_to_who_has_the_block() {
-    // The owner commits what it wrote; it is also the manager, or it is asked by that.
+    // The owner commits its write; it is also the manager, or the manager asks it.
     let shared = [(0, 5, Do::Write(0)), (1, 5, Do::Read(0))];
     assert_eq!(hops(&shared), [(3, 3, 0), (2, 0, 0), (2, 0, 0)]);
     let again = [(0, 5, Do::Write(0)), (1, 5, Do::Read(0)), (0, 5, Do::Read(0)), (1, 5, Do::Read(0))];
@@ -61,10 +61,10 @@ fn a_read_is_forwarded_to_who_has_the_block() {
 fn what_is_on_the_disk_only_comes_from_there_and_its_index_node_is_read_once() {
     let deeds = [(0, 5, Do::Read(0)), (0, 5, Do::Read(1))];
     let [(central, ..), (first, ..), _] = hops(&deeds);
-    // With the only client is also the manager.
+    // With first writer, the only client is also the manager.
     assert_eq!((central, first), (2 + 3 + 3, 2 + 2 + 2));
-    // Who made the file knows where all of it is; what left the cache is on the disk, and was
-    // committed before.
+    // The client that made the file knows where all of it is; blocks that left the cache are on the
+    // disk, and were committed before.
     let evicted =
         [(0, 5, Do::Write(0)), (0, 5, Do::Write(1)), (0, 5, Do::Write(2)), (0, 5, Do::Write(3)), (0, 5, Do::Read(0))];
     assert_eq!(hops(&evicted)[0], (3, 4 * 3, 0));
@@ -75,14 +75,14 @@ fn what_is_on_the_disk_only_comes_from_there_and_its_index_node_is_read_once() {
 fn a_writer_takes_the_block_from_all_others() {
     let deeds = [(0, 5, Do::Write(0)), (1, 5, Do::Read(0)), (2, 5, Do::Write(0)), (0, 5, Do::Read(0))];
     let [central, first, last] = outcomes(&deeds);
-    // Each of two asks and commits, two are told.
+    // Each of two clients asks and commits, and two are told.
     assert_eq!((central.write_hops, central.read_hops), (2 * 3 + 2, 3 + 3));
     assert_eq!(central.invalidated, Contacts { count: 2, local: 0 });
-    // The second writer asks, and commits, and of two who are told one is the manager. The manager
-    // is asked, or asks.
+    // The second writer asks and commits, and one of the two that are told is the manager. The
+    // manager is asked, or asks.
     assert_eq!((first.write_hops, first.read_hops), (2 + 1 + 1, 2 + 2));
     assert_eq!(first.invalidated, Contacts { count: 2, local: 1 });
-    // It becomes the manager, and tells both. Then it serves.
+    // The client becomes the manager, and tells both. Then it serves.
     assert_eq!((last.write_hops, last.read_hops, last.moved), (2 + 2, 2 + 2, 1));
 }
 
@@ -115,7 +115,8 @@ fn whoever_has_deleted_blocks_is_told_once() {
 fn commits_wait_for_half_a_minute() {
     let write = (0, 5, Do::Write(0));
     let mut deeds = vec![write; 61];
-    // At 0, 31 and at the end; at 30 s it is committed before it is written again.
+    // Commits at 0, 31 and at the end; the block is also committed at 30 s, before it is written
+    // again.
     deeds.insert(0, (1, 9, Do::Write(0)));
     let [central, ..] = outcomes(&deeds);
     assert_eq!(central.committed.count, 1 + 3);
@@ -132,7 +133,7 @@ fn the_warm_up_only_fills_the_caches() {
     assert_eq!(of(u64::MAX), Outcome::default());
 }
 
-/// Many clients, files, blocks and deletes by chance; mostly each client with its own.
+/// Many random clients, files, blocks and deletes; mostly each client uses its own files.
 fn random_accesses(seed: u64) -> Accesses {
     let random = SplitMix64::new(seed);
     let deeds: Vec<_> = (0..20_000)
@@ -161,7 +162,7 @@ fn prop_where_managers_are_changes_messages_and_nothing_else() {
             assert_eq!((of.reads, of.hits, of.writes), (central.reads, central.hits, central.writes));
             assert_eq!((of.asked.count, of.committed.count), (central.asked.count, central.committed.count));
             assert_eq!((of.invalidated.count, of.told.count), (central.invalidated.count, central.told.count));
-            // What is not local is as it is with one manager for all.
+            // Interactions that are not local cost as much as with one manager for all.
             let all = |of: &Outcome| {
                 of.write_hops + 2 * of.asked.local + of.invalidated.local + of.committed.local - 2 * of.moved
             };
@@ -184,7 +185,7 @@ fn a_trace_of_reads_only_has_no_locality_but_by_chance() {
     let parameters = Parameters { cache_blocks: 10, warm_up_us: 0, ..Parameters::default() };
     let study = Study::run(&accesses, &parameters, || ());
     let [central, first, _] = study.outcomes;
-    // Of eleven blocks ten are there, and each of ten files is another's index node.
+    // Ten of eleven blocks are cached, and each of ten files has an index node of its own.
     let misses = central.reads - central.hits;
     assert!((misses as f64 / central.reads as f64 - 1.0 / 11.0).abs() < 0.01);
     assert_eq!(central.read_hops, 3 * misses + 2 * 10);
@@ -192,7 +193,7 @@ fn a_trace_of_reads_only_has_no_locality_but_by_chance() {
     assert_eq!((first.hops_per_write(), first.hops_per_delete()), (None, None));
     let empty = Study::run(&Accesses::default(), &parameters, || ());
     let per_read = |of| study.figures(of)[1].curves[0].points.iter().any(|(x, _)| *x == 1.0);
-    // What Auspex's clients found in their own caches is not in its trace.
+    // Auspex's trace lacks the hits in clients' own caches.
     assert!(per_read(Workload::Sprite) && !per_read(Workload::Auspex));
     for (of, count) in [(Workload::Sprite, 12), (Workload::Auspex, 4), (Workload::Other, 12)] {
         assert_eq!((study.findings(of).len(), empty.findings(of).len()), (count, count));

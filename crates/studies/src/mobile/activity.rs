@@ -3,42 +3,42 @@
 use std::collections::HashMap;
 use trace::{Deed, Record};
 
-/// Most of a file that can be counted: 16 TiB.
+/// Largest file that can be counted: 16 TiB.
 const FILE_LEN_MAX: u64 = 1 << 44;
-/// Most blocks that are read and written: 256 GiB, of which all may wait to go home.
+/// Most blocks that are read and written: 256 GiB, which may all wait to go home.
 const ACCESS_COUNT_MAX: u64 = 1 << 26;
-/// Of so many bytes, to count them.
+/// The block size for counting, in bytes.
 const COUNTED_BLOCK_BYTES: u64 = 4096;
-/// Whoever does nothing for longer is away (section 4.2).
+/// A user who does nothing for longer is away (section 4.2).
 pub(crate) const PAUSE_US: u64 = 15 * 60 * 1_000_000;
 
-/// One thing that was done.
+/// One deed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Act {
     pub time_us: u64,
-    /// A number that is given anew to a file that was removed is another file's.
+    /// The file. If the trace gives a removed file's number to a new file, that is another file
+    /// here.
     pub file: u32,
     pub deed: Deed,
 }
 
-/// What is known of a file from all that was done with it.
+/// What the whole trace says about a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Facts {
-    /// Bytes that it had before anything was written to it: as many as are read of it that were not
-    /// written before.
+    /// Bytes that it had before any write: as many as are read without having been written before.
     pub had_bytes: u64,
-    /// The most that it ever has.
+    /// The largest size that it ever has.
     pub most_bytes: u64,
-    /// It was made by the first thing that was done with it: all of it was written.
+    /// The first deed with it made it: all of it was written.
     pub is_made: bool,
 }
 
-/// What a trace has of what is not simulated.
+/// Facts of a trace that are not simulated.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub(crate) struct Work {
-    /// The most that each file ever has, in bytes.
+    /// The largest size of each file, in bytes.
     pub sizes: Vec<u64>,
-    /// Bytes that files had which are read away before they were used in the office.
+    /// Bytes of existing files that are read away before they were used in the office.
     pub first_away_bytes: u64,
     /// Bytes that are written away.
     pub written_bytes: u64,
@@ -50,13 +50,13 @@ impl Work {
         self.sizes.iter().fold(0, |all, size| all.saturating_add(*size))
     }
 
-    /// How many files have more than so many bytes.
+    /// How many files are larger than this.
     pub fn larger_than(&self, bytes: u64) -> usize {
         self.sizes.iter().filter(|size| **size > bytes).count()
     }
 }
 
-/// See the module's header.
+/// A trace as what one user does with files.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub struct Activity {
     pub(crate) acts: Vec<Act>,
@@ -66,28 +66,28 @@ pub struct Activity {
 /// Why a trace cannot be simulated.
 #[derive(Debug)]
 pub enum ActivityError<E> {
-    /// See there.
+    /// The trace has an error.
     Trace(E),
     /// This record, from 1, is earlier than the one before it.
     Unsorted(u64),
-    /// There are more of these than this can count.
+    /// There are too many of these to count.
     TooMany(&'static str, u64),
 }
 
-/// An [`Activity`] while its records come.
+/// An [`Activity`] while its records arrive.
 #[derive(Default, Debug)]
 pub(crate) struct Gathering {
     activity: Activity,
-    /// By the trace's number of a file.
+    /// The file's number here, by its number in the trace.
     known: HashMap<u64, u32>,
-    /// By file, how far it was written.
+    /// By file, the end of what was written.
     written: Vec<u64>,
     blocks: u64,
 }
 
 impl Gathering {
-    /// Adds a record, which is not earlier than the one before it. What there is too much of, if
-    /// that is so.
+    /// Adds a record, which must not be earlier than the one before it. The error names what there
+    /// is too much of.
     pub(crate) fn add(&mut self, Record { time_us, file, deed, .. }: Record) -> Result<(), &'static str> {
         let Gathering { activity, known, written, blocks } = self;
         let next = u32::try_from(activity.files.len()).map_err(|_| "files")?;
@@ -124,14 +124,14 @@ impl Gathering {
         Ok(())
     }
 
-    /// All that came.
+    /// The activity of all records.
     pub(crate) fn end(self) -> Activity {
         self.activity
     }
 }
 
 impl Activity {
-    /// What is done in a trace, by whichever client: one user may work at several (section 4.2).
+    /// The activity of a trace, over all its clients: one user may work at several (section 4.2).
     pub fn of<E>(records: impl IntoIterator<Item = Result<Record, E>>) -> Result<Activity, ActivityError<E>> {
         let mut gathering = Gathering::default();
         for record in records {
@@ -146,23 +146,22 @@ impl Activity {
         Ok(gathering.end())
     }
 
-    /// How many things are done.
+    /// Number of deeds.
     pub fn len(&self) -> usize {
         self.acts.len()
     }
 
-    /// True if nothing is.
+    /// True if there are no deeds.
     pub fn is_empty(&self) -> bool {
         self.acts.is_empty()
     }
 
-    /// What is done in the office, which is left at this time, and away.
+    /// The deeds in the office, which the user leaves at this time, and away.
     fn split(&self, leaves_us: u64) -> (&[Act], &[Act]) {
         self.acts.split_at(self.acts.partition_point(|act| act.time_us < leaves_us))
     }
 
-    /// Bytes that each file has when the office is left; none if it is not there any more, or not
-    /// yet.
+    /// The size of each file when the user leaves the office; zero if it is gone, or not there yet.
     pub(crate) fn there_at(&self, leaves_us: u64) -> Vec<u64> {
         let mut there: Vec<u64> = self.files.iter().map(|file| file.had_bytes).collect();
         for act in self.split(leaves_us).0 {
@@ -176,7 +175,7 @@ impl Activity {
         there
     }
 
-    /// What is done in the office, which is left at this time, and away.
+    /// Facts of the deeds after this time, when the user leaves the office.
     pub(crate) fn work(&self, leaves_us: u64) -> Work {
         let (office, away) = self.split(leaves_us);
         let mut is_used = vec![false; self.files.len()];
@@ -206,8 +205,8 @@ impl Activity {
         read
     }
 
-    /// The same, but so many bytes of these files are read in the office before it is left: they
-    /// are hoarded.
+    /// The same activity, but with these files, up to this many bytes of each, read before the user
+    /// leaves the office: they are hoarded.
     pub(crate) fn with_hoarded(&self, files: &[(u32, u64)], leaves_us: u64) -> Activity {
         let (office, away) = self.split(leaves_us);
         let time_us = leaves_us.saturating_sub(1);
@@ -217,8 +216,8 @@ impl Activity {
         Activity { acts: acts.collect(), files: self.files.clone() }
     }
 
-    /// From this time of the trace on, in microseconds: how long it goes on, and how long without
-    /// pauses in which whoever works is away.
+    /// From this time of the trace on, in microseconds: the time to its end, and the same without
+    /// pauses in which the user is away.
     pub(crate) fn times_us(&self, since_us: u64) -> (u64, u64) {
         let times = || self.acts.iter().map(|act| act.time_us).filter(|time| *time >= since_us);
         let gaps = times().zip(times().skip(1)).map(|(one, next)| next - one);

@@ -1,4 +1,4 @@
-//! What the client has of files.
+//! The client's cache of files.
 
 use super::{Parameters, Unit};
 use host::{Random, SplitMix64};
@@ -10,7 +10,7 @@ use std::sync::Arc;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct Key {
     pub file: u32,
-    /// Which block; [`WHOLE`]: all.
+    /// The block; [`WHOLE`] means the whole file.
     index: u64,
 }
 
@@ -21,22 +21,22 @@ impl Key {
         Key { file, index: WHOLE }
     }
 
-    /// Of a file, whatever it is.
+    /// All units of a file.
     pub fn all_of(file: u32) -> RangeInclusive<Key> {
         Key { file, index: 0 }..=Key::whole(file)
     }
 }
 
-/// Which units files are made of.
+/// The units of files: blocks or whole files.
 #[derive(Clone, Debug)]
 pub(super) struct Units {
     pub block_bytes: u64,
-    /// By file.
+    /// By file, whether its unit is the whole file.
     is_whole: Arc<[bool]>,
 }
 
 impl Units {
-    /// For files that come to have so many bytes, over this link.
+    /// The units of files with these final sizes, over this link.
     pub fn new(of: &Parameters, most_bytes: impl Iterator<Item = u64>) -> Units {
         let is_whole = most_bytes.map(|bytes| match of.unit {
             Unit::File => true,
@@ -46,12 +46,12 @@ impl Units {
         Units { block_bytes: of.block_bytes, is_whole: is_whole.collect() }
     }
 
-    /// All files whole.
+    /// The same, with all files whole.
     pub fn whole(&self) -> Units {
         Units { is_whole: self.is_whole.iter().map(|_| true).collect(), ..*self }
     }
 
-    /// Those that these bytes are in.
+    /// The units that contain these bytes.
     pub fn of(&self, file: u32, offset: u64, len: u64) -> impl Iterator<Item = Key> + use<> {
         let indices = match self.is_whole.get(file as usize) {
             Some(false) if len > 0 => {
@@ -64,13 +64,13 @@ impl Units {
         indices.map(move |index| Key { file, index }).chain(whole)
     }
 
-    /// How many bytes a unit has while its file has so many.
+    /// The bytes of a unit when its file has this size.
     pub fn bytes(&self, key: Key, size: u64) -> u64 {
         let Range { start, end } = self.range(key);
         end.min(size).saturating_sub(start)
     }
 
-    /// Where it is in its file.
+    /// Its range in the file.
     pub fn range(&self, key: Key) -> Range<u64> {
         if key.index == WHOLE {
             return 0..u64::MAX;
@@ -80,7 +80,7 @@ impl Units {
     }
 }
 
-/// What the client has, besides what is not home yet.
+/// The cached units, besides what is not home yet.
 pub(super) struct Cache {
     shelf: Shelf<Key>,
     random: SplitMix64,
@@ -91,18 +91,18 @@ impl Cache {
         Cache { shelf: Shelf::new(of.replacement, of.cache_bytes), random: SplitMix64::new(of.seed) }
     }
 
-    /// True if it has it. It is used.
+    /// True if the unit is cached; marks it as used.
     pub fn touch(&mut self, key: Key) -> bool {
         self.shelf.touch(key)
     }
 
-    /// It has this from now on, and it is used. What does not fit it has not.
+    /// Caches a unit, and marks it as used, if it fits.
     pub fn put(&mut self, key: Key, bytes: u64) {
         let Cache { shelf, random } = self;
         shelf.put(key, bytes, || random.next_u64());
     }
 
-    /// A file is gone.
+    /// Drops a file.
     pub fn forget(&mut self, file: u32) {
         self.shelf.remove_range(Key::all_of(file));
     }
@@ -115,7 +115,7 @@ impl Cache {
         self.shelf.weight()
     }
 
-    /// What was cached as files is cached in these units.
+    /// Splits cached files into these units.
     pub fn split(self, units: &Units) -> Cache {
         let split = |key: Key, bytes| {
             let units = units.clone();

@@ -1,8 +1,8 @@
-//! What Froese and Bunt say of their figures, beside what is found here.
+//! The statements of Froese and Bunt about their figures, beside our results.
 //!
-//! What passes or fails are orderings: the traces that are generated here have what the paper
-//! states of its own, and nothing else of them. Where nothing happened that could be compared, and
-//! where it makes no difference, nothing is said.
+//! Only orderings pass or fail: the generated traces match what the paper states of its own, and
+//! nothing else of them. A finding says nothing if nothing happened that could be compared, or if
+//! it makes no difference.
 
 use super::study::{CONTOURS, Grid, Study, kilobits, mebibytes};
 use super::why;
@@ -14,27 +14,27 @@ const AGGRESSIVE: [WriteBack; 2] = [WriteBack::Idle, WriteBack::Lottery];
 const CONSERVATIVE: [WriteBack; 2] = [WriteBack::Delayed, WriteBack::Preemptive];
 const SENDING: [WriteBack; 4] = [WriteBack::Idle, WriteBack::Lottery, WriteBack::Delayed, WriteBack::Preemptive];
 
-/// What is said where nothing was measured.
+/// The text if nothing was measured.
 const NOTHING: &str = "nothing";
 const POINTS: &str = " percentage points";
-/// What differs by no more than this part does so because each transfer takes whole microseconds.
+/// Differences up to this part are rounding: each transfer takes whole microseconds.
 const ROUNDING: f64 = 1e-4;
 
-/// What the paper states.
+/// The kind of a statement.
 #[derive(Clone, Copy)]
 enum Theirs {
-    /// What is ahead of what: nothing differs if it is so here.
+    /// An ordering, which must hold here too.
     Order(&'static str),
-    /// How much, or how often.
+    /// A value, which is only shown.
     Value(&'static str),
 }
 use Theirs::{Order, Value};
 
-/// What was found in one trace, and whether what must be so is so.
+/// The result in one trace, and whether a required relation holds.
 type Found = (String, Option<bool>);
 
-/// Everything that the paper says of figures 2 to 12. The first two traces are taken for its traces
-/// 1 and 2 where it compares them.
+/// Everything that the paper says about figures 2 to 12. The first two traces stand for its traces
+/// 1 and 2 when it compares them.
 pub fn findings(study: &Study) -> Vec<Finding> {
     let mut all = configuration(study);
     all.extend(reintegration(study));
@@ -46,7 +46,7 @@ pub fn findings(study: &Study) -> Vec<Finding> {
     all
 }
 
-/// One finding of all traces: it holds if it does in each of which something can be said.
+/// One finding over all traces: it holds if it holds in each trace that can say something.
 fn finding(
     study: &Study,
     stated: &str,
@@ -63,7 +63,7 @@ fn finding(
     told(study, stated, what, theirs, ours, holds, why)
 }
 
-/// One of the first trace beside the second; none if there is only one.
+/// One finding on the first trace beside the second; `None` if there is only one.
 fn compared(
     study: &Study,
     stated: &str,
@@ -98,8 +98,7 @@ fn told(
     Finding { stated, what: what.into(), theirs: theirs.into(), ours, kind: Kind::Measured, holds, why }
 }
 
-/// Whether one is less than the other. Nothing where one of them was not measured, or they do not
-/// differ.
+/// True if `one` is less than `other`. `None` if one was not measured, or if they do not differ.
 fn is_less(one: Option<f64>, other: Option<f64>) -> Option<bool> {
     let (one, other) = (one?, other?);
     (!is_same(one, other)).then_some(one < other)
@@ -109,8 +108,8 @@ fn is_same(one: f64, other: f64) -> bool {
     (one - other).abs() <= ROUNDING * one.abs().max(other.abs())
 }
 
-/// In how many cases that say something the first is less than the second, and if not in all of
-/// them, by how much it is more.
+/// In how many of the cases that can say something the first is less than the second; if not in
+/// all, by how much it is more.
 fn all_less(pairs: impl IntoIterator<Item = (Option<f64>, Option<f64>)>, unit: &str) -> Found {
     let (mut so, mut all, mut excess) = (0, 0, 0.0f64);
     for (one, other) in pairs {
@@ -125,7 +124,7 @@ fn all_less(pairs: impl IntoIterator<Item = (Option<f64>, Option<f64>)>, unit: &
     }
 }
 
-/// In how many of these cases it is so.
+/// In how many of these cases it holds.
 fn counted(are: impl IntoIterator<Item = bool>) -> String {
     let (so, all) = are.into_iter().fold((0, 0), |(so, all), is| (so + u64::from(is), all + 1));
     if all > 0 { format!("in {so} of {all} cases") } else { NOTHING.into() }
@@ -144,7 +143,7 @@ fn least(of: impl IntoIterator<Item = f64>) -> Option<f64> {
     of.into_iter().reduce(f64::min)
 }
 
-/// From the least to the most.
+/// The difference between the least and the greatest.
 fn spread(of: impl IntoIterator<Item = f64> + Clone) -> Option<f64> {
     Some(most(of.clone())? - least(of)?)
 }
@@ -155,23 +154,23 @@ fn shown(of: Option<f64>, digits: usize, unit: &str) -> String {
 
 fn range(of: &[f64], unit: &str) -> String {
     let ends = least(of.iter().copied()).zip(most(of.iter().copied()));
-    // What is rounded to nought has no sign.
+    // A value that is rounded to zero has no sign.
     let whole = |of: f64| of.round() + 0.0;
     ends.map_or(NOTHING.into(), |(least, most)| format!("{} to {}{unit}", whole(least), whole(most)))
 }
 
-/// By how many percent all takes longer; nothing if nothing is read.
+/// The time expansion in percent; `None` if nothing is read.
 fn expansion_of(outcome: &Outcome) -> Option<f64> {
     outcome.time_expansion().filter(|_| outcome.reads > 0).map(|times| (times - 1.0) * 100.0)
 }
 
-/// The same of the time at work.
+/// The same for the time at work.
 fn expansion_at_work(outcome: &Outcome) -> Option<f64> {
     outcome.time_expansion_at_work().filter(|_| outcome.reads > 0).map(|times| (times - 1.0) * 100.0)
 }
 
-/// Percent of the time that is waited for what goes home; nothing if nothing does, or nothing is
-/// read.
+/// The percentage of the time that is spent waiting for what goes home; `None` if nothing does, or
+/// nothing is read.
 fn interference_of(outcome: &Outcome) -> Option<f64> {
     outcome.interference().filter(|_| outcome.reads > 0 && outcome.logged_bytes > 0).map(|part| 100.0 * part)
 }
@@ -189,13 +188,13 @@ fn log_of(outcome: &Outcome) -> Option<f64> {
     (outcome.logged_bytes > 0).then(|| mebibytes(outcome.log_bytes_max))
 }
 
-/// What went home, in MiB; nothing if nothing was logged.
+/// Bytes sent home, in MiB; `None` if nothing was logged.
 fn sent_of(outcome: &Outcome) -> Option<f64> {
     (outcome.logged_bytes > 0).then(|| mebibytes(outcome.sent_bytes))
 }
 
 impl Study {
-    /// What was found by cache and by bandwidth with a policy and whole files (figures 4 to 9).
+    /// Results by cache and by bandwidth with a policy and whole files (figures 4 to 9).
     fn points(&self, trace: usize, policy: WriteBack) -> Vec<Outcome> {
         let by_cache = self.grid.caches_bytes.iter().map(|cache| self.grid.by_cache(policy, *cache));
         by_cache.chain(self.links_of(policy, Unit::File)).map(|of| self.at(trace, &of)).collect()
@@ -205,18 +204,18 @@ impl Study {
         self.grid.slow.iter().map(move |link| self.grid.by_link(policy, unit, *link))
     }
 
-    /// The same by bandwidth.
+    /// The results by bandwidth.
     fn by_link(&self, trace: usize, policy: WriteBack, unit: Unit) -> Vec<Outcome> {
         self.links_of(policy, unit).map(|of| self.at(trace, &of)).collect()
     }
 
-    /// Of a measure, what files have and what blocks have, by bandwidth.
+    /// A measure with files and with blocks, by bandwidth.
     fn units<T>(&self, trace: usize, policy: WriteBack, measure: impl Fn(&Outcome) -> T) -> Vec<(T, T)> {
         let [files, blocks] = [Unit::File, Unit::Block].map(|unit| self.by_link(trace, policy, unit));
         files.iter().zip(&blocks).map(|(files, blocks)| (measure(files), measure(blocks))).collect()
     }
 
-    /// What files have more than blocks, by bandwidth, where it was measured.
+    /// The difference of files to blocks, by bandwidth, where it was measured.
     fn gains(&self, trace: usize, policy: WriteBack, measure: impl Fn(&Outcome) -> Option<f64>) -> Vec<Option<f64>> {
         let gain = |(files, blocks): (Option<f64>, Option<f64>)| {
             let (files, blocks) = (files?, blocks?);
@@ -225,13 +224,13 @@ impl Study {
         self.units(trace, policy, measure).into_iter().map(gain).collect()
     }
 
-    /// The same study where all of a file or block is logged that is written to.
+    /// The same study, with the whole file or block logged for each write.
     fn with_units_logged(&self) -> Study {
         let base = Parameters { logged: Logged::Units, ..self.grid.base };
         Study { grid: Grid { base, ..self.grid.clone() }, ..self.clone() }
     }
 
-    /// Part by which blocks have less than files, in percent, with each of these policies and each
+    /// The reduction by blocks against files, in percent, for each of these policies and each
     /// bandwidth.
     fn saved(&self, trace: usize, policies: &[WriteBack], measure: impl Fn(&Outcome) -> Option<f64>) -> Vec<f64> {
         let saved = |(files, blocks): (Option<f64>, Option<f64>)| {
@@ -410,7 +409,7 @@ fn expansion(study: &Study) -> Vec<Finding> {
     let grid = &study.grid;
     let link = study.modem();
     let of = |trace, policy, link| study.at(trace, &grid.by_link(policy, Unit::File, link));
-    // The policies differ only in what goes home.
+    // The policies differ only in when changes go home.
     let of_writes = |trace, policy, link| {
         let outcome = of(trace, policy, link);
         expansion_of(&outcome).filter(|_| outcome.logged_bytes > 0)
@@ -485,7 +484,7 @@ fn blocks(study: &Study) -> Vec<Finding> {
         finding(study, figure_11, differ, Order("they do"), why::units_read, beats),
         finding(study, figure_11, bandwidth, Order("it does"), why::units_read, shrinks),
     ];
-    // By section 4.3 the log holds what was written; section 5.3 has results that only a log of
+    // By section 4.3 the log holds the written bytes; section 5.3 has results that only a log of
     // whole files or blocks gives. Both are shown.
     let units = study.with_units_logged();
     let both = [(study, "what is written is logged"), (&units, "all of a file or block is logged")];

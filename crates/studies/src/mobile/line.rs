@@ -1,4 +1,4 @@
-//! The link: what is fetched, and what goes home when its turn has come. Time passes only here.
+//! The link: fetches, and what goes home when its turn comes. Time passes only here.
 
 use super::log::{Log, Oldest};
 use super::turns::{Turn, Turns, Waiting};
@@ -7,15 +7,15 @@ use host::{Random, SplitMix64};
 use serde::Serialize;
 use std::time::Duration;
 
-/// So many pieces at most make what goes over the link at once.
+/// Most pieces into which one transfer is divided.
 const PIECE_COUNT_MAX: u64 = 1 << 16;
 
-/// A link: one thing at a time, in whichever direction.
+/// A link: it carries one thing at a time, in either direction.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 pub struct Link {
-    /// What it carries.
+    /// Its rate.
     pub bits_per_second: u64,
-    /// How much longer it takes until something is there, or is known to be home. The paper has
+    /// The additional time until a transfer has arrived, or is known to be home. The paper has
     /// none.
     pub round_trip_us: u64,
 }
@@ -23,10 +23,10 @@ pub struct Link {
 impl Link {
     /// A modem.
     pub const MODEM: Link = Link::of(28_800);
-    /// That of the office: 10 Mb/s (section 4.3).
+    /// The link of the office: 10 Mb/s (section 4.3).
     pub const STRONG: Link = Link::of(10_000_000);
 
-    /// One that carries so much, and takes no time else.
+    /// A link with this rate, and no other delay.
     pub const fn of(bits_per_second: u64) -> Link {
         Link { bits_per_second, round_trip_us: 0 }
     }
@@ -35,25 +35,25 @@ impl Link {
         self.bits_per_second as f64 / 8.0
     }
 
-    /// How long so many bytes take, without the round trip.
+    /// The time for this many bytes, without the round trip.
     fn time_us(&self, bytes: u64) -> u64 {
         let time = (u128::from(bytes) * 8_000_000).div_ceil(u128::from(self.bits_per_second));
         u64::try_from(time).unwrap_or(u64::MAX)
     }
 
-    /// How many bytes it carries in so long.
+    /// The bytes that it carries in this time.
     fn bytes_in(&self, time_us: u64) -> u64 {
         let bytes = u128::from(time_us) * u128::from(self.bits_per_second) / 8_000_000;
         u64::try_from(bytes).unwrap_or(u64::MAX)
     }
 }
 
-/// What is home, and how it came there.
+/// What has gone home, and how long it took.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub(super) struct Sent {
     pub bytes: u64,
     pub count: u64,
-    /// From when it was written until it was home: of all together, and the longest.
+    /// The time from writing until home: of all together, and the longest.
     pub waited_us: u128,
     pub waited_max_us: u64,
 }
@@ -66,20 +66,20 @@ struct Piece {
     bytes: u64,
 }
 
-/// See the module's header.
+/// The link with the log behind it.
 pub(super) struct Line<'a> {
     of: &'a Parameters,
     turns: Turns,
     random: SplitMix64,
     pub log: Box<dyn Log + 'a>,
-    /// What is left of what has begun to go home.
+    /// The rest of what has begun to go home.
     begun_bytes: Option<u64>,
     piece: Option<Piece>,
-    /// When to look next whether something may go, if nobody comes before.
+    /// When to look next whether something may go home, unless a fetch comes before.
     look_at_us: Option<u64>,
     /// When the link was used last.
     ended_us: u64,
-    /// When it was used last for what somebody waited for.
+    /// When a fetch used it last.
     fetched_us: u64,
     /// When the last piece was home.
     piece_ended_us: u64,
@@ -95,12 +95,12 @@ impl<'a> Line<'a> {
         Line { of, turns, random, log, begun_bytes, piece, look_at_us, ended_us, fetched_us, piece_ended_us, sent }
     }
 
-    /// Something was logged.
+    /// Notes that something was logged.
     pub fn logged(&mut self, now_us: u64) {
         self.look_at_us.get_or_insert(now_us);
     }
 
-    /// What goes home before this.
+    /// Sends home what goes before this time.
     pub fn run_until(&mut self, until_us: u64) {
         loop {
             if let Some(piece) = self.piece {
@@ -113,18 +113,18 @@ impl<'a> Line<'a> {
             let Some(at_us) = self.look_at_us.filter(|at| *at < until_us) else { return };
             match self.turn(at_us, None) {
                 Turn::Send => drop(self.begin_piece(at_us)),
-                // Whoever is to wait for nothing is looked for later all the same.
+                // A wait of zero must still advance the time.
                 Turn::Wait(time) => self.look_at_us = Some(at_us.saturating_add(micros(time).max(1))),
                 Turn::Fetch | Turn::Nobody => self.look_at_us = None,
             }
         }
     }
 
-    /// Somebody waits for these from now on. Gives until when, and how much of that for what went
-    /// home meanwhile.
+    /// Fetches these transfers, for which the user waits from now on. Returns the time when they
+    /// are there, and how much of the wait was for what went home meanwhile.
     pub fn fetch(&mut self, now_us: u64, transfers: &[u64]) -> (u64, u64) {
         let (mut at_us, mut alone_us) = (now_us, self.of.link.round_trip_us);
-        // Whoever comes while nobody uses the link is next.
+        // A fetch that comes while the link is idle is next.
         let mut is_contested = false;
         match self.piece {
             Some(piece) if self.turns.stops() => self.stop_piece(piece, now_us),
@@ -153,7 +153,7 @@ impl<'a> Line<'a> {
         (at_us, stalled_us.saturating_sub(alone_us))
     }
 
-    /// In which pieces these go: the product has lots drawn for what its link carries in a moment,
+    /// Divides transfers into pieces: the product draws lots for what its link carries in a moment,
     /// the paper for blocks and files.
     fn pieces(&self, transfers: &[u64]) -> Vec<u64> {
         if self.of.rules == Rules::Paper {
@@ -173,13 +173,13 @@ impl<'a> Line<'a> {
         }
     }
 
-    /// Who is next, now that the link is free. `demand_us`: since when somebody waits.
+    /// What is next, now that the link is free. `demand_us`: since when the user waits.
     fn turn(&mut self, now_us: u64, demand_us: Option<u64>) -> Turn {
         let oldest = self.log.oldest();
         let since = |then: u64| Duration::from_micros(now_us.saturating_sub(then));
         let used_us = match self.of.rules {
             Rules::Paper => self.ended_us,
-            // What goes home itself does not count.
+            // Traffic towards the home does not count.
             Rules::Product => self.fetched_us,
         };
         let waiting = Waiting {
@@ -212,7 +212,7 @@ impl<'a> Line<'a> {
         piece
     }
 
-    /// A piece is home.
+    /// Ends a piece: it is home.
     fn end_piece(&mut self, piece: Piece) {
         self.piece = None;
         (self.ended_us, self.piece_ended_us, self.look_at_us) = (piece.end_us, piece.end_us, Some(piece.end_us));
@@ -229,7 +229,7 @@ impl<'a> Line<'a> {
         self.sent.waited_max_us = self.sent.waited_max_us.max(waited_us);
     }
 
-    /// A piece is not to go on.
+    /// Stops a piece.
     fn stop_piece(&mut self, piece: Piece, now_us: u64) {
         (self.piece, self.begun_bytes) = (None, None);
         let on_the_link_us = (now_us - piece.start_us).saturating_sub(self.of.link.round_trip_us);

@@ -1,4 +1,4 @@
-//! What was written at the client and is not home yet.
+//! The log: changes at the client that are not home yet.
 
 use super::Logged;
 use super::cache::{Key, Units};
@@ -9,16 +9,16 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use types::{FileId, Kind, Time};
 
-/// What waits longest.
+/// The entry that has waited longest.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Oldest {
-    /// What of it is to be sent.
+    /// Bytes of it to send.
     pub bytes: u64,
-    /// Since when it waits.
+    /// When its wait began.
     pub since_us: u64,
 }
 
-/// What of the log is of whom: what was logged was sent, is cancelled, or waits.
+/// The fate of what was logged: sent, cancelled, or waiting.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub(super) struct Counts {
     pub logged_bytes: u64,
@@ -32,42 +32,42 @@ pub(super) struct Written {
     pub file: u32,
     pub offset: u64,
     pub len: u64,
-    /// What the file had before, and has now.
+    /// The file's size before, and now.
     pub sizes: (u64, u64),
-    /// The file was made by this.
+    /// This write made the file.
     pub makes: bool,
     pub now_us: u64,
 }
 
-/// What waits. It is sent in its order.
+/// A log, which is sent in its order.
 pub(super) trait Log {
-    /// Something was written.
+    /// Logs a write.
     fn write(&mut self, written: &Written);
-    /// A file was removed.
+    /// Logs a removal.
     fn delete(&mut self, file: u32, now_us: u64);
-    /// True if some of it waits.
+    /// True if part of the unit waits.
     fn holds(&self, key: Key) -> bool;
-    /// What is next.
+    /// The next entry.
     fn oldest(&self) -> Option<Oldest>;
-    /// The oldest is on its way, and stays as it is.
+    /// The oldest entry is on its way, and no longer changes.
     fn begin(&mut self);
-    /// The oldest is not on its way any more, but so many bytes of it are home.
+    /// The oldest entry is no longer on its way, and this many bytes of it are home.
     fn stop(&mut self, sent_bytes: u64);
-    /// The oldest is home.
+    /// The oldest entry is home.
     fn end(&mut self);
-    /// See there.
+    /// The counts.
     fn counts(&self) -> Counts;
 }
 
-/// As in the paper (section 4.3): what is written is logged anew, and entries that it overlaps are
-/// gone. No two entries overlap.
+/// The paper's log (section 4.3): each write is logged anew, and entries that it overlaps are
+/// cancelled. No two entries overlap.
 pub(super) struct PaperLog {
     logged: Logged,
     units: Units,
     waiting: BTreeMap<u64, (Place, Oldest)>,
-    /// The entries of a file by where they begin.
+    /// The entries, by file and the place where they begin.
     by_place: BTreeMap<(u32, u64), (u64, u64)>,
-    /// Of what is on its way.
+    /// The entry that is on its way.
     sending: Option<u64>,
     next: u64,
     counts: Counts,
@@ -87,7 +87,7 @@ impl PaperLog {
         PaperLog { logged, units, waiting, by_place, sending: None, next: 0, counts }
     }
 
-    /// Where entries begin that have some of these bytes.
+    /// The beginnings of entries that contain some of these bytes.
     fn overlapping(&self, of: Place) -> impl Iterator<Item = (u32, u64)> {
         let before = self.by_place.range((of.file, 0)..(of.file, of.start)).next_back();
         let before = before.filter(move |(_, (end, _))| *end > of.start);
@@ -95,7 +95,7 @@ impl PaperLog {
         before.into_iter().chain(within).map(|(place, _)| *place)
     }
 
-    /// What waits there need not be sent, unless it is on its way.
+    /// Cancels the waiting bytes there, except for an entry on its way.
     fn cancel(&mut self, of: Place) {
         for place in self.overlapping(of).collect::<Vec<_>>() {
             let Some((_, number)) = self.by_place.remove(&place) else { continue };
@@ -118,7 +118,7 @@ impl PaperLog {
         self.next += 1;
     }
 
-    /// True if the entry was not overlapped since.
+    /// True if no later write overlapped the entry.
     fn is_current(&self, number: u64, place: &Place) -> bool {
         self.by_place.get(&(place.file, place.start)).is_some_and(|(_, current)| *current == number)
     }
@@ -167,7 +167,7 @@ impl Log for PaperLog {
         self.counts.waiting_bytes -= sent_bytes;
         let (number, (place, rest)) = (*first.key(), *first.get());
         if !self.is_current(number, &place) {
-            // It was written again, or is gone, since.
+            // It was written again or removed meanwhile.
             self.waiting.remove(&number);
             self.counts.waiting_bytes -= rest.bytes;
             self.counts.cancelled_bytes += rest.bytes;
@@ -188,11 +188,11 @@ impl Log for PaperLog {
     }
 }
 
-/// As the product has it: its own log of operations, with its own rules.
+/// The product's own log of operations, with its own rules.
 pub(super) struct ProductLog {
     units: Units,
     log: OpLog,
-    /// When operations were done that wait.
+    /// When the waiting operations were done.
     done_us: BTreeMap<u64, u64>,
     counts: Counts,
 }
@@ -202,7 +202,7 @@ impl ProductLog {
         ProductLog { units, log: OpLog::default(), done_us: BTreeMap::new(), counts: Counts::default() }
     }
 
-    /// Files have ids of their own, and names by them in one directory.
+    /// Each file has an id, and a name made from it in one directory.
     fn id(file: u32) -> FileId {
         FileId::new(FileId::ROOT.raw() + 1 + u64::from(file))
     }
@@ -216,7 +216,7 @@ impl ProductLog {
         let seq = self.log.append(operation);
         self.done_us.insert(seq, now_us);
         self.counts.waiting_bytes = self.log.cost();
-        // What was written to very many places is sent with what is between them: that is more.
+        // Writes to very many places are sent with the bytes between them, which is more.
         let all = before + cost;
         self.counts.logged_bytes += cost + self.counts.waiting_bytes.saturating_sub(all);
         self.counts.cancelled_bytes += all.saturating_sub(self.counts.waiting_bytes);
@@ -250,7 +250,7 @@ impl Log for ProductLog {
 
     fn oldest(&self) -> Option<Oldest> {
         let (seq, operation) = self.log.iter().next()?;
-        // What became part of an earlier operation waits since that was done.
+        // A write that joined an earlier operation waits since that was done.
         let since_us = self.done_us.get(&seq).copied().unwrap_or(0);
         Some(Oldest { bytes: operation.cost(), since_us })
     }
@@ -261,7 +261,7 @@ impl Log for ProductLog {
         }
     }
 
-    /// The product ends what it has begun.
+    /// The product completes what it has begun.
     fn stop(&mut self, _: u64) {}
 
     fn end(&mut self) {

@@ -1,18 +1,19 @@
 //! A client with a slow link, on a trace (Froese and Bunt): what its user waits for, what waits to
-//! go home and for how long, and how much the one hinders the other.
+//! go home and how long, and how much each delays the other.
 //!
-//! - `activity`: a trace as what one user does; `cache`: what the client has; `log`: what is not
-//!   home yet; `line`: the link, where time passes; `turns`: who uses it next.
-//! - [`study`]: the figures of the paper; [`findings`]: what it says of them, beside what is found
-//!   here.
+//! - `activity`: a trace as what one user does; `cache`: the cached units; `log`: what is not home
+//!   yet; `line`: the link, where time passes; `turns`: what uses it next.
+//! - [`study`]: the figures of the paper; [`findings`]: its statements about them, beside our
+//!   results.
 //!
-//! For how long something waits before it goes home, and in which pieces, `policy::write_back`
-//! says; who wins, by the product's rules, `policy::lottery`; what goes from the cache,
-//! `policy::replacement`; what is fetched whole, `policy::unit`. As in section 4.3: the client is
-//! in the office first, and caches whatever it uses, as files. Then its link is slow. Reads wait
-//! for what is not there; writes wait for nothing, and what they write is there, but not what else
-//! the same unit has. What is not home yet is kept beside the cache, and can be read. Files that do
-//! not fit into the cache are not kept, and what is read of them is fetched each time.
+//! The decisions are the product's: `policy::write_back` decides how long a change waits before it
+//! goes home, and in which pieces; `policy::lottery`, by the product's rules, which side wins;
+//! `policy::replacement` what leaves the cache; `policy::unit` what is fetched whole. As in section
+//! 4.3, the client is in the office first, and caches everything it uses, as files. Then its link
+//! is slow. Reads wait for missing data. Writes wait for nothing; the written bytes are then
+//! cached, but not the rest of their unit. Changes that are not home yet are kept beside the cache,
+//! and can be read. Files that do not fit into the cache are not kept, and reads of them fetch the
+//! data each time.
 
 pub(crate) mod activity;
 mod cache;
@@ -37,41 +38,41 @@ use std::collections::BTreeSet;
 use trace::Deed;
 use turns::Sharing;
 
-/// What is cached, once the link is slow.
+/// The unit of caching, once the link is slow.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Unit {
-    /// All of a file.
+    /// Whole files.
     File,
     /// Blocks.
     Block,
-    /// All of a file if that is fetched in some seconds, and otherwise blocks.
+    /// The whole file if it can be fetched in some seconds, and otherwise blocks.
     Auto,
 }
 
-/// When what was written goes home (section 4.6).
+/// When changes go home (section 4.6).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum WriteBack {
     /// Not while the link is slow.
     Never,
-    /// When the link was idle.
+    /// After the link was idle.
     Idle,
-    /// When it wins.
+    /// When they win the lottery.
     Lottery,
-    /// When it is old.
+    /// When they are old.
     Delayed,
-    /// The same, but it stops for whoever waits. The product's stops for nobody, and only hinders
-    /// what is fetched ahead: here it is as its `Lottery`.
+    /// The same, but they stop for a user who waits. The product's policy never stops, and only
+    /// delays prefetches: here it is the same as its `Lottery`.
     Preemptive,
 }
 
 impl WriteBack {
-    /// All of them.
+    /// All policies.
     pub const ALL: [WriteBack; 5] =
         [WriteBack::Idle, WriteBack::Lottery, WriteBack::Delayed, WriteBack::Preemptive, WriteBack::Never];
 
-    /// What people call it.
+    /// Its usual name.
     pub fn name(self) -> &'static str {
         match self {
             WriteBack::Never => "never",
@@ -83,41 +84,41 @@ impl WriteBack {
     }
 }
 
-/// Whose rules there are besides the policy.
+/// The rules besides the policy.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Rules {
-    /// What goes over the link is a unit, or an entry of the log. What is written is logged anew,
-    /// and what waited of the same is cancelled. Only the lottery lets what goes home have its turn
-    /// while somebody waits, and can do so twice in a row.
+    /// A transfer is a unit, or an entry of the log. Each write is logged anew, and waiting entries
+    /// of the same bytes are cancelled. Only with the lottery can changes go home while the user
+    /// waits, and even twice in a row.
     Paper,
-    /// What goes over the link is a piece of what it carries in a moment, lots are drawn for each,
-    /// and what is logged are the bytes that were written, in the product's own log. What was to
-    /// wait for an idle link goes after some minutes at the latest.
+    /// A transfer is a piece of what the link carries in a moment, and lots are drawn for each. The
+    /// product's own log holds the written bytes. A change that waits for an idle link goes after
+    /// some minutes at the latest.
     Product,
 }
 
-/// What the paper's log holds of a write. The product's log holds the bytes that were written.
+/// What the paper's log holds of a write. The product's log holds the written bytes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Logged {
-    /// The bytes that were written, as section 4.3 says.
+    /// The written bytes, as section 4.3 says.
     Writes,
-    /// All of the file or block that was written to. Only so can blocks make the log smaller, as
-    /// section 5.3 says that they do.
+    /// The whole file or block. Only this lets blocks make the log smaller, as section 5.3 says
+    /// they do.
     Units,
 }
 
 /// The parameters of section 4.6.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 pub struct Tuning {
-    /// I: the link is idle after so long.
+    /// I: idle time after which the link counts as idle.
     pub idle_us: u64,
-    /// A: something is old after so long.
+    /// A: age after which a change counts as old.
     pub age_us: u64,
-    /// R: what whoever waits for something holds in the lottery.
+    /// R: tickets of the user's fetches in the lottery.
     pub read_tickets: u32,
-    /// W: what goes home holds.
+    /// W: tickets of what goes home.
     pub write_tickets: u32,
 }
 
@@ -134,27 +135,27 @@ impl Tuning {
         Tuning { idle_us: 100_000, age_us: 15 * 60 * 1_000_000, read_tickets: 11, write_tickets: 1 };
 }
 
-/// What is set.
+/// The parameters.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 pub struct Parameters {
-    /// What of files may be cached.
+    /// Size of the cache.
     pub cache_bytes: u64,
-    /// What makes a block.
+    /// Size of a block.
     pub block_bytes: u64,
     /// The slow link.
     pub link: Link,
-    /// For so long from the beginning of the trace, the client is in the office.
+    /// Time from the beginning of the trace in which the client is in the office.
     pub hoard_us: u64,
-    /// See there.
+    /// The unit of caching.
     pub unit: Unit,
-    /// See there.
+    /// The replacement policy.
     #[serde(serialize_with = "name")]
     pub replacement: Replacement,
-    /// See there.
+    /// When changes go home.
     pub write_back: WriteBack,
-    /// See there.
+    /// The parameters of that.
     pub tuning: Tuning,
-    /// See there.
+    /// The rules.
     pub rules: Rules,
     /// What the log holds by the paper's rules.
     pub logged: Logged,
@@ -201,7 +202,7 @@ impl Parameters {
         seed: 1,
     };
 
-    /// What makes no sense, by the name of what is set.
+    /// Checks the parameters; an error names the wrong one.
     pub fn check(&self) -> Result<(), String> {
         let Tuning { idle_us, age_us, read_tickets, write_tickets } = self.tuning;
         let tickets = 1..=1000;
@@ -219,12 +220,12 @@ impl Parameters {
         fault.into_iter().find(|(is, _)| *is).map_or(Ok(()), |(_, what)| Err(what.into()))
     }
 
-    /// The same with the office's link, where writes are home at once, however they are.
+    /// The same with the office's link, where every write is home at once.
     fn strong(&self) -> Parameters {
         Parameters { link: Link::STRONG, write_back: WriteBack::Never, tuning: Tuning::PAPER, ..*self }
     }
 
-    /// What that is for [`turns`].
+    /// These parameters for [`turns`].
     fn scheme(&self) -> (Option<Terms>, Sharing) {
         let Tuning { idle_us, age_us, read_tickets, write_tickets } = self.tuning;
         let [idle, age] = [idle_us, age_us].map(std::time::Duration::from_micros);
@@ -252,72 +253,70 @@ impl Parameters {
     }
 }
 
-/// What came of it, from when the link was slow.
+/// The result, from when the link became slow.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug, Serialize)]
 pub struct Outcome {
     /// Reads.
     pub reads: u64,
-    /// Of them: those that waited for something.
+    /// Reads that waited.
     pub misses: u64,
-    /// What was fetched.
+    /// Bytes fetched.
     pub fetched_bytes: u64,
     /// Writes.
     pub writes: u64,
-    /// What was cached when the link became slow.
+    /// Bytes cached when the link became slow.
     pub hoarded_bytes: u64,
-    /// How long all takes if nothing is waited for.
+    /// Time of the trace if the user never waits.
     pub span_us: u64,
-    /// The same without the pauses in which whoever works is away: those of more than 15 minutes
-    /// (section 4.2).
+    /// The same without pauses of more than 15 minutes, in which the user is away (section 4.2).
     pub active_us: u64,
-    /// How long he waits.
+    /// Time that the user waits.
     pub stall_us: u64,
-    /// Of that: for what goes home.
+    /// Of that: waits for what goes home.
     pub interference_us: u64,
-    /// How long he would wait with the office's link.
+    /// Time that the user would wait with the office's link.
     pub strong_stall_us: u64,
-    /// What was logged: each time that a unit was written, all of it.
+    /// Bytes logged, counted each time.
     pub logged_bytes: u64,
-    /// Of it: what need not be sent, since it was written again, or removed.
+    /// Of those: bytes that need not be sent, because they were written again or removed.
     pub cancelled_bytes: u64,
-    /// Of it: what is home.
+    /// Of those: bytes that are home.
     pub sent_bytes: u64,
-    /// Of it: what waits at the end.
+    /// Of those: bytes that wait at the end.
     pub left_bytes: u64,
-    /// The most that waited.
+    /// The most bytes that waited at once.
     pub log_bytes_max: u64,
-    /// How much went home one by one.
+    /// Number of changes that went home.
     pub sent_count: u64,
-    /// How long that waited on the average, from when it was written (or first written, by the
-    /// product's rules).
+    /// Mean wait of a change, from its write (by the product's rules, its first write) until home.
     pub reintegration_mean_us: Option<u64>,
-    /// The longest.
+    /// The longest such wait.
     pub reintegration_max_us: u64,
 }
 
 impl Outcome {
-    /// By how much longer all takes than with the office's link (section 4.4): 1.08 is 8 % more.
-    /// Nothing if it takes no time.
+    /// The ratio of the total time to that with the office's link (section 4.4): 1.08 is 8 % more.
+    /// `None` if it takes no time.
     pub fn time_expansion(&self) -> Option<f64> {
         ratio(self.span_us.saturating_add(self.stall_us), self.span_us.saturating_add(self.strong_stall_us))
     }
 
-    /// The same of the time at work, without pauses.
+    /// The same for the time at work, without pauses.
     pub fn time_expansion_at_work(&self) -> Option<f64> {
         ratio(self.active_us.saturating_add(self.stall_us), self.active_us.saturating_add(self.strong_stall_us))
     }
 
-    /// Which part of reads waits for something.
+    /// The part of the reads that waits.
     pub fn miss_rate(&self) -> Option<f64> {
         ratio(self.misses, self.reads)
     }
 
-    /// Which part of all the time is waited for what goes home.
+    /// The part of the time that is spent waiting for what goes home.
     pub fn interference(&self) -> Option<f64> {
         ratio(self.interference_us, self.span_us.saturating_add(self.stall_us))
     }
 
-    /// The same of the time at work, without pauses.
+    /// The same for the time at work, without pauses.
     pub fn interference_at_work(&self) -> Option<f64> {
         ratio(self.interference_us, self.active_us.saturating_add(self.stall_us))
     }
@@ -327,24 +326,24 @@ fn ratio(one: u64, of: u64) -> Option<f64> {
     (of > 0).then(|| one as f64 / of as f64)
 }
 
-/// Simulates one client. Its parameters are as [`check`](Parameters::check) lets them be.
+/// Simulates one client. The parameters must pass [`check`](Parameters::check).
 pub fn simulate(activity: &Activity, parameters: &Parameters) -> Outcome {
     Outcome { strong_stall_us: strong_stall_us(activity, &parameters.strong()), ..simulate_weak(activity, parameters) }
 }
 
-/// The same, without what it would be with the office's link: as if nobody waited there.
+/// The same, but without a run for the office's link: as if the user never waited there.
 pub(crate) fn simulate_weak(activity: &Activity, parameters: &Parameters) -> Outcome {
     let (outcome, _) = Client::new(activity, parameters, false).run();
     let (span_us, active_us) = activity.times_us(parameters.hoard_us);
     Outcome { span_us, active_us, ..outcome }
 }
 
-/// How long is waited with the office's link, in microseconds; as [`Parameters::strong`] says.
+/// Time that the user waits with the office's link, in microseconds; see [`Parameters::strong`].
 fn strong_stall_us(activity: &Activity, strong: &Parameters) -> u64 {
     Client::new(activity, strong, true).run().0.stall_us
 }
 
-/// For how long reads of each file are waited for, in microseconds, by its number.
+/// Time that reads of each file are waited for, in microseconds, by the file's number.
 pub(crate) fn waits_us(activity: &Activity, parameters: &Parameters) -> Vec<u64> {
     Client::new(activity, parameters, false).run().1
 }
@@ -352,16 +351,16 @@ pub(crate) fn waits_us(activity: &Activity, parameters: &Parameters) -> Vec<u64>
 struct Client<'a> {
     activity: &'a Activity,
     of: &'a Parameters,
-    /// Everything is in the office, where writes are home at once.
+    /// The whole trace is in the office, where writes are home at once.
     is_strong: bool,
     units: Units,
     cache: Cache,
     line: Line<'a>,
-    /// Units of which some was written while they were not there: the rest still is not.
+    /// Units that were partly written while they were not cached: the rest is still missing.
     parts: BTreeSet<Key>,
-    /// What files have now.
+    /// The present sizes of files.
     sizes: Vec<u64>,
-    /// For how long reads of files were waited for.
+    /// Time that reads of each file were waited for.
     waits_us: Vec<u64>,
     outcome: Outcome,
 }
@@ -379,7 +378,7 @@ impl<'a> Client<'a> {
         Client { activity, of, is_strong, units, cache, line, parts, sizes, waits_us, outcome }
     }
 
-    /// What came of it, and for how long each file was waited for.
+    /// The result, and the time that each file was waited for.
     fn run(mut self) -> (Outcome, Vec<u64>) {
         let acts = &self.activity.acts;
         let (office, away) = acts.split_at(acts.partition_point(|act| act.time_us < self.of.hoard_us));
@@ -453,8 +452,7 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// What of these bytes is not there, one transfer after the other. It is there from then on, if
-    /// it fits.
+    /// The missing parts of these bytes, as transfers. They are cached from then on, if they fit.
     fn look(&mut self, file: u32, offset: u64, len: u64) -> Vec<u64> {
         let size = self.sizes[file as usize];
         let mut missing = Vec::new();
@@ -475,13 +473,13 @@ impl<'a> Client<'a> {
         missing
     }
 
-    /// True if all of a unit can be read from what is not home yet.
+    /// True if a unit can be read completely from what is not home yet.
     fn waits_whole(&self, key: Key) -> bool {
         self.line.log.holds(key) && !self.parts.contains(&key)
     }
 
-    /// What a file had before bytes were written to it, and has now. Units of which all is there
-    /// are there from then on, if they fit; all that is used in the office is.
+    /// The size of a file before a write, and after it. Units that are then complete are cached, if
+    /// they fit; in the office every used unit is.
     fn change(&mut self, file: u32, offset: u64, len: u64, in_the_office: bool) -> (u64, u64) {
         let (before, end) = (self.sizes[file as usize], offset.saturating_add(len));
         let size = before.max(end);

@@ -1,10 +1,10 @@
-//! The study once more, for tests: millisecond after millisecond, with plain lists, by the rules of
+//! A model of the study, for tests: millisecond by millisecond, with plain lists, by the rules of
 //! the paper without its lottery.
 
 use super::*;
 
 const MS: u64 = 1000;
-/// What the link carries in a millisecond.
+/// Bytes that the link carries in a millisecond.
 pub const BYTES: u64 = 1000;
 
 type Unit = (u32, Option<u64>);
@@ -18,12 +18,12 @@ struct Cached {
 
 struct Entry {
     file: u32,
-    /// Which bytes of it.
+    /// Its bytes.
     range: std::ops::Range<u64>,
     bytes: u64,
     since: u64,
     on_its_way: bool,
-    /// It was written again, or is gone, while it was on its way.
+    /// It was written again or removed while it was on its way.
     old: bool,
 }
 
@@ -115,7 +115,7 @@ impl<'a> Model<'a> {
         let before = self.sizes[file as usize];
         self.sizes[file as usize] = before.max(offset + len);
         for unit in self.units(file, offset, len) {
-            // Block by block, whether what it had is written anew.
+            // Checks block by block whether the write covers everything that the unit had.
             let (first, count) = unit.1.map_or((0, before / BYTES), |index| (index, 1));
             let mut had = (first..first + count).filter(|index| index * BYTES < before);
             let written = |index: u64| (offset..offset + len).contains(&(index * BYTES));
@@ -156,8 +156,8 @@ impl<'a> Model<'a> {
         self.outcome.log_bytes_max = self.outcome.log_bytes_max.max(waiting);
     }
 
-    /// What comes of it; of times, those that are waited, all in all until something was home, and
-    /// in all else what [`simulate`] gives.
+    /// The result. Of the times it has only the waits, and the sum of all times until home; in all
+    /// else it equals [`simulate`].
     pub fn run(activity: &Activity, of: &'a Parameters) -> (Outcome, u64) {
         let sizes = activity.files.iter().map(|file| file.had_bytes).collect();
         let (cached, log, parts, outcome) = (Vec::new(), Vec::new(), Vec::new(), Outcome::default());
@@ -195,9 +195,9 @@ impl<'a> Model<'a> {
             _ => (idle, age),
         };
         let (mut now, mut next, mut idle_since, mut shift) = (0, 0, 0, 0);
-        // What is left of what somebody waits for, who came then.
+        // The rest of the user's fetch, and when it came.
         let mut wanted: Option<(u64, u64)> = None;
-        // What is left of what goes home, and how much there was.
+        // The rest of what goes home, and its size.
         let mut sending: Option<(u64, u64)> = None;
         while next < acts.len() || wanted.is_some() {
             if let Some((left, all)) = &mut sending {

@@ -1,4 +1,4 @@
-//! The experiments of Froese and Bunt, section 5: which parameters they have, and their figures.
+//! The experiments of Froese and Bunt, section 5: their parameters and their figures.
 
 use super::activity::Work;
 use super::{
@@ -13,16 +13,16 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Time expansions that figure 3 has lines for.
 pub(super) const CONTOURS: [f64; 5] = [1.02, 1.05, 1.1, 1.2, 1.5];
 
-/// What is varied.
+/// The varied parameters.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Grid {
-    /// What is not.
+    /// The constant ones.
     pub base: Parameters,
     /// Caches, in bytes, ascending (figures 2, 3, 4, 6 and 8).
     pub caches_bytes: Vec<u64>,
     /// Slow links, in bits per second, ascending (figures 5, 7, and 9 to 12).
     pub slow: Vec<u64>,
-    /// And faster ones (figures 2 and 3).
+    /// Faster links (figures 2 and 3).
     pub fast: Vec<u64>,
 }
 
@@ -37,7 +37,7 @@ impl Grid {
         }
     }
 
-    /// What makes no sense, by the name of what is set.
+    /// Checks the parameters; an error names the wrong one.
     pub fn check(&self) -> Result<(), String> {
         let lists = [(&self.caches_bytes, "caches: none"), (&self.slow, "bandwidths: none")];
         let is_wrong = lists.into_iter().find(|(list, _)| list.is_empty());
@@ -66,7 +66,7 @@ impl Grid {
         Parameters { write_back, unit, link, ..self.base }
     }
 
-    /// Not in the paper: how the product does it.
+    /// Not in the paper: the product's rules.
     pub(super) fn product(&self, write_back: WriteBack, bits_per_second: u64) -> Parameters {
         let of = self.by_link(write_back, Unit::Auto, bits_per_second);
         Parameters { rules: Rules::Product, tuning: Tuning::PRODUCT, ..of }
@@ -77,7 +77,7 @@ impl Grid {
         Parameters { replacement, cache_bytes, ..self.base }
     }
 
-    /// All of these, each once.
+    /// All parameters, each once.
     fn all(&self) -> Vec<Parameters> {
         let mut all = BTreeSet::new();
         for cache in &self.caches_bytes {
@@ -96,23 +96,23 @@ impl Grid {
         all.into_iter().collect()
     }
 
-    /// How many simulations there are of so many traces.
+    /// Number of simulations for this many traces.
     pub fn count(&self, traces: usize) -> usize {
         self.all().len() * traces
     }
 }
 
-/// What was found with each of a grid's parameters.
+/// The results for each of a grid's parameters.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Study {
     pub(super) grid: Grid,
     /// By trace.
     pub(super) traces: Vec<(String, BTreeMap<Parameters, Outcome>)>,
-    /// By trace, from when the link is slow in the grid's base.
+    /// By trace, the work from when the link is slow in the grid's base.
     pub(super) works: Vec<Work>,
 }
 
-/// A list by trace, of parameters and what came of them.
+/// By trace, a list of parameters and results.
 impl Serialize for Study {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         #[derive(Serialize)]
@@ -132,11 +132,11 @@ impl Serialize for Study {
     }
 }
 
-/// Simulates all of a grid, which is as [`check`](Grid::check) lets it be, on each of these traces,
-/// which have names. `done` is told whenever one simulation is.
+/// Simulates a whole grid, which must pass [`check`](Grid::check), on each of these named traces.
+/// `done` is called for each simulation.
 pub fn study(traces: &[(&str, &Activity)], grid: &Grid, done: impl Fn() + Sync) -> Study {
     let all = grid.all();
-    // What is as with the office's link is the same for many.
+    // Many parameters have the same result with the office's link.
     let strong: BTreeSet<(usize, Parameters)> =
         (0..traces.len()).flat_map(|trace| all.iter().map(move |of| (trace, of.strong()))).collect();
     let strong: Vec<(usize, Parameters)> = strong.into_iter().collect();
@@ -178,7 +178,7 @@ fn by_link() -> Axis {
     axis("bandwidth (kb/s)", Scale::Linear)
 }
 
-/// What figures have on their y axis.
+/// The measure on a figure's y axis.
 #[derive(Clone, Copy)]
 enum Measure {
     Expansion,
@@ -215,12 +215,12 @@ impl Study {
         self.traces.get(trace).and_then(|(_, found)| found.get(of)).copied().unwrap_or_default()
     }
 
-    /// The bandwidth of which the paper states a time expansion, 14.4 kb/s, or what comes next.
+    /// The bandwidth for which the paper states a time expansion, 14.4 kb/s, or the next one.
     pub(super) fn modem(&self) -> u64 {
         self.grid.slow.iter().copied().find(|link| *link >= 14_400).unwrap_or(self.grid.slow[0])
     }
 
-    /// One curve: what is measured where something is varied.
+    /// One curve: the measure over a varied parameter.
     fn curve(
         &self,
         trace: usize,
@@ -246,8 +246,8 @@ impl Study {
         self.grid.links().map(|link| self.curve(trace, name(link), Measure::Expansion, over(link))).collect()
     }
 
-    /// The bandwidth, in kb/s, with which time expands by this: between those that were simulated,
-    /// along a line. Nothing if all of them are faster, or slower.
+    /// The bandwidth, in kb/s, at which time expands by this factor: interpolated between the
+    /// simulated ones. `None` if all of them are faster, or slower.
     pub(super) fn bandwidth_for(&self, trace: usize, cache_bytes: u64, expansion: f64) -> Option<f64> {
         let at = |link| self.at(trace, &self.grid.bare(cache_bytes, link)).time_expansion();
         let points: Vec<(f64, f64)> = self.grid.links().filter_map(|link| Some((kilobits(link), at(link)?))).collect();
@@ -266,7 +266,8 @@ impl Study {
         CONTOURS.map(|level| Curve { name: format!("{level}"), points: points(level) }).into()
     }
 
-    /// One curve for each policy that sends something home, and the other if that says something.
+    /// One curve for each policy that sends something home, and the policy without any if it has
+    /// this measure.
     fn policies(measure: Measure) -> impl Iterator<Item = WriteBack> {
         let never_says = !matches!(measure, Measure::Reintegration | Measure::Interference);
         WriteBack::ALL.into_iter().filter(move |policy| never_says || *policy != WriteBack::Never)
@@ -302,13 +303,13 @@ impl Study {
     fn as_the_product(&self, trace: usize, measure: Measure) -> Vec<Curve> {
         let over = |policy| self.slow().map(move |(x, link)| (x, self.grid.product(policy, link)));
         let curve = |policy: WriteBack| self.curve(trace, policy.name().into(), measure, over(policy));
-        // The other hinders only what is fetched ahead.
+        // The other policy only delays prefetches.
         Self::policies(measure).filter(|policy| *policy != WriteBack::Preemptive).map(curve).collect()
     }
 }
 
-/// Figures 2 to 12 of the paper for each trace; what each replacement policy misses (section 4.5);
-/// and how the product does it.
+/// Figures 2 to 12 of the paper for each trace, the misses of each replacement policy (section
+/// 4.5), and the product's rules.
 pub fn figures(study: &Study) -> Vec<Figure> {
     (0..study.traces.len()).flat_map(|trace| figures_of(study, trace)).collect()
 }

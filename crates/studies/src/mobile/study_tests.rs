@@ -9,14 +9,14 @@ use trace::Record;
 
 const MINUTE_US: u64 = 60_000_000;
 
-/// Somebody at work for hours: a few documents and many files that are read, some of them large
-/// ones of which little is used; and what is written now and then, `often` times as often, is a
-/// document that is saved again, or some blocks of a large file.
+/// A user at work for hours. The reads are of a few documents and many files, some of them large
+/// with little used. The writes, `often` times as often, save a document again, or change some
+/// blocks of a large file.
 fn work(often: u64, seed: u64) -> Activity {
     let (random, mut time_us, mut records) = (SplitMix64::new(seed), 0, Vec::new());
     let size = |file: u64| if file.is_multiple_of(8) { 150_000 } else { 4_000 + SplitMix64::new(file).below(40_000) };
     for episode in 0..260u64 {
-        // What is worked at moves on.
+        // The set of files in use moves on.
         let file = (episode / 8 + random.below(24)) % 160;
         let start = if size(file) > 100_000 { random.below(26) * 4096 } else { 0 };
         for piece in 0..(size(file) - start).min(40_000).div_ceil(8192) {
@@ -57,8 +57,8 @@ fn every_statement_of_the_paper_has_its_finding_and_every_figure_its_curves() {
     }
     assert!(drawn.iter().all(|figure| figure.curves.iter().any(|curve| curve.points.len() > 1)), "{drawn:?}");
     let findings = findings(&found);
-    // What does not hold, and what has numbers, is explained by numbers of each trace, and no two
-    // of them alike.
+    // Findings that do not hold, and those with numbers, are explained by numbers of each trace,
+    // and no two alike.
     let explained: Vec<&Finding> = findings.iter().filter(|one| !one.why.is_empty()).collect();
     for one in &findings {
         let is_explained = one.why.contains("little: ") && one.why.contains("much: ");
@@ -67,7 +67,7 @@ fn every_statement_of_the_paper_has_its_finding_and_every_figure_its_curves() {
     }
     let whys: BTreeSet<&str> = explained.iter().map(|one| &one.why[..]).collect();
     assert!(whys.len() * 3 > explained.len() * 2, "{whys:#?}");
-    // Of this work, as small as it is, these are so.
+    // This work, small as it is, shows these.
     for what in [
         "more bandwidth expands time less",
         "larger caches expand time less",
@@ -85,7 +85,7 @@ fn every_statement_of_the_paper_has_its_finding_and_every_figure_its_curves() {
         let one = findings.iter().find(|one| one.what == what).expect(what);
         assert_eq!(one.holds, Some(true), "{one:?}");
     }
-    // The same again is the same.
+    // The same input gives the same result.
     let again = study(&[("little", &little), ("much", &much)], &grid, || ());
     let runs = serde_json::to_value(&found).expect("numbers");
     let of_trace = |at: usize| runs[at]["runs"].as_array().map(Vec::len);
@@ -107,7 +107,7 @@ fn one_trace_is_compared_with_no_other_and_an_empty_one_says_nothing() {
     assert!(findings(&study(&[], &grid, || ())).iter().all(|one| one.holds.is_none()));
 }
 
-/// Findings that say yes or no of these deeds, a minute after each other, the link being slow from
+/// Findings that say yes or no about these deeds, a minute after each other, with a slow link from
 /// the beginning.
 fn said_of(deeds: &[(u64, Deed)]) -> Vec<Finding> {
     let records = (0..).zip(deeds).map(|(at, (file, deed))| Record {
@@ -133,7 +133,7 @@ fn where_nothing_was_measured_nothing_is_said() {
     let said = said_of(&[(0, read)]);
     assert_eq!(said.iter().map(|one| &one.what[..]).collect::<Vec<_>>(), ["more bandwidth expands time less"]);
     assert_eq!(said[0].holds, Some(true), "{said:#?}");
-    // Nothing is read: all is said of what goes home, and nothing of what is waited for.
+    // Nothing is read: the findings are about what goes home, and none about waits.
     let said = said_of(&(0..40).map(|at| (at, write)).collect::<Vec<_>>());
     let wrong = ["expand", "interfere", "bandwidth"];
     assert!(!said.iter().any(|one| wrong.iter().any(|word| one.what.contains(word))), "{said:#?}");
@@ -142,7 +142,7 @@ fn where_nothing_was_measured_nothing_is_said() {
 
 #[test]
 fn why_values_differ_is_said_of_what_was_simulated() {
-    // Neither the cache nor the unit of the base are those that are varied.
+    // The cache and unit of the base are not among the varied ones.
     let grid = grid();
     let base = Parameters { hoard_us: grid.base.hoard_us, link: Link::of(20_000), ..Parameters::default() };
     let found = findings(&study(&[("one", &work(5, 2))], &Grid { base, ..grid }, || ()));
@@ -152,7 +152,7 @@ fn why_values_differ_is_said_of_what_was_simulated() {
             "{one:?}"
         );
     }
-    // The product logs what is written, and has no policy that stops for whoever waits.
+    // The product logs the written bytes, and has no policy that stops for a user who waits.
     let why = |what: &str| &found.iter().find(|one| one.what.starts_with(what)).expect(what).why;
     assert_eq!(found.iter().filter(|one| one.what.starts_with("blocks make the log smaller")).count(), 1);
     assert!(why("conservative policies take more than five times").contains("the product's Preemptive"));

@@ -19,8 +19,7 @@ fn write(offset: u64, len: u64) -> Deed {
     Deed::Write { offset, len }
 }
 
-/// Files of some blocks, used by chance, with pauses here and there; all in milliseconds and
-/// blocks.
+/// Random use of files of some blocks, with pauses here and there; all in milliseconds and blocks.
 fn small(seed: u64, count: u64) -> Activity {
     let (random, mut time_us) = (SplitMix64::new(seed), 0);
     activity((0..count).map(|_| {
@@ -36,7 +35,7 @@ fn small(seed: u64, count: u64) -> Activity {
     }))
 }
 
-/// A kilobyte each millisecond, and times to match.
+/// A link of a kilobyte per millisecond, and times to match.
 fn small_parameters() -> Parameters {
     let tuning = Tuning { idle_us: 3000, age_us: 40_000, ..Tuning::PAPER };
     let (cache_bytes, link) = (20 * BYTES, Link::of(8_000_000));
@@ -99,7 +98,7 @@ fn what_is_logged_is_sent_or_cancelled_or_waits() {
     }
 }
 
-/// Something large waits, and whoever reads one block after the other never pauses.
+/// A large change waits, and the user reads one block after the other without a pause.
 fn contested(blocks: u64) -> Activity {
     let last = record(1, 1, read(0, blocks * 4096));
     activity([record(0, 0, write(0, blocks * 4096)), last])
@@ -113,7 +112,7 @@ fn who_waits_for_blocks_loses_as_many_lots_as_the_paper_says() {
     let found = simulate(&contested(count), &of);
     let share = found.interference_us as f64 / found.stall_us as f64;
     assert!((share * 12.0 - 1.0).abs() < 0.1, "{share}");
-    // All other policies let him go first.
+    // All other policies let the user go first.
     for write_back in [WriteBack::Idle, WriteBack::Delayed, WriteBack::Preemptive] {
         assert_eq!(simulate(&contested(count), &Parameters { write_back, ..of }).interference_us, 0);
     }
@@ -125,8 +124,8 @@ fn in_the_product_what_goes_home_has_a_third_of_a_link_that_somebody_waits_for()
     let found = simulate(&contested(12_000), &of);
     let share = found.interference_us as f64 / found.stall_us as f64;
     assert!((share * 3.0 - 1.0).abs() < 0.05, "{share}");
-    // What waits for an idle link goes after five minutes all the same, and what is to be old does
-    // not go before.
+    // A change that waits for an idle link goes after five minutes all the same; a change that must
+    // be old does not go before.
     let idle = simulate(&contested(12_000), &Parameters { write_back: WriteBack::Idle, ..of });
     assert!(idle.interference_us > 0 && idle.interference_us < found.interference_us);
     let delayed = simulate(&contested(12_000), &Parameters { write_back: WriteBack::Delayed, ..of });
@@ -140,14 +139,15 @@ fn in_the_product_what_goes_home_does_not_make_the_link_busy() {
     let of = Parameters { hoard_us: 0, write_back: WriteBack::Idle, link, ..Parameters::default() };
     let found = simulate(&activity(records), &of);
     assert_eq!((found.left_bytes, found.reintegration_max_us), (0, Tuning::PRODUCT.idle_us + found.sent_bytes));
-    // In the paper it does: the second waits once more.
+    // By the paper's rules it does: the second waits once more.
     let of = Parameters { rules: Rules::Paper, tuning: Tuning::PAPER, ..of };
     assert_eq!(simulate(&activity(records), &of).reintegration_max_us, 2 * (Tuning::PAPER.idle_us + 1000));
 }
 
 #[test]
 fn the_lottery_sends_home_over_an_idle_link_what_wins_against_nobody() {
-    // One block a minute: it is drawn for each tenth of a second, and wins every twelfth time.
+    // One block a minute: lots are drawn for each tenth of a second, and it wins every twelfth
+    // time.
     let records = (0..3000).map(|at| record(at * 60_000_000, at, write(0, 4096)));
     let of = Parameters { hoard_us: 0, write_back: WriteBack::Lottery, ..Parameters::PAPER };
     let mean = simulate(&activity(records), &of).reintegration_mean_us.expect("some") as f64 / 1e6;
@@ -200,19 +200,19 @@ fn a_round_trip_is_waited_for_once_in_each_read_and_each_write() {
         [record(0, 0, read(0, 8192)), record(1_000_000, 1, write(0, 4096)), record(60_000_000, 0, read(0, 1))];
     let found = simulate(&activity(records), &of);
     assert_eq!(found.stall_us, 500_000 + 8192);
-    // The link was last used before that was written.
+    // The link was last used before that write.
     assert_eq!(found.reintegration_mean_us, Some(500_000 + 4096));
 }
 
 #[test]
 fn time_is_expanded_by_what_is_waited_for() {
-    // Ten seconds, of which it takes one to fetch what is read.
+    // Ten seconds, one of which fetches the read.
     let of = Parameters { hoard_us: 0, link: Link::of(1_000_000), ..Parameters::PAPER };
     let found = simulate(&activity([record(0, 0, read(0, 125_000)), record(10_000_000, 0, read(0, 1))]), &of);
     assert_eq!((found.stall_us, found.strong_stall_us, found.active_us), (1_000_000, 100_000, 10_000_000));
     assert_eq!(found.time_expansion(), Some(11.0 / 10.1));
     assert_eq!(found.interference(), Some(0.0));
-    // Whoever is away waits for nothing, but time passes.
+    // A user who is away waits for nothing, but time passes.
     let found = Outcome { span_us: 21_000_000, interference_us: 500_000, ..found };
     assert_eq!(
         (found.time_expansion(), found.time_expansion_at_work()),

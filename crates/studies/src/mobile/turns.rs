@@ -1,67 +1,67 @@
-//! Who uses the link next, whenever it is free: what somebody waits for, or what goes home (Froese
-//! and Bunt, section 4.6).
+//! What uses the link next, whenever it is free: a fetch that the user waits for, or what goes home
+//! (Froese and Bunt, section 4.6).
 
 use policy::lottery::{Class, Lottery};
 use policy::write_back::Terms;
 use std::time::Duration;
 
-/// What becomes of what goes home when somebody waits for the link.
+/// What happens to a transfer home when the user begins to wait for the link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Sharing {
-    /// It ends what it has begun.
+    /// It completes what it has begun.
     Ends,
     /// It stops, and goes on another time.
     Stops,
-    /// The paper's lottery: whoever waits for something holds the first of these tickets, and what
-    /// goes home the others. Draws do not depend on each other. Those who wait for something hold
-    /// theirs also while nobody does: what goes home then has to win against nobody. It is drawn
-    /// when something has ended, and again whenever the link was idle for as long as the terms say.
+    /// The paper's lottery: fetches hold the first of these tickets, and what goes home the second.
+    /// Draws are independent. Fetches hold their tickets even while none waits, so that what goes
+    /// home must win against nobody. A draw takes place when a transfer has ended, and again
+    /// whenever the link was idle for the policy's time.
     Draws([u32; 2]),
     /// The product's: lots are drawn for each piece, and only among those who wait.
     DrawsAmongWaiting([Class; 2]),
 }
 
-/// Who wants the link, which is free.
+/// What waits for the link, which is free.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Waiting {
-    /// For how long somebody has waited for something.
+    /// How long the user has waited for a fetch.
     pub demand: Option<Duration>,
-    /// For how long what was done first has waited since it was done; nothing: all is home.
+    /// How long the oldest change has waited; `None` if all is home.
     pub oldest: Option<Duration>,
-    /// For how long its turn could have come.
+    /// How long its turn could have come.
     pub turn: Duration,
-    /// Some of it has gone: the rest need not wait.
+    /// Part of it has gone: the rest need not wait.
     pub is_begun: bool,
-    /// For how long nobody has used the link.
+    /// How long the link has been idle.
     pub idle_for: Duration,
     /// The link has become free just now.
     pub has_ended: bool,
 }
 
-/// Who is next.
+/// What is next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Turn {
-    /// What somebody waits for.
+    /// The fetch.
     Fetch,
-    /// What was done first.
+    /// The oldest change.
     Send,
-    /// Nobody for so long, unless somebody comes.
+    /// Nothing for this time, unless something comes.
     Wait(Duration),
-    /// Nobody, until somebody comes.
+    /// Nothing until something comes.
     Nobody,
 }
 
-/// See the module's header.
+/// Decides what uses the link next.
 #[derive(Clone, Debug)]
 pub(super) struct Turns {
     terms: Option<Terms>,
     sharing: Sharing,
-    /// The product's.
+    /// The product's lottery.
     lottery: Lottery,
 }
 
 impl Turns {
-    /// With these terms; without any, nothing goes home.
+    /// Turns with these terms; without any, nothing goes home.
     pub fn new(terms: Option<Terms>, sharing: Sharing) -> Turns {
         let classes = match sharing {
             Sharing::DrawsAmongWaiting(classes) => classes.to_vec(),
@@ -70,12 +70,12 @@ impl Turns {
         Turns { terms, sharing, lottery: Lottery::new(classes) }
     }
 
-    /// True if what is on its way home stops for somebody who comes now.
+    /// True if a transfer home stops for a fetch that comes now.
     pub fn stops(&self) -> bool {
         self.sharing == Sharing::Stops
     }
 
-    /// Who is next. `random` gives uniform numbers.
+    /// What is next. `random` gives uniform numbers.
     pub fn next(&mut self, waiting: &Waiting, random: impl FnOnce() -> u64) -> Turn {
         let nobody = if waiting.demand.is_some() { Turn::Fetch } else { Turn::Nobody };
         let (Some(terms), Some(oldest)) = (self.terms, waiting.oldest) else { return nobody };
@@ -101,7 +101,7 @@ impl Turns {
     }
 }
 
-/// Whether what goes home wins with these tickets and this uniform number.
+/// True if what goes home wins with these tickets and this uniform number.
 fn writes_win([reads, writes]: [u32; 2], random: u64) -> bool {
     let all = u128::from(reads) + u128::from(writes);
     (u128::from(random) * all) >> 64 >= u128::from(reads)
@@ -156,7 +156,7 @@ mod tests {
         let mut turns = Turns::new(Some(terms), Sharing::Draws([11, 1]));
         assert_eq!(turns.next(&alone, || 0), Turn::Wait(seconds(1)));
         assert_eq!(turns.next(&alone, || u64::MAX), Turn::Send);
-        // Whoever comes to a link that is free need not draw, unless it has become free just now.
+        // A fetch that finds the link free need not draw, unless it has become free just now.
         let came = Waiting { demand: now, idle_for: Duration::ZERO, ..alone };
         assert_eq!(turns.next(&came, || panic!("nothing is drawn")), Turn::Fetch);
         assert_eq!(turns.next(&Waiting { has_ended: true, ..came }, || 0), Turn::Fetch);

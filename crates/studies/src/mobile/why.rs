@@ -1,9 +1,9 @@
-//! Why what is found differs from what Froese and Bunt state, in numbers of the traces that were
-//! used here: of one trace each, where it was measured.
+//! Why our results differ from those of Froese and Bunt, in numbers of our traces; each from one
+//! trace, where it was measured.
 //!
-//! Theirs are known only by table 2: a week with 12.9 and 7.0 hours at work, 383 and 1000 files of
-//! 17 and 18 MB, 4 and 35 MB written. Which files are used again, how large those are that are
-//! written, and where the pauses are, is made up here.
+//! Their traces are known only by table 2: a week with 12.9 and 7.0 hours at work, 383 and 1000
+//! files of 17 and 18 MB, 4 and 35 MB written. Which files are used again, how large the written
+//! ones are, and where the pauses are, is made up here.
 
 use super::study::{Study, kilobits, mebibytes};
 use super::{Outcome, Rules, Unit, WriteBack};
@@ -25,8 +25,8 @@ fn minutes(outcome: &Outcome) -> String {
 }
 
 impl Study {
-    /// With this policy and whole files, the base's cache and bandwidth, or the modem's if that is
-    /// not varied: 10 MB and 28.8 kb/s in the paper.
+    /// The result with this policy and whole files, at the base's cache and bandwidth, or the
+    /// modem's if that is not varied: 10 MB and 28.8 kb/s in the paper.
     fn base(&self, trace: usize, write_back: WriteBack) -> Outcome {
         self.at(trace, &self.grid.by_link(write_back, Unit::File, self.base_link()))
     }
@@ -36,13 +36,13 @@ impl Study {
         if self.grid.slow.contains(&link) { link } else { self.modem() }
     }
 
-    /// The same with this unit, at the lowest bandwidth.
+    /// The result with this unit, at the lowest bandwidth.
     fn slowest(&self, trace: usize, write_back: WriteBack, unit: Unit) -> Outcome {
         self.at(trace, &self.grid.by_link(write_back, unit, self.grid.slow[0]))
     }
 }
 
-/// How much is waited for, and in what time.
+/// How much is waited for, and over what time.
 fn waited(of: &Outcome) -> String {
     format!(
         "{:.1} % of {} reads wait, for {:.1} MiB, in {:.1} h at work and {:.0} h in all",
@@ -54,7 +54,7 @@ fn waited(of: &Outcome) -> String {
     )
 }
 
-/// What is missed.
+/// The misses.
 pub(super) fn misses(study: &Study, trace: usize) -> String {
     waited(&study.base(trace, WriteBack::Never))
 }
@@ -66,7 +66,7 @@ pub(super) fn large_files(study: &Study, trace: usize) -> String {
     format!("{large} files do not fit into the smallest cache: of them only what is read is fetched, and not the whole")
 }
 
-/// What the smallest cache misses of what is used.
+/// The misses of the smallest cache.
 pub(super) fn smallest_cache(study: &Study, trace: usize) -> String {
     let of = study.at(trace, &study.grid.bare(study.grid.caches_bytes[0], study.grid.slow[0]));
     format!("{}; {}", used(study, trace), waited(&of))
@@ -77,7 +77,7 @@ fn used(study: &Study, trace: usize) -> String {
     format!("{} files of {:.1} MiB are used (theirs: 17 and 18 MB)", work.sizes.len(), mebibytes(work.used_bytes()))
 }
 
-/// What makes time longer at the modem's bandwidth.
+/// The causes of the time expansion at the modem's bandwidth.
 pub(super) fn expansion(study: &Study, trace: usize) -> String {
     let link = study.modem();
     let of = study.at(trace, &study.grid.by_link(WriteBack::Idle, Unit::File, link));
@@ -90,7 +90,7 @@ pub(super) fn expansion(study: &Study, trace: usize) -> String {
     )
 }
 
-/// How long one thing is on its way.
+/// How long one transfer takes.
 pub(super) fn idle(study: &Study, trace: usize) -> String {
     let of = study.base(trace, WriteBack::Idle);
     let bytes = of.sent_bytes as f64 / of.sent_count.max(1) as f64;
@@ -105,7 +105,7 @@ pub(super) fn idle(study: &Study, trace: usize) -> String {
     )
 }
 
-/// How long it takes with each policy.
+/// How long changes wait with each policy.
 pub(super) fn home_after(study: &Study, trace: usize) -> String {
     let all = [WriteBack::Idle, WriteBack::Lottery, WriteBack::Delayed, WriteBack::Preemptive];
     let each = all.map(|policy| format!("{} {}", policy.name(), minutes(&study.base(trace, policy))));
@@ -114,7 +114,7 @@ pub(super) fn home_after(study: &Study, trace: usize) -> String {
     format!("home with {}; {age_minutes:.0} minutes is what old means{preemptive}", each.join(", "))
 }
 
-/// That one policy is not the paper's, where it is not.
+/// A remark if one policy is not the paper's.
 fn preemptive(study: &Study) -> &'static str {
     match study.grid.base.rules {
         Rules::Paper => "",
@@ -122,7 +122,7 @@ fn preemptive(study: &Study) -> &'static str {
     }
 }
 
-/// How long what is old enough still waits.
+/// How long a change that is old enough still waits.
 pub(super) fn delayed(study: &Study, trace: usize) -> String {
     let of = study.base(trace, WriteBack::Delayed);
     format!(
@@ -134,7 +134,7 @@ pub(super) fn delayed(study: &Study, trace: usize) -> String {
     )
 }
 
-/// What the log has at once, and in all.
+/// The size of the log at once, and in all.
 pub(super) fn log(study: &Study, trace: usize) -> String {
     let [never, idle] = [WriteBack::Never, WriteBack::Idle].map(|policy| study.base(trace, policy));
     format!(
@@ -146,7 +146,7 @@ pub(super) fn log(study: &Study, trace: usize) -> String {
     )
 }
 
-/// What is logged of what is written.
+/// What is logged of a write.
 pub(super) fn log_units(study: &Study, trace: usize) -> String {
     let [files, blocks] = [Unit::File, Unit::Block].map(|unit| study.slowest(trace, WriteBack::Never, unit));
     format!(
@@ -157,7 +157,7 @@ pub(super) fn log_units(study: &Study, trace: usize) -> String {
     )
 }
 
-/// What of the log is written again before it goes.
+/// How much of the log is written again before it goes.
 pub(super) fn overlap(study: &Study, trace: usize) -> String {
     let [idle, delayed] = [WriteBack::Idle, WriteBack::Delayed].map(|policy| study.base(trace, policy));
     format!(
@@ -167,7 +167,7 @@ pub(super) fn overlap(study: &Study, trace: usize) -> String {
     )
 }
 
-/// How often somebody waits for what goes home, and how much that is.
+/// How often the user waits for what goes home, and how much that is.
 pub(super) fn interference(study: &Study, trace: usize) -> String {
     let [idle, delayed] = [WriteBack::Idle, WriteBack::Delayed].map(|policy| study.slowest(trace, policy, Unit::File));
     let per_miss = |of: &Outcome| of.interference_us as f64 / of.misses.max(1) as f64 / 1e6;
@@ -185,7 +185,7 @@ pub(super) fn interference(study: &Study, trace: usize) -> String {
     )
 }
 
-/// What is fetched as files and as blocks.
+/// What is fetched with files and with blocks.
 pub(super) fn units_read(study: &Study, trace: usize) -> String {
     let [files, blocks] = [Unit::File, Unit::Block].map(|unit| study.slowest(trace, WriteBack::Idle, unit));
     format!(
@@ -197,7 +197,7 @@ pub(super) fn units_read(study: &Study, trace: usize) -> String {
     )
 }
 
-/// What is logged for a write as a file and as blocks.
+/// What is logged for a write with files and with blocks.
 pub(super) fn units_written(study: &Study, trace: usize) -> String {
     let [files, blocks] = [Unit::File, Unit::Block].map(|unit| study.slowest(trace, WriteBack::Idle, unit));
     format!(

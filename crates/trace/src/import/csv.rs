@@ -1,5 +1,5 @@
 //! Traces from a plain table (docs/trace-format.md): a header, `time_s,client,op,file,offset,len`,
-//! and one line for each thing that was done, in the order of time.
+//! and one line per record, in the order of time.
 //!
 //! Clients and files have names, which may be quoted; both get numbers in the order in which they
 //! appear.
@@ -13,7 +13,7 @@ use std::io::BufRead;
 pub const HEADER: &str = "time_s,client,op,file,offset,len";
 const FIELD_COUNT: usize = 6;
 
-/// Reads a table: an iterator of records.
+/// Reads a table: an iterator over records.
 #[derive(Debug)]
 pub struct Csv<R> {
     lines: Lines<R>,
@@ -30,7 +30,7 @@ impl<R: BufRead> Csv<R> {
     pub fn new(from: R) -> Result<Csv<R>, ImportError> {
         let mut lines = Lines::new(from);
         let header = lines.next()?.ok_or(ImportError::Empty)?;
-        // As some programs begin a text.
+        // Some programs begin a text with a byte order mark.
         if header.trim_start_matches('\u{feff}') != HEADER {
             return Err(lines.fault(format!("the header is not {HEADER}")));
         }
@@ -38,7 +38,7 @@ impl<R: BufRead> Csv<R> {
         Ok(Csv { lines, clients, files, begun_us: None, last_us: 0, ended: false })
     }
 
-    /// The names of the files, each with its number; of those that were read so far.
+    /// The names of the files read so far, each with its number.
     pub fn files(&self) -> impl Iterator<Item = (&str, u64)> {
         self.files.iter().map(|(name, number)| (name.as_str(), *number))
     }
@@ -46,7 +46,7 @@ impl<R: BufRead> Csv<R> {
     fn record(&mut self) -> Result<Option<Record>, ImportError> {
         loop {
             let Some(line) = self.lines.next()? else {
-                // Lines of no bytes say of nothing that it was done.
+                // Lines of zero bytes are not records.
                 return if self.clients.is_empty() { Err(ImportError::Empty) } else { Ok(None) };
             };
             if let Some(record) = self.parse(&line).map_err(|what| self.lines.fault(what))? {
@@ -55,7 +55,7 @@ impl<R: BufRead> Csv<R> {
         }
     }
 
-    /// What a line says; nothing if that is nothing. An error says what is wrong with which field.
+    /// Parses a line; `None` if it holds no record. An error names the field and the fault.
     fn parse(&mut self, line: &str) -> Result<Option<Record>, String> {
         if line.is_empty() {
             return Ok(None);
@@ -69,7 +69,7 @@ impl<R: BufRead> Csv<R> {
         self.last_us = now_us;
         for (name, text) in [("client", &client), ("file", &file)] {
             if text.is_empty() {
-                return Err(format!("{name}: it has no name"));
+                return Err(format!("{name}: the name is missing"));
             }
         }
         let number = |name: &str, text: &str| match text.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -80,7 +80,7 @@ impl<R: BufRead> Csv<R> {
             "read" | "write" => {
                 let (offset, len) = (number("offset", &offset)?, number("len", &len)?);
                 if offset.checked_add(len).is_none() {
-                    return Err("len: it goes beyond what a file can have".into());
+                    return Err("len: it reaches beyond the largest file".into());
                 }
                 match (op.as_str(), len) {
                     (_, 0) => return Ok(None),
@@ -119,8 +119,7 @@ impl<R: BufRead> Iterator for Csv<R> {
     }
 }
 
-/// The fields of a line: with quotes around it a field may have commas, and quotes, which are
-/// doubled.
+/// The fields of a line. A quoted field may contain commas, and quotes, which are doubled.
 fn fields(line: &str) -> Result<[String; FIELD_COUNT], String> {
     let (mut fields, mut rest) = (Vec::new(), Some(line));
     while let Some(text) = rest {
@@ -137,14 +136,14 @@ fn fields(line: &str) -> Result<[String; FIELD_COUNT], String> {
         rest = match after.strip_prefix(',') {
             Some(after) => Some(after),
             None if after.is_empty() => None,
-            None => return Err(format!("field {}: more after its quotes", fields.len() + 1)),
+            None => return Err(format!("field {}: text follows the closing quote", fields.len() + 1)),
         };
         fields.push(field);
     }
     fields.try_into().map_err(|fields: Vec<String>| format!("{} fields in place of {FIELD_COUNT}", fields.len()))
 }
 
-/// A quoted field, and what is after it; of what is after its first quote.
+/// A quoted field and the text after it; `text` starts after the opening quote.
 fn unquoted(mut text: &str) -> Result<(String, &str), String> {
     let mut field = String::new();
     loop {
@@ -209,8 +208,8 @@ mod tests {
             ("1,a,read,\"x,0,1\n", "line 2: quotes"),
             ("1,a,read,\"x\"y,0,1\n", "line 2: field 4"),
             ("1,a,read,x,0,1", "line 2: it breaks off"),
-            ("", "it has no lines"),
-            ("1,a,read,x,0,0\n2,a,write,x,0,0\n", "it has no lines"),
+            ("", "it has no records"),
+            ("1,a,read,x,0,0\n2,a,write,x,0,0\n", "it has no records"),
         ] {
             let error = lines(text).expect_err(text).to_string();
             assert!(error.starts_with(said), "{text}: {error}");

@@ -1,10 +1,10 @@
-//! Traces from what other programs write.
+//! Traces from the output of other programs.
 //!
 //! - [`csv`]: a plain table.
-//! - [`strace`]: what `strace -f` shows of programs.
+//! - [`strace`]: the output of `strace -f`.
 //!
-//! Both are read line by line, and are iterators of records that end after the first error, which
-//! names the line. Nothing in a file makes them panic.
+//! Both read line by line, and are iterators over records that end after the first error, which
+//! names the line. No input makes them panic.
 
 pub mod csv;
 pub mod strace;
@@ -15,21 +15,21 @@ use thiserror::Error;
 /// Longest line, in bytes.
 const LINE_LEN_MAX: u64 = 1 << 20;
 
-/// Why something cannot be imported.
+/// Why an import failed.
 #[derive(Debug, Error)]
 pub enum ImportError {
     /// A line is not as it should be.
     #[error("line {line}: {what}")]
     Line {
-        /// Which, from 1.
+        /// The line, from 1.
         line: u64,
-        /// What is wrong, beginning with the field if it is one field.
+        /// The fault; it begins with the field's name if it is in one field.
         what: String,
     },
-    /// There is nothing in it.
-    #[error("it has no lines that say what was done")]
+    /// The input has no records.
+    #[error("it has no records")]
     Empty,
-    /// The disk's.
+    /// An error of the disk.
     #[error(transparent)]
     Io(#[from] std::io::Error),
 }
@@ -46,12 +46,12 @@ impl<R: BufRead> Lines<R> {
         Lines { from, count: 0 }
     }
 
-    /// What is wrong with the line that was read last.
+    /// An error about the line that was read last.
     fn fault(&self, what: impl Into<String>) -> ImportError {
         ImportError::Line { line: self.count, what: what.into() }
     }
 
-    /// The next line without its end. `Line` if it has none, is too long, or is no text.
+    /// The next line without its newline. `Line` if it has no newline, is too long, or is not text.
     fn next(&mut self) -> Result<Option<String>, ImportError> {
         let mut line = Vec::new();
         let len = self.from.by_ref().take(LINE_LEN_MAX).read_until(b'\n', &mut line)?;
@@ -72,8 +72,8 @@ impl<R: BufRead> Lines<R> {
     }
 }
 
-/// Microseconds of a decimal number of seconds; places beyond the sixth are dropped. Nothing for
-/// what is none, or too large.
+/// Converts a decimal number of seconds to microseconds; digits beyond the sixth are dropped.
+/// `None` if it is not a number, or too large.
 fn time_us(seconds: &str) -> Option<u64> {
     let (whole, places) = seconds.split_once('.').unwrap_or((seconds, "0"));
     let is_number = |digits: &str| !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());

@@ -2,28 +2,28 @@
 //! a department's week.
 //!
 //! Stated there: 237 clients, seven days, a million reads and writes that fill the caches and four
-//! million more; people of the same kind as Sprite's. It was gathered on the network, so that it
-//! lacks what clients found in their own caches; what they asked of files' attributes shows some of
-//! that, but nothing that was asked within three seconds before. So a client's second read of a
-//! file within three seconds is not in this trace, either. Of all reads, four fifths are taken to
-//! be such hits ([`HIDDEN_HITS`]). About a million blocks were written and later overwritten or
-//! removed, a third of them within 30 seconds by the same client (4.3.1.1); 96 % of them were
-//! written by the same client (5.3.1).
+//! million more; users of the same kind as Sprite's. The trace was gathered on the network, so it
+//! lacks the hits in the clients' own caches. Requests for attributes show some of those hits, but
+//! none for a file whose attributes were requested within three seconds before. So this trace also
+//! leaves out a client's second read of a file within three seconds. Four fifths of all reads are
+//! taken to be such hits ([`HIDDEN_HITS`]). About a million blocks were written and later
+//! overwritten or removed, a third of them within 30 seconds by the same client (4.3.1.1); 96 % of
+//! them were written by the same client (5.3.1).
 //!
-//! What clients tend to do ([`HABITS`]) is set as such file systems are known to be. Only
-//! [`Auspex::writes`] was fitted, to how many blocks do not last (seed 1 gives 1.02 million, 34 %
-//! and 96 %). The thesis states no base rates of this trace, and nothing was fitted to what
-//! algorithms make of it.
+//! The habits of clients ([`HABITS`]) are set as is known of such file systems. Only
+//! [`Auspex::writes`] was fitted, to the number of blocks that do not last (seed 1 gives 1.02
+//! million, 34 % and 96 %). The thesis states no base rates of this trace, and nothing was fitted
+//! to the results of algorithms on it.
 
 use super::community::{Community, Habits, Requests};
 
-/// Reads and writes that only fill the caches.
+/// Reads and writes at the beginning that only fill the caches.
 pub const WARM_UP: u64 = 1_000_000;
 /// Part of all reads that are taken to be hits in clients' own caches, which the trace lacks
 /// (footnote 1 of the section).
 pub const HIDDEN_HITS: f64 = 0.8;
 
-/// What these clients tend to do.
+/// The habits of these clients.
 pub const HABITS: Habits = Habits {
     common_files: 4000,
     common_steepness: 0.9,
@@ -42,20 +42,20 @@ pub const HABITS: Habits = Habits {
     old_removals: 0.0,
 };
 
-/// What is set.
+/// The parameters.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Auspex {
-    /// How many clients there are.
+    /// Number of clients.
     pub clients: u32,
-    /// Requests of all clients, each of a block: reads and writes.
+    /// Reads and writes of all clients, each of a block.
     pub accesses: u64,
     /// Days over which they are spread.
     pub days: u32,
-    /// Part of the uses of files that are writes; somewhat less of the requests are.
+    /// Part of the uses of files that are writes; the part of the requests is somewhat lower.
     pub writes: f64,
-    /// A client's second read of a file within so many seconds is not seen; 0: all are.
+    /// A client's second read of a file within this many seconds is left out; 0 leaves out none.
     pub unseen_s: f64,
-    /// What clients tend to do.
+    /// The habits of clients.
     pub habits: Habits,
     /// The same seed gives the same trace.
     pub seed: u64,
@@ -70,12 +70,12 @@ impl Default for Auspex {
 }
 
 impl Auspex {
-    /// What makes no sense, by the name of what is set.
+    /// Checks the parameters; an error names the wrong one.
     pub fn check(&self) -> Result<(), String> {
         self.community().check()
     }
 
-    /// The requests, in the order of time. As [`check`](Self::check) lets them be.
+    /// The requests, in the order of time. The parameters must pass [`check`](Self::check).
     pub fn records(self) -> Requests {
         self.community().records()
     }
@@ -96,8 +96,8 @@ mod tests {
     #[test]
     fn the_trace_is_as_the_thesis_states() {
         let (mut clients, mut accesses, mut last_us) = (BTreeSet::new(), 0u64, 0);
-        // When each block was written, and by whom; how many were gone, soon, and by the same
-        // client.
+        // When each block was written, and by which client; how many ended, how many of them soon,
+        // and how many by the same client.
         let mut written = HashMap::<u64, BTreeMap<u64, (u64, u32)>>::new();
         let (mut gone, mut soon, mut own) = (0u32, 0u32, 0u32);
         for Record { time_us, client, file, deed } in Auspex::default().records() {
@@ -134,7 +134,7 @@ mod tests {
             let (mut since, mut runs, mut repeats) = (HashMap::new(), 0u32, 0u32);
             let mut last = HashMap::new();
             for record in of.records() {
-                // A request that goes on where the client's last one was is of the same use.
+                // A request that goes on where the client's last one ended belongs to the same use.
                 let before = last.insert(record.client, (record.file, record.deed));
                 let goes_on = match (before, record.deed) {
                     (Some((file, Deed::Read { offset: before, .. })), Deed::Read { offset, .. }) => {

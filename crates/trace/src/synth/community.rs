@@ -1,8 +1,10 @@
-//! What the clients of one file server do: a few work much, most of them little, at day, in bursts;
-//! they read whole files, mostly such as they or others of their group have used lately, or
-//! programs that all use; they write files anew, and remove most of what they made within minutes.
+//! The clients of one file server. A few work much, most of them little, by day, in bursts. They
+//! read whole files, mostly files that they or others of their group have used lately, or programs
+//! that all clients use. They write files anew, and remove most of the files they made within
+//! minutes.
 //!
-//! Numbers that no paper states are [`Habits`]: they say so, and are the same for all traces.
+//! Numbers that no paper states are in [`Habits`]; they are the same for all traces unless a trace
+//! says otherwise.
 
 use super::draw::{chance, part, rank, size_bytes};
 use super::first_fault;
@@ -13,86 +15,86 @@ use std::cmp::Reverse;
 use std::collections::binary_heap::PeekMut;
 use std::collections::{BinaryHeap, VecDeque};
 
-/// Bytes of a request, and of a block (Dahlin, section 3.2).
+/// Size of a request and of a block, in bytes (Dahlin, section 3.2).
 pub const BLOCK_BYTES: u64 = 8192;
 
 const CLIENT_COUNT_MAX: u32 = 1 << 16;
-/// Requests that a trace may have at most: no time is more than can be said.
+/// Most requests of a trace: within this bound no time overflows.
 const ACCESS_COUNT_MAX: u64 = 1 << 40;
 /// Time between two requests for a file, in microseconds.
 const REQUEST_US: u64 = 10_000;
 /// Time between two files of a burst, in microseconds.
 const USE_US: u64 = 200_000;
-/// Requests of a burst, at most.
+/// Most requests of a burst.
 const BURST_MAX: u64 = 2000;
-/// Files whose use a client remembers.
+/// Most files whose use a client remembers.
 const HISTORY_COUNT_MAX: usize = 1 << 15;
-/// The last of those are what it works with.
+/// How many of the last of those are the client's working set.
 const LATEST_COUNT: usize = 16;
-/// Files which it has written, and remembers.
+/// Most written files that a client remembers.
 const WRITTEN_COUNT_MAX: usize = 1 << 12;
-/// Files that it will soon remove.
+/// Most files that a client will soon remove.
 const PASSING_COUNT_MAX: usize = 256;
-/// Files that it does not ask the server about again so soon.
+/// Most files that a client has just validated, and so does not ask the server about again.
 const VALID_COUNT_MAX: usize = 64;
-/// How often another file is looked for in place of one that cannot be read.
+/// How often another file is tried in place of one that cannot be read.
 const TRY_COUNT_MAX: u32 = 16;
-/// Clients of a group, who use each other's files.
+/// Clients per group; they use each other's files.
 const GROUP_COUNT: u32 = 6;
 
-/// What clients tend to do. Parts are of all there are of their kind, from 0 to 1.
+/// The habits of clients. Each part is of all reads, writes or removals of its kind, from 0 to 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Habits {
     /// Files that all clients use: programs, libraries, headers.
     pub common_files: u64,
-    /// How much rather the popular ones of them are used: the power of Zipf's law.
+    /// How strongly the popular ones are preferred: the power of Zipf's law.
     pub common_steepness: f64,
-    /// Reads of files: of those that all use.
+    /// Part of the reads that are of common files.
     pub common: f64,
-    /// Reads of files: of what another client of the group has used lately.
+    /// Part of the reads that are of files another client of the group has used lately.
     pub group: f64,
-    /// Reads of files: of those that nobody has used before.
+    /// Part of the reads that are of files no client has used before.
     pub fresh: f64,
-    /// Reads of files: of the last few that the client itself has used.
+    /// Part of the reads that are of the last few files that the client itself has used.
     pub latest: f64,
-    /// All other reads are of what the client itself has used at any time: how much rather lately,
-    /// as a power; with 1, as often one of the last 10 to 100 as one of the last 100 to 1000.
+    /// All other reads are of files that the client itself used at any time. This is how strongly
+    /// later ones are preferred, as a power; with 1, the last 10 to 100 are used as often as the
+    /// last 100 to 1000.
     pub recency: f64,
-    /// Reads of a part only of a file that has more than one block.
+    /// Part of the reads of files longer than a block that read only a part of the file.
     pub partial: f64,
-    /// Writes of files: new ones, which are removed again.
+    /// Part of the writes that make new files which are removed again.
     pub passing: f64,
-    /// Time from the writing of such a file to its removal, in seconds: this at most, and as often
-    /// from 1 to 10 as from 10 to 100.
+    /// Longest time from the writing of such a file to its removal, in seconds; a time from 1 to 10
+    /// is as likely as one from 10 to 100.
     pub passing_s: f64,
-    /// Writes of files: of those that the client has written before.
+    /// Part of the writes that are of files the client has written before.
     pub again: f64,
-    /// How much rather lately, as a power.
+    /// How strongly later ones of those are preferred, as a power.
     pub again_recency: f64,
-    /// Of those: written by another client of the group.
+    /// Part of those that another client of the group has written.
     pub foreign: f64,
-    /// Writes of blocks: of the block that the client has just written, as where a program writes
-    /// less than a block at a time.
+    /// Part of the block writes that are of the block that the client has just written, as by a
+    /// program that writes less than a block at a time.
     pub same_block: f64,
-    /// Removals of files that were there before the trace began, for each removal of one that was
-    /// made in it.
+    /// Removals of files that existed before the trace, per removal of a file that was made in it.
     pub old_removals: f64,
 }
 
-/// A community.
+/// The parameters of a trace.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Community {
-    /// How many clients there are.
+    /// Number of clients.
     pub clients: u32,
-    /// Requests, each of a block, of all clients: reads and writes.
+    /// Reads and writes of all clients, each of a block.
     pub accesses: u64,
-    /// Days over which they are spread, each client's over its hours.
+    /// Days over which they are spread; each client's are spread over its hours.
     pub days: u32,
     /// Part of the files' uses that are writes.
     pub writes: f64,
-    /// A client's second read of a file within so many seconds is not seen; 0: all are.
+    /// A client's second read of a file within this many seconds is left out; 0 leaves out none.
     pub unseen_s: f64,
-    /// See there.
+    /// The habits of clients.
     pub habits: Habits,
     /// The same seed gives the same trace.
     pub seed: u64,
@@ -103,7 +105,7 @@ fn is_part(of: f64) -> bool {
 }
 
 impl Community {
-    /// What makes no sense, by the name of what is set.
+    /// Checks the parameters; an error names the wrong one.
     pub fn check(&self) -> Result<(), String> {
         let Habits { common, group, fresh, latest, passing, again, .. } = self.habits;
         let reads = [common, group, fresh, latest, common + group + fresh + latest];
@@ -129,18 +131,18 @@ impl Community {
         ])
     }
 
-    /// The requests, in the order of time. As [`check`](Self::check) lets them be.
+    /// The requests, in the order of time. The parameters must pass [`check`](Self::check).
     pub fn records(self) -> Requests {
         let random = SplitMix64::new(self.seed);
-        // The second of them does half as much as the first, the third a third, and so on: a tenth
-        // does about half of all.
+        // The second client does half as much as the first, the third a third, and so on: a tenth
+        // of the clients does about half of all.
         let all: f64 = (1..=self.clients).map(|nth| 1.0 / f64::from(nth)).sum();
         let mut left = self.accesses;
         let mut clients: Vec<Client> = (1..=self.clients)
             .map(|nth| {
                 let quota = ((self.accesses as f64 / f64::from(nth) / all) as u64).min(left);
                 left -= quota;
-                // What rounding leaves is done by the last.
+                // The last client does what rounding leaves.
                 let quota = quota + if nth == self.clients { std::mem::take(&mut left) } else { 0 };
                 Client::new(quota, Hours::of_client(self.days, &random))
             })
@@ -156,7 +158,7 @@ impl Community {
     }
 }
 
-/// The last so many of something; the oldest one makes room.
+/// The last `max` files; a new one replaces the oldest.
 #[derive(Debug)]
 struct Ring {
     files: Vec<u64>,
@@ -177,7 +179,7 @@ impl Ring {
         self.next = (self.next + 1) % self.max;
     }
 
-    /// One of the last so many, rather a later one.
+    /// One of the last `count` files; later ones are preferred.
     fn draw(&self, random: &SplitMix64, count: usize, steepness: f64) -> Option<u64> {
         let len = self.files.len();
         let back = rank(random, len.min(count) as u64, steepness) as usize;
@@ -198,24 +200,24 @@ struct Run {
 #[derive(Debug)]
 struct Client {
     hours: Hours,
-    /// What it does in all, and what it has done.
+    /// Its requests in all, and those done.
     quota: u64,
     done: u64,
-    /// What of that when the burst ends.
+    /// The number of requests done at which the burst ends.
     burst_end: u64,
     worked_us: u64,
-    /// Time between two requests for a file, and between two files: as is said above, or less where
-    /// there is so much to do.
+    /// Time between two requests for a file, and between two files: the constants above, or less if
+    /// the client has more to do.
     request_us: u64,
     use_us: u64,
     run: Option<Run>,
     history: Ring,
     written: Ring,
-    /// Files that are to be removed, each with the time.
+    /// Files that it will remove, each with the time.
     passing: VecDeque<(u64, u64)>,
-    /// Old files that it is to remove, and the part of one more.
+    /// Removals of old files that are due; the fraction counts towards the next one.
     old_removals: f64,
-    /// Files that it knows to be valid, each with the time when it asked.
+    /// Files that it has validated, each with the time when it asked.
     valid: VecDeque<(u64, u64)>,
 }
 
@@ -243,7 +245,7 @@ impl Client {
         }
     }
 
-    /// The part of its hours that so many requests should have.
+    /// The part of its hours that this many requests should take.
     fn share_us(&self, requests: u64) -> u64 {
         (u128::from(self.hours.total_us()) * u128::from(requests) / u128::from(self.quota)) as u64
     }
@@ -253,12 +255,12 @@ impl Client {
     }
 }
 
-/// Whether a file is one of those that are removed: it has an odd number.
+/// True if the file will be removed again: such files have odd numbers.
 fn is_passing(file: u64) -> bool {
     file % 2 == 1
 }
 
-/// See [`Community::records`].
+/// The iterator of [`Community::records`].
 #[derive(Debug)]
 pub struct Requests {
     of: Community,
@@ -291,14 +293,14 @@ impl Iterator for Requests {
 }
 
 impl Requests {
-    /// What a client does now, after which it knows when it does more.
+    /// The next thing that a client does; also sets when it does more.
     fn step(&mut self, client: u32, time_us: u64) -> (u64, Deed) {
         let of = &mut self.clients[client as usize];
         if of.run.is_none() {
             if of.old_removals >= 1.0 {
                 of.old_removals -= 1.0;
                 of.worked_us += of.request_us;
-                // Nothing in the trace has named it before.
+                // Nothing in the trace has used the file before.
                 return (self.fresh(true), Deed::Delete);
             }
             let due = of.passing.front().is_some_and(|(due_us, _)| *due_us <= time_us);
@@ -329,7 +331,7 @@ impl Requests {
             of.worked_us += of.use_us;
         }
         if of.run.is_none() && of.done >= of.burst_end {
-            // It pauses, for as long as keeps it in step with its hours.
+            // The client pauses as long as its hours require.
             of.worked_us = of.worked_us.max(of.share_us(of.done));
             of.burst_end = of.done + rank(&self.random, BURST_MAX, 1.0);
         }
@@ -382,7 +384,7 @@ impl Requests {
         file
     }
 
-    /// A file that may be read; none if it is to be one that nobody has used.
+    /// A file to read; `None` asks for one that no client has used.
     fn propose_read(&self, client: u32) -> Option<u64> {
         let Habits { common, group, fresh, latest, recency, .. } = self.of.habits;
         let (of, at) = (&self.clients[client as usize], part(&self.random));
@@ -392,7 +394,7 @@ impl Requests {
             None
         } else if at < fresh + common + group {
             let file = self.peer(client).history.draw(&self.random, HISTORY_COUNT_MAX, recency);
-            // What others make for themselves only is theirs.
+            // Files that other clients made only for a short time are not shared.
             file.filter(|file| !is_passing(*file))
         } else {
             let count = if at < fresh + common + group + latest { LATEST_COUNT } else { HISTORY_COUNT_MAX };
@@ -431,7 +433,7 @@ impl Requests {
 
     /// Another client of the same group; the client itself if it is alone.
     fn peer(&self, client: u32) -> &Client {
-        // Who works much is in a group with others who work less.
+        // Groups mix clients that work much with clients that work less.
         let groups = self.of.clients.div_ceil(GROUP_COUNT);
         let (group, nth) = (client % groups, client / groups);
         let count = (self.of.clients - group).div_ceil(groups);

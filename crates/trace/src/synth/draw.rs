@@ -1,20 +1,20 @@
-//! Chances, and sizes of files, from one generator of random numbers. The same on all machines:
-//! what the processor's own arithmetic has not comes from `libm`.
+//! Random choices, and sizes of files, from one random number generator. The same on all machines:
+//! `libm` computes what the processors' own arithmetic does not define.
 
 use host::{Random, SplitMix64};
 
-/// A number from 0 to below 1.
+/// A number from 0 up to, but not including, 1.
 pub fn part(random: &SplitMix64) -> f64 {
     (random.next_u64() >> 11) as f64 / (1u64 << 53) as f64
 }
 
-/// True in so large a part of cases.
+/// True with the probability `of`.
 pub fn chance(random: &SplitMix64, of: f64) -> bool {
     part(random) < of
 }
 
-/// A number below `count`, the higher the rarer: `k` with a chance as of `(k + 1)` to the power of
-/// `-steepness`. 0 if `count` is 0.
+/// A number below `count`, higher ones less often: `k` with a probability proportional to `(k + 1)`
+/// to the power of `-steepness`. 0 if `count` is 0.
 pub fn rank(random: &SplitMix64, count: u64, steepness: f64) -> u64 {
     let (most, power) = ((count + 1) as f64, 1.0 - steepness);
     let x = match power.abs() < 1e-6 {
@@ -24,9 +24,9 @@ pub fn rank(random: &SplitMix64, count: u64, steepness: f64) -> u64 {
     (x as u64).saturating_sub(1).min(count.saturating_sub(1))
 }
 
-/// Sizes of files: so many of a thousand are no larger than so many bytes, and those between two
-/// lines are spread evenly. As on most systems, most files are of a block, and most bytes in few
-/// files.
+/// Sizes of files, as (of a thousand files, how many; no larger than these bytes); between two
+/// lines sizes are spread evenly. As on most systems, most files are of one block, and most bytes
+/// are in few files.
 const SIZES: [(u64, u64); 9] = [
     (0, 64),
     (250, 1 << 10),
@@ -39,14 +39,14 @@ const SIZES: [(u64, u64); 9] = [
     (1000, 4 << 20),
 ];
 
-/// Bytes of a file with this number, always the same: sizes are in no memory.
+/// The size in bytes of the file with this number, computed and not stored.
 pub fn size_bytes(file: u64, seed: u64) -> u64 {
     let random = SplitMix64::new(seed ^ file.wrapping_mul(0x9e6c_63d0_876a_68ee));
-    // A millionth is fine enough.
+    // Steps of a millionth are fine enough.
     size_at(random.below(1_000_000))
 }
 
-/// The size that so many of a million files do not reach.
+/// The size below which this many of a million files are.
 pub fn size_at(millionth: u64) -> u64 {
     let mut from = SIZES[0];
     for to in &SIZES[1..] {
@@ -68,7 +68,7 @@ mod tests {
         for steepness in [0.0, 0.7, 1.0, 1.4] {
             let (random, mut counts) = (SplitMix64::new(1), [0u32; 100]);
             (0..200_000).for_each(|_| counts[rank(&random, 100, steepness) as usize] += 1);
-            // What a continuous curve gives each.
+            // What a continuous curve gives for each.
             let curve = |x: f64| match steepness == 1.0 {
                 true => libm::log(x),
                 false => (libm::pow(x, 1.0 - steepness) - 1.0) / (1.0 - steepness),

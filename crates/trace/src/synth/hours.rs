@@ -1,4 +1,4 @@
-//! When there is work: a clock that runs only during a client's hours, beside the one on the wall.
+//! Working hours: a clock that runs only during a client's hours, beside the wall clock.
 
 use super::draw::chance;
 use host::SplitMix64;
@@ -7,28 +7,27 @@ use host::SplitMix64;
 pub const HOUR_US: u64 = 3_600_000_000;
 /// Microseconds of a day.
 pub const DAY_US: u64 = 24 * HOUR_US;
-/// Days that a trace may have at most.
+/// Most days of a trace.
 pub const DAY_COUNT_MAX: u32 = 3660;
 
-/// Hours of work, one after the other. Never none.
+/// Hours of work, one span after the other. Never empty.
 #[derive(Debug)]
 pub struct Hours {
-    /// Each with its first microsecond, and how many there are.
+    /// Each span with its first microsecond and its length.
     spans: Vec<(u64, u64)>,
-    /// Which one is now, and what was worked before it.
+    /// The current span, and the time worked before it.
     at: usize,
     before_us: u64,
 }
 
 impl Hours {
-    /// From these, in their order.
+    /// From these spans, in their order.
     pub fn new(spans: Vec<(u64, u64)>) -> Hours {
         Hours { spans, at: 0, before_us: 0 }
     }
 
-    /// A client's hours of so many days, of which the first is a Monday: six to eleven hours from
-    /// between eight and eleven o'clock; at the ends of weeks only one in three is there, and half
-    /// as long.
+    /// A client's hours over `days` days, the first a Monday: six to eleven hours from between
+    /// eight and eleven o'clock. At weekends only one client in three works, and half as long.
     pub fn of_client(days: u32, random: &SplitMix64) -> Hours {
         let mut spans = Vec::new();
         for day in 0..u64::from(days) {
@@ -47,9 +46,9 @@ impl Hours {
         Hours::new(spans)
     }
 
-    /// A user's sessions of so many days, of which the first is a Monday, together so long, which
-    /// is no more than four hours for each day: one in the morning and one in the afternoon, a
-    /// third as long at the ends of weeks. Between two of them is more than half an hour.
+    /// A user's sessions over `days` days, the first a Monday, `total_us` together, at most four
+    /// hours per day. There is one session in the morning and one in the afternoon, a third as long
+    /// at weekends. Between two sessions is more than half an hour.
     pub fn of_user(days: u32, total_us: u64, random: &SplitMix64) -> Hours {
         let weights: Vec<u64> = (0..2 * u64::from(days))
             .map(|nth| (500 + random.below(1000)) / if nth / 2 % 7 >= 5 { 3 } else { 1 })
@@ -63,13 +62,13 @@ impl Hours {
         Hours::new((0..).zip(&weights).map(span).collect())
     }
 
-    /// All of them, in microseconds.
+    /// All hours together, in microseconds.
     pub fn total_us(&self) -> u64 {
         self.spans.iter().map(|(_, len)| len).sum()
     }
 
-    /// When so much was worked; never less than what was asked before. What is beyond the last hour
-    /// comes after it.
+    /// The wall-clock time at which `worked_us` was worked, which must not be less than in the last
+    /// call. Work beyond the last hour comes after it.
     pub fn wall_us(&mut self, worked_us: u64) -> u64 {
         while self.at + 1 < self.spans.len() && worked_us - self.before_us >= self.spans[self.at].1 {
             self.before_us += self.spans[self.at].1;

@@ -1,12 +1,12 @@
-//! Synthetic traces like those of the papers, which are not published: made to match what the
-//! papers state of theirs, and nothing else.
+//! Synthetic traces like those of the papers, which are not published. They match what the papers
+//! state of their traces, and nothing else.
 //!
 //! - [`sprite`], [`auspex`]: many clients and a server (Dahlin, chapter 3).
 //! - [`office`], [`stress`]: the week of one user (Froese and Bunt).
-//! - [`community`]: what clients of a server do; [`week`]: what a user does.
-//! - `draw`: chances, sizes of files; `hours`: when there is work.
+//! - [`community`]: the clients of a server; [`week`]: the work of one user.
+//! - `draw`: random choices, sizes of files; `hours`: working hours.
 //!
-//! Traces are made record by record: they may be as long as one likes. The same parameters and seed
+//! Traces are made record by record, so their length is unlimited. The same parameters and seed
 //! give the same trace everywhere.
 
 pub mod auspex;
@@ -18,7 +18,7 @@ pub mod sprite;
 pub mod stress;
 pub mod week;
 
-/// Finds the first fault, and says it.
+/// Returns the first fault as an error.
 fn first_fault(faults: impl IntoIterator<Item = (bool, &'static str)>) -> Result<(), String> {
     faults.into_iter().find(|(is, _)| *is).map_or(Ok(()), |(_, what)| Err(what.into()))
 }

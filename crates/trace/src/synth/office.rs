@@ -1,13 +1,13 @@
-//! A week of everyday work in a computer science department: text, programs, documents, looking
-//! around (Froese and Bunt, trace 1 of section 4.2).
+//! A week of everyday work in a computer science department: text, programs, documents, browsing
+//! (Froese and Bunt, trace 1 of section 4.2).
 //!
 //! Stated there (table of trace characteristics): a week with 12.9 hours of activity, 21,013
 //! requests of which 37.8 % are writes, 383 files of 17 MB in all, 4596 MB read and 4 MB written.
-//! Files are not removed: that was not traced. The rest is [`super::week`]'s.
+//! No file is removed: the paper's trace has no removals. [`super::week`] sets the rest.
 
 use super::week::{Requests, Week};
 
-/// What is set.
+/// The parameters.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Office(pub Week);
 
@@ -30,12 +30,12 @@ impl Default for Office {
 }
 
 impl Office {
-    /// What makes no sense, by the name of what is set.
+    /// Checks the parameters; an error names the wrong one.
     pub fn check(&self) -> Result<(), String> {
         self.0.check()
     }
 
-    /// The requests, in the order of time. As [`check`](Self::check) lets them be.
+    /// The requests, in the order of time. The parameters must pass [`check`](Self::check).
     pub fn records(self) -> Requests {
         self.0.records()
     }

@@ -1,24 +1,24 @@
 //! A trace like the one of Sprite that Dahlin uses most (section 3.2): traces five and six of Baker
 //! and others (1991), of one server.
 //!
-//! Stated there: 42 clients, two days, over 700,000 reads and writes of blocks of 8 KiB, of which
-//! the first 400,000, a little over a day, fill the caches; then, with 16 MiB at each client and
-//! 128 MiB at the server and without cooperation, 22 % of the reads miss in the client's cache and
-//! 15.7 % go to the disk; 96 % of what is overwritten or removed was written by the same client
-//! (5.3.1). The best case, which reads all that was not read before from the disk, reads 7.6 %
-//! there (3.3.1). Of another of its traces it states that 37 % of the writes need ownership and
-//! that 29 % of the removals have a local manager (5.3.2).
+//! Stated there: 42 clients, two days, over 700,000 reads and writes of blocks of 8 KiB. The first
+//! 400,000, a little over a day, fill the caches. After them, with 16 MiB at each client and 128
+//! MiB at the server and without cooperation, 22 % of the reads miss in the client's cache and 15.7
+//! % go to the disk. 96 % of the blocks that are overwritten or removed were written by the same
+//! client (5.3.1). The best case reads from the disk every block that was not read before, and
+//! reads 7.6 % there (3.3.1). Of another of its traces the thesis states that 37 % of the writes
+//! need ownership and that 29 % of the removals have a local manager (5.3.2).
 //!
-//! What is not stated is set as such file systems are known to be: most files are read or written
-//! as a whole, and most new ones are removed soon. Many sets of [`Habits`] meet what is stated.
-//! [`HABITS`] is the nearest of those that `studies::cooperative::experiments::calibration` finds
-//! for seed 1. Other seeds differ by several points with the same habits, since few clients and few
-//! large files make most of the traffic: calibrate each seed. Nothing is fitted to what algorithms
-//! make of the trace.
+//! What the thesis does not state is set as is known of such file systems: most files are read or
+//! written as a whole, and most new ones are removed soon. Many sets of [`Habits`] meet the stated
+//! figures. [`HABITS`] is the nearest of those that
+//! `studies::cooperative::experiments::calibration` finds for seed 1. Other seeds differ by several
+//! points with the same habits, because few clients and few large files make most of the traffic:
+//! calibrate each seed. Nothing is fitted to the results of algorithms on the trace.
 
 use super::community::{Community, Habits, Requests};
 
-/// Reads and writes that only fill the caches.
+/// Reads and writes at the beginning that only fill the caches.
 pub const WARM_UP: u64 = 400_000;
 /// Bytes of each client's cache.
 pub const CLIENT_CACHE_BYTES: u64 = 16 << 20;
@@ -29,24 +29,24 @@ pub const BASE_MISSES: f64 = 0.22;
 /// Part of the reads that go to the disk, without cooperation.
 pub const BASE_DISK: f64 = 0.157;
 
-/// What is set.
+/// The parameters.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sprite {
-    /// How many clients there are.
+    /// Number of clients.
     pub clients: u32,
-    /// Requests of all clients, each of a block: reads and writes.
+    /// Reads and writes of all clients, each of a block.
     pub accesses: u64,
     /// Days over which they are spread.
     pub days: u32,
     /// Part of the uses of files that are writes.
     pub writes: f64,
-    /// What clients tend to do.
+    /// The habits of clients.
     pub habits: Habits,
     /// The same seed gives the same trace.
     pub seed: u64,
 }
 
-/// Those that give the base rates, with [`Sprite::default`].
+/// The habits that give the base rates with [`Sprite::default`].
 pub const HABITS: Habits = Habits {
     common_files: 8806,
     common_steepness: 0.6405,
@@ -66,19 +66,19 @@ pub const HABITS: Habits = Habits {
 };
 
 impl Default for Sprite {
-    /// As in the thesis, as far as it says.
+    /// As in the thesis, where it states a value.
     fn default() -> Sprite {
         Sprite { clients: 42, accesses: 700_000, days: 2, writes: 0.1794, habits: HABITS, seed: 1 }
     }
 }
 
 impl Sprite {
-    /// What makes no sense, by the name of what is set.
+    /// Checks the parameters; an error names the wrong one.
     pub fn check(&self) -> Result<(), String> {
         self.community().check()
     }
 
-    /// The requests, in the order of time. As [`check`](Self::check) lets them be.
+    /// The requests, in the order of time. The parameters must pass [`check`](Self::check).
     pub fn records(self) -> Requests {
         self.community().records()
     }
@@ -96,7 +96,7 @@ mod tests {
     use crate::{Deed, Record};
     use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-    /// A cache that gives up what was used least recently.
+    /// A cache that evicts the least recently used block.
     #[derive(Default)]
     struct Lru {
         at: HashMap<(u64, u64), u64>,
@@ -105,7 +105,7 @@ mod tests {
     }
 
     impl Lru {
-        /// Whether it was there; it is from now on.
+        /// True if the block was there; adds it.
         fn touch(&mut self, block: (u64, u64), max: usize) -> bool {
             self.clock += 1;
             let before = self.at.insert(block, self.clock);
@@ -128,8 +128,8 @@ mod tests {
         }
     }
 
-    /// Parts of the reads that miss in the client's cache, and that go to the disk: writes go
-    /// through, and take what they change from others.
+    /// Parts of the reads that miss in the client's cache, and that go to the disk. Writes go
+    /// through, and invalidate the blocks in other clients' caches.
     fn base_rates(of: Sprite) -> (f64, f64) {
         let mut clients: Vec<Lru> = (0..of.clients).map(|_| Lru::default()).collect();
         let (mut server, mut blocks) = (Lru::default(), HashMap::<u64, HashSet<u64>>::new());
@@ -191,10 +191,10 @@ mod tests {
         let full = all.iter().filter(|record| record.deed != Deed::Delete).nth(WARM_UP as usize).expect("so many");
         assert!((24..40).contains(&hours(full.time_us)), "{}", hours(full.time_us));
         let writes = all.iter().filter(|record| matches!(record.deed, Deed::Write { .. })).count() as f64;
-        // How many are writes is not stated.
+        // The thesis does not state how many are writes.
         assert!((0.1..0.4).contains(&(writes / accesses as f64)), "{writes}");
-        // Most of what is written over or removed was written by the same client; nothing is used
-        // after it is removed.
+        // Most of the blocks that are overwritten or removed were written by the same client, and
+        // no file is used after its removal.
         let (mut writers, mut gone) = (HashMap::<u64, u32>::new(), HashSet::new());
         let (mut own, mut again) = (0u32, 0u32);
         for Record { client, file, deed, .. } in all {
@@ -235,7 +235,7 @@ mod tests {
         assert!(habits(Habits { common: 0.9, fresh: 0.9, ..HABITS }).starts_with("common"));
         assert!(habits(Habits { recency: -1.0, ..HABITS }).starts_with("recency"));
         assert!(habits(Habits { passing: f64::INFINITY, ..HABITS }).starts_with("passing"));
-        // Extremes that are let be.
+        // Extremes that are permitted.
         let one = Habits { common_files: 1, common: 0.0, group: 1.0, fresh: 0.0, latest: 0.0, foreign: 1.0, ..HABITS };
         for (clients, writes, habits) in [(1, 0.0, one), (1, 1.0, one), (65_536, 0.5, one), (7, 1.0, HABITS)] {
             let of = Sprite { clients, accesses: 10_000, writes, habits, ..sprite };

@@ -1,13 +1,13 @@
-//! A week with many more writes, which tests how changes get home (Froese and Bunt, trace 2 of
-//! section 4.2).
+//! A week with many more writes, which tests how changes reach the home (Froese and Bunt, trace 2
+//! of section 4.2).
 //!
 //! Stated there: a week with 7.0 hours of activity, 53,860 requests of which 67.9 % are writes,
-//! 1000 files of 18 MB in all, 4718 MB read and 35 MB written. Files are not removed: that was not
-//! traced. The rest is [`super::week`]'s.
+//! 1000 files of 18 MB in all, 4718 MB read and 35 MB written. No file is removed: the paper's
+//! trace has no removals. [`super::week`] sets the rest.
 
 use super::week::{Requests, Week};
 
-/// What is set.
+/// The parameters.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Stress(pub Week);
 
@@ -30,12 +30,12 @@ impl Default for Stress {
 }
 
 impl Stress {
-    /// What makes no sense, by the name of what is set.
+    /// Checks the parameters; an error names the wrong one.
     pub fn check(&self) -> Result<(), String> {
         self.0.check()
     }
 
-    /// The requests, in the order of time. As [`check`](Self::check) lets them be.
+    /// The requests, in the order of time. The parameters must pass [`check`](Self::check).
     pub fn records(self) -> Requests {
         self.0.records()
     }

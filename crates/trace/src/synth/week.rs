@@ -1,10 +1,9 @@
-//! A week of one user's work: sessions in the mornings and afternoons, in which files are read
-//! whole or in part, mostly the ones read lately, and some are written over and over in small
-//! pieces.
+//! A week of one user's work: sessions in the mornings and afternoons. Files are read whole or in
+//! part, mostly those read lately, and some are written over and over in small pieces.
 //!
-//! What Froese and Bunt state of their traces is [`Week`]'s fields. What they do not state is taken
-//! to be so: new files come as the square root of what was done (Heaps' law), a fourth of the files
-//! is also written, and a file is used the rather the later it was used ([`Week::recency`]).
+//! The fields of [`Week`] are what Froese and Bunt state of their traces. What they do not state is
+//! assumed: new files come as the square root of the requests done (Heaps' law), a fourth of the
+//! files is also written, and files used later are preferred ([`Week::recency`]).
 
 use super::draw::{chance, part, rank, size_at};
 use super::first_fault;
@@ -15,28 +14,27 @@ use host::SplitMix64;
 const REQUEST_COUNT_MAX: u64 = 1 << 32;
 const FILE_COUNT_MAX: u64 = 1 << 16;
 const BYTES_MAX: u64 = 1 << 50;
-/// Bytes that each file has at least, on average.
+/// Least mean size of the files, in bytes.
 const FILE_BYTES_MIN: u64 = 64;
-/// Hours that may be worked on a day.
+/// Most hours of work per day.
 const HOURS_A_DAY_MAX: f64 = 4.0;
-/// No pause of a session is longer than about that: what is longer, the paper does not count as
-/// active.
+/// Longest pause within a session, roughly: the paper does not count longer ones as active.
 const PAUSE_US_MAX: u64 = HOUR_US / 6;
 /// Time between two requests of a burst, in microseconds.
 const REQUEST_US: u64 = 5000;
-/// Requests of a burst, at most.
+/// Most requests of a burst.
 const BURST_MAX: u64 = 60;
-/// Writes of a file that come one after the other, at most.
+/// Most writes of a file that follow each other.
 const WRITES_MAX: u64 = 200;
 /// Part of the files that are large.
 const LARGE: f64 = 0.02;
-/// Part of the files that are also written, and how large they are at most.
+/// Part of the files that are also written, and their largest size in bytes.
 const WRITTEN: f64 = 0.25;
 const WRITTEN_BYTES_MAX: u64 = 256 << 10;
-/// Part of the reads that are of a part of their file: most are of all of it.
+/// Part of the reads that read only a part of their file.
 const PARTIAL: f64 = 0.22;
 
-/// What is set.
+/// The parameters.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Week {
     /// Days, of which the first is a Monday.
@@ -47,15 +45,15 @@ pub struct Week {
     pub requests: u64,
     /// Part of them that are writes.
     pub writes: f64,
-    /// How many files are used.
+    /// Number of files that are used.
     pub files: u64,
-    /// Bytes of all these files.
+    /// Size of all these files together, in bytes.
     pub unique_bytes: u64,
     /// Bytes read, counted each time.
     pub read_bytes: u64,
     /// Bytes written, counted each time.
     pub written_bytes: u64,
-    /// How much rather files are used that were used lately: a power of how many others were used
+    /// How strongly files used lately are preferred: a power of the number of other files used
     /// since.
     pub recency: f64,
     /// The same seed gives the same trace.
@@ -63,7 +61,7 @@ pub struct Week {
 }
 
 impl Week {
-    /// What makes no sense, by the name of what is set.
+    /// Checks the parameters; an error names the wrong one.
     pub fn check(&self) -> Result<(), String> {
         let bytes = |of: u64| (1..=BYTES_MAX).contains(&of);
         first_fault([
@@ -75,7 +73,7 @@ impl Week {
             (!(1..=REQUEST_COUNT_MAX).contains(&self.requests), "requests: 1 to 4294967296"),
             (
                 self.active_us() / self.requests.max(1) > PAUSE_US_MAX,
-                "requests: less than one in ten minutes; who does that little is not active",
+                "requests: fewer than one in ten minutes, which does not count as active",
             ),
             (!(0.0..=1.0).contains(&self.writes), "writes: a part, 0 to 1"),
             (!(1..=FILE_COUNT_MAX).contains(&self.files), "files: 1 to 65536"),
@@ -104,31 +102,32 @@ impl Week {
         self.requests - ((self.requests as f64 * self.writes).round() as u64).min(self.requests)
     }
 
-    /// Bytes of each file, the small ones first, all together as many as are set: spread as files
-    /// are elsewhere.
+    /// Size of each file in bytes, small ones first. They sum up to the parameter, and are spread
+    /// as file sizes are elsewhere.
     fn sizes(&self) -> Vec<u64> {
         let mut sizes: Vec<u64> = (0..self.files).map(|nth| size_at((2 * nth + 1) * 500_000 / self.files)).collect();
         let all: u64 = sizes.iter().sum();
         let scale = |size: u64| (u128::from(size) * u128::from(self.unique_bytes) / u128::from(all)) as u64;
         sizes.iter_mut().for_each(|size| *size = scale(*size).max(1));
-        // The largest takes what rounding has left.
+        // The largest file takes what rounding left.
         let last = sizes.len() - 1;
         let all: u64 = sizes[..last].iter().sum();
         sizes[last] = self.unique_bytes.saturating_sub(all).max(1);
         sizes
     }
 
-    /// The requests, in the order of time. As [`check`](Self::check) lets them be.
+    /// The requests, in the order of time. The parameters must pass [`check`](Self::check).
     pub fn records(self) -> Requests {
         let random = SplitMix64::new(self.seed);
         let hours = Hours::of_user(self.days, self.active_us(), &random);
         let sizes = self.sizes();
         let first_large = ((self.files as f64 * (1.0 - LARGE)) as usize).min(sizes.len() - 1);
-        // What is read of a file: of a part that begins anywhere, and ends anywhere, a quarter.
+        // The part of a file that a read reads on average: a partial read begins and ends anywhere,
+        // and so reads a quarter.
         let read = 1.0 - PARTIAL * 0.75;
         let mean = |of: &[u64]| read * of.iter().map(|size| *size as f64).sum::<f64>() / of.len().max(1) as f64;
         let (small_mean, large_mean) = (mean(&sizes[..first_large]), mean(&sizes[first_large..]));
-        // In which order files come.
+        // The order in which files appear.
         let mut coming: Vec<u32> = (0..self.files as u32).collect();
         (1..coming.len()).rev().for_each(|at| coming.swap(at, random.below(at as u64 + 1) as usize));
         let left = Left {
@@ -163,7 +162,7 @@ impl Week {
     }
 }
 
-/// What is still to be done.
+/// The work that is left.
 #[derive(Debug)]
 struct Left {
     reads: u64,
@@ -172,7 +171,7 @@ struct Left {
     written_bytes: u64,
 }
 
-/// See [`Week::records`].
+/// The iterator of [`Week::records`].
 #[derive(Debug)]
 pub struct Requests {
     of: Week,
@@ -180,18 +179,18 @@ pub struct Requests {
     hours: Hours,
     /// By file.
     sizes: Vec<u64>,
-    /// From this file on they are large.
+    /// Files from this one on are large.
     first_large: usize,
-    /// What is read of small and of large files, on average.
+    /// Mean bytes that a read of a small and of a large file reads.
     means: (f64, f64),
-    /// Files that nobody has used, the next one last.
+    /// Files that were not used yet, the next one last.
     coming: Vec<u32>,
-    /// Files that were read and written, the latest last.
+    /// Files that were read and written, the latest one last.
     small: Vec<u32>,
     large: Vec<u32>,
     written: Vec<u32>,
     left: Left,
-    /// The file that is being written, where, and how many more times.
+    /// The file that is being written, the offset, and how many writes are left.
     writing: Option<(u32, u64, u64)>,
     worked_us: u64,
     request_us: u64,
@@ -199,7 +198,7 @@ pub struct Requests {
     burst_end: u64,
 }
 
-/// One of them, rather of the last; it is the last from now on.
+/// One of the files, preferring the last ones; it becomes the last.
 fn reuse(of: &mut [u32], random: &SplitMix64, recency: f64) -> Option<u32> {
     let back = rank(random, of.len() as u64, recency) as usize;
     let at = of.len().checked_sub(1 + back)?;
@@ -228,7 +227,7 @@ impl Iterator for Requests {
 }
 
 impl Requests {
-    /// When the next one comes.
+    /// Sets when the next request comes.
     fn pace(&mut self) {
         let done = self.of.requests - self.left.reads - self.left.writes;
         self.worked_us += self.request_us;
@@ -239,7 +238,7 @@ impl Requests {
         }
     }
 
-    /// True if a file comes that was not used before.
+    /// True if the next file is one that was not used before.
     fn is_new(&self) -> bool {
         let (coming, all) = (self.coming.len() as u64, self.of.files);
         let done = (self.of.requests - self.left.reads - self.left.writes + 1) as f64 / self.of.requests as f64;
@@ -248,7 +247,7 @@ impl Requests {
     }
 
     fn read(&mut self) -> (u32, Deed) {
-        // So many bytes as are to be read on average from now on.
+        // The mean number of bytes that each read from now on must read.
         let wanted = self.left.read_bytes as f64 / self.left.reads as f64;
         let is_large = part(&self.random) < (wanted - self.means.0) / (self.means.1 - self.means.0).max(1.0);
         let new = if self.is_new() { self.coming.pop() } else { None };
@@ -259,7 +258,7 @@ impl Requests {
             None => reuse(&mut self.small, &self.random, self.of.recency)
                 .or_else(|| reuse(&mut self.large, &self.random, self.of.recency)),
         };
-        // There is one that was used, or one to come.
+        // There is a used file, or one that was not used yet.
         let file = new.or(used).unwrap_or_default();
         let size = self.sizes[file as usize];
         if new.is_some() {
@@ -295,7 +294,7 @@ impl Requests {
         };
         let size = self.sizes[file as usize];
         let len = ((mean * (0.5 + part(&self.random))).round() as u64).max(1);
-        // The last one takes what is left; files are not longer for being written.
+        // The last write takes what is left; writes do not extend files.
         let len = if self.left.writes == 1 { self.left.written_bytes.max(1) } else { len }.min(size - offset);
         self.left.writes -= 1;
         self.left.written_bytes = self.left.written_bytes.saturating_sub(len);
@@ -313,7 +312,7 @@ mod tests {
     use crate::synth::stress::Stress;
     use std::collections::BTreeMap;
 
-    /// Whether it is as near as a hundredth.
+    /// True if it is within a hundredth.
     fn is_near(found: f64, stated: f64) -> bool {
         (found / stated - 1.0).abs() < 0.01
     }
@@ -347,7 +346,7 @@ mod tests {
         assert!(is_near(writes as f64, of.requests as f64 * of.writes), "{writes}");
         assert!(is_near(read as f64, of.read_bytes as f64), "{read} {}", of.read_bytes);
         assert!(is_near(written as f64, of.written_bytes as f64), "{written} {}", of.written_bytes);
-        // What the paper calls active.
+        // What the paper counts as active.
         let gaps = all.windows(2).map(|pair| pair[1].time_us - pair[0].time_us);
         let active_us: u64 = gaps.filter(|gap_us| *gap_us <= HOUR_US / 4).sum();
         let active_h = active_us as f64 / HOUR_US as f64;
@@ -392,7 +391,7 @@ mod tests {
         ] {
             assert!(fault(of).starts_with(name), "{name}: {}", fault(of));
         }
-        // Extremes that are let be.
+        // Extremes that are permitted.
         let one =
             Week { files: 1, unique_bytes: 64, read_bytes: 64 * 1000, written_bytes: 1000, requests: 2000, ..week };
         let one = Week { writes: 0.5, ..one };

@@ -1,4 +1,4 @@
-//! A [`LockTable`] with futures for those who wait.
+//! A [`LockTable`] that gives waiting callers futures.
 
 use super::{LockTable, WaiterId};
 use crate::fs::{FileLock, LockSpace};
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 use types::{Answer, FileId, FsError};
 
-/// All locks of a file system, and who waits for some. Clones are the same.
+/// All locks of a file system, and the futures of waiting requests. Clones share both.
 #[derive(Clone, Default)]
 pub struct Locks(Arc<Mutex<Inner>>);
 
@@ -19,8 +19,8 @@ struct Inner {
 }
 
 impl Inner {
-    /// Tells waiting requests that they were granted. One that gave up meanwhile takes care of its
-    /// lock when dropped.
+    /// Tells waiting requests that they were granted. A request that gave up meanwhile takes its
+    /// lock back when dropped.
     fn wake(&mut self, woken: Vec<WaiterId>) {
         for sender in woken.iter().filter_map(|waiter| self.waiting.remove(waiter)) {
             let _ = sender.send(());
@@ -28,7 +28,7 @@ impl Inner {
     }
 }
 
-/// A request that waits; dropped before it is granted, it gives up.
+/// A request that waits. Dropping it before the grant gives up.
 struct Waiting {
     locks: Locks,
     file: FileId,

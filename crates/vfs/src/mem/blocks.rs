@@ -1,8 +1,8 @@
 //! A file's contents: sparse, in blocks, cheap to clone.
 //!
-//! A block that was ever written is data until all of it is punched out or cut off; what was never
-//! written is a hole and takes no memory. Invariant: no stored byte lies at or beyond the size but
-//! zeroes, so extending reads as zeroes.
+//! A block that was ever written is data until all of it is punched out or cut off. Parts never
+//! written are holes and take no memory. Invariant: stored bytes at or beyond the size are zeroes,
+//! so an extension reads as zeroes.
 
 use crate::fs::Seek;
 use std::collections::BTreeMap;
@@ -13,8 +13,7 @@ use std::sync::Arc;
 pub(super) struct Blocks {
     block_size: u64,
     size: u64,
-    /// At most `block_size` bytes each; what is missing at a block's end is zero. Shared between
-    /// clones.
+    /// At most `block_size` bytes each; missing bytes at a block's end are zero. Clones share them.
     blocks: BTreeMap<u64, Arc<Vec<u8>>>,
 }
 
@@ -27,7 +26,7 @@ impl Blocks {
         self.size
     }
 
-    /// Bytes of data: blocks, the last one at the length that lies within the file.
+    /// Bytes of data: all blocks, the last one only up to the end of the file.
     pub(super) fn stored_bytes(&self) -> u64 {
         self.blocks.keys().map(|&b| self.block_size.min(self.size - b * self.block_size)).sum()
     }
@@ -70,8 +69,8 @@ impl Blocks {
         }
     }
 
-    /// Makes `start .. end` read as zeroes: whole blocks, of the last one what there is of it,
-    /// become holes. The size stays.
+    /// Makes `start .. end` read as zeroes. Blocks that are covered whole become holes; for the
+    /// last block, its part within the file counts as whole. The size stays.
     pub(super) fn zero(&mut self, start: u64, end: u64) {
         let (first, last) = (start / self.block_size, end.div_ceil(self.block_size));
         let touched: Vec<u64> = self.blocks.range(first..last.max(first)).map(|(&i, _)| i).collect();

@@ -1,10 +1,10 @@
 //! [`MemFs`]: a complete file system in memory, the model that every other implementation is
 //! compared with.
 //!
-//! Written for clarity, not speed: one mutex, ordered maps, every answer at once (but for locks
+//! Written for clarity, not speed: one mutex, ordered maps, every answer at once (except for locks
 //! that wait). It is deterministic: the same calls with the same times give the same answers, file
-//! ids and cookies. It promises what docs/semantics.md says and nothing more; what survives a crash
-//! is up to the test, which takes [`MemFs::snapshot`]s.
+//! ids and cookies. It promises what docs/semantics.md says and nothing more. The test decides what
+//! survives a crash, by [`MemFs::snapshot`]s.
 
 mod blocks;
 mod files;
@@ -24,16 +24,16 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use types::{Answer, FileId, FsError, Kind, Time};
 
-/// Where [`MemFs`] takes the time of each change from.
+/// The clock of a [`MemFs`]: gives the time of each change.
 pub type TimeSource = Arc<dyn Fn() -> Time + Send + Sync>;
 
 /// Block size of [`MemFs::new`], in bytes.
 pub const BLOCK_SIZE: u32 = 65_536;
-/// The size that statfs shows, in bytes. Nothing ever fails for want of space.
+/// The size that statfs shows, in bytes. No call fails for lack of space.
 const TOTAL_BYTES: u64 = 1 << 50;
 const FILES_MAX: u64 = 1 << 32;
 
-/// A file system in memory. Clones are the same file system; see [`snapshot`](Self::snapshot) for
+/// A file system in memory. Clones are the same file system; [`snapshot`](Self::snapshot) makes
 /// copies.
 #[derive(Clone)]
 pub struct MemFs {
@@ -56,15 +56,15 @@ impl MemFs {
         MemFs { state: Arc::new(Mutex::new(state)), locks: Locks::default(), time }
     }
 
-    /// A copy as if after a crash now, with everything durable: no handles, no locks, no files
-    /// without a name. File contents are shared until one of the copies writes to them.
+    /// A copy as after a crash now, with everything durable: no handles, no locks, no files without
+    /// a name. The copies share file contents until one of them writes.
     pub fn snapshot(&self) -> MemFs {
         let state = self.state.lock().after_crash();
         MemFs { state: Arc::new(Mutex::new(state)), locks: Locks::default(), time: self.time.clone() }
     }
 
-    /// Becomes what a copy was when it was made, as after a loss of power: ids and handles that
-    /// were given since are not given again.
+    /// Returns to the state of `copy`, as after a loss of power. Ids and handles given since are
+    /// not given again.
     pub fn restore(&self, copy: &MemFs) {
         let before = copy.state.lock().after_crash();
         let mut state = self.state.lock();
@@ -72,7 +72,7 @@ impl MemFs {
         *state = State { last_id, last_handle, ..before };
     }
 
-    /// The whole tree in the order of paths. Reads nothing in the sense of access times.
+    /// The whole tree in the order of paths. Does not touch access times.
     pub fn dump(&self) -> Vec<TreeEntry> {
         let state = self.state.lock();
         let mut todo = vec![(Vec::new(), FileId::ROOT)];
@@ -86,7 +86,7 @@ impl MemFs {
                 Body::File(blocks) => blocks.data().for_each(|(offset, data)| content.add(offset, data)),
                 Body::Symlink(t) => target = Some(t.to_vec()),
                 Body::Directory(d) => {
-                    // The stack gives back the last one first.
+                    // The stack returns the last one first.
                     todo.extend(d.entries.iter().rev().map(|(n, slot)| ([&path[..], b"/", n].concat(), slot.id)));
                 }
                 Body::Special => {}
@@ -99,7 +99,7 @@ impl MemFs {
         out
     }
 
-    /// Runs one operation at one instant.
+    /// Runs one operation at one instant of the clock.
     fn at<T>(&self, f: impl FnOnce(&mut State, Time) -> Result<T, FsError>) -> Answer<T> {
         let mut state = self.state.lock();
         let now = (self.time)();

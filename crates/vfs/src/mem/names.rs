@@ -192,7 +192,7 @@ impl State {
         Ok(())
     }
 
-    /// One name less (a directory has one besides its own `.`).
+    /// Removes one link. A directory has only one name besides its own `.`.
     fn lose_link(&mut self, id: FileId, now: Time) -> Result<(), FsError> {
         let node = self.node_mut(id)?;
         node.fixed.nlink = if node.fixed.kind == Kind::Directory { 0 } else { node.fixed.nlink - 1 };
@@ -201,7 +201,7 @@ impl State {
         Ok(())
     }
 
-    /// True if `id` is `below` or one of its ancestors.
+    /// True if `id` equals `below` or is one of its ancestors.
     fn is_above(&self, id: FileId, below: FileId) -> Result<bool, FsError> {
         let mut at = below;
         while at != id {
@@ -278,7 +278,7 @@ impl State {
         Ok(())
     }
 
-    /// Rights and types of a rename whose both names were found, in Linux's order.
+    /// Checks rights and types for a rename whose names were both found, in Linux's order.
     fn may_rename(
         &self,
         cred: &Cred,
@@ -302,7 +302,7 @@ impl State {
             _ => {}
         }
         if parent != new_parent {
-            // The `..` of what moves changes.
+            // The `..` of a directory that moves changes.
             for moved in [Some(from), to.filter(|_| exchange)].into_iter().flatten().filter(|node| is_dir(node)) {
                 moved.check(cred, perm::WRITE)?;
             }
@@ -313,7 +313,8 @@ impl State {
         }
     }
 
-    /// The name of `id` is in `to` now: its ctime, its `..`, and the link that `..` is.
+    /// Updates `id` after its name moved to `to`: its ctime, its `..`, and the link count that `..`
+    /// adds.
     fn moved(&mut self, id: FileId, from: FileId, to: FileId, now: Time) -> Result<(), FsError> {
         let node = self.node_mut(id)?;
         node.fixed.ctime = now;

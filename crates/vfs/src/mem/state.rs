@@ -1,4 +1,4 @@
-//! The tree and what is open: nodes, directories, handles.
+//! The tree and the open handles: nodes, directories, handles.
 
 use super::blocks::Blocks;
 use crate::acl;
@@ -9,11 +9,11 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use types::{Attr, FileId, FsError, Kind, Time};
 
-/// Cookies of `.` and `..`; entries come after.
+/// Cookies of `.` and `..`; those of entries come after.
 pub(super) const COOKIE_DOT: u64 = 1;
 pub(super) const COOKIE_DOT_DOT: u64 = 2;
 
-/// What is behind a node, by kind.
+/// What a node holds, by kind.
 #[derive(Clone)]
 pub(super) enum Body {
     File(Blocks),
@@ -29,8 +29,8 @@ pub(super) struct Slot {
     pub(super) id: FileId,
 }
 
-/// A directory's names. An entry keeps its cookie for as long as its name exists, also when it
-/// comes to mean another file, so listings that go by cookie are stable.
+/// A directory's names. An entry keeps its cookie as long as its name exists, even if the name
+/// comes to mean another file. So listings that go by cookie are stable.
 #[derive(Clone)]
 pub(super) struct Directory {
     pub(super) parent: FileId,
@@ -64,11 +64,11 @@ impl Directory {
 
 #[derive(Clone)]
 pub(super) struct Node {
-    /// Size and blocks of it are not kept here: see [`Node::attr`].
+    /// Its size and blocks are not kept here: see [`Node::attr`].
     pub(super) fixed: Attr,
     pub(super) body: Body,
     pub(super) xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
-    /// Handles on it.
+    /// Handles that are open on it.
     pub(super) opens: u32,
 }
 
@@ -116,13 +116,13 @@ impl Node {
         }
     }
 
-    /// Contents changed at `now`.
+    /// Records that contents changed at `now`.
     pub(super) fn modified(&mut self, now: Time) {
         self.fixed.mtime = now;
         self.fixed.ctime = now;
     }
 
-    /// Contents were read at `now`.
+    /// Records that contents were read at `now`.
     pub(super) fn accessed(&mut self, now: Time) {
         let Attr { atime, mtime, ctime, .. } = self.fixed;
         if crate::atime::needs_update(atime, mtime, ctime, now) {
@@ -138,7 +138,7 @@ pub(super) struct Open {
     pub(super) directory: bool,
 }
 
-/// Everything there is. Methods that fail change nothing.
+/// The whole file system. Methods that fail change nothing.
 pub(super) struct State {
     pub(super) block_size: u32,
     pub(super) nodes: BTreeMap<FileId, Node>,
@@ -162,8 +162,8 @@ impl State {
         state
     }
 
-    /// The tree alone: no handles, no locks, no files without a name. Contents are shared until
-    /// written to.
+    /// The tree alone: no handles, no locks, no files without a name. Contents are shared until one
+    /// side writes.
     pub(super) fn after_crash(&self) -> Self {
         let mut nodes = self.nodes.clone();
         nodes.retain(|_, node| node.fixed.nlink > 0);
@@ -206,7 +206,7 @@ impl State {
         self.nodes.get_mut(&id).ok_or(FsError::Stale)
     }
 
-    /// What `name` means in `parent`, for a caller that may search there.
+    /// The file that `name` means in `parent`; checks that `cred` may search there.
     pub(super) fn find(&self, cred: &Cred, parent: FileId, name: &[u8]) -> Result<FileId, FsError> {
         let node = self.node(parent)?;
         let directory = node.directory()?;
@@ -219,8 +219,8 @@ impl State {
         }
     }
 
-    /// As [`find`](Self::find), but a name that could be made is `None`. ENOENT if the directory
-    /// has been removed.
+    /// As [`find`](Self::find), but a missing name is `None`. ENOENT if the directory has been
+    /// removed.
     pub(super) fn find_free(&self, cred: &Cred, parent: FileId, name: &[u8]) -> Result<Option<FileId>, FsError> {
         match self.find(cred, parent, name) {
             Ok(id) => Ok(Some(id)),
@@ -245,7 +245,7 @@ impl State {
         }
     }
 
-    /// EBADF unless `handle` is open on the directory `id`, or is that of all directories.
+    /// EBADF unless `handle` is open on the directory `id`, or is [`Handle::NONE`].
     pub(super) fn open_directory(&self, id: FileId, handle: Handle) -> Result<(), FsError> {
         if handle == Handle::NONE { Ok(()) } else { self.handle(id, handle, true).map(drop) }
     }

@@ -3,7 +3,7 @@
 use super::*;
 use crate::fs::{Appended, FILE_SIZE_MAX};
 
-/// Bytes that tell their place.
+/// Bytes that depend on their place.
 fn pattern(start: u64, len: usize) -> Vec<u8> {
     (start..start + len as u64).map(|i| (i.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8).collect()
 }
@@ -175,7 +175,7 @@ pub(super) async fn random_changes_read_back(t: Ctx) {
     ok!(t.release(id, h, None));
 }
 
-/// Copies all of it, as callers do: in as many calls as it takes.
+/// Copies all of it, in as many calls as needed, as callers do.
 async fn copy(t: &Ctx, from: At, to: At, len: u64) -> u64 {
     let on = |at: At, done| At { offset: at.offset + done, ..at };
     let mut done = 0;

@@ -1,4 +1,4 @@
-//! What operations answer to files, handles and kinds that make no sense.
+//! What operations answer to invalid files, handles and kinds.
 
 use super::*;
 use crate::fs::{Fallocate, FileLock, LockSpace, NewNode, Seek, XattrMode};

@@ -94,8 +94,9 @@ pub(super) async fn listing_is_stable_under_changes(t: Ctx) {
         for e in batch {
             *seen.entry(e.name).or_default() += 1;
         }
-        // Between two parts of the listing: many new names, some names less, names that come and
-        // go, and renames. No more in the end: a listing in the order of creation would never end.
+        // Between two parts of the listing: many new names, some removed, names that come and go,
+        // and renames. The changes stop in the end, because a listing in the order of creation
+        // would never end.
         for i in 0..if round < 30 { 40 } else { 0 } {
             ok!(t.mkdir(&SU, dir, format!("new-{round}-{i}").as_bytes(), 0o755, 0));
         }

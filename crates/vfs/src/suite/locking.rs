@@ -24,8 +24,8 @@ fn waits(answer: Answer<()>) -> BoxFuture<Result<(), FsError>> {
     }
 }
 
-/// Lets the request go as far as it can (whatever messages that takes) and asserts that it still
-/// waits.
+/// Polls the request as far as it can go, with all messages that this takes, and asserts that it
+/// still waits.
 async fn still_waits(t: &Ctx, future: &mut BoxFuture<Result<(), FsError>>) {
     let (id, h) = t.open_file("\x01pass the time").await;
     for _ in 0..3 {

@@ -1,12 +1,12 @@
 //! The behaviour that docs/semantics.md promises, as checks that run against any [`FileSystem`].
 //!
-//! Each check takes a fresh file system (an empty root of the superuser, mode 0755), asks it things
-//! as its users would, and panics where it does not behave. Checks know nothing of the
-//! implementation: not its block size (they work in multiples of 1 MiB where that matters), not its
-//! clock (which only has to go on while files are synced).
+//! Each check takes a fresh file system (an empty root of the superuser, mode 0755), calls it as
+//! its users would, and panics if it misbehaves. Checks know nothing of the implementation: not its
+//! block size (they work in multiples of 1 MiB where that matters), not its clock (which only has
+//! to advance while files are synced).
 //!
 //! [`all`] lists the checks. docs/semantics.md names the check behind each promise, and a test
-//! holds both together.
+//! compares the two.
 
 mod acls;
 mod data;
@@ -27,7 +27,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 use types::{Attr, BoxFuture, FileId, Time};
 
-/// A check of a fresh file system; panics where it does not behave.
+/// A check of a fresh file system; panics if the file system misbehaves.
 pub type Check = fn(Arc<dyn FileSystem>) -> BoxFuture<()>;
 
 macro_rules! checks {
@@ -81,7 +81,7 @@ const WRITE: OpenFlags = OpenFlags { write: true, read: false, ..READ };
 const RW: OpenFlags = OpenFlags { write: true, ..READ };
 const APPEND: OpenFlags = OpenFlags { append: true, ..RW };
 
-/// A user with a group of the same number.
+/// A user whose group has the same number.
 fn user(id: u32) -> Cred {
     Cred { uid: id, gid: id, groups: Vec::new() }
 }
@@ -90,7 +90,7 @@ fn at(id: FileId, handle: Handle, offset: u64) -> At {
     At { id, handle, offset }
 }
 
-/// The value of a call that must succeed.
+/// The value of a call, which must succeed.
 macro_rules! ok {
     ($call:expr) => {
         match $call.await {
@@ -100,7 +100,7 @@ macro_rules! ok {
     };
 }
 
-/// A call that must fail with this error.
+/// A call, which must fail with this error.
 macro_rules! refuses {
     ($call:expr, $error:ident) => {
         match $call.await {
@@ -129,7 +129,7 @@ impl Ctx {
         ok!(self.mkdir(&SU, parent, name.as_bytes(), mode, 0)).attr.id
     }
 
-    /// A closed file of `cred`, whose directory must let it.
+    /// A closed file of `cred`, which must have the right to create it there.
     async fn file_of(&self, cred: &Cred, parent: FileId, name: &str, mode: u32, data: &[u8]) -> FileId {
         let (entry, handle) = ok!(self.create(cred, parent, name.as_bytes(), mode, 0, RW));
         let id = entry.attr.id;
@@ -195,8 +195,8 @@ impl Ctx {
         self.set(id, SetAttr { uid: Some(uid), gid: Some(gid), ..SetAttr::default() }).await
     }
 
-    /// Waits until the file system's clock shows a later time. Syncs a file meanwhile, since a
-    /// simulated clock only goes on when there is something to wait for.
+    /// Waits until the file system's clock shows a later time. Syncs a file meanwhile, because a
+    /// simulated clock advances only when there is something to wait for.
     async fn tick(&self) {
         let (id, handle) = self.open_file("\x01clock").await;
         let now = SetAttr { mtime: Some(SetTime::Now), ..SetAttr::default() };

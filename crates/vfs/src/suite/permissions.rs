@@ -20,7 +20,7 @@ pub(super) async fn the_first_matching_class_decides(t: Ctx) {
     let id = t.file(ROOT, "file", b"").await;
     t.chown(id, 5, 6).await;
     let who = [user(5), member(5, 6, 6), user(6), member(9, 9, 6), user(9)];
-    // Rights of the owner (also when in the group), of the group (by either way), of others.
+    // Rights of the owner (also when in the group), of the group (in both ways), of other users.
     for (mode, rights) in [(0o640, [6, 6, 4, 4, 0]), (0o047, [0, 0, 4, 4, 7]), (0o315, [3, 3, 1, 1, 5])] {
         t.chmod(id, mode).await;
         for (cred, rights) in who.iter().zip(rights) {

@@ -44,11 +44,10 @@ const PAGE: &str = include_str!("../../../../docs/semantics.md");
 /// The folder of all crates.
 const CRATES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
-/// A chapter's text that is neither promise nor quotation, and so is not allowed.
+/// A paragraph of a chapter that is neither promise nor quotation; the page may have none.
 struct Stray<'a>(&'a str);
 
-/// The promises of a chapter: each item of its lists with the tests named in the brackets at its
-/// end.
+/// The promises of a chapter: each list item, with the tests named in the brackets at its end.
 fn promises(chapter: &str) -> Result<Vec<(String, Vec<String>)>, Stray<'_>> {
     let mut items: Vec<String> = Vec::new();
     let mut in_item = false;
@@ -74,7 +73,7 @@ fn promises(chapter: &str) -> Result<Vec<(String, Vec<String>)>, Stray<'_>> {
     Ok(items.into_iter().map(|item| (item.clone(), tests_of(&item))).collect())
 }
 
-/// The page's chapters, each from its heading's text on.
+/// The page's chapters, each from its heading on.
 fn chapters() -> Vec<&'static str> {
     PAGE.split("\n## ").skip(1).collect()
 }

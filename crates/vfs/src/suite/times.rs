@@ -7,13 +7,13 @@ use types::Kind;
 /// Modification and change time of some files, before an operation.
 struct Watch(Vec<Attr>);
 
-/// Nothing moved; ctime moved; ctime and mtime moved.
+/// The outcomes: nothing moved; ctime moved; ctime and mtime moved.
 const STAYS: (bool, bool) = (false, false);
 const CHANGED: (bool, bool) = (false, true);
 const MODIFIED: (bool, bool) = (true, true);
 
 impl Watch {
-    /// Looks, and lets the clock go on.
+    /// Reads the times, and lets the clock go on.
     async fn start(t: &Ctx, ids: &[FileId]) -> Watch {
         let mut before = Vec::new();
         for &id in ids {

@@ -1,10 +1,10 @@
-//! More faults than parity makes up for: more stores than that are taken away, emptied, set back or
-//! rot, while no file system runs.
+//! Ordeals: more stores than parity makes up for are taken away, emptied, set back, or rot, while
+//! no file system runs.
 //!
-//! The file system may refuse to start then. It must not destroy anything: when the stores are as
-//! they were again, but for one that may be lost for good, everything synced is there. One case is
-//! counted instead: fragments of the newest segments, whose contents have rotted where no
-//! checkpoint lists them, look like writes that a crash has torn.
+//! The file system may then refuse to start. It must not destroy anything: when the stores are as
+//! they were again, except one that may be lost for good, everything synced must be there. One case
+//! is only counted: fragments of the newest segments whose contents have rotted, and which no
+//! checkpoint lists, look like writes that a crash has torn.
 
 use super::{End, MapEpochs, World, failed};
 use crate::faults::rot_checkpoints;
@@ -12,10 +12,10 @@ use crate::oracle::{Oracle, new_model};
 use host::SplitMix64;
 use host::sim::{Machine, SimDisk, Snapshot};
 
-/// What happens to one of the stores.
+/// Harm to one store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Harm {
-    /// It is not there.
+    /// It is missing.
     Away,
     /// It is empty.
     Wiped,
@@ -27,7 +27,7 @@ enum Harm {
     RotCheckpoints,
 }
 
-/// Copies of stores, made now and then.
+/// Copies of stores' disks, made now and then.
 #[derive(Default)]
 pub(super) struct Copies(Vec<Option<Snapshot>>);
 
@@ -49,7 +49,7 @@ impl World {
     }
 
     /// Harms more stores than parity makes up for, starts the file system once or twice, and puts
-    /// back what there was.
+    /// the stores back.
     pub(super) async fn ordeal(&mut self) -> Result<(), End> {
         self.nodes().for_each(|node| node.crash());
         let before: Vec<Snapshot> = self.stores.iter().map(|store| store.disk.snapshot()).collect();
@@ -68,7 +68,7 @@ impl World {
                 Harm::RotCheckpoints => rot_checkpoints(&random, disk),
             });
         }
-        // Not waited for where it may not open.
+        // Starts do not wait for stores that may not open.
         self.rotten = harmed.iter().map(|(store, _)| *store).collect();
         let mut started = false;
         for _ in 0..1 + self.random.below(2) {
@@ -88,7 +88,7 @@ impl World {
                 Err(End::Crashed) => {}
                 Err(failed @ End::Failed(_)) => return Err(failed),
             }
-            // Before it does any work of its own: that would be on the stores that are here now.
+            // Before the file system does any work: that would go to the stores that are here now.
             on.crash();
         }
         for (store, _) in &harmed {
@@ -107,8 +107,8 @@ impl World {
         if let Err(End::Refused(what)) = &running
             && set_back > usize::from(self.create.parity)
         {
-            // They may have taken part in what was started, and do not know it: nobody else can
-            // tell that they have all that there is.
+            // The stores that were set back may have taken part in the earlier start and do not
+            // know it. Only the operator can tell that the stores have everything.
             self.say(|| format!("the operator vouches for the stores: {what}"));
             self.outcome.ordeals_vouched += 1;
             on.crash();
@@ -118,8 +118,8 @@ impl World {
             self.accepts_loss = false;
         }
         let running = match running {
-            // The start before wrote segments to stores that are set back now, and sealed the log
-            // behind them.
+            // The earlier start wrote segments to stores that are set back now, and sealed the log
+            // behind these segments.
             Err(End::Refused(what)) if started && set_back > usize::from(self.create.parity) => {
                 self.say(|| format!("set back for good, all begins anew: {what}"));
                 self.outcome.ordeals_stuck += 1;
@@ -131,8 +131,8 @@ impl World {
         };
         let is_rotten = harmed.iter().any(|(_, harm)| *harm == Harm::Rot);
         match self.settle(&running).await {
-            // The contents of fragments of the newest segment may be rotten, or torn by a crash:
-            // the start could not know.
+            // Fragments of the newest segment may be rotten, or torn by a crash: the start could
+            // not tell.
             Err(End::Failed(_)) if started && is_rotten => {
                 self.say(|| "the rot was not noticed; all begins anew".into());
                 self.outcome.ordeals_unnoticed += 1;
@@ -159,12 +159,11 @@ impl World {
         on.crash();
     }
 
-    /// More than as many stores as there are parity fragments, in any order.
+    /// Chooses more stores than there are parity fragments, in any order.
     fn choose_harmed(&self) -> Vec<(usize, Harm)> {
         let (count, parity) = (self.stores.len() as u64, u64::from(self.create.parity));
         let wanted = parity + 1 + self.random.below(count - parity);
-        // All alike more often than not: so it is when a cable, a controller or a backup is to
-        // blame.
+        // Often all get the same harm, as when a cable, a controller or a backup is to blame.
         let alike = self.random.chance(2, 3).then(|| self.random.below(5));
         let mut harmed: Vec<(usize, Harm)> = Vec::new();
         while (harmed.len() as u64) < wanted {

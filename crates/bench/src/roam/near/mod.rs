@@ -1,6 +1,6 @@
-//! Near home and without one: what small files and git cost on a mount that roams, beside sshfs and
-//! Linux's NFS client to the same machine, a mount of the core, and the local disk; and how many
-//! syncs the mount and its home make.
+//! Near home and without one: the cost of small files and git on a roaming mount, beside sshfs and
+//! Linux's NFS client to the same machine, a mount of the core, and the local disk; and the number
+//! of syncs by the mount and its home.
 
 mod place;
 mod steps;
@@ -28,14 +28,14 @@ struct Sample {
     values: Vec<f64>,
 }
 
-/// What was measured, in the places and of the steps for which this machine has the programs.
+/// The results, for the places and steps whose programs this machine has.
 struct Results {
     places: Vec<Who>,
     steps: Vec<Step>,
     samples: Vec<Sample>,
 }
 
-/// See the module's header.
+/// Runs the study.
 pub fn measure(site: &Site, quick: bool) -> Result<Found> {
     let sizes = Sizes::new(site, quick)?;
     let (mut left_out, mut failures) = (Vec::new(), Vec::new());
@@ -179,8 +179,8 @@ impl Results {
     }
 }
 
-/// Sets up the places for which this machine has the programs. If the guest does not start, that is
-/// a failure, and the study goes on without it.
+/// Sets up the places whose programs this machine has. If the guest does not start, that is a
+/// failure, and the study goes on without it.
 fn set_up(site: &Site, left_out: &mut Vec<String>, failures: &mut Vec<String>) -> Result<Vec<Place>> {
     let mut places = Vec::new();
     for who in Who::ALL {

@@ -58,7 +58,7 @@ impl Who {
         }
     }
 
-    /// Why it cannot be measured on this machine, if it cannot.
+    /// The reason why it cannot be measured on this machine, if there is one.
     pub(super) fn unavailable(self, site: &Site) -> Option<String> {
         match self {
             Who::Nfs => Nfs::check(site).err().map(|error| error.to_string()),
@@ -120,7 +120,7 @@ impl Place {
 
 fn away(site: &Site) -> Result<Rig> {
     let rig = Rig::mounted(site, "away", &[], |_| Ok(()))?;
-    // The mount learns what its root has while it can.
+    // The mount learns the contents of its root while it is connected.
     work(&arguments("stat-files", &rig.path(""), &[]))?;
     rig.connect("off")?;
     Ok(rig)

@@ -1,4 +1,4 @@
-//! What programs do in each place, and the limits for the results.
+//! The workloads in each place, and the limits for the results.
 
 use std::path::{Path, PathBuf};
 
@@ -17,8 +17,8 @@ pub(super) struct Step {
     pub(super) unit: Unit,
     /// The program that it needs besides those that every machine has.
     program: Option<&'static str>,
-    /// Whether a guest does it, too. A guest has one processor, starts processes slowly, and reads
-    /// this machine's files slowly, so that some steps would measure the guest.
+    /// True if a guest runs it too. A guest has one processor, starts processes slowly, and reads
+    /// this machine's files slowly, so some steps would measure the guest.
     in_guest: bool,
     /// A workload that runs before it and is not timed.
     pub(super) prepare: Option<Arguments>,
@@ -39,15 +39,15 @@ pub(super) enum Unit {
 
 /// A limit for the result of a step.
 pub(super) enum Bar {
-    /// A place has at least so many times the other's rate.
+    /// A place has at least this many times the other's rate.
     Rate(Who, f64, Who),
-    /// A place has at least so many times the rate that it has in the first step.
+    /// A place has at least this many times its own rate of the first step.
     First(Who, f64),
-    /// A place takes at most so many times as long as the other.
+    /// A place takes at most this many times as long as the other.
     Time(Who, f64, Who),
 }
 
-/// How many files and so on, and where they come from.
+/// The sizes, and the sources of files.
 pub(super) struct Sizes {
     pub(super) runs: u32,
     pub(super) files: u64,
@@ -203,7 +203,7 @@ pub(super) const STEPS: [Step; 12] = [
             let [files, transactions] = sizes.postmark;
             arguments("postmark", &dir.join("postmark"), &[("files", files), ("transactions", transactions)])
         },
-        // As users wait for it: with its files made and removed.
+        // As users see it: including making and removing the files.
         value: |outcome, sizes| Some(sizes.postmark[1] as f64 / outcome.get("seconds")?),
         bars: &[Bar::Rate(Who::Near, 3.0, Who::Sshfs), AWAY],
         ..STEP
@@ -245,8 +245,8 @@ impl Step {
         }
     }
 
-    /// Holds the results against the bars of one place. Bars with a place that is not among
-    /// `places` are left out. `median` is the result of a step in a place.
+    /// Compares the results with the bars of one place. Bars with a place that is not in `places`
+    /// are left out. `median` gives the result of a step in a place.
     pub(super) fn figures(&self, of: Who, places: &[Who], median: impl Fn(&Step, Who) -> f64) -> Vec<Figure> {
         let rate = |step: &Step, who| match step.unit {
             Unit::PerSecond(_) => median(step, who),

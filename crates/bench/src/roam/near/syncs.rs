@@ -1,4 +1,4 @@
-//! How many syncs a mount near home and its home make for what programs do.
+//! The number of syncs that a mount near home and its home make for what programs do.
 //!
 //! strace counts the system calls of both processes, from before a step until everything is home.
 //! It slows them down, so this is a run of its own that is not timed.
@@ -55,7 +55,7 @@ impl Syncs {
     }
 }
 
-/// Holds the counts against their limits.
+/// Compares the counts with their limits.
 pub(super) fn figures(all: &[Syncs]) -> impl Iterator<Item = Figure> {
     all.iter().map(Syncs::figure)
 }
@@ -72,7 +72,7 @@ pub(super) fn table(all: &[Syncs]) -> Table {
     table
 }
 
-/// Counts the syncs of each step. To create and write a file is one operation.
+/// Counts the syncs of each step. Creating and writing a file is one operation.
 pub(super) fn measure(site: &Site, sizes: &Sizes) -> Result<Vec<Syncs>> {
     let rig = Rig::mounted(site, "syncs", &[], |_| Ok(()))?;
     let dir = rig.path("run");

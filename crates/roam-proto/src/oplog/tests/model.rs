@@ -1,5 +1,5 @@
-//! A small file system for the tests of the optimizer: names, contents, and who may change them, by
-//! the product's own rules of permissions.
+//! A small file system for the tests of the optimizer: names, contents, and permissions. It uses
+//! the product's own permission rules.
 
 use super::ROOT;
 use crate::operation::{Operation, Place};
@@ -9,11 +9,11 @@ use vfs::acl::{self, Acl, AclEntry, Tag};
 use vfs::fs::Cred;
 use vfs::perm::{self, Subject, XattrEffect};
 
-/// A user who owns what there is at first, and is in both groups.
+/// The user who owns the first files, and is in both groups.
 pub(super) const USER: u32 = 10;
 pub(super) const GROUPS: [u32; 2] = [10, 11];
 
-/// The file system as one user sees it: what is at each place, and what each file is.
+/// The file system as one user sees it: the file at each place, and what each file is.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Model {
     pub(super) places: BTreeMap<Place, FileId>,
@@ -65,7 +65,7 @@ impl Model {
         self.above(dir).contains(&file)
     }
 
-    /// A file, the directory that it is in, and so on to the root, as far as there are any.
+    /// Returns a file, the directory that it is in, and so on up to the root, as far as they exist.
     fn above(&self, file: FileId) -> Vec<FileId> {
         let mut above = vec![file];
         while let Some(((parent, _), _)) = self.places.iter().find(|(_, f)| Some(*f) == above.last()) {
@@ -116,7 +116,7 @@ impl Model {
         (!changes_parent || perm::check(&self.cred, &moved, perm::WRITE).is_ok()).then_some(())
     }
 
-    /// What the user's making of a file comes to.
+    /// Returns the file that results when the user makes one.
     pub(super) fn made(&self, dir: FileId, kind: Kind, mode: u32) -> Option<File> {
         let dir = self.files.get(&dir)?;
         let default = dir.xattrs.get(acl::XATTR_DEFAULT).map(|acl| &acl[..]);
@@ -126,8 +126,8 @@ impl Model {
         Some(File { kind, mode: start.mode, uid: self.cred.uid, gid: start.gid, xattrs, content: Vec::new() })
     }
 
-    /// Does an operation, with contents as they are in `cache`; `None` if it cannot be done, or not
-    /// by this user.
+    /// Does an operation, with contents from `cache`. `None` if it cannot be done, or not by this
+    /// user.
     pub(super) fn apply(&mut self, operation: &Operation, cache: &BTreeMap<FileId, Vec<u8>>) -> Option<()> {
         match operation {
             Operation::Make { at, file, made } => {
@@ -203,7 +203,8 @@ impl Model {
                 content.resize(change.size as usize, 0);
                 for range in change.ranges.iter() {
                     for i in range {
-                        // What was cut since is cut at home by a later change.
+                        // Bytes that the client cut since are missing here; a later change cuts
+                        // them at home, too.
                         content[i as usize] = now.get(i as usize).copied().unwrap_or(0);
                     }
                 }
@@ -213,7 +214,7 @@ impl Model {
     }
 }
 
-/// The value of an ACL that gives the other group some rights, and the owner others.
+/// Returns an ACL value that gives the owner and the second group the given rights.
 pub(super) fn acl_value(owner: u32, group: u32) -> Vec<u8> {
     let entry = |tag, perm| AclEntry { tag, perm };
     let entries = vec![

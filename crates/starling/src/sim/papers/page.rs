@@ -1,4 +1,4 @@
-//! The report as one page, which needs nothing else: no scripts, no network.
+//! The report as one page without scripts, which needs no network and no other file.
 
 use super::super::plot;
 use super::{Report, Section};
@@ -47,7 +47,7 @@ pub fn html(report: &Report) -> anyhow::Result<String> {
         report.seed
     )?;
     if report.quick {
-        page += "<p class=\"note\"><strong>This is a quick report (<code>--quick</code>): traces are a small part of what the papers have, and its numbers say little.</strong></p>\n";
+        page += "<p class=\"note\"><strong>This is a quick report (<code>--quick</code>): traces are a small part of what the papers have, and its numbers mean little.</strong></p>\n";
     }
     writeln!(page, "<p class=\"note\">{}</p>", escaped(TRACES))?;
     page += "<nav><h2>Contents</h2>\n<ul>\n<li><a href=\"#summary\">Summary</a></li>\n";
@@ -79,7 +79,7 @@ fn summary(page: &mut String, report: &Report) -> anyhow::Result<()> {
     let shown = all(Kind::Measured, None) + all(Kind::Computed, None);
     writeln!(
         page,
-        "<p><strong>{hold} of {} statements about what was simulated hold.</strong> Apart from these, {right} of {} values that formulas, constants or definitions give are the papers'; \
+        "<p><strong>{hold} of {} statements about simulations hold.</strong> Apart from these, {right} of {} values that formulas, constants or definitions give are the papers'; \
          such a value says nothing about an algorithm. {shown} more values are shown beside the papers' without a verdict.</p>",
         hold + not,
         right + wrong
@@ -102,7 +102,7 @@ fn summary(page: &mut String, report: &Report) -> anyhow::Result<()> {
     *page += "</table></div>\n";
     let failing = || report.sections.iter().filter(|section| fails(section));
     if failing().next().is_some() {
-        *page += "<p>What does not hold:</p>\n<ul>\n";
+        *page += "<p>These do not hold:</p>\n<ul>\n";
     }
     for section in failing() {
         for finding in section.findings.iter().filter(|finding| finding.holds == Some(false)) {

@@ -1,5 +1,5 @@
-//! What the papers' studies are made on: traces as large as theirs, or all of it less, to see that
-//! it works.
+//! The traces for the papers' studies: as large as the papers' own, or small parts of them for a
+//! quick report.
 
 use std::convert::Infallible;
 use studies::cleaning::classic::Classic;
@@ -15,17 +15,18 @@ use trace::synth::sprite::{self, Sprite};
 use trace::synth::stress::Stress;
 use trace::synth::week::Week;
 
-/// Years that machines are tried for.
+/// Years to simulate for availability.
 const YEARS: f64 = 2000.0;
-/// A quick report has one of so many accesses of the traces of servers, and of users.
+/// A quick report takes one in `QUICK` accesses of the servers' traces, and one in `QUICK_WEEK` of
+/// the users'.
 const QUICK: u64 = 100;
 const QUICK_WEEK: u64 = 16;
 
-/// Which they are.
+/// Which traces to make.
 pub struct Traces {
     /// The same seed gives the same report.
     pub seed: u64,
-    /// Less of all.
+    /// Make small parts only.
     pub quick: bool,
 }
 
@@ -34,13 +35,13 @@ impl Traces {
         if self.quick { count / QUICK } else { count }
     }
 
-    /// What is calibrated to be like Sprite's trace.
+    /// The workload that is calibrated to be like Sprite's trace.
     pub fn sprite(&self) -> Sprite {
         let of = Sprite::default();
         Sprite { accesses: self.of(of.accesses), seed: self.seed, ..of }
     }
 
-    /// How many traces like Sprite's are drawn.
+    /// Number of traces like Sprite's to draw.
     pub fn sprite_draws(&self) -> usize {
         if self.quick { 2 } else { calibration::DRAWS }
     }
@@ -51,7 +52,7 @@ impl Traces {
 
     pub fn auspex(&self) -> Auspex {
         let of = Auspex::default();
-        // A week of fewer would be of hardly any.
+        // One in 500: this trace is seven times as large as Sprite's.
         let accesses = if self.quick { of.accesses / (5 * QUICK) } else { of.accesses };
         Auspex { accesses, seed: self.seed, ..of }
     }
@@ -121,17 +122,17 @@ fn refused(error: BlocksError<Infallible>) -> anyhow::Error {
     }
 }
 
-/// In blocks.
+/// The trace as accesses of blocks.
 pub fn blocks(records: impl Iterator<Item = Record>) -> anyhow::Result<Blocks> {
     Blocks::of(all(records), BLOCK_BYTES).map_err(refused)
 }
 
-/// In blocks and files.
+/// The trace as accesses of blocks of files.
 pub fn accesses(records: impl Iterator<Item = Record>) -> anyhow::Result<Accesses> {
     Accesses::of(all(records), BLOCK_BYTES).map_err(refused)
 }
 
-/// As one user's.
+/// The trace as one user's activity.
 pub fn activity(records: impl Iterator<Item = Record>) -> anyhow::Result<Activity> {
     Activity::of(all(records)).map_err(|error| match error {
         ActivityError::Trace(never) => match never {},

@@ -1,30 +1,31 @@
-//! Axes: from where to where, and which numbers stand beside them.
+//! Axes: their ends, and the numbers beside them.
 //!
-//! What plotters is told of is evenly spaced: of an axis by powers, the decimal logarithm.
+//! plotters gets evenly spaced axes only. For an axis by powers, it gets decimal logarithms.
 
 use plotters::coord::ranged1d::{KeyPointHint, NoDefaultFormatting, Ranged, ValueFormatter};
 use std::ops::Range;
 use studies::figure::Scale;
 
-/// About how many numbers stand beside an axis.
+/// Rough number of numbers beside an axis.
 const TICKS: f64 = 6.0;
-/// Beyond these, differences between numbers cannot be counted on.
+/// Largest absolute value on an axis, and on a logarithmic axis the inverse of the smallest. Beyond
+/// it, floating point cannot represent differences between values reliably.
 const LARGEST: f64 = 1e100;
 
 /// An axis.
 #[derive(Clone, Debug)]
 pub struct Scaled {
     is_log: bool,
-    /// Where it begins, as plotters is told.
+    /// Where it begins, in the coordinates that plotters gets.
     pub low: f64,
     /// Where it ends.
     pub high: f64,
-    /// Numbers beside it: where, and what is written.
+    /// The numbers beside it: their places and their text.
     ticks: Vec<(f64, String)>,
 }
 
 impl Scaled {
-    /// One on which these are; those that cannot be on it are left out.
+    /// An axis that has all these values, except those that cannot be on it.
     pub fn of(scale: Scale, values: impl Iterator<Item = f64>, from_nought: bool) -> Scaled {
         let is_log = scale == Scale::Log;
         let places = values.filter_map(|value| place(is_log, value));
@@ -36,12 +37,12 @@ impl Scaled {
         if is_log { by_powers(low, high) } else { evenly(low, high, from_nought) }
     }
 
-    /// One of so many things that have names, which are not written here.
+    /// An axis of `count` things with names, which the axis does not write.
     pub fn of_names(count: usize) -> Scaled {
         Scaled { is_log: false, low: 0.5, high: count.max(1) as f64 + 0.5, ticks: Vec::new() }
     }
 
-    /// Where a number is on it. Nothing if it is nowhere.
+    /// The place of a value; `None` if it cannot be on this axis.
     pub fn place(&self, value: f64) -> Option<f64> {
         place(self.is_log, value)
     }
@@ -89,7 +90,7 @@ fn evenly(low: f64, high: f64, from_nought: bool) -> Scaled {
         let around = if low == 0.0 { 1.0 } else { low.abs() / 2.0 };
         (low, high) = (if low == 0.0 { 0.0 } else { low - around }, high + around);
     }
-    // What is compared is compared with nothing, if that is not far.
+    // Begin at nought if that is not far, so that lengths can be compared.
     if low > 0.0 && (from_nought || low < 0.5 * high) {
         low = 0.0;
     } else if high < 0.0 && from_nought {
@@ -101,7 +102,7 @@ fn evenly(low: f64, high: f64, from_nought: bool) -> Scaled {
     Scaled { is_log: false, low, high, ticks }
 }
 
-/// Of the nice ones, that which divides this into about as many as there should be.
+/// The round step (1, 2 or 5 times a power of ten) that divides a range into about [`TICKS`] parts.
 fn step(range: f64) -> f64 {
     let about = range / TICKS;
     let power = 10f64.powi(about.log10().floor() as i32);
@@ -127,7 +128,7 @@ fn by_powers(low: f64, high: f64) -> Scaled {
         .filter(|(at, _)| (low..=high).contains(at))
         .collect();
     if ticks.len() < 3 {
-        // Hardly more than one power: evenly spaced numbers say more.
+        // The axis spans hardly more than one power of ten: evenly spaced numbers say more.
         let (from, to) = (10f64.powf(low), 10f64.powf(high));
         let step = step(to - from);
         let values = numbers((from / step).ceil() * step, (to / step).floor() * step, step);
@@ -136,7 +137,7 @@ fn by_powers(low: f64, high: f64) -> Scaled {
     Scaled { is_log: true, low, high, ticks }
 }
 
-/// `2000`, `0.05`, `1e-7`.
+/// A number as text: `2000`, `0.05`, `1e-7`.
 fn power(times: f64, decade: i32) -> String {
     match decade {
         0..6 => format!("{}", times * 10f64.powi(decade)),
@@ -145,7 +146,7 @@ fn power(times: f64, decade: i32) -> String {
     }
 }
 
-/// With as many digits as the step between two has.
+/// A number as text, with the digits that the step between two numbers has.
 fn written(value: f64, step: f64) -> String {
     let digits = -step.log10().floor();
     match value.abs() {

@@ -1,11 +1,10 @@
-//! Traces like Sprite's that meet all that the thesis states of its own, and how far results differ
-//! between them.
+//! Traces like Sprite's that meet everything that the thesis states of its own, and the spread of
+//! results between them.
 //!
 //! The thesis states rates of its trace, and not what its clients did. Many [`Habits`] give those
-//! rates. So none of them is *the* trace: [`calibrate`] draws what is not stated at random, fits
-//! the rest to the [`Inputs`] alone, and keeps every set of parameters that meets all of them. What
-//! an algorithm gains is then a range over these sets. Nothing is fitted to what an algorithm
-//! gains.
+//! rates, so none of them is *the* trace. [`calibrate`] draws the unstated parameters at random,
+//! fits the rest to the [`Inputs`] alone, and keeps every set of parameters that meets all of them.
+//! The gain of an algorithm is then a range over these sets. Nothing is fitted to that gain.
 
 use super::comparison::compare_those;
 use super::rates::{BASE, SPRITE};
@@ -28,8 +27,8 @@ pub struct Inputs {
     pub misses: f64,
     /// Reads from the disk, without cooperation (figure 3-4).
     pub disk: f64,
-    /// Reads from the disk in the best case (section 3.3.1). No algorithm reads less: reads of what
-    /// nobody has read before are among them.
+    /// Reads from the disk in the best case (section 3.3.1). No algorithm reads less: it includes
+    /// reads of blocks that no client has read before.
     pub best_disk: f64,
     /// Writes for which the client asks its manager (section 5.3.2, of the first of the traces).
     pub asked: f64,
@@ -40,13 +39,13 @@ pub struct Inputs {
 /// What the thesis states.
 pub const STATED: Inputs =
     Inputs { misses: BASE.misses, disk: BASE.disk, best_disk: 7.6, asked: 37.0, local_removals: 29.0 };
-/// A rate is met if it differs by at most this part of what is stated.
+/// Largest difference, as a part of the stated rate, at which a rate is met.
 pub const TOLERANCE: f64 = 0.05;
-/// How often what is not stated is drawn, at first.
+/// Default number of draws of the unstated parameters.
 pub const DRAWS: usize = 24;
-/// How often the fitted numbers of a draw are changed before it is given up. Traces of a few busy
-/// clients differ by several points for a small change of a habit, so that most draws take several
-/// tries, and some never meet all rates.
+/// How often the fitted numbers of a draw are changed before it is given up. In traces of a few
+/// busy clients a small change of a habit shifts rates by several points. So most draws take
+/// several tries, and some never meet all rates.
 const TRIES: usize = 16;
 
 impl Inputs {
@@ -74,21 +73,21 @@ impl Inputs {
         }
     }
 
-    /// Nothing could be measured.
+    /// Rates when nothing could be measured.
     const NONE: Inputs = Inputs { misses: 0.0, disk: 0.0, best_disk: 0.0, asked: 0.0, local_removals: 0.0 };
 
     fn all(&self) -> [f64; 5] {
         [self.misses, self.disk, self.best_disk, self.asked, self.local_removals]
     }
 
-    /// By which part of what is stated the rate that differs most does.
+    /// The largest difference of a rate from the stated one, as a part of that.
     fn distance(&self) -> f64 {
         let parts = self.all().into_iter().zip(STATED.all()).map(|(found, stated)| (found / stated - 1.0).abs());
         parts.fold(0.0, f64::max)
     }
 }
 
-/// A set of parameters, and what its trace came to.
+/// A set of parameters, and the rates of its trace.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Calibrated {
     /// The trace.
@@ -104,8 +103,8 @@ impl Calibrated {
     }
 }
 
-/// One set of parameters for each draw, the nearest to what is stated first: those that
-/// [meet](Calibrated::is_met) it, and then others. `done` is told of each draw.
+/// Calibrates one set of parameters per draw, and returns the nearest to the stated rates first:
+/// those that [meet](Calibrated::is_met) them, and then others. `done` is called for each draw.
 pub fn calibrate(trace: Sprite, warm_up: u64, draws: usize, done: impl Fn() + Sync) -> Vec<Calibrated> {
     let draws: Vec<Sprite> = (0..draws as u64).map(|draw| drawn(trace, draw)).collect();
     let mut found = sweep(&draws, |draw| fitted(*draw, warm_up), done);
@@ -113,7 +112,7 @@ pub fn calibrate(trace: Sprite, warm_up: u64, draws: usize, done: impl Fn() + Sy
     found
 }
 
-/// What is not stated, drawn.
+/// Draws the unstated parameters.
 fn drawn(trace: Sprite, draw: u64) -> Sprite {
     let random = SplitMix64::new(trace.seed.wrapping_mul(1 << 20).wrapping_add(draw));
     let between = |low: f64, high: f64| low + (high - low) * random.below(1 << 30) as f64 / (1u64 << 30) as f64;
@@ -138,7 +137,7 @@ fn drawn(trace: Sprite, draw: u64) -> Sprite {
     Sprite { habits, writes: between(0.08, 0.2), ..trace }
 }
 
-/// With four digits: so they can be written down, and a trace made again.
+/// Rounds to four digits, so that the parameters can be written down and the trace made again.
 fn rounded(mut trace: Sprite) -> Sprite {
     let round = |number: &mut f64| *number = (*number * 1e4).round() / 1e4;
     let of = &mut trace.habits;
@@ -150,7 +149,7 @@ fn rounded(mut trace: Sprite) -> Sprite {
     trace
 }
 
-/// The nearest to what is stated of [`TRIES`] tries.
+/// The nearest of [`TRIES`] tries.
 fn fitted(draw: Sprite, warm_up: u64) -> Calibrated {
     let mut trace = rounded(draw);
     let mut nearest: Option<Calibrated> = None;
@@ -167,10 +166,10 @@ fn fitted(draw: Sprite, warm_up: u64) -> Calibrated {
     nearest.unwrap_or(Calibrated { trace, found: Inputs::NONE })
 }
 
-/// The habits that a rate depends on most, each changed against what the rate lacks.
+/// Changes the habits that a rate depends on most, each against the error of that rate.
 fn nudged(mut of: Habits, found: &Inputs) -> Habits {
     let damped = |stated: f64, found: f64, power: f64| libm::pow(stated / found.max(0.5), power);
-    // Nobody has these in memory; only the server has the next; other clients have the last.
+    // The first are in no memory, the next only in the server's, the last at other clients.
     of.fresh = (of.fresh * damped(STATED.best_disk, found.best_disk, 0.7)).clamp(0.001, 0.3);
     let in_server = damped(STATED.misses - STATED.disk, found.misses - found.disk, 0.6);
     of.common = (of.common * in_server).clamp(0.001, 0.3);
@@ -182,21 +181,21 @@ fn nudged(mut of: Habits, found: &Inputs) -> Habits {
     of
 }
 
-/// Least and most that an algorithm came to.
+/// The range of an algorithm's results.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Range {
-    /// What people call the algorithm.
+    /// The usual name of the algorithm.
     pub name: String,
     /// The least speed-up over the base case.
     pub least: f64,
-    /// The greatest.
+    /// The greatest speed-up.
     pub most: f64,
 }
 
-/// All algorithms on all sets of parameters that meet what is stated.
+/// All algorithms on all sets of parameters that meet the stated rates.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Ranges {
-    /// Sets that meet it.
+    /// Sets that meet them.
     pub met: usize,
     /// Sets that were drawn.
     pub drawn: usize,
@@ -205,7 +204,7 @@ pub struct Ranges {
 }
 
 impl Ranges {
-    /// Runs these on one more trace.
+    /// Runs these algorithms on one more trace.
     fn add(&mut self, trace: &Sprite, warm_up: u64, algorithms: &[Algorithm]) {
         let Ok(blocks) = Blocks::of(trace.records().map(Ok::<_, Infallible>), BLOCK_BYTES) else { return };
         let setup = Setup::thesis(warm_up, trace.seed);
@@ -225,8 +224,8 @@ impl Ranges {
     }
 }
 
-/// Runs all algorithms that the thesis states speed-ups of on each of these that meets what is
-/// stated. `done` is told of each of all.
+/// Runs all algorithms with a stated speed-up on each set that meets the stated rates. `done` is
+/// called for each set.
 pub fn ranges(of: &[Calibrated], warm_up: u64, done: impl Fn()) -> Ranges {
     let algorithms: Vec<Algorithm> = SPRITE.iter().map(|stated| stated.algorithm).collect();
     let mut ranges = Ranges { met: 0, drawn: of.len(), speed_ups: Vec::new() };
@@ -239,8 +238,8 @@ pub fn ranges(of: &[Calibrated], warm_up: u64, done: impl Fn()) -> Ranges {
     ranges
 }
 
-/// Speed-ups as ranges beside what the thesis states, and how far the trace that all else is of
-/// meets the inputs.
+/// Findings: speed-ups as ranges beside those of the thesis, and how well the main trace meets the
+/// inputs.
 pub fn findings(of: &[Calibrated], ranges: &Ranges) -> Vec<Finding> {
     let value = |stated: &str, what: String, theirs: String, ours: String| Finding {
         stated: stated.into(),

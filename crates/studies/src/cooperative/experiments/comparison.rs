@@ -1,5 +1,5 @@
-//! All algorithms on one trace (Dahlin, sections 3.3.1 and 3.3.4.2): how long reads take, from
-//! where they are served, what the server does, and which clients gain.
+//! All algorithms on one trace (Dahlin, sections 3.3.1 and 3.3.4.2): the time of reads, where they
+//! are served, the load of the server, and the gain of each client.
 
 mod shown;
 
@@ -14,44 +14,44 @@ use crate::sweep::sweep;
 use serde::Serialize;
 use trace::synth::auspex::HIDDEN_HITS;
 
-/// Clients that read less than one of so many reads are not said to be hurt: a few reads from the
-/// disk make or mar them.
+/// Clients with less than one of this many reads do not count as hurt: a few reads from the disk
+/// decide their result.
 const ACTIVE: u64 = 1000;
 
-/// What one algorithm came to.
+/// The results of one algorithm.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Row {
-    /// What people call it.
+    /// Its usual name.
     pub name: String,
-    /// Which it is.
+    /// The algorithm.
     pub algorithm: Algorithm,
-    /// See there.
+    /// The outcome of the simulation.
     pub outcome: Outcome,
     /// How long a read takes from each level, in microseconds.
     pub times_us: [f64; 4],
     /// Mean time of a read in the trace, in microseconds.
     pub mean_us: f64,
-    /// How many times as fast as the base case those are.
+    /// Its speed-up over the base case.
     pub speed_up: f64,
-    /// The server's load as a part of the base case's.
+    /// The server's load, as a part of the base case's.
     pub load_of_base: f64,
-    /// Of each client: how many blocks it read, and how many times as fast as in the base case.
+    /// Of each client: the blocks it read, and its speed-up over the base case.
     pub clients: Vec<(u64, f64)>,
 }
 
-/// What all came to.
+/// The results of all.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Comparison {
-    /// What was set.
+    /// The parameters.
     pub setup: Setup,
-    /// How long things take.
+    /// The times.
     pub technology: Technology,
     /// In the order of the thesis; then Weighted LRU with more knowledge, and the base case with
     /// four fifths of the clients' memory moved to the server.
     pub rows: Vec<Row>,
 }
 
-/// Whose numbers are shown beside these.
+/// The workload, which decides whose numbers are shown beside ours.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Workload {
@@ -59,7 +59,7 @@ pub enum Workload {
     Sprite,
     /// Berkeley's Auspex server (figure 3-17).
     Auspex,
-    /// Somebody's own.
+    /// A user's own.
     Other,
 }
 
@@ -87,16 +87,17 @@ fn cases(blocks: &Blocks, setup: &Setup) -> Vec<(String, Parameters)> {
     Algorithm::ALL.into_iter().map(named).chain(more).collect()
 }
 
-/// How many runs that takes.
+/// Number of runs.
 pub const RUNS: usize = Algorithm::ALL.len() + 3;
 
-/// Runs them all. As [`Setup::check`] lets them be; `done` is told of each of the [`RUNS`].
+/// Runs all algorithms. The setup must pass [`Setup::check`]; `done` is called for each of the
+/// [`RUNS`].
 pub fn compare(blocks: &Blocks, setup: &Setup, done: impl Fn() + Sync) -> Comparison {
     measure(blocks, setup, Technology::ATM, cases(blocks, setup), done)
 }
 
-/// Runs these on other machines, each with its own name, and before them the base case, with which
-/// they are compared. `done` is told of each.
+/// Runs these algorithms with other times, each under its own name, and before them the base case,
+/// with which they are compared. `done` is called for each.
 pub fn compare_those(
     blocks: &Blocks,
     setup: &Setup,
@@ -153,14 +154,14 @@ impl Row {
         Rates::of(&self.outcome.reads)
     }
 
-    /// Mean time of a read, in microseconds, where that part of all reads is hits in clients' own
-    /// caches that are not in the trace.
+    /// Mean time of a read, in microseconds, if the part `hidden` of all reads is hits in clients'
+    /// own caches that are not in the trace.
     fn mean_us_with(&self, hidden: f64) -> f64 {
         hidden * self.times_us[Level::Local as usize] + (1.0 - hidden) * self.mean_us
     }
 
     /// How many of the clients that read much are slower than in the base case by more than a
-    /// hundredth, and the worst of them.
+    /// hundredth, and the worst ratio of them.
     fn hurt(&self) -> (usize, f64) {
         let least = self.outcome.reads.iter().sum::<u64>() / ACTIVE;
         let slower = self.clients.iter().filter(|(reads, speed_up)| *reads >= least && *speed_up < 0.99);
@@ -173,8 +174,8 @@ impl Comparison {
         self.rows.iter().find(|row| row.name == name)
     }
 
-    /// How many times as fast as the base case one is, where that part of all reads is hits in
-    /// clients' own caches that are not in the trace.
+    /// The speed-up of an algorithm over the base case, if the part `hidden` of all reads is hits
+    /// in clients' own caches that are not in the trace.
     fn speed_up(&self, name: &str, hidden: f64) -> f64 {
         let rows = self.row("base").zip(self.row(name));
         rows.map_or(0.0, |(base, row)| base.mean_us_with(hidden) / row.mean_us_with(hidden))

@@ -1,16 +1,16 @@
-//! The thesis's studies of cooperative caching, and ours beside them: each a function from a trace
-//! and what is set to what was measured, and what that shows as figures and beside what the thesis
-//! states.
+//! The thesis's studies of cooperative caching, and ours beside them. Each is a function from a
+//! trace and parameters to results, which it shows as figures and beside the statements of the
+//! thesis.
 //!
-//! - [`calibration`]: traces that meet all that the thesis states of Sprite's, and how far results
-//!   differ between them.
+//! - [`calibration`]: traces that meet everything that the thesis states of Sprite's, and the
+//!   spread of results between them.
 //! - [`comparison`]: all algorithms on one trace (figures 3-3 to 3-6, 3-17 and 3-18, tables 3-2 and
 //!   3-3).
-//! - [`sensitivity`]: each thing that is set, varied (figures 3-7 to 3-14, table 3-4, and today's
+//! - [`sensitivity`]: each parameter, varied (figures 3-7 to 3-14, table 3-4, and today's
 //!   machines).
 //! - [`worst`]: the workload that hurts most (figures 3-19 to 3-21).
-//! - `rates`: from where the thesis's reads were served, and how much of a difference to ours that
-//!   makes.
+//! - `rates`: where the thesis's reads were served, and what that explains of the difference to
+//!   ours.
 
 pub mod calibration;
 pub mod comparison;
@@ -23,10 +23,10 @@ use super::{Algorithm, Blocks, Conditions, Level, Parameters, mean_us, simulate_
 use crate::figure::Curve;
 use serde::Serialize;
 
-/// Bytes of the thesis's blocks.
+/// Size of the thesis's blocks, in bytes.
 pub const BLOCK_BYTES: u64 = 8192;
 
-/// What is set for all algorithms.
+/// Parameters common to all algorithms.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub struct Setup {
     /// Bytes of a block: for the labels.
@@ -35,7 +35,7 @@ pub struct Setup {
     pub client_blocks: u32,
     /// Blocks that the server's memory holds.
     pub server_blocks: u32,
-    /// Reads and writes of blocks that only fill the caches.
+    /// Reads and writes of blocks at the beginning that only fill the caches.
     pub warm_up: u64,
     /// The same seed gives the same figures.
     pub seed: u64,
@@ -47,7 +47,7 @@ impl Setup {
         Setup { block_bytes: BLOCK_BYTES, client_blocks: 2048, server_blocks: 16_384, warm_up, seed }
     }
 
-    /// What makes no sense for these blocks, by the name of what is set.
+    /// Checks the parameters for these blocks; an error names the wrong one.
     pub fn check(&self, blocks: &Blocks) -> Result<(), String> {
         if self.block_bytes == 0 {
             return Err("block: a block has at least one byte".into());
@@ -65,7 +65,7 @@ impl Setup {
         Parameters { algorithm, client_blocks, server_blocks, warm_up, seed }
     }
 
-    /// So many blocks, in MiB.
+    /// This many blocks, in MiB.
     fn mib(&self, blocks: f64) -> f64 {
         blocks * self.block_bytes as f64 / f64::from(1 << 20)
     }
@@ -81,22 +81,22 @@ struct Case<S> {
     conditions: Conditions,
 }
 
-/// What one run of a study came to.
+/// The results of one run of a study.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Measured<S> {
-    /// Of which study.
+    /// The study.
     pub study: S,
-    /// On which curve.
+    /// The curve.
     pub curve: String,
-    /// Where on it.
+    /// The x value.
     pub x: f64,
     /// Reads by [`Level`].
     pub reads: [u64; 4],
     /// Mean time of a read, in microseconds.
     pub mean_us: f64,
-    /// That part of it which goes to reads from the disk.
+    /// The part of it that goes to reads from the disk.
     pub disk_us: f64,
-    /// What the server does, in units of a message.
+    /// The server's load, in units of a message.
     pub load: u64,
 }
 
@@ -109,7 +109,7 @@ fn run<S>(blocks: &Blocks, case: &Case<S>) -> Run {
 }
 
 impl<S: Copy> Case<S> {
-    /// What a run came to, with this case's technology.
+    /// The results of a run, with this case's technology.
     fn measured(&self, (reads, load): Run) -> Measured<S> {
         let times_us = self.conditions.technology.times_us(self.parameters.algorithm);
         let mut of_disk = [0.0; 4];
@@ -120,7 +120,7 @@ impl<S: Copy> Case<S> {
     }
 }
 
-/// Those of one study as curves.
+/// The results of one study as curves.
 fn curves<S: PartialEq>(all: &[Measured<S>], study: S, y: impl Fn(&Measured<S>) -> f64) -> Vec<Curve> {
     let mut curves: Vec<Curve> = Vec::new();
     for one in all.iter().filter(|one| one.study == study) {
@@ -133,17 +133,17 @@ fn curves<S: PartialEq>(all: &[Measured<S>], study: S, y: impl Fn(&Measured<S>) 
     curves
 }
 
-/// One that was measured.
+/// One of the results.
 fn found<'a, S: PartialEq>(all: &'a [Measured<S>], study: S, curve: &str, x: f64) -> Option<&'a Measured<S>> {
     all.iter().find(|one| one.study == study && one.curve == curve && one.x == x)
 }
 
-/// How many times as fast as the other; nothing if one was not measured.
+/// The speed-up of `other` over `base`; `None` if one was not measured.
 fn speed_up<S>(base: Option<&Measured<S>>, other: Option<&Measured<S>>) -> Option<f64> {
     base.zip(other).map(|(base, other)| base.mean_us / other.mean_us)
 }
 
-/// What the reports say of a number that was not measured.
+/// A number as reports show it, also if it was not measured.
 fn shown(number: Option<f64>, digits: usize, unit: &str) -> String {
     number.map_or("not measured".into(), |number| format!("{number:.digits$}{unit}"))
 }

@@ -1,23 +1,23 @@
-//! From where the thesis's reads of Sprite's trace are served (section 3.3.1), as far as it says
-//! so, and how much of a difference to ours that makes.
+//! Where the thesis's reads of Sprite's trace are served (section 3.3.1), as far as it states that,
+//! and what that explains of the difference to ours.
 
 use super::percent;
 use crate::cooperative::{Algorithm, Level, Technology};
 
-/// From where reads are served.
+/// Where reads are served.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct Rates {
     /// Not from the client's own cache, in percent of all.
     pub misses: f64,
     /// From the disk, in percent of all.
     pub disk: f64,
-    /// Of what is served by others' memory, the part from other clients, 0 to 1; the rest is from
-    /// the server's.
+    /// The part of the reads from others' memory that other clients serve, 0 to 1; the server
+    /// serves the rest.
     pub remote: f64,
 }
 
 impl Rates {
-    /// Those of reads by [`Level`].
+    /// The rates of reads by [`Level`].
     pub fn of(reads: &[u64; 4]) -> Rates {
         let [local, remote, server, disk] = *reads;
         let all = reads.iter().sum();
@@ -30,14 +30,14 @@ impl Rates {
         self.remote * times_us[Level::Remote as usize] + (1.0 - self.remote) * times_us[Level::Server as usize]
     }
 
-    /// Mean time of a read, in microseconds, by how long one takes from each level.
+    /// Mean time of a read, in microseconds, given the time from each level.
     pub fn mean_us(&self, times_us: &[f64; 4]) -> f64 {
         let local = (100.0 - self.misses) * times_us[Level::Local as usize];
         let memory = (self.misses - self.disk) * self.memory_us(times_us);
         (local + memory + self.disk * times_us[Level::Disk as usize]) / 100.0
     }
 
-    /// The same, with so many reads from the disk that they take so long.
+    /// The same, but with as many reads from the disk as give this mean time.
     pub fn that_take(self, mean_us: f64, times_us: &[f64; 4]) -> Rates {
         let (memory_us, local) = (self.memory_us(times_us), (100.0 - self.misses) * times_us[Level::Local as usize]);
         let disk = 100.0 * mean_us - local - self.misses * memory_us;
@@ -48,15 +48,15 @@ impl Rates {
 /// What the thesis states of an algorithm on Sprite's trace.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stated {
-    /// What people call it.
+    /// Its usual name.
     pub name: &'static str,
-    /// Which it is.
+    /// The algorithm.
     pub algorithm: Algorithm,
-    /// How many times as fast as the base case.
+    /// Its speed-up over the base case.
     pub speed_up: f64,
-    /// See [`Rates`].
+    /// See [`Rates::misses`].
     pub misses: f64,
-    /// See [`Rates`]; nothing where it is not stated.
+    /// See [`Rates::disk`]; `None` if it is not stated.
     pub disk: Option<f64>,
 }
 
@@ -70,8 +70,8 @@ const fn stated(name: &'static str, algorithm: Algorithm, speed_up: f64, misses:
 const N_CHANCE: Algorithm = Algorithm::NChance(policy::cooperative::n_chance::RECIRCULATIONS);
 const WEIGHTED_LRU: Algorithm = Algorithm::WeightedLru(crate::cooperative::Knowledge::AllHints);
 
-/// Figures 3-3 and 3-4. Direct and greedy miss as often as the base case; hash "performs like"
-/// central, and has caches of one's own of the same size.
+/// Figures 3-3 and 3-4. Direct and greedy miss as often as the base case. Hash "performs like"
+/// central, and has own caches of the same size.
 pub(super) const SPRITE: [Stated; 6] = [
     stated("direct", Algorithm::Direct, 1.05, 22.0, None),
     stated("greedy", Algorithm::Greedy, 1.22, 22.0, None),
@@ -85,13 +85,13 @@ pub(super) const SPRITE: [Stated; 6] = [
 pub(super) const MOVED: Stated = stated("memory at the server", Algorithm::Base, 1.66, 36.0, None);
 
 impl Stated {
-    /// What is stated by its name.
+    /// The statements about an algorithm, by its name.
     pub fn of(name: &str) -> Option<Stated> {
         SPRITE.into_iter().find(|stated| stated.name == name)
     }
 
-    /// Its rates; what others' memory serves comes from clients and the server as ours does. What
-    /// the thesis does not state follows from its speed-up.
+    /// Its rates. Reads from others' memory are split between clients and server as ours are. Rates
+    /// that the thesis does not state follow from its speed-up.
     pub fn rates(&self, own: &Rates) -> Rates {
         let rates = Rates { misses: self.misses, disk: self.disk.unwrap_or(0.0), remote: own.remote };
         match self.disk {
@@ -103,14 +103,14 @@ impl Stated {
         }
     }
 
-    /// Its speed-up with these machines.
+    /// Its speed-up with these times.
     pub fn speed_up_with(&self, own: &Rates, technology: &Technology) -> f64 {
         let base_us = BASE.mean_us(&technology.times_us(Algorithm::Base));
         base_us / self.rates(own).mean_us(&technology.times_us(self.algorithm))
     }
 
-    /// What our speed-up would be with the thesis's rates in place of ours, one after the other.
-    /// `best` is the best case on our trace.
+    /// Our speed-up with the thesis's rates in place of ours, one after the other, in words. `best`
+    /// is the best case on our trace.
     pub fn explained(&self, base: &Rates, own: &Rates, best: &Rates) -> String {
         let (of_base, of_own) = (Technology::ATM.times_us(Algorithm::Base), Technology::ATM.times_us(self.algorithm));
         let theirs = self.rates(own);

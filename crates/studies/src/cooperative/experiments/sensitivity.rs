@@ -1,5 +1,5 @@
-//! Each thing that is set, varied on one trace (Dahlin, sections 3.3.2 and 3.3.3): caches,
-//! parameters of the algorithms, and machines, then and today.
+//! Each parameter, varied on one trace (Dahlin, sections 3.3.2 and 3.3.3): caches, parameters of
+//! the algorithms, and machines of then and today.
 
 mod shown;
 
@@ -10,28 +10,28 @@ use crate::cooperative::{Algorithm, Blocks, Conditions, Parameters, Technology, 
 use crate::sweep::sweep;
 use serde::Serialize;
 
-/// What is varied.
+/// The varied parameter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Varied {
-    /// What each client has elsewhere with direct cooperation, in parts of its cache.
+    /// Each client's remote cache with direct cooperation, in parts of its own cache.
     Remote,
     /// The common part with central coordination, in percent; for caches of several sizes.
     Common,
-    /// How often n-chance sends a block on.
+    /// How often n-chance forwards a block.
     Chances,
-    /// The clients' caches, in parts of what is set.
+    /// The clients' caches, in parts of the parameter.
     Client,
-    /// The ten that read most have half as much, the ten that read least twice as much: 1; or not:
-    /// 0.
+    /// 1: the ten clients that read most have half as much cache, the ten that read least twice as
+    /// much. 0: all have the same.
     Unlike,
-    /// The server's memory, in parts of what all clients have.
+    /// The server's memory, in parts of all clients' memory.
     Server,
-    /// A block's way over the network and back, in microseconds.
+    /// A round trip over the network that fetches a block, in microseconds.
     Network,
     /// Years after 1994.
     Years,
-    /// The disk, in microseconds, with today's network of 25 Gb/s.
+    /// The time of the disk, in microseconds, with today's network of 25 Gb/s.
     Disk25,
     /// The same with 100 Gb/s.
     Disk100,
@@ -40,52 +40,52 @@ pub enum Varied {
 const REMOTE: [f64; 7] = [0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0];
 const COMMON: [f64; 11] = [0.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 80.0, 90.0, 100.0];
 const CHANCES: [u8; 7] = [0, 1, 2, 3, 4, 6, 10];
-/// Also the sizes for which the common part is varied, as far as they are in the middle.
+/// The middle ones are also the sizes for which the common part is varied.
 const CLIENT: [f64; 7] = [0.0625, 0.125, 0.25, 0.5, 1.0, 2.0, 4.0];
 const SERVER: [f64; 8] = [0.0, 0.03125, 0.0625, 0.125, 0.25, 0.5, 1.0, 2.0];
 const NETWORK_US: [f64; 8] = [10.0, 50.0, 100.0, 400.0, 800.0, 2000.0, 5000.0, 10_000.0];
 const YEARS: u32 = 6;
 const DISK_US: [f64; 10] = [10.0, 20.0, 40.0, 81.2, 150.0, 300.0, 1000.0, 3000.0, 8000.0, 14_800.0];
-/// Where clients are made unlike, so many at each end, if there are that many.
+/// Clients that are changed at each end when clients are made unlike, if there are that many.
 const UNLIKE: usize = 10;
 
-/// What was measured.
+/// The results.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Sensitivity {
-    /// What was set.
+    /// The parameters.
     pub setup: Setup,
-    /// How many clients there are.
+    /// Number of clients.
     pub clients: u32,
     /// All runs.
     pub measured: Vec<Measured<Varied>>,
 }
 
-/// With so many blocks, where a cache has as many as are set.
+/// The number of blocks that is this part of `of`.
 fn part(of: u32, part: f64) -> u32 {
     (f64::from(of) * part).round().clamp(1.0, f64::from(u32::MAX)) as u32
 }
 
-/// A network that takes so long for a block's way over it and back: half of the thesis's are its
-/// two hops, half is the block.
+/// A network with this round trip that fetches a block: in the thesis, its two hops are half of it,
+/// and the block the other half.
 fn network(us: f64) -> Technology {
     Technology { transfer_us: us / 2.0, hop_us: us / 4.0, ..Technology::ATM }
 }
 
-/// The runs of the study of some blocks, which [`study`] makes.
+/// The runs of the study on some blocks, for [`study`].
 #[derive(Debug)]
 pub struct Runs {
     setup: Setup,
     clients: u32,
     cases: Vec<Case<Varied>>,
-    /// By case, which run is its own. What machines are like changes where blocks are found with
-    /// Weighted LRU alone: the others have one run for all of them.
+    /// By case, its run. The times of machines change where blocks are found only with Weighted
+    /// LRU: the other algorithms have one run for all times.
     which: Vec<usize>,
     /// By run, the first case that has it.
     first: Vec<usize>,
 }
 
 impl Runs {
-    /// How many there are.
+    /// Number of runs.
     pub fn len(&self) -> usize {
         self.first.len()
     }
@@ -95,8 +95,8 @@ impl Runs {
         self.first.is_empty()
     }
 
-    /// Those of these blocks. As [`Setup::check`] lets them be. One run is made for it, to see who
-    /// reads most.
+    /// The runs for these blocks. The setup must pass [`Setup::check`]. Makes one run, to see which
+    /// clients read most.
     pub fn of(blocks: &Blocks, setup: &Setup) -> Runs {
         let (cases, which, first) = (Vec::new(), Vec::new(), Vec::new());
         let mut runs = Runs { setup: *setup, clients: blocks.clients(), cases, which, first };
@@ -188,7 +188,7 @@ impl Runs {
     }
 }
 
-/// True if blocks are found at the same places.
+/// True if the two cases find blocks at the same places.
 fn finds_the_same(one: &Case<Varied>, other: &Case<Varied>) -> bool {
     let found = |case: &Case<Varied>| match case.parameters.algorithm {
         Algorithm::WeightedLru(_) => case.conditions.clone(),
@@ -197,7 +197,7 @@ fn finds_the_same(one: &Case<Varied>, other: &Case<Varied>) -> bool {
     one.parameters == other.parameters && found(one) == found(other)
 }
 
-/// Makes the runs; `done` is told of each.
+/// Makes the runs; `done` is called for each.
 pub fn study(blocks: &Blocks, runs: &Runs, done: impl Fn() + Sync) -> Sensitivity {
     let found = sweep(&runs.first, |first| run(blocks, &runs.cases[*first]), done);
     let of_cases = runs.cases.iter().zip(&runs.which);

@@ -6,7 +6,7 @@ use host::SplitMix64;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use trace::{Deed, Record};
 
-/// Clients that read and write much of the same, and something that is their own; some more than
+/// Clients that read and write many shared blocks, and some of their own; some clients do more than
 /// others.
 fn office() -> Blocks {
     let random = SplitMix64::new(2);
@@ -80,7 +80,7 @@ fn a_comparison_is_of_all_and_adds_up() {
     for (row, at) in found.rows.iter().zip(0..10) {
         let sum = |figure: &Figure| figure.curves.iter().map(|curve| curve.points[at].1).sum::<f64>();
         assert!((sum(&figures[0]) - row.mean_us / 1000.0).abs() < 1e-9, "{}", row.name);
-        // What writes cause is drawn on top of it.
+        // The load of writes is drawn on top of it.
         let writes = figures[2].curves.last().expect("a curve").points[at].1;
         assert!(((sum(&figures[2]) - writes) / 100.0 - row.load_of_base).abs() < 1e-9, "{}", row.name);
         let reads: u64 = row.clients.iter().map(|(reads, _)| reads).sum();
@@ -93,7 +93,7 @@ fn a_comparison_is_of_all_and_adds_up() {
         let best = &found.rows[9];
         assert!(row.algorithm == Algorithm::Direct || row.mean_us >= best.mean_us, "{}", row.name);
     }
-    // Of many clients it is drawn which part of them gains how much.
+    // With many clients, the figure shows which part of them gains how much.
     let mut many = found.clone();
     many.rows.iter_mut().for_each(|row| row.clients = (0..=100).map(|at| (5, 2.0 - f64::from(at) / 100.0)).collect());
     let drawn = &comparison::figures(&many, Workload::Other)[3];
@@ -116,7 +116,7 @@ fn hits_that_are_not_in_auspex_s_trace_take_their_time() {
         let mean_ms: f64 = auspex[0].curves.iter().map(|curve| curve.points[at].1).sum();
         assert!((mean_ms - (4.0 * 0.25 + row.mean_us / 1000.0) / 5.0).abs() < 1e-9, "{}", row.name);
     }
-    // What else there is says nothing of them.
+    // The other figures do not include them.
     assert_eq!(auspex[2].curves, sprite[2].curves);
     let findings = comparison::findings(&found, Workload::Auspex);
     assert!(findings.iter().all(|finding| !finding.why.contains("  ")), "{findings:#?}");
@@ -145,7 +145,7 @@ fn the_thesis_s_numbers_of_sprite_are_not_said_to_be_of_another_trace() {
             assert!(!of_sprite.iter().any(|number| finding.theirs.contains(number)), "{finding:#?}");
         }
     }
-    // Where the speed-ups differ, what makes them differ is computed.
+    // If the speed-ups differ, the finding computes why.
     let findings = comparison::findings(&found, Workload::Sprite);
     let speed_ups: Vec<&Finding> = findings
         .iter()
@@ -174,7 +174,7 @@ fn what_is_varied_is_what_changes() {
             && of_values.clone().all(|one| one.why.contains('%') || one.why.contains("would give"))
     );
     let us = |study, curve: &str, x| super::found(&found.measured, study, curve, x).expect("measured").mean_us;
-    // What is as in the comparison, wherever it is varied.
+    // Results at the default parameters are as in the comparison, in every study.
     let compared = comparison::compare(&blocks, &SETUP, || ());
     let n_chance = compared.rows.iter().find(|row| row.name == "n-chance").expect("compared").mean_us;
     let same = [(Varied::Chances, 2.0), (Varied::Client, 1.0), (Varied::Unlike, 0.0), (Varied::Network, 800.0)];
@@ -185,7 +185,7 @@ fn what_is_varied_is_what_changes() {
     assert_eq!(us(Varied::Common, "40 MiB", 80.0), central);
     let greedy = compared.rows.iter().find(|row| row.name == "greedy").expect("compared").mean_us;
     assert_eq!(us(Varied::Chances, "n-chance", 0.0), greedy);
-    // Nothing is managed for all: the base case.
+    // With no common part it is the base case.
     assert_eq!(us(Varied::Common, "40 MiB", 0.0), compared.rows[0].mean_us);
     let nvme = Technology::NVME_100_GBPS;
     let base = mean_us(&compared.rows[0].outcome.reads, &nvme.times_us(Algorithm::Base)).expect("reads");

@@ -1,5 +1,5 @@
-//! The workload that hurts cooperative caching most, and its way from there to better ones (Dahlin,
-//! section 3.3.4.3): the one workload that the thesis specifies completely.
+//! The workload that hurts cooperative caching most, and the steps from it to better ones (Dahlin,
+//! section 3.3.4.3): the only workload that the thesis specifies completely.
 
 use super::{Case, Measured, curves, found, shown, speed_up};
 use crate::cooperative::{Algorithm, Blocks, Conditions, Knowledge, Parameters};
@@ -8,7 +8,7 @@ use crate::sweep::sweep;
 use serde::Serialize;
 use trace::worst_case::{BLOCK_BYTES, WorstCase};
 
-/// What is varied.
+/// The varied parameter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Varied {
@@ -16,11 +16,11 @@ pub enum Varied {
     WorkingSet,
     /// Pauses, in mean bursts.
     Gap,
-    /// Requests that go to one's own data, in percent.
+    /// Requests to the client's own data, in percent.
     Locality,
 }
 
-/// Those that are compared.
+/// The algorithms to compare.
 pub const ALGORITHMS: [Algorithm; 8] = [
     Algorithm::Base,
     Algorithm::Greedy,
@@ -37,11 +37,11 @@ const WORKING_SETS: [f64; 16] =
 const GAPS: [f64; 10] = [0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0];
 const LOCALITIES: [f64; 12] = [0.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 80.0, 90.0, 95.0, 100.0];
 
-/// What is set.
+/// The parameters.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub struct Setup {
     /// Requests of each run; a quarter of them only fill the caches. With a million, chance makes a
-    /// third of a percent, with a hundred thousand more than one.
+    /// difference of a third of a percent, with a hundred thousand of more than one.
     pub requests: u64,
     /// The same seed gives the same figures.
     pub seed: u64,
@@ -53,12 +53,12 @@ impl Default for Setup {
     }
 }
 
-/// With fewer, chance says which is better.
+/// Fewest requests: with fewer, chance decides which algorithm is better.
 const REQUESTS_MIN: u64 = 10_000;
 const REQUESTS_MAX: u64 = 100_000_000;
 
 impl Setup {
-    /// What makes no sense, by the name of what is set.
+    /// Checks the parameters; an error names the wrong one.
     pub fn check(&self) -> Result<(), String> {
         match (REQUESTS_MIN..=REQUESTS_MAX).contains(&self.requests) {
             true => Ok(()),
@@ -67,10 +67,10 @@ impl Setup {
     }
 }
 
-/// What was measured.
+/// The results.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Worst {
-    /// What was set.
+    /// The parameters.
     pub setup: Setup,
     /// All runs.
     pub measured: Vec<Measured<Varied>>,
@@ -84,10 +84,11 @@ fn workloads(setup: &Setup) -> Vec<(Varied, f64, WorstCase)> {
     sets.into_iter().chain(gaps).chain(localities).collect()
 }
 
-/// How many workloads there are.
+/// Number of workloads.
 pub const WORKLOADS: usize = WORKING_SETS.len() + GAPS.len() + LOCALITIES.len();
 
-/// Runs them all. As [`Setup::check`] lets it be; `done` is told of each of the [`WORKLOADS`].
+/// Runs all workloads. The setup must pass [`Setup::check`]; `done` is called for each of the
+/// [`WORKLOADS`].
 pub fn study(setup: &Setup, done: impl Fn() + Sync) -> Worst {
     let of_workload = |(study, x, workload): &(Varied, f64, WorstCase)| {
         let records = workload.records().map(Ok::<_, std::convert::Infallible>);
@@ -139,8 +140,8 @@ pub fn figures(of: &Worst) -> Vec<Figure> {
     ]
 }
 
-/// What the thesis states, beside what was found. This workload it specifies: what it says of the
-/// curves must hold.
+/// The statements of the thesis, beside our results. The thesis specifies this workload, so its
+/// statements about the curves must hold.
 pub fn findings(of: &Worst) -> Vec<Finding> {
     let slower =
         |study, name: &str, x| speed_up(found(&of.measured, study, name, x), found(&of.measured, study, "base", x));
@@ -175,7 +176,7 @@ pub fn findings(of: &Worst) -> Vec<Finding> {
             format!("where {name} is slower than the base case, at most"),
             "20% at 110%",
             format!("{:.1}% at {x:.0}%", 100.0 * (most - 1.0)),
-            // As the thesis says it, in whole percents.
+            // Rounded to whole percents, as in the thesis.
             x == 110.0 && (100.0 * most).round() <= 120.0,
         ));
         let small = slower(Varied::WorkingSet, name, 90.0);

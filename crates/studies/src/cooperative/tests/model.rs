@@ -1,5 +1,5 @@
-//! The algorithms once more, without anything that makes them fast, and without the policies' code:
-//! caches are unordered lists that are searched for everything.
+//! A model of the algorithms, without any optimisation and without the policies' code: caches are
+//! unordered lists that are searched for everything.
 
 use super::*;
 use crate::cooperative::blocks::{Access, Deal};
@@ -9,11 +9,11 @@ use host::Random;
 struct Copied {
     block: u32,
     used: u64,
-    /// How often it was sent on since its client used it.
+    /// How often it was forwarded since its client used it.
     sent: u8,
-    /// Whether its client knows it for the last one, or for one of several.
+    /// Whether its client knows it as the last copy, or as one of several.
     last: Option<bool>,
-    /// When it came to its client.
+    /// When it reached its client.
     came: u64,
 }
 
@@ -26,7 +26,7 @@ struct Model {
     server: Cache,
     common: Vec<Cache>,
     common_rooms: Vec<usize>,
-    /// When anybody used a block.
+    /// When any client used a block.
     used: [u64; 64],
     told: Vec<f64>,
     hints: Vec<(f64, usize)>,
@@ -101,13 +101,14 @@ fn drop_block(cache: &mut Cache, block: u32) -> bool {
     cache.len() < before
 }
 
-/// It stays, as the newest; true if it was there.
+/// Moves a block to the newest place; true if it was there.
 fn touch(cache: &mut Cache, block: u32, now: u64) -> bool {
     let found = cache.iter_mut().find(|copy| copy.block == block);
     found.map(|copy| (copy.used, copy.sent) = (now, 0)).is_some()
 }
 
-/// As the newest of an LRU list with so much room; gives what had to go.
+/// Puts a block into an LRU list with this much room, as the newest; returns the one that had to
+/// go.
 fn push(cache: &mut Cache, room: usize, block: u32, now: u64) -> Option<u32> {
     if room == 0 {
         return Some(block);
@@ -128,7 +129,7 @@ impl Model {
         }
     }
 
-    /// What is of no read is of what reads or writes cause.
+    /// Load that belongs to no read, but that reads or writes cause.
     fn extra(&mut self, units: u64) {
         match self.writes {
             true => self.load(|load| &mut load.writes, units),
@@ -222,7 +223,7 @@ impl Model {
         Level::Disk
     }
 
-    /// By whoever got it last.
+    /// True if a client has the block; the one that got it last serves it.
     fn served(&mut self, block: u32) -> bool {
         let came = |client: usize| self.local[client].iter().find(|copy| copy.block == block).map(|copy| copy.came);
         let Some(client) = (0..self.local.len()).filter(|c| came(*c).is_some()).max_by_key(|c| came(*c)) else {
@@ -364,7 +365,7 @@ impl Model {
         }
     }
 
-    /// What it costs to lose it: 1000 µs if its client used it, and 14,600 if nobody else has it.
+    /// The cost of losing it: 1000 µs if its client used it, and 14,600 if no other client has it.
     fn price(&self, copy: &Copied, is_last: bool) -> f64 {
         let local = if copy.sent == 0 { 1000.0 / (self.now - copy.used).max(1) as f64 } else { 0.0 };
         let global = 14_600.0 / (self.now - self.used[copy.block as usize]).max(1) as f64;

@@ -1,4 +1,4 @@
-//! What calls do to files.
+//! Interprets system calls: what each does to files.
 
 use super::line::{Call, annotation, number, string};
 use super::process::{Descriptor, Names, Open, Process, Shared, is_file};
@@ -6,10 +6,11 @@ use crate::Deed;
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// Whose arguments are no names but `AT_FDCWD` and a name.
+/// In place of a folder's descriptor: the name that follows is relative to the process's folder.
 const HERE: &str = "AT_FDCWD";
 
-/// Calls that give a new descriptor which is of no file, or of one that only strace can name.
+/// Calls that return a new descriptor of something other than a file, or of a file that only strace
+/// can name.
 const NAMELESS: [&str; 26] = [
     "accept",
     "accept4",
@@ -39,7 +40,7 @@ const NAMELESS: [&str; 26] = [
     "userfaultfd",
 ];
 
-/// One call of a process.
+/// One call of a process, while it is interpreted.
 pub struct Doing<'a> {
     pub names: &'a mut Names,
     pub process: &'a mut Process,
@@ -48,14 +49,14 @@ pub struct Doing<'a> {
 }
 
 impl Doing<'_> {
-    /// Does it; it gave this, which is no error.
+    /// Interprets the call, which returned `result` and did not fail.
     pub fn run(&mut self, result: i64) {
         let (bytes, name) = (result.unsigned_abs(), self.call.name);
         match name {
             "open" => self.open(None, 0, 1, result),
             "openat" | "openat2" => self.open(Some(0), 1, 2, result),
             "creat" => self.open(None, 0, usize::MAX, result),
-            // Where the last ones ended.
+            // The transfer begins where the last one ended.
             "preadv2" if self.number(3) == -1 => self.transfer(0, None, bytes, false),
             "pwritev2" if self.number(3) == -1 => self.transfer(0, None, bytes, true),
             "read" | "readv" => self.transfer(0, None, bytes, false),
@@ -127,7 +128,7 @@ impl Doing<'_> {
         number(self.arg(at)).unwrap_or(-1)
     }
 
-    /// A name among the arguments, from the root; of the folder that is another argument.
+    /// The name in an argument, from the root; it is relative to the folder in another argument.
     fn name(&mut self, folder: Option<usize>, at: usize) -> Option<Vec<u8>> {
         let name = string(self.arg(at))?;
         let folder = match folder.map(|at| (at, self.arg(at))) {
@@ -143,20 +144,20 @@ impl Doing<'_> {
         Some(self.process.resolve(folder.as_deref(), &name))
     }
 
-    /// The same, if it can be that of a file.
+    /// The same, if it can be the name of a file.
     fn path(&mut self, folder: Option<usize>, at: usize) -> Option<Vec<u8>> {
         self.name(folder, at).filter(|path| is_file(path))
     }
 
-    /// The name of the folder that a descriptor means which is an argument.
+    /// The name of the folder whose descriptor is an argument.
     fn folder(&self, at: usize) -> Option<Vec<u8>> {
         let shown = annotation(self.arg(at)).map(|shown| shown.name).filter(|name| name.starts_with(b"/"));
         let followed = || Some(self.process.descriptors.get(&self.number(at))?.open.borrow().path.clone());
         shown.or_else(followed)
     }
 
-    /// What a descriptor means that is an argument: as it is shown, if that is something else than
-    /// what was followed. Nothing if it is no file.
+    /// The open file whose descriptor is an argument. The name that strace shows counts for more
+    /// than the descriptor's history. `None` if it is not a file.
     fn opened(&mut self, at: usize) -> Option<Shared> {
         let fd = self.number(at);
         let followed = self.process.descriptors.get(&fd).map(|descriptor| descriptor.open.clone());
@@ -180,7 +181,7 @@ impl Doing<'_> {
         Some(open)
     }
 
-    /// The descriptors that a call gives in an argument are of no files.
+    /// Forgets the descriptors that a call returns in an argument: they are not of files.
     fn forget(&mut self, at: usize) {
         let given: Vec<i64> =
             self.arg(at).trim_start_matches('[').split(',').filter_map(|fd| number(fd.trim())).collect();
@@ -188,7 +189,7 @@ impl Doing<'_> {
     }
 
     fn close_range(&mut self) {
-        // All above is the highest number, which strace shows in several ways.
+        // The highest number means all above; strace shows it in several ways.
         let (first, last) = (self.number(0), number(self.arg(1)).unwrap_or(i64::MAX));
         let is_kept = self.arg(2).contains("CLOSE_RANGE_CLOEXEC");
         self.process.descriptors.retain(|fd, descriptor| {
@@ -199,7 +200,7 @@ impl Doing<'_> {
     }
 
     fn open(&mut self, folder: Option<usize>, name: usize, flags: usize, fd: i64) {
-        // Whatever it was is closed, even if what it is now is no file.
+        // The old descriptor of this number is closed, even if the new one is not a file.
         self.process.descriptors.remove(&fd);
         let named = self.path(folder, name);
         let shown = annotation(self.call.result).filter(|shown| shown.name.starts_with(b"/"));
@@ -208,7 +209,7 @@ impl Doing<'_> {
         let Some(path) = path.filter(|path| is_file(path)) else { return };
         let flags = self.arg(flags).to_owned();
         let is_new = flags.contains("O_TRUNC") || self.call.name == "creat";
-        // What is made without a name is called by its folder's.
+        // A file that is made without a name is shown under its folder's.
         let is_nameless = is_removed || flags.contains("O_TMPFILE");
         let file = if is_nameless { self.names.nameless() } else { self.names.number(&path) };
         if is_new && self.names.len(file) > 0 {
@@ -219,7 +220,7 @@ impl Doing<'_> {
         self.process.descriptors.insert(fd, Descriptor { open, is_private: flags.contains("O_CLOEXEC") });
     }
 
-    /// Bytes are read or written: at an offset that is an argument, or where the last ones ended.
+    /// Records a read or write: at the offset in an argument, or where the last one ended.
     fn transfer(&mut self, fd: usize, offset: Option<usize>, bytes: u64, is_write: bool) {
         let Some(open) = self.opened(fd) else { return };
         let open = &mut *open.borrow_mut();
@@ -238,7 +239,7 @@ impl Doing<'_> {
         self.done(open.file, at, bytes, is_write);
     }
 
-    /// As `transfer`, where an argument has the offset in brackets, or is `NULL`.
+    /// As [`transfer`](Self::transfer), but the argument has the offset in brackets, or is `NULL`.
     fn copy(&mut self, fd: usize, offset: usize, bytes: u64, is_write: bool) {
         let given = self.arg(offset).trim_start_matches('[').to_owned();
         match number(&given).and_then(|at| u64::try_from(at).ok()) {
@@ -267,8 +268,8 @@ impl Doing<'_> {
         let (len, offset) = (u64::try_from(self.number(1)), u64::try_from(self.number(5)));
         if let (Ok(len), Ok(offset), Some(open)) = (len, offset, self.opened(4)) {
             let file = open.borrow().file;
-            // Maps go to the end of a page; files do not. What is known of the file is not changed
-            // by it.
+            // Maps go to the end of a page; files do not. So a map does not change the known length
+            // of the file.
             if let Some(end) = offset.checked_add(len).filter(|_| len > 0) {
                 let fresh = self.process.map(file, offset, end);
                 self.deeds
@@ -278,7 +279,7 @@ impl Doing<'_> {
     }
 
     fn seek(&mut self, at: u64) {
-        // `_llseek` has where it is now as an argument, and gives nought.
+        // `_llseek` returns zero and has the new position in an argument.
         let at = match self.call.name {
             "_llseek" => number(self.arg(2).trim_start_matches('[')).and_then(|at| u64::try_from(at).ok()),
             _ => Some(at),
@@ -300,7 +301,7 @@ impl Doing<'_> {
             return;
         }
         if let Some(path) = self.path(folder, name) {
-            // It is removed even if nothing was done with it before.
+            // The removal counts even if the file was not used before.
             self.names.number(&path);
             let gone = self.names.remove(&path);
             self.deeds.extend(gone.map(|file| (file, Deed::Delete)));

@@ -1,37 +1,37 @@
-//! What lines of strace's say of when they were.
+//! Times of strace's lines.
 
 use crate::import::time_us;
 
-/// Stamps of at least so many seconds are not counted from the line before.
+/// Stamps of at least this many seconds count from 1970, and not from the line before.
 const SINCE_1970_S: u64 = 100_000_000;
 const DAY_US: u64 = 86_400_000_000;
-/// A clock that is set back by no more than this stands still.
+/// If a clock goes back by at most this much, time stands still; beyond it, the trace is unsorted.
 const BACK_US_MAX: u64 = 1_000_000;
 
-/// What a line's time says.
+/// The meaning of a line's time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Stamp {
-    /// The time of day.
+    /// The time of day (-t, -tt).
     OfDay,
-    /// How long after 1970.
+    /// Time since 1970.
     Since1970,
-    /// How long after the line before it.
+    /// Time since the line before it.
     SinceLast,
 }
 
-/// Times, in whichever of strace's ways, which is the same for all lines.
+/// Converts times, in any of strace's formats; all lines must use the same one.
 #[derive(Debug, Default)]
 pub struct Clock {
     kind: Option<Stamp>,
     begun_us: Option<u64>,
-    /// What the last line's time was as it was written, and since the beginning.
+    /// The last line's time as written, and since the beginning.
     stamp_us: u64,
     pub now_us: u64,
 }
 
 impl Clock {
-    /// When the first line was, in microseconds since 1970; nothing before it was read, or if times
-    /// are not counted from there.
+    /// The time of the first line, in microseconds since 1970; `None` before it was read, or if
+    /// times do not count from 1970.
     pub fn begun_us(&self) -> Option<u64> {
         self.begun_us.filter(|_| self.kind == Some(Stamp::Since1970))
     }
@@ -46,7 +46,7 @@ impl Clock {
                 let of_day = hours.zip(minutes).zip(part(seconds, 61));
                 let ((hours, minutes), seconds) = of_day.ok_or_else(wrong)?;
                 let mut us = hours * 3600 + minutes * 60 + seconds;
-                // Each midnight begins a day.
+                // A day begins at each midnight.
                 while self.begun_us.is_some() && us + DAY_US / 2 < self.stamp_us {
                     us += DAY_US;
                 }
@@ -62,7 +62,7 @@ impl Clock {
             return Err(format!("{stamp} is another kind of time than the first line's"));
         }
         if kind == Stamp::SinceLast {
-            // From the line before it; the first one has none.
+            // Counts from the line before it; the first line has none.
             if self.begun_us.replace(0).is_some() {
                 self.now_us = self.now_us.checked_add(us).ok_or_else(wrong)?;
             }

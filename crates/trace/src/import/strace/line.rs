@@ -1,11 +1,11 @@
-//! One line of strace's: who, when, and what was called with which arguments.
+//! Parses one line of strace's: the process, the time, the call and its arguments.
 
-/// What a line says.
+/// One line.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Line<'a> {
-    /// Which process or thread; 0 if strace does not say so, because there is one only.
+    /// The process or thread; 0 if strace does not name it because there is only one.
     pub pid: u32,
-    /// When, as it is written.
+    /// The time as written.
     pub stamp: &'a str,
     pub event: Event<'a>,
 }
@@ -14,25 +14,24 @@ pub struct Line<'a> {
 pub enum Event<'a> {
     /// A call, or the first part of one if it ends with strace's mark for that.
     Call(&'a str),
-    /// A call goes on: its name, and the rest.
+    /// A call goes on: its name, and the rest of it.
     Resumed(&'a str, &'a str),
-    /// It has ended.
+    /// The process has ended.
     Exited,
-    /// Strace follows this new process from now on; what is before that on the line is the first
+    /// Strace follows this new process from now on. The text before that on the line is the first
     /// part of a call.
     Attached(u32, Option<&'a str>),
-    /// Something else that strace says.
+    /// Any other message of strace.
     Other,
 }
 
-/// What strace puts after the first part of a call.
+/// The mark that strace puts after the first part of a call.
 pub const UNFINISHED: &str = "<unfinished ...>";
 
-/// Takes a line apart. Nothing if it is none of strace's; a line with a stamp that is empty has no
-/// time.
+/// Parses a line. `None` if it is not one of strace's; a line with an empty stamp has no time.
 pub fn parse(line: &str) -> Option<Line<'_>> {
-    // Where it does not write to a file, strace says this in the middle of the call that makes the
-    // process.
+    // If strace does not write to a file, this message comes in the middle of the call that makes
+    // the process.
     if let Some((before, after)) = line.split_once("strace: Process ")
         && let Some(Ok(child)) = after.trim_end().strip_suffix(" attached").map(str::parse)
     {
@@ -52,7 +51,7 @@ pub fn parse(line: &str) -> Option<Line<'_>> {
     let is_of_stamp = |c: char| c.is_ascii_digit() || c == '.' || c == ':' || c == '+';
     let (stamp, rest) = rest.split_at(rest.find(|c| !is_of_stamp(c)).unwrap_or(rest.len()));
     let mut rest = rest.trim();
-    // Asked for both, it shows how long after the line before it that was, too.
+    // With both options, strace also shows the time since the line before.
     if rest.starts_with("(+") {
         rest = rest.split_once(')')?.1.trim();
     }
@@ -65,7 +64,7 @@ pub fn parse(line: &str) -> Option<Line<'_>> {
         Event::Resumed(name, rest)
     } else {
         let name = rest.split_once('(')?.0;
-        // A call that strace could not look at.
+        // `???` is a call that strace could not look at.
         if name.is_empty() || name != "???" && !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_') {
             return None;
         }
@@ -74,7 +73,7 @@ pub fn parse(line: &str) -> Option<Line<'_>> {
     Some(Line { pid, stamp, event })
 }
 
-/// `[pid 12] ` as strace shows it, or `12 ` as it writes it to a file.
+/// Splits off the process: `[pid 12] ` on a terminal, `12 ` in a file.
 fn pid(line: &str) -> (u32, &str) {
     if let Some(rest) = line.strip_prefix("[pid ")
         && let Some((pid, rest)) = rest.split_once(']')
@@ -82,7 +81,7 @@ fn pid(line: &str) -> (u32, &str) {
     {
         return (pid, rest);
     }
-    // A number without a point, and something after it that is not the call.
+    // A number without a point, followed by something other than the call.
     if let Some((pid, rest)) = line.split_once(' ')
         && let Ok(pid) = pid.parse()
     {
@@ -96,11 +95,11 @@ fn pid(line: &str) -> (u32, &str) {
 pub struct Call<'a> {
     pub name: &'a str,
     pub args: Vec<&'a str>,
-    /// What it gave, as it is written after the equals sign.
+    /// The result as written after the equals sign.
     pub result: &'a str,
 }
 
-/// Takes a call apart. Nothing if it breaks off.
+/// Parses a call. `None` if it breaks off.
 pub fn call(text: &str) -> Option<Call<'_>> {
     let (name, rest) = text.split_once('(')?;
     let (mut args, mut from) = (Vec::new(), 0);
@@ -112,10 +111,10 @@ pub fn call(text: &str) -> Option<Call<'_>> {
             b'\\' if is_quoted => is_escaped = true,
             b'"' => is_quoted = !is_quoted,
             _ if is_quoted => {}
-            // Inside of a file's name, which strace puts after its number, only its end counts.
+            // Within a file's name, which strace puts after its number, only the end mark counts.
             b'>' if inner.last() == Some(&b'>') => drop(inner.pop()),
             _ if inner.last() == Some(&b'>') => {}
-            // A shift, as of flags, begins with two.
+            // A shift, as in flags, begins with two of them.
             b'<' if last.is_ascii_alphanumeric() && rest.as_bytes().get(at + 1) != Some(&b'<') => inner.push(b'>'),
             b'(' => inner.push(b')'),
             b'[' => inner.push(b']'),
@@ -140,7 +139,7 @@ pub fn call(text: &str) -> Option<Call<'_>> {
 }
 
 /// The number at the beginning of an argument or a result, such as `3</a/file>` or `-1 ENOENT
-/// (...)`, in any of strace's bases.
+/// (...)`, in any base that strace uses.
 pub fn number(text: &str) -> Option<i64> {
     let (is_negative, digits) = text.strip_prefix('-').map_or((false, text), |digits| (true, digits));
     let (base, digits) = match digits.strip_prefix("0x") {
@@ -152,36 +151,36 @@ pub fn number(text: &str) -> Option<i64> {
     let number = i64::from_str_radix(&digits[..end], base);
     match number {
         Ok(number) => Some(if is_negative { -number } else { number }),
-        // An octal nought.
+        // An octal zero.
         Err(_) if base == 8 && end == 0 => Some(0),
         Err(_) => None,
     }
 }
 
-/// What strace has put after a number: `3</a/file>`.
+/// The annotation that strace puts after a number: `3</a/file>`.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Annotation {
-    /// A file's name, or another word for what it is; without what is added of removed ones.
+    /// A file's name, or another word for its type; without the mark of removed files.
     pub name: Vec<u8>,
-    /// A file that has this name no more.
+    /// The file no longer has this name.
     pub is_removed: bool,
 }
 
-/// See [`Annotation`]; nothing if there is none.
+/// Parses an [`Annotation`]; `None` if there is none.
 pub fn annotation(text: &str) -> Option<Annotation> {
     let (before, rest) = text.split_once('<')?;
-    // How long a call took is apart.
+    // The duration of a call is also in angle brackets, but not after a number.
     if before.contains('"') || !before.ends_with(|c: char| c.is_ascii_alphanumeric()) {
         return None;
     }
     let (name, after) = rest.split_once('>')?;
-    // Inside as the kernel says it, outside as newer ones of strace do.
+    // The kernel's mark is inside the brackets; newer versions of strace put it outside.
     let inside = name.strip_suffix(" (deleted)");
     let is_removed = inside.is_some() || after.starts_with("(deleted)");
     Some(Annotation { name: unescape(inside.unwrap_or(name)), is_removed })
 }
 
-/// A quoted argument as bytes. Nothing if it is no such, or was cut short.
+/// The bytes of a quoted argument. `None` if it is not quoted, or was cut short.
 pub fn string(arg: &str) -> Option<Vec<u8>> {
     let inner = arg.strip_prefix('"')?.strip_suffix('"')?;
     Some(unescape(inner))

@@ -1,17 +1,16 @@
-//! Traces from what `strace -f` shows of programs, with times: `strace -f -y -ttt -e
-//! trace=file,desc,process -o FILE PROGRAM`.
+//! Traces from the output of `strace -f` with times: `strace -f -y -ttt -e trace=file,desc,process
+//! -o FILE PROGRAM`.
 //!
-//! - `line`: one line; `clock`: times; `process`: what processes have open, and the names of files;
-//!   `calls`: what calls do to these.
-//! - Here: whose calls they are.
+//! - `line`: one line; `clock`: times; `process`: open descriptors, and names of files; `calls`:
+//!   what calls do to these.
+//! - This module: which process made a call.
 //!
-//! Descriptors are followed from where they are opened through copies, forks and new programs; what
-//! is done with one that was not seen to be opened counts only if strace shows its name (`-y`),
-//! which also tells in which folder a program begins; a name that is shown counts for more than
-//! what was followed. What is mapped counts as read, once for each program that runs. A file that
-//! is opened to be emptied, or emptied, is removed and goes on under its number. All processes are
-//! one client. What is below /dev, /proc, /sys and /run are no files; pipes and sockets have no
-//! names.
+//! A descriptor is followed from its open through copies, forks and new programs. A descriptor
+//! whose open was not seen counts only if strace shows its name (`-y`), which also tells in which
+//! folder a program begins. A name that strace shows counts for more than the followed one. A
+//! mapped range counts as read, once for each program that runs. Emptying a file, or opening it to
+//! be emptied, removes it, and it keeps its number. All processes are one client. Names below /dev,
+//! /proc, /sys and /run are not files; pipes and sockets have no names.
 
 mod calls;
 mod clock;
@@ -29,25 +28,25 @@ use std::collections::{HashMap, VecDeque};
 use std::io::BufRead;
 use std::rc::Rc;
 
-/// Reads what strace has shown: an iterator of records of client 0.
+/// Reads strace's output: an iterator over records of client 0.
 #[derive(Debug)]
 pub struct Strace<R> {
     lines: Lines<R>,
     clock: Clock,
     processes: HashMap<u32, Rc<RefCell<Process>>>,
-    /// First parts of calls.
+    /// First parts of unfinished calls, by process.
     unfinished: HashMap<u32, String>,
-    /// Who made the call that strace itself has just interrupted.
+    /// The process whose call strace's own message has just interrupted.
     interrupted: Option<u32>,
     names: Names,
-    /// What the last line did.
+    /// Records of the last line.
     ready: VecDeque<Record>,
     begun: bool,
     ended: bool,
 }
 
 impl<R: BufRead> Strace<R> {
-    /// Begins to read.
+    /// Starts reading.
     pub fn new(from: R) -> Strace<R> {
         Strace {
             lines: Lines::new(from),
@@ -62,8 +61,8 @@ impl<R: BufRead> Strace<R> {
         }
     }
 
-    /// When the first line was, in microseconds since 1970; nothing before it was read, or if times
-    /// are not counted from there.
+    /// The time of the first line, in microseconds since 1970; `None` before it was read, or if
+    /// times do not count from 1970.
     pub fn begun_us(&self) -> Option<u64> {
         self.clock.begun_us()
     }
@@ -80,9 +79,9 @@ impl<R: BufRead> Strace<R> {
 
     fn line(&mut self, text: &str) -> Result<(), String> {
         let Some(line) = line::parse(text) else {
-            // It may be the rest of that call.
+            // The line may be the rest of that call.
             let part = self.interrupted.take().and_then(|pid| Some((pid, self.unfinished.remove(&pid)?)));
-            let (pid, part) = part.ok_or("not a line of strace's")?;
+            let (pid, part) = part.ok_or("not a line of strace")?;
             return self.whole(&(part + text), pid);
         };
         if let Event::Attached(child, part) = line.event {
@@ -114,7 +113,7 @@ impl<R: BufRead> Strace<R> {
             },
             Event::Resumed(name, rest) => match self.unfinished.remove(&line.pid) {
                 Some(part) if part.starts_with(name) => part + rest,
-                // Its first part was before strace came.
+                // Its first part came before strace attached.
                 _ => return Ok(()),
             },
             Event::Exited => {
@@ -127,9 +126,9 @@ impl<R: BufRead> Strace<R> {
         self.whole(&whole, line.pid)
     }
 
-    /// A whole call of a process.
+    /// Handles a whole call of a process.
     fn whole(&mut self, text: &str, pid: u32) -> Result<(), String> {
-        let call = call(text).ok_or("a call that breaks off")?;
+        let call = call(text).ok_or("the call breaks off")?;
         let process = self.process(pid);
         let time_us = self.clock.now_us;
         for (file, deed) in self.calls(&process, &call, pid) {
@@ -138,8 +137,9 @@ impl<R: BufRead> Strace<R> {
         Ok(())
     }
 
-    /// Where there is one process, strace does not say its number. Once there are more it does, and
-    /// says which are new: the first one is the other.
+    /// Gives the first process its number. With one process, strace shows no number. Once there are
+    /// more, it shows numbers and says which processes are new: the first one is the one it did not
+    /// call new.
     fn name_first(&mut self, pid: u32) {
         if pid == 0 || self.processes.contains_key(&pid) {
             return;
@@ -156,7 +156,7 @@ impl<R: BufRead> Strace<R> {
         if let Some(process) = self.processes.get(&pid) {
             return process.clone();
         }
-        // It runs before the call has returned that has made it.
+        // The new process runs before the call that made it has returned.
         let makers = self.unfinished.iter().filter(|(_, part)| is_fork(part.split('(').next().unwrap_or_default()));
         let maker = makers.max_by_key(|(pid, _)| **pid).map(|(pid, part)| (*pid, is_shared(part)));
         let process = match maker.and_then(|(maker, is_shared)| Some((self.processes.get(&maker)?, is_shared))) {
@@ -168,7 +168,7 @@ impl<R: BufRead> Strace<R> {
         process
     }
 
-    /// What a call does to files.
+    /// The records of a call.
     fn calls(&mut self, process: &Rc<RefCell<Process>>, call: &Call<'_>, pid: u32) -> Vec<(u64, Deed)> {
         let Some(result) = number(call.result).filter(|result| *result >= 0) else { return Vec::new() };
         if is_fork(call.name) {
@@ -185,7 +185,7 @@ impl<R: BufRead> Strace<R> {
             return Vec::new();
         }
         if call.name.starts_with("exec") {
-            // Threads that shared the descriptors with it are gone.
+            // The threads that shared its descriptors are gone.
             let mut own = process.borrow().clone();
             own.descriptors.retain(|_, descriptor| !descriptor.is_private);
             own.mapped.clear();
@@ -222,12 +222,12 @@ fn is_fork(name: &str) -> bool {
     matches!(name, "fork" | "vfork" | "clone" | "clone2" | "clone3" | "clone_into_cgroup")
 }
 
-/// Whether the new one shares its maker's descriptors.
+/// True if a new process shares its maker's descriptors.
 fn is_shared(flags: &str) -> bool {
     flags.contains("CLONE_FILES")
 }
 
-/// Whether it has descriptors of its own from now on.
+/// True if the process has its own descriptors after this call.
 fn is_unshared(name: &str, flags: &str) -> bool {
     name == "unshare" && is_shared(flags) || name == "close_range" && flags.contains("CLOSE_RANGE_UNSHARE")
 }

@@ -1,12 +1,12 @@
-//! What strace's processes have open, and which files there are.
+//! The open descriptors of strace's processes, and the names of files.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 
-/// Files below these are none.
+/// Folders whose contents are not files.
 const NO_FILES: [&[u8]; 4] = [b"/dev", b"/proc", b"/sys", b"/run"];
-/// So the kernel calls memory that has a descriptor.
+/// The kernel's prefix for memory that has a descriptor.
 const MEMORY: &[u8] = b"/memfd:";
 
 /// An open file, which several descriptors may share.
@@ -18,10 +18,11 @@ pub struct Open {
     pub is_append: bool,
 }
 
-/// What several descriptors, of several processes, share.
+/// An open file that descriptors of one or several processes share.
 pub type Shared = Rc<RefCell<Open>>;
 
-/// What a number means to a process: an open file, and whether programs that it starts do without.
+/// The meaning of a descriptor number in a process: an open file, and whether it is closed when a
+/// new program starts.
 #[derive(Clone, Debug)]
 pub struct Descriptor {
     pub open: Shared,
@@ -32,19 +33,19 @@ pub struct Descriptor {
 #[derive(Clone, Debug, Default)]
 pub struct Process {
     pub descriptors: BTreeMap<i64, Descriptor>,
-    /// Where it is; nothing if that was not seen.
+    /// The working folder; empty if it was not seen.
     pub folder: Vec<u8>,
-    /// By file, what of it has been mapped by the program that runs: first bytes with their ends,
-    /// apart from each other.
+    /// By file, the ranges that the running program has mapped: first bytes with their ends,
+    /// disjoint.
     pub mapped: HashMap<u64, BTreeMap<u64, u64>>,
 }
 
 impl Process {
-    /// Notes that a part of a file is mapped; gives what of it was not before.
+    /// Notes that a range of a file is mapped; returns the parts that were not mapped before.
     pub fn map(&mut self, file: u64, mut start: u64, mut end: u64) -> Vec<(u64, u64)> {
         let parts = self.mapped.entry(file).or_default();
         let (mut fresh, mut from) = (Vec::new(), end);
-        // From behind, those that touch it.
+        // The ranges that touch it, from the last one on.
         while let Some((first, last)) =
             parts.range(..=end).next_back().map(|(first, last)| (*first, *last)).filter(|(_, last)| *last >= start)
         {
@@ -63,8 +64,8 @@ impl Process {
         fresh
     }
 
-    /// A name from the root, if that can be known: of a name, and of the folder it is in where that
-    /// is not the process's own.
+    /// A name from the root, if it can be known. A relative name is in `folder`, or in the
+    /// process's own folder.
     pub fn resolve(&self, folder: Option<&[u8]>, name: &[u8]) -> Vec<u8> {
         if name.starts_with(b"/") {
             return clean(name);
@@ -73,8 +74,8 @@ impl Process {
     }
 }
 
-/// Without `.`, `..` and doubled slashes. What is relative to an unknown folder begins with a
-/// slash, too.
+/// Removes `.`, `..` and doubled slashes. A name relative to an unknown folder also begins with a
+/// slash.
 fn clean(path: &[u8]) -> Vec<u8> {
     let mut parts: Vec<&[u8]> = Vec::new();
     for part in path.split(|byte| *byte == b'/') {
@@ -91,7 +92,7 @@ fn clean(path: &[u8]) -> Vec<u8> {
     })
 }
 
-/// Whether a name can be that of a file.
+/// True if a name can be the name of a file.
 pub fn is_file(path: &[u8]) -> bool {
     path.starts_with(b"/")
         && !path.starts_with(MEMORY)
@@ -100,17 +101,17 @@ pub fn is_file(path: &[u8]) -> bool {
             .any(|folder| path.strip_prefix(*folder).is_some_and(|rest| rest.is_empty() || rest[0] == b'/'))
 }
 
-/// The files that there are, by their names.
+/// The known files, by their names.
 #[derive(Debug, Default)]
 pub struct Names {
     numbers: BTreeMap<Vec<u8>, u64>,
-    /// By file, how many names it has, and how far it goes as far as is known.
+    /// By file, its number of names, and its known length.
     facts: HashMap<u64, (u32, u64)>,
     next: u64,
 }
 
 impl Names {
-    /// The file of a name; a new one if there is none.
+    /// The file with a name; a new one if there is none.
     pub fn number(&mut self, path: &[u8]) -> u64 {
         if let Some(number) = self.numbers.get(path) {
             return *number;
@@ -128,17 +129,17 @@ impl Names {
         self.next - 1
     }
 
-    /// Whether a file has this name.
+    /// True if the file has this name.
     pub fn is(&self, path: &[u8], file: u64) -> bool {
         self.numbers.get(path) == Some(&file)
     }
 
-    /// Whether a file has no name, or none any more.
+    /// True if the file has no name, or no longer has one.
     pub fn is_nameless(&self, file: u64) -> bool {
         self.facts.get(&file).is_none_or(|(names, _)| *names == 0)
     }
 
-    /// Takes away a name; gives the file if that was its last.
+    /// Removes a name; returns the file if that was its last name.
     pub fn remove(&mut self, path: &[u8]) -> Option<u64> {
         let number = self.numbers.remove(path)?;
         let (names, _) = self.facts.get_mut(&number)?;
@@ -146,7 +147,7 @@ impl Names {
         (*names == 0).then_some(number)
     }
 
-    /// Gives a file another name beside those that it has.
+    /// Gives a file one more name.
     pub fn link(&mut self, from: &[u8], to: &[u8]) {
         let number = self.number(from);
         if self.numbers.insert(to.to_vec(), number).is_none()
@@ -156,7 +157,7 @@ impl Names {
         }
     }
 
-    /// Gives a file, or all in a folder, another name; gives the file that had that name before.
+    /// Renames a file, or all files in a folder; returns the file that had the new name before.
     pub fn rename(&mut self, from: &[u8], to: &[u8]) -> Option<u64> {
         if from == to {
             return None;
@@ -168,7 +169,7 @@ impl Names {
             self.numbers.remove(&path);
             self.numbers.insert([to, &path[from.len()..]].concat(), number);
         }
-        // A folder that was moved has no number of its own, unless it was opened.
+        // A folder that was moved has a number of its own only if it was opened.
         let number = self.number(from);
         let replaced = self.remove(to);
         self.numbers.remove(from);
@@ -176,18 +177,18 @@ impl Names {
         replaced
     }
 
-    /// How far a file goes, as far as is known.
+    /// The known length of a file.
     pub fn len(&self, file: u64) -> u64 {
         self.facts.get(&file).map_or(0, |(_, len)| *len)
     }
 
-    /// It goes so far, at least.
+    /// Raises the known length to at least `end`.
     pub fn reach(&mut self, file: u64, end: u64) {
         let (_, len) = self.facts.entry(file).or_default();
         *len = end.max(*len);
     }
 
-    /// It goes so far, and not beyond.
+    /// Sets the known length to `end`.
     pub fn cut(&mut self, file: u64, end: u64) {
         self.facts.entry(file).or_default().1 = end;
     }

@@ -5,7 +5,7 @@ fn read(text: &str) -> Result<Vec<Record>, ImportError> {
     Strace::new(text.as_bytes()).collect()
 }
 
-/// What calls do, one each millisecond, of process 7 unless another is said.
+/// The records of calls, one per millisecond, of process 7 unless another one is named.
 fn deeds(calls: &[&str]) -> Vec<(u64, Deed)> {
     let line = |(nth, call): (usize, &&str)| match call.split_once("@") {
         Some((pid, call)) => format!("{pid} 1700000000.{:03} {call}\n", nth),
@@ -60,7 +60,7 @@ fn descriptors_are_followed_through_copies_forks_and_programs() {
         "open(\"/b\", O_RDONLY|O_CLOEXEC) = 4",
         "dup2(3, 9) = 9",
         "read(9, \"x\", 10) = 10",
-        // It shares where the file is read, but not what it closes.
+        // It shares the position in the file, but not the descriptors that it closes.
         "clone(child_stack=NULL, flags=CLONE_CHILD_CLEARTID|SIGCHLD, child_tidptr=0x7f) = 8",
         "8@read(3, \"x\", 10) = 10",
         "8@close(3) = 0",
@@ -71,7 +71,8 @@ fn descriptors_are_followed_through_copies_forks_and_programs() {
         "8@+++ exited with 0 +++",
         "read(3, \"x\", 1) = 1",
         "fcntl(3, F_DUPFD_CLOEXEC, 10) = 10",
-        // A thread closes for all; it is there before the call returns that makes it.
+        // A thread closes descriptors for all threads; it exists before the call that makes it
+        // returns.
         "clone(child_stack=0x7f, flags=CLONE_VM|CLONE_FILES|CLONE_THREAD <unfinished ...>",
         "10@close(3) = 0",
         "<... clone resumed>) = 10",
@@ -98,7 +99,7 @@ fn calls_in_two_parts_are_put_together() {
         "read(3,  <unfinished ...>",
         "8@write(3, \"unfinished ...>\", 4) = 4",
         "<... read resumed>\"x\", 10) = 10",
-        // Its first part was before strace came.
+        // Its first part came before strace attached.
         "9@<... read resumed>\"x\", 10) = 10",
     ]);
     assert_eq!(found, [write_of(0, 0, 4), read_of(1, 0, 10)]);
@@ -200,7 +201,7 @@ fn times_are_read_in_each_of_straces_ways() {
     assert_eq!(times(&days), [0, 2_000_000, 39_600_500_000, 79_200_500_000, 86_400_500_000]);
     assert_eq!(times(&["10:00:00", "10:00:01"]), [0, 1_000_000]);
     assert_eq!(times(&["1700000000.5 (+     0.000000)", "1700000001.5 (+     1.000000)"]), [0, 1_000_000]);
-    // A clock that is set back a little.
+    // A clock that goes back a little.
     assert_eq!(times(&["1700000001.5", "1700000001.4", "1700000001.6"]), [0, 0, 100_000]);
 }
 
@@ -218,9 +219,9 @@ fn what_is_wrong_is_said_with_the_line() {
     let good = "7 1700000005.0 getpid() = 7\n";
     for (line, said) in [
         ("7 read(3, \"x\", 1) = 1\n", "line 2: it has no time"),
-        ("dear reader\n", "line 2: not a line of strace's"),
+        ("dear reader\n", "line 2: not a line of strace"),
         ("7 1700000001.0 getpid() = 7\n", "line 2: earlier"),
-        ("7 1700000006.0 read(3, \"x\n", "line 2: a call that breaks off"),
+        ("7 1700000006.0 read(3, \"x\n", "line 2: the call breaks off"),
         ("7 1700000006.0 read(3, \"x", "line 2: it breaks off"),
         ("7 25:00:00 getpid() = 7\n", "line 2: not a time"),
         ("7 1.1.1 getpid() = 7\n", "line 2: not a time"),
@@ -280,7 +281,7 @@ fn what_is_shown_counts_for_more_than_what_was_followed() {
         &["close_range(3, 4294967295, 0) = 0"][..],
         &["close_range(2, ~0U, 0) = 0"],
         &["close_range(3, 3, CLOSE_RANGE_CLOEXEC) = 0", "execve(\"/b\", [\"b\"], 0x7ffe /* 3 vars */) = 0"],
-        // It was closed by a call that strace was not told to show.
+        // It was closed by a call that strace was told not to show.
         &["pipe2([3, 4], O_CLOEXEC) = 0"],
         &["pipe([2<pipe:[7]>, 3<pipe:[7]>]) = 0"],
         &["socketpair(AF_UNIX, SOCK_STREAM, 0, [3, 4]) = 0"],
@@ -297,13 +298,13 @@ fn what_is_shown_counts_for_more_than_what_was_followed() {
     let found = deeds(&[
         open,
         "read(3</a>, \"x\", 10) = 10",
-        // Moved, and then removed, it is the same.
+        // A file that was moved, and then removed, is the same file.
         "rename(\"/a\", \"/b\") = 0",
         "read(3</b>, \"x\", 10) = 10",
         "unlink(\"/b\") = 0",
         "read(3</b (deleted)>, \"x\", 10) = 10",
         "read(3</b>(deleted), \"x\", 10) = 10",
-        // Another one.
+        // Another file.
         "read(3</c>, \"x\", 10) = 10",
         "read(3, \"x\", 10) = 10",
         "read(4</memfd:x (deleted)>, \"x\", 10) = 10",
@@ -318,7 +319,7 @@ fn what_is_shown_counts_for_more_than_what_was_followed() {
         read_of(1, 10, 10),
     ];
     assert_eq!(found, expected);
-    // Of those who shared the descriptor, one does no more.
+    // Of two processes that shared the descriptor, one no longer does.
     let found = deeds(&[
         open,
         "clone(child_stack=0x7f, flags=CLONE_VM|CLONE_FILES|CLONE_THREAD) = 8",
@@ -351,7 +352,7 @@ fn files_without_names_are_told_apart() {
 fn what_a_program_maps_again_was_read_once() {
     let found = deeds(&[
         "open(\"/lib\", O_RDONLY) = 3",
-        // As libraries are loaded: as a whole, and then each part anew.
+        // As libraries are loaded: the whole file, and then each part again.
         "mmap(NULL, 40960, PROT_READ, MAP_PRIVATE|MAP_DENYWRITE, 3, 0) = 0x7f0000000000",
         "mmap(0x7f0000002000, 8192, PROT_READ|PROT_EXEC, MAP_PRIVATE|MAP_FIXED|MAP_DENYWRITE, 3, 0x2000) = 0x7f0000002000",
         "mmap(0x7f0000002000, 8192, PROT_READ, MAP_PRIVATE|MAP_FIXED|MAP_DENYWRITE, 3, 0x9000) = 0x7f0000002000",

@@ -1,4 +1,4 @@
-//! What a comparison shows, as figures, and beside what the thesis states.
+//! The results of a comparison, as figures, and beside the statements of the thesis.
 
 use super::super::rates::{BASE, MOVED, Rates, SPRITE, Stated};
 use super::super::shown;
@@ -6,8 +6,8 @@ use super::{Comparison, HIDDEN_HITS, Row, Workload};
 use crate::cooperative::{Algorithm, Knowledge, Level, Load, Technology};
 use crate::figure::{Axis, Curve, Figure, Finding, Kind, Scale, Shape};
 
-/// Figures 3-3 to 3-6, or 3-17 and 3-18. Times of Auspex's reads are with the hits that are not in
-/// the trace, all else is of what is in it.
+/// Figures 3-3 to 3-6, or 3-17 and 3-18. Times of Auspex's reads include the hits that are not in
+/// the trace; all other numbers are of the trace alone.
 pub fn figures(of: &Comparison, workload: Workload) -> Vec<Figure> {
     let rows: Vec<&Row> = of.rows.iter().filter(|row| row.name != MOVED.name).collect();
     let names: Vec<String> = rows.iter().zip(1..).map(|(row, at)| format!("{at} {}", row.name)).collect();
@@ -37,7 +37,7 @@ pub fn figures(of: &Comparison, workload: Workload) -> Vec<Figure> {
         Workload::Auspex => ("Dahlin, figure 3-17", "Dahlin, figure 3-18"),
         Workload::Other => ("", ""),
     };
-    // What the thesis states, at the places of its algorithms.
+    // The stated values, at the places of the thesis's algorithms.
     let thesis_us = BASE.mean_us(&Technology::ATM.times_us(Algorithm::Base));
     let unaided =
         Stated { name: "base", algorithm: Algorithm::Base, speed_up: 1.0, misses: BASE.misses, disk: Some(BASE.disk) };
@@ -89,10 +89,10 @@ pub fn figures(of: &Comparison, workload: Workload) -> Vec<Figure> {
     ]
 }
 
-/// With more clients than these, a point for each says nothing: what is shown is how much the
-/// clients gain at least, by their share.
+/// With more clients than this, a point for each is unreadable: the figure then shows the least
+/// gain of each share of the clients.
 const POINTS_MAX: usize = 64;
-/// In so many steps.
+/// Number of such shares.
 const SHARES: usize = 20;
 
 /// Figure 3-6.
@@ -126,7 +126,7 @@ fn each_client(rows: &[&Row], workload: Workload) -> Figure {
     }
 }
 
-/// Table 3-2, which must be the same.
+/// Table 3-2, which must agree.
 pub fn latencies() -> Vec<Finding> {
     let theirs = [
         (Algorithm::Direct, "250, 1050, 1050, 15850 µs"),
@@ -152,8 +152,8 @@ pub fn latencies() -> Vec<Finding> {
     theirs.into_iter().map(finding).collect()
 }
 
-/// What the thesis states of this workload, beside what was found; of somebody's own nothing is
-/// stated, only what must be so of any.
+/// The statements of the thesis about this workload, beside our results. A user's own workload has
+/// none, so its findings are those that must hold for any.
 pub fn findings(of: &Comparison, workload: Workload) -> Vec<Finding> {
     let mut all = vec![local_misses(of, workload)];
     match workload {
@@ -174,7 +174,7 @@ pub fn findings(of: &Comparison, workload: Workload) -> Vec<Finding> {
     all
 }
 
-/// What no trace can change.
+/// The local misses, which no trace can change.
 fn local_misses(of: &Comparison, workload: Workload) -> Finding {
     let misses = |name| of.row(name).map_or(0, |row| row.outcome.reads[1..].iter().sum::<u64>());
     let [base, greedy, best] = ["base", "greedy", "best"].map(misses);
@@ -189,12 +189,12 @@ fn local_misses(of: &Comparison, workload: Workload) -> Finding {
     }
 }
 
-/// Those that share the clients' memory and coordinate what is in it: fixed parts, and parts that
-/// change by themselves.
+/// The algorithms that share the clients' memory and coordinate its contents: with a fixed split,
+/// and with one that changes by itself.
 const FIXED: [&str; 2] = ["hash", "central"];
 const DYNAMIC: [&str; 2] = ["n-chance", "weighted-lru"];
 
-/// The ranking, and how near the best case those are that coordinate, as stated.
+/// The ranking, and how near to the best case the coordinating algorithms are, as stated.
 fn order(of: &Comparison, workload: Workload, stated: &str, theirs: [&str; 2]) -> [Finding; 2] {
     let speed_up = |name: &str| of.speed_up(name, workload.hidden_hits());
     let coordinated = FIXED.into_iter().chain(DYNAMIC).map(speed_up);
@@ -219,7 +219,7 @@ fn order(of: &Comparison, workload: Workload, stated: &str, theirs: [&str; 2]) -
     ]
 }
 
-/// Which of those that coordinate are ahead, which the thesis states of Sprite alone.
+/// Which of the coordinating algorithms are ahead; the thesis states this of Sprite alone.
 fn dynamic(of: &Comparison) -> Finding {
     let speed_ups = |names: [&str; 2]| names.map(|name| of.speed_up(name, 0.0));
     let [one, other] = speed_ups(DYNAMIC);
@@ -317,12 +317,12 @@ fn sprite(of: &Comparison) -> Vec<Finding> {
     all
 }
 
-/// The most by which the thesis's loads exceed the base case's where it calls that no significant
-/// increase (section 3.3.4.1, figure 3-16).
+/// The largest ratio of the thesis's loads to the base case's that it calls no significant increase
+/// (section 3.3.4.1, figure 3-16).
 const LOAD_MOST: f64 = 1.2;
 
-/// That cooperation does not load the server much more. The thesis excepts central coordination,
-/// which "does, however, appear to increase server load somewhat".
+/// Cooperation does not load the server much more. The thesis excepts central coordination, which
+/// "does, however, appear to increase server load somewhat".
 fn loads(of: &Comparison, stated: &str) -> Finding {
     let names = ["direct", "greedy", "hash", "weighted-lru", "n-chance"];
     let loads: Vec<(&str, f64)> = names.iter().filter_map(|name| Some((*name, of.row(name)?.load_of_base))).collect();
@@ -343,7 +343,7 @@ fn loads(of: &Comparison, stated: &str) -> Finding {
     }
 }
 
-/// From what an algorithm's load comes, in percent of the base case's.
+/// The sources of an algorithm's load, in percent of the base case's.
 fn sources(of: &Comparison, name: &str) -> Option<String> {
     let (base, row) = of.row("base").zip(of.row(name))?;
     let of_base = |load: u64| 100.0 * load as f64 / base.outcome.load.of_reads().max(1) as f64;
@@ -357,13 +357,13 @@ fn sources(of: &Comparison, name: &str) -> Option<String> {
     ))
 }
 
-/// How many of a row's reads must come from the disk, in percent, for reads to take so long, in
-/// microseconds, where so many in percent miss the client's cache.
+/// The percentage of a row's reads that must come from the disk to give this mean time, in
+/// microseconds, when `misses` percent miss the client's cache.
 fn from_disk(row: &Row, mean_us: f64, misses: f64) -> f64 {
     Rates { misses, ..row.rates() }.that_take(mean_us, &row.times_us).disk
 }
 
-/// The same in words, beside ours.
+/// The same in words, beside our value.
 fn as_long(row: &Row, mean_us: f64, misses: f64) -> String {
     let (own, disk) = (row.rates(), from_disk(row, mean_us, misses));
     format!(
@@ -372,22 +372,22 @@ fn as_long(row: &Row, mean_us: f64, misses: f64) -> String {
     )
 }
 
-/// Misses of clients' own caches that the thesis states of reads in Auspex's trace, in percent
+/// Misses of clients' own caches that the thesis states for Auspex's trace, in percent of the reads
 /// (section 3.3.5, as hits): N-Chance's, and with memory moved to the server.
 const AUSPEX_MISSES: [f64; 2] = [34.0, 56.0];
 /// Speed-up of the best case by the part of all reads that is not in the trace (figure 3-17, and
 /// the footnote of section 3.3.4.2).
 const AUSPEX_BEST: [(f64, f64); 3] = [(HIDDEN_HITS, 2.02), (0.9, 1.68), (0.7, 2.22)];
-/// With memory moved to the server (section 3.3.5).
+/// Speed-up with memory moved to the server (section 3.3.5).
 const AUSPEX_MOVED: f64 = 1.93;
 
-/// How long hits that are not in the trace take, for each read that is, in microseconds.
+/// The time of the hits that are not in the trace, per read that is, in microseconds.
 fn hidden_us(hidden: f64) -> f64 {
     hidden / (1.0 - hidden) * Technology::ATM.local_us
 }
 
-/// How long a read in their trace took, in microseconds: in the base case, and in the best, as two
-/// of their speed-ups say.
+/// The mean time of a read of their trace, in microseconds: in the base case, and in the best case,
+/// as two of their speed-ups imply.
 fn auspex_means_us() -> [f64; 2] {
     let [(one, fast), (other, slow), _] = AUSPEX_BEST;
     let gained = |hidden: f64, speed_up: f64| (speed_up - 1.0) * hidden_us(hidden);
@@ -479,7 +479,7 @@ fn auspex(of: &Comparison) -> Vec<Finding> {
     all
 }
 
-/// What the thesis leaves to others.
+/// Findings about what the thesis leaves to others.
 fn beyond(of: &Comparison, workload: Workload) -> Vec<Finding> {
     let speed_up = |name: &str| of.speed_up(name, workload.hidden_hits());
     let finding = |name: &str, theirs: &str| Finding {
@@ -501,8 +501,8 @@ fn beyond(of: &Comparison, workload: Workload) -> Vec<Finding> {
 mod tests {
     use super::*;
 
-    /// What follows from two of their speed-ups gives the third: that is how they counted what is
-    /// not in the trace.
+    /// Two of their speed-ups imply the third. So that is how they counted the hits that are not in
+    /// the trace.
     #[test]
     fn hits_that_are_not_in_the_trace_are_counted_as_the_thesis_counts_them() {
         let [base_us, best_us] = auspex_means_us();

@@ -1,4 +1,4 @@
-//! What the study shows, as figures, and beside what the thesis states.
+//! The results of the study, as figures, and beside the statements of the thesis.
 
 use super::super::rates::{BASE, Rates, Stated};
 use super::super::{curves, found, shown, speed_up};
@@ -6,11 +6,11 @@ use super::{COMMON, DISK_US, Measured, NETWORK_US, Sensitivity, Varied, network}
 use crate::cooperative::{Algorithm, Technology};
 use crate::figure::{Axis, Curve, Figure, Finding, Kind, Scale, Shape};
 
-/// Those that share the clients' memory, and have no more of it than there is.
+/// The algorithms that share the clients' memory, and use no more of it than there is.
 const COOPERATIVE: [&str; 7] = ["greedy", "central", "hash", "weighted-lru", "n-chance", "two-choices", "epochs"];
 
-/// The unit of the thesis's network is a block's way and back: as many microseconds as its ATM
-/// takes.
+/// The unit of the thesis's network axis is a round trip that fetches a block: its ATM takes this
+/// many microseconds.
 const ATM_US: f64 = 800.0;
 
 fn axis(label: &str, scale: Scale) -> Axis {
@@ -22,7 +22,7 @@ fn scaled(mut curves: Vec<Curve>, factor: f64) -> Vec<Curve> {
     curves
 }
 
-/// Figures 3-7 to 3-14, and today's.
+/// Figures 3-7 to 3-14, and those of today's machines.
 pub fn figures(of: &Sensitivity) -> Vec<Figure> {
     let all = &of.measured;
     let (cache, memory) = (of.setup.mib(f64::from(of.setup.client_blocks)), f64::from(of.clients));
@@ -113,7 +113,7 @@ pub fn figures(of: &Sensitivity) -> Vec<Figure> {
     ]
 }
 
-/// What the thesis states, beside what was found.
+/// The statements of the thesis, beside our results.
 pub fn findings(of: &Sensitivity) -> Vec<Finding> {
     let mut all = parameters(of);
     all.extend(caches(of));
@@ -127,22 +127,22 @@ fn finding(stated: &str, what: &str, theirs: &str, ours: String, holds: Option<b
     Finding { stated: stated.into(), what: what.into(), theirs: theirs.into(), ours, kind, holds, why }
 }
 
-/// The same, with what makes ours differ as far as it can be computed.
+/// Adds to a finding what explains the difference, as far as it can be computed.
 fn explained(finding: Finding, why: Option<String>) -> Finding {
     Finding { why: why.unwrap_or_default(), ..finding }
 }
 
-/// From where reads were served.
+/// Where reads were served.
 fn rates(of: &Sensitivity, study: Varied, name: &str, x: f64) -> Option<Rates> {
     found(&of.measured, study, name, x).map(|one| Rates::of(&one.reads))
 }
 
-/// Reads that miss the client's cache, and from the disk.
+/// In words: reads that miss the client's cache, and reads from the disk.
 fn of_rates(rates: Rates) -> String {
     format!("{:.0}%, {:.1}%", rates.misses, rates.disk)
 }
 
-/// The greatest speed-up that the rates give which the thesis states, with these machines.
+/// The greatest speed-up that the thesis's stated rates give with these times.
 fn stated_best(of: &Sensitivity, study: Varied, x: f64, technology: &Technology) -> Option<f64> {
     let all = COOPERATIVE.iter().filter_map(|name| Stated::of(name));
     all.filter_map(|stated| Some(stated.speed_up_with(&rates(of, study, stated.name, x)?, technology))).reduce(f64::max)
@@ -152,7 +152,7 @@ fn ratio(of: &Sensitivity, study: Varied, name: &str, x: f64) -> Option<f64> {
     speed_up(found(&of.measured, study, "base", x), found(&of.measured, study, name, x))
 }
 
-/// The greatest speed-up of those that share the clients' memory.
+/// The greatest speed-up of the algorithms that share the clients' memory.
 fn best(of: &Sensitivity, study: Varied, x: f64) -> Option<f64> {
     COOPERATIVE.iter().filter_map(|name| ratio(of, study, name, x)).reduce(f64::max)
 }
@@ -177,7 +177,7 @@ fn parameters(of: &Sensitivity) -> Vec<Finding> {
         all.collect::<Vec<_>>().join(", ")
     };
     let [of_base, of_direct] = [Algorithm::Base, Algorithm::Direct].map(|of| Technology::ATM.times_us(of));
-    // All that others' memory serves takes as long with direct cooperation.
+    // With direct cooperation, all reads from others' memory take the same time.
     let theirs = [1.01, 1.05, 1.40].map(|ratio| BASE.that_take(BASE.mean_us(&of_base) / ratio, &of_direct).disk);
     let why_direct = format!(
         "By table 3-2 theirs means {:.1}%, {:.1}% and {:.1}% of reads from the disk, after {:.1}% without; ours are {}, after {}.",
@@ -296,7 +296,7 @@ fn caches(of: &Sensitivity) -> Vec<Finding> {
 fn machines(of: &Sensitivity) -> Vec<Finding> {
     let networks = [10_000.0, ATM_US, 100.0, 10.0].map(|x| best(of, Varied::Network, x));
     let [ethernet, atm, fast, fastest] = networks;
-    // What the slowest network costs beside the fastest.
+    // The cost of the slowest network beside the fastest.
     let cost = |name: &str| {
         let at = |x| found(&of.measured, Varied::Network, name, x).map(|one| one.mean_us);
         at(NETWORK_US[NETWORK_US.len() - 1]).zip(at(NETWORK_US[0])).map(|(slow, fast)| slow / fast)
@@ -357,7 +357,7 @@ fn machines(of: &Sensitivity) -> Vec<Finding> {
     ]
 }
 
-/// Does it still pay, and where?
+/// Whether cooperation still pays, and where.
 fn today(of: &Sensitivity) -> Vec<Finding> {
     let disk_us = Technology::NVME_25_GBPS.disk_us;
     let mut all = Vec::new();
