@@ -714,6 +714,29 @@ fn regression_a_name_that_is_not_known_is_not_missing_without_a_network() {
     assert_eq!([find("/dir/new"), find("/dir/made")], [Ok(()); 2]);
 }
 
+/// A hoarded directory that others had changed was not listed again before the link went. Nothing
+/// could be made in it then until the home was back.
+#[test]
+fn regression_what_is_hoarded_is_listed_before_the_link_goes() {
+    let setup = Setup::new(1);
+    let find = |path: &str| setup.rig.sim.block_on(find(&setup.client, path)).map(drop);
+    setup.done_at_home(Op::MakeDir("/dir".into()));
+    setup.done_at_home(Op::Write("/dir/old".into(), How::Replace, b"old".to_vec()));
+    setup.wait();
+    setup.rig.sim.block_on(setup.client.hoard(b"dir", Some(10))).unwrap();
+    // The client walks by itself after a first change, and not again soon after that.
+    setup.done_at_home(Op::MakeDir("/dir/first".into()));
+    setup.rig.sim.run_for(Duration::from_secs(5));
+    setup.done_at_home(Op::MakeDir("/dir/sub".into()));
+    setup.done_at_home(Op::Write("/dir/sub/new".into(), How::Replace, b"new".to_vec()));
+    // The home tells of the change.
+    setup.rig.sim.run_for(Duration::from_secs(1));
+    setup.rig.sim.block_on(setup.client.get_ready(Duration::from_secs(60), |_| {}));
+    setup.online(false);
+    assert_eq!([find("/dir/free"), find("/dir/sub/free")], [Err(FsError::NotFound); 2]);
+    assert_eq!(setup.read("/dir/sub/new").as_deref(), Ok("new"));
+}
+
 /// Who has chosen to see everything as it was seen once is shown directories so, too.
 #[test]
 fn a_directory_that_is_believed_for_ever_has_no_names_that_nobody_knows() {

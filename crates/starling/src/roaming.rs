@@ -651,6 +651,9 @@ pub async fn connect(path: &Path, state: String, now: bool) -> anyhow::Result<Ex
     let left = ask(path, Request::Connect { state: state.clone(), now }, told).await?;
     bar.finish_and_clear();
     println!("{}: {state}{}", path.display(), crate::hoarding::still_missing(&left));
+    if left["home"] == false {
+        println!("the home does not answer: changes stay in the cache, and go home when it does");
+    }
     Ok(ExitCode::SUCCESS)
 }
 

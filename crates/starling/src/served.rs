@@ -27,7 +27,7 @@ const STATE: &str = "state";
 /// Folder of a cache that keeps the versions of resolved conflicts.
 const RESOLVED: &str = "resolved";
 
-/// How long `starling set` waits until the home knows the new settings.
+/// How long `starling set` and `starling connect` wait until the mount is attached to its home.
 const ATTACH_TIME_MAX: Duration = Duration::from_secs(2);
 
 /// A volume of a mount.
@@ -228,7 +228,12 @@ impl Mounted {
                     }
                     clients.iter().for_each(|client| client.pin(state));
                     durable.map_err(|error| format!("the mount is offline, but changes are not durable: {error}"))?;
-                    Ok(left)
+                    if state == Some(LinkState::Disconnected) {
+                        return Ok(left);
+                    }
+                    // Wait a moment for the home, so that `sync --home` works after this.
+                    let attached = join_all(clients.iter().map(Client::attached).collect());
+                    Ok(json!({ "home": tokio::time::timeout(ATTACH_TIME_MAX, attached).await.is_ok() }))
                 })
             }
             Request::Settle { path, number } => {

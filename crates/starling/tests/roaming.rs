@@ -199,6 +199,27 @@ fn what_is_hoarded_is_there_without_a_network() {
     assert_eq!(fs::read_to_string(laptop.mountpoint.join("thesis/text.tex")).expect("read"), "text");
 }
 
+/// `sync --home` right after `connect auto` said that the home cannot be reached.
+#[test]
+fn regression_connect_waits_a_moment_for_the_home() {
+    let below = tempfile::tempdir().expect("folder");
+    let mut home = Home::serve(below.path());
+    let laptop = Laptop::mount(&home, below.path(), "laptop");
+    warm(&laptop.mountpoint);
+    let connect = |state: &str| run(starling().args(["connect", state]).arg(&laptop.mountpoint));
+    for round in 0..5 {
+        connect("off");
+        fs::write(laptop.mountpoint.join("file"), round.to_string()).expect("write");
+        assert!(!connect("auto").contains("does not answer"));
+        assert_ne!(laptop.state(), "disconnected");
+    }
+    run(starling().args(["sync", "--home"]).arg(&laptop.mountpoint));
+    assert_eq!(fs::read_to_string(home.exported.join("file")).expect("read"), "4");
+    connect("off");
+    home.stop(libc::SIGKILL);
+    assert!(connect("auto").contains("the home does not answer"));
+}
+
 #[test]
 fn a_profile_says_what_is_hoarded_and_what_is_gone_need_not_be() {
     let below = tempfile::tempdir().expect("folder");

@@ -1,56 +1,57 @@
-//! What is done before the link is lost, if that can be foreseen: files of which a part is cached
-//! are of use then only if all of it is (docs/roaming.md#before-the-link-goes).
+//! What the client fetches before the link is lost, if that can be foreseen: a file that is only
+//! partly cached is of little use without a network (docs/roaming.md#before-the-link-goes).
 //!
-//! These are files that are open, and those that are to be kept, of which nothing may be cached
-//! where others have just changed them. They are fetched as whatever is fetched ahead, but before
-//! all else of that.
+//! It lists hoarded directories whose names it does not know. It completes files that are open, and
+//! hoarded files, even those whose bytes are gone because others just changed them. It fetches them
+//! before anything else that is fetched ahead.
 
 use crate::client::{Client, Inner};
 use crate::connection::schedule::Direction;
-use crate::live::{LinkState, Live};
+use crate::live::{LinkState, Live, Need};
 use crate::settings::Unit;
 use host::timeout;
 use roam_proto::channel::Class;
 use std::cmp::Reverse;
+use std::collections::HashSet;
 use std::sync::Weak;
 use std::time::Duration;
 use types::{FileId, FsError, Kind};
 
-/// How often it is looked whether the link is about to be lost.
+/// How often the client looks whether the link will soon be lost.
 const LOOK_PERIOD: Duration = Duration::from_secs(2);
-/// Longest time of completing what there is when it is, before it is looked again.
+/// Longest time for completing files before the client looks again.
 const TIME_MAX: Duration = Duration::from_secs(60);
-/// What is open is dearer than all that is to be kept.
+/// The priority of open files. It is above that of every hoarded file.
 const OPEN: u8 = u8::MAX;
 
-/// A file of which a part is cached.
+/// A file that is not wholly cached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Part {
     file: FileId,
     dear: u8,
-    /// When it was used last, in uses.
+    /// The number of its last use.
     used: u64,
     missing: u64,
 }
 
-/// What is completed first: what is dearest, and then what was used last.
+/// Sorts files into the order of fetching: by priority, then by last use.
 fn in_order(mut parts: Vec<Part>) -> Vec<Part> {
     parts.sort_by_key(|part| (Reverse(part.dear), Reverse(part.used), part.file));
     parts
 }
 
-/// What is not there of files of which a part is cached.
+/// How much is missing of files that are not wholly cached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Missing {
-    /// How many files.
+    /// Number of files.
     pub files: u64,
-    /// How many bytes.
+    /// Number of bytes.
     pub bytes: u64,
 }
 
 impl Live {
-    /// Files that are open, and only in part cached, or to be kept, and not all cached; `unit`: how
-    /// much is fetched of what is open.
+    /// Open files that are only partly cached, and hoarded files that are not wholly cached. With
+    /// the unit `block`, open files do not count.
     fn parts(&self, unit: Unit) -> Vec<Part> {
         let dear = self.priorities();
         let part = |(file, node): (FileId, &crate::replica::Node)| {
@@ -67,42 +68,70 @@ impl Live {
         };
         in_order(self.replica.nodes().filter_map(part).collect())
     }
+
+    /// Hoarded directories whose names the client does not know, or not as they are now. Without a
+    /// network, no program can make a name in them.
+    fn unlisted(&self) -> Vec<FileId> {
+        let is_directory = |id: &FileId| self.replica.node(*id).is_ok_and(|node| node.facts.kind == Kind::Directory);
+        let hoarded = self.priorities().into_keys().filter(is_directory);
+        let mut unlisted: Vec<FileId> = hoarded.filter(|dir| !self.replica.has_names(*dir)).collect();
+        unlisted.sort_unstable();
+        unlisted
+    }
 }
 
 impl Client {
-    /// Whether the link may soon be lost, as far as that can be told.
+    /// True if the link may soon be lost.
     pub fn disconnection_is_likely(&self) -> bool {
         self.0.schedule.disconnection_is_likely()
     }
 
-    /// What would be missing of open files, and of those that are to be kept, if the link was lost
-    /// now.
+    /// What would be missing of open and hoarded files if the link was lost now.
     pub fn missing(&self) -> Missing {
         let unit = self.0.settings.lock().unit;
         let parts = self.0.live.lock().parts(unit);
         Missing { files: parts.len() as u64, bytes: parts.iter().map(|part| part.missing).sum() }
     }
 
-    /// Fetches what is [missing](Self::missing), for so long at most, as far as the cache has room;
-    /// tells what is left, and gives it.
+    /// Fetches what is [missing](Self::missing), as far as the cache has room, for at most
+    /// `time_max`. Reports progress, and returns what is still missing.
     pub async fn get_ready(&self, time_max: Duration, progress: impl FnMut(Missing) + Send) -> Missing {
         let completed = async {
+            self.list_hoarded().await;
             let _before_all_else = self.0.ahead.lock().await;
             self.complete_all(progress).await;
         };
-        // What is not there by then is told.
+        // Files that are missing when the time is up are in the result.
         let _ = timeout(&*self.0.host.clock, time_max, completed).await;
         self.settle_bytes().await;
-        // If the log takes no more, programs hear of that when they write.
+        // If the log takes no more records, programs hear of it when they write.
         let _ = self.durable().await;
         self.missing()
+    }
+
+    /// Lists the hoarded directories that other clients or programs have changed, as far as the
+    /// home answers.
+    async fn list_hoarded(&self) {
+        let mut asked = HashSet::new();
+        loop {
+            let mut unlisted = self.0.live.lock().unlisted();
+            unlisted.retain(|dir| asked.insert(*dir));
+            if unlisted.is_empty() {
+                return;
+            }
+            for dir in unlisted {
+                if let Err(FsError::TimedOut) = self.fetch(Need::Names(dir)).await {
+                    return;
+                }
+            }
+        }
     }
 
     async fn complete_all(&self, mut progress: impl FnMut(Missing) + Send) {
         let unit = self.0.settings.lock().unit;
         let parts = self.0.live.lock().parts(unit);
         for part in parts {
-            // What is open is dearer than anything else.
+            // Open files may displace anything else.
             let instead = (part.dear < OPEN).then_some(part.file);
             while self.look(|_, state| state != LinkState::Disconnected) {
                 progress(self.missing());
@@ -118,7 +147,7 @@ impl Client {
                 match self.fetch_bytes(part.file, range.start, len, Class::Prefetch).await {
                     Ok(()) => {}
                     Err(FsError::TimedOut) => return,
-                    // Others may be had.
+                    // Other files may still be fetched.
                     Err(_) => break,
                 }
             }
@@ -126,8 +155,7 @@ impl Client {
     }
 }
 
-/// Completes what is there in part when the link may soon be lost, for as long as the client
-/// exists.
+/// Completes files when the link may soon be lost, for as long as the client exists.
 pub(crate) async fn keep(inner: Weak<Inner>) {
     loop {
         let Some(client) = inner.upgrade().map(Client) else { return };
@@ -136,10 +164,10 @@ pub(crate) async fn keep(inner: Weak<Inner>) {
         let mut pause = LOOK_PERIOD;
         if !offline && client.disconnection_is_likely() {
             let missing = client.missing();
-            if missing.files > 0 {
+            if missing.files > 0 || !client.0.live.lock().unlisted().is_empty() {
                 let left = client.get_ready(TIME_MAX, |_| {}).await;
                 tracing::info!(files = left.files, bytes = left.bytes, "the link may soon be lost: still missing");
-                // What cannot be had now is not asked for again and again.
+                // If nothing could be fetched, the client waits longer before it tries again.
                 pause = if left == missing { TIME_MAX } else { LOOK_PERIOD };
             }
         }
