@@ -692,7 +692,7 @@ impl Inner {
     }
 
     /// As [`put_bytes`](Self::put_bytes). On a full disk, `instead` allows it to evict only files
-    /// less dear than that one.
+    /// of lower hoard priority than that one.
     pub(crate) async fn put_instead(
         &self,
         file: &Arc<dyn File>,

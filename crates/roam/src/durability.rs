@@ -1,13 +1,13 @@
-//! When what was done here is durable.
+//! When operations are durable at the client.
 //!
-//! An operation is answered when it is in its place in the log, in memory. The log is written
-//! [`COMMIT_TIME_MAX`] after that, when a program waits for it (fsync, `starling sync`), and before
-//! anything of it is sent home. What was written to files is durable before the records are that
-//! tell of it. So after a crash the mount is as it was after some operation, and all that was
-//! waited for was done before.
+//! A call is answered when its operation is in its place in the log, in memory. The log is written
+//! [`COMMIT_TIME_MAX`] later, when a program waits for it (fsync, `starling sync`), and before any
+//! of it is sent home. Contents of files are durable before the records that tell of them. So after
+//! a crash the mount is as it was after some operation, and every operation that a program waited
+//! for comes before that one.
 //!
 //! A file of the cache that no written record names may be changed without waiting: after a crash,
-//! no record asks for what it was.
+//! no record needs its earlier contents.
 
 use crate::client::Client;
 use crate::live::Live;
@@ -22,11 +22,11 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 use types::{FileId, FsError};
 
-/// What was done is durable after so long, unless the disk takes longer.
+/// An operation is durable after this time, unless the disk takes longer.
 pub const COMMIT_TIME_MAX: Duration = Duration::from_secs(1);
-/// So many files are open at most until they are durable.
+/// Most files that are kept open until they are durable.
 const FILE_COUNT_MAX: usize = 128;
-/// More files than these are made durable with all others on their file system, at once.
+/// With more files than this, all files of the disk are synced at once.
 const SYNC_COUNT_MAX: usize = 2;
 
 /// Which names of files of the cache are durable.
@@ -60,17 +60,17 @@ impl Names {
 /// Files of the cache that records name which are not written yet.
 #[derive(Default)]
 pub(crate) struct Unwritten {
-    /// Those that were made since: no written record names them.
+    /// Files that were made since: no written record names them.
     fresh: BTreeSet<u64>,
-    /// Those with bytes that must be durable before.
+    /// Files whose bytes must be durable before these records.
     changed: BTreeMap<u64, Arc<dyn File>>,
-    /// Files that the home has taken something of, with how many records were appended by then:
-    /// before these are durable, a crash makes them this client's own again.
+    /// Files about which the home has taken something in, with the number of records appended by
+    /// then. Before these records are durable, a crash makes the files this client's own again.
     taken: BTreeMap<FileId, u64>,
 }
 
 impl Unwritten {
-    /// A file of this number was made.
+    /// Notes that a file of this number was made.
     pub(crate) fn made(&mut self, number: u64) {
         self.fresh.insert(number);
     }
@@ -80,32 +80,34 @@ impl Unwritten {
         self.fresh.contains(&number)
     }
 
-    /// A record tells of bytes of this file.
+    /// Notes that a record tells of bytes of this file.
     pub(crate) fn tells_of(&mut self, number: u64, file: Arc<dyn File>) {
         self.changed.insert(number, file);
     }
 
-    /// All bytes of this file are durable.
+    /// Notes that all bytes of this file are durable.
     pub(crate) fn is_durable(&mut self, number: u64) {
         self.changed.remove(&number);
     }
 
-    /// The home has taken something of these files, and the log says so since so many records.
+    /// Notes that the home has taken in operations on these files, and that the log says so in its
+    /// first `appended` records.
     pub(crate) fn were_taken(&mut self, files: Vec<FileId>, appended: u64) {
         self.taken.extend(files.into_iter().map(|file| (file, appended)));
     }
 
-    /// True if a crash may make a file this client's own again, when so many records are durable.
+    /// True if a crash may make a file this client's own again, with this many durable records.
     pub(crate) fn may_be_own_again(&self, file: FileId, durable: u64) -> bool {
         self.taken.get(&file).is_some_and(|position| *position > durable)
     }
 
-    /// Records to come are of another group.
+    /// Begins a new group of records.
     pub(crate) fn begin(&mut self) {
         self.fresh.clear();
     }
 
-    /// What was appended so far is about to be written; so many records are durable.
+    /// Begins a new group, because all records so far are about to be written. `durable` records
+    /// are durable already. Returns the files that must be durable before the write.
     pub(crate) fn cut(&mut self, durable: u64) -> Vec<Arc<dyn File>> {
         self.begin();
         self.taken.retain(|_, position| *position > durable);
@@ -114,14 +116,14 @@ impl Unwritten {
 }
 
 impl Live {
-    /// True if the next call has to wait until some of what was done is durable, or until some
-    /// contents are files of the cache.
+    /// True if the next call has to wait until some operations are durable, or until some contents
+    /// are files of the cache.
     pub(crate) fn is_much_unwritten(&self) -> bool {
         self.unwritten.changed.len() >= FILE_COUNT_MAX || self.has_too_many_contents()
     }
 }
 
-/// Makes files durable before the log is written that tells of them.
+/// Makes files durable before the log records that tell of them are written.
 pub(crate) fn gather(live: &Arc<Mutex<Live>>, disk: &Arc<dyn Disk>, names: &Arc<Names>) -> Gather {
     let (live, disk, names) = (Arc::downgrade(live), disk.clone(), names.clone());
     Arc::new(move |cut| {
@@ -152,7 +154,7 @@ pub(crate) fn gather(live: &Arc<Mutex<Live>>, disk: &Arc<dyn Disk>, names: &Arc<
 }
 
 impl Client {
-    /// True if a call that has done something has to wait: for the log, or for the home.
+    /// True if a call that did an operation has to wait, for the log or for the home.
     pub(crate) fn waits(&self, live: &Live) -> bool {
         let (durability, writes) = {
             let settings = self.0.settings.lock();
@@ -165,20 +167,20 @@ impl Client {
             || live.waits_for_home(writes)
     }
 
-    /// Something was logged, and no call waits for it.
+    /// Wakes the replay task after an operation that no call waits for.
     pub(crate) fn logged_more(&self, live: &Live) {
         if !live.is_offline() {
             self.0.wake_replay();
         }
     }
 
-    /// What was recorded before is in its place: durable already, if the user wants that of each
-    /// operation. EIO if the log takes no more.
+    /// Waits until earlier records are in their place in the log. Under `always` they are durable
+    /// then. EIO if the log has failed.
     pub(crate) async fn logged(&self) -> Result<(), FsError> {
         let log = &self.0.log;
         let has_too_many_contents = self.0.live.lock().has_too_many_contents();
         if has_too_many_contents {
-            // Where that cannot be done, they stay in the log.
+            // If they cannot be written to files now, they stay in the log.
             let _ = self.file_contents().await;
         }
         let is_much = log.is_behind() || self.0.live.lock().unwritten.changed.len() >= FILE_COUNT_MAX;
@@ -190,7 +192,7 @@ impl Client {
         }
     }
 
-    /// What was recorded before is durable. EIO if it cannot be.
+    /// Waits until earlier records are durable. EIO if they cannot be.
     pub(crate) async fn durable(&self) -> Result<(), FsError> {
         self.0.log.settled().await.map_err(|_| FsError::Io)
     }

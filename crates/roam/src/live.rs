@@ -127,7 +127,7 @@ pub(crate) struct Live {
     pub(crate) held_up: Option<FsError>,
     /// Since when operations have been held back because the link is slow and a program fetches.
     pub(crate) held_since: Option<Duration>,
-    /// Consistency `none`: cached data is believed, whatever others change.
+    /// Consistency `none`: cached data is believed, even if others change files.
     pub(crate) is_frozen: bool,
     /// Delegations, under `strong`: cached data is believed only as far as they say.
     pub(crate) delegations: Option<Delegations>,
@@ -344,7 +344,7 @@ impl Live {
         (self.is_offline() || self.is_frozen) && self.delegations.is_none()
     }
 
-    /// A file whose attributes are as good as can be had.
+    /// A file whose attributes are as new as they can be now.
     pub(crate) fn node(&self, id: FileId) -> Result<&Node, Stop> {
         let id = self.replica.real(id);
         if self.replica.is_stale(id) && !self.is_content() || self.is_passed(id) {
@@ -376,7 +376,7 @@ impl Live {
         }
     }
 
-    /// A directory whose names are as good as can be had.
+    /// A directory whose names are as new as they can be now.
     pub(crate) fn directory(&self, id: FileId) -> Result<&Node, Stop> {
         let node = self.node(id)?;
         if node.facts.kind != Kind::Directory {

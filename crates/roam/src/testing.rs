@@ -1,4 +1,4 @@
-//! What several unit tests use.
+//! Helpers of several unit tests.
 
 use roam_proto::message::Facts;
 use types::{FileId, Kind, Time};

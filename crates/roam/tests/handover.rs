@@ -1,5 +1,5 @@
-//! What it costs to hand a delegation over, in messages and in simulated time: two clients append
-//! to one file, one record after the other.
+//! The cost of handing a delegation over, in messages and in simulated time: two clients append to
+//! one file, one record after the other.
 
 mod rig;
 
@@ -54,8 +54,8 @@ fn regression_handing_a_delegation_over_takes_no_time_but_that_of_its_messages()
     println!("{took:?}, {turns} turns {who}, {kinds:?}");
     assert_eq!(ended.lock().len(), 2);
     assert_eq!(text.lines().count(), 2 * RECORD_COUNT);
-    assert!(turns >= RECORD_COUNT / 2, "nobody has to wait for all that another does: {who}");
-    assert_eq!(kinds["Recall"], kinds["Returned"], "two messages each");
-    // One wait for a timer each time would take ten times as long.
+    assert!(turns >= RECORD_COUNT / 2, "one client waited for most of the other's work: {who}");
+    assert_eq!(kinds["Recall"], kinds["Returned"], "a turn takes two messages");
+    // A wait for a timer in each turn would take ten times as long.
     assert!(took < Some(Duration::from_secs(2)), "{took:?}");
 }

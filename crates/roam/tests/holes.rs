@@ -1,5 +1,5 @@
-//! Files that are changed though little of them is cached: what is written is sent, and what is
-//! read is fetched.
+//! Changes of files that are mostly not cached: the client sends what was written, and fetches what
+//! is read.
 
 mod rig;
 
@@ -13,17 +13,17 @@ use std::time::Duration;
 use types::FsError;
 use vfs::fs::{Cred, FileSystem, OpenFlags};
 
-/// Longer than anybody waits for over this link.
+/// Length of the log. To fetch all of it over this link would take longer than a program waits.
 const LEN: usize = 1 << 20;
 const BYTES_PER_SECOND: u64 = 8000;
-/// What a line may cost, whatever it is added to.
+/// Bytes on the network that an appended line may cost, for a file of any length.
 const LINE_COST_MAX: u64 = 8000;
 
 fn old() -> Vec<u8> {
     noise(LEN)
 }
 
-/// A client far from a home that has a long log, of which it has cached nothing.
+/// A client far from a home that has a long log. The client has cached nothing of it.
 fn far(seed: u64) -> Setup {
     let setup = Setup::new(seed).always();
     setup.at_home_do(Op::Write("/log".into(), How::Replace, old()));
@@ -73,7 +73,7 @@ impl Setup {
     }
 }
 
-/// All of a file, in pieces that a read may have.
+/// All of a file, in pieces that one read may return.
 async fn read_all_of(fs: &dyn FileSystem, id: types::FileId) -> Result<Vec<u8>, FsError> {
     let handle = fs.open(&Cred::ROOT, id, OpenFlags { read: true, ..OpenFlags::default() }).await?;
     let mut all = Vec::new();
@@ -97,7 +97,7 @@ fn regression_a_line_at_the_end_of_a_file_that_is_not_cached_costs_what_the_line
     });
     assert!(cost <= LINE_COST_MAX, "{cost} bytes");
     assert_eq!(setup.home_has("/log"), [&old()[..], b"a line\n"].concat());
-    // What is read then is fetched, and no more than that.
+    // A read fetches its bytes, and not the whole file.
     let cost = setup.cost(|setup| {
         assert_eq!(setup.read_at("/log", 500_000, 100).expect("read"), old()[500_000..500_100]);
     });
@@ -109,11 +109,11 @@ fn what_is_written_without_a_network_comes_home_and_what_is_not_there_is_not_rea
     let setup = far(2);
     setup.online(false);
     setup.append("a line\n");
-    assert_eq!(setup.read_at("/log", LEN as u64, 100).expect("what was written"), b"a line\n");
+    assert_eq!(setup.read_at("/log", LEN as u64, 100).expect("the written line"), b"a line\n");
     assert_eq!(setup.read_at("/log", LEN as u64 - 10, 17), Err(FsError::TimedOut));
     let setup = setup.crash(true);
     setup.rig.sim.run_for(Duration::from_secs(60));
-    assert_eq!(setup.read_at("/log", LEN as u64, 100).expect("what was written"), b"a line\n");
+    assert_eq!(setup.read_at("/log", LEN as u64, 100).expect("the written line"), b"a line\n");
     setup.append("and another\n");
     let cost = setup.cost(|setup| setup.online(true));
     assert!(cost <= LINE_COST_MAX, "{cost} bytes");
@@ -122,8 +122,8 @@ fn what_is_written_without_a_network_comes_home_and_what_is_not_there_is_not_rea
     assert_eq!(setup.client_has("/log").expect("all"), all);
 }
 
-/// Before a client changes a file, it makes the bytes durable that it has fetched. After a crash it
-/// has them.
+/// Before a client changes a file, it makes the bytes that it has fetched durable. After a crash it
+/// still has them.
 #[test]
 fn what_was_fetched_before_a_write_is_there_after_a_crash() {
     let setup = far(8);
@@ -135,8 +135,8 @@ fn what_was_fetched_before_a_write_is_there_after_a_crash() {
     assert_eq!(setup.read_at("/log", 500_000, 100).expect("it was fetched"), old()[500_000..500_100]);
 }
 
-/// Others have changed the file: what was written here is over what they have made of it, beside
-/// that, and nothing is made up.
+/// Others have changed the file. Beside it is a copy of their version with the bytes that were
+/// written here put over it. No bytes are invented.
 #[test]
 fn in_a_conflict_what_was_written_is_over_what_the_home_has() {
     let setup = far(3);
@@ -172,8 +172,8 @@ fn in_a_conflict_with_a_removal_it_is_said_what_is_missing() {
     assert!(matches!(&why[..], [why] if why.contains("missing")), "{why:?}");
 }
 
-/// What was there before is nowhere: that is no reason to give what is there now, nor to lose what
-/// was written.
+/// The bytes that were there before are lost. The client does not show the home's present bytes in
+/// their place, and does not lose what was written.
 #[test]
 fn what_others_have_changed_is_not_read_in_between_what_was_written() {
     let setup = far(5);
@@ -201,7 +201,7 @@ fn what_is_cut_is_cut_and_reads_as_zeroes_where_it_is_extended() {
     }
 }
 
-/// What is done to a log of which nothing is cached.
+/// Operations on a log that is not cached at all.
 fn session() -> Vec<Op> {
     vec![
         Op::Write("/log".into(), How::Append, b"a line\n".to_vec()),
@@ -214,8 +214,7 @@ fn session() -> Vec<Op> {
     ]
 }
 
-/// What there is of the log after so many of these, and then part of the next, without being
-/// closed.
+/// The log after the first `count` operations of the session.
 fn after(log: &[u8], count: usize) -> Vec<u8> {
     let mut log = log.to_vec();
     for op in session().into_iter().take(count) {
@@ -232,7 +231,7 @@ fn after(log: &[u8], count: usize) -> Vec<u8> {
     log
 }
 
-/// A client without a network that knows of a short log, and has nothing of it.
+/// A client without a network that knows of a short log, and has cached nothing of it.
 fn away(rig: Rig) -> Setup {
     let setup = Setup::of(rig, 0).always();
     setup.at_home_do(Op::Write("/log".into(), How::Replace, short()));
@@ -279,8 +278,8 @@ fn crash_of_a_client_at_every_step_of_writing_into_holes() {
         let setup = setup.crash(power);
         setup.online(true);
         let there = setup.home_has("/log");
-        // Of what was being written, there may be any part, and zeroes beyond the end that there
-        // was.
+        // Any part of the bytes that were being written may be there, and zeroes beyond the former
+        // end.
         let known = [count, count + 1].map(|count| after(&short(), count));
         let is_known = |at: usize| known.iter().any(|known| known.get(at).unwrap_or(&0) == &there[at]);
         let first = (0..there.len()).find(|at| !is_known(*at));
@@ -315,8 +314,8 @@ fn crash_of_a_client_at_every_step_of_bringing_home_what_was_written_into_holes(
     }
 }
 
-/// Others have changed the file, so that this client's version begins as theirs, and the home or
-/// the client crashes while that is made.
+/// Others have changed the file, so the copy of this client's version begins as theirs. The home or
+/// the client crashes while that copy is made.
 #[test]
 fn crash_at_every_step_of_a_conflict_leaves_both_versions() {
     for (steps, kind) in (0..).map(|n| (n / 4, n % 4)) {
@@ -362,7 +361,7 @@ fn crash_at_every_step_of_a_conflict_leaves_both_versions() {
     }
 }
 
-/// Bytes around it come from the home in the moment in which something is written.
+/// A program writes in the moment in which the bytes around it come from the home.
 #[test]
 fn what_is_written_is_not_covered_by_what_comes_meanwhile() {
     let mut covered = 0;
@@ -375,7 +374,7 @@ fn what_is_written_is_not_covered_by_what_comes_meanwhile() {
             let flags = OpenFlags { read: true, write: true, ..OpenFlags::default() };
             (id, writer.open(&Cred::ROOT, id, flags).await.expect("open"))
         });
-        // It is ready to be written.
+        // From here on the file is ready to be written.
         setup.rig.sim.block_on(async { writer.write(&Cred::ROOT, id, handle, LEN as u64, b"!").await }).expect("write");
         let reading = setup.machine.run(async move { reader.read(id, handle, 1000, 5000).await });
         setup.rig.sim.run_for(Duration::from_micros(99_000 + step * 20));

@@ -1,5 +1,5 @@
-//! What other programs do to the home's files while nobody looks: the home is down, or a directory
-//! is closed.
+//! Changes that other programs make to the home's files while the home is down, or while a
+//! directory is closed to a user.
 
 mod rig;
 
@@ -21,8 +21,8 @@ fn text(path: &str, text: &str) -> Op {
     Op::Write(path.into(), How::Replace, text.as_bytes().to_vec())
 }
 
-/// A file with two names has been changed without a network. The home crashes after so many steps
-/// of taking that; Says whether it has crashed.
+/// A file with two names was changed without a network. The home crashes `steps` steps after it
+/// begins to take the change. Returns whether it has crashed.
 fn crash_in_place(steps: u64, mine: Op) -> (Setup, bool) {
     let setup = Setup::new(steps);
     setup.done(text("/file", &"old ".repeat(8)));
@@ -41,9 +41,8 @@ fn crash_in_place(steps: u64, mine: Op) -> (Setup, bool) {
     (setup, crashed)
 }
 
-/// A file with two names, which is changed in place, is being changed when the home crashes after
-/// so many steps; another program changes it before the home starts again. True if the home has
-/// crashed.
+/// The home changes a file with two names, which it does in place, and crashes after `steps` steps.
+/// Another program changes the file before the home starts again. True if the home has crashed.
 fn changed_while_the_home_is_down(steps: u64, theirs: Op, expected: &dyn Fn(&str) -> bool) -> bool {
     let mine = "mine".repeat(8);
     let (setup, crashed) = crash_in_place(steps, text("/file", &mine));
@@ -63,18 +62,18 @@ fn changed_while_the_home_is_down(steps: u64, theirs: Op, expected: &dyn Fn(&str
     true
 }
 
-/// What others changed then was taken for part of what the client had changed, and overwritten.
+/// The home took a change by another program for a part of the client's change, and overwrote it.
 #[test]
 fn regression_what_is_changed_while_the_home_is_down_is_not_the_clients() {
     for steps in 0.. {
         let theirs = text("/file", "THEIRS");
         if !changed_while_the_home_is_down(steps, theirs, &|now| now == "THEIRS") {
-            assert!(steps > 20, "it has crashed now and then");
+            assert!(steps > 20, "the home has crashed at too few steps");
             break;
         }
     }
     for steps in 0.. {
-        // A part of it only.
+        // The other program changes only a part of the file.
         let theirs = Op::Write("/file".into(), How::At(3), b"THEIRS".to_vec());
         if !changed_while_the_home_is_down(steps, theirs, &|now| now.contains("THEIRS")) {
             break;
@@ -82,7 +81,7 @@ fn regression_what_is_changed_while_the_home_is_down_is_not_the_clients() {
     }
 }
 
-/// What nobody has changed meanwhile is no conflict.
+/// If no other program has changed the file meanwhile, there is no conflict.
 #[test]
 fn what_is_half_done_when_the_home_crashes_is_done_when_it_is_asked_for_again() {
     for steps in 0.. {
@@ -101,7 +100,7 @@ fn what_is_half_done_when_the_home_crashes_is_done_when_it_is_asked_for_again() 
 }
 
 /// The home had stored all of a file in place when it crashed, and another program removed the copy
-/// of what was there before. The home then took what it had stored itself for a change by others.
+/// of the former contents. The home then took its own store for a change by others.
 #[test]
 fn regression_what_is_stored_in_place_as_a_whole_needs_no_copy_of_what_was_there() {
     let mut stored = 0;
@@ -125,10 +124,11 @@ fn regression_what_is_stored_in_place_as_a_whole_needs_no_copy_of_what_was_there
             Err(error) => assert_eq!((error, setup.at_home("/file")), (FsError::NotFound, Ok("mine".into()))),
         }
     }
-    assert!(stored > 0, "it has crashed when all was stored");
+    assert!(stored > 0, "the home has never crashed when all was stored");
 }
 
-/// A change below a directory that was closed to the user was never told, also not when it opened.
+/// The home never told of a change below a directory that was closed to the user, not even when the
+/// directory was opened.
 #[test]
 fn regression_what_changed_below_a_closed_directory_is_told_when_it_opens() {
     for (is_away, is_moved) in [(false, false), (true, false), (false, true), (true, true)] {
@@ -150,7 +150,7 @@ fn regression_what_changed_below_a_closed_directory_is_told_when_it_opens() {
         assert_eq!(read("/dir/below/file").as_deref(), Ok("old"));
         noticed(Op::SetMode("/dir".into(), 0o700));
         noticed(text("/dir/below/file", "new"));
-        // It knows of all that it may know of until now.
+        // The client knows of all that it may know of until now.
         noticed(text("/other", "text"));
         if is_away {
             setup.online(false);

@@ -1,4 +1,4 @@
-//! Directories that several clients have made at one place, each on its own, are one.
+//! Directories that several clients have made at one place without a network become one.
 
 mod rig;
 
@@ -64,13 +64,13 @@ fn at_home(rig: &Rig, path: &str) -> Result<String, FsError> {
     read.map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// All paths at home but for the home's own.
+/// All paths at home, without the home's own folder.
 fn paths(rig: &Rig) -> Vec<String> {
     let all = rig.fs.dump().into_iter().map(|entry| String::from_utf8_lossy(&entry.path).into_owned());
     all.filter(|path| !path.is_empty() && !path.starts_with("/.starling")).collect()
 }
 
-/// Everybody sees what is at home, and nobody waits for anything.
+/// Checks that all clients see what is at home, and that nothing waits to go home.
 fn check_views(rig: &Rig, laptops: &[&Laptop], when: &str) {
     let mut all = rig.fs.dump();
     all.retain(|entry| entry.path != b"/.starling");
@@ -108,7 +108,7 @@ fn directories_that_two_have_made_are_one() {
     assert_eq!(paths(&rig), MERGED);
     assert_eq!((one.troubles(), two.troubles()), (vec![], vec![]));
     check_views(&rig, &[&one, &two], "merged");
-    // What comes then is one's own, too.
+    // Later writes go to the right files, too.
     two.write(&rig, "/dir/sub/file-1", "by two");
     one.write(&rig, "/dir/file-2", "by one");
     rig.sim.run_for(Duration::from_secs(60));
@@ -117,7 +117,7 @@ fn directories_that_two_have_made_are_one() {
     check_views(&rig, &[&one, &two], "changed");
 }
 
-/// Whoever has the directory open, or is in it, goes on.
+/// Programs that have the directory open, or work in it, go on.
 #[test]
 fn what_was_open_stays_of_use() {
     let rig = Rig::new(2);
@@ -140,7 +140,7 @@ fn what_was_open_stays_of_use() {
         let rest = client.readdir(old, handle, half.last().unwrap().cookie, 100, true).await.expect("list");
         let names = |entries: &[DirEntry]| entries.iter().map(|e| e.name.clone()).collect::<Vec<_>>();
         assert_eq!(names(&half), [&b"."[..], b"..", b"file-2", b"of-2"]);
-        assert_eq!(names(&rest), [b"sub"], "as of when it began");
+        assert_eq!(names(&rest), [b"sub"], "the listing is as it was when it began");
         assert_eq!(rest[0].id, find(&client, "/dir/sub").await.expect("find"));
         let again = client.readdir(old, handle, 0, 100, false).await.expect("list");
         assert_eq!(again.len(), 7, "{again:?}");
@@ -162,8 +162,8 @@ fn what_was_open_stays_of_use() {
     assert!(paths(&rig).contains(&"/dir/sub/newer".to_string()));
 }
 
-/// The client crashes at any point while what it has made turns out to be there already, or the
-/// home does.
+/// The client or the home crashes at every step, while the client learns that what it has made is
+/// there already.
 fn crashes(of_home: bool, make: impl Fn(&Rig) -> (Laptop, Laptop), there: &[&str], (path, text): (&str, &str)) {
     for steps in 0.. {
         let rig = Rig::with_pace(steps, of_home);
@@ -182,7 +182,7 @@ fn crashes(of_home: bool, make: impl Fn(&Rig) -> (Laptop, Laptop), there: &[&str
             } else {
                 two.restart(&rig, steps % 2 == 0);
             }
-            // Others look before this client asks again.
+            // Others list the directory before this client asks again.
             one.done(&rig, Op::List("/dir".into()));
             rig.sim.run_for(Duration::from_secs(60));
         } else {
@@ -209,7 +209,7 @@ fn crash_of_a_home_that_has_a_clients_directories_already() {
     crashes(true, apart, &MERGED, ("/dir/sub/file-2", "below"));
 }
 
-/// A lost answer that is asked for again is the same.
+/// If an answer was lost, the client asks again and gets the same answer.
 #[test]
 fn lost_answers_are_told_again() {
     let rig = Rig::new(3);
@@ -221,7 +221,7 @@ fn lost_answers_are_told_again() {
     }
     two.network.lose_answers.store(true, Relaxed);
     two.online(&rig, true);
-    // What the directory became has moved on.
+    // The directory that this one became has moved meanwhile.
     one.done(&rig, Op::Rename("/dir".into(), "/moved".into(), RenameFlags::default()));
     one.online(&rig, true);
     assert!(two.client.look(|replica, _| replica.log().len()) > 0);
@@ -233,7 +233,8 @@ fn lost_answers_are_told_again() {
     check_views(&rig, &[&one, &two], "told again");
 }
 
-/// What clashes below is a conflict, as anywhere; a file in the directory's place is one, too.
+/// Names below a merged directory may clash, which is a conflict as anywhere. A file in a
+/// directory's place is a conflict, too.
 #[test]
 fn what_clashes_is_a_conflict() {
     let rig = Rig::new(4);
@@ -257,7 +258,8 @@ fn what_clashes_is_a_conflict() {
     check_views(&rig, &[&one, &two], "in conflict");
 }
 
-/// Modes and attributes are of whoever was first; what comes later is a change like any other.
+/// Modes and attributes are those of the client that was home first. Later ones are changes like
+/// any other.
 #[test]
 fn attributes_of_before_are_not_taken_over() {
     for together in [false, true] {
@@ -265,7 +267,7 @@ fn attributes_of_before_are_not_taken_over() {
         let (one, two) = apart(&rig);
         one.done(&rig, Op::SetMode("/dir".into(), 0o700));
         if !together {
-            // The directory goes home before all that was done to it.
+            // The directory goes home in an earlier message than the operations on it.
             for number in 0..100 {
                 two.done(&rig, Op::Make(format!("/dir/more-{number}"), 0o644));
             }
@@ -285,7 +287,7 @@ fn attributes_of_before_are_not_taken_over() {
     }
 }
 
-/// Another program made it, and the home had never looked.
+/// Another program has made the directory, and the home had never looked at it.
 #[test]
 fn directories_of_other_programs_are_merged_too() {
     let rig = Rig::new(6);
@@ -300,13 +302,13 @@ fn directories_of_other_programs_are_merged_too() {
     two.online(&rig, true);
     assert_eq!(paths(&rig), ["/dir", "/dir/mine", "/dir/theirs"]);
     assert_eq!(two.troubles(), []);
-    // What others do there is noticed from now on.
+    // From now on the client notices what others do there.
     let tree = rig.home.lock().as_ref().expect("home").tree.clone();
     let op = Op::Write("/dir/mine".into(), How::Replace, b"changed".to_vec());
     rig.sim.block_on(perform(&tree, &op)).expect("another program");
     rig.sim.run_for(Duration::from_secs(5));
     check_views(&rig, &[&two], "merged");
-    // And it is cached.
+    // The directory is cached, too.
     two.online(&rig, false);
     let names = rig.sim.block_on(async {
         let dir = find(&two.client, "/dir").await.expect("find");
@@ -316,7 +318,7 @@ fn directories_of_other_programs_are_merged_too() {
     assert_eq!(names, 4);
 }
 
-/// Where the other's directory is gone when this client comes back, nothing is merged.
+/// If the other directory is gone when this client comes back, the client's own is made.
 #[test]
 fn a_directory_that_is_gone_is_made() {
     let rig = Rig::new(7);
@@ -334,7 +336,7 @@ fn a_directory_that_is_gone_is_made() {
     check_views(&rig, &[&one, &two], "made");
 }
 
-/// What was made is renamed and made anew, while the other has it.
+/// A client renames its directory and makes another in its place, after the first has gone home.
 #[test]
 fn a_directory_that_moved_on_is_one_all_the_same() {
     let rig = Rig::new(8);
@@ -344,7 +346,7 @@ fn a_directory_that_moved_on_is_one_all_the_same() {
         laptop.done(&rig, Op::MakeDir("/dir".into()));
         laptop.write(&rig, &format!("/dir/file-{}", laptop.key), "text");
     }
-    // What may have reached the home stays as it is in the log.
+    // An operation that may have reached the home stays as it is in the log.
     two.network.lose_requests.store(true, Relaxed);
     two.online(&rig, true);
     two.online(&rig, false);
@@ -359,7 +361,7 @@ fn a_directory_that_moved_on_is_one_all_the_same() {
     check_views(&rig, &[&one, &two], "moved");
 }
 
-/// Those who have made the same symlink are of one mind.
+/// Two clients that have made the same symlink are not in conflict.
 #[test]
 fn symlinks_with_the_same_target_are_one() {
     let rig = Rig::new(9);
@@ -377,8 +379,8 @@ fn symlinks_with_the_same_target_are_one() {
     check_views(&rig, &[&one, &two], "merged");
 }
 
-/// What a client does again, since something before it failed, had become what the client had moved
-/// on already.
+/// A client made a directory again, because an operation before it had failed. The home took it for
+/// the directory that the client had moved away.
 #[test]
 fn regression_a_new_directory_is_not_the_one_that_was_to_be_moved_away() {
     let rig = Rig::new(10);
@@ -400,8 +402,7 @@ fn regression_a_new_directory_is_not_the_one_that_was_to_be_moved_away() {
     check_views(&rig, &[&one, &two], "moved away");
 }
 
-/// Whoever works under delegations on a directory sees at once what others bring to it who did not
-/// know that it was there.
+/// A client under delegations sees at once what another client merges into its directory.
 #[test]
 fn what_is_merged_is_claimed_from_who_works_under_delegations() {
     let rig = Rig::new(11);
@@ -422,13 +423,13 @@ fn what_is_merged_is_claimed_from_who_works_under_delegations() {
     check_views(&rig, &[&one, &two], "merged");
 }
 
-/// Two clients that were away made the same file.
+/// Two clients without a network have made the same file.
 fn both_write(rig: &Rig, texts: [&str; 2]) -> (Laptop, Laptop) {
     let (one, two) = (Laptop::new(rig, 1), Laptop::new(rig, 2));
     for (laptop, text) in [&one, &two].into_iter().zip(texts) {
         laptop.online(rig, false);
         laptop.done(rig, Op::MakeDir("/dir".into()));
-        // It finds that there is no network.
+        // The client notices that there is no network.
         rig.sim.run_for(Duration::from_secs(60));
         laptop.write(rig, "/dir/file", text);
         laptop.done(rig, Op::SetMode("/dir/file".into(), 0o600 + u32::from(laptop.key)));
@@ -448,8 +449,8 @@ fn files_with_the_same_contents_are_one() {
         assert_eq!(paths(&rig), ["/dir", "/dir/file"]);
         check_views(&rig, &[&one, &two], "one");
         let mode = rig.sim.block_on(async { rig.fs.getattr(find(&rig.fs, "/dir/file").await?).await });
-        assert_eq!(mode.expect("stat").attr.mode, 0o601, "whoever was home first has given it");
-        // What is done to it then is done to the one file.
+        assert_eq!(mode.expect("stat").attr.mode, 0o601, "the mode is that of the client that was home first");
+        // Later changes go to the one file.
         two.restart(&rig, true);
         two.online(&rig, true);
         two.write(&rig, "/dir/file", "by two");
@@ -495,8 +496,8 @@ fn crash_of_a_client_or_a_home_that_has_its_file_already() {
     }
 }
 
-/// Two who have made an empty file have made the same; what one of them writes to his later is no
-/// conflict, and what he had written before is.
+/// Two clients that have made an empty file have made the same file. If one of them writes to it
+/// later, that is no conflict; if it had written before, that is one.
 #[test]
 fn empty_files_are_one() {
     for writes in ["", "before", "later"] {
@@ -524,7 +525,7 @@ fn empty_files_are_one() {
     }
 }
 
-/// What is to be written into it would be read by more than was meant.
+/// Otherwise more users could read what the client writes to the file than it was meant for.
 #[test]
 fn an_empty_file_that_more_may_read_is_another() {
     for (mode, later) in [(0o600, None), (0o644, Some(0o600))] {
@@ -543,8 +544,8 @@ fn an_empty_file_that_more_may_read_is_another() {
     }
 }
 
-/// Two who are in conflict with the same file, and do not know of each other's versions: each
-/// conflict knows where its own is.
+/// Two clients are in conflict with the same file, and do not know of each other's versions. Each
+/// conflict names the place of its own version.
 #[test]
 fn regression_two_conflicts_about_one_name_have_each_its_version() {
     for name in ["/file".to_string(), format!("/{}", "n".repeat(250))] {

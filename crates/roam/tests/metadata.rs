@@ -1,4 +1,5 @@
-//! A client that caches too much metadata forgets the least lately used, and asks the home again.
+//! A client that caches too much metadata forgets what was used least lately, and asks the home
+//! again.
 
 mod rig;
 
@@ -18,7 +19,7 @@ fn path(dir: u32, file: u32) -> String {
     format!("/d{dir:02}/f{file}")
 }
 
-/// Directories with files, which a client has not seen yet.
+/// A client, and directories with files that it has not seen yet.
 fn setup(seed: u64) -> Setup {
     let setup = Setup::new(seed);
     setup.rig.sim.block_on(async {
@@ -69,7 +70,7 @@ impl Setup {
         self.rig.sim.block_on(listed).expect("list").len()
     }
 
-    /// Whether a file's attributes can be had by an id from before.
+    /// Asks for a file's attributes by an id from before.
     fn asked_by_id(&self, id: FileId) -> Result<FileId, FsError> {
         self.rig.sim.block_on(self.client.getattr(id).into_future()).map(|entry| entry.attr.id)
     }
@@ -84,7 +85,7 @@ fn what_was_not_used_for_long_is_forgotten_and_asked_for_again() {
     let is_known = |id: FileId| setup.client.look(|replica, _| replica.node(id).is_ok());
     assert!(!is_known(first));
     assert!(is_known(setup.id(&path(DIRS - 1, 3))));
-    // The kernel asks by an id that it has had from the start.
+    // The kernel asks by an id that it has known from the start.
     assert_eq!(setup.asked_by_id(first), Ok(first));
     assert_eq!(setup.names("/d00"), FILES as usize + 2);
     assert_eq!(setup.names("/"), DIRS as usize + 2);
@@ -93,8 +94,8 @@ fn what_was_not_used_for_long_is_forgotten_and_asked_for_again() {
     }
 }
 
-/// The kernel lists without opening, and goes on by a cookie. The client left out the entries that
-/// it had forgotten meanwhile.
+/// The kernel lists a directory without opening it, and goes on by a cookie. The client left out
+/// entries that it had forgotten meanwhile.
 #[test]
 fn a_listing_goes_on_though_its_directory_was_forgotten() {
     let setup = setup(7);
@@ -107,7 +108,7 @@ fn a_listing_goes_on_though_its_directory_was_forgotten() {
     let is_known = || setup.client.look(|replica, _| replica.node(dir).is_ok_and(|node| node.names.is_some()));
     let mut walked = 1..DIRS;
     while is_known() {
-        let dir = walked.next().expect("it is forgotten");
+        let dir = walked.next().expect("the directory is forgotten");
         setup.walk(dir..dir + 1);
     }
     let rest = list(first[4].cookie, usize::MAX);
@@ -160,7 +161,7 @@ fn a_restart_knows_what_was_not_forgotten() {
     assert_eq!(setup.client.look(|replica, _| replica.nodes().map(|(id, _)| id).collect::<BTreeSet<_>>()), known);
     setup.online(false);
     setup.id(&path(DIRS - 1, 0));
-    // Without a network the client forgets nothing, though the bound is less now.
+    // Without a network the client forgets nothing, though the bound is lower now.
     setup.client.set(|settings| settings.cache_files = 5);
     setup.rig.sim.run_for(std::time::Duration::from_secs(60));
     assert_eq!(setup.known(), known.len());

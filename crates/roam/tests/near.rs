@@ -12,9 +12,9 @@ use std::time::Duration;
 use types::{FileId, FsError};
 use vfs::FileSystem;
 
-/// Each way. The home counts as near.
+/// Delay of the network in each direction. With this delay the home counts as near.
 const DELAY: Duration = Duration::from_millis(3);
-/// Files that are written one after the other.
+/// Number of files that a test writes one after the other.
 const FILE_COUNT: usize = 40;
 
 fn write(rig: &Rig, client: &Client, path: &str, text: &str) {
@@ -72,7 +72,7 @@ fn what_one_has_closed_near_home_the_other_opens() {
     }
 }
 
-/// What is sent together fits into a message, whatever it consists of: the connection would end
+/// Files of all lengths that go together fit into one message. Otherwise the connection would end
 /// again and again.
 #[test]
 fn files_of_all_lengths_go_home_in_messages_that_fit() {
@@ -80,7 +80,7 @@ fn files_of_all_lengths_go_home_in_messages_that_fit() {
     let (one, network, ..) = rig.new_client(1, DELAY);
     rig.sim.run_for(Duration::from_secs(5));
     let len = |number: usize| [3, 1 << 10, 15 << 10, 17 << 10, 60 << 10, 250 << 10, 300 << 10][number % 7];
-    // What cannot be packed well.
+    // Text that does not compress well.
     let text = |number: usize| {
         let random = SplitMix64::new(number as u64);
         (0..len(number)).map(|_| char::from(random.below(0x80) as u8)).collect::<String>()
@@ -95,7 +95,7 @@ fn files_of_all_lengths_go_home_in_messages_that_fit() {
     }
 }
 
-/// Each file cost some twenty syncs, at the client and at home.
+/// Before, each file cost some twenty syncs, at the client and at home.
 #[test]
 fn many_small_files_cost_few_syncs() {
     let rig = Rig::new(1);
@@ -112,8 +112,8 @@ fn many_small_files_cost_few_syncs() {
     assert_eq!(one.look(|replica, _| replica.log().len()), 0);
 }
 
-/// A snapshot of the home's log waits until nothing is held. What one client did after the other's
-/// last request for durability was held for ever, and the log stood still.
+/// A snapshot of the home's log waits until no records are held. Records of what one client did
+/// after the other's last request for durability were held for ever, and the log stood still.
 #[test]
 fn regression_a_client_is_told_what_is_durable_while_another_goes_on() {
     for seed in 0..20 {
@@ -142,16 +142,16 @@ fn regression_a_client_is_told_what_is_durable_while_another_goes_on() {
     }
 }
 
-/// What the home had done and did not know durably, it looked for after a crash. Of stores on top
-/// of each other it found the last, and took it for somebody else's; it made files again that were
-/// removed since.
+/// After a crash the home looked for operations that it had done and did not know durably. Of
+/// several stores to one file it found the last, and took it for another program's. It made files
+/// again that were removed since.
 #[test]
 fn regression_a_crash_of_the_home_makes_no_conflicts_of_ones_own_work() {
     let mut undurable = 0;
     for seed in 0..20 {
         let rig = Rig::new(seed);
         let (one, ..) = rig.new_client(1, DELAY);
-        // In company, what is closed is seen.
+        // With another client attached, a close waits until the home has seen the file.
         let (_other, ..) = rig.new_client(2, DELAY);
         ["/file", "/index"].into_iter().for_each(|path| write(&rig, &one, path, "first"));
         rig.sim.block_on(one.send_all()).expect("home");
@@ -164,7 +164,7 @@ fn regression_a_crash_of_the_home_makes_no_conflicts_of_ones_own_work() {
             ops(if text == "kept" { vec![Op::Unlink("/name".into())] } else { vec![] });
             write(&rig, &one, "/name", text);
         }
-        // As git does it.
+        // As git saves files: by another name, and a rename.
         for text in ["second", "third"] {
             write(&rig, &one, "/index.lock", text);
             ops(vec![Op::Rename("/index.lock".into(), "/index".into(), Default::default())]);
@@ -182,12 +182,12 @@ fn regression_a_crash_of_the_home_makes_no_conflicts_of_ones_own_work() {
         }
         assert_eq!(read(&rig, &one, "/index.lock"), Err(FsError::NotFound), "seed {seed}");
     }
-    assert!(undurable > 20, "there was nothing to find");
+    assert!(undurable > 20, "too few operations were not durable at the crash");
 }
 
-/// A program at home removes a file just after it was made here. The kernel is told, asks while the
-/// answer to the creation is on its way, and is shown the file. When the answer came, nothing told
-/// it to ask again.
+/// A program at home removes a file just after it was made here. The kernel is told of that. It
+/// asks while the answer to the creation is on its way, and is shown the file. When the answer
+/// came, nothing told the kernel to ask again.
 #[test]
 fn regression_the_kernel_asks_again_when_an_answer_leaves_doubt() {
     let rig = Rig::new(1);
@@ -218,8 +218,8 @@ fn regression_the_kernel_asks_again_when_an_answer_leaves_doubt() {
     assert_eq!(rig.sim.block_on(find(&one, "/file")), Err(FsError::NotFound));
 }
 
-/// What was set aside near home to go there in one message goes in pieces when the link has become
-/// slow.
+/// Near home, contents were set aside to go in one message. When the link has become slow, they go
+/// in pieces.
 #[test]
 fn regression_what_was_to_go_in_one_message_goes_in_pieces_over_a_slow_link() {
     let rig = Rig::new(1);
@@ -229,7 +229,7 @@ fn regression_what_was_to_go_in_one_message_goes_in_pieces_over_a_slow_link() {
     network.lose_requests.store(true, Relaxed);
     let text = "a".repeat(200_000);
     write(&rig, &one, "/file", &text);
-    // It was sent, and is lost.
+    // The message was sent, and is lost.
     rig.sim.run_for(Duration::from_millis(500));
     one.pin(Some(LinkState::Weak));
     rig.sim.run_for(Duration::from_secs(60));

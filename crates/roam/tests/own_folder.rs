@@ -1,4 +1,4 @@
-//! Others meddle with the folder in which the home makes what clients have stored.
+//! Other programs meddle with the folder in which the home makes the files that clients store.
 
 mod rig;
 
@@ -27,10 +27,10 @@ fn remove_own(setup: &Setup) {
         fs.releasedir(own, opened).await?;
         fs.rmdir(&Cred::ROOT, FileId::ROOT, OWN).await
     };
-    setup.rig.sim.block_on(removed).expect("it is removed");
+    setup.rig.sim.block_on(removed).expect("remove the folder");
 }
 
-/// All names at the top of what the home exports, but for its own folder.
+/// All names at the top of the exported directory, without the home's own folder.
 fn names(setup: &Setup) -> Vec<String> {
     let all = setup.rig.fs.dump().into_iter().map(|entry| String::from_utf8_lossy(&entry.path).into_owned());
     all.filter(|path| !path.is_empty() && !path.starts_with("/.starling")).collect()
@@ -40,7 +40,7 @@ fn write(setup: &Setup, path: &str, text: &str) {
     setup.done(Op::Write(path.into(), How::Replace, text.as_bytes().to_vec()));
 }
 
-/// Every store became a conflict, and each copy of it again, without end.
+/// Without the folder, every store became a conflict, and so did each copy, without end.
 #[test]
 fn regression_without_the_homes_own_folder_stores_are_done() {
     let setup = Setup::new(1);
@@ -55,8 +55,8 @@ fn regression_without_the_homes_own_folder_stores_are_done() {
     assert_eq!(setup.client.look(|replica, _| (replica.troubles().count(), replica.log().len())), (0, 0));
 }
 
-/// It went at the moment in which the new contents were to take their place: that was a conflict,
-/// too.
+/// The folder went in the moment in which new contents were to take their place. That was a
+/// conflict, too.
 #[test]
 fn regression_the_homes_own_folder_goes_before_the_exchange() {
     let setup = Setup::new(1);
@@ -89,7 +89,7 @@ fn perform_now(fs: &MemFs, op: &Op) -> Result<(), FsError> {
     }
 }
 
-/// Somebody else's folder is not written to: what is stored waits, and it is said why.
+/// The home does not write to a folder of another user. Stores wait, and the client says why.
 #[test]
 fn regression_a_folder_of_somebody_else_gets_nothing() {
     let setup = Setup::new(1);
@@ -114,7 +114,7 @@ fn regression_a_folder_of_somebody_else_gets_nothing() {
     assert_eq!(setup.client.held_up(), None);
 }
 
-/// A folder that others can look into is closed before anything is put there.
+/// If others can look into the folder, the home closes it before it puts anything there.
 #[test]
 fn regression_what_is_on_its_way_is_not_shown_to_others() {
     let setup = Setup::new(1);

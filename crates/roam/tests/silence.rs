@@ -1,4 +1,4 @@
-//! Links that are lost without a word: nothing is closed, and nothing comes any more.
+//! Links that are lost silently: no connection is closed, and nothing comes any more.
 
 mod rig;
 
@@ -13,11 +13,11 @@ use types::FsError;
 
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3600);
-/// How long it takes to find out that a home does not answer: `SILENCE_MAX` of the fetches, and a
-/// bit.
+/// Time within which a client notices that a home does not answer: `SILENCE_MAX` of the fetches,
+/// and a margin.
 const NOTICED_WITHIN: Duration = Duration::from_secs(9);
 
-/// A client of which the home is so far, and a file that both have.
+/// A client with this delay to its home, and a file that both have.
 fn setup(delay: Duration) -> Setup {
     let rig = Rig::new(1);
     let (client, network, disk, machine) = rig.new_client(1, delay);
@@ -54,7 +54,7 @@ impl Setup {
     }
 }
 
-/// A link was lost without a word, and for hours what was cached was served as what the home had.
+/// A link was lost silently, and for hours the client served what was cached as the home's state.
 #[test]
 fn regression_a_link_that_is_lost_without_a_word_is_noticed_when_something_cached_is_used() {
     for delay_ms in [1, 100] {
@@ -65,24 +65,24 @@ fn regression_a_link_that_is_lost_without_a_word_is_noticed_when_something_cache
         setup.change_at_home("2");
         setup.pass(3 * HOUR);
         let asked = setup.requests();
-        assert_eq!(setup.state(), before, "nobody has wanted anything");
+        assert_eq!(setup.state(), before, "nothing was used");
         for _ in 0..20 {
             let begun = setup.rig.sim.now();
-            assert_eq!(setup.read().as_deref(), Ok("1"), "nobody waits for long for a home that may be gone");
+            assert_eq!(setup.read().as_deref(), Ok("1"), "programs wait only briefly for a home that may be gone");
             assert!(setup.rig.sim.now() - begun <= SECOND);
         }
-        assert_eq!(setup.requests(), asked + 1, "one question for all who use something");
+        assert_eq!(setup.requests(), asked + 1, "one question for all uses");
         setup.pass(NOTICED_WITHIN);
         assert_eq!(setup.state(), LinkState::Disconnected, "{delay_ms} ms");
-        assert_eq!(setup.read().as_deref(), Ok("1"), "what is cached is of use without a network");
+        assert_eq!(setup.read().as_deref(), Ok("1"), "what is cached can be used without a network");
         setup.network.up.store(true, Relaxed);
         setup.pass(10 * SECOND);
         assert_eq!((setup.state(), setup.read().as_deref()), (before, Ok("2")));
     }
 }
 
-/// What the home had told was still on its way when the link was back, and what was cached was used
-/// in between.
+/// The link was back, and the home's pushes were still on their way. A program then used what was
+/// cached.
 #[test]
 fn regression_what_a_near_home_has_told_in_a_silence_is_known_to_who_uses_it_then() {
     let setup = setup(Duration::from_millis(1));
@@ -115,29 +115,29 @@ fn a_home_is_asked_seldom_and_not_at_all_while_nothing_is_used() {
         setup.pass(SECOND);
         assert_eq!(setup.read().as_deref(), Ok("1"));
     }
-    assert_eq!(setup.requests(), asked, "what is believed for ever need not be asked for");
+    assert_eq!(setup.requests(), asked, "what is believed for ever needs no questions");
 }
 
-/// A home that had a question when its process was killed, and that is up again, was waited for as
-/// if it still thought about it: for eight to sixteen seconds.
+/// A home's process was killed while it had a question, and the home is up again. The client waited
+/// for the answer as if it could still come: for eight to sixteen seconds.
 #[test]
 fn regression_a_home_that_was_killed_with_a_question_in_hand_is_not_waited_for() {
     for delay_ms in [1, 100] {
         let setup = setup(Duration::from_millis(delay_ms));
         setup.change_at_home("2");
         setup.pass(SECOND);
-        // It gets the question, and its answer does not come.
+        // The home gets the question, and its answer does not come.
         setup.network.lose_answers.store(true, Relaxed);
         setup.network.silent_deaths.store(true, Relaxed);
         let (client, over) = (setup.client.clone(), Arc::new(AtomicBool::new(false)));
         let is_over = over.clone();
         setup.machine.host().tasks.spawn(Box::pin(async move {
             let read = async { read_all(&client, find(&client, "/file").await?).await };
-            assert_eq!(read.await.as_deref(), Ok(&b"2"[..]), "the home is back, and was asked once more");
+            assert_eq!(read.await.as_deref(), Ok(&b"2"[..]), "the client did not ask the home again");
             is_over.store(true, Relaxed);
         }));
         setup.pass(SECOND / 2);
-        assert!(!over.load(Relaxed), "it waits for the answer");
+        assert!(!over.load(Relaxed), "the read did not wait for the answer");
         setup.rig.crash_home();
         setup.rig.start_home();
         setup.network.lose_answers.store(false, Relaxed);

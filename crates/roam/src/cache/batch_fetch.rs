@@ -1,12 +1,12 @@
-//! Small files together: where a round trip takes longer than their bytes, as many are asked for at
-//! once as make a chunk.
+//! Fetches many small files and directories with one question, where a round trip takes longer than
+//! their bytes. One question asks for as much as makes a chunk.
 //!
-//! Whoever had to wait for small files of a directory, one after the other, will want others of it,
-//! too: these are fetched ahead, in the order of their names, for as long as he goes on, first a
-//! little and then more; and so are those of the directories beside it, which come next, or when he
-//! lists them. Whoever had to wait for what is in a directory will want to look into those in it,
-//! and into those after it if he comes from the one before. What is to be kept in the cache is
-//! fetched together, too.
+//! A program that waited for small files of a directory, one after the other, will want more of
+//! them. The client fetches these ahead in the order of their names, first a little and then more,
+//! for as long as the program goes on. It goes on with the directories beside it, which come next,
+//! or when the program lists them. A program that waited for the names of a directory will want to
+//! look into the directories in it, and into those after it if it comes from the one before. The
+//! hoard walk fetches small files together too.
 
 use crate::client::Client;
 use crate::connection::schedule::{CHUNK_LEN_MAX, Direction};
@@ -19,43 +19,44 @@ use std::time::Duration;
 use tokio::sync::OwnedMutexGuard;
 use types::{FileId, FsError, Kind};
 
-/// Longest file, or directory, that is small.
+/// Longest file or directory that counts as small, in bytes.
 pub(crate) const SMALL_LEN_MAX: u64 = 64 << 10;
-/// What a file costs beyond its bytes.
+/// What a file costs in an answer beside its contents, in bytes.
 const OVERHEAD_LEN: u64 = 16;
-/// After so many waits for files of a directory, others are fetched ahead.
+/// After this many waits for files of a directory, others are fetched ahead.
 const WAIT_COUNT_MIN: u32 = 2;
-/// Waits that are further apart have nothing to do with each other.
+/// Waits further apart than this have nothing to do with each other.
 const WAIT_TIME_MAX: Duration = Duration::from_secs(10);
-/// What is fetched ahead first; then twice as much each time, up to a chunk.
+/// Bytes that are fetched ahead first. Each step doubles that, up to a chunk.
 const AHEAD_LEN_MIN: u64 = 16 << 10;
-/// What is told of a file is about so long,
+/// The attributes of a file take about this many bytes. One question asks
 const FACTS_LEN: f64 = 40.0;
-/// and of more files it is not asked at a time,
+/// for the attributes of at most this many files,
 const FACTS_COUNT_MAX: usize = 100;
-/// or more than come in this time.
+/// and of no more than arrive in this time, so that the answer comes hardly later.
 const LATER_TIME: Duration = Duration::from_millis(20);
-/// What is in a directory is about so long.
+/// A listing takes about this many bytes.
 const LISTING_LEN: u64 = 4096;
-/// So many directories are looked into ahead at a time, at most.
+/// Most directories that are listed ahead at a time.
 const LISTING_COUNT_MAX: usize = 32;
-/// After so many directories of which there is nothing to fetch, it is not what comes next.
+/// After this many directories without anything to fetch, fetching ahead stops.
 const IDLE_COUNT_MAX: u32 = 8;
-/// For so long, unless somebody waits again.
+/// How long fetching ahead goes on, unless a program waits again. As many directories are listed
+/// ahead as arrive in this time.
 const AHEAD_TIME: Duration = Duration::from_secs(2);
 
-/// Waits for small files of a directory.
+/// Programs' waits for small files of one directory.
 #[derive(Default)]
 pub(crate) struct Waits {
     count: u32,
     last: Duration,
-    /// Others are being fetched ahead.
+    /// A task fetches others of them ahead.
     ahead: bool,
 }
 
 impl Live {
-    /// Whoever reads had to wait for a file. Gives its directory, if others in it are to be fetched
-    /// ahead now.
+    /// Notes that a program had to wait for a file. Returns its directory if others in it are to be
+    /// fetched ahead now.
     fn waited_for(&mut self, id: FileId, now: Duration) -> Option<FileId> {
         let node = self.replica.node(id).ok().filter(|node| node.facts.size <= SMALL_LEN_MAX)?;
         let dir = node.parent;
@@ -67,7 +68,7 @@ impl Live {
         (enough && !std::mem::replace(&mut waits.ahead, true)).then_some(dir)
     }
 
-    /// When somebody waited last, if he waited for several files of a directory beside this one.
+    /// The last wait for a file of a sibling directory in which programs waited for several files.
     fn waited_beside(&self, dir: FileId, now: Duration) -> Option<Duration> {
         let parent = |id: FileId| self.replica.node(id).ok().map(|node| node.parent);
         let several = self.waits.iter().filter(|(_, waits)| waits.count >= WAIT_COUNT_MIN);
@@ -75,18 +76,17 @@ impl Live {
         beside.map(|(_, waits)| waits.last).filter(|last| now < *last + WAIT_TIME_MAX).max()
     }
 
-    /// A directory was listed. True if its files are to be fetched ahead now.
+    /// Notes that a directory was listed. True if its files are to be fetched ahead now.
     fn was_listed(&mut self, dir: FileId, now: Duration) -> bool {
         let Some(last) = self.waited_beside(dir, now) else { return false };
         let waits = self.waits.entry(dir).or_default();
-        // Without another wait it ends there.
+        // Without another wait, fetching ahead ends with this directory.
         (waits.count, waits.last) = (waits.count.max(WAIT_COUNT_MIN), waits.last.max(last));
         !std::mem::replace(&mut waits.ahead, true)
     }
 
-    /// The directory that comes after this one, files of which are to be fetched ahead, too, if
-    /// whoever reads has waited for files of several that are beside each other, and nobody is at
-    /// it.
+    /// The next sibling directory, if its files are to be fetched ahead too: programs have waited
+    /// for files of several sibling directories, and no task fetches from it yet.
     fn next_beside(&mut self, dir: FileId, now: Duration) -> Option<FileId> {
         if self.delegations.is_some() {
             return None;
@@ -99,10 +99,10 @@ impl Live {
         (!std::mem::replace(&mut waits.ahead, true)).then_some(next)
     }
 
-    /// Directories that whoever had to wait for what is in one will want to look into next, so many
-    /// at most: those in it, and those after it, if he comes from the one before.
+    /// Directories, `count` at most, that a program which waited for the names of `dir` will look
+    /// into next: those in it, and those after it if the program comes from the one before.
     fn dirs_ahead(&mut self, dir: FileId, count: usize, now: Duration) -> Vec<FileId> {
-        // Without delegations of them, listings are of no use to whoever works under such.
+        // Under delegations, a listing is of no use without a delegation on it.
         if self.delegations.is_some() {
             return Vec::new();
         }
@@ -117,7 +117,7 @@ impl Live {
         };
         let is_short = |id: &FileId| self.replica.node(*id).is_ok_and(|node| node.facts.size <= SMALL_LEN_MAX);
         let dirs = list(dir).filter(is_directory).chain(after.iter().copied());
-        // Those that were asked for a moment ago are on their way, or not given, or too long.
+        // The others were asked for a moment ago, or not given, or are too long.
         let wanted = |id: &FileId| !self.replica.has_names(*id) && !self.listed_ahead.contains_key(id) && is_short(id);
         let count = count.min(LISTING_COUNT_MAX.saturating_sub(self.listed_ahead.len()));
         let dirs: Vec<FileId> = dirs.filter(wanted).take(count).collect();
@@ -125,7 +125,7 @@ impl Live {
         dirs
     }
 
-    /// True if a file is small, and its bytes are wanted as the home has them.
+    /// True if a file is small, and the client lacks some of the bytes that the home has.
     pub(crate) fn is_small_and_missing(&self, id: FileId) -> bool {
         self.replica.node(id).is_ok_and(|node| {
             let is_small = node.facts.kind == Kind::File && (1..=SMALL_LEN_MAX).contains(&node.facts.size);
@@ -133,7 +133,7 @@ impl Live {
         })
     }
 
-    /// The first of some files that are small and missing, as many as have together so many bytes.
+    /// The first ones of some files that are small and missing, up to `len_max` bytes in all.
     pub(crate) fn small_files(&self, files: impl IntoIterator<Item = FileId>, len_max: u64) -> Vec<FileId> {
         let (mut chosen, mut len) = (Vec::new(), 0);
         for id in files.into_iter().map(|id| self.replica.real(id)).filter(|id| self.is_small_and_missing(*id)) {
@@ -148,7 +148,7 @@ impl Live {
 }
 
 impl Client {
-    /// Whoever reads had to wait for a file.
+    /// Notes that a program had to wait for a file.
     pub(crate) fn waited_for(&self, id: FileId) {
         if self.wants_no_more() {
             return;
@@ -160,7 +160,7 @@ impl Client {
         }
     }
 
-    /// Whoever reads had to wait for what is in a directory.
+    /// Notes that a program had to wait for the names of a directory.
     pub(crate) fn was_listed(&self, dir: FileId) {
         if self.wants_no_more() {
             return;
@@ -177,7 +177,7 @@ impl Client {
         for dir in dirs {
             let me = self.clone();
             self.0.host.tasks.spawn(Box::pin(async move {
-                // Whoever wants it asks again.
+                // A program that needs it asks again.
                 let _ = me.list_ahead(dir).await;
                 let mut live = me.0.live.lock();
                 if live.replica.has_names(dir) {
@@ -187,8 +187,9 @@ impl Client {
         }
     }
 
-    /// A file of which it has to be asked what it is now, if it has, and others after it in its
-    /// directory of which that will be asked next, as many as make the answer come hardly later.
+    /// A file whose attributes have to be fetched, and stale files after it in its directory, which
+    /// will be asked about next: only as many as hardly delay the answer. Empty if the file is
+    /// fresh.
     pub(crate) fn stale_together(&self, file: FileId) -> Vec<FileId> {
         let count = self.0.schedule.rate(Direction::Down) * LATER_TIME.as_secs_f64() / FACTS_LEN;
         let live = self.0.live.lock();
@@ -202,13 +203,13 @@ impl Client {
         std::iter::once(file).chain(others.take((count as usize).min(FACTS_COUNT_MAX))).collect()
     }
 
-    /// True if nothing is to come but what is asked for.
+    /// True if nothing may be fetched but what programs ask for.
     fn wants_no_more(&self) -> bool {
         self.0.settings.lock().unit == Unit::Block
     }
 
-    /// Learns what is in a directory, unless that is known, or somebody else is at it. Whoever
-    /// wants it meanwhile does not wait for its turn.
+    /// Fetches a directory's names ahead, unless they are known or another task fetches them. A
+    /// program that wants them meanwhile does not wait for this task's turn.
     async fn list_ahead(&self, dir: FileId) -> Result<(), FsError> {
         let turn = self.0.admit(Class::Prefetch, Direction::Down, LISTING_LEN).await;
         match self.0.try_fetching(Need::Names(dir)) {
@@ -235,8 +236,8 @@ impl Client {
         }));
     }
 
-    /// Fetches small files of a directory, those first whose names come after one of them, and its
-    /// names before if these are not known. Gives how many, if there are no more.
+    /// Fetches small files of a directory ahead, beginning after the file `after`, and the names
+    /// first if they are unknown. Returns how many, if there are no more.
     async fn fetch_ahead(&self, dir: FileId, mut after: FileId, len: &mut u64, until: Duration) -> Option<usize> {
         let (is_listed, is_delegated) = {
             let live = self.0.live.lock();
@@ -252,9 +253,9 @@ impl Client {
                 let names = live.replica.list(dir)?;
                 let files: Vec<FileId> = names.into_values().collect();
                 let at = files.iter().position(|id| *id == after).map_or(0, |at| at + 1);
-                // What the home does not give is not asked for again.
+                // Files that the home did not give are not asked for again.
                 let in_order = files[at..].iter().chain(&files[..at]).copied().filter(|id| !asked.contains(id));
-                // There is room left for what somebody waits for.
+                // Half of a chunk is left for what programs wait for.
                 live.small_files(in_order, (*len).min(self.0.schedule.chunk_len(Direction::Down) / 2))
             };
             let Some(last) = files.last() else { return Some(asked.len()) };
@@ -270,8 +271,8 @@ impl Client {
         None
     }
 
-    /// Brings small files into the cache, as far as the home gives them: what it does not is asked
-    /// for alone when it is wanted. Whoever wants one of them meanwhile waits for it.
+    /// Fetches small files into the cache. A file that the home does not give here is fetched alone
+    /// when it is wanted. A program that wants one of them meanwhile waits for this.
     pub(crate) async fn fetch_together(&self, files: &[FileId]) -> Result<(), FsError> {
         let len = {
             let live = self.0.live.lock();
@@ -281,7 +282,7 @@ impl Client {
             files.iter().filter_map(|id| Some(live.replica.node(*id).ok()?.facts.size + OVERHEAD_LEN)).sum()
         };
         let turn = self.0.admit(Class::Prefetch, Direction::Down, len).await;
-        // Those that others fetch now are theirs.
+        // Files that other tasks fetch now are left to them.
         let mut fetched: HashMap<FileId, (u64, OwnedMutexGuard<()>)> = HashMap::new();
         for id in files {
             let Some(one_at_a_time) = self.0.try_fetching_bytes(*id) else { continue };

@@ -1,11 +1,11 @@
 //! Room in the cache, and on its disk (Froese and Bunt; docs/roaming.md#room).
 //!
-//! What can be had from the home again is given up when room is wanted: what was used least lately
-//! first, among what is least dear. What is not home yet never is. Where that alone fills the
-//! cache, whoever writes waits until as much as he writes has gone home, though never for long.
-//! Where nothing goes home, nobody waits: the cache grows beyond its bound for as long as its disk
-//! has room. Where the disk has none, all that can be had again is given up before anybody is told
-//! so.
+//! When room is wanted, the client evicts files that it can fetch again: those of the lowest hoard
+//! priority first, and among these the least lately used. It never evicts what is not home yet. If
+//! that alone fills the cache, a writer waits until the number of bytes that it writes has gone
+//! home, but not for long. If nothing goes home, writers do not wait: the cache grows beyond its
+//! bound while its disk has room. On a full disk, the client evicts everything that it can fetch
+//! again before any program gets ENOSPC.
 
 use crate::client::{Client, Inner, data_name};
 use crate::live::{LinkState, Live, Need, Stop};
@@ -20,43 +20,44 @@ use std::sync::Arc;
 use std::time::Duration;
 use types::{FileId, FsError};
 
-/// When the cache is full, it is emptied to this share of what it may hold.
+/// A full cache is emptied to this share of its bound.
 const LOW_WATER: (u64, u64) = (9, 10);
-/// Longest wait of one write.
+/// Longest time for which one write waits.
 const WAIT_MAX: Duration = Duration::from_secs(30);
-/// Beyond the bound, as much as this is written before anybody looks again.
+/// Bytes that may be written beyond the bound before the client looks again how full the cache is.
 const BEYOND_LEN_MAX: u64 = 16 << 20;
-/// So much is given up at a time, at least, when the disk is full.
+/// Least number of bytes that are evicted at a time when the disk is full.
 const GIVE_UP_LEN: u64 = 16 << 20;
-/// The disk counts as full for so long after it was.
+/// How long the disk counts as full after it was.
 const FULL_TIME: Duration = Duration::from_secs(2);
-/// On a full disk, nothing is made any more when the log has no more room than this,
+/// On a full disk, nothing new is made once the log has less room than this,
 const MAKE_LEN: u64 = 1 << 20;
-/// and nothing is removed when it has no more than this.
+/// and nothing is removed once it has less than this. So removals, which free space, go on for
+/// longer.
 const REMOVE_LEN: u64 = 64 << 10;
-/// Longest wait for the log to find that there is room again.
+/// Longest wait for the log to notice that there is room again.
 const LOG_TIME_MAX: Duration = Duration::from_secs(1);
 
 /// What the cache holds, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Usage {
     all: u64,
-    /// Of it: what can be had from the home again, and nobody uses.
+    /// Part of `all`: can be fetched again, and is not in use.
     idle: u64,
-    /// Of it: what will be such when what waits is home.
+    /// Part of `all`: becomes evictable when the operations that wait are home.
     waiting: u64,
 }
 
-/// Whether there is room for something.
+/// Whether there is room for a write or a fetch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Room {
-    /// And for so much in all.
+    /// Yes, and this many bytes are free in all.
     Free(u64),
-    /// When so much has been given up.
+    /// After this many bytes were evicted.
     GiveUp(u64),
-    /// When some of what waits is home.
+    /// After some of the operations that wait have gone home.
     Wait,
-    /// Not within the bound.
+    /// Not within the bound, and waiting does not help.
     Beyond,
 }
 
@@ -70,45 +71,45 @@ fn room_for(len: u64, usage: Usage, bound: u64, goes_home: bool) -> Room {
     }
 }
 
-/// What is known of the room there is.
+/// What the client knows about its room.
 #[derive(Default)]
 pub(crate) struct Spare {
-    /// Bytes that may come into the cache before anybody looks how full it is.
+    /// Bytes that may enter the cache before the client looks again how full it is.
     left: u64,
-    /// Who waits for room.
+    /// How many writers wait for room.
     waiting: usize,
-    /// Bytes that have gone home since somebody waits, and for which nobody has gone on yet.
+    /// Bytes that have gone home since a writer waits, and that no writer has used up yet.
     earned: u64,
-    /// It was said that somebody waits.
+    /// The log line that writers wait was written.
     told: bool,
-    /// When somebody was refused since the disk was full, last.
+    /// When the full disk last refused something.
     full: Option<Duration>,
 }
 
 impl Spare {
-    /// So many bytes have come into the cache, or are about to. False if it is to be looked how
-    /// full it is.
+    /// Notes that `len` bytes have entered the cache, or are about to. False if the client has to
+    /// look how full it is.
     pub(crate) fn take(&mut self, len: u64) -> bool {
         let left = self.left.checked_sub(len);
         self.left = left.unwrap_or(0);
         left.is_some()
     }
 
-    /// So many bytes have gone home. True if somebody waits for that.
+    /// Notes that `len` bytes have gone home. True if a writer waits for that.
     pub(crate) fn went_home(&mut self, len: u64) -> bool {
         let waits = self.waiting > 0;
         self.earned = if waits { self.earned.saturating_add(len) } else { 0 };
         waits
     }
 
-    /// As many bytes have gone home as somebody wants to write.
+    /// Uses up bytes that have gone home for a write. False if there are not enough.
     fn earn(&mut self, len: u64) -> bool {
         let rest = self.earned.checked_sub(len);
         self.earned = rest.unwrap_or(self.earned);
         rest.is_some()
     }
 
-    /// The bound is another.
+    /// Forces a look at how full the cache is, since its bound has changed.
     pub(crate) fn look_again(&mut self) {
         self.left = 0;
     }
@@ -117,13 +118,13 @@ impl Spare {
 /// How full a cache is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Fullness {
-    /// Whoever writes waits until some of what waits is home.
+    /// Writers wait until operations have gone home.
     pub writers_wait: bool,
-    /// Bytes beyond what it may hold.
+    /// Bytes beyond the bound.
     pub beyond: u64,
-    /// Nothing more goes onto its disk.
+    /// The disk has no room.
     pub disk_is_full: bool,
-    /// Nothing can be logged until it is opened again.
+    /// The log has failed; the cache has to be opened again.
     pub log_has_failed: bool,
 }
 
@@ -156,7 +157,7 @@ impl Live {
         usage
     }
 
-    /// How dear files are: those that are to be kept, with all below them.
+    /// The priorities of hoarded files, and of all files below hoarded directories.
     pub(crate) fn priorities(&self) -> HashMap<FileId, u8> {
         let mut dear = HashMap::new();
         for (path, priority) in self.replica.hoard() {
@@ -175,9 +176,9 @@ impl Live {
         dear
     }
 
-    /// Which files are given up for so many bytes: of those that can be had again, and that no
-    /// program uses and no task fetches; only of what is less dear than a file, if one is said.
-    /// `at_once`: their bytes go before it is durable that they are given up.
+    /// Chooses files to evict for this many bytes: ones that can be fetched again, that no program
+    /// uses and no task fetches. With `instead`, only ones of lower hoard priority than that file.
+    /// `at_once`: their bytes go before the eviction is durable.
     fn idle_first(&self, bytes: u64, fetched: &HashSet<FileId>, instead: Option<FileId>, at_once: bool) -> Vec<FileId> {
         let dear = self.priorities();
         let dear = |file: FileId| dear.get(&file).copied().unwrap_or(0);
@@ -193,11 +194,11 @@ impl Live {
             let used = self.used.get(&file).copied().unwrap_or(0);
             (dear(file), Known { used, count: 0, weight: node.have.len() }, file)
         });
-        // How often a file was used is not kept, nor asked by this order.
+        // Uses are not counted, and this order does not need the count.
         replacement::give_up(Replacement::default(), kept, bytes).collect()
     }
 
-    /// The log has room for an operation.
+    /// Whether the log has room for an operation.
     pub(crate) fn has_room_for(&self, operation: &Operation) -> Result<(), Stop> {
         let removes = matches!(operation, Operation::Remove { .. });
         match self.log.as_ref().and_then(|log| log.room()) {
@@ -208,7 +209,7 @@ impl Live {
 }
 
 impl Inner {
-    /// So many bytes have gone home.
+    /// Notes that `len` bytes have gone home.
     pub(crate) fn went_home(&self, len: u64) {
         let waits = self.live.lock().spare.went_home(len);
         if waits {
@@ -216,7 +217,7 @@ impl Inner {
         }
     }
 
-    /// Looks how full the cache is, and whether there is room for so many bytes.
+    /// Looks how full the cache is, and whether there is room for `len` bytes.
     fn look_for_room(&self, len: u64) -> Room {
         let (bound, writes, pinned) = {
             let settings = self.settings.lock();
@@ -239,8 +240,8 @@ impl Inner {
         room
     }
 
-    /// Gives up so many bytes that can be had again, if there are as many, for any file, or only of
-    /// those that are less dear. Gives the files of the cache that they were in.
+    /// Evicts files for this many bytes, as far as there are any; with `instead`, only ones of
+    /// lower hoard priority. Returns the files of the cache that held them.
     fn give_up(&self, bytes: u64, instead: Option<FileId>, at_once: bool) -> Vec<u64> {
         let fetched = self.fetched_now();
         let mut live = self.live.lock();
@@ -250,12 +251,11 @@ impl Inner {
         data
     }
 
-    /// The disk is full: gives up what can be had again, for as many bytes at least, if there is
-    /// anything. It is gone when this returns; a crash may leave the cache without what it thinks
-    /// that it has, which is noticed when it is opened.
+    /// Evicts files because the disk is full. True if it freed anything. Their bytes are gone when
+    /// this returns. After a crash the log may still claim them; opening the cache notices that.
     pub(crate) async fn free_disk(&self, bytes: u64, instead: Option<FileId>) -> bool {
         let given = self.give_up(bytes.max(GIVE_UP_LEN), instead, true);
-        // What is open stays on the disk though it was removed.
+        // A file that is open stays on the disk after it was removed.
         let was_open = !std::mem::take(&mut self.live.lock().lately).is_empty();
         for number in &given {
             {
@@ -263,18 +263,18 @@ impl Inner {
                 live.files.remove(number);
                 live.shown.remove(number);
             }
-            // It may have gone already.
+            // It may be gone already.
             let _ = self.disk.remove(&data_name(*number)).await;
         }
         if was_open || !given.is_empty() {
-            // Disks may keep what was removed until that is durable.
+            // A disk may keep the space of removed files until the removal is durable.
             let _ = self.disk.sync_names().await;
         }
         if given.is_empty() && !was_open && instead.is_none() {
             let now = self.host.clock.now();
             let was_full = self.live.lock().spare.full.replace(now);
             if was_full.is_none_or(|full| now > full + WAIT_MAX) {
-                tracing::warn!("the disk of the cache is full, and nothing in the cache can be given up");
+                tracing::warn!("the disk of the cache is full, and nothing in the cache can be evicted");
             }
         }
         was_open || !given.is_empty()
@@ -287,7 +287,7 @@ impl Inner {
     }
 }
 
-/// Somebody who waits for room.
+/// A writer that waits for room.
 struct Waiter(Arc<Inner>);
 
 impl Waiter {
@@ -295,7 +295,7 @@ impl Waiter {
         let first = {
             let mut live = inner.live.lock();
             live.spare.waiting += 1;
-            // What was to wait for another reason goes now.
+            // Operations that were to wait for other reasons go now.
             live.promised = live.promised.max(live.replica.log().last());
             !std::mem::replace(&mut live.spare.told, true)
         };
@@ -317,8 +317,8 @@ impl Drop for Waiter {
 }
 
 impl Client {
-    /// Waits until there is room for so many bytes that are about to be written, but not for long.
-    /// ENOSPC if nothing can be logged.
+    /// Waits until there is room for `len` bytes that are about to be written, but not for long.
+    /// ENOSPC if the log has no room.
     pub(crate) async fn wait_for_room(&self, len: u64) -> Result<(), FsError> {
         let inner = &self.0;
         if self.is_log_full() {
@@ -353,16 +353,15 @@ impl Client {
         }
     }
 
-    /// True if the log has no room for what is made.
+    /// True if the log has no room for new files.
     fn is_log_full(&self) -> bool {
         self.0.log.room().is_some_and(|left| left < MAKE_LEN)
     }
 
-    /// The log is on a full disk: gives up what can be had again until there is room. ENOSPC if
-    /// that is not enough.
+    /// Evicts files until the log, on a full disk, has room. ENOSPC if that does not help.
     pub(crate) async fn free_log(&self) -> Result<(), FsError> {
         loop {
-            // It looks again with whatever it writes.
+            // The log checks its room again whenever it writes.
             let _ = timeout(&*self.0.host.clock, LOG_TIME_MAX, self.0.log.settled()).await;
             if !self.is_log_full() {
                 return Ok(());
@@ -373,10 +372,10 @@ impl Client {
         }
     }
 
-    /// Makes room in the cache if it is full, and for the log if the disk is.
+    /// Makes room in the cache if it is full, and for the log if the disk is full.
     pub(crate) async fn make_room(&self) {
         if self.is_log_full() {
-            // Whoever needs it is told.
+            // If it fails, operations that need the room report it.
             let _ = self.free_log().await;
         }
         if let Room::GiveUp(bytes) = self.0.look_for_room(0) {
@@ -384,8 +383,8 @@ impl Client {
         }
     }
 
-    /// True if so many bytes of a file may be fetched before they are wanted, and makes room for
-    /// them; `instead`: of what is less dear than that only.
+    /// True if `len` bytes may be fetched ahead. Evicts files for them; with `instead`, only ones
+    /// of lower hoard priority than that file.
     pub(crate) fn has_room_ahead(&self, len: u64, instead: Option<FileId>) -> bool {
         match self.0.look_for_room(len) {
             Room::Free(_) => !self.0.was_full(),
@@ -394,7 +393,7 @@ impl Client {
         }
     }
 
-    /// True if more may be fetched than somebody waits for.
+    /// True if the client may fetch more than programs wait for.
     pub(crate) fn has_room(&self) -> bool {
         let bound = self.0.settings.lock().cache_bytes;
         let cached = self.cached_bytes();
@@ -402,7 +401,7 @@ impl Client {
         cached < bound / LOW_WATER.1 * LOW_WATER.0 && !self.0.was_full()
     }
 
-    /// Bytes of files in the cache.
+    /// Bytes of files that are cached.
     pub fn cached_bytes(&self) -> u64 {
         self.look(|replica, _| replica.nodes().map(|(_, node)| node.have.len()).sum())
     }
@@ -434,7 +433,7 @@ mod tests {
             assert_eq!(room_for(10, usage(90, 50, 40), 100, goes_home), Room::Free(10));
             assert_eq!(room_for(11, usage(90, 50, 40), 100, goes_home), Room::GiveUp(11));
             assert_eq!(room_for(0, usage(101, 1, 100), 100, goes_home), Room::GiveUp(11));
-            // What is being written cannot go home.
+            // Bytes that are being written cannot go home.
             assert_eq!(room_for(1, usage(100, 0, 0), 100, goes_home), Room::Beyond);
         }
         assert_eq!(room_for(1, usage(100, 0, 1), 100, true), Room::Wait);
@@ -449,7 +448,7 @@ mod tests {
         spare.waiting = 2;
         assert!(spare.went_home(10) && spare.went_home(5));
         assert!(!spare.earn(16) && spare.earn(14));
-        // What one has waited for, nobody else has.
+        // Bytes that one writer has used do not count for another.
         assert!(!spare.earn(14) && spare.earn(1));
     }
 }

@@ -1,4 +1,4 @@
-//! Asking the home: what is not cached, and what others have changed.
+//! Asks the home for what is not cached, and for what others have changed.
 
 use crate::client::{Client, Inner, disk_error};
 use crate::connection::schedule::{Direction, Permit};
@@ -21,26 +21,27 @@ use std::time::Duration;
 use types::{FileId, FsError};
 use vfs::fs::NAME_LEN_MAX;
 
-/// The home counts as out of reach when nothing at all comes from it for so long while it is asked
-/// something.
+/// The home counts as out of reach when nothing comes from it for this long while a question waits
+/// for its answer.
 pub const SILENCE_MAX: Duration = Duration::from_secs(8);
-/// A home that has sent nothing for so long, while an answer is waited for, is asked whether it is
-/// there. One that was killed when it had the question, and is up again, says then that it does not
-/// know the connection. It would not without: the client would have nothing to send.
+/// When nothing has come for this long while a question waits, the client asks whether the home is
+/// there. A home that was killed with the question and runs again replies that it does not know the
+/// connection. Without this second message it would reply nothing, since the client would send
+/// nothing.
 const PROBE_AFTER: Duration = Duration::from_secs(1);
-/// Calls wait so long for another connection after one has ended: homes are started again.
+/// How long calls wait for another connection after one has ended. Homes are restarted.
 const RESTART_TIME_MAX: Duration = Duration::from_secs(2);
-/// How long it is asked for what others have delegations on.
+/// How long the client goes on asking for a file on which other clients have delegations.
 const WAIT_MAX: Duration = Duration::from_secs(120);
-/// How often a file's bytes are asked for while others change them each time.
+/// How often a file's bytes are asked for again because others changed them.
 const CHANGE_COUNT_MAX: u32 = 32;
-/// More names than this no directory has.
+/// No directory has more names than this. It bounds what a listing may take.
 const NAME_COUNT_MAX: usize = 1 << 24;
 
-/// Counts whoever asks the home, so that what others change meanwhile is not missed.
+/// A question to the home that is under way. It notes which files others change meanwhile.
 pub(crate) struct Asking<'a> {
     inner: &'a Inner,
-    /// Changes up to here were known when it was asked.
+    /// The value of `breaks` when the question was asked.
     since: u64,
 }
 
@@ -51,26 +52,26 @@ impl<'a> Asking<'a> {
         Asking { inner, since: live.breaks }
     }
 
-    /// True if nobody has changed the file since the home was asked, as far as it has said so; the
-    /// answer takes all changes up to `seq` into account.
+    /// True if, as far as the home has said, no client has changed the file since the question was
+    /// asked. The answer includes all changes up to `seq`.
     pub(crate) fn is_current(&self, live: &Live, file: FileId, seq: u64) -> bool {
         !self.is_broken(live, file, seq) && !self.is_overtaken(live, file)
     }
 
-    /// True if others have changed the file since the home was asked, or wanted it back, and the
-    /// answer does not know of that.
+    /// True if others have changed the file since the question was asked, or the home wanted it
+    /// back, and the answer does not include that.
     pub(crate) fn is_broken(&self, live: &Live, file: FileId, seq: u64) -> bool {
         live.broken.get(&file).is_some_and(|(number, by)| *number > self.since && *by > seq)
     }
 
-    /// True if this client's own operations have changed the file at home since the home was asked:
-    /// what is known is newer than the answer.
+    /// True if this client's own operations have changed the file at home since the question was
+    /// asked: the client knows something newer than the answer.
     fn is_overtaken(&self, live: &Live, file: FileId) -> bool {
         live.overtaken.get(&file).is_some_and(|number| *number > self.since)
     }
 
-    /// True if what is known of a file is newer than an answer that takes all changes up to `seq`
-    /// into account, since the answer to an operation, or one that gave a delegation, came before
+    /// True if the client knows something newer of a file than the answer, which includes all
+    /// changes up to `seq`: an answer to an operation, or one that gave a delegation, came before
     /// it.
     fn is_behind(&self, live: &Live, facts: &Facts, seq: u64) -> bool {
         let (was_told, is_overtaken) =
@@ -79,7 +80,7 @@ impl<'a> Asking<'a> {
             Ok(Node { facts: known, .. }) => {
                 (was_told && known.version > facts.version) || (is_overtaken && known.version >= facts.version)
             }
-            // The client has forgotten it meanwhile.
+            // The client has forgotten the file meanwhile.
             Err(_) => was_told || is_overtaken,
         }
     }
@@ -97,8 +98,8 @@ impl Drop for Asking<'_> {
 }
 
 impl Inner {
-    /// Asks over a connection, for as long as anything comes from the home. ETIMEDOUT: the home may
-    /// or may not have heard it.
+    /// Asks over a connection, and waits as long as anything comes from the home. ETIMEDOUT: the
+    /// home may or may not have heard the question.
     pub(crate) async fn ask_over(
         &self,
         channel: &Arc<dyn Channel>,
@@ -113,14 +114,14 @@ impl Inner {
         self.ask_now(channel, &turn, class, request, message).await
     }
 
-    /// Waits for its turn to send or fetch so many bytes.
+    /// Waits for the right to send or fetch `len` bytes.
     pub(crate) async fn admit(&self, class: Class, direction: Direction, len: u64) -> Option<Permit> {
-        // Where the home is near, nobody is in anybody's way.
+        // To a near home, transfers do not disturb each other.
         let near = self.live.lock().state == LinkState::Connected;
         if near { None } else { Some(self.schedule.admit(class, direction, len).await) }
     }
 
-    /// Asks without waiting for its turn.
+    /// Asks at once; the caller has the turn.
     async fn ask_now(
         &self,
         channel: &Arc<dyn Channel>,
@@ -130,7 +131,7 @@ impl Inner {
         message: Bytes,
     ) -> Result<Reply, FsError> {
         use Request::{Delegate, Facts, List, Renew, Since, Validate};
-        // What answers a recall is part of that.
+        // An answer to a recall belongs to the recall, and is not counted again.
         if let Since { .. } | Facts { .. } | Validate { .. } | List { .. } | Delegate { .. } | Renew = request {
             self.consistency_calls.fetch_add(1, Relaxed);
         }
@@ -151,8 +152,8 @@ impl Inner {
         reply.map_err(|error| self.garbled(channel, &error))
     }
 
-    /// Waits for an answer for as long as anything at all comes from the home. ETIMEDOUT if nothing
-    /// does: it is out of reach then.
+    /// Waits for an answer as long as anything comes from the home. ETIMEDOUT if nothing does; then
+    /// the home is out of reach.
     pub(crate) async fn patiently<T>(
         &self,
         channel: &Arc<dyn Channel>,
@@ -187,7 +188,7 @@ impl Inner {
     }
 
     fn garbled(&self, channel: &Arc<dyn Channel>, error: &types::codec::DecodeError) -> FsError {
-        tracing::error!(%error, "the home's answer makes no sense");
+        tracing::error!(%error, "the home's answer cannot be decoded");
         channel.close();
         self.lost(channel);
         FsError::Io
@@ -200,7 +201,7 @@ impl Inner {
         self.accept(&channel, reply)
     }
 
-    /// As [`ask`](Self::ask), when it is its turn already.
+    /// As [`ask`](Self::ask), with a turn that the caller has.
     pub(crate) async fn ask_in_turn(
         &self,
         turn: &Option<Permit>,
@@ -224,14 +225,14 @@ impl Inner {
                 Err(FsError::TimedOut)
             }
             Reply::Refused(refusal) => {
-                tracing::warn!(?refusal, "the home refuses");
+                tracing::warn!(?refusal, "the home refused a request");
                 Err(FsError::TimedOut)
             }
             reply => Ok(reply),
         }
     }
 
-    /// What the client was attached with has ended, whatever becomes of the connection.
+    /// The session at the home has ended, even if the connection works.
     pub(crate) fn detached(&self, channel: &Arc<dyn Channel>) {
         {
             let mut live = self.live.lock();
@@ -243,7 +244,7 @@ impl Inner {
         self.lost(channel);
     }
 
-    /// The connection is of no use any more, for now.
+    /// The connection is of no use for now: the client is disconnected.
     pub(crate) fn lost(&self, channel: &Arc<dyn Channel>) {
         let mut live = self.live.lock();
         if live.channel.as_ref().is_some_and(|current| Arc::ptr_eq(current, channel)) {
@@ -256,11 +257,11 @@ impl Inner {
     }
 }
 
-/// A file that is shorter at home than is known here has changed: that is asked for.
+/// A file that is shorter at home than the client knows has changed: the client asks for it again.
 fn not_empty(reply: Reply) -> Reply {
     match reply {
         Reply::Data(bytes) if bytes.is_empty() => {
-            tracing::warn!("a file is shorter at home than was known here");
+            tracing::warn!("a file is shorter at home than this client knew");
             Reply::Changed
         }
         reply => reply,
@@ -268,7 +269,7 @@ fn not_empty(reply: Reply) -> Reply {
 }
 
 impl Client {
-    /// Learns what only the home knows.
+    /// Gets from the home what a call needs.
     pub(crate) async fn fetch(&self, need: Need) -> Result<(), FsError> {
         let end = self.0.host.clock.now() + WAIT_MAX;
         let mut may_ask_again = true;
@@ -276,7 +277,7 @@ impl Client {
             let _one_at_a_time = self.0.fetching(need).await;
             match self.fetch_once(need).await {
                 Err(FsError::TimedOut) if std::mem::take(&mut may_ask_again) && self.is_back().await => {}
-                // Others have it, and were asked for it.
+                // Others have it, and the home has asked them for it.
                 Err(FsError::Busy) if self.0.host.clock.now() < end => {}
                 Err(FsError::Busy) => return Err(FsError::TimedOut),
                 fetched => return fetched,
@@ -284,8 +285,8 @@ impl Client {
         }
     }
 
-    /// True if the connection has just ended, and there is another one soon: the home was started
-    /// again. What failed is to be asked once more.
+    /// True if the connection ended a moment ago and there is a new one soon, since the home was
+    /// restarted. The caller then asks once more.
     async fn is_back(&self) -> bool {
         let Some(ended_at) = self.0.live.lock().ended_at else { return false };
         let clock = &self.0.host.clock;
@@ -327,7 +328,7 @@ impl Client {
         }
     }
 
-    /// Learns facts of files. ESTALE if the first is not known then, since the home has it no more.
+    /// Fetches the attributes of files. ESTALE if the home no longer has the first one.
     pub(crate) async fn fetch_facts(&self, files: &[FileId]) -> Result<(), FsError> {
         let inner = &self.0;
         {
@@ -348,8 +349,8 @@ impl Client {
         gone.map_or(Ok(()), |file| live.replica.node(*file).map(drop))
     }
 
-    /// Takes in what the home has said of files, all changes up to some taken into account: those
-    /// of which it says nothing are gone.
+    /// Takes in the attributes of files, which include all changes up to a number. Files that the
+    /// answer does not mention are gone.
     pub(crate) fn take_facts(
         &self,
         live: &mut Live,
@@ -370,16 +371,17 @@ impl Client {
             if !asking.is_broken(live, id, seq) {
                 live.record(Record::Known(Box::new(facts)));
             } else if live.replica.node(id).is_ok_and(|node| node.facts.version < version) {
-                // What was learned meanwhile is older still. Whoever changes the file under a
-                // delegation that came with this does not look at it again.
+                // What the client learned meanwhile is older still, so this is recorded, as stale.
+                // A write under a delegation that came with the answer does not look at the
+                // attributes again.
                 live.record(Record::Known(Box::new(facts)));
                 live.record(Record::Broken(vec![id]));
             }
         }
     }
 
-    /// Learns what is in a directory, unless it is known. With a turn nobody waits for it, and of a
-    /// directory that is too long for one answer nothing is learned.
+    /// Fetches the names of a directory, unless they are known. With `turn`, no program waits, and
+    /// a directory that is too long for one answer is left out.
     pub(crate) async fn fetch_names(&self, dir: FileId, turn: Option<&Option<Permit>>) -> Result<(), FsError> {
         let inner = &self.0;
         let (names_of, makes) = {
@@ -408,11 +410,11 @@ impl Client {
                 Err(FsError::Stale) => {
                     let mut live = inner.live.lock();
                     if !asking.is_current(&live, dir, 0) {
-                        // Whoever wants it asks again.
+                        // A caller that still needs it asks again.
                         return Ok(());
                     }
                     live.record(Record::Gone(dir));
-                    // Perhaps the home has not heard of it yet.
+                    // The home may not have heard of it yet.
                     return if live.replica.has_names(dir) { Ok(()) } else { Err(FsError::Stale) };
                 }
                 reply => reply?,
@@ -425,10 +427,10 @@ impl Client {
             }
             withheld.extend(some);
             known = (known.0.min(given), known.1.min(seq));
-            // Names come in their order, each once: what does not end is refused.
+            // Names come in ascending order, each once. A listing that would not end is refused.
             let names = all.last().into_iter().chain(&entries).map(|entry: &NamedFacts| &entry.name[..]);
             if !are_listed_names(names) || (more && entries.is_empty()) || all.len() > NAME_COUNT_MAX {
-                tracing::error!(dir = dir.raw(), "the home's listing makes no sense");
+                tracing::error!(dir = dir.raw(), "the home's listing is malformed");
                 return Err(FsError::Io);
             }
             all.extend(entries);
@@ -438,10 +440,10 @@ impl Client {
             }
         };
         let mut live = inner.live.lock();
-        // It may have turned out to be another meanwhile.
+        // It may have turned out to be another directory meanwhile.
         let dir = dir_facts.id;
         if asking.is_overtaken(&live, dir) || asking.is_behind(&live, &dir_facts, known.1) {
-            // Whoever wants it asks again.
+            // A caller that still needs it asks again.
             return Ok(());
         }
         let mut behind = Vec::new();
@@ -476,7 +478,7 @@ impl Client {
         Ok(())
     }
 
-    /// Brings bytes of a file into the cache. ETIMEDOUT if the home cannot be reached.
+    /// Fetches bytes of a file into the cache. ETIMEDOUT if the home cannot be reached.
     pub(crate) async fn fetch_bytes(&self, id: FileId, offset: u64, len: u64, class: Class) -> Result<(), FsError> {
         let inner = &self.0;
         let waits_until = inner.host.clock.now() + WAIT_MAX;
@@ -486,7 +488,8 @@ impl Client {
             if class == Class::Demand {
                 inner.schedule.is_wanted();
             }
-            // Whoever waits for these bytes is not behind all that is fetched ahead.
+            // A program that waits for these bytes is not queued behind everything that is fetched
+            // ahead.
             let _one_at_a_time = inner.fetching_bytes(id).await;
             let chunk = inner.schedule.chunk_len(Direction::Down);
             let (missing, contents, near) = {
@@ -498,7 +501,7 @@ impl Client {
                 let end = offset.saturating_add(len).min(node.facts.size);
                 let missing = node.have.missing(offset.min(end)..end);
                 let Some(first) = missing.iter().next() else { return Ok(()) };
-                // What comes next will be wanted, too, as far as it is not there.
+                // The bytes that follow will be wanted too, as far as they are missing.
                 let end = first.end.max(first.start.saturating_add(chunk)).min(node.facts.size);
                 let missing = node.have.missing(first.start..end).iter().next().unwrap_or(first);
                 (missing, node.facts.contents, live.state == LinkState::Connected)
@@ -518,14 +521,14 @@ impl Client {
                     inner.live.lock().break_callbacks(vec![id], u64::MAX);
                     self.fetch_facts(&[id]).await?;
                 }
-                // Others never stop, or the home says so.
+                // Others change it again and again, or the home says that it has changed.
                 Ok(Reply::Changed) => return Err(FsError::TimedOut),
                 Ok(_) => return Err(FsError::Io),
                 Err(FsError::Stale) => {
                     inner.live.lock().record(Record::Gone(id));
                     return Err(FsError::Stale);
                 }
-                // Another client has them, and was asked for them.
+                // Another client has them, and the home has asked it for them.
                 Err(FsError::Busy) if inner.host.clock.now() < waits_until => {}
                 Err(FsError::Busy) => return Err(FsError::TimedOut),
                 Err(FsError::TimedOut) if std::mem::take(&mut may_ask_again) && self.is_back().await => {}
@@ -534,9 +537,9 @@ impl Client {
         }
     }
 
-    /// Bytes of a file for whoever waits for them where the disk has no room for more: those that
-    /// are cached, of which some may have been written here, and the others as the home has them.
-    /// Fewer than so many only at its end.
+    /// Reads bytes for a program while the disk has no room to cache them. Cached bytes, which this
+    /// client may have written, come from the cache, and the others from the home. Returns fewer
+    /// than `len` only at the end of the file.
     pub(crate) async fn read_past_cache(&self, id: FileId, offset: u64, len: u64) -> Result<Bytes, FsError> {
         let inner = &self.0;
         let (mut read, mut changes) = (Vec::new(), 0);
@@ -583,7 +586,7 @@ impl Client {
         }
     }
 
-    /// True if all of a file is to be fetched when some of it is wanted.
+    /// True if a read of some of a file is to fetch all of it.
     pub(crate) fn wants_whole(&self, size: u64) -> bool {
         let unit = self.0.settings.lock().unit;
         match unit {
@@ -593,9 +596,10 @@ impl Client {
         }
     }
 
-    /// Puts bytes of a file as the home has it, in these contents, where they are missing. What is
-    /// there is of later, or was written here; who writes a file anew writes another file of the
-    /// cache, and otherwise all of it is there before.
+    /// Puts bytes of a file, as the home has them in version `contents`, into the cache where they
+    /// are missing. Bytes that are there already are newer, or were written here. That is safe
+    /// because a program that rewrites a file writes to another file of the cache, or has all of it
+    /// there before.
     pub(crate) async fn cache_bytes(
         &self,
         id: FileId,
@@ -610,13 +614,13 @@ impl Client {
             return Err(FsError::Io);
         }
         let (number, file) = inner.data_file(id).await?;
-        // What is written here meanwhile stays.
+        // Bytes that a program writes here meanwhile stay.
         let _placing = inner.placing(id).await;
         let is_wanted = |node: &Node| node.facts.contents == contents && node.data == number;
         let missing = {
             let live = inner.live.lock();
             let node = live.replica.node(id)?;
-            // It may be shorter by now.
+            // The file may be shorter by now.
             let end = (offset + len).min(node.facts.size);
             if is_wanted(node) { node.have.missing(offset.min(end)..end) } else { Ranges::default() }
         };
@@ -624,7 +628,7 @@ impl Client {
             let bytes = bytes.slice((part.start - offset) as usize..(part.end - offset) as usize);
             let put = match class {
                 Class::Prefetch if inner.was_full() => Err(FsError::NoSpace),
-                // Nothing that is as dear goes for what nobody waits for.
+                // A fetch that no program waits for evicts only files of lower priority.
                 Class::Prefetch => inner.put_instead(&file, part.start, bytes, Some(id)).await,
                 _ => inner.put_bytes(&file, part.start, bytes).await,
             };
@@ -642,7 +646,7 @@ impl Client {
     }
 }
 
-/// True if a home can list these: each can be a name, and each comes once, in their order.
+/// True if a home can list these names: each is a valid name, and they ascend.
 fn are_listed_names<'a>(names: impl Iterator<Item = &'a [u8]> + Clone) -> bool {
     let can_be = |name: &[u8]| is_name(name) && name.len() <= NAME_LEN_MAX;
     names.clone().all(can_be) && names.is_sorted_by(|a, b| a < b)
@@ -662,7 +666,7 @@ mod tests {
 
     impl Dialer for Nobody {
         fn dial(&self) -> BoxFuture<Result<Arc<dyn Channel>, DialError>> {
-            Box::pin(async { Err(DialError::Unreachable("nobody".into())) })
+            Box::pin(async { Err(DialError::Unreachable("no home answers".into())) })
         }
     }
 
@@ -670,8 +674,8 @@ mod tests {
         Facts { version, contents: version, ..testing::facts(FileId::new(7), Kind::File) }
     }
 
-    /// With a delegation, nobody says any more that it is older than what the home has; and what is
-    /// changed under one is changed as the answer had it.
+    /// Under a delegation the home reports no newer version, and a write uses the version that the
+    /// answer had.
     #[test]
     fn regression_what_was_learned_while_a_newer_answer_was_on_its_way_is_not_believed() {
         let sim = Sim::new(1);
@@ -682,7 +686,7 @@ mod tests {
         let take = |learned: u64, answer: u64| {
             let asking = Asking::new(&client.0);
             let mut live = client.0.live.lock();
-            // Reading told that it has changed.
+            // A read found that the file has changed.
             live.break_callbacks(vec![facts(0).id], u64::MAX);
             live.record(Record::Known(Box::new(facts(learned))));
             client.take_facts(&mut live, &asking, &[facts(0).id], (vec![facts(answer)], answer));

@@ -1,9 +1,9 @@
-//! What is kept in the cache: what the user has named, before what was used lately (Coda's
-//! hoarding; Froese and Bunt; docs/roaming.md#room).
+//! Hoarding: files that are cached always, because the user named them, go before files that were
+//! used lately (Coda's hoarding; Froese and Bunt; docs/roaming.md#room).
 //!
-//! A walk brings everything up to date that is cached, and fetches all that is to be kept. It runs
-//! now and then and when somebody asks, and says whether the link may go. What is not home yet is
-//! never dropped.
+//! A hoard walk brings everything that is cached up to date, and fetches everything that is
+//! hoarded. It runs regularly and when the user asks, and says whether the link may go. Files that
+//! are not home yet are never dropped.
 
 use crate::client::{Client, Inner};
 use crate::connection::schedule::Direction;
@@ -18,38 +18,38 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use types::{FileId, FsError, Kind};
 
-/// How often everything is walked.
+/// How often the client walks.
 const WALK_PERIOD: Duration = Duration::from_secs(600);
-/// The same while others change what is cached.
+/// How often it walks while others change cached files.
 const CHANGED_WALK_PERIOD: Duration = Duration::from_secs(30);
-/// For so long it is sure that all has come that the home has told, after it had.
+/// For this long, an answer that all pushes have arrived is believed.
 const SURE_TIME: Duration = Duration::from_secs(5);
-/// Files that are asked for together.
+/// Files that one question asks about.
 const BATCH_COUNT: usize = 200;
-/// How often it is looked at whether the cache is full.
+/// How often the client looks whether the cache is full, and whether a walk is due.
 const LOOK_PERIOD: Duration = Duration::from_secs(2);
 
-/// What a walk has done so far.
+/// The result of a walk so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Walk {
-    /// Files that were looked at.
+    /// Files and directories that the walk has visited.
     pub files: u64,
-    /// Bytes that are to be kept.
+    /// Bytes of hoarded files.
     pub bytes: u64,
-    /// Of them, those that are cached.
+    /// Of them, bytes that are cached.
     pub cached: u64,
-    /// Paths of what could not be fetched, or is not there; some of them, if there are many.
+    /// Paths that could not be fetched, or do not exist; only some of them, if there are many.
     pub missing: Vec<Vec<u8>>,
 }
 
 impl Walk {
-    /// True if all that is to be kept is cached.
+    /// True if everything that is hoarded is cached.
     pub fn is_complete(&self) -> bool {
         self.missing.is_empty() && self.cached == self.bytes
     }
 
     fn miss(&mut self, path: &[u8]) {
-        /// More are not remembered.
+        /// Most paths that are remembered.
         const MISSING_COUNT_MAX: usize = 100;
         if self.missing.len() < MISSING_COUNT_MAX {
             self.missing.push(path.to_vec());
@@ -58,8 +58,8 @@ impl Walk {
 }
 
 impl Client {
-    /// Keeps a path in the cache, with all below it, as dear as that (up to 100); `None`: no
-    /// longer. ENOENT if it was not kept.
+    /// Hoards a path, with everything below it, at a priority up to 100; `None` ends that. ENOENT
+    /// if it was not hoarded.
     pub async fn hoard(&self, path: &[u8], priority: Option<u8>) -> Result<(), FsError> {
         {
             let mut live = self.0.live.lock();
@@ -71,14 +71,14 @@ impl Client {
         self.durable().await
     }
 
-    /// Brings what is cached up to date and fetches all that is to be kept; says how far it is.
+    /// Brings what is cached up to date, and fetches everything that is hoarded. Reports progress.
     pub async fn walk(&self, mut progress: impl FnMut(&Walk) + Send) -> Result<Walk, FsError> {
         self.confirm().await?;
         self.revalidate().await?;
         let mut walk = Walk::default();
         let mut paths: Vec<(u8, Vec<u8>)> =
             self.look(|replica, _| replica.hoard().iter().map(|(path, priority)| (*priority, path.clone())).collect());
-        // What is dearest comes first.
+        // The highest priority comes first.
         paths.sort_by_key(|(priority, _)| std::cmp::Reverse(*priority));
         for (_, path) in paths {
             match self.find_path(&path).await {
@@ -150,7 +150,7 @@ impl Client {
                         if live.is_small_and_missing(id) { live.small_files(next, chunk) } else { Vec::new() }
                     };
                     if small.len() > 1 {
-                        // What it does not bring is asked for alone.
+                        // Files that this does not bring are fetched alone.
                         let _ = self.fetch_together(&small).await;
                     }
                     let _ = self.fetch_bytes(id, 0, u64::MAX, Class::Prefetch).await;
@@ -166,8 +166,8 @@ impl Client {
         }
     }
 
-    /// Makes sure of all that the home has told by now, where it tells: that nothing came lately
-    /// may mean that nothing gets here.
+    /// Makes sure that all pushes have arrived, where the home pushes: silence may mean that
+    /// nothing gets through.
     async fn confirm(&self) -> Result<(), FsError> {
         let now = self.0.host.clock.now();
         let (told, asks) = {
@@ -183,13 +183,14 @@ impl Client {
                 self.0.live.lock().caught_up = now;
                 Ok(())
             }
-            // What it does not believe it is not told of.
+            // Under delegations, the home does not push changes of files on which the client has
+            // none.
             None if asks => self.poll().await.map(drop),
             None => Ok(()),
         }
     }
 
-    /// Asks for everything of which others may have changed something.
+    /// Asks the home about every stale file.
     async fn revalidate(&self) -> Result<(), FsError> {
         let stale: Vec<FileId> = self.look(|replica, state| {
             let ids = replica.nodes().map(|(id, _)| id);
@@ -206,8 +207,8 @@ impl Client {
         Ok(())
     }
 
-    /// Learns what of some files others have changed: facts only of those that are other than they
-    /// were.
+    /// Refreshes some files: validates them by version, and fetches the attributes of those that
+    /// changed.
     async fn refresh(&self, files: &[FileId]) -> Result<(), FsError> {
         let known: HashMap<FileId, (u64, Facts)> = self.look(|replica, _| {
             let known = |id: &FileId| replica.node(*id).ok().map(|node| (*id, (node.seen, node.facts.clone())));
@@ -220,7 +221,7 @@ impl Client {
         {
             let mut live = self.0.live.lock();
             if live.breaks != breaks {
-                // Others have changed something meanwhile: what was said may be of before.
+                // Others have changed something meanwhile, so the answer may be outdated.
                 return Ok(());
             }
             for (id, (seen, facts)) in &known {
@@ -241,7 +242,8 @@ impl Client {
     }
 }
 
-/// Walks now and then, for as long as the client exists, if anything is to be kept.
+/// Regular work for as long as the client exists: makes room, bounds metadata, logs stores to
+/// mappings, and walks if anything is hoarded.
 pub(crate) async fn keep(inner: Weak<Inner>) {
     let (mut waited, mut seen) = (Duration::ZERO, 0);
     loop {
@@ -251,8 +253,8 @@ pub(crate) async fn keep(inner: Weak<Inner>) {
         client.bound_metadata();
         client.log_stores().await;
         let wanted = client.look(|replica, state| !replica.hoard().is_empty() && state != LinkState::Disconnected);
-        // What others change of what is to be kept is of no use if the link is lost before the next
-        // walk.
+        // While others change hoarded files, walks are more frequent: their changes would be
+        // missing if the link was lost before the next walk.
         let news = client.0.live.lock().news;
         let period = if news == seen { WALK_PERIOD } else { CHANGED_WALK_PERIOD };
         if waited >= period && wanted {

@@ -13,9 +13,9 @@ use types::FileId;
 
 /// Share of the bound that the client keeps when it forgets.
 const LOW_WATER: (usize, usize) = (7, 8);
-/// If it has to keep more than the bound, it looks again after this part of the bound more.
+/// If it has to keep more than its bound, it looks again when it knows this part of the bound more.
 const AGAIN_PART: usize = 16;
-/// The files of so many latest uses stay.
+/// The files of this many latest uses stay.
 const RECENT_COUNT: u64 = 8;
 
 impl Live {

@@ -1,30 +1,30 @@
-//! Whether the link is about to be lost. Pure.
+//! Whether the link will soon be lost. Pure.
 //!
-//! Nobody can know. What came before it often enough: the connection was lost several times lately,
-//! or the link has become slow, and much slower than it was.
+//! No client can know. Two signs often come before a loss: the connection was lost several times
+//! lately, or the link has become slow, and much slower than it was.
 
 use crate::connection::schedule::Direction;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// So many losses of the connection,
+/// This many losses of the connection,
 const LOSS_COUNT: usize = 3;
-/// in so long, are not the last.
+/// within this time, mean that another will follow.
 const LOSS_TIME: Duration = Duration::from_secs(300);
-/// What several volumes lose within so long is one connection.
+/// Losses within this time count as one: several volumes lose the same connection.
 const ONE_LOSS_TIME: Duration = Duration::from_secs(4);
-/// A link fades when it is so many times as slow as it was,
+/// A link fades when its rate has dropped by this factor,
 const FADE: f64 = 8.0;
-/// and slower than this, in bytes per second: one that is faster is used for something else now.
+/// to less than this, in bytes per second. A faster link is merely used for something else now.
 const FADED_RATE: f64 = 128_000.0;
-/// With fewer measurements it is not known what it was.
+/// With fewer measurements, the earlier rate is not known well enough.
 const RATE_COUNT_MIN: u32 = 8;
-/// How much a new measurement counts for what the link was, and for what it is.
+/// Weights of a new measurement: in the earlier rate, and in the present one.
 const WEIGHTS: [f64; 2] = [1.0 / 32.0, 1.0 / 2.0];
-/// After so long without a measurement nobody knows what it is.
+/// After this time without a measurement, the present rate is unknown.
 const RATE_TIME: Duration = Duration::from_secs(60);
 
-/// What was measured in a direction: logarithms of rates, since halves and doubles count alike.
+/// The rates in one direction, as logarithms: halving and doubling count alike.
 #[derive(Clone, Copy, Default)]
 struct Trend {
     was: f64,
@@ -33,7 +33,7 @@ struct Trend {
     last: Duration,
 }
 
-/// See the module's header.
+/// Past losses and rates, from which a loss is forecast.
 #[derive(Default)]
 pub(crate) struct LossForecast {
     losses: VecDeque<Duration>,
@@ -41,7 +41,7 @@ pub(crate) struct LossForecast {
 }
 
 impl LossForecast {
-    /// The connection was lost, though nobody wanted that.
+    /// The connection was lost, and the user did not ask for that.
     pub(crate) fn lost(&mut self, now: Duration) {
         if self.losses.back().is_some_and(|last| now < *last + ONE_LOSS_TIME) {
             return;
@@ -52,7 +52,7 @@ impl LossForecast {
         }
     }
 
-    /// The link carried so many bytes in a second.
+    /// The link carried `rate` bytes per second.
     pub(crate) fn measured(&mut self, now: Duration, direction: Direction, rate: f64) {
         let trend = &mut self.trends[direction as usize];
         let rate = rate.max(1.0).ln();
@@ -106,7 +106,7 @@ mod tests {
         measured(&mut forecast, [5e5, 1e5, 3e4, 1e4, 1e4]);
         assert!(forecast.disconnection_is_likely(SECOND));
         assert!(!forecast.disconnection_is_likely(SECOND + RATE_TIME));
-        // What stays slow is a slow link, and what is fast again was a moment.
+        // A link that stays slow is a slow link, and one that is fast again had a bad moment.
         measured(&mut forecast, [1e6; 4]);
         assert!(!forecast.disconnection_is_likely(SECOND));
         measured(&mut forecast, [1e4; 100]);

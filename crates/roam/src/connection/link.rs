@@ -1,4 +1,4 @@
-//! The connection to the home: made, kept, lost and made again (docs/roaming.md#the-link).
+//! The connection to the home: opens, keeps, judges and reopens it (docs/roaming.md#the-link).
 
 use crate::client::{Client, Inner};
 use crate::connection::trunk::DIAL_TIME_MAX;
@@ -15,35 +15,35 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 use types::FsError;
 
-/// Pause after a failed attempt; doubles with each further one.
+/// Pause after the first failed attempt to connect. It doubles with each further failure.
 const PAUSE_MIN: Duration = Duration::from_millis(200);
-/// Longest such pause.
+/// Longest pause between attempts.
 const PAUSE_MAX: Duration = Duration::from_secs(15);
-/// A home that answers within this is near.
+/// A home whose round trip is shorter than this counts as near.
 const NEAR: Duration = Duration::from_millis(15);
-/// A home that was near counts as far from this on, so that it does not change its mind all the
-/// time.
+/// A near home counts as far when its round trip reaches this. It is twice [`NEAR`], so the state
+/// does not flap.
 const FAR: Duration = Duration::from_millis(30);
-/// For so long after somebody waited for bytes, what is done here waits where the link is slow,
+/// On a slow link, operations are held back while a program waited for bytes within this time.
 const FETCH_TIME: Duration = Duration::from_secs(10);
-/// and then until nobody has waited for so long,
+/// Once held back, they stay so until no program has waited for bytes for this long.
 const REST_TIME: Duration = Duration::from_secs(20);
-/// but no longer than this: then as much is sent as goes together.
+/// Longest time for which operations are held back. Then the client sends one batch.
 const HOLD_TIME_MAX: Duration = Duration::from_secs(120);
-/// How often bytes that were fetched are made durable, and the link is looked at.
+/// How often the client makes fetched bytes durable and judges the link.
 const SETTLE_PERIOD: Duration = Duration::from_secs(2);
 
-/// Right after a change, the home is asked for more this many times as often as when nothing
+/// Right after a change, the client polls the home this many times as often as when nothing
 /// changes.
 const POLL_DIVISOR: u32 = 16;
 
-/// With fewer ids for new files left, it asks for more.
+/// With fewer unused ids than this, the client asks the home for more.
 const ID_COUNT_MIN: u64 = 100_000;
 
-/// Why a client cannot be attached, and what to do.
+/// Why a client cannot be attached, and what the user can do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AttachError {
-    /// Later perhaps.
+    /// The connection failed, or the home did not answer. The client tries again.
     #[error("the home cannot be reached")]
     Unreachable,
     /// The home does not know this client.
@@ -51,21 +51,21 @@ pub enum AttachError {
         "the home does not serve this client: it was turned away there, or the home was made anew; ask for a new invitation, and mount by it with the same cache"
     )]
     Stranger,
-    /// No such volume.
+    /// The volume does not exist, or this client may not use it.
     #[error("the home does not export this volume to this client")]
     Volume,
-    /// The home's file system is in trouble.
+    /// The home's file system failed.
     #[error("the home says: {0}")]
     Failed(FsError),
 }
 
-/// True if something was over this connection.
+/// True if the noted connection is this one.
 fn is_over(what: &Option<Weak<dyn Channel>>, channel: &Arc<dyn Channel>) -> bool {
     what.as_ref().is_some_and(|over| std::ptr::addr_eq(over.as_ptr(), Arc::as_ptr(channel)))
 }
 
 impl Client {
-    /// Begins what runs in the background.
+    /// Starts the background tasks.
     pub(crate) fn start(&self) {
         let tasks = self.0.host.tasks.clone();
         tasks.spawn(Box::pin(keep_connected(Arc::downgrade(&self.0))));
@@ -81,14 +81,14 @@ impl Client {
         tasks.spawn(Box::pin(crate::consistency::delegation::renew(Arc::downgrade(&self.0))));
     }
 
-    /// True if the home has gone on telling of every change over this connection.
+    /// True if the home has told of every change over this connection since the client attached.
     fn is_told_over(&self, channel: &Arc<dyn Channel>) -> bool {
         is_over(&self.0.live.lock().told_over, channel)
     }
 
-    /// Goes on over a connection, which may have been lost before. One over which the home has gone
-    /// on telling of every change is asked only whether all that was told has come: that takes the
-    /// same few bytes for all volumes together.
+    /// Resumes a connection that may have counted as lost. If the home has told of every change
+    /// over it, the client asks only whether all pushes have arrived. That takes a few bytes, for
+    /// all volumes together. Otherwise it attaches again.
     async fn come_back(&self, channel: &Arc<dyn Channel>) -> Result<(), AttachError> {
         if !self.is_told_over(channel) {
             return self.attach(channel).await;
@@ -96,7 +96,7 @@ impl Client {
         self.catch_up(channel).await.map_err(|_| AttachError::Unreachable)?;
         {
             let mut live = self.0.live.lock();
-            // Somebody has changed the settings meanwhile: then it has to be asked.
+            // The settings changed meanwhile, so the client has to attach again.
             if live.told_over.is_none() {
                 return Err(AttachError::Unreachable);
             }
@@ -106,12 +106,12 @@ impl Client {
         }
         self.0.judge();
         self.0.wake();
-        // What the home has seen before is not sent again.
+        // What the home saw before is not sent again.
         self.0.seen_news.notify_one();
         Ok(())
     }
 
-    /// Takes in what the home has pushed until it has no more.
+    /// Takes in pushes until the home says that there are no more.
     async fn catch_up(&self, channel: &Arc<dyn Channel>) -> Result<(), FsError> {
         self.0.consistency_calls.fetch_add(1, Relaxed);
         let hearing = async {
@@ -128,8 +128,8 @@ impl Client {
         }
     }
 
-    /// What is done here does not go home now, since the link is slow and somebody fetches: for how
-    /// much longer, at most, before some of it does.
+    /// While operations are held back because the link is slow and a program fetches: how much
+    /// longer this lasts, at most.
     pub fn held_back(&self) -> Option<Duration> {
         let pinned = self.0.settings.lock().pinned;
         let now = self.0.host.clock.now();
@@ -138,7 +138,7 @@ impl Client {
         Some((since + HOLD_TIME_MAX).saturating_sub(now))
     }
 
-    /// Attaches over a connection, and takes in what has changed meanwhile.
+    /// Attaches over a connection, and takes in what changed meanwhile.
     async fn attach(&self, channel: &Arc<dyn Channel>) -> Result<(), AttachError> {
         let inner = &self.0;
         let kept = loop {
@@ -146,7 +146,7 @@ impl Client {
                 let settings = inner.settings.lock();
                 (settings.volume.clone(), settings.consistency, settings.validation)
             };
-            // What the home is told is remembered here whatever happens.
+            // Everything that the home is about to hear of is durable here first.
             if inner.log.settled().await.is_err() {
                 return Err(AttachError::Unreachable);
             }
@@ -180,8 +180,8 @@ impl Client {
                 }
                 Ok(Reply::Refused(Refusal::Stranger)) => return Err(AttachError::Stranger),
                 Ok(Reply::Refused(Refusal::Volume)) => return Err(AttachError::Volume),
-                // The home has heard of less than this client remembers to have said, or does not
-                // know of an id that it gave: all of that begins anew.
+                // The home has heard of less than this client said before, or does not know an id
+                // that it once gave. Numbers and ids begin anew.
                 Ok(Reply::Refused(Refusal::Forgotten)) => {
                     self.begin_anew();
                     continue;
@@ -206,14 +206,15 @@ impl Client {
                 let settings = inner.settings.lock();
                 (settings.consistency, settings.validation) == (consistency, validation)
             } && live.delegations.is_some() == delegates;
-            // Whoever changes that looks for a connection that is attached, and there was none yet.
+            // A task that changes the settings reconnects attached clients, and this one was not
+            // attached yet.
             if !is_as_asked {
                 continue;
             }
             if live.replica.membership() != Some(&membership) {
                 live.record(Record::Joined(membership));
             }
-            // Before anything is sent: what was made with ids that were given up has others then.
+            // Before anything is sent: files made with ids that were given up get new ids.
             if let Some((first, count)) = ids {
                 live.renew_ids(first, count);
             }
@@ -226,7 +227,7 @@ impl Client {
             if validation != Validation::Volume {
                 live.break_all();
             }
-            // The home may have begun anew, without what was uploaded.
+            // The home may have restarted, and lost what was uploaded ahead.
             live.ahead.clear();
             live.channel = Some(channel.clone());
             live.told_over = is_told.then(|| Arc::downgrade(channel));
@@ -245,7 +246,7 @@ impl Client {
             }
         }
         if kept.is_some_and(|kept| !kept.all) {
-            // Others wait until the home knows that this client believes nothing of before.
+            // Other clients wait until the home knows that this one believes nothing from before.
             let me = self.clone();
             inner.host.tasks.spawn(Box::pin(async move { drop(me.0.ask(Class::Interactive, &Request::Renew).await) }));
         }
@@ -255,7 +256,7 @@ impl Client {
         Ok(())
     }
 
-    /// Says, once the home is near, that this client hears.
+    /// Once the home is near: tells it that this client hears of changes.
     fn come_near(&self) {
         let (has_come, seq) = {
             let mut live = self.0.live.lock();
@@ -267,11 +268,11 @@ impl Client {
         }
     }
 
-    /// Asks for ids before there are none left.
+    /// Asks for more ids before they run out.
     async fn renew_ids(&self) {
         let (left, offline) = self.look(|replica, state| (replica.ids_left(), state == LinkState::Disconnected));
         if left < ID_COUNT_MIN && !offline && left > 0 {
-            // Later perhaps.
+            // If this fails, the next round asks again.
             let _ = self.fetch_ids().await;
         }
     }
@@ -287,18 +288,18 @@ impl Client {
         }
     }
 
-    /// The numbers of operations begin anew, and nothing that the home has said counts: it and this
-    /// client do not agree on what they said to each other.
+    /// Begins a new incarnation, because the home and this client disagree about what they told
+    /// each other: operations get new numbers, and nothing that the home said counts.
     fn begin_anew(&self) {
         let incarnation = self.0.host.random.next_u64() | 1;
         let mut live = self.0.live.lock();
         if let Some(membership) = live.replica.membership().cloned() {
-            tracing::warn!("the home remembers something else than this client: what waits is sent again, as new");
+            tracing::warn!("the home and this client disagree about earlier operations: all that wait are sent as new");
             live.record(Record::Joined(Membership { incarnation, ..membership }));
         }
     }
 
-    /// Takes in what the home pushes, until the connection is lost.
+    /// Takes in pushes until the connection is lost.
     async fn listen(&self, channel: &Arc<dyn Channel>) {
         loop {
             let mut tick = self.0.tick.subscribe();
@@ -323,8 +324,8 @@ impl Client {
 }
 
 impl Client {
-    /// Takes in one thing that the home has pushed. False: nothing more is to be heard, since it
-    /// makes no sense, or has ended what was attached.
+    /// Takes in one push. False if the connection is of no use any more: the push cannot be
+    /// decoded, or it says that the client is detached.
     fn hear(&self, channel: &Arc<dyn Channel>, message: &[u8]) -> bool {
         match unpack::<Pushed>(message) {
             Ok(Pushed::Changed { files, stamp, more }) => {
@@ -351,7 +352,7 @@ impl Client {
             }
             Ok(Pushed::Company(company)) => self.take_company(company),
             Err(error) => {
-                tracing::error!(%error, "what the home pushes makes no sense");
+                tracing::error!(%error, "the home pushed a message that cannot be decoded");
                 channel.close();
                 self.0.lost(channel);
                 return false;
@@ -363,21 +364,21 @@ impl Client {
 
 impl Client {
     /// Tells the home that this client, and the kernel that caches its answers, have taken in the
-    /// changes of others up to this one. The clients that made them wait for that.
+    /// changes by others up to this one. The clients that made them wait for that.
     fn say_heard(&self, seq: u64) {
         let forgotten = self.0.live.lock().forget_all();
         let me = self.clone();
         self.0.host.tasks.spawn(Box::pin(async move {
             if let Some(forgotten) = forgotten {
-                // The mount has ended, or its kernel has forgotten.
+                // An error means that the mount has ended, and no kernel caches anything.
                 let _ = forgotten.await;
             }
             let _ = me.0.ask(Class::Interactive, &Request::Heard { seq }).await;
         }));
     }
 
-    /// Other clients attach, and wait for what was closed here and not sent; or all of them have
-    /// left.
+    /// Takes in whether other clients are attached. If they are, sends home what was closed here:
+    /// they wait for it.
     fn take_company(&self, company: Company) {
         let last = {
             let mut live = self.0.live.lock();
@@ -392,7 +393,7 @@ impl Client {
         }
         let me = self.clone();
         self.0.host.tasks.spawn(Box::pin(async move {
-            // Who cannot send it is not waited for, either.
+            // If it cannot be sent, the others do not wait for it either.
             if me.send_through(last).await.is_ok() {
                 let _ = me.0.ask(Class::Replay, &Request::Joined { number: company.number }).await;
             }
@@ -401,7 +402,7 @@ impl Client {
 }
 
 impl Live {
-    /// Takes in what others have changed.
+    /// Takes in what others have changed, as the answer to an attach or a poll tells it.
     fn learn_of(&mut self, since: Since) {
         match since {
             Since::Current => {}
@@ -418,7 +419,7 @@ impl Live {
 }
 
 impl Client {
-    /// Asks what others have changed. True if they have.
+    /// Asks the home what others have changed. True if they changed anything.
     pub(crate) async fn poll(&self) -> Result<bool, FsError> {
         let Some(stamp) = self.look(|replica, _| replica.stamp()) else { return Ok(false) };
         let Reply::Since(since) = self.0.ask(Class::Interactive, &Request::Since { stamp }).await? else {
@@ -430,8 +431,7 @@ impl Client {
     }
 }
 
-/// Asks now and then what others have changed, where nobody pushes it: soon after a change, then
-/// less and less often.
+/// Polls the home for changes under `poll`: soon after a change, then less and less often.
 async fn poll(inner: Weak<Inner>) {
     let mut pause = SETTLE_PERIOD;
     loop {
@@ -452,25 +452,26 @@ async fn poll(inner: Weak<Inner>) {
     }
 }
 
-/// What a link that the user has chosen no state for is judged by.
+/// The signs by which the link's state is judged, unless the user has chosen one.
 #[derive(Clone, Copy, Debug)]
 struct Signs {
     was: LinkState,
     round_trip: Duration,
-    /// What is sent home keeps whoever fetches waiting for longer than a chunk should.
+    /// Even the shortest chunk on its way home makes a fetching program wait for too long.
     is_slow: bool,
-    /// For how long nobody has waited for bytes.
+    /// How long ago a program last waited for bytes.
     fetched_before: Duration,
-    /// Something waits to go home, and nobody waits until it is there.
+    /// Operations wait to go home, and no program waits for that.
     may_hold: bool,
-    /// For how long nothing was sent for this reason.
+    /// How long operations have been held back.
     held_for: Duration,
 }
 
 impl Signs {
-    /// On a slow link whoever fetches goes first (Huston and Honeyman, section 2), although the
-    /// lottery gives him most of it: a chunk that is on its way is not overtaken. What waits must
-    /// not wait for good, though, and others are to see it: some of it goes now and then.
+    /// The state that the signs call for. On a slow link, fetches go first (Huston and Honeyman,
+    /// section 2). The lottery alone does not ensure that: a fetch cannot overtake a chunk that is
+    /// on its way. But operations must not wait for ever, since other clients are to see them. So
+    /// one batch goes after [`HOLD_TIME_MAX`].
     fn state(self) -> LinkState {
         let near = if self.was == LinkState::Connected { FAR } else { NEAR };
         let pause = if self.was == LinkState::FetchOnly { REST_TIME } else { FETCH_TIME };
@@ -484,7 +485,7 @@ impl Signs {
 }
 
 impl Inner {
-    /// Judges what the link is like.
+    /// Judges the link, and changes the state if the signs call for that.
     pub(crate) fn judge(&self) {
         let (pinned, writes) = {
             let settings = self.settings.lock();
@@ -502,7 +503,7 @@ impl Inner {
             round_trip,
             is_slow: self.schedule.is_slow(was == LinkState::FetchOnly),
             fetched_before: self.schedule.demanded_before(),
-            // What has begun to go is not held.
+            // Operations that have begun to go home are not held back.
             may_hold: !urgent && !log.is_empty() && log.last() > promised,
             held_for: live.held_since.map_or(Duration::ZERO, |since| now.saturating_sub(since)),
         };
@@ -523,7 +524,7 @@ impl Inner {
 }
 
 impl Client {
-    /// A new connection. `None` if there is none now.
+    /// Makes a new connection. `None` if that fails now.
     async fn dial(&self) -> Option<Arc<dyn Channel>> {
         match timeout(&*self.0.host.clock, DIAL_TIME_MAX, self.0.line.dial()).await {
             Ok(Ok(channel)) => {
@@ -531,7 +532,7 @@ impl Client {
                 Some(channel)
             }
             Ok(Err(error)) => {
-                tracing::info!(%error, "the home");
+                tracing::info!(%error, "no connection to the home");
                 let unreachable = matches!(error, DialError::Unreachable(_));
                 self.0.live.lock().turned_away = (!unreachable).then(|| error.to_string());
                 None
@@ -540,19 +541,19 @@ impl Client {
         }
     }
 
-    /// Why the home, or whoever answers instead of it, would not be attached to last, if it was not
-    /// just out of reach.
+    /// Why the client could not be attached last: the home refused, or another program answered.
+    /// `None` if the home was only out of reach.
     pub fn turned_away(&self) -> Option<String> {
         self.0.live.lock().turned_away.clone()
     }
 
-    /// Done when the user wants no connection.
+    /// Waits until the user pins the link to disconnected.
     async fn turned_off(&self) {
         let mut tick = self.0.tick.subscribe();
         while !self.0.is_off() && tick.changed().await.is_ok() {}
     }
 
-    /// Attaches over a new connection, which it gives if there is one, whether or not it could.
+    /// Attaches over a new connection. Returns the connection too, even if attaching failed.
     async fn attach_anew(&self) -> (Result<(), AttachError>, Option<Arc<dyn Channel>>) {
         let channel = self.dial().await;
         let attached = match &channel {
@@ -562,11 +563,11 @@ impl Client {
         (attached, channel)
     }
 
-    /// Goes on over a connection that is silent, once it is not any more. One that has ended never
-    /// is.
+    /// Waits until a silent connection works again, and resumes it. Never returns once the
+    /// connection has ended.
     async fn revive(&self, channel: &Arc<dyn Channel>) -> Result<(), AttachError> {
         while !channel.has_ended() {
-            // What attaches anew is not sent into a silence: it would get there late, if at all.
+            // An attach request is not sent into a silence: it would arrive late, if at all.
             let is_there = self.is_told_over(channel) || self.catch_up(channel).await.is_ok();
             if is_there {
                 match self.come_back(channel).await {
@@ -579,8 +580,8 @@ impl Client {
         std::future::pending().await
     }
 
-    /// Goes on over a connection that is silent, or over a new one, whichever is the first to be
-    /// there. Gives up after a pause and the time that a new one may take.
+    /// Resumes a silent connection or attaches over a new one: the one that works first. The new
+    /// one is dialed after a pause; if dialing fails, this returns.
     async fn revive_or_dial(
         &self,
         silent: &Arc<dyn Channel>,
@@ -610,13 +611,13 @@ impl Client {
 /// How a connection that has fallen silent is tried next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Next {
-    /// As it is: it may have been through a tunnel.
+    /// As it is. The client may only have been in a tunnel.
     Again,
-    /// From another socket. That is the second try only, since what proves to each side that the
-    /// other is there takes several full packets.
+    /// From another socket. This is only the second try: each side must then prove that the other
+    /// is there, which takes several full packets.
     Rebound,
-    /// For as long as there is none beside it: to go on over it takes a few bytes, and a new one
-    /// many.
+    /// As it is, while a new connection is tried beside it. Resuming takes a few bytes, a new
+    /// connection many.
     WithAnother,
 }
 
@@ -669,7 +670,7 @@ async fn keep_connected(inner: Weak<Inner>) {
                 tracing::info!("attached");
                 client.0.live.lock().turned_away = None;
                 client.listen(&channel).await;
-                tracing::info!("not attached any more");
+                tracing::info!("detached");
                 if !client.0.is_off() {
                     client.0.schedule.lost();
                 }
@@ -677,7 +678,7 @@ async fn keep_connected(inner: Weak<Inner>) {
             }
             (attached, channel) => {
                 if let Err(error @ (AttachError::Stranger | AttachError::Volume | AttachError::Failed(_))) = attached {
-                    tracing::error!(%error, "attaching");
+                    tracing::error!(%error, "cannot attach to the home");
                     client.0.live.lock().turned_away = Some(error.to_string());
                 }
                 let is_alive =
@@ -708,7 +709,7 @@ async fn keep_connected(inner: Weak<Inner>) {
     }
 }
 
-/// Makes what was fetched durable, and looks at the link, now and then.
+/// Regular background work: makes fetched bytes durable, removes unused files, and judges the link.
 async fn settle(inner: Weak<Inner>) {
     loop {
         let Some(client) = inner.upgrade().map(Client) else { return };
@@ -731,7 +732,7 @@ mod tests {
     use super::*;
 
     const SECOND: Duration = Duration::from_secs(1);
-    /// A slow link on which somebody fetches while something waits to go home.
+    /// A slow link on which a program fetches while operations wait.
     const SLOW: Signs = Signs {
         was: LinkState::Weak,
         round_trip: Duration::from_millis(200),

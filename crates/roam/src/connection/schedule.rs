@@ -1,10 +1,12 @@
-//! Who uses a slow link next (Huston and Honeyman, section 5.1; docs/roaming.md#the-link).
+//! Which traffic uses a slow link next (Huston and Honeyman, section 5.1;
+//! docs/roaming.md#the-link).
 //!
-//! Small questions that somebody waits for go at once. All else goes in chunks, few of which are
-//! under way at a time: as many as the link holds, and one more, or more of them that are shorter
-//! and together as long. Who is next is drawn by lottery, so that what was drawn is not behind a
-//! queue of what was drawn before. A chunk is what the link carries in a moment, so that nobody
-//! waits for much longer than that.
+//! Small questions that a program waits for go at once. All other traffic goes in chunks. A chunk
+//! is what the link carries in half a second, so no request waits for much longer than that. Few
+//! chunks are under way at a time: as many as the link holds, and one more. Shorter transfers count
+//! as parts of a chunk, and several of them may be under way in its place. A lottery draws the next
+//! one only when there is room for it, so what was drawn is never behind a queue of what was drawn
+//! before.
 
 use crate::connection::forecast::LossForecast;
 use crate::settings::Writes;
@@ -19,37 +21,38 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// What is shorter than a chunk takes so many parts of one, at least one.
+/// A chunk has this many parts. A shorter transfer counts as some of them, and as one at least.
 const PARTS: usize = 16;
-/// What somebody waits for and is as short as a part does not wait for its turn: so many may be
-/// beside all else.
+/// How many transfers may be under way beside the chunks: short ones, of one part, that a program
+/// waits for. They do not wait for their turn.
 const BESIDE_COUNT_MAX: usize = 2;
 /// Most chunks under way at a time.
 const CHUNK_COUNT_MAX: usize = 64;
-/// What a link is taken for before anything is known, in bytes per second.
+/// The rate that a link is assumed to have before anything was measured, in bytes per second.
 const RATE_AT_FIRST: f64 = 128_000.0;
-/// Whoever sends chunk after chunk has read the next in this time.
+/// A task that sends chunk after chunk has read its next chunk within this time.
 const COME_AGAIN_TIME: Duration = Duration::from_millis(2);
-/// For so long after a small question the next may come.
+/// For this long after a small question, another is expected.
 const ASKED_TIME: Duration = Duration::from_secs(10);
-/// In so long the shortest round trip is taken to have doubled, unless it is seen to be shorter. A
-/// link in use is never seen without a queue.
+/// The shortest round trip is taken to double in this time, unless a shorter one is seen. On a link
+/// in use, round trips always include a queue, so the value has to grow by itself.
 const ROUND_TRIP_DOUBLES: Duration = Duration::from_secs(300);
-/// Of the time that something took, at least this part was on the link, unless the round trip was
-/// seen to be so long: else a queue that is taken for a long link would make chunks longer, and
-/// these the queue.
+/// At least a transfer's whole time divided by this counts as time on the link, unless even the
+/// shortest round trip of the connection took the rest. Otherwise a queue that is taken for a long
+/// link would make chunks longer, and longer chunks would make the queue longer.
 const ON_THE_LINK_PART: u32 = 2;
-/// How much a new measurement counts,
+/// The weight of a new measurement of the rate.
 const WEIGHT: f64 = 0.25;
-/// and how much one that took as long as no chunk should: whoever asks meanwhile waits as long.
+/// The weight of a measurement that took far longer than a chunk should: requests wait as long
+/// until the rate is corrected.
 const SLOW_WEIGHT: f64 = 0.75;
-/// It says that the link is slower than was known by more than this; less may be others, who were
-/// under way in the other direction.
+/// Only a rate lower than the known one by more than this factor has [`SLOW_WEIGHT`]. A smaller
+/// drop may come from traffic in the other direction.
 const SLOW_PART: f64 = 4.0;
-/// What is shorter says nothing of the rate.
+/// Shorter transfers say nothing about the rate, in bytes.
 const MEASURED_LEN_MIN: u64 = 2 << 10;
 
-/// In which direction a chunk goes.
+/// The direction of a chunk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Direction {
     /// To the home.
@@ -60,54 +63,54 @@ pub enum Direction {
 
 struct State {
     lottery: Lottery,
-    /// Of demand, prefetch and replay, when nobody is in a hurry.
+    /// Tickets of demand, prefetch and replay while nothing is urgent.
     tickets: [Tickets; 3],
-    /// How many wait until something is home, of all who share the link.
+    /// How many tasks wait until something is home, in all volumes that share the link.
     hurried: usize,
-    /// By class.
+    /// Waiting transfers, by class.
     waiting: [VecDeque<Waiting>; 3],
-    /// The class that is next, and has to wait until there is room for as much as it wants.
+    /// The class that won the last draw, and waits until there is room for its transfer.
     drawn: Option<usize>,
-    /// Parts of chunks.
+    /// Parts of chunks that are under way.
     under_way: usize,
-    /// How many are beside these.
+    /// Transfers that are under way beside them.
     beside: usize,
     /// Bytes per second, up and down.
     rates: [f64; 2],
-    /// The shortest of late: what is under way makes a queue, which is not the link's.
+    /// The shortest round trip of late, without the queue that traffic under way makes.
     round_trip: Duration,
-    /// The shortest that was seen since the connection was made.
+    /// The shortest round trip since the connection was made.
     round_trip_seen: Duration,
-    /// When these were looked at last.
+    /// When the round trips were last updated.
     looked: Duration,
-    /// When the link was last used for what somebody waited for.
+    /// When a program last waited for the link.
     used: Duration,
-    /// When a small question was asked last.
+    /// When the last small question was asked.
     asked: Duration,
-    /// When somebody waited for bytes last.
+    /// When a program last waited for bytes.
     demanded: Duration,
     forecast: LossForecast,
 }
 
-/// Somebody who waits for his turn.
+/// A transfer that waits for its turn.
 struct Waiting {
     since: Duration,
     parts: usize,
     sender: oneshot::Sender<Permit>,
 }
 
-/// See the module's header.
+/// The schedule of one link, which all volumes of a mount share.
 pub struct Schedule {
     host: Host,
     state: Mutex<State>,
 }
 
-/// The right to have a chunk under way, until dropped.
+/// The right to have a transfer under way, until dropped.
 pub struct Permit {
     schedule: Option<Arc<Schedule>>,
-    /// Of a chunk; 0: it is beside what is under way.
+    /// The parts of a chunk that it takes; 0: it is beside the chunks.
     parts: usize,
-    /// Somebody waits for it.
+    /// A program waits for it.
     is_demand: bool,
 }
 
@@ -121,7 +124,7 @@ fn place(class: Class) -> Option<usize> {
 }
 
 impl Schedule {
-    /// For a link of which nothing is known.
+    /// A schedule for a link about which nothing is known.
     pub fn new(host: &Host) -> Arc<Schedule> {
         let state = State {
             lottery: Lottery::new(TICKETS.to_vec()),
@@ -150,23 +153,23 @@ impl Schedule {
         state.deal();
     }
 
-    /// Somebody waits until something is home: until he does not any more, that is as urgent as
-    /// what is fetched for others who wait.
+    /// A task waits until something is home. Until [`calm`](Self::calm), replay is as urgent as
+    /// demand.
     pub(crate) fn hurry(&self) {
         let mut state = self.state.lock();
         state.hurried += 1;
         state.deal();
     }
 
-    /// One of them waits no more.
+    /// A task no longer waits until something is home.
     pub(crate) fn calm(&self) {
         let mut state = self.state.lock();
         state.hurried -= 1;
         state.deal();
     }
 
-    /// Waits for the right to send or fetch so many bytes, of which more than a chunk count as one.
-    /// Small questions need none.
+    /// Waits for the right to send or fetch `len` bytes; more than a chunk counts as one chunk.
+    /// Small questions need no right.
     pub async fn admit(self: &Arc<Self>, class: Class, direction: Direction, len: u64) -> Permit {
         let now = self.host.clock.now();
         let Some(place) = place(class) else {
@@ -194,12 +197,12 @@ impl Schedule {
             state.waiting[place].push_back(Waiting { since: now, parts, sender });
             turn
         };
-        // Whoever is not drawn any more, since the sender is gone, goes without.
+        // If the sender is gone, there are no more draws, and the transfer goes without a right.
         turn.await.unwrap_or(Permit { schedule: None, parts: 0, is_demand: false })
     }
 
-    /// A chunk is done. Its place is drawn for when whoever had it has had the time to come with
-    /// his next, or he would take part in every other draw only.
+    /// Ends a transfer. Its place is drawn for after a moment, so that the task that had it can
+    /// come with its next chunk. Otherwise that task would take part in every other draw only.
     fn done(self: &Arc<Self>, parts: usize, was_demand: bool) {
         let now = self.host.clock.now();
         let waits = {
@@ -220,12 +223,12 @@ impl Schedule {
         }
     }
 
-    /// Gives room to those who wait.
+    /// Gives room to waiting transfers.
     fn draw(self: &Arc<Self>) {
         let now = self.host.clock.now();
         let mut state = self.state.lock();
         while state.has_room(1, now) {
-            // Those who have given up waiting do not take part.
+            // Transfers whose tasks have given up do not take part.
             state.waiting.iter_mut().for_each(|waiting| waiting.retain(|one| !one.sender.is_closed()));
             let waited: Vec<Option<Duration>> =
                 state.waiting.iter().map(|waiting| Some(now.saturating_sub(waiting.front()?.since))).collect();
@@ -233,7 +236,7 @@ impl Schedule {
             let fits = state.waiting.iter().filter_map(VecDeque::front).any(|one| state.has_room(one.parts, now));
             let is_contested = waited.iter().flatten().count() > 1;
             if !fits && !is_contested {
-                // Others may come until there is room. Whoever has won is next all the same.
+                // Others may come before there is room. A class that has won stays next.
                 state.drawn = drawn;
                 return;
             }
@@ -248,13 +251,14 @@ impl Schedule {
             let is_demand = place(Class::Demand) == Some(class);
             match one.sender.send(Permit { schedule: Some(self.clone()), parts, is_demand }) {
                 Ok(()) => state.under_way += parts,
-                // It was never given, and is not given back.
+                // The permit was never given, so it is not given back.
                 Err(mut permit) => permit.schedule = None,
             }
         }
     }
 
-    /// Something of so many bytes has taken so long, all in all, with that turn if it needed one.
+    /// Takes in a measurement: a transfer of `len` bytes took `took` in all, with this permit if it
+    /// needed one.
     pub fn measured(&self, turn: Option<&Permit>, direction: Direction, len: u64, took: Duration, path: &Path) {
         let now = self.host.clock.now();
         let mut state = self.state.lock();
@@ -267,13 +271,14 @@ impl Schedule {
         state.round_trip_seen = state.round_trip_seen.min(path.round_trip);
         let [on_the_link, at_most] = [state.round_trip, state.round_trip_seen].map(|link| took.saturating_sub(link));
         let on_the_link = on_the_link.max(took / ON_THE_LINK_PART).min(at_most).max(Duration::from_micros(100));
-        // Others were under way at the same time. What was the least of it says little.
+        // Other transfers were under way at the same time. A transfer that was a small part of them
+        // says little.
         let parts = turn.filter(|turn| turn.schedule.is_some()).map_or(PARTS, |turn| turn.parts);
         if len >= MEASURED_LEN_MIN && (parts == PARTS || 2 * parts >= state.under_way) {
             let shared = (state.under_way / parts.max(1)).max(1) as f64;
             let rate = len as f64 * shared / on_the_link.as_secs_f64();
-            // The mean of the times that a byte takes: a link that has become slow is known as slow
-            // after a chunk, which is as long as it was thought to be fast.
+            // The mean of the times per byte. So a link that has become slow is known to be slow
+            // after a single chunk, whose length is still right for a fast link.
             let known = &mut state.rates[direction as usize];
             let weight = if on_the_link > 2 * CHUNK_TIME && rate < *known / SLOW_PART { SLOW_WEIGHT } else { WEIGHT };
             *known = 1.0 / ((1.0 - weight) / *known + weight / rate);
@@ -281,26 +286,26 @@ impl Schedule {
         }
     }
 
-    /// Somebody waits for bytes that are under way already.
+    /// Notes that a program waits for bytes that are under way already.
     pub(crate) fn is_wanted(&self) {
         let now = self.host.clock.now();
         let mut state = self.state.lock();
         (state.used, state.demanded) = (now, now);
     }
 
-    /// Bytes per second.
+    /// The rate in bytes per second.
     pub fn rate(&self, direction: Direction) -> f64 {
         self.state.lock().rates[direction as usize]
     }
 
-    /// How long it takes at most until so many requests with so many bytes have gone home one after
-    /// the other, while the link is as it is: whoever waits for his turn for long enough is next.
-    /// Nothing if he never is.
+    /// The longest time until this many requests with this many bytes have gone home one after the
+    /// other, while the link stays as it is. There is a bound because a class that has waited for
+    /// long enough is next. `None` if replay has no such bound.
     pub fn home_within(&self, requests: u64, bytes: u64) -> Option<Duration> {
         let state = self.state.lock();
         let wait_max = place(Class::Replay).and_then(|replay| state.tickets[replay].wait_max)?;
         let chunks = requests + bytes / state.chunk_len(Direction::Up);
-        // What is under way is done first, and then it goes itself.
+        // A chunk under way comes first, and then the request's own.
         Some((wait_max + 2 * CHUNK_TIME + state.round_trip).saturating_mul(chunks.try_into().unwrap_or(u32::MAX)))
     }
 
@@ -309,18 +314,18 @@ impl Schedule {
         self.state.lock().round_trip
     }
 
-    /// How many bytes make a chunk.
+    /// Bytes in a chunk.
     pub fn chunk_len(&self, direction: Direction) -> u64 {
         self.state.lock().chunk_len(direction)
     }
 
-    /// There is a new connection, perhaps over another link.
+    /// A new connection was made, perhaps over another link.
     pub(crate) fn connected(&self) {
         let mut state = self.state.lock();
         (state.round_trip, state.round_trip_seen) = (Duration::ZERO, Duration::MAX);
     }
 
-    /// The connection was lost, though nobody wanted that.
+    /// The connection was lost, and the user did not ask for that.
     pub(crate) fn lost(&self) {
         let now = self.host.clock.now();
         self.state.lock().forecast.lost(now);
@@ -332,20 +337,20 @@ impl Schedule {
         self.state.lock().forecast.disconnection_is_likely(now)
     }
 
-    /// For how long nobody has waited for bytes.
+    /// How long ago a program last waited for bytes.
     pub(crate) fn demanded_before(&self) -> Duration {
         self.host.clock.now().saturating_sub(self.state.lock().demanded)
     }
 
-    /// True if the shortest chunk takes longer on its way home than a chunk should, so that whoever
-    /// waits for bytes waits for it. What comes home faster than twice that is fast again, if it
-    /// was slow.
+    /// True if even the shortest chunk takes longer on its way home than a chunk should, so a
+    /// program that waits for bytes may wait too long. A slow link counts as fast again only at
+    /// twice that rate.
     pub(crate) fn is_slow(&self, was_slow: bool) -> bool {
         let slow = MEASURED_LEN_MIN as f64 / CHUNK_TIME.as_secs_f64();
         self.rate(Direction::Up) < if was_slow { 2.0 * slow } else { slow }
     }
 
-    /// For how long nobody has waited for the link.
+    /// How long ago a program last waited for the link.
     pub fn idle_for(&self) -> Duration {
         self.host.clock.now().saturating_sub(self.state.lock().used)
     }
@@ -361,14 +366,14 @@ impl State {
         write_back::chunk_len(self.rates[direction as usize])
     }
 
-    /// True if more parts of a chunk may be under way.
+    /// True if this many more parts may be under way.
     fn has_room(&self, parts: usize, now: Duration) -> bool {
         self.under_way + parts <= PARTS * self.under_way_max(now)
     }
 
-    /// As many chunks as the link holds, and one. Where that is one and a part, it is one while
-    /// somebody asks small questions, who would have to wait for both, and two while nobody does,
-    /// so that the link is always in use.
+    /// As many chunks as the link holds, and one. If the link holds a fraction of a chunk more, the
+    /// fraction counts as a chunk while no small questions are asked, so that the link is always in
+    /// use. While they are, it does not count, since they would wait for one chunk more.
     fn under_way_max(&self, now: Duration) -> usize {
         let held = self.round_trip.as_secs_f64() / CHUNK_TIME.as_secs_f64();
         let held = if now.saturating_sub(self.asked) < ASKED_TIME { held.floor() } else { held.ceil() };
@@ -389,7 +394,7 @@ mod tests {
     use super::*;
     use host::sim::Sim;
 
-    /// Chunks of one class after the other, for as long as it goes on.
+    /// Sends chunks of one class, one after the other, for ever.
     async fn send(schedule: Arc<Schedule>, class: Class, count: Arc<Mutex<u64>>) {
         loop {
             let _permit = schedule.admit(class, Direction::Up, CHUNK_LEN_MAX).await;
@@ -423,7 +428,7 @@ mod tests {
         assert_eq!(max(), 3);
     }
 
-    /// What goes home for a long time is the queue that it sees.
+    /// While much goes home, every round trip includes the client's own queue.
     #[test]
     fn regression_chunks_do_not_become_longer_by_the_queue_that_they_make() {
         let sim = Sim::new(2);
@@ -444,15 +449,15 @@ mod tests {
             longest = if chunk < 20 { Duration::ZERO } else { longest.max(took) };
         }
         assert!(longest < CHUNK_TIME * 5 / 4, "{longest:?}");
-        // For hours.
+        // And over hours.
         for _ in 0..20_000 {
             longest = longest.max(send());
         }
         assert!(longest < CHUNK_TIME * 5 / 2, "{longest:?}");
     }
 
-    /// What is seen of it before is the length of a link, and it may be another on the next
-    /// connection.
+    /// The round trip that was seen is the link's length, and the next connection may be over
+    /// another link.
     #[test]
     fn regression_a_long_link_is_not_taken_for_a_slow_one() {
         let sim = Sim::new(2);
@@ -483,7 +488,7 @@ mod tests {
             sim.block_on(soon).ok()
         };
         drop(sim.block_on(schedule.admit(Class::Interactive, Direction::Down, 0)));
-        let half = is_let_in(Class::Prefetch, 2).expect("nobody else");
+        let half = is_let_in(Class::Prefetch, 2).expect("nothing else is under way");
         let some: Vec<_> = (0..4).map(|_| is_let_in(Class::Replay, 8).expect("half is free")).collect();
         assert!(is_let_in(Class::Prefetch, 16).is_none());
         let beside: Vec<_> = (0..2).map(|_| is_let_in(Class::Demand, 16).expect("short, and waited for")).collect();
@@ -491,7 +496,7 @@ mod tests {
         drop((half, beside));
         let other = is_let_in(Class::Replay, 4).expect("half is free");
         assert!(is_let_in(Class::Demand, 2).is_none(), "longer than what is free");
-        // What is long is not left behind by what is short.
+        // A long transfer is not overtaken by short ones for ever.
         let long = schedule.clone();
         let done = Arc::new(Mutex::new(false));
         let see = done.clone();
@@ -501,7 +506,7 @@ mod tests {
         }));
         sim.run_for(Duration::from_secs(1));
         assert!(is_let_in(Class::Replay, 16).is_none(), "others wait");
-        assert!(is_let_in(Class::Demand, 16).is_some(), "whoever waits for it");
+        assert!(is_let_in(Class::Demand, 16).is_some(), "short, and waited for");
         drop((some, other));
         sim.run_for(Duration::from_secs(1));
         assert!(*done.lock());
@@ -547,7 +552,7 @@ mod tests {
         }
     }
 
-    /// One who sends one chunk after the other, beside several who always wait.
+    /// A task that sends one chunk after the other has its share beside tasks that always wait.
     #[test]
     fn regression_whoever_sends_one_after_the_other_has_his_share() {
         let sim = Sim::new(8);
@@ -566,11 +571,11 @@ mod tests {
                 sender.host.clock.sleep(CHUNK_TIME).await;
                 drop(permit);
                 *count.lock() += 1;
-                // The next is read.
+                // It reads the next chunk.
                 sender.host.clock.sleep(Duration::from_micros(500)).await;
             }
         }));
-        // Only one is under way at a time.
+        // Small questions keep the number under way at one.
         machine.host().tasks.spawn(Box::pin(async move {
             loop {
                 drop(schedule.admit(Class::Interactive, Direction::Up, 0).await);

@@ -1,17 +1,16 @@
 //! Whether the home is still there, under `callbacks`.
 //!
-//! A home that has nothing to tell is silent, and so is a link that is lost without a word: nothing
-//! else would notice that for hours. So the client asks the home when something cached is used
-//! after a silence. The question is
-//! [`Channel::caught_up`](roam_proto::channel::Channel::caught_up): some bytes, and its answer
-//! means that all has come that the home had told. One question is under way at a time, however
-//! many operations there are. A home that does not answer is out of reach
-//! ([`SILENCE_MAX`](crate::SILENCE_MAX)).
+//! A home that has nothing to tell is silent, and so is a link that was lost without notice. The
+//! transport would not notice such a loss for hours. So when a program uses something cached after
+//! a silence, the client asks the home. The question is
+//! [`Channel::caught_up`](roam_proto::channel::Channel::caught_up): it takes a few bytes, and its
+//! answer means that all pushes have arrived. One question is under way at a time, however many
+//! operations there are. A home that does not answer counts as out of reach
+//! ([`SILENCE_MAX`](crate::cache::fetch::SILENCE_MAX)).
 //!
-//! Where the home is near, operations wait for the answer, though not for long: that takes a few
-//! milliseconds, and they see what was told meanwhile. Where it is far they go on with what is
-//! cached, as to spare that wait is what the cache is for; they may be wrong for as long as the
-//! question takes.
+//! Where the home is near, operations wait for the answer. That takes a few milliseconds, and they
+//! see what was pushed meanwhile. Where it is far, they go on with what is cached, because the
+//! cache is there to save that wait. They may use stale data for as long as the question takes.
 
 use crate::client::Client;
 use crate::live::{LinkState, Live};
@@ -20,34 +19,34 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// What is cached is used so long after all that the home had told was known to have come; then the
-/// home is asked.
+/// The home is asked when something cached is used this long after all pushes were last known to
+/// have arrived.
 pub const SILENCE_BELIEVED: Duration = Duration::from_secs(30);
-/// Operations wait for the answer of a near home until the question is so old: eight round trips of
-/// the farthest that is near.
+/// With a near home, operations wait for the answer until the question is this old. That is eight
+/// round trips of the farthest home that counts as near.
 const ANSWER_WAIT_MAX: Duration = Duration::from_millis(240);
 
 /// A question that is under way.
 #[derive(Clone)]
 pub(crate) struct Probe {
     since: Duration,
-    /// Closed when it is over.
+    /// Closed when the question is over.
     over: watch::Receiver<()>,
 }
 
-/// What to do before something cached is used.
+/// What to do before cached data is used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Next {
     /// Use it.
     Use,
-    /// Ask the home; then as it says if a question is under way.
+    /// Ask the home. Then decide again, with the question under way.
     Ask,
-    /// Wait for the answer, so long at most.
+    /// Wait for the answer, at most this long.
     Wait(Duration),
 }
 
-/// Decides by how long the home has been silent, whether that may be believed for so long, and
-/// since when a question has been under way.
+/// Decides what to do: by how long the home has been silent, how long a silence may be believed,
+/// how old the question under way is, and whether the home is near.
 fn next(silence: Duration, believed: Duration, asked_before: Option<Duration>, is_near: bool) -> Next {
     match asked_before {
         _ if silence < believed => Next::Use,
@@ -58,8 +57,8 @@ fn next(silence: Duration, believed: Duration, asked_before: Option<Duration>, i
 }
 
 impl Live {
-    /// What to do at some time, in a mount that believes a silence for so long. The home tells of
-    /// changes under `callbacks` only.
+    /// What to do now, if a silence may be believed for `believed`. Only under `callbacks` does the
+    /// home tell of changes.
     fn before_use(&self, now: Duration, believed: Duration) -> Next {
         if self.is_offline() || self.told_over.is_none() {
             return Next::Use;
@@ -70,8 +69,8 @@ impl Live {
 }
 
 impl Client {
-    /// Something cached is about to be used. Asks the home whether it is there, if it has been
-    /// silent for long. Gives what to wait for, if anything.
+    /// Called before cached data is used. Asks the home whether it is there, if it has been silent
+    /// for long. Returns what the operation has to wait for, if anything.
     pub(crate) fn look_out(&self) -> Option<impl Future<Output = ()> + Send + use<>> {
         let believed = self.0.settings.lock().silence_believed;
         let clock = &self.0.host.clock;
@@ -87,7 +86,7 @@ impl Client {
         Some(async move { drop(timeout(&*clock, rest, Box::pin(over.changed())).await) })
     }
 
-    /// Begins to ask. What the home pushes meanwhile is taken by who listens.
+    /// Starts a question. The task that listens takes in what the home pushes meanwhile.
     fn ask_after_silence(&self, live: &mut Live, now: Duration) {
         let Some(channel) = live.channel.clone() else { return };
         let (asking, over) = watch::channel(());

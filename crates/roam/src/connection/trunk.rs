@@ -1,6 +1,8 @@
-//! A trunk: the connection that several volumes' clients share, and what else of the link they
-//! share. Each has a line of it, which looks like a connection of its own: when one of them gives
-//! up its line, the others do not notice, and the connection ends with the last.
+//! A trunk: the connection, and the knowledge about the link, that the clients of several volumes
+//! share.
+//!
+//! Each client has a line of it, which looks like a connection of its own. If one client gives up
+//! its line, the others do not notice. The connection ends with its last line.
 
 use crate::connection::schedule::Schedule;
 use bytes::Bytes;
@@ -14,23 +16,24 @@ use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use types::BoxFuture;
 
-/// Longest wait for a connection.
+/// Longest wait for a connection to be made.
 pub(crate) const DIAL_TIME_MAX: Duration = Duration::from_secs(10);
-/// Messages that wait for a line's client. One that has taken none of so many has to attach again.
+/// Messages that may wait for a line's client. If the client has taken none of this many, its line
+/// ends, and it has to attach again.
 const QUEUE_LEN_MAX: usize = 4096;
 
-/// See the module's header.
+/// The connection that several volumes' clients share, and its schedule.
 pub struct Trunk {
     host: Host,
     dialer: Arc<dyn Dialer>,
     pub(crate) schedule: Arc<Schedule>,
     dialing: tokio::sync::Mutex<Dialing>,
-    /// Bytes that each line's client has cached: together they have one bound.
+    /// Bytes that each line's client has cached. All share one bound.
     cached: Mutex<BTreeMap<u8, u64>>,
 }
 
-/// The newest connection, and one that is being made since when. Whoever waits for it makes it;
-/// when that one has given up, the next goes on.
+/// The newest connection, and the attempt that is under way with its start. A task that waits for
+/// an attempt drives it; if that task gives up, the next one goes on with the attempt.
 #[derive(Default)]
 struct Dialing {
     current: Weak<Shared>,
@@ -47,13 +50,13 @@ pub struct Line {
 }
 
 impl Trunk {
-    /// To the home that a dialer leads to.
+    /// A trunk to the home that the dialer reaches.
     pub fn new(host: &Host, dialer: Arc<dyn Dialer>) -> Arc<Trunk> {
         let schedule = Schedule::new(host);
         Arc::new(Trunk { host: host.clone(), dialer, schedule, dialing: Default::default(), cached: Mutex::default() })
     }
 
-    /// A line, for one client. `None` if there are not so many.
+    /// A line for one client. `None` if the number is too great.
     pub fn line(self: &Arc<Self>, number: u8) -> Option<Line> {
         (number < LINE_COUNT_MAX).then(|| Line { trunk: self.clone(), number })
     }
@@ -70,10 +73,10 @@ impl Trunk {
         dialing.under_way = None;
         let shared = Arc::new(Shared::new(self.host.tasks.clone(), made?));
         dialing.current = Arc::downgrade(&shared);
-        shared.join(line).ok_or_else(|| DialError::Unreachable("it ended at once".into()))
+        shared.join(line).ok_or_else(|| DialError::Unreachable("the connection ended at once".into()))
     }
 
-    /// Ends an attempt that nobody waits for any more.
+    /// Ends an attempt that no task waits for any more.
     pub(crate) fn stop_dialing(&self) {
         if let Ok(mut dialing) = self.dialing.try_lock() {
             dialing.under_way = None;
@@ -82,12 +85,12 @@ impl Trunk {
 }
 
 impl Line {
-    /// The only one of a trunk.
+    /// The only line of a new trunk.
     pub fn alone(host: &Host, dialer: Arc<dyn Dialer>) -> Line {
         Line { trunk: Trunk::new(host, dialer), number: 0 }
     }
 
-    /// What of a bound for all is left to this one, which has so many bytes cached.
+    /// What is left of a shared bound for this client, which has `cached` bytes cached.
     pub(crate) fn share_of(&self, bound: u64, cached: u64) -> u64 {
         let mut all = self.trunk.cached.lock();
         all.insert(self.number, cached);
@@ -95,7 +98,7 @@ impl Line {
         bound.saturating_sub(others)
     }
 
-    /// The trunk that it is of.
+    /// The trunk that it belongs to.
     pub fn trunk(&self) -> &Arc<Trunk> {
         &self.trunk
     }
@@ -108,18 +111,19 @@ impl Dialer for Line {
     }
 }
 
-/// One connection.
+/// One connection, with the lines on it.
 struct Shared {
     tasks: Arc<dyn Tasks>,
     channel: Arc<dyn Channel>,
-    /// Whoever listens hears for all.
+    /// Held by the task that receives messages, for all lines.
     listening: tokio::sync::Mutex<()>,
     lines: Mutex<Lines>,
     catching_up: watch::Sender<CatchingUp>,
 }
 
-/// Whether all has come that was pushed is asked once for all who want to know, and goes on being
-/// asked when they have given up: whoever wants to know while it is under way need not ask.
+/// The question whether all pushes have arrived. It is asked once for all tasks that want to know,
+/// and goes on when they give up. A task that wants to know while it is under way does not ask
+/// again.
 #[derive(Default)]
 struct CatchingUp {
     under_way: bool,
@@ -134,12 +138,12 @@ struct Lines {
     rebound: u64,
 }
 
-/// What was heard on a line.
+/// What arrived on a line.
 struct Heard {
     queue: VecDeque<Bytes>,
     come: Arc<Notify>,
     ended: watch::Sender<bool>,
-    /// Changes of address that this line knows of.
+    /// The number of address changes that this line has taken part in.
     rebound: u64,
 }
 
@@ -159,7 +163,7 @@ impl Shared {
         Shared { tasks, channel, listening, lines: Mutex::default(), catching_up }
     }
 
-    /// A channel on a line. `None` if that was given up before on this connection, or the
+    /// Opens a line as a channel. `None` if the line was given up on this connection before, or the
     /// connection has ended.
     fn join(self: &Arc<Self>, number: u8) -> Option<Arc<dyn Channel>> {
         let mut lines = self.lines.lock();
@@ -184,7 +188,7 @@ impl Shared {
         }
     }
 
-    /// Done when all that was pushed has come and waits on its lines.
+    /// Waits until all pushes have arrived in the queues of their lines.
     async fn catch_up(self: Arc<Self>) {
         let (mut before, mut is_new) = (0, false);
         self.catching_up.send_modify(|catching_up| {
@@ -206,7 +210,7 @@ impl Shared {
             }));
         }
         let mut catching_up = self.catching_up.subscribe();
-        // It ends with this.
+        // An error means that the connection, and this wait, have ended.
         let _ = catching_up.wait_for(|catching_up| catching_up.count > before).await;
     }
 
@@ -214,7 +218,7 @@ impl Shared {
         self.lines.lock().by_number.values().for_each(Heard::end);
     }
 
-    /// Hears one message, and leaves it to whoever it is for.
+    /// Receives one message, and puts it into the queue of its line.
     async fn listen(&self) {
         let _only_one = self.listening.lock().await;
         let heard = self.channel.pushed().await;
@@ -237,7 +241,7 @@ struct OnLine {
     shared: Arc<Shared>,
     number: u8,
     come: Arc<Notify>,
-    /// Something that had come was taken.
+    /// Wakes when a message was taken from the queue.
     taken: Arc<Notify>,
     end: watch::Receiver<bool>,
 }
@@ -249,7 +253,7 @@ impl Drop for OnLine {
 }
 
 async fn ended(mut end: watch::Receiver<bool>) {
-    // One who is gone has ended it, too.
+    // If the sender is gone, the line has ended too.
     let _ = end.wait_for(|ended| *ended).await;
 }
 
@@ -301,7 +305,7 @@ impl Channel for OnLine {
         })
     }
 
-    /// Once for all who ask for it at the same time.
+    /// Changes the address once for all lines that ask for it at the same time.
     fn rebind(&self) {
         let mut lines = self.shared.lines.lock();
         let rebound = lines.rebound;

@@ -1,10 +1,10 @@
-//! Working under delegations (docs/roaming.md#delegations; Zhao and Figueiredo, section 4.3): what
-//! is cached is believed, and changed, only as far as the home has promised that nobody else does
-//! what that excludes.
+//! Works under delegations (docs/roaming.md#delegations; Zhao and Figueiredo, section 4.3): cached
+//! data is believed, and changed, only as far as the home has promised that no other client
+//! interferes.
 //!
-//! Nothing of this is lasting: after a crash, delegations are asked for again, and what was done
-//! under old ones is in the operation log, whose preconditions tell whether anybody has changed the
-//! same since.
+//! Nothing here is lasting. After a crash the client asks for delegations again. Operations that it
+//! did under old ones are in the operation log, and their preconditions tell whether another client
+//! has changed the same files since.
 
 use crate::cache::fetch::Asking;
 use crate::client::{Client, Inner};
@@ -25,52 +25,52 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 use types::{FileId, FsError};
 
-/// The client's own lease is shorter than what the home thinks, so that no difference of their
-/// clocks' speeds matters.
+/// The client's own lease. It is shorter than the home's, so that the client's ends first even if
+/// their clocks run at different speeds.
 const OWN_LEASE: Duration = LEASE.saturating_sub(Duration::from_secs(3));
-/// A lease that was not renewed for so long is.
+/// A lease is renewed when it was not renewed for this long.
 const RENEW_AFTER: Duration = Duration::from_secs(15);
-/// How often that is looked at.
+/// How often the client looks whether it has to renew.
 const LOOK_PERIOD: Duration = Duration::from_secs(2);
-/// Longest wait for an answer that gives what is recalled already, or for what is to be done with
-/// it.
+/// Longest wait, after a recall, for an answer that gives the same delegation, or for the call that
+/// asked for it.
 const USE_TIME_MAX: Duration = Duration::from_millis(500);
-/// When it takes longer to return what is recalled, the home is told what is sent before.
+/// If a return takes longer than this, the client tells the home which operations go first.
 const RETURN_TIME: Duration = Duration::from_secs(5);
-/// Directories of which it is remembered what was named there.
+/// Most directories for which the client remembers names.
 const DIRECTORY_COUNT_MAX: usize = 1 << 10;
-/// Most such files of a directory.
+/// Most files that it remembers as named in one directory.
 const NAMED_COUNT_MAX: usize = 1 << 10;
-/// How often a file is claimed to be changed while others claim it, too.
+/// How often a file is claimed for a change while others claim it too.
 pub(crate) const CLAIM_COUNT_MAX: u32 = 1000;
 
-/// Files that an operation changes together; some may be the same.
+/// Files that one operation changes. Some may be the same.
 pub(crate) type Wanted = [FileId; 4];
 
-/// What a client holds.
+/// The delegations that a client holds.
 pub(crate) struct Delegations {
     clock: Arc<dyn Clock>,
-    /// With up to which change the home had taken into account what it said of the file.
+    /// The kind of each delegation, and the last change that the home's facts of the file included.
     held: HashMap<FileId, (Hold, u64)>,
-    /// Given, and not used yet.
+    /// Delegations that were given and not used yet.
     fresh: HashSet<FileId>,
-    /// The last name that somebody wanted to make in a directory: whoever had a lock that is a file
-    /// takes it again if nobody has it.
+    /// The last name that a program wanted to make in each directory. A program that took a lock
+    /// which is a file takes it again when it is free.
     made: HashMap<FileId, Vec<u8>>,
-    /// What was given names in a directory since others last wanted to know what is in it.
+    /// Files that got names in a directory since other clients last asked for its names.
     named: HashMap<FileId, BTreeSet<FileId>>,
-    /// The last recalls that were answered: what was given before is void, although the answer that
-    /// gives it comes only now.
+    /// The last recall of each file that was answered. A grant from before it is void, even if the
+    /// answer with the grant comes only now.
     returned: HashMap<FileId, u64>,
-    /// All of it ends then, if the home is not heard of.
+    /// When everything ends, unless the home answers something before.
     until: Duration,
-    /// Which run of the home gave it.
+    /// The run of the home that gave the delegations.
     run: u64,
-    /// How often all was lost: what was asked for before is not given any more.
+    /// How often everything was lost. A question from before a loss gives nothing.
     losses: u64,
-    /// All was lost since it was last asked what was logged before.
+    /// Everything was lost, and `doubtful` has not been set since.
     has_lost: bool,
-    /// Operations up to this one were logged before all was lost last.
+    /// Operations up to this one were logged before everything was last lost.
     doubtful: u64,
 }
 
@@ -86,7 +86,7 @@ impl Delegations {
         self.clock.now() < self.until
     }
 
-    /// Files for which it has a delegation of at least this kind.
+    /// Files with a delegation of at least this kind.
     pub(crate) fn held_for(&self, hold: Hold) -> impl Iterator<Item = FileId> {
         self.held.iter().filter(move |(_, (held, _))| *held >= hold).map(|(file, _)| *file)
     }
@@ -95,7 +95,7 @@ impl Delegations {
         self.is_valid() && self.held.get(&file).is_some_and(|(held, _)| *held >= hold)
     }
 
-    /// Somebody wants to make a name in a directory.
+    /// Notes that a program wants to make a name in a directory.
     fn will_make(&mut self, dir: FileId, name: &[u8]) {
         if self.made.len() >= DIRECTORY_COUNT_MAX {
             self.made.clear();
@@ -103,7 +103,7 @@ impl Delegations {
         self.made.insert(dir, name.to_vec());
     }
 
-    /// A file was given a name in a directory.
+    /// Notes that a file got a name in a directory.
     fn did_name(&mut self, dir: FileId, file: FileId) {
         if self.named.len() >= DIRECTORY_COUNT_MAX {
             self.named.clear();
@@ -123,16 +123,16 @@ impl Delegations {
         self.has_lost = true;
     }
 
-    /// The home says that the client has nothing, or will have nothing soon.
+    /// The home says that the client has no delegations, or will soon have none.
     pub(crate) fn forfeit(&mut self) {
         self.lose();
         self.until = Duration::ZERO;
     }
 
-    /// The home has answered something that was asked then.
+    /// The home has answered a question that was asked at this time: the lease begins anew.
     pub(crate) fn renew(&mut self, asked: Duration) {
         if !self.is_valid() {
-            // The home may have given it to others meanwhile.
+            // The home may have given the delegations to others meanwhile.
             self.lose();
         }
         self.until = self.until.max(asked + OWN_LEASE);
@@ -140,7 +140,7 @@ impl Delegations {
 }
 
 impl Live {
-    /// What is cached is believed as the user wants it from now on.
+    /// Takes over the user's choice of consistency.
     pub(crate) fn work_under(&mut self, consistency: Consistency, clock: &Arc<dyn Clock>) {
         self.is_delegated.store(consistency == Consistency::Strong, Relaxed);
         match consistency {
@@ -155,6 +155,7 @@ impl Live {
     }
 
     /// What the home is to watch for a client that works under delegations and has these locks.
+    /// `None` for other clients.
     pub(crate) fn watch(&self, locks: Vec<Lock>) -> Option<Watch> {
         let delegations = self.delegations.as_ref()?;
         let mut changed: BTreeSet<FileId> = self.replica.begun().collect();
@@ -174,15 +175,15 @@ impl Live {
         delegations.renew(asked);
     }
 
-    /// What is cached of a file may be believed, for all that others do.
+    /// True if no other client may have changed a file, so that its cached state may be believed.
     pub(crate) fn may_believe(&self, file: FileId) -> bool {
         let file = self.replica.real(file);
         self.delegations.as_ref().is_none_or(|delegations| delegations.holds(file, Hold::Read)) || self.is_private(file)
     }
 
-    /// True if something was done to a file under delegations that are lost, and is not home:
-    /// others may have changed the file since. What is here of it is believed when the home has
-    /// answered.
+    /// True if this client has changed a file under delegations that it has lost, and the changes
+    /// are not home: others may have changed the file since. The cached state is believed again
+    /// once the home has answered.
     fn is_doubtful(&mut self, file: FileId) -> bool {
         let file = self.replica.real(file);
         let last = self.replica.log().last();
@@ -195,28 +196,28 @@ impl Live {
         !self.is_private(file) && (is_begun || self.replica.log().naming(file).any(|(seq, _)| seq <= through))
     }
 
-    /// Nobody else knows the file yet, or any more. What may have reached the home may be known to
-    /// others, whether or not it has answered.
+    /// True if no other client knows the file: it was not sent yet, or has no name any more. Once
+    /// its making may have reached the home, others may know it, even before the home has answered.
     fn is_private(&self, file: FileId) -> bool {
         let (node, pinned) = (self.replica.node(file), self.replica.log().pinned());
         node.is_ok_and(|node| node.facts.nlink == 0) || self.replica.made_at(file).is_some_and(|seq| seq > pinned)
     }
 
-    /// A file may be changed, for all that others know.
+    /// True if this client may change a file.
     pub(crate) fn may_change(&self, file: FileId) -> bool {
         let file = self.replica.real(file);
         self.delegations.as_ref().is_none_or(|delegations| delegations.holds(file, Hold::Write))
             || self.is_private(file)
     }
 
-    /// Whoever asked for delegations has done what he wanted to do with them. True if somebody may
-    /// wait for that.
+    /// Notes that calls have used the delegations that they asked for. True if a recall may wait
+    /// for that.
     pub(crate) fn used(&mut self, files: &[FileId]) -> bool {
         let fresh = self.delegations.as_mut().map(|delegations| &mut delegations.fresh);
         fresh.is_some_and(|fresh| files.iter().filter(|file| fresh.remove(file)).count() > 0)
     }
 
-    /// An operation may be done here.
+    /// Checks whether an operation may be done here. If not, says what it needs.
     pub(crate) fn permit(&mut self, operation: &Operation) -> Result<(), Stop> {
         self.has_room_for(operation)?;
         if self.delegations.is_none() {
@@ -250,19 +251,19 @@ impl Live {
             _ => {}
         }
         if let Some(file) = made {
-            // Nobody else can know of it.
+            // No other client can know the new file.
             delegations.held.insert(file, (Hold::Write, 0));
         }
         Ok(())
     }
 
-    /// A name that is likely to be made in a directory, if it is not there.
+    /// The name that a program will probably make in a directory, if it is free.
     pub(crate) fn makes(&self, dir: FileId) -> Option<Vec<u8>> {
         self.delegations.as_ref()?.made.get(&dir).cloned()
     }
 
-    /// The home has let the client make that name: whoever looked for it has his turn. Without need
-    /// it is not asked for again.
+    /// The home has let the client make that name, so the program that looked for it has its turn.
+    /// The client does not ask for the name again without need.
     pub(crate) fn may_make(&mut self, dir: FileId) {
         if let Some(delegations) = &mut self.delegations {
             delegations.made.remove(&dir);
@@ -270,8 +271,8 @@ impl Live {
         }
     }
 
-    /// The home has answered an operation: of what may not be believed, others may have done
-    /// something before it.
+    /// The home has answered an operation. Files that may not be believed become stale, since
+    /// others may have changed them before it.
     pub(crate) fn doubt(&mut self, operation: &Operation) {
         let files = operation.files().into_iter().map(|file| self.replica.real(file));
         let doubtful = files.filter(|file| self.replica.node(*file).is_ok() && !self.may_believe(*file));
@@ -281,7 +282,7 @@ impl Live {
         }
     }
 
-    /// A file that was made here is another one: nothing is held of what it was thought to be.
+    /// A file that was made here is another one: drops what is held on its old id.
     pub(crate) fn disown(&mut self, file: FileId) {
         if let Some(delegations) = &mut self.delegations {
             delegations.held.remove(&file);
@@ -289,7 +290,7 @@ impl Live {
         }
     }
 
-    /// What was held of a file is not held any more, or only as it says.
+    /// Gives a delegation up, or lowers it to what the recall lets the client keep.
     fn give_up(&mut self, Recall { number, file, keep, .. }: Recall) {
         let asking = self.asking > 0;
         let Some(delegations) = &mut self.delegations else { return };
@@ -307,17 +308,17 @@ impl Live {
         }
     }
 
-    /// What is known of a file under a delegation takes changes up to this one into account.
+    /// True if the facts of a file, which came with a delegation, include changes up to this one.
     pub(crate) fn was_told(&self, file: FileId, seq: u64) -> bool {
         let held = self.delegations.as_ref().and_then(|delegations| delegations.held.get(&file));
         held.is_some_and(|(_, told)| *told >= seq)
     }
 }
 
-/// Files that a client says that it has changed, when it attaches.
+/// Most files that a client names as changed when it attaches.
 const CHANGED_COUNT_MAX: usize = 1 << 15;
 
-/// A question that may give delegations.
+/// A question whose answer may give delegations.
 pub(crate) struct Question<'a> {
     asking: Asking<'a>,
     losses: u64,
@@ -333,7 +334,8 @@ impl<'a> Question<'a> {
         &self.asking
     }
 
-    /// The answer gives a delegation, with that number, and takes changes up to `seq` into account.
+    /// Takes a delegation from the answer, unless it is void. `given` is its number; the answer
+    /// includes changes up to `seq`. True if it was taken.
     pub(crate) fn gives(&self, live: &mut Live, file: FileId, hold: Hold, (given, seq): (u64, u64)) -> bool {
         let Some(delegations) = &mut live.delegations else { return false };
         let returned = delegations.returned.get(&file).is_some_and(|recall| *recall > given);
@@ -348,7 +350,7 @@ impl<'a> Question<'a> {
 }
 
 impl Client {
-    /// Asks for delegations on files, and for what the home knows of them.
+    /// Asks for delegations on files, and for their attributes.
     pub(crate) async fn delegate(&self, files: &[FileId], hold: Hold) -> Result<(), FsError> {
         let mut files = files.to_vec();
         files.sort_unstable();
@@ -363,7 +365,7 @@ impl Client {
                 return Ok(());
             }
         }
-        // The home gives nothing of what it has not heard of.
+        // The home gives no delegations on files that it has not heard of.
         let made = self.look(|replica, _| files.iter().filter_map(|file| replica.made_at(*file)).max());
         if let Some(seq) = made {
             self.send_through(seq).await?;
@@ -394,15 +396,16 @@ impl Client {
         Ok(())
     }
 
-    /// Makes sure that a file may be changed here.
+    /// Makes sure that this client may change a file.
     pub(crate) async fn claim(&self, file: FileId) -> Result<(), FsError> {
         let may = self.0.live.lock().may_change(file);
         if may { Ok(()) } else { self.fetch(Need::Change([file; 4])).await }
     }
 
-    /// The home wants delegations back: sends what was done under them, and returns them.
+    /// Handles recalls: sends home what was done under the delegations, and returns them.
     async fn recalled(&self, channel: &Arc<dyn Channel>, recalls: &[Recall]) {
-        // The answer that gives one may be on its way, and whoever asked for it is to get his turn.
+        // An answer that gives one may be on its way, and the call that asked for it is to get its
+        // turn.
         let mut tick = self.0.tick.subscribe();
         let used = async {
             loop {
@@ -431,18 +434,18 @@ impl Client {
         if timeout(&*self.0.host.clock, RETURN_TIME, &mut returning).await.is_err() {
             let through = {
                 let live = self.0.live.lock();
-                // What was written to these files may be logged yet.
+                // Writes to these files may still be logged before they are sent.
                 live.replica.log().last() + recalls.len() as u64
             };
             let recalls = recalls.iter().map(|recall| recall.number).collect();
-            // Without it, the home waits for as long as a lease.
+            // Without this message, the home waits only for as long as a lease.
             let _ = self.0.ask_over(channel, Class::Interactive, &Request::Returning { recalls, through }).await;
             returning.await;
         }
     }
 
-    /// Sends home what was done under delegations that are given up, and tells the home that it has
-    /// them back.
+    /// Sends home what was done under delegations that are given up, and tells the home that they
+    /// are returned.
     async fn give_back(&self, channel: &Arc<dyn Channel>, recalls: &[Recall]) {
         let (mut numbers, mut lowered) = (Vec::new(), Vec::new());
         for recall in recalls {
@@ -464,13 +467,14 @@ impl Client {
         }
     }
 
-    /// Whoever wants to know the names of a directory wants to know what they are, too: others may
-    /// read what was named there lately, if nothing was done to it that is not sent with that.
+    /// Lowers delegations on files that were lately named in a directory, with the directory's own:
+    /// a client that asks for the names will read the files too. Only files without changes that go
+    /// home later than the directory's are lowered. Returns them.
     fn lower(&self, recall: &Recall) -> Vec<FileId> {
         let dir = recall.file;
         let named = self.0.live.lock().delegations.as_mut().and_then(|delegations| delegations.named.remove(&dir));
         let lower = |file: &FileId| {
-            // Whoever is about to write it does so under what he has.
+            // A task that is about to write the file relies on its delegation.
             let Some(_only_writer) = self.0.try_writer(*file) else { return false };
             let mut live = self.0.live.lock();
             let last = |file| live.replica.log().naming(live.replica.real(file)).map(|(seq, _)| seq).last();
@@ -488,13 +492,13 @@ impl Client {
         named.into_iter().flatten().filter(lower).collect()
     }
 
-    /// True if something of a file is to be logged before it is sent, or may be soon.
+    /// True if changes of a file have to be logged before they are sent, or may soon be made.
     fn is_begun(&self, file: FileId) -> bool {
         self.look(|replica, _| replica.node(file).is_ok_and(|node| node.changes.is_begun()))
     }
 
-    /// Sends home what was done to a file but for a last store of very much, if there is such and
-    /// others only want to read: its bytes can come later.
+    /// If others only want to read a file and its last operation is a long store, sends home
+    /// everything but that store, and returns it: its bytes can come later.
     async fn send_but_last(&self, file: FileId, recall: &Recall) -> Result<Option<Behind>, FsError> {
         if self.is_begun(file) {
             self.store(file).await?;
@@ -527,13 +531,14 @@ impl Client {
         Ok(Some(Behind { seq, base, change }))
     }
 
-    /// Somebody waits for bytes of a store that is behind: uploads them before others.
+    /// Uploads bytes of a store that is behind before others, because a reader waits for them at
+    /// home.
     pub(crate) fn hurry(&self, seq: u64, range: Range<u64>) {
         let me = self.clone();
         self.0.host.tasks.spawn(Box::pin(async move {
             if let Err(error) = me.upload_ahead(seq, range).await {
-                // Whoever waits asks again.
-                tracing::debug!(%error, seq, "uploading what somebody waits for");
+                // The reader asks again.
+                tracing::debug!(%error, seq, "uploading bytes that a reader waits for failed");
             }
         }));
     }
@@ -553,28 +558,27 @@ impl Client {
         }
     }
 
-    /// Answers recalls, whatever else goes on.
+    /// Handles recalls in a task of their own, so that other pushes are heard meanwhile.
     pub(crate) fn recall(&self, channel: &Arc<dyn Channel>, recalls: Vec<Recall>) {
         self.0.consistency_calls.fetch_add(1, Relaxed);
         let (me, channel) = (self.clone(), channel.clone());
         self.0.host.tasks.spawn(Box::pin(async move { me.recalled(&channel, &recalls).await }));
     }
 
-    /// Tells the home that all delegations are returned, if nothing was done under them that it has
-    /// not heard of.
+    /// Returns all delegations, if every operation that was done under them is home.
     pub(crate) async fn resign(&self) {
         let works = {
             let live = self.0.live.lock();
             live.delegations.is_some() && live.replica.log().is_empty() && live.state != LinkState::Disconnected
         };
         if works {
-            // Otherwise they end by themselves.
+            // If this fails, they end with their lease.
             let _ = timeout(&*self.0.host.clock, USE_TIME_MAX, self.0.ask(Class::Interactive, &Request::Resign)).await;
         }
     }
 }
 
-/// Lets the home know that the client is still there, for as long as the client exists.
+/// Renews the lease, if anything depends on it, for as long as the client exists.
 pub(crate) async fn renew(inner: Weak<Inner>) {
     loop {
         let Some(client) = inner.upgrade().map(Client) else { return };
@@ -588,7 +592,7 @@ pub(crate) async fn renew(inner: Weak<Inner>) {
             live.delegations.as_ref().is_some_and(ages) && live.state != LinkState::Disconnected
         };
         if due {
-            // What is not answered in time ends by itself.
+            // Without an answer in time, the delegations end with their lease.
             let _ = client.0.ask(Class::Interactive, &Request::Renew).await;
         }
         drop(client);

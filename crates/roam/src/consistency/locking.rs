@@ -1,9 +1,9 @@
-//! Locks of files under `strong`, where they exclude processes on other mounts, too.
+//! File locks under `strong`, which exclude processes on other mounts too.
 //!
 //! The home decides about each lock; this client knows which ones it has. It tells the home of an
-//! unlock again and again until that is heard, and asks for no lock of the same owner and file
-//! before. Its locks end with its lease: a program that has lost one gets EIO from the file until
-//! it unlocks or closes it.
+//! unlock until the home has heard it, and asks for no lock of the same owner on the same file
+//! before. Its locks end with its lease. A program that has lost a lock gets EIO from the file
+//! until it unlocks or closes the file.
 
 use crate::client::{Client, Inner};
 use crate::live::Live;
@@ -18,23 +18,24 @@ use std::time::Duration;
 use types::{Answer, FileId, FsError};
 use vfs::fs::{FileLock, LockSpace};
 
-/// An unlock that the home did not hear of is told again after this.
+/// Pause before the home is told again of an unlock that it has not heard.
 const TELL_PERIOD: Duration = Duration::from_millis(500);
-/// Longest that a program waits until the home has heard of its unlock.
+/// Longest time for which a program waits until the home has heard of its unlock.
 const UNLOCK_TIME_MAX: Duration = Duration::from_secs(4);
-/// Longest wait for a home that decides about no locks now, without waiting for others to unlock.
+/// Longest wait for a home that decides about no locks now, for a request that does not wait for
+/// others to unlock.
 const DECIDE_TIME_MAX: Duration = Duration::from_secs(120);
 
-/// What is known of locks while the client runs, beside the locks that it has.
+/// What the client knows about locking, beside the locks that it has.
 #[derive(Default)]
 pub(crate) struct Lockings {
-    /// The term in which the client locks; 0: it has not been attached yet.
+    /// The term of the client's locks; 0: it has not been attached yet.
     term: u64,
-    /// Of the last request.
+    /// The number of the last request.
     number: u64,
-    /// Requests of which it is not known how they ended.
+    /// Requests whose outcome is unknown.
     open: BTreeSet<u64>,
-    /// Unlocks that the home has not heard of, by file and owner.
+    /// Unlocks that the home has not heard of: how many, by file and owner.
     untold: HashMap<(FileId, u128), usize>,
     /// Owners that have lost a lock, by file.
     lost: HashMap<FileId, BTreeSet<u128>>,
@@ -47,18 +48,18 @@ impl Lockings {
         Locking { term: self.term, number: self.number, over: 0, open: Vec::new(), lock, waits, gives_up: 0 }
     }
 
-    /// What the home is asked, with all requests that are over.
+    /// A request to the home, which says too which other requests are over.
     fn request(&self, asked: &Locking) -> Request {
         let open = self.open.iter().copied().collect();
         Request::Lock(Locking { over: self.number, open, ..asked.clone() })
     }
 
-    /// The term in which the client has what it has locked.
+    /// The term of the client's locks.
     pub(crate) fn term(&self) -> u64 {
         self.term
     }
 
-    /// True if somebody here has lost a lock of a file, and may believe that he has it.
+    /// True if an owner has lost a lock on a file, and may believe that it still has it.
     pub(crate) fn has_lost(&self, file: FileId) -> bool {
         self.lost.contains_key(&file)
     }
@@ -68,7 +69,7 @@ impl Lockings {
     }
 }
 
-/// A lock as the home knows it.
+/// A lock in the form that the home knows.
 fn told(file: FileId, lock: &FileLock) -> Lock {
     let space = match lock.space {
         LockSpace::Posix => Space::Posix,
@@ -76,20 +77,20 @@ fn told(file: FileId, lock: &FileLock) -> Lock {
         LockSpace::Mixed => Space::Mixed,
     };
     let FileLock { owner, pid, exclusive, start, end, .. } = *lock;
-    // The kernel has 64 bits for an owner.
+    // The kernel's owners have 64 bits.
     Lock { file, space, owner: owner as u64, pid, exclusive, start, end }
 }
 
 impl Inner {
-    /// The locks that this client has, as the home knows them.
+    /// The locks that this client has, in the form that the home knows.
     pub(crate) fn locks_had(&self) -> Vec<Lock> {
         self.locks.all_held().iter().map(|(file, lock)| told(*file, lock)).collect()
     }
 }
 
 impl Client {
-    /// The client is attached again, and had told the home of these locks. In a new term it has
-    /// those if the home says so, and lost all others.
+    /// Called when the client is attached again, after it told the home of these locks. In a new
+    /// term it keeps those if the home says so, and has lost all others.
     pub(crate) fn relocked(&self, live: &mut Live, kept: Kept, told_of: &[Lock]) {
         if kept.term == live.lockings.term {
             return;
@@ -108,7 +109,7 @@ impl Client {
             live.lockings.lost.entry(file).or_default().insert(lock.owner);
             drop(self.0.locks.set(file, FileLock { exclusive: None, ..lock }, false));
         }
-        // They were unlocked while the home was asked.
+        // The rest was unlocked while the attach request was under way.
         for lock in gone {
             self.tell(live, Lock { exclusive: None, ..lock }, 0);
         }
@@ -160,7 +161,7 @@ impl Client {
         })
     }
 
-    /// Drops all locks of an owner, as closing does.
+    /// Drops all locks of an owner, as closing a file does.
     pub(crate) fn release_locks(&self, id: FileId, space: LockSpace, owner: u64) -> Answer<()> {
         let gone = |space| FileLock { space, owner: owner.into(), pid: 0, exclusive: None, start: 0, end: u64::MAX };
         let all = [space, LockSpace::Mixed].map(|space| self.unlock(id, gone(space)));
@@ -175,7 +176,8 @@ impl Client {
         })
     }
 
-    /// The home knows nothing of a file that it has not heard of.
+    /// Sends the making of a file home first, since the home has no locks on files that it does not
+    /// know.
     async fn send_made(&self, file: FileId) -> Result<(), FsError> {
         match self.look(|replica, _| replica.made_at(file)) {
             Some(seq) => self.send_through(seq).await,
@@ -183,7 +185,7 @@ impl Client {
         }
     }
 
-    /// Unlocks a file, also if it had another id when it was locked.
+    /// Unlocks a file, also under the id that it had when it was locked.
     fn unlock(&self, id: FileId, lock: FileLock) -> Answer<()> {
         let real = self.look(|replica, _| replica.real(id));
         let before = if real == id { Answer::ok(()) } else { self.unlock_known(id, lock) };
@@ -219,13 +221,13 @@ impl Client {
         let me = self.clone();
         Answer::later(async move {
             let heard = me.until_told(file, lock.owner);
-            // It is told again if the home is out of reach now.
+            // If the home is out of reach now, the unlock is told again later.
             let _ = timeout(&*me.0.host.clock, UNLOCK_TIME_MAX, heard).await;
             Ok(())
         })
     }
 
-    /// Waits until the home has heard of all unlocks of an owner. ETIMEDOUT: it is out of reach.
+    /// Waits until the home has heard of all unlocks of an owner. ETIMEDOUT if it is out of reach.
     async fn until_told(&self, file: FileId, owner: u128) -> Result<(), FsError> {
         let mut tick = self.0.tick.subscribe();
         loop {
@@ -247,7 +249,7 @@ impl Client {
     async fn lock_at_home(&self, file: FileId, lock: FileLock, wait: bool) -> Result<(), FsError> {
         self.until_told(file, lock.owner).await?;
         if self.look(|replica, _| replica.node(file).is_ok_and(|node| node.facts.nlink == 0)) {
-            // Nobody elsewhere can open it any more.
+            // No other client can open the file any more.
             return self.0.locks.set(file, lock, wait).await;
         }
         self.send_made(file).await?;
@@ -256,7 +258,7 @@ impl Client {
         }
         let asked = {
             let mut live = self.0.live.lock();
-            // Unlocks need some, too.
+            // Half of the open requests are left for unlocks.
             if live.lockings.open.len() >= OPEN_COUNT_MAX / 2 {
                 return Err(FsError::NoLocks);
             }
@@ -273,7 +275,7 @@ impl Client {
                 }
                 Err(FsError::Busy) if wait || self.0.host.clock.now() < end => {}
                 Err(FsError::Busy) => return Err(FsError::TimedOut),
-                // The home has decided so.
+                // These are the home's decisions.
                 Err(error @ (FsError::WouldBlock | FsError::Deadlock | FsError::NoLocks)) => {
                     giving_up.asked = None;
                     let mut live = self.0.live.lock();
@@ -287,11 +289,11 @@ impl Client {
         }
     }
 
-    /// The home has granted a lock.
+    /// Takes a lock that the home has granted.
     fn has_locked(&self, asked: &Locking, lock: FileLock) -> Answer<()> {
         let mut live = self.0.live.lock();
         if live.lockings.term != asked.term || live.delegations.is_none() {
-            // The client has lost all that it had in that term.
+            // The client has lost all locks of that term.
             return Answer::err(FsError::TimedOut);
         }
         live.lockings.open.remove(&asked.number);
@@ -307,7 +309,7 @@ impl Client {
     }
 }
 
-/// Tells the home of an unlock until it has heard of it, or the client has lost all its locks.
+/// Tells the home of an unlock until it has heard it, or the client has lost all its locks.
 async fn tell(inner: Weak<Inner>, asked: Locking) {
     loop {
         let Some(client) = inner.upgrade().map(Client) else { return };
@@ -318,7 +320,7 @@ async fn tell(inner: Weak<Inner>, asked: Locking) {
             }
             live.lockings.request(&asked)
         };
-        // ESTALE: what had this number is over.
+        // ESTALE: the request of this number is over.
         if let Ok(_) | Err(FsError::Stale) = client.0.ask_in_turn(&None, Class::Interactive, &request).await {
             let mut live = client.0.live.lock();
             if live.lockings.term == asked.term {
@@ -341,8 +343,8 @@ async fn tell(inner: Weak<Inner>, asked: Locking) {
     }
 }
 
-/// A request that is given up unless it has ended: its program was interrupted, or the home is out
-/// of reach.
+/// A lock request that is given up when this is dropped, unless the home has decided it. The
+/// program was interrupted, or the home is out of reach.
 struct GivesUp {
     client: Client,
     asked: Option<Locking>,

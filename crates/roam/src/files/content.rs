@@ -1,8 +1,8 @@
-//! Reading and writing files of the cache.
+//! Reads and writes files of the cache.
 //!
-//! What is written goes to the file of the cache at once, and is logged as one store when the file
-//! is closed or synced. Before the first byte of a file is changed, it is durable that it may be,
-//! so that a crash cannot pass off half of a change as the home's.
+//! Written bytes go to the file of the cache at once, and are logged as one store when the file is
+//! closed or synced. Before the first byte changes, the log says durably that the file may change.
+//! So a crash cannot pass off half of a change as the home's version.
 
 use crate::client::{Client, data_name, disk_error};
 use crate::consistency::delegation::CLAIM_COUNT_MAX;
@@ -23,18 +23,18 @@ use types::{FileId, FsError, Kind, Time};
 use vfs::fs::{Appended, At, Cred, FILE_SIZE_MAX, Fallocate, Handle, Seek};
 use vfs::perm;
 
-/// Most bytes that one copy copies, and that are zeroed at a time.
+/// Most bytes that are copied or zeroed at a time.
 const PIECE_LEN: u64 = 1 << 20;
 
-/// How often a file is made ready to be changed while others change it.
+/// How often a file is made ready again because others changed it meanwhile.
 const PREPARE_COUNT_MAX: u32 = 16;
-/// Of longer files it is not kept what they were before they were changed.
+/// Longest file whose earlier contents are kept as a base, in bytes.
 pub(crate) const BASE_LEN_MAX: u64 = 16 << 20;
-/// Longest wait for a home that is near to have heard of something.
+/// Longest wait until a near home has seen an operation.
 const REACH_TIME_MAX: Duration = Duration::from_secs(1);
 
-/// With more operations waiting, nobody waits for the home: it could not have heard of all of them
-/// in that time, and whoever does one after the other would wait each time.
+/// With more unseen operations than this, calls do not wait for the home. It could not see all of
+/// them in that time, and a program that does one operation after the other would wait each time.
 const REACH_COUNT_MAX: usize = 256;
 
 /// Why bytes cannot be read from the cache.
@@ -45,26 +45,27 @@ enum Missing {
 }
 
 impl Live {
-    /// How many operations the home has not seen, counted to one more than [`REACH_COUNT_MAX`].
+    /// The number of operations that the home has not seen, counted up to one more than
+    /// [`REACH_COUNT_MAX`].
     fn unseen_count(&self) -> usize {
         self.replica.log().iter_after(self.seen.through()).take(REACH_COUNT_MAX + 1).count()
     }
 
-    /// True if a call that has done something waits until the home has seen it.
+    /// True if a call that did an operation waits until the home has seen it.
     pub(crate) fn waits_for_home(&self, writes: Writes) -> bool {
         match writes {
             Writes::Through => matches!(self.state, LinkState::Connected | LinkState::Weak),
             Writes::Manual | Writes::Delayed(_) => false,
             _ => {
-                // Under delegations others may be about to attach, and are to see all that was
-                // answered.
+                // Under delegations other clients may be about to attach, and are to see everything
+                // that was answered.
                 let is_missed = self.company.others || self.delegations.is_some();
                 self.state == LinkState::Connected && is_missed && self.unseen_count() <= REACH_COUNT_MAX
             }
         }
     }
 
-    /// Bytes were changed by `cred`.
+    /// Applies a change of a file's bytes by `cred`.
     pub(crate) fn changed(
         &mut self,
         cred: &Cred,
@@ -75,7 +76,7 @@ impl Live {
         let mode = perm::mode_after_write(cred, &self.replica.node(id)?.subject());
         let node = self.replica.node_mut(id)?;
         let change = node.changes.make(node.facts.size, now, change).cloned();
-        // The home has refused to make it, and it was taken out of the tree.
+        // If the file has no name, the home refused to make it, and it left the tree.
         let change = change.ok_or(if node.facts.nlink == 0 { FsError::Stale } else { FsError::Io })?;
         node.have.cut(change.cut.min(change.size));
         node.have.add(change.cut..change.size);
@@ -93,7 +94,7 @@ impl Live {
         Ok(())
     }
 
-    /// Logs what was written to a file, without its bytes, but for those of a small file.
+    /// Logs the changes of a file. The record carries the bytes of a small file only.
     pub(crate) fn log_changes(&mut self, id: FileId, now: Time) -> Result<(), FsError> {
         let node = self.replica.node(id)?;
         if !node.is_dirty() || node.facts.nlink == 0 {
@@ -148,7 +149,8 @@ impl Client {
                     };
                     match read {
                         Ok(bytes) => return Ok(bytes),
-                        // It was cut meanwhile, or is missing, and is asked for again then.
+                        // It was cut meanwhile, or is missing. The check finds out, and then it is
+                        // fetched again.
                         Err(error) if error.kind() == ErrorKind::UnexpectedEof && tries < PREPARE_COUNT_MAX => {
                             tries += 1;
                             let _only_writer = self.0.writer(id).await;
@@ -178,7 +180,7 @@ impl Client {
         }
     }
 
-    /// Fetches the rest of a file in the background, if it is to be fetched whole.
+    /// Fetches the rest of a file in the background, if the settings want whole files.
     fn fetch_rest(&self, id: FileId) {
         let size = {
             let mut live = self.0.live.lock();
@@ -200,8 +202,8 @@ impl Client {
         }));
     }
 
-    /// Where bytes of a file are in the cache, and how many of those that are wanted there are;
-    /// `None`: the file ends before.
+    /// Where bytes of a file are in the cache, and how many of the wanted ones exist; `None`: the
+    /// file ends before `offset`.
     fn find_bytes(&self, id: FileId, offset: u64, len: u32) -> Result<Option<(u64, usize)>, Missing> {
         let live = self.0.live.lock();
         let node = live.node(id).map_err(|stop| match stop {
@@ -221,7 +223,7 @@ impl Client {
         }
     }
 
-    /// All bytes of a file are in the cache.
+    /// Fetches what is missing of a file.
     pub(crate) async fn complete(&self, id: FileId) -> Result<(), FsError> {
         let whole = |client: &Client| client.0.live.lock().replica.node(id).map(|node| node.is_whole());
         if !whole(self)? {
@@ -230,8 +232,8 @@ impl Client {
         Ok(())
     }
 
-    /// Keeps a file's bytes as the home has them, before they are changed for the first time: gives
-    /// the number of the file of the cache where they are, 0 if they are not kept.
+    /// Keeps a file's bytes as the home has them, before they are changed for the first time.
+    /// Returns the number of the file of the cache with them; 0: they are not kept.
     async fn keep_base(&self, id: FileId, anew: bool) -> Result<u64, FsError> {
         let (data, size) = {
             let live = self.0.live.lock();
@@ -264,7 +266,7 @@ impl Client {
                 self.0.live.lock().base_lens.insert(number, size);
                 Ok(number)
             }
-            // It is of use, but only if there is room for it.
+            // The base is useful, but not necessary.
             Err(FsError::NoSpace) => {
                 self.0.live.lock().files.remove(&number);
                 self.0.remove_file(data_name(number));
@@ -284,7 +286,7 @@ impl Client {
         Err(FsError::TimedOut)
     }
 
-    /// False: others have changed the file meanwhile.
+    /// One try to make a file ready. False if others have changed the file meanwhile.
     async fn prepare_once(&self, id: FileId, truncates: bool) -> Result<bool, FsError> {
         if self.0.live.lock().replica.node(id)?.changes.is_ready() {
             return Ok(true);
@@ -297,9 +299,9 @@ impl Client {
             let live = self.0.live.lock();
             (live.replica.node(id)?.is_dirty(), live.is_shown(id))
         };
-        // What is cut to nothing begins anew: after a crash, nothing that there was is taken for
-        // part of it. But whoever looks at the file of the cache himself is to see what becomes of
-        // it.
+        // A file that is emptied gets a new file of the cache. So after a crash, no earlier bytes
+        // are taken for part of it. But if the kernel reads the file of the cache by itself, it has
+        // to see the change there.
         let anew = truncates && !dirty && !is_shown;
         let (number, file) = match anew {
             true => self.0.new_data_file().await?,
@@ -330,12 +332,13 @@ impl Client {
             };
             (node.facts.size, have)
         };
-        // Zeroes at the end need not have been written, and after a crash, it is as long as the
-        // file is.
+        // Zeroes at the end may never have been written, and after a crash the file is as long as
+        // its file of the cache.
         if !anew {
             file.set_len(size).await.map_err(|error| disk_error(&error))?;
         }
-        // After a crash, all that is in it is taken for what was wanted there.
+        // After a crash, everything in the file of the cache counts as wanted. So it is durable
+        // first.
         let waits = !dirty && !self.0.live.lock().unwritten.is_fresh(number);
         if waits {
             self.0.sync_bytes(&file).await?;
@@ -355,7 +358,7 @@ impl Client {
             if is_other {
                 return Ok(false);
             }
-            // Others may have changed the file meanwhile, and then nobody needs what it was.
+            // Others may have changed the file meanwhile; then its earlier contents are of no use.
             let base = if anew && base != before { 0 } else { base };
             if let Some((_, old)) = old.filter(|(data, _)| *data == before) {
                 let seqs: Vec<u64> = live.unspared(id).map(|(seq, _)| seq).collect();
@@ -379,8 +382,8 @@ impl Client {
         Ok(node.data == number && node.changes.ready())
     }
 
-    /// A range of a file is about to be changed: what waits to go home of it is set aside before,
-    /// so that what goes home is what was saved. The caller is the file's only writer.
+    /// Sets aside the bytes of waiting stores in a range that is about to change, so that what goes
+    /// home is what was saved. The caller is the file's only writer.
     pub(crate) async fn spare(&self, id: FileId, range: Range<u64>) -> Result<(), FsError> {
         let len = range.end - range.start;
         let waiting: Vec<(u64, Change)> = {
@@ -396,13 +399,13 @@ impl Client {
         Ok(())
     }
 
-    /// Bytes were changed by `cred`.
+    /// Applies a change of a file's bytes by `cred`.
     pub(crate) fn changed(&self, cred: &Cred, id: FileId, change: impl FnOnce(&mut Change)) -> Result<(), FsError> {
         let now = self.0.host.clock.wall();
         self.0.live.lock().changed(cred, id, now, change)
     }
 
-    /// Waits until the file may be changed here, by nobody else.
+    /// Waits for the right to change a file, which no other client and no other task has then.
     pub(crate) async fn only_writer(&self, id: FileId) -> Result<OwnedMutexGuard<()>, FsError> {
         for _ in 0..CLAIM_COUNT_MAX {
             self.claim(id).await?;
@@ -413,7 +416,7 @@ impl Client {
                 live.may_change(id)
             };
             if may {
-                // Whoever wants it back waits for this turn.
+                // A recall of the delegation waits for this turn.
                 self.0.wake();
                 return Ok(turn);
             }
@@ -457,8 +460,8 @@ impl Client {
         self.outgrow(id, end).await?;
         let _placing = self.0.placing(id).await;
         if let Err(error) = self.put(id, offset, data).await {
-            // Some of it may be there: then it is not what the home has. Beyond the end, zeroes are
-            // expected.
+            // Some of the bytes may have been written, so they differ from the home's. Beyond the
+            // file's end there have to be zeroes.
             let spoiled = self.there(id, offset.min(size)..end.min(size))?;
             self.changed(&cred, id, |change| change.ranges.add_all(&spoiled))?;
             let file = self.changing(id).await?;
@@ -478,17 +481,17 @@ impl Client {
         if wanted { self.prepare(id, false).await } else { Ok(()) }
     }
 
-    /// Writes into the file of the cache; what lies between its end and `offset` reads as zeroes.
+    /// Writes into the file of the cache. A gap between its end and `offset` reads as zeroes.
     async fn put(&self, id: FileId, offset: u64, data: Bytes) -> Result<(), FsError> {
         let file = self.changing(id).await?;
         self.0.put_bytes(&file, offset, data).await
     }
 
-    /// The file of the cache with bytes that are being changed.
+    /// The file of the cache whose bytes are being changed.
     async fn changing(&self, id: FileId) -> Result<Arc<dyn File>, FsError> {
         let data = self.0.live.lock().replica.node(id)?.data;
         match self.0.open_data(data).await {
-            // Bytes that should be there are not.
+            // The bytes are lost.
             Err(FsError::NotFound) => Err(FsError::Io),
             file => file,
         }
@@ -499,7 +502,7 @@ impl Client {
         self.resize_to(cred, id, size == 0, |_| size).await
     }
 
-    /// Gives a file a size that depends on the one it has; `empties`: none of what is in it is
+    /// Gives a file a size that depends on its present one; `empties`: its present contents are not
     /// wanted.
     async fn resize_to(
         &self,
@@ -529,20 +532,20 @@ impl Client {
         })?;
         drop(placing);
         if cuts && is_part {
-            // After a crash, nobody could tell where zeroes begin that come after it.
+            // After a crash, the client could not tell where zeroes that follow the cut begin.
             self.log_written(id, true).await?;
             self.durable().await?;
             return self.know_stores(id).await;
         }
         let is_shown = self.0.live.lock().is_shown(id);
         if empties && is_shown {
-            // As if it had begun anew.
+            // Durable, as if the file had a new file of the cache.
             self.0.sync_bytes(&file).await?;
         }
         self.know_stores(id).await
     }
 
-    /// Logs what was written to a file. Gives the number of the last operation there is.
+    /// Logs the changes of a file. Returns the number of the log's last operation.
     pub(crate) async fn store(&self, id: FileId) -> Result<u64, FsError> {
         let syncs = self.0.settings.lock().durability == Durability::Always;
         self.log_file(id, syncs).await?;
@@ -550,7 +553,7 @@ impl Client {
         Ok(self.0.live.lock().replica.log().last())
     }
 
-    /// As [`store`](Self::store), and waits until it is durable.
+    /// As [`store`](Self::store), and waits until the log is durable.
     pub(crate) async fn store_durably(&self, id: FileId) -> Result<(), FsError> {
         self.log_file(id, true).await?;
         self.durable().await
@@ -569,8 +572,8 @@ impl Client {
         Ok(())
     }
 
-    /// Logs what was written to a file. Its bytes are durable before: now, or when that is written.
-    /// The caller is its only writer.
+    /// Logs the changes of a file. The file's bytes are durable before the record: with `syncs`
+    /// now, otherwise when the record is written. The caller is its only writer.
     async fn log_written(&self, id: FileId, syncs: bool) -> Result<(), FsError> {
         let is_begun = self.look(|replica, _| replica.node(id).is_ok_and(|node| node.changes.is_begun()));
         let file = if is_begun { Some(self.changing(id).await?) } else { None };
@@ -592,8 +595,9 @@ impl Client {
         Ok(())
     }
 
-    /// Where the home is near, and other clients are attached to the volume, waits until it has
-    /// what was done here up to an operation, but not for long.
+    /// Waits until a near home has seen this client's operations up to one, if other clients are
+    /// attached to the volume. Under `through`, waits for a far home too. Apart from that it does
+    /// not wait for long.
     pub(crate) async fn reach_home(&self, seq: u64) {
         let writes = self.0.settings.lock().writes;
         if writes == Writes::Through {
@@ -648,7 +652,7 @@ impl Client {
                 put = self.put(id, at, vec![0; len as usize].into()).await;
                 at += len;
             }
-            // Some of it may be there: then it is not what the home has.
+            // Some of the bytes may have been written, so they differ from the home's.
             let changed = if put.is_ok() { Ranges::of(zeroed) } else { self.there(id, zeroed)? };
             self.changed(cred, id, |change| change.ranges.add_all(&changed))?;
             self.know_stores(id).await?;
@@ -678,7 +682,7 @@ impl Client {
         }
         match whence {
             _ if offset >= facts.size => Err(FsError::NoSuchAddress),
-            // All of it counts as data.
+            // The whole file counts as data.
             Seek::Data => Ok(offset),
             Seek::Hole => Ok(facts.size),
         }
@@ -713,10 +717,10 @@ impl Client {
         Ok(copied)
     }
 
-    /// Needs that cannot be met now are errors.
+    /// Gets what a call needs. A need that cannot be met now is an error.
     pub(crate) async fn meet(&self, need: Need) -> Result<(), FsError> {
         match self.fetch(need).await {
-            // Perhaps what is cached will do.
+            // Perhaps the cached state will do.
             Err(FsError::TimedOut) if self.0.live.lock().is_content() => Ok(()),
             met => met,
         }

@@ -1,7 +1,7 @@
-//! The [`FileSystem`] trait.
+//! The [`FileSystem`] trait for a client.
 //!
-//! Whatever is cached is answered at once. What is not is asked for, and the operation is tried
-//! again.
+//! A call is answered at once if everything that it needs is cached. Otherwise the client asks the
+//! home, and then tries the call again.
 
 use crate::client::Client;
 use crate::files::listings::{self, Listed};
@@ -22,21 +22,21 @@ use vfs::fs::{
 };
 use vfs::perm::{self, XattrUse};
 
-/// How long answers may be believed by who is told when they are not true any more. What such news
-/// cross on their way is true again after this.
+/// How long the kernel may believe an answer. The client tells it of changes earlier; an answer
+/// that such news crosses on its way is right again after this time.
 pub const VALID: Duration = Duration::from_secs(30);
-/// How often an operation is tried again when others keep changing what it needs.
+/// How often a call is tried again while others keep changing what it needs.
 const TRY_COUNT_MAX: u32 = 32;
-/// The extended attribute that tells what is cached of a file.
+/// The extended attribute that tells what of a file is cached.
 const STATE_XATTR: &[u8] = b"user.starling.state";
-/// How long df waits for the home; links that work answer in less.
+/// How long statfs waits for the home. A link that works answers sooner.
 const SPACE_TIME_MAX: Duration = Duration::from_secs(1);
-/// What df shows before the home has said.
+/// What statfs reports before the home has answered.
 const UNKNOWN_SPACE: FsStat =
     FsStat { total_bytes: 1 << 40, free_bytes: 1 << 39, files: 0, files_free: 1 << 32, block_size: 4096 };
 
 impl Client {
-    /// Answers from what is known, and asks for what is not.
+    /// Answers from the cache, and asks the home for what is missing.
     fn run<T: Send + 'static>(
         &self,
         f: impl Fn(&mut Live, Time) -> Result<T, Stop> + Send + Sync + 'static,
@@ -53,7 +53,7 @@ impl Client {
         }
     }
 
-    /// As [`run`](Self::run), however long the home has been silent.
+    /// As [`run`](Self::run), without asking about the home's silence.
     fn run_now<T: Send + 'static>(
         &self,
         f: impl Fn(&mut Live, Time) -> Result<T, Stop> + Send + Sync + 'static,
@@ -82,7 +82,7 @@ impl Client {
             match tried {
                 Ok(value) => return Ok(value),
                 Err(Stop::Fs(error)) => return Err(error),
-                // What only the home knows, and the home cannot be asked.
+                // Only the home knows the rest, and it cannot be asked.
                 Err(Stop::Need(_)) if self.0.live.lock().is_offline() => return Err(FsError::TimedOut),
                 Err(Stop::Need(other)) => need = other,
             }
@@ -90,7 +90,7 @@ impl Client {
         Err(FsError::TimedOut)
     }
 
-    /// What was asked for was tried.
+    /// Notes that a call was tried again with what it had asked for.
     pub(crate) fn used(&self, need: Need) {
         let used = match need {
             Need::Facts(file) => self.0.live.lock().used(&[file]),
@@ -102,8 +102,8 @@ impl Client {
         }
     }
 
-    /// Does something that is logged: it is in the log when this answers, and, where the home is
-    /// near, done there.
+    /// Does an operation. When this answers, the operation is in the log, and, if the call waits
+    /// for a near home, the home has seen it.
     fn change<T: Send + 'static>(
         &self,
         f: impl Fn(&mut Live, Time) -> Result<T, Stop> + Send + Sync + 'static,
@@ -136,7 +136,7 @@ impl Client {
 
     fn set_attributes(&self, id: FileId, attributes: Attributes) -> Answer<Attr> {
         self.change(move |live, now| {
-            // What was written before was written then, as far as anybody is to know.
+            // Earlier writes get this time of modification too.
             if let (Some(mtime), Ok(node)) = (attributes.mtime, live.replica.node_mut(id)) {
                 node.changes.date(mtime);
             }
@@ -149,13 +149,13 @@ impl Client {
         })
     }
 
-    /// The file that programs ask for by an id: what was made here may have another by now.
+    /// The file that an id stands for. A file that was made here may have another id by now.
     fn real(&self, id: FileId) -> FileId {
         self.look(|replica, _| replica.real(id))
     }
 
-    /// As whom somebody acts: the home knows one user only, unless that is the superuser, who may
-    /// be anybody.
+    /// The identity that a caller acts as at home. The home knows one user; if that is the
+    /// superuser, every caller acts as itself.
     fn act_as(&self, cred: &Cred) -> Cred {
         let live = self.0.live.lock();
         match live.replica.membership() {
@@ -167,13 +167,13 @@ impl Client {
         }
     }
 
-    /// Attributes as they are shown here: what belongs to the home's user belongs to whoever
-    /// mounted it.
+    /// Attributes as this mount shows them: files of the home's user belong to the user who mounted
+    /// it.
     fn shown(&self, attr: Attr) -> Entry {
         let owner = self.0.settings.lock().owner;
         let live = self.0.live.lock();
-        // Nobody waits until the kernel has forgotten: under delegations it is told nothing that it
-        // may believe.
+        // A recall does not wait until the kernel has dropped what it cached, so under delegations
+        // the kernel may believe nothing.
         let told = live.cachers.is_some() && live.delegations.is_none() && !live.replica.is_stale(attr.id);
         let valid = if told { VALID } else { Duration::ZERO };
         Entry { attr: shown(&live, owner, attr), valid }
@@ -196,14 +196,14 @@ impl Client {
             let operation = live.make(&cred, parent, &name, new, b"", now)?;
             let attr = live.did_make(operation, now)?;
             if attr.kind == Kind::File {
-                // Nobody is about to write it.
+                // No program has it open for writing.
                 live.record(Record::Clean(attr.id));
             }
             Ok(attr)
         }))
     }
 
-    /// Does one operation.
+    /// Does one operation on names or attributes, if `f` has one.
     fn operate(&self, f: impl Fn(&Live) -> Result<Option<Operation>, Stop> + Send + Sync + 'static) -> Answer<()> {
         let me = self.clone();
         let done = self.change(move |live, now| {
@@ -238,7 +238,7 @@ fn shown(live: &Live, owner: Option<(u32, u32)>, mut attr: Attr) -> Attr {
 }
 
 impl Live {
-    /// Does what makes a file. Gives its attributes.
+    /// Does an operation that makes or links a file. Returns its attributes.
     fn did_make(&mut self, operation: Operation, now: Time) -> Result<Attr, Stop> {
         let id = operation.file();
         self.permit(&operation)?;
@@ -250,8 +250,9 @@ impl Live {
         self.replica.child(&(dir, name.to_vec())) == crate::replica::Child::Is(id)
     }
 
-    /// Whatever has a name is known, or the home is asked, once: of what was thought to have lost
-    /// its last name here, only it knows what it is like. What it does not know then is gone.
+    /// Makes sure that a named file is known. If not, the home is asked once: the file had lost its
+    /// last name here, and only the home knows its state. If the home does not know it either, it
+    /// is gone.
     fn know_named(&mut self, dir: FileId, name: &[u8], id: FileId, has_asked: &AtomicBool) -> Result<(), Stop> {
         self.doubt_nameless(id);
         let is_unknown = self.replica.node(id).is_err() && self.is_named(dir, name, id) && !self.is_offline();
@@ -271,7 +272,7 @@ impl Live {
     }
 }
 
-/// What is cached of a file, in a word.
+/// The state of a file in the cache, in a word.
 fn state_of(live: &Live, id: FileId, node: &Node) -> &'static str {
     let mine = |place: &roam_proto::operation::Place| live.replica.child(place) == crate::replica::Child::Is(id);
     if live.replica.troubles().any(|(_, trouble)| trouble.file == id || trouble.mine.as_ref().is_some_and(mine)) {
@@ -314,7 +315,7 @@ impl FileSystem for Client {
     fn setattr(&self, cred: &Cred, id: FileId, handle: Option<Handle>, mut set: SetAttr) -> Answer<Entry> {
         let id = self.real(id);
         let (me, cred) = (self.clone(), self.act_as(cred));
-        // Whoever mounted it is the home's user there.
+        // The user who mounted it is the home's user there.
         let owner = self.0.settings.lock().owner;
         if let (Some((uid, gid)), Some(user)) =
             (owner, self.look(|replica, _| replica.membership().map(|m| m.user.clone())))
@@ -342,7 +343,7 @@ impl FileSystem for Client {
                 me.end_of(size, 0)?;
                 let resized = me.resize(&cred, id, size).await;
                 let open = handle.is_some() && me.0.live.lock().open_counts.contains_key(&id);
-                // Nobody closes it, whether or not it could be done.
+                // No close will log the change, even if resizing failed.
                 let stored = if open { Ok(()) } else { me.store(id).await.map(drop) };
                 resized.and(stored)?;
             }
@@ -644,8 +645,8 @@ impl FileSystem for Client {
 
     fn getxattr(&self, cred: &Cred, id: FileId, name: &[u8]) -> Answer<Bytes> {
         if is_of_machine(name) {
-            // Programs that list files ask for each, unless they are told that there is none at
-            // all.
+            // Programs that list files ask for each of these, unless they hear that there are none
+            // at all.
             return Answer::err(FsError::NotSupported);
         }
         let (cred, name) = (self.act_as(cred), name.to_vec());
@@ -710,14 +711,14 @@ impl FileSystem for Client {
         }
         let (me, clock) = (self.clone(), self.0.host.clock.clone());
         let (tell, told) = tokio::sync::oneshot::channel();
-        // Whoever only looks does not wait for long, but that the home does not answer is noticed
-        // all the same.
+        // The call does not wait for long, but the question goes on, so that a silent home is
+        // noticed.
         self.0.host.tasks.spawn(Box::pin(async move {
             if let Ok(Reply::Space { total, free, files, files_free }) =
                 me.0.ask(Class::Interactive, &Request::Space).await
             {
                 let mut live = me.0.live.lock();
-                // What is on its way will take space there.
+                // Waiting operations will take space there.
                 let free_bytes = free.saturating_sub(live.replica.log().cost());
                 let stat = FsStat { total_bytes: total, free_bytes, files, files_free, block_size: 4096 };
                 live.space = Some(stat);

@@ -1,15 +1,16 @@
-//! Files that are changed though not all of them is cached: what is not is a hole.
+//! Files that are changed while only partly cached. A part that is not cached is a hole.
 //!
-//! A hole is as the home has the file in the version that the client knows: nothing that waits has
-//! written or cut there. So what is read there is fetched, in that version, and what goes home is
-//! what was written. When a change begins, what is there is durable, and the log says what that is
-//! and how long the file is ([`Record::Dirty`](crate::replica::Record::Dirty)). After a crash, all
-//! that was there or lies beyond may have been changed, and all else is a hole still. A cut of such
-//! a file is logged at once, since zeroes that follow it cannot be told from a hole.
+//! A hole stands for what the home has there, in the version that the client knows; no waiting
+//! operation has written or cut there. So a read of a hole fetches that version, and only what was
+//! written goes home. Before the first change, the cached bytes are durable, and the log says which
+//! they are and how long the file is ([`Record::Dirty`](crate::replica::Record::Dirty)). After a
+//! crash, everything that was cached then, or lies beyond the old end, may have been changed; the
+//! rest is still a hole. A cut of such a file is logged at once, because zeroes after it could not
+//! be told from a hole.
 //!
-//! When others have changed the file at home, the version that the holes are of is nowhere. Reading
-//! them fails then (ETIMEDOUT), until what was written is home. There it is a conflict, and this
-//! client's version is the home's with what was written here
+//! If others change the file at home, the version that the holes stand for is gone. Reads of holes
+//! then fail (ETIMEDOUT) until the changes are home. There they meet a conflict, and this client's
+//! version becomes the home's file with the changes made here
 //! ([`Operation::Copy`](roam_proto::operation::Operation::Copy)).
 
 use crate::cache::fetch::SILENCE_MAX;
@@ -21,13 +22,13 @@ use std::ops::Range;
 use std::time::Duration;
 use types::{FileId, FsError};
 
-/// Changes of a file of which not all is here are at most in so many places. In more of them, the
-/// rest is fetched first.
+/// Most places in which a file with holes may be changed. Before it is changed in more, the rest is
+/// fetched.
 const PLACE_COUNT_MAX: usize = 1024;
 
 impl Client {
-    /// Has all of a file in the cache before it is changed, unless fetching the rest would take
-    /// long, or cannot be done now: then some of it may be missing, which is true.
+    /// Fetches all of a file before it is changed, unless that would take long or is impossible
+    /// now. True if some of it may still be missing.
     pub(crate) async fn complete_or_leave(&self, id: FileId) -> Result<bool, FsError> {
         let (size, is_mapped) = {
             let live = self.0.live.lock();
@@ -50,13 +51,13 @@ impl Client {
             let live = self.0.live.lock();
             let count = |change: Option<Change>| change.map_or(0, |change| change.ranges.count());
             let node = live.replica.node(id)?;
-            // What waits is counted for files with holes only.
+            // Waiting changes are counted only for files with holes.
             !node.is_whole() && count(live.replica.written(id)) + count(node.to_log()) >= PLACE_COUNT_MAX
         };
         if is_scattered { self.complete(id).await } else { Ok(()) }
     }
 
-    /// What of a range is in the cache. The rest is fetched over whatever is there.
+    /// The cached part of a range.
     pub(crate) fn there(&self, id: FileId, range: Range<u64>) -> Result<Ranges, FsError> {
         let (live, mut there) = (self.0.live.lock(), Ranges::default());
         let node = live.replica.node(id)?;
@@ -64,10 +65,10 @@ impl Client {
         Ok(there)
     }
 
-    /// The home's version of a file that was changed here is another than what it was changed from.
-    /// If that is this client's own doing, waits until it knows. ETIMEDOUT if others have done it:
-    /// what there was before is nowhere, and what they have made of it is shown when the home has
-    /// what was changed here.
+    /// Handles a read of a hole whose version the home no longer has, because the file was changed
+    /// at home. If this client's own operation did that, waits for its answer. ETIMEDOUT if others
+    /// did: the earlier version is gone, and theirs is shown only after the changes made here are
+    /// home.
     pub(crate) async fn wait_for_answer(&self, id: FileId, contents: u64, until: Duration) -> Result<(), FsError> {
         let inner = &self.0;
         if inner.host.clock.now() >= until {
@@ -85,7 +86,7 @@ impl Client {
         if !is_sent {
             tracing::warn!(
                 file = id.raw(),
-                "others have changed a file at home of which not all was fetched before it was changed here"
+                "others have changed a file at home that was only partly fetched before it was changed here"
             );
             return Err(FsError::TimedOut);
         }

@@ -1,29 +1,30 @@
-//! Places in listings: what comes after a cookie, however a directory changes while it is read.
+//! Cookies of directory listings: a read goes on after its cookie, however the directory changes
+//! meanwhile.
 //!
-//! The kernel may read a directory without a word when it is opened or closed: then a listing that
-//! it has cached takes no call at all. So a cookie is a place in the directory, not in what
-//! somebody has open. An entry keeps its own for as long as a listing is remembered and it has its
-//! name; new ones get theirs between those of their neighbours. Only when there is no room left
-//! between two of them all begin anew. They are in the order of names.
+//! The kernel may read a directory without opening or closing it here, so that a listing in its
+//! cache takes no call at all. So a cookie is a place in the directory, not in an open handle.
+//! Cookies are in the order of names. An entry keeps its cookie while the listing is remembered and
+//! the name stays. A new name gets a cookie between those of its neighbours. Only when there is no
+//! room between two of them do all cookies begin anew.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use types::{FileId, Time};
 
-/// `.` and `..`, whose cookies come first.
+/// `.` and `..`, which have the first cookies.
 pub(crate) const DOT_COUNT: u64 = 2;
-/// No cookie is greater.
+/// The greatest cookie.
 const COOKIE_MAX: u64 = 1 << 62;
-/// Distance of cookies in small directories.
+/// Distance between the cookies of a small directory.
 const DISTANCE_MAX: u64 = 1 << 40;
-/// Distance of those that come after all others, as numbers and dates do again and again,
+/// Distance of cookies for names that come after all others, as numbers and dates often do,
 const END_DISTANCE_MAX: u64 = 1 << 32;
-/// which take at most this part of what is left at a time.
+/// but at most this part of the remaining room at a time.
 const END_PART: u64 = 64;
-/// Entries that are remembered, of all directories; of the one that was listed last, as many as
-/// there are.
+/// Most entries that are remembered, over all directories. The directory that was listed last is
+/// remembered whole.
 const ENTRY_COUNT_MAX: usize = 1 << 18;
-/// Seconds after which a listing that goes on is of what is there by then.
+/// Seconds after which a listing in progress goes on with the directory's present names.
 const AGE_MAX: i64 = 1;
 
 /// One name of a directory.
@@ -34,7 +35,7 @@ pub(crate) struct Listed {
     pub(crate) cookie: u64,
 }
 
-/// What is in a directory, in the order of names and of cookies.
+/// The entries of a directory, in the order of names and of cookies.
 pub(crate) type Listing = Arc<[Listed]>;
 
 struct Known {
@@ -43,18 +44,18 @@ struct Known {
     begun: Time,
 }
 
-/// See the module's header.
+/// The listings that are remembered, by directory.
 #[derive(Default)]
 pub(crate) struct Listings {
     by_dir: BTreeMap<FileId, Known>,
     by_age: BTreeMap<u64, FileId>,
-    /// How many were begun.
+    /// How many listings were begun.
     begun: u64,
     entries: usize,
 }
 
 impl Listings {
-    /// A listing begins: of what is in the directory now.
+    /// Begins a listing of a directory's present names.
     pub(crate) fn begin(&mut self, dir: FileId, names: BTreeMap<Vec<u8>, FileId>, now: Time) -> Listing {
         let before = self.forget(dir);
         let before: &[Listed] = before.as_deref().unwrap_or_default();
@@ -74,13 +75,14 @@ impl Listings {
         listing
     }
 
-    /// The one that was begun last. `None`: it was forgotten or is too old, and has to begin again.
+    /// The listing that was begun last. `None`: it was forgotten or is too old, and has to begin
+    /// again.
     pub(crate) fn of(&self, dir: FileId, now: Time) -> Option<Listing> {
         let is_new = |known: &&Known| (0..=AGE_MAX).contains(&now.sec.saturating_sub(known.begun.sec));
         self.by_dir.get(&dir).filter(is_new).map(|known| known.listing.clone())
     }
 
-    /// A directory turned out to be another.
+    /// A directory turned out to be another: moves its listing there.
     pub(crate) fn became(&mut self, dir: FileId, real: FileId) {
         if let Some(known) = self.by_dir.remove(&dir) {
             self.forget(real);
@@ -97,25 +99,25 @@ impl Listings {
     }
 }
 
-/// What a listing costs of the entries that are remembered.
+/// What a listing counts towards [`ENTRY_COUNT_MAX`].
 fn cost(listing: &[Listed]) -> usize {
     listing.len() + 1
 }
 
-/// What comes after a cookie.
+/// The entries after a cookie.
 pub(crate) fn after(listing: &[Listed], cookie: u64) -> &[Listed] {
     &listing[listing.partition_point(|entry| entry.cookie <= cookie)..]
 }
 
-/// Cookies for so many names, when none of them has one yet.
+/// Cookies for `count` names, none of which has one yet.
 fn anew(count: usize) -> Vec<u64> {
     let count = count as u64;
-    // Half of the room is left for names that come later.
+    // Half of the room is left for later names.
     let distance = (COOKIE_MAX / 2 / (count + 1)).clamp(1, DISTANCE_MAX);
     (1..=count).map(|at| DOT_COUNT + at * distance).collect()
 }
 
-/// Cookies for names of which some have one already. `None` if there is no room between two of
+/// Cookies for names, some of which have one already. `None` if there is no room between two of
 /// these.
 fn between(before: &[Listed], names: &BTreeMap<Vec<u8>, FileId>) -> Option<Vec<u64>> {
     let mut known = before.iter().peekable();
@@ -138,7 +140,7 @@ fn between(before: &[Listed], names: &BTreeMap<Vec<u8>, FileId>) -> Option<Vec<u
     Some(cookies)
 }
 
-/// So many cookies evenly between two.
+/// Adds `count` cookies, evenly between two others.
 fn spread(cookies: &mut Vec<u64>, count: u64, from: u64, to: u64) -> Option<()> {
     let distance = (to - from) / (count + 1);
     if count > 0 && distance == 0 {
@@ -190,7 +192,7 @@ mod tests {
         let mut listings = Listings::default();
         let mut of = names([0, 1000]);
         let first = listings.begin(DIR, of.clone(), NOW);
-        // Each comes right before the one before.
+        // Each name comes right before the previous one.
         for name in (1..100).rev() {
             of.extend(names([name]));
             is_sound(&listings.begin(DIR, of.clone(), NOW), &of);

@@ -1,5 +1,5 @@
-//! What is done to names and attributes, as far as the client can tell: checks in Linux's order,
-//! and the operation that is logged.
+//! Operations on names and attributes: checks them in Linux's order, as far as the client can, and
+//! makes the operation to log.
 
 use crate::live::{Live, Need, Stop};
 use crate::replica::{Child, Node};
@@ -9,7 +9,8 @@ use vfs::acl;
 use vfs::fs::{Cred, LINK_COUNT_MAX, NAME_LEN_MAX, NewNode, RenameFlags, SYMLINK_LEN_MAX, SetAttr, SetTime, XattrMode};
 use vfs::perm::{self, XattrUse};
 
-/// Directories are not moved where more are above them.
+/// Most ancestors that a directory may have if something is to be moved into it. It bounds the
+/// search for circles.
 const DEPTH_MAX: usize = 4096;
 
 pub(crate) fn is_dots(name: &[u8]) -> bool {
@@ -31,11 +32,11 @@ impl Live {
         Ok(perm::check(cred, &self.node(id)?.subject(), mask)?)
     }
 
-    /// What `name` means in `parent`, for a caller that may search there.
+    /// The file that `name` leads to in `parent`, for a caller that may search there.
     pub(crate) fn find(&self, cred: &Cred, parent: FileId, name: &[u8]) -> Result<FileId, Stop> {
         let parent = self.replica.real(parent);
         let dir = match self.node(parent) {
-            // Its names are asked for together with that.
+            // One question asks for the directory and its names.
             Err(Stop::Need(Need::Facts(dir))) if self.is_shared_directory(parent) => {
                 return Err(Stop::Need(Need::Names(dir)));
             }
@@ -52,7 +53,7 @@ impl Live {
             _ => {}
         }
         let place = (parent, name.to_vec());
-        // What was done here need not be asked for.
+        // The home need not be asked about changes made here.
         let is_own = self.replica.log().at(&place).is_some();
         if !is_own {
             self.directory(parent)?;
@@ -68,14 +69,14 @@ impl Live {
         }
     }
 
-    /// True if it is a directory that may be believed only as far as a delegation says.
+    /// True if a directory may be believed only as far as a delegation says.
     fn is_shared_directory(&self, dir: FileId) -> bool {
         self.delegations.is_some() && self.replica.node(dir).is_ok_and(|node| node.facts.kind == Kind::Directory)
     }
 
     /// As [`find`](Self::find), but a name that could be made is `None`. ENOENT if the directory
-    /// has been removed. Without a network, a name that nobody here knows could be made: the home
-    /// checks that it is free, and keeps a conflict otherwise.
+    /// has been removed. Without a network, a name that this client does not know could be made:
+    /// the home checks later that it is free, and otherwise there is a conflict.
     fn find_free(&self, cred: &Cred, parent: FileId, name: &[u8]) -> Result<Option<FileId>, Stop> {
         match self.find(cred, parent, name) {
             Ok(id) => Ok(Some(id)),
@@ -90,7 +91,7 @@ impl Live {
         Ok(self.replica.list(dir).ok_or(Stop::Need(Need::Names(dir)))?.is_empty())
     }
 
-    /// True if a name is the last one of a file, or it is a directory.
+    /// True if a node is a directory, or has only one name left.
     fn is_last(node: &Node) -> bool {
         node.facts.kind == Kind::Directory || node.facts.nlink <= 1
     }
@@ -187,8 +188,8 @@ impl Live {
         Ok(Operation::Remove { at: (parent, name.to_vec()), file: id, last: true })
     }
 
-    /// True if `id` is `below` or one of its ancestors. What others have moved may seem to go round
-    /// in a circle, where nothing can be moved.
+    /// True if `id` is `below` or one of its ancestors. Moves by others may seem to form a circle;
+    /// there, true too, so that nothing is moved into it.
     fn is_above(&self, id: FileId, below: FileId) -> Result<bool, Stop> {
         let mut at = below;
         for _ in 0..DEPTH_MAX {
@@ -204,7 +205,7 @@ impl Live {
         Ok(true)
     }
 
-    /// `None`: there is nothing to do.
+    /// The operation for a rename. `None` if there is nothing to do.
     pub(crate) fn rename(
         &self,
         cred: &Cred,
@@ -258,7 +259,7 @@ impl Live {
         }))
     }
 
-    /// Rights and types of a rename whose both names were found, in Linux's order.
+    /// Checks rights and types for a rename with both names found, in Linux's order.
     fn may_rename(
         &self,
         cred: &Cred,
@@ -285,7 +286,7 @@ impl Live {
             _ => {}
         }
         if parent != new_parent {
-            // The `..` of what moves changes.
+            // The `..` of a moved directory changes.
             for moved in [Some(from), to.filter(|_| exchange)].into_iter().flatten().filter(|node| is_dir(node)) {
                 perm::check(cred, &moved.subject(), perm::WRITE)?;
             }
@@ -296,7 +297,7 @@ impl Live {
         }
     }
 
-    /// Attributes to set, and the size, if that is to change.
+    /// The attributes to set, and the size if it is to change.
     pub(crate) fn setattr(
         &self,
         cred: &Cred,

@@ -1,9 +1,9 @@
-//! Files of the cache that others look at themselves, as the kernel does where it can pass by this
-//! process.
+//! Passthrough: files of the cache that the kernel reads by itself.
 //!
-//! What is in a file that is shown changes as the file does here, and by nothing else: what others
-//! change at home comes into a file of the cache of its own. Where somebody may also have mapped it
-//! to write, stores are found by its mark: then all of it counts as changed.
+//! The contents of a file that is shown to the kernel change only as the file does here. What
+//! others change at home comes into another file of the cache. A program may also have mapped the
+//! shown file for writing. The client then finds stores by the file's change mark, and all of the
+//! file counts as changed.
 
 use crate::client::{Client, disk_error};
 use crate::live::Live;
@@ -12,27 +12,27 @@ use std::sync::Arc;
 use types::{FileId, FsError, Kind};
 use vfs::fs::{Backing, Cred, FILE_SIZE_MAX, Handle};
 
-/// Shorter files are not shown: reading them gains no more than it costs to open them so
-/// (docs/performance.md).
+/// Shorter files are not shown, in bytes: the costlier open would take more time than reads by the
+/// kernel save (docs/performance.md).
 const SHOWN_LEN_MIN: u64 = 1 << 20;
 
-/// What may be shown to whoever has a handle.
+/// What may be shown to the holder of a handle.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Sight {
-    /// The file of the cache.
+    /// The number of the file of the cache.
     number: u64,
-    /// How long it is.
+    /// Its length in bytes.
     len: u64,
     may_read: bool,
 }
 
 impl Live {
-    /// True if somebody looks at a file's bytes himself, or may have them mapped.
+    /// True if the kernel reads a file's bytes by itself, or may have them mapped.
     pub(crate) fn is_shown(&self, id: FileId) -> bool {
         self.replica.node(id).is_ok_and(|node| self.shown.contains(&node.data))
     }
 
-    /// What may be shown to whoever has this handle.
+    /// What may be shown to the holder of this handle.
     pub(crate) fn sight(&self, id: FileId, handle: Handle) -> Option<Sight> {
         let flags = self.handle(id, handle, false).ok()?.flags;
         let node = self.replica.node(id).ok()?;
@@ -45,15 +45,15 @@ impl Live {
         (is_worth_it || self.shown.contains(&sight.number)).then_some(sight)
     }
 
-    /// True if stores to mappings of a file are to be expected from somebody who has it open: until
-    /// he closes it, it counts as being written.
+    /// True if a program that has the file open may store to mappings of it. Until it closes the
+    /// file, the file counts as being written.
     pub(crate) fn expects_stores(&self, id: FileId) -> bool {
         let id = self.replica.real(id);
         self.mark(id).is_some()
             && self.handles.values().any(|open| open.id == id && open.flags.read && open.flags.write)
     }
 
-    /// The mark up to which stores to a file's mappings are known.
+    /// The change mark up to which the client knows the stores to a file's mappings.
     fn mark(&self, id: FileId) -> Option<(u64, u128)> {
         let number = self.replica.node(id).ok()?.data;
         self.mapped.get(&number).map(|(_, mark)| (number, *mark))
@@ -65,14 +65,14 @@ async fn mark_of(file: &Arc<dyn File>) -> Result<u128, FsError> {
 }
 
 impl Client {
-    /// Shows what was found to be fit for it.
+    /// Shows a file that was found fit to the kernel.
     pub(crate) async fn show(&self, id: FileId, handle: Handle, Sight { number, .. }: Sight) -> Option<Backing> {
         let data = self.0.open_data(number).await.ok()?;
         let len = data.len().await.ok()?;
         let file = data.descriptor()?;
         let mut live = self.0.live.lock();
         let sight = live.sight(id, handle).filter(|sight| sight.number == number)?;
-        // What is not its own may follow in a file of the cache.
+        // The file of the cache may be longer than the file.
         let is_fit = live.shown.contains(&number) || len == sight.len;
         is_fit.then(|| {
             live.shown.insert(number);
@@ -80,7 +80,7 @@ impl Client {
         })
     }
 
-    /// Whoever has this handle may map what is shown, and store to it.
+    /// Prepares a file for stores to mappings: the holder of this handle may map what is shown.
     pub(crate) async fn expect_stores(&self, id: FileId, handle: Handle) -> Result<(), FsError> {
         self.0.live.lock().writable(id, handle)?;
         let _only_writer = self.only_writer(id).await?;
@@ -98,8 +98,8 @@ impl Client {
         Ok(())
     }
 
-    /// What was stored to mappings of a file counts as changed. The caller is the file's only
-    /// writer, and has changed nothing since stores were known.
+    /// Finds stores to mappings of a file; if there are any, all of it counts as changed. The
+    /// caller is the file's only writer, and has changed nothing since stores were last known.
     pub(crate) async fn find_stores(&self, id: FileId) -> Result<bool, FsError> {
         let known = self.0.live.lock().mark(id);
         let Some((number, mark)) = known else { return Ok(false) };
@@ -109,12 +109,12 @@ impl Client {
         self.prepare(id, false).await?;
         self.know_stores(id).await?;
         self.changed(&Cred::ROOT, id, |change| change.ranges.add(0..change.size))?;
-        // Pages of before may be in the kernel's own cache.
+        // The kernel's own cache may have older pages.
         self.0.live.lock().forget(id);
         Ok(true)
     }
 
-    /// All that has changed a file so far is known. The caller is its only writer.
+    /// Notes that every change of a file so far is known. The caller is its only writer.
     pub(crate) async fn know_stores(&self, id: FileId) -> Result<(), FsError> {
         let known = self.0.live.lock().mark(id);
         let Some((number, _)) = known else { return Ok(()) };
@@ -125,8 +125,7 @@ impl Client {
         Ok(())
     }
 
-    /// Logs what was stored to mappings of any file since this was asked last. Mappings are there
-    /// for longer than anybody has the file open.
+    /// Logs stores to mappings of any file since the last call. Mappings can outlive the open file.
     pub(crate) async fn log_stores(&self) {
         let mapped: Vec<(u64, FileId)> = {
             let mut live = self.0.live.lock();
@@ -144,7 +143,7 @@ impl Client {
                 other => other.map(drop),
             };
             if let Err(error) = logged {
-                tracing::warn!(file = id.raw(), number, %error, "what was stored to a mapping is not logged yet");
+                tracing::warn!(file = id.raw(), number, %error, "stores to a mapping are not logged yet");
             }
         }
     }

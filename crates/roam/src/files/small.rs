@@ -1,18 +1,19 @@
 //! Contents of small files, in memory and in the log.
 //!
-//! What is written to a small file stays in memory until the file is closed or synced. Then the
-//! record that logs the store ([`Record::Stored`](crate::replica::Record::Stored)) carries the
-//! bytes. So a small file costs no system call and no sync of its own: writing the log once makes
-//! all that were closed durable. Later, in the background, many of them are written to files of the
-//! cache together, which are made durable with one sync ([`Client::file_contents`]).
+//! Bytes that are written to a small file stay in memory until the file is closed or synced. The
+//! record that logs the store then carries them
+//! ([`Record::Stored`](crate::replica::Record::Stored)). So a small file costs no system call and
+//! no sync of its own: one write of the log makes all closed files durable. Later, in the
+//! background, the client writes many of them to files of the cache, and makes these durable with
+//! one sync ([`Client::file_contents`]).
 //!
-//! Invariants: the contents that the log has
-//! ([`Replica::contents`](crate::replica::Replica::contents)) go before a file of the cache with
-//! the same number, until the log says that the file is durable
-//! ([`Record::Filed`](crate::replica::Record::Filed)). A file that has the home's version, which
-//! may be wanted as a base, is never changed in place: writes go to another number.
+//! Invariants: contents that the log has ([`Replica::contents`](crate::replica::Replica::contents))
+//! take precedence over a file of the cache with the same number, until the log says that the file
+//! is durable ([`Record::Filed`](crate::replica::Record::Filed)). Contents with the home's version,
+//! which may be wanted as a base, are never changed in place: writes go to another number.
 //!
-//! After a crash, what was written and not logged is not there: the file is as it was logged last.
+//! After a crash, bytes that were written and not logged are lost, and the file is as it was last
+//! logged.
 
 use crate::client::{Client, data_name, disk_error};
 use crate::live::Live;
@@ -28,28 +29,28 @@ use std::sync::Arc;
 use types::{BoxFuture, FileId, FsError, Kind, Time};
 use vfs::fs::{Appended, Cred, Handle};
 
-/// Longer files are files of the cache from the start: copying their bytes into the log would cost
-/// more than it saves.
+/// Longest small file, in bytes. Longer ones are files of the cache from the start: copying their
+/// bytes into the log would cost more than it saves.
 pub(crate) const SMALL_LEN_MAX: u64 = 64 << 10;
-/// Contents stay in memory and in the log up to so many bytes: of files that live for a moment
-/// nothing else is ever written.
+/// Bytes of contents that may stay in memory and in the log. Files that live for a moment are never
+/// written anywhere else.
 const CONTENTS_LEN: u64 = 16 << 20;
-/// Beyond so many bytes a write waits until some contents are files of the cache.
+/// With more bytes of contents than this, a write waits until some are files of the cache.
 const CONTENTS_LEN_MAX: u64 = 64 << 20;
-/// Bytes that small files have and the log has not, with those that wait to be written to the log:
-/// a log keeps more room than this when its disk is full.
+/// Most bytes that small files have and the log does not have durably. A log on a full disk keeps
+/// more room than this.
 const UNLOGGED_LEN_MAX: u64 = 3 << 20;
-/// Files that are synced together at most one by one; more of them with all others on their disk.
+/// With more files than this, all files of the disk are synced at once.
 const SYNC_COUNT_MAX: usize = 2;
 
 enum Content {
     /// As the log has it.
     Logged(Bytes),
-    /// Changed since.
+    /// Changed since it was last logged.
     Changed(Vec<u8>),
 }
 
-/// A file of the cache that is in memory.
+/// A file that is changed in memory.
 pub(crate) struct SmallFile(Mutex<Content>);
 
 impl SmallFile {
@@ -74,7 +75,7 @@ impl SmallFile {
         })
     }
 
-    /// Changes what is in it.
+    /// Changes its contents.
     pub(crate) fn change<T>(&self, change: impl FnOnce(&mut Vec<u8>) -> T) -> T {
         let mut content = self.0.lock();
         if let Content::Logged(bytes) = &*content {
@@ -82,7 +83,7 @@ impl SmallFile {
         }
         match &mut *content {
             Content::Changed(bytes) => change(bytes),
-            Content::Logged(_) => unreachable!("it was just made one that is changed"),
+            Content::Logged(_) => unreachable!("the contents were just marked as changed"),
         }
     }
 
@@ -98,7 +99,7 @@ impl SmallFile {
         });
     }
 
-    /// All that is in it, to be logged.
+    /// Its whole contents, which count as logged from now on.
     fn logged(&self) -> Bytes {
         let mut content = self.0.lock();
         let bytes = match &mut *content {
@@ -121,7 +122,7 @@ fn ready<T: Send + 'static>(value: T) -> BoxFuture<io::Result<T>> {
     Box::pin(std::future::ready(Ok(value)))
 }
 
-/// Never waits. Syncing is up to the log.
+/// Never waits. The log makes the bytes durable.
 impl File for SmallFile {
     fn read_at(&self, offset: u64, len: usize) -> BoxFuture<io::Result<Bytes>> {
         Box::pin(std::future::ready(self.read(offset, len)))
@@ -170,30 +171,29 @@ impl File for SmallFile {
 }
 
 impl Live {
-    /// A file of the cache that is in memory.
+    /// The contents with this number, if they are in memory.
     pub(crate) fn in_memory(&self, number: u64) -> Option<Arc<SmallFile>> {
         let open = self.small.get(&number).cloned();
         open.or_else(|| self.replica.contents(number).cloned().map(SmallFile::new))
     }
 
-    /// True if what is written to a file goes to memory now.
+    /// True if writes to a file go to memory now.
     pub(crate) fn is_in_memory(&self, id: FileId) -> bool {
         self.replica.node(id).is_ok_and(|node| node.unlogged.is_some())
     }
 
-    /// True if what is written to a file may go to memory; `empties`: none of what is in it is
-    /// wanted.
+    /// True if writes to a file may go to memory; `empties`: its present contents are not wanted.
     pub(crate) fn may_be_small(&self, id: FileId, empties: bool) -> bool {
         let Ok(node) = self.replica.node(id) else { return false };
         let fits = empties || node.is_whole() && node.facts.size <= SMALL_LEN_MAX;
         let is_seen = self.shown.contains(&node.data) || self.mapped.contains_key(&node.data);
-        // On a full disk the write has to say so.
+        // On a full disk, the write has to report that.
         let has_room = self.has_room_in_memory(0);
         node.facts.kind == Kind::File && fits && !is_seen && has_room && !node.changes.is_ready()
     }
 
-    /// A file is about to be changed in memory, from what is in it, or from nothing. False if it is
-    /// not as it was when `before` was read.
+    /// Begins to change a file in memory, from its contents or from nothing. False if it has
+    /// changed since `before` was read.
     pub(crate) fn begin_small(
         &mut self,
         id: FileId,
@@ -214,7 +214,7 @@ impl Live {
         if !is_dirty {
             self.record(Record::Marked(self.replica.real(id)));
         }
-        // What waits to go home of it is what it was.
+        // Waiting stores of it keep their bytes.
         let old: Arc<dyn File> = match before.bytes.clone() {
             Some(bytes) => SmallFile::new(bytes),
             None => SmallFile::new(Bytes::new()),
@@ -250,8 +250,8 @@ impl Live {
         Ok(true)
     }
 
-    /// Bytes of a file were changed in memory. The log has them within its time, also if the file
-    /// stays open.
+    /// Notes that bytes of a file were changed in memory. The log gets them in its regular time,
+    /// even if the file stays open.
     pub(crate) fn wrote_small(&mut self, file: FileId) {
         let Ok(Node { data, facts, .. }) = self.replica.node(file) else { return };
         let (data, len) = (*data, facts.size);
@@ -263,7 +263,7 @@ impl Live {
         }
     }
 
-    /// A file is not in memory any more.
+    /// Drops a file from memory.
     pub(crate) fn leave_small(&mut self, number: u64) {
         self.small.remove(&number);
         self.is_held(number);
@@ -275,7 +275,7 @@ impl Live {
         }
     }
 
-    /// The log gets what is in small files that are being written.
+    /// Puts the contents of small files that are being written into the log.
     pub(crate) fn hold_small(&mut self) {
         self.unheld_len = 0;
         for (number, (file, _)) in std::mem::take(&mut self.unheld) {
@@ -292,14 +292,14 @@ impl Live {
         }
     }
 
-    /// True if so many bytes more may be written in memory: the log has room for them, however full
-    /// its disk is.
+    /// True if `len` more bytes may be written in memory: the log will have room for them, however
+    /// full its disk is.
     fn has_room_in_memory(&self, len: u64) -> bool {
         let Some(log) = &self.log else { return true };
         log.room().is_none() && log.waiting_len() + self.unheld_len + len <= UNLOGGED_LEN_MAX
     }
 
-    /// Logs what was written in memory to a file, with its bytes.
+    /// Logs the changes of a file that was written in memory, with its bytes.
     pub(crate) fn log_small(&mut self, id: FileId, change: Change, when: Time) -> Result<(), FsError> {
         let file = self.replica.real(id);
         let node = self.replica.node(file)?;
@@ -320,7 +320,7 @@ impl Live {
         Ok(())
     }
 
-    /// What was only made ready in memory was not changed.
+    /// Ends the change of a file that was only made ready in memory.
     pub(crate) fn end_small(&mut self, id: FileId) {
         let Ok(node) = self.replica.node_mut(id) else { return };
         let Some(unlogged) = node.unlogged.take() else { return };
@@ -347,8 +347,7 @@ impl Live {
         self.begin_small(id, &before, empties, now)
     }
 
-    /// Writes into a small file, at an offset or at the end. Nothing if that needs waiting for
-    /// something.
+    /// Writes into a small file, at an offset or at its end. `None` if that would have to wait.
     fn write_small(
         &mut self,
         cred: &Cred,
@@ -381,7 +380,7 @@ impl Live {
         Ok(Some(Appended { offset, count: data.len() as u32 }))
     }
 
-    /// Logs what was written to a file. False if that needs waiting for something.
+    /// Logs the changes of a file. False if that would have to wait.
     fn log_now(&mut self, id: FileId, now: Time) -> Result<bool, FsError> {
         let node = self.replica.node(id)?;
         if node.unlogged.is_none() && node.changes.is_begun() || self.delegations.is_some() || self.expects_stores(id) {
@@ -393,7 +392,7 @@ impl Live {
 }
 
 impl Client {
-    /// As [`write`](Self::write), if that needs no waiting.
+    /// As [`write`](Self::write). `None` if that would have to wait.
     pub(crate) fn write_now(
         &self,
         cred: &Cred,
@@ -410,8 +409,7 @@ impl Client {
         live.write_small(cred, (id, handle), offset, data, now)
     }
 
-    /// Logs what was written to a file, if that needs no waiting, neither for the log nor for the
-    /// home.
+    /// Logs the changes of a file. False if that would have to wait, for the log or for the home.
     pub(crate) fn store_now(&self, id: FileId) -> Result<bool, FsError> {
         let now = self.0.host.clock.wall();
         let mut live = self.0.live.lock();
@@ -423,12 +421,12 @@ impl Client {
     }
 }
 
-/// What a file was before it is changed in memory.
+/// A file before it is changed in memory.
 pub(crate) struct Before {
     data: u64,
     size: u64,
     contents: u64,
-    /// Nothing if none of it is wanted.
+    /// Its bytes; `None` if they are not wanted.
     bytes: Option<Bytes>,
 }
 
@@ -451,7 +449,7 @@ impl Client {
                 return Ok(false);
             }
             let node = live.replica.node(id)?;
-            // What waits to go home of it is wanted also if what is written next is not made of it.
+            // Bytes of waiting stores are wanted even if the next write does not keep them.
             let waits = node.data > 0 && live.unspared(id).next().is_some();
             let is_wanted = (!empties || waits) && node.facts.size > 0 && node.is_whole();
             (Before::of(node, None), is_wanted && node.facts.size <= SMALL_LEN_MAX)
@@ -460,7 +458,7 @@ impl Client {
             true => {
                 self.0.check_data(id).await?;
                 let file = match self.0.open_data(before.data).await {
-                    // It is asked for again.
+                    // The caller asks for the bytes again.
                     Err(FsError::NotFound) => return Ok(false),
                     file => file?,
                 };
@@ -474,15 +472,15 @@ impl Client {
         };
         let now = self.0.host.clock.wall();
         let mut live = self.0.live.lock();
-        // A longer one that waits is set aside as a file.
+        // A longer store that waits is set aside as a file.
         if bytes.is_none() && before.size > 0 && live.unspared(id).next().is_some() {
             return Ok(false);
         }
         live.begin_small(id, &Before { bytes, ..before }, empties, now)
     }
 
-    /// A file that is changed in memory and is about to be so long becomes a file of the cache, if
-    /// that is too long, or there is no room for it in the log. The caller is its only writer.
+    /// Called before a file that is changed in memory gets this length. Moves it to a file of the
+    /// cache if it becomes too long, or the log has no room for it. The caller is its only writer.
     pub(crate) async fn outgrow(&self, id: FileId, len: u64) -> Result<(), FsError> {
         if !self.0.live.lock().is_in_memory(id) {
             return Ok(());
@@ -502,14 +500,15 @@ impl Client {
         self.leave_memory(id).await
     }
 
-    /// A file that is changed in memory becomes a file of the cache. The caller is its only writer.
+    /// Moves a file that is changed in memory to a file of the cache. The caller is its only
+    /// writer.
     pub(crate) async fn leave_memory(&self, id: FileId) -> Result<(), FsError> {
         let _nobody_else = self.0.filing.lock().await;
         let (number, bytes, is_logged) = {
             let mut live = self.0.live.lock();
             let data = live.replica.node(id)?.data;
             let small = live.small.get(&data).cloned().ok_or(FsError::Io)?;
-            // From here on the log does not get what is in it.
+            // From here on, the log does not take its contents.
             live.is_held(data);
             (data, small.logged(), live.replica.contents(data).is_some())
         };
@@ -548,8 +547,9 @@ impl Client {
         Ok(())
     }
 
-    /// Contents that only the log has become a file of the cache, which may be changed in place
-    /// then. The caller is the only writer of the file with these contents, which is not in memory.
+    /// Writes contents that only the log has to a file of the cache, which may then be changed in
+    /// place. The caller is the only writer of the file with these contents, and that file is not
+    /// in memory.
     pub(crate) async fn leave_log(&self, number: u64) -> Result<(), FsError> {
         let _nobody_else = self.0.filing.lock().await;
         let contents = self.0.live.lock().replica.contents(number).cloned();
@@ -570,8 +570,8 @@ impl Client {
     }
 
     /// Writes contents that only the log has to files of the cache: those that conflicts keep,
-    /// which others look at, and of the others the oldest, until what is left is little enough. All
-    /// of them are durable with one sync. EIO, ENOSPC.
+    /// since other programs read them, and the oldest of the others until few enough are left. One
+    /// sync makes all of them durable. EIO, ENOSPC.
     pub async fn file_contents(&self) -> Result<(), FsError> {
         let _one_at_a_time = self.0.filing.lock().await;
         let wanted = {
@@ -588,7 +588,7 @@ impl Client {
             file.write_at(0, vec![bytes.clone()]).await.map_err(|error| disk_error(&error))?;
             files.push(file);
             if files.len() > SYNC_COUNT_MAX {
-                // All are synced together.
+                // All are synced at once, so the others need not stay open.
                 files.truncate(1);
             }
         }
@@ -616,13 +616,13 @@ impl Client {
 }
 
 impl Live {
-    /// True if a write has to wait until contents are files of the cache.
+    /// True if a write has to wait until some contents are files of the cache.
     pub(crate) fn has_too_many_contents(&self) -> bool {
         self.replica.contents_len() > CONTENTS_LEN_MAX
     }
 
-    /// Contents that are to be files of the cache: those of conflicts, which others look at, and
-    /// the oldest of too many.
+    /// Contents that are to become files of the cache: those of conflicts, which other programs
+    /// read, and the oldest if there are too many.
     fn contents_to_file(&self) -> Vec<(u64, Bytes)> {
         let troubles = self.replica.troubles().flat_map(|(_, trouble)| [trouble.base, trouble.kept]);
         let mut numbers: Vec<u64> = troubles.filter(|number| self.replica.contents(*number).is_some()).collect();

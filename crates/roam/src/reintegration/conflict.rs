@@ -1,10 +1,10 @@
-//! What becomes of operations that cannot be done at home as they were (docs/roaming.md#conflicts).
+//! What becomes of operations that the home could not do as they were (docs/roaming.md#conflicts).
 //! Pure.
 //!
-//! The home's version stays where it is. What this client made of a file is kept beside it, as a
-//! file of its own under a name that says so, and goes home like any other. A trouble tells of it
-//! until somebody has seen to it. What the home refuses, it would refuse beside it, too: that stays
-//! in the cache. So does a copy that meets a conflict itself while its trouble is not seen to:
+//! The home's version stays in its place. This client's version of a file becomes a file beside it,
+//! under a name that says so, and goes home like any other. A trouble records the conflict until it
+//! is resolved. What the home refuses to make or store, it would refuse beside its version too;
+//! this stays in the cache. So does a copy that meets a conflict itself while its trouble is open:
 //! there are never copies of copies.
 
 use crate::files::content::BASE_LEN_MAX;
@@ -19,10 +19,10 @@ use types::{FileId, Kind, Time};
 use vfs::acl;
 use vfs::fs::NAME_LEN_MAX;
 
-/// So many names of a version that are taken are known to have been tried.
+/// Most numbered names beside a file that are recognised as tried before.
 const TRIED_COUNT_MAX: u32 = 1 << 12;
 
-/// What was to be done.
+/// What a failed operation was to do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Deed {
     /// A file or directory was made.
@@ -37,13 +37,13 @@ pub enum Deed {
     Set,
     /// Contents were changed.
     Store,
-    /// Contents were changed, and were not in the cache any more when they were to go home.
+    /// Contents were changed, and were missing in the cache when they were to go home.
     Lost,
 }
 wire_enum!(Deed { 1 => Make, 2 => Link, 3 => Remove, 4 => Rename, 5 => Set, 6 => Store, 7 => Lost });
 
 impl Deed {
-    /// In words, as users read them.
+    /// In words for users.
     pub fn text(self) -> &'static str {
         match self {
             Deed::Make => "made",
@@ -57,16 +57,16 @@ impl Deed {
     }
 }
 
-/// An operation that could not be done at home as it was.
+/// A conflict: an operation that the home could not do as it was.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Trouble {
-    /// What was to be done.
+    /// What the operation was to do.
     pub deed: Deed,
-    /// Where.
+    /// Its place.
     pub place: Option<Place>,
-    /// To what.
+    /// Its file.
     pub file: FileId,
-    /// Why it was not.
+    /// Why the home did not do it.
     pub outcome: Outcome,
     /// When it was done here.
     pub when: Time,
@@ -74,27 +74,27 @@ pub struct Trouble {
     pub mine: Option<Place>,
     /// The file that was made, or moved, to be this client's version; 0: there is none.
     pub copy: FileId,
-    /// Number of the file of the cache with what both versions were made of; 0: there is none.
+    /// The file of the cache with the contents that both versions were made from; 0: there is none.
     pub base: u64,
-    /// Number of the file of the cache with this client's version, where there is no place for
-    /// that; 0: there is none.
+    /// The file of the cache with this client's version, if that has no place in the tree; 0: there
+    /// is none.
     pub kept: u64,
-    /// Of this client's version there is only what was written or read here: the rest was not
-    /// fetched, and is zeroes.
+    /// This client's version has only what was written or read here. The rest was not fetched, and
+    /// is zeroes.
     pub is_part: bool,
 }
 wire_struct!(Trouble { deed, place, file, outcome, when, mine, copy, base, kept, is_part });
 
-/// A trouble as whoever has seen to it keeps it, so that it can be there again.
+/// A trouble in the form in which a resolver keeps it, so that the resolution can be undone.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Case {
-    /// Without files of the cache, which are not there any more.
+    /// The trouble, without its files of the cache, which are gone.
     pub trouble: Trouble,
-    /// What was to be done, where the trouble does not say all of that.
+    /// The operation that failed, where the trouble does not say all of it.
     pub meant: Option<Operation>,
 }
 
-/// Version of a case that is kept.
+/// Version of an encoded case.
 const CASE_VERSION: u16 = 3;
 
 impl Wire for Case {
@@ -113,13 +113,13 @@ impl Wire for Case {
 }
 
 impl Trouble {
-    /// Puts other ids for those that it names.
+    /// Replaces the ids in it.
     pub(crate) fn rename_files(&mut self, name: impl Fn(FileId) -> FileId) {
         let dirs = self.place.iter_mut().chain(&mut self.mine).map(|(dir, _)| dir);
         dirs.chain([&mut self.file, &mut self.copy]).for_each(|id| *id = name(*id));
     }
 
-    /// Why it was not done, as users read it.
+    /// Why the operation was not done, in words for users.
     pub fn why(&self) -> String {
         match self.is_part {
             true => self.reason() + "; what was not fetched before is missing from this mount's version",
@@ -141,8 +141,8 @@ impl Trouble {
     }
 }
 
-/// The name under which this client's version of NAME is kept: `STEM (conflict N)EXTENSION`, with N
-/// from 2 on.
+/// The name under which this client's version of NAME is kept: `STEM (conflict)EXTENSION`, and for
+/// `number` from 1 on `STEM (conflict N)EXTENSION` with N from 2 on.
 pub fn name_of_mine(name: &[u8], number: u32) -> Vec<u8> {
     let mark = match number {
         0 => b" (conflict)".to_vec(),
@@ -151,7 +151,7 @@ pub fn name_of_mine(name: &[u8], number: u32) -> Vec<u8> {
     let dot = name.iter().rposition(|byte| *byte == b'.').filter(|at| *at > 0 && name.len() - at <= 16);
     let (stem, extension) = name.split_at(dot.unwrap_or(name.len()));
     let mut len = stem.len().min(NAME_LEN_MAX - mark.len() - extension.len());
-    // No character is cut in two.
+    // A character is not cut in two.
     while len < stem.len() && len > 0 && stem[len] & 0xc0 == 0x80 {
         len -= 1;
     }
@@ -159,7 +159,7 @@ pub fn name_of_mine(name: &[u8], number: u32) -> Vec<u8> {
 }
 
 impl Replica {
-    /// An operation was not done at home.
+    /// Handles an operation that the home did not do.
     pub(crate) fn fail(&mut self, operation: Operation, outcome: Outcome) {
         let when = self.done_at(self.log().first().unwrap_or(u64::MAX)).unwrap_or_default();
         let file = operation.file();
@@ -181,13 +181,13 @@ impl Replica {
                 false => Change { size, mtime, ..change.clone() },
             };
             if node.changes.owe(dropped) {
-                // It is being changed again: when that is logged, it will meet the same fate, with
-                // this.
+                // The file is being changed again. The next store includes this change, and will
+                // meet the same conflict.
                 return;
             }
         }
-        // Where this client's version was to be kept there is something, too, which was not known
-        // here.
+        // The place where this client's version was to be kept was taken too, which this client did
+        // not know.
         let before = match &operation {
             Operation::Make { at, .. } | Operation::Rename { to: at, .. } => self.trouble_kept_at(at),
             Operation::Store { .. } => self.trouble_of_copy(file),
@@ -213,7 +213,7 @@ impl Replica {
         if matches!(operation, Operation::Remove { last: true, .. } | Operation::Rename { replaced: Some(_), .. }) {
             self.undo_link(&operation);
         }
-        // What was thought of these files and directories is not what the home has.
+        // What this client believed of these files and directories is not what the home has.
         for id in operation.files() {
             if let Ok(node) = self.node_mut(id) {
                 (node.is_stale, node.names_of) = (true, None);
@@ -251,19 +251,18 @@ impl Replica {
         }
     }
 
-    /// The trouble whose version of this client's is this file.
+    /// The trouble whose copy is this file.
     fn trouble_of_copy(&self, file: FileId) -> Option<u64> {
         self.troubles().find(|(_, trouble)| trouble.copy == file).map(|(number, _)| number)
     }
 
-    /// The trouble whose version of this client's was to be kept at a place.
+    /// The trouble whose copy was to be at this place.
     fn trouble_kept_at(&self, at: &Place) -> Option<u64> {
         self.troubles().find(|(_, trouble)| trouble.mine.as_ref() == Some(at)).map(|(number, _)| number)
     }
 
-    /// Where this client's version of what is at a place is kept, in a directory. If it was to be
-    /// kept at the place itself, its name is made of what it is a version of, and comes after those
-    /// that were tried.
+    /// A free place in a directory for this client's version of what is at `at`. If `at` is itself
+    /// the place of such a version, the name is made from the original's, with the next number.
     fn beside(&self, dir: FileId, at: &Place) -> Place {
         let before = self.trouble_kept_at(at).and_then(|number| self.trouble(number));
         let name = before.and_then(|trouble| trouble.place.as_ref()).map_or(&at.1, |(_, name)| name);
@@ -278,8 +277,8 @@ impl Replica {
         }
     }
 
-    /// Takes back what depends on something that the home refuses. Files that were made are kept
-    /// out of the tree.
+    /// Withdraws operations that depend on something that the home refuses. Files that were made
+    /// leave the tree, and the cache keeps them.
     fn withdraw(&mut self, since: Vec<u64>, outcome: Outcome, when: Time) {
         for seq in since {
             let Some(operation) = self.unlog(seq) else { continue };
@@ -298,7 +297,7 @@ impl Replica {
         }
     }
 
-    /// Takes a file that was made here out of the tree. Gives the number of the file of the cache
+    /// Takes a file that was made here out of the tree. Returns the number of the file of the cache
     /// that has its bytes.
     fn put_aside(&mut self, file: FileId) -> u64 {
         let Ok(node) = self.node_mut(file) else { return 0 };
@@ -306,8 +305,8 @@ impl Replica {
         self.take_bytes(file)
     }
 
-    /// Takes back what was stored to a file, with all stores that wait. Gives the number of the
-    /// file of the cache that has what they made of it.
+    /// Withdraws all waiting stores of a file. Returns the number of the file of the cache that has
+    /// the result.
     fn keep_stored(&mut self, file: FileId) -> u64 {
         let stores = self.log().naming(file).filter(|(_, operation)| matches!(operation, Operation::Store { .. }));
         let stores: Vec<u64> = stores.map(|(seq, _)| seq).collect();
@@ -315,7 +314,7 @@ impl Replica {
         self.take_bytes(file)
     }
 
-    /// A file's bytes are not its own any more. Gives the number of the file of the cache that has
+    /// Takes a file's bytes away from it. Returns the number of the file of the cache that has
     /// them.
     fn take_bytes(&mut self, file: FileId) -> u64 {
         let Ok(node) = self.node_mut(file) else { return 0 };
@@ -325,7 +324,7 @@ impl Replica {
         node.unlogged.take().map_or(data, |unlogged| unlogged.data)
     }
 
-    /// A file that was thought to have lost its last name has it still.
+    /// Gives a file its last name back: the name was not removed at home.
     fn undo_link(&mut self, operation: &Operation) {
         let gone = match operation {
             Operation::Remove { file, .. } => *file,
@@ -337,8 +336,8 @@ impl Replica {
         }
     }
 
-    /// What was made at a place that somebody else has taken is made beside it, or, if its
-    /// directory is no more, at the top; with all that was done to it since.
+    /// Makes a file beside a place that others have taken, or in the root if its directory is gone,
+    /// and repeats what was done to it since.
     fn make_beside(&mut self, at: &Place, file: FileId, made: &Made, outcome: Outcome, when: Time) -> Option<Place> {
         let dir = match outcome {
             Outcome::Conflict(Conflict::Gone) => self.membership()?.root,
@@ -357,8 +356,8 @@ impl Replica {
         Some(beside)
     }
 
-    /// A file that was moved to where the home has something else, as when it was saved by way of
-    /// another name, is moved beside that, with all that was done since.
+    /// Moves a file beside a place where the home has something else, as after a program saved it
+    /// by way of another name. Repeats what was done since.
     fn rename_beside(&mut self, file: FileId, from: &Place, to: &Place, when: Time) -> Option<Place> {
         if self.node(file).ok()?.facts.kind != Kind::File {
             return None;
@@ -372,8 +371,8 @@ impl Replica {
         Some(beside)
     }
 
-    /// What this client's version of a file that it has replaced was made of. Gives the number of
-    /// the file of the cache that has it; 0: there is none.
+    /// The base of a file that this client has replaced. Returns the number of the file of the
+    /// cache that has it; 0: there is none.
     fn take_base(&mut self, gone: FileId) -> u64 {
         let is_stored = self.log().naming(gone).any(|(_, operation)| matches!(operation, Operation::Store { .. }));
         let Ok(node) = self.node_mut(gone) else { return 0 };
@@ -385,9 +384,9 @@ impl Replica {
         }
     }
 
-    /// Logs again what was done since something came to a place, where it is beside that now.
+    /// Logs later operations again, with the new place where they named the old one.
     fn go_on_beside(&mut self, since: Vec<(u64, Operation)>, at: &Place, beside: &Place, when: Time) {
-        // As long as something is at that place, it is there instead.
+        // While the moved file is at the old place, operations there mean the new place.
         let mut occupied = true;
         for (before, mut operation) in since {
             if occupied {
@@ -406,7 +405,8 @@ impl Replica {
         }
     }
 
-    /// The home has nothing that a copy could begin with: what was not fetched of it is missing.
+    /// Notes that the home has no file that a copy could begin with: what was not fetched is
+    /// missing.
     fn misses_rest(&mut self, file: FileId) {
         let Some(place) = self.place_of(file) else { return };
         let number = self.trouble_kept_at(&place);
@@ -415,12 +415,12 @@ impl Replica {
         }
     }
 
-    /// What this client made of a file becomes a file of its own beside the home's. Of a file of
-    /// which not all is here, this is the home's as it is then, with what was written here: nobody
-    /// has what it was before.
+    /// Makes this client's version of a file a file of its own, beside the home's. If it was only
+    /// partly cached, the copy begins as the home's file is then, with the changes made here: the
+    /// earlier version is gone.
     fn store_beside(&mut self, file: FileId, failed: &Change, place: Option<&Place>, when: Time) -> Option<Place> {
         let written = self.written(file).map_or_else(|| failed.clone(), |later| later.along(failed));
-        // It holds what the operations that wait would have made of it, too.
+        // The copy includes what waiting operations would have made of the file.
         let since: Vec<u64> = self
             .log()
             .naming(file)
@@ -457,12 +457,12 @@ impl Replica {
             self.log_again(Operation::Copy { file: mine, from: file }, when);
         }
         self.log_again(Operation::Store { file: mine, change }, when);
-        // Others mean something to the home, or come with being made.
+        // Other attributes mean something to the home, or come with the making of a file.
         let is_users = |name: &[u8]| name.starts_with(b"user.") || name == acl::XATTR_ACCESS;
         for (name, value) in node.facts.xattrs.into_iter().filter(|(name, _)| is_users(name)) {
             self.log_again(Operation::SetXattr { file: mine, name, value: Some(value) }, when);
         }
-        // They are the other's now.
+        // The bytes belong to the copy now.
         self.take_bytes(file);
         Some(beside)
     }

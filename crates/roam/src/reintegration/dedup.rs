@@ -1,8 +1,10 @@
-//! What of a store the home has already: files are saved whole though little of them has changed,
-//! by way of other files, and copied. What was read or written lately is remembered; of a store
-//! that takes long to send, content-defined chunks are looked up in that (Muthitacharoen, Chen and
-//! Mazières: A Low-bandwidth Network File System, section 3.1), and the home is told where it has
-//! them. It looks for itself: what is somewhere else by now is sent.
+//! Finds bytes of a store that the home has already.
+//!
+//! Programs often save a file whole although little of it changed, by way of another file, or copy
+//! it. The client remembers files that were read or written lately. Before it sends a long store
+//! over a slow link, it looks up the store's content-defined chunks in them (Muthitacharoen, Chen
+//! and Mazières: A Low-bandwidth Network File System, section 3.1), and tells the home where the
+//! home has these. The home checks that itself; a chunk that is no longer there is sent.
 
 use crate::client::{Client, disk_error};
 use crate::connection::schedule::Direction;
@@ -21,30 +23,30 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use types::{FileId, FsError, Kind};
 
-/// Lengths of files that are remembered.
+/// Lengths of files that are remembered, in bytes.
 const LENS: Range<u64> = 4 << 10..16 << 20;
 /// Most files that are remembered.
 const LATELY_COUNT_MAX: usize = 16;
-/// Longest store of which pieces are looked for.
+/// Longest store for which chunks are looked up, in bytes.
 const STORE_LEN_MAX: u64 = 256 << 20;
-/// Least, mean and most length of a chunk.
+/// Least, mean and greatest length of a chunk, in bytes.
 const CHUNK_LENS: [usize; 3] = [1 << 10, 4 << 10, 32 << 10];
-/// Files are cut into chunks a window at a time.
+/// Files are cut into chunks one window of this many bytes at a time.
 const WINDOW_LEN: u64 = 4 << 20;
 
 /// A file that was read or written lately.
 pub(crate) struct Lately {
     file: FileId,
-    /// The file of the cache that has what it was.
+    /// The number of the file of the cache that has its bytes.
     data: u64,
     bytes: Arc<dyn File>,
-    /// Of when its contents are, as the home counts; 0: it does not have them.
+    /// The version of these contents at home; 0: the home does not have them.
     contents: u64,
-    /// What is in it, when somebody wanted to know.
+    /// Its chunks, once they were computed.
     chunks: Option<Arc<Vec<Chunk>>>,
 }
 
-/// Some bytes of a file.
+/// A chunk of a file.
 #[derive(Clone, Copy)]
 struct Chunk {
     at: u64,
@@ -53,8 +55,8 @@ struct Chunk {
 }
 
 impl Live {
-    /// A file is closed; what is in it may soon be elsewhere, too. Where the home is near that does
-    /// not matter.
+    /// Called when a file is closed: its contents may soon be in another file too. Near the home
+    /// this saves nothing.
     pub(crate) fn remember(&mut self, id: FileId) {
         if self.state == LinkState::Connected {
             return;
@@ -71,7 +73,7 @@ impl Live {
         self.recount();
     }
 
-    /// Notes of when what is remembered is at home, as long as that is known.
+    /// Updates the versions that remembered files have at home, while the client knows them.
     pub(crate) fn recount(&mut self) {
         for lately in &mut self.lately {
             if let Ok(node) = self.replica.node(lately.file)
@@ -85,7 +87,7 @@ impl Live {
     }
 }
 
-/// Where chunks end in some bytes that begin at an offset of their file.
+/// Cuts bytes, which begin at `offset` of their file, into chunks.
 fn cut(bytes: &[u8], offset: u64) -> Vec<Chunk> {
     let [least, mean, most] = CHUNK_LENS;
     let chunk = |range: Range<usize>| {
@@ -110,11 +112,11 @@ async fn chunks_of(file: &Arc<dyn File>) -> Result<Vec<Chunk>, FsError> {
     Ok(chunks)
 }
 
-/// Where the home has chunks.
+/// Where the home has chunks: file, version of its contents, and offset.
 type Index = HashMap<Hash, (FileId, u64, u64)>;
 
-/// What of some bytes of a store, which begin at an offset of it, the home has: chunks that follow
-/// each other here and there are one piece.
+/// Pieces of some bytes of a store that the home has; `offset` is where they begin in the store.
+/// Chunks that follow each other in both places become one piece.
 fn pieces_of(bytes: &[u8], offset: u64, index: &Index) -> Vec<Piece> {
     let mut pieces: Vec<Piece> = Vec::new();
     for chunk in cut(bytes, offset) {
@@ -141,19 +143,20 @@ fn pieces_of(bytes: &[u8], offset: u64, index: &Index) -> Vec<Piece> {
 }
 
 impl Client {
-    /// Bytes that went home as the name of where the home had them, since the cache was opened.
+    /// Bytes that were not sent because the home had them already, since the cache was opened.
     pub fn found_there(&self) -> u64 {
         self.0.found_there.load(Relaxed)
     }
 
-    /// Has the home take what it can of a store from what it has. That counts as uploaded.
+    /// Has the home take what it can of a store from files that it has. These bytes count as
+    /// uploaded.
     pub(crate) async fn take_there(&self, seq: u64, from: &Arc<dyn File>, len: u64) -> Result<(), FsError> {
         {
             let mut live = self.0.live.lock();
             if live.state != LinkState::Weak || len > STORE_LEN_MAX || live.ahead.contains_key(&seq) {
                 return Ok(());
             }
-            // It is tried once on a connection.
+            // Tried once on each connection.
             live.ahead.insert(seq, Ranges::default());
         }
         let index = self.index().await?;
@@ -169,7 +172,7 @@ impl Client {
         Ok(())
     }
 
-    /// What the home has of what is remembered. What cannot be read here is left out.
+    /// The chunks of remembered files that the home has.
     async fn index(&self) -> Result<Index, FsError> {
         let lately: Vec<_> = {
             let mut live = self.0.live.lock();
@@ -194,7 +197,7 @@ impl Client {
     async fn take_pieces(&self, seq: u64, pieces: Vec<Piece>) -> Result<(), FsError> {
         let found: u64 = pieces.iter().map(|piece| piece.len).sum();
         let rate = self.0.schedule.rate(Direction::Up);
-        // One question more has to be worth it.
+        // The saved bytes have to be worth another question.
         if found as f64 / rate <= self.0.schedule.round_trip().as_secs_f64() {
             return Ok(());
         }

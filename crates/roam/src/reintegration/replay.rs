@@ -1,9 +1,9 @@
-//! Sending home what was done here (docs/roaming.md#the-operation-log): in order, each operation
-//! once, though messages are lost on the way.
+//! Sends operations home (docs/roaming.md#the-operation-log): in order, and each of them takes
+//! effect once, even if messages are lost.
 //!
-//! Operations that may have reached the home stay as they are until it answers; that they do is
-//! durable before they are sent. An answer that was lost is asked for again, with the same
-//! operations.
+//! Operations that may have reached the home stay as they are until it answers. That they may have
+//! reached it is durable before they are sent. If an answer is lost, the client sends the same
+//! operations again.
 
 use crate::client::{Client, Inner, disk_error, outgoing_name};
 use crate::connection::schedule::{CHUNK_LEN_MAX, Direction};
@@ -21,24 +21,24 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 use types::{FileId, FsError, Kind};
 
-/// Most operations that are sent together.
+/// Most operations in one message.
 const OPERATION_COUNT_MAX: usize = 512;
-/// What a client does that is alone near its home goes there after so long.
+/// How long a client that is alone near its home gathers operations before it sends them.
 const GATHER_TIME: Duration = Duration::from_millis(50);
-/// How often it is looked at whether what waits may go now.
+/// How often the client looks whether waiting operations may go now.
 const LOOK_PERIOD: Duration = Duration::from_millis(500);
 
-/// Contents are set aside in pieces of so many bytes.
+/// Contents are set aside in pieces of this many bytes.
 const CAPTURE_LEN: u64 = 1 << 20;
-/// Contents that are set aside take so much memory, apart from the short ones: longer ones go to
-/// files then.
+/// Most bytes of contents that are set aside in memory. Beyond this, only short contents are;
+/// longer ones go to files.
 const INLINE_TOTAL_MAX: u64 = 64 << 20;
 
-/// What a store says was written, set aside.
+/// The bytes of a store, set aside.
 #[derive(Clone)]
 pub(crate) enum Outgoing {
     Inline(Bytes),
-    /// Range after range, in the file of this number.
+    /// One range after the other, in the file of this number.
     File(Arc<dyn File>, u64),
 }
 
@@ -51,11 +51,11 @@ impl Outgoing {
     }
 }
 
-/// Contents on their way home, by operation.
+/// Contents that were set aside to go home, by operation.
 #[derive(Default)]
 pub(crate) struct SetAside {
     of: HashMap<u64, Outgoing>,
-    /// Bytes that are in memory.
+    /// Total length of those in memory, in bytes.
     inline_len: u64,
 }
 
@@ -81,7 +81,7 @@ impl SetAside {
     }
 }
 
-/// Sends whatever waits, for as long as the client exists.
+/// Sends waiting operations for as long as the client exists.
 pub(crate) async fn replay(inner: Weak<Inner>) {
     let mut logged = 0;
     loop {
@@ -90,8 +90,8 @@ pub(crate) async fn replay(inner: Weak<Inner>) {
         let clock = client.0.host.clock.clone();
         let sent = match client.may_send() {
             May::Through(seq) => {
-                // If nothing was done while the last batch was on its way, nothing will be soon,
-                // perhaps.
+                // If operations came while the last batch was on its way, more will probably follow
+                // soon.
                 let logged_before = std::mem::replace(&mut logged, client.look(|replica, _| replica.log().last()));
                 if logged > logged_before {
                     client.gather_some().await;
@@ -112,25 +112,25 @@ pub(crate) async fn replay(inner: Weak<Inner>) {
                 }
             }
             Err(error) => {
-                tracing::debug!(%error, "sending what was done");
+                tracing::debug!(%error, "sending operations failed");
                 clock.sleep(LOOK_PERIOD).await;
             }
         }
     }
 }
 
-/// What may be sent now.
+/// Which operations may be sent now.
 enum May {
     /// Operations up to this one.
     Through(u64),
-    /// Nothing yet, but that may change by itself.
+    /// None now, but that may change with time.
     Later,
-    /// Nothing, until something happens.
+    /// None until something happens.
     Not,
 }
 
 impl Client {
-    /// What may be sent now, as the user has it.
+    /// Which operations may be sent now, by the user's settings and the state of the link.
     fn may_send(&self) -> May {
         let (writes, pinned) = {
             let settings = self.0.settings.lock();
@@ -142,7 +142,7 @@ impl Client {
         if live.is_offline() || pinned == Some(LinkState::FetchOnly) || live.seen.has_failed() {
             return May::Not;
         }
-        // What has been promised, or begun, goes.
+        // Operations that were promised, or that have begun to go, go now.
         let promised = live.promised.max(log.pinned());
         if first <= promised {
             return May::Through(promised);
@@ -168,8 +168,8 @@ impl Client {
         }
     }
 
-    /// How many bytes of operations go home in one message: a home makes all that is in one durable
-    /// at once.
+    /// Bytes of operations in one message. The home makes all operations of a message durable
+    /// together.
     fn batch_len(&self, state: LinkState) -> u64 {
         match state {
             LinkState::Connected => DATA_LEN_MAX as u64,
@@ -177,7 +177,7 @@ impl Client {
         }
     }
 
-    /// How many bytes of contents travel with an operation. More is uploaded before.
+    /// Bytes of contents that travel with an operation. Longer contents are uploaded before it.
     fn inline_len_max(&self) -> u64 {
         let state = self.0.live.lock().state;
         match state {
@@ -186,8 +186,8 @@ impl Client {
         }
     }
 
-    /// Waits a while for more to send. A client that is alone does so: no other client waits for
-    /// what it does.
+    /// Waits a moment for more operations. Only a client that is alone does this: no other client
+    /// waits for its changes.
     async fn gather_some(&self) {
         let hurried = async {
             let mut tick = self.0.tick.subscribe();
@@ -206,8 +206,8 @@ impl Client {
         let _ = timeout(&*self.0.host.clock, GATHER_TIME, hurried).await;
     }
 
-    /// Sends all that was done up to now, whatever was said of when, and waits until it is home.
-    /// ETIMEDOUT if the home cannot be reached.
+    /// Sends all operations up to now, even if the settings say later, and waits until they are
+    /// home. ETIMEDOUT if the home cannot be reached.
     pub async fn send_all(&self) -> Result<(), FsError> {
         let last = self.look(|replica, _| replica.log().last());
         self.send_through(last).await
@@ -239,8 +239,8 @@ impl Client {
         }
     }
 
-    /// Logs what was not logged of a file when it was closed, as of one that had no name then and
-    /// has one again.
+    /// Logs changes of a file that were not logged when it was closed, because it had no name then.
+    /// It has one again.
     fn store_left(&self, file: FileId) {
         let is_left = {
             let live = self.0.live.lock();
@@ -251,13 +251,13 @@ impl Client {
             let me = self.clone();
             self.0.host.tasks.spawn(Box::pin(async move {
                 if let Err(error) = me.store(file).await {
-                    tracing::warn!(file = file.raw(), %error, "what was changed is not logged yet");
+                    tracing::warn!(file = file.raw(), %error, "changes of a closed file are not logged yet");
                 }
             }));
         }
     }
 
-    /// Sends the first operations that wait, none after this one. False if there are none.
+    /// Sends the first waiting operations, up to `through`. False if there are none.
     async fn send_some(&self, through: u64) -> Result<bool, FsError> {
         let inner = &self.0;
         let (batch, acknowledged, attached) = {
@@ -294,7 +294,7 @@ impl Client {
         let seqs: Vec<u64> = operations.iter().map(|sent| sent.seq).collect();
         let request = Request::Apply { acknowledged, operations };
         let reply = inner.ask(Class::Replay, &request).await.inspect_err(|_| {
-            // The home may have dropped what was uploaded ahead.
+            // The home may have dropped bytes that were uploaded ahead.
             let mut live = inner.live.lock();
             seqs.iter().for_each(|seq| drop(live.ahead.remove(seq)));
         });
@@ -309,7 +309,7 @@ impl Client {
                     }
                 }
                 inner.seen_news.notify_one();
-                // Calls that wait until the home has seen it go on.
+                // Wakes calls that wait until the home has seen this.
                 inner.wake();
                 Ok(true)
             }
@@ -317,13 +317,13 @@ impl Client {
         }
     }
 
-    /// What a store says was written, uploaded before if it is much.
+    /// The bytes that travel with a store. Long contents are uploaded first, and nothing travels.
     async fn contents(&self, seq: u64, file: FileId, change: &Change) -> Result<Bytes, FsError> {
         let aside = match self.set_aside(seq, file, change).await {
-            // The link may have become slow since it was set aside.
+            // The link may have become slow since the bytes were set aside.
             Ok(Outgoing::Inline(bytes)) if bytes.len() as u64 <= self.inline_len_max() => return Ok(bytes),
             Ok(aside) => Some(aside),
-            // It goes home all the same, so that there is room again.
+            // The bytes go home all the same, and that makes room.
             Err(FsError::NoSpace) => None,
             Err(error) => return Err(error),
         };
@@ -354,8 +354,8 @@ impl Client {
         from.read_at(range.start, len).await.map_err(|error| disk_error(&error))
     }
 
-    /// Part of what a store says was written, which is not set aside since there is no room for
-    /// that: whoever is about to change it does that first, or does not change it.
+    /// Part of a store's bytes, read from the file because there is no room to set them aside. A
+    /// writer sets them aside before it changes them, or does not change them.
     async fn still_there(&self, seq: u64, file: FileId, change: &Change, range: &Range<u64>) -> Result<Bytes, FsError> {
         let _only_writer = self.0.writer(file).await;
         let aside = self.0.live.lock().outgoing.get(seq).cloned();
@@ -411,14 +411,14 @@ impl Client {
         Ok(())
     }
 
-    /// What a store says was written, as it was when this was asked first.
+    /// The bytes of a store, as they were when this was first called for it.
     pub(crate) async fn set_aside(&self, seq: u64, file: FileId, change: &Change) -> Result<Outgoing, FsError> {
         let known = || self.0.live.lock().outgoing.get(seq).cloned();
         if let Some(outgoing) = known() {
             return Ok(outgoing);
         }
         let _only_writer = self.0.writer(file).await;
-        // Somebody else may have done it meanwhile.
+        // Another task may have done it meanwhile.
         if let Some(outgoing) = known() {
             return Ok(outgoing);
         }
@@ -427,7 +427,7 @@ impl Client {
         Ok(outgoing)
     }
 
-    /// The file of the cache that has what a store has written.
+    /// The file that has the bytes of a store.
     async fn source(&self, seq: u64, file: FileId) -> Result<Arc<dyn File>, FsError> {
         let (emptied, data) = {
             let live = self.0.live.lock();
@@ -438,20 +438,19 @@ impl Client {
         }
         self.0.check_data(file).await?;
         match self.0.open_data(data).await {
-            // If it should be there, the store was taken back.
+            // If the file was lost, the store has left the log.
             Err(FsError::NotFound) => Err(FsError::Io),
             from => from,
         }
     }
 
-    /// Sets aside what a store says was written, since the file may change while that is on its
-    /// way.
+    /// Sets aside the bytes of a store, since the file may change while they are on their way.
     pub(crate) async fn capture(&self, seq: u64, file: FileId, change: &Change) -> Result<Outgoing, FsError> {
         if change.ranges.is_empty() {
             return Ok(Outgoing::Inline(Bytes::new()));
         }
         let from = self.source(seq, file).await?;
-        // What has been cut off since goes home as zeroes, and is cut off there by what follows.
+        // Bytes that were cut off since go home as zeroes; a later operation cuts them off there.
         let end = from.len().await.map_err(|error| disk_error(&error))?;
         let len = change.ranges.len();
         let has_room = || self.0.live.lock().outgoing.inline_len + len <= INLINE_TOTAL_MAX;
@@ -463,7 +462,7 @@ impl Client {
             return Ok(Outgoing::Inline(bytes.into()));
         }
         let to = self.0.disk.open(&outgoing_name(seq), true).await.map_err(|error| disk_error(&error))?;
-        // It may be of before the store became part of another.
+        // The file may be left from before the store was merged into another.
         to.set_len(0).await.map_err(|error| disk_error(&error))?;
         let copied = async {
             let mut at = 0;
@@ -479,14 +478,15 @@ impl Client {
             Ok(())
         };
         if let Err(error) = copied.await {
-            // What there is of it takes room that there may not be.
+            // A partial copy takes room that the disk may not have.
             let _ = to.set_len(0).await;
             return Err(error);
         }
         Ok(Outgoing::File(to, seq))
     }
 
-    /// Takes in how operations ended. Gives the directories that others had made, too.
+    /// Takes in the home's answers. Returns the directories that were merged with ones that others
+    /// made.
     pub(crate) fn answered(&self, applied: Vec<Applied>) -> Vec<FileId> {
         let (mut touched, mut sent, mut merged) = (Vec::new(), Vec::new(), Vec::new());
         {
@@ -523,7 +523,7 @@ impl Client {
                 if (failed || became)
                     && let Some(operation) = &about
                 {
-                    // What users see goes back to what the home has.
+                    // Users see again what the home has.
                     operation.files().into_iter().for_each(|file| live.forget(file));
                     for (dir, name) in operation.places() {
                         live.forget_name(*dir, name);
@@ -546,7 +546,7 @@ impl Client {
                     let at = |place: &Place| live.replica.path_at(place).unwrap_or_else(|| place.1.clone());
                     let path = trouble.place.as_ref().map_or_else(Vec::new, at);
                     let (path, here, why) = (String::from_utf8_lossy(&path), trouble.deed.text(), trouble.why());
-                    tracing::warn!(number, ?path, here, why, "a conflict: see `starling conflicts`");
+                    tracing::warn!(number, ?path, here, why, "a conflict; list it with `starling conflicts`");
                     if let Some((dir, _)) = trouble.mine {
                         live.forget_listing(dir);
                     }
@@ -566,7 +566,7 @@ impl Client {
     }
 }
 
-/// Bytes of a file, and zeroes beyond its end.
+/// Bytes of a file, with zeroes beyond its end.
 async fn read_or_zeroes(from: &Arc<dyn File>, end: u64, start: u64, len: u64) -> Result<Vec<u8>, FsError> {
     let there = len.min(end.saturating_sub(start)) as usize;
     let bytes = from.read_at(start.min(end), there).await.map_err(|error| disk_error(&error))?;
@@ -575,7 +575,7 @@ async fn read_or_zeroes(from: &Arc<dyn File>, end: u64, start: u64, len: u64) ->
     Ok(bytes)
 }
 
-/// How many bytes of contents an operation takes home.
+/// Bytes of contents that an operation takes home.
 fn contents_len(operation: &Operation) -> u64 {
     match operation {
         Operation::Store { change, .. } => change.ranges.len(),
@@ -583,9 +583,9 @@ fn contents_len(operation: &Operation) -> u64 {
     }
 }
 
-/// The first operations that the home has not seen, up to one of them, as many as go together: a
-/// file that was made goes with what was stored in it, so that the home can tell whether that is
-/// there already.
+/// The first operations, up to `through`, that the home has not seen and that fit into one message.
+/// A file that was made goes with what was stored in it, so that the home can tell whether it has
+/// such a file already.
 fn first_batch(replica: &Replica, seen: u64, len_max: u64, through: u64) -> Vec<(u64, Operation)> {
     let (mut batch, mut len) = (Vec::new(), 0);
     for (seq, operation) in replica.log().iter_after(seen).take(OPERATION_COUNT_MAX) {

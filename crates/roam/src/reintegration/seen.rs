@@ -1,11 +1,11 @@
-//! What the home has seen, and may not have durably yet.
+//! Operations that the home has seen, but perhaps not made durable yet.
 //!
-//! The home answers operations when it has done them ([`Outcome`](roam_proto::message::Outcome)):
-//! from then on all clients see what they did. They stay in this client's log, as they are, until
-//! the home says that they are durable ([`Request::Durable`]). Only then do they count as home, and
-//! their answers are taken in. A home that crashes before is sent them again.
+//! The home answers operations when it has done them ([`Outcome`](roam_proto::message::Outcome));
+//! from then on all clients see the results. The operations stay unchanged in this client's log
+//! until the home says that they are durable ([`Request::Durable`]). Only then do they count as
+//! home, and the client takes in their answers. A home that crashes before that gets them again.
 //!
-//! Not lasting: a client that attaches again sends all that waits.
+//! Not lasting: a client that attaches again sends every operation that waits.
 
 use crate::client::{Client, Inner};
 use crate::live::{LinkState, Live, Need};
@@ -18,28 +18,30 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use types::{FileId, FsError};
 
-/// The client asks the home to make durable what it has seen after so long, if no call waits for
-/// it.
+/// How long the client waits before it asks the home to make operations durable, if no call waits
+/// for that.
 const DURABLE_PERIOD: Duration = Duration::from_millis(300);
-/// With so many answers to take in, it is asked at once.
+/// With this many answers to take in, it asks at once.
 const SEEN_COUNT_MAX: usize = 4096;
-/// Longest wait for a home to make durable what it has seen.
+/// Longest wait for the home to make operations durable.
 const TAKE_TIME_MAX: Duration = Duration::from_secs(10);
-/// Pause between two tries to ask.
+/// Pause after a failed attempt to ask.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// Answers that are not durable, in the order of their operations.
+/// Answers to operations that are not durable yet, in the order of the operations.
 #[derive(Default)]
 pub(crate) struct Seen {
     answers: VecDeque<Applied>,
     /// The last operation that the home has seen.
     through: u64,
-    /// A call waits until operations up to this one are durable, which the home has seen.
+    /// Operations up to this one, which the home has seen, are to be durable because a call waits
+    /// for that.
     wanted: u64,
-    /// The same of one that it had not seen when the call began. Asked for after each of many
-    /// messages, the home would sync for each of them.
+    /// As `wanted`, for an operation that the home had not seen when the call began. The client
+    /// asks once the home has seen it. If it asked after each message before, the home would sync
+    /// for each of them.
     wanted_later: u64,
-    /// Counts how often all began anew.
+    /// How often the client has attached: counts how often everything here began anew.
     pub(crate) attached: u64,
 }
 
@@ -49,7 +51,7 @@ impl Seen {
         self.through
     }
 
-    /// The home has answered operations.
+    /// Takes in the home's answers to operations.
     pub(crate) fn add(&mut self, applied: Vec<Applied>) {
         for applied in applied.into_iter() {
             if applied.seq > self.through {
@@ -62,7 +64,7 @@ impl Seen {
         }
     }
 
-    /// A call waits until operations up to this one are durable.
+    /// Notes that a call waits until operations up to this one are durable.
     fn want(&mut self, seq: u64) {
         match seq <= self.through {
             true => self.wanted = self.wanted.max(seq),
@@ -70,17 +72,18 @@ impl Seen {
         }
     }
 
-    /// The client is attached anew, and sends again what is not durable.
+    /// The client has attached again, and sends every operation that is not durable.
     pub(crate) fn begin_anew(&mut self) {
         *self = Seen { attached: self.attached + 1, ..Seen::default() };
     }
 
-    /// True if what follows depends on an answer that has to be taken in first.
+    /// True if an operation failed or was merged. What follows depends on that answer, which has to
+    /// be taken in first.
     pub(crate) fn has_failed(&self) -> bool {
         self.answers.iter().any(|applied| applied.outcome != Outcome::Done)
     }
 
-    /// True if the home is asked at once.
+    /// True if the client asks the home at once.
     fn is_urgent(&self) -> bool {
         let is_wanted = self.answers.front().is_some_and(|first| first.seq <= self.wanted);
         is_wanted || self.answers.len() >= SEEN_COUNT_MAX || self.has_failed()
@@ -93,15 +96,15 @@ impl Seen {
 }
 
 impl Live {
-    /// The last operation about a file, or names in it, that the home has seen and may not have
-    /// durably; `None`: there is none.
+    /// The last operation about a file, or about names in it, that the home has seen and may not
+    /// have made durable; `None`: there is none.
     fn seen_about(&self, file: FileId) -> Option<u64> {
         let named = self.replica.log().naming(self.replica.real(file)).map(|(seq, _)| seq);
         named.take_while(|seq| *seq <= self.seen.through).last()
     }
 
-    /// True if others have changed a file since the home has seen what was done here to it: then
-    /// what is known here is not the newest.
+    /// True if others have changed a file since the home saw this client's operations on it. Then
+    /// this client does not know the newest version.
     pub(crate) fn is_passed(&self, file: FileId) -> bool {
         let Ok(node) = self.replica.node(file) else { return false };
         let mut waiting = self.replica.log().naming(self.replica.real(file)).map(|(seq, _)| seq);
@@ -110,7 +113,7 @@ impl Live {
 }
 
 impl Inner {
-    /// A call waits until operations up to this one are durable at home.
+    /// Notes that a call waits until operations up to this one are durable at home.
     pub(crate) fn hurry_durable(&self, seq: u64) {
         self.live.lock().seen.want(seq);
         self.seen_news.notify_one();
@@ -118,8 +121,8 @@ impl Inner {
 }
 
 impl Client {
-    /// What the home says of a file next takes into account what it has seen of this client's
-    /// doings: their answers are taken in before.
+    /// Waits until the answers to operations on a file that the home has seen are taken in. The
+    /// home's next answer about the file includes those operations.
     pub(crate) async fn take_seen(&self, file: FileId) -> Result<(), FsError> {
         let taken = async {
             let mut tick = self.0.tick.subscribe();
@@ -157,8 +160,8 @@ impl Client {
             if live.seen.attached == attached { live.seen.take(through) } else { Vec::new() }
         };
         for dir in self.answered(applied) {
-            // What others have put there is not missing when the link is lost next. It may need
-            // more answers to be taken in.
+            // Entries that others put there should be cached before the link is lost. The fetch may
+            // need more answers to be taken in first, so it has a task of its own.
             let me = self.clone();
             self.0.host.tasks.spawn(Box::pin(async move {
                 let _ = me.fetch(Need::Names(dir)).await;
@@ -172,7 +175,7 @@ impl Client {
     }
 }
 
-/// Has the home make durable what it has seen, for as long as the client exists.
+/// Asks the home to make operations durable, for as long as the client exists.
 pub(crate) async fn make_durable(inner: Weak<Inner>, news: Arc<Notify>) {
     loop {
         news.notified().await;
@@ -183,14 +186,14 @@ pub(crate) async fn make_durable(inner: Weak<Inner>, news: Arc<Notify>) {
                 news.notified().await;
             }
         };
-        // Meanwhile more comes.
+        // Meanwhile more answers come.
         let _ = timeout(&*clock, DURABLE_PERIOD, urgent).await;
         match client.harvest().await {
             // There may be more by now.
             Ok(true) => news.notify_one(),
             Ok(false) => {}
             Err(error) => {
-                tracing::debug!(%error, "making durable at home what was done");
+                tracing::debug!(%error, "making operations durable at home failed");
                 drop(client);
                 clock.sleep(PAUSE).await;
                 news.notify_one();

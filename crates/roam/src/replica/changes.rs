@@ -1,6 +1,6 @@
 //! Changes of a file's bytes in the cache that are not logged yet.
 //!
-//! All transitions are here. Two things hold, whatever fails on the way:
+//! All transitions are here. Two things hold, even if a step fails:
 //!
 //! - A file is [`Changes::Logged`] only if users see the same bytes that the home will be told of.
 //! - If a waiting store is dropped because its file is about to change again ([`Changes::owe`]),

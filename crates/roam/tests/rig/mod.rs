@@ -1,4 +1,4 @@
-//! A home over the model file system, and clients that roam, in the simulated world.
+//! A home over the model file system, and roaming clients, in the simulated world.
 #![allow(dead_code)]
 
 pub mod session;
@@ -30,14 +30,14 @@ use tree::Tree;
 use types::{BoxFuture, Time};
 use vfs::mem::MemFs;
 
-/// How often what was lost is sent again.
+/// Time between two tries of a message that was lost.
 const RETRY_PERIOD: Duration = Duration::from_millis(100);
-/// Latest that what is delivered twice comes again.
+/// Longest time until a request that is delivered twice comes again.
 const REPEATED_AFTER_MAX_MS: u64 = 5000;
 pub const VOLUME: &str = "work";
 const SECRET: [u8; 16] = [7; 16];
 
-/// The seeds of a storm, unless others are asked for.
+/// The seeds of a storm: these, or those of `STORM_SEED`, `STORM_FROM` and `STORM_SEEDS`.
 pub fn seeds(from: u64, count: u64) -> Range<u64> {
     let asked = |name: &str| std::env::var(name).ok().and_then(|text| text.parse().ok());
     match asked("STORM_SEED") {
@@ -49,19 +49,19 @@ pub fn seeds(from: u64, count: u64) -> Range<u64> {
     }
 }
 
-/// The one who runs everything.
+/// The simulated world: a home with its files, and all that a test adds.
 pub struct Rig {
     pub sim: Sim,
     pub fs: MemFs,
-    /// Of other volumes, by their names.
+    /// The files of other volumes, by their names.
     pub others: BTreeMap<String, MemFs>,
-    /// What there is of the files after a loss of power.
+    /// The files as they are after a loss of power.
     pub durable: Arc<Mutex<MemFs>>,
     pub disk: SimDisk,
     pub home: Arc<Mutex<Option<Running>>>,
     /// The home's operations on its files take time, so that it may crash between any two.
     pub paced: bool,
-    /// The home's log may grow by so many bytes before it begins again with a snapshot.
+    /// Bytes by which the home's log may grow before it begins again with a snapshot.
     pub log_len: u64,
 }
 
@@ -71,7 +71,7 @@ pub struct Running {
     pub home: Home,
     pub machine: Machine,
     pub tree: Tree,
-    /// Those of other volumes, by their names.
+    /// The trees of other volumes, by their names.
     pub others: BTreeMap<String, Tree>,
 }
 
@@ -82,44 +82,44 @@ pub struct Network {
     clock: Arc<dyn Clock>,
     key: PeerKey,
     pub up: Arc<AtomicBool>,
-    /// Requests are lost on the way, or their answers.
+    /// Requests are lost on the way; below, their answers.
     pub lose_requests: Arc<AtomicBool>,
     pub lose_answers: Arc<AtomicBool>,
-    /// Every other request is delivered twice, the second time up to some seconds later, when
-    /// nobody waits for its answer.
+    /// Every other request is delivered twice. The second comes up to some seconds later, when the
+    /// client no longer waits for its answer.
     pub repeat_requests: Arc<AtomicBool>,
     repeats: Arc<SplitMix64>,
-    /// A home that crashes ends no connection. Clients hear that it is lost when they send
-    /// something to a home that is up again. Otherwise they hear of it at once, as from a process
-    /// that ends in order.
+    /// A home that crashes ends no connection. Clients hear that the connection is lost when they
+    /// send something to a home that is up again. If this is off, they hear of the crash at once,
+    /// as from a process that ends in order.
     pub silent_deaths: Arc<AtomicBool>,
     pub delay: Duration,
-    /// Requests take so much longer, in milliseconds.
+    /// Milliseconds that a request takes in addition.
     pub lag_ms: Arc<AtomicU64>,
-    /// So do answers.
+    /// Milliseconds that an answer takes in addition.
     pub answer_lag_ms: Arc<AtomicU64>,
-    /// Bytes that each message is carried in a second; 0: as many as it has.
+    /// The rate at which each message is carried; 0: no limit.
     pub bytes_per_second: Arc<AtomicU64>,
     pub requests: Arc<AtomicU64>,
     pub dialed: Arc<AtomicU64>,
     pub bytes: Arc<AtomicU64>,
-    /// What the home asked for of stores that are behind.
+    /// How many times the home asked for bytes of promised stores.
     pub wanted: Arc<AtomicU64>,
-    /// How many there were of each kind of request, and of what the home pushes.
+    /// The number of requests and pushes of each kind.
     pub kinds: Arc<Mutex<BTreeMap<String, u64>>>,
 }
 
 impl Network {
-    /// Kinds are called as the messages are.
+    /// Counts a message by its kind, whose name is that of the message's variant.
     fn count(&self, message: impl std::fmt::Debug) {
         let mut kind = Word(String::new());
-        // What comes after it is not wanted.
+        // Only the first word is wanted: `Word` ends the writing after it.
         let _ = write!(kind, "{message:?}");
         *self.kinds.lock().entry(kind.0).or_default() += 1;
     }
 }
 
-/// The first word of what is written.
+/// Takes the first word that is written, and refuses the rest.
 struct Word(String);
 
 impl Write for Word {
@@ -133,7 +133,7 @@ impl Write for Word {
 #[derive(Default)]
 struct Pushes {
     waiting: Mutex<VecDeque<Bytes>>,
-    /// So many came, and so many of them were taken.
+    /// The number of pushes that came; below, how many of them were taken.
     pushed: AtomicU64,
     taken: AtomicU64,
     come: Notify,
@@ -170,7 +170,7 @@ impl Drop for Connection {
 }
 
 impl Network {
-    /// How long a message is on its way, apart from the delay.
+    /// The time that a message is on its way, without the delay.
     fn carried(&self, len: usize) -> Duration {
         match self.bytes_per_second.load(Relaxed) {
             0 => Duration::ZERO,
@@ -180,7 +180,7 @@ impl Network {
 }
 
 impl Network {
-    /// True if the home does not know a connection of before, and says so to a client that sends
+    /// True if the home does not know an earlier connection, and says so to a client that sends
     /// something.
     fn disowns(&self, machine: &Machine) -> bool {
         let is_up = self.home.lock().as_ref().is_some_and(|home| home.machine.is_up());
@@ -192,7 +192,7 @@ impl Network {
         !machine.is_up() && !self.silent_deaths.load(Relaxed)
     }
 
-    /// Sends until the home says that it does not know the connection, or this is known.
+    /// Sends until the home says that it does not know the connection, or the connection has ended.
     async fn until_disowned(&self, machine: &Machine, pushes: &Pushes) {
         while !pushes.ended.load(Relaxed) {
             if self.disowns(machine) {
@@ -211,7 +211,7 @@ impl Pushes {
 }
 
 impl Connection {
-    /// What was sent twice.
+    /// Delivers a request for the second time.
     fn answered_later(&self, request: Bytes) -> BoxFuture<Result<(), Crashed>> {
         let (network, session) = (self.network.clone(), self.session.clone());
         let late = Duration::from_millis(network.repeats.below(REPEATED_AFTER_MAX_MS));
@@ -269,7 +269,7 @@ impl Channel for Connection {
             drop(self.answered_later(request.clone()));
         }
         let (there, carried) = (network.clone(), network.carried(request.len()));
-        // What was sent arrives, whether or not somebody still waits for the answer.
+        // A request that was sent arrives even if the client no longer waits for the answer.
         let answered = self.machine.run(async move {
             there.clock.sleep(there.delay + carried + Duration::from_millis(there.lag_ms.load(Relaxed))).await;
             if !there.up.load(Relaxed) || there.lose_requests.load(Relaxed) {
@@ -279,7 +279,7 @@ impl Channel for Connection {
         });
         Box::pin(async move {
             let Ok(answer) = answered.await else {
-                // The home had the request: nothing is sent again.
+                // The home had the request when it crashed: the client does not send it again.
                 while !pushes.ended.load(Relaxed) && !network.tells_of_death(&machine) {
                     network.clock.sleep(RETRY_PERIOD).await;
                 }
@@ -332,7 +332,7 @@ impl Channel for Connection {
         Box::pin(async move {
             let lost = || pushes.ended.load(Relaxed) || network.tells_of_death(&machine);
             let mut count = None;
-            // It is sent again and again, as is the answer, for as long as there is a connection.
+            // The question is sent again and again, as is the answer, while there is a connection.
             loop {
                 network.clock.sleep(network.delay).await;
                 if lost() {
@@ -384,7 +384,7 @@ impl Rig {
         rig
     }
 
-    /// The home serves more volumes from now on.
+    /// Restarts the home, which serves more volumes from then on.
     pub fn serve_more(&mut self, names: &[&str]) {
         self.crash_home();
         let clock = self.clock();
@@ -396,7 +396,7 @@ impl Rig {
         self.start_home();
     }
 
-    /// What the home serves, in order.
+    /// The names of the volumes that the home serves, in order.
     fn volumes(&self) -> Vec<String> {
         let mut all: Vec<String> = self.others.keys().cloned().collect();
         all.push(VOLUME.into());
@@ -432,13 +432,13 @@ impl Rig {
         }
     }
 
-    /// What others have done to the files is durable.
+    /// Makes what other programs have done to the files durable.
     pub fn sync(&self) {
         *self.durable.lock() = self.fs.snapshot();
     }
 
-    /// The home's machine loses power, when the home has crashed: the worst that can be, since
-    /// nothing is there that was not synced, or what is no better, since all of it is.
+    /// The machine of a crashed home loses power. With `is_worst`, all that was not synced is lost.
+    /// Otherwise all of it is there, which is no easier for the home.
     pub fn lose_power(&self, is_worst: bool) {
         self.disk.power_loss();
         if is_worst {
@@ -470,7 +470,7 @@ impl Rig {
         }
     }
 
-    /// Invites whoever is at the end of a network.
+    /// Invites the client at the end of a network.
     pub fn enroll(&self, network: &Network, user: User) {
         let disk = self.disk.mount(&self.sim.machine("home"));
         let until = Time { sec: i64::MAX, nsec: 0 };

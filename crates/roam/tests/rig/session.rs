@@ -1,4 +1,4 @@
-//! What applications do, by paths.
+//! Operations of applications, by paths.
 
 use host::SplitMix64;
 use types::{FileId, FsError, Kind};
@@ -6,9 +6,9 @@ use vfs::fs::{Cred, FileSystem, Handle, OpenFlags, RenameFlags, SetAttr, XattrMo
 
 const ROOT: Cred = Cred::ROOT;
 const READ_WRITE: OpenFlags = OpenFlags { read: true, write: true, append: false, truncate: false, execute: false };
-/// The only extended attribute that is used.
+/// The only extended attribute that the operations use.
 pub const XATTR: &[u8] = b"user.mark";
-/// Longest file that is made, roughly.
+/// Longest file that a random operation makes, roughly.
 const SIZE_MAX: u64 = 60_000;
 
 /// How a file's contents are changed.
@@ -39,7 +39,7 @@ pub enum Op {
 }
 
 impl Op {
-    /// The file whose contents it changes, in more than one step.
+    /// The file whose contents the operation changes in more than one step, if it does.
     pub fn writes(&self) -> Option<&str> {
         match self {
             Op::Write(path, ..) | Op::Truncate(path, _) => Some(path),
@@ -47,7 +47,7 @@ impl Op {
         }
     }
 
-    /// Something at random below a directory; `tag` is what it writes, if it does.
+    /// A random operation below a directory. If it writes, it writes `tag`.
     pub fn random(random: &SplitMix64, top: &str, tag: &str) -> Op {
         let path = || random_path(random, top);
         match random.below(30) {
@@ -72,7 +72,8 @@ impl Op {
     }
 }
 
-/// Directories mostly have other names than files, so that most operations meet what they need.
+/// A random path. Directories mostly have other names than files, so that most operations find the
+/// kind that they need.
 pub fn random_path(random: &SplitMix64, top: &str) -> String {
     let mut path = top.to_string();
     for _ in 0..[0, 1, 1, 2][random.below(4) as usize] {
@@ -81,7 +82,7 @@ pub fn random_path(random: &SplitMix64, top: &str) -> String {
     path + ["/x", "/y", "/z.txt", "/x", "/y", "/z.txt", "/a", "/b"][random.below(8) as usize]
 }
 
-/// Where a directory may be.
+/// A random path of a directory.
 fn random_dir(random: &SplitMix64, top: &str) -> String {
     let path = random_path(random, top);
     let (dir, name) = split(&path);
@@ -98,7 +99,7 @@ fn random_how(random: &SplitMix64) -> How {
     }
 }
 
-/// A tag, with or without much after it.
+/// The bytes to write: a tag, and sometimes many bytes after it.
 fn written(random: &SplitMix64, tag: &str) -> Vec<u8> {
     let mut bytes = tag.as_bytes().to_vec();
     let len = match random.below(4) {
@@ -110,7 +111,7 @@ fn written(random: &SplitMix64, tag: &str) -> Vec<u8> {
     bytes
 }
 
-/// Bytes that do not become fewer on their way.
+/// Bytes that no compression makes fewer.
 pub fn noise(len: usize) -> Vec<u8> {
     let random = SplitMix64::new(len as u64);
     (0..len).map(|_| random.below(256) as u8).collect()
@@ -120,7 +121,7 @@ pub fn split(path: &str) -> (&str, &str) {
     path.rsplit_once('/').unwrap_or(("", path))
 }
 
-/// What follows is done by the superuser, unless it is said by whom.
+/// The id of a path. This and the functions below act as the superuser, unless they take a user.
 pub async fn find(fs: &dyn FileSystem, path: &str) -> Result<FileId, FsError> {
     find_as(&ROOT, fs, path).await
 }
@@ -158,7 +159,7 @@ pub async fn read_open(fs: &dyn FileSystem, id: FileId, handle: Handle) -> Resul
     Ok(fs.read(id, handle, 0, 1 << 20).await?.to_vec())
 }
 
-/// Opens a file to write it; makes it if need be.
+/// Opens a file for writing, and makes it if it does not exist.
 pub async fn open_to_write(fs: &dyn FileSystem, path: &str, how: How) -> Result<(FileId, Handle), FsError> {
     open_to_write_as(&ROOT, fs, path, how).await
 }
@@ -176,7 +177,7 @@ async fn open_to_write_as(cred: &Cred, fs: &dyn FileSystem, path: &str, how: How
     }
 }
 
-/// As close(2).
+/// Flushes and releases a handle, as close(2) does.
 pub async fn close(fs: &dyn FileSystem, id: FileId, handle: Handle) -> Result<(), FsError> {
     let flushed = fs.flush(id, handle, 0).await;
     fs.release(id, handle, None).await?;

@@ -11,7 +11,7 @@ use vfs::FileSystem;
 
 const DELAY: Duration = Duration::from_millis(50);
 
-/// A client of a home, and all that it runs on.
+/// A client of a home, with its network, disk and machine.
 pub struct Setup {
     pub rig: Rig,
     pub client: Client,
@@ -25,7 +25,7 @@ impl Setup {
         Setup::of(Rig::new(seed), 0)
     }
 
-    /// A client of a user, in a home in any state.
+    /// A client of a user, in a world whose home may have any state.
     pub fn of(rig: Rig, uid: u32) -> Setup {
         let (client, network, disk, machine) = rig.client_of(uid, 1, DELAY);
         Setup { rig, client, network, disk, machine }
@@ -46,13 +46,13 @@ impl Setup {
         self.rig.sim.run_for(Duration::from_secs(60));
     }
 
-    /// All that the client answers is durable.
+    /// Makes the client answer operations only when they are durable.
     pub fn always(self) -> Setup {
         self.client.set(|settings| settings.durability = Durability::Always);
         self
     }
 
-    /// As [`crash`](Self::crash), when all that was done is durable, if it can be.
+    /// Makes all that was done durable, if possible, and then does as [`crash`](Self::crash).
     pub fn restart(self, power: bool) -> Setup {
         if self.machine.is_up() {
             let _ = self.rig.sim.block_on(self.client.sync().into_future());

@@ -1,5 +1,5 @@
-//! The model file system as a home exports it while others change it, too: whatever happens in a
-//! watched directory is noticed, or is noticed to have been missed.
+//! The model file system as a home exports it while other programs change it, too. The home notices
+//! everything that happens in a watched directory, or notices that it has missed something.
 
 use bytes::Bytes;
 use home::export::{Export, Listed, Noticed, Whole};
@@ -19,29 +19,29 @@ use vfs::fs::{
 };
 use vfs::mem::MemFs;
 
-/// Longest that one operation of the home takes, if it takes any time.
+/// Longest time of one operation of the home, if operations take any time.
 const PACE_MAX: Duration = Duration::from_micros(300);
-/// Holes are of whole blocks.
+/// Length of a block. Holes are whole blocks.
 const BLOCK_LEN: u64 = 4096;
 
-/// The model file system, with what may befall others.
+/// The model file system, with the troubles that real file systems have.
 struct Model {
     fs: MemFs,
     durable: Arc<Mutex<MemFs>>,
-    /// There is room for so many more writes.
+    /// The number of writes for which there is still room.
     room: AtomicU64,
     superuser: Mutex<Cred>,
-    /// Files cannot be longer.
+    /// The longest file that there can be.
     file_len_max: AtomicU64,
-    /// Directories that are of another file system.
+    /// Directories that are on another file system.
     mounted: Mutex<BTreeSet<FileId>>,
-    /// What another program does, and at which moment.
+    /// An action of another program, and its moment.
     meddling: Mutex<Option<(Moment, Meddling)>>,
 }
 
 type Meddling = Box<dyn FnOnce(&MemFs) + Send>;
 
-/// When another program does something, between two steps of the home.
+/// A moment between two steps of the home, in which another program acts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Moment {
     BeforeRename,
@@ -60,7 +60,7 @@ impl Deref for Model {
     }
 }
 
-/// These go before what the model does.
+/// Methods that replace those of the model.
 impl Model {
     fn superuser(&self) -> Cred {
         self.superuser.lock().clone()
@@ -138,7 +138,7 @@ impl Model {
         self.room(|| self.fs.copy_file_range(cred, from, to, len))
     }
 
-    /// There are holes wherever there are zeroes, as on file systems that compress.
+    /// Every block of zeroes is a hole, as on file systems that compress.
     fn lseek(&self, id: FileId, handle: Handle, offset: u64, whence: Seek) -> Answer<u64> {
         fn now<T>(answer: Answer<T>) -> Result<T, FsError> {
             match answer {
@@ -169,23 +169,24 @@ impl Model {
     }
 }
 
-/// Clones are the same. A home that starts again begins with a new one.
+/// A handle of the exported tree. Clones share the tree. Each start of a home makes a new one.
 #[derive(Clone)]
 pub struct Tree(Arc<Inner>);
 
 struct Inner {
     fs: Model,
-    /// With which the home's operations take time.
+    /// The clock and random numbers by which the home's operations take time; `None`: they take
+    /// none.
     pace: Option<(Arc<dyn Clock>, SplitMix64)>,
     watched: Mutex<BTreeSet<FileId>>,
-    /// No more directories can be.
+    /// True if no more directories can be watched.
     is_watched_enough: AtomicBool,
     events: Mutex<VecDeque<Noticed>>,
     come: Notify,
 }
 
 impl Tree {
-    /// `durable` is what there is of it after a loss of power.
+    /// `durable` has the files as they are after a loss of power.
     pub fn new(fs: MemFs, durable: Arc<Mutex<MemFs>>, pace: Option<(Arc<dyn Clock>, u64)>) -> Tree {
         let pace = pace.map(|(clock, seed)| (clock, SplitMix64::new(seed)));
         let (watched, is_watched_enough, events, come) = Default::default();
@@ -201,52 +202,52 @@ impl Tree {
         Tree(Arc::new(Inner { fs, pace, watched, is_watched_enough, events, come }))
     }
 
-    /// Nothing can be watched that is not watched already.
+    /// Sets whether directories that are not watched yet can no longer be watched.
     pub fn watch_no_more(&self, enough: bool) {
         self.0.is_watched_enough.store(enough, Relaxed);
     }
 
-    /// There is no room for bytes.
+    /// Sets whether there is no room for bytes.
     pub fn fill_up(&self, is_full: bool) {
         self.fill_up_after(if is_full { 0 } else { u64::MAX });
     }
 
-    /// There is room for bytes only in so many more writes.
+    /// Leaves room for bytes in this many more writes.
     pub fn fill_up_after(&self, write_count: u64) {
         self.0.fs.room.store(write_count, Relaxed);
     }
 
-    /// Another program does something at the next such moment.
+    /// Makes another program act at the next such moment.
     pub fn meddle(&self, when: Moment, meddling: impl FnOnce(&MemFs) + Send + 'static) {
         *self.0.fs.meddling.lock() = Some((when, Box::new(meddling)));
     }
 
-    /// True if the moment for it has not come.
+    /// True if that moment has not come yet.
     pub fn is_to_meddle(&self) -> bool {
         self.0.fs.meddling.lock().is_some()
     }
 
-    /// A directory is of another file system than all others.
+    /// Puts a directory on another file system than the others.
     pub fn mount(&self, dir: FileId) {
         self.0.fs.mounted.lock().insert(dir);
     }
 
-    /// Files cannot be longer from now on.
+    /// Sets the longest file that there can be from now on.
     pub fn limit(&self, file_len_max: u64) {
         self.0.fs.file_len_max.store(file_len_max, Relaxed);
     }
 
-    /// The home runs as somebody.
+    /// Sets the user that the home runs as.
     pub fn run_as(&self, superuser: Cred) {
         *self.0.fs.superuser.lock() = superuser;
     }
 
-    /// What comes of a name, for who watches.
+    /// Tells watchers of a directory that a name has changed.
     pub fn tell_name(&self, dir: FileId, name: &[u8]) {
         self.tell(dir, Noticed::Entry { dir, name: name.to_vec(), names_changed: true });
     }
 
-    /// A file has changed: whoever watches one of its names notices.
+    /// Tells watchers of a file's names that the file has changed.
     pub fn tell_file(&self, id: FileId) {
         if self.0.watched.lock().contains(&id) {
             self.tell(id, Noticed::Directory(id));
@@ -268,7 +269,7 @@ impl Tree {
         }
     }
 
-    /// What waits is lost, which is noticed.
+    /// Loses the waiting events. The home notices the loss.
     pub fn lose_events(&self) {
         let mut events = self.0.events.lock();
         events.clear();
@@ -331,7 +332,7 @@ macro_rules! lend {
         $e
     };
 }
-/// Passes methods on, and tells what they have changed.
+/// Passes methods on to the model, and tells watchers of the changes.
 macro_rules! pass {
     ($(fn $method:ident($($arg:ident: $kind:ident),*) -> $out:ty $(, $tree:ident, $value:ident => $tell:expr)?;)*) => {
         impl FileSystem for Tree {
