@@ -1,6 +1,6 @@
 //! A file system's configuration: the properties fixed at its creation, and which manager has which
-//! slots. These are its maps: the consensus engine decides them, and every store keeps a copy, so
-//! any n - m stores tell them.
+//! slots. These are its maps: the consensus engine decides them, and every store keeps a copy, so a
+//! quorum of stores tells them.
 
 use bytes::Bytes;
 use manager::manager_map::ManagerMap;

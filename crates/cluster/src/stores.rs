@@ -223,7 +223,7 @@ pub(crate) async fn open(host: &Host, places: &[Place]) -> Result<Opened, StartE
         tracing::warn!("a store is missing; the file system works without it: {reason}");
     }
     for store in empty {
-        tracing::warn!(%store, "its folder is empty: starting it anew; `starling scrub --repair` restores its share");
+        tracing::warn!(%store, "its folder is empty: starting it anew; maintenance restores its share, see `starling status`");
         let at = usize::from(store.raw());
         let anew = async {
             let anew = create_one(host, &config, store, &places[at]).await?;

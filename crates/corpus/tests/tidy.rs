@@ -203,3 +203,18 @@ fn comments_fit_the_width() {
         }
     }
 }
+
+/// Crates that act: they touch disks, networks, processes or the clock. All others decide, and act
+/// through the traits of `host`.
+const ACTING: [&str; 10] =
+    ["bench", "consensus", "corpus", "fuse", "host", "linkem", "localdir", "quic", "starling", "storage"];
+
+#[test]
+fn crates_that_decide_forbid_effects() {
+    let forbidden = read(&root().join("clippy-pure.toml"));
+    for name in names(&root().join("crates")) {
+        let config = root().join("crates").join(&name).join("clippy.toml");
+        let forbids = fs::read_to_string(config).is_ok_and(|config| config == forbidden);
+        assert_eq!(forbids, !ACTING.contains(&name.as_str()), "{name}: clippy.toml is clippy-pure.toml, or it acts");
+    }
+}

@@ -5,7 +5,7 @@ use crate::claims::Claims;
 use crate::company::Company;
 use crate::export::{Export, Noticed};
 use crate::live::Live;
-use crate::promise::Promise;
+use crate::promised_store::Promise;
 use crate::seen::Seen;
 use crate::uploads::Uploads;
 use crate::volume::{DEPTH_MAX, Learned, OTHERS, Print, Volume};

@@ -15,8 +15,8 @@
 //!
 //! Doing: `apply` does clients' operations; `store` puts contents in place, and `in_place` changes
 //! them there; `uploads` and `uploading` keep bytes of stores that have not come yet; `claims`
-//! waits for what other clients have, and `rights` says which users may claim it; `promise` and
-//! `promises` show a store to others before it is done.
+//! waits for what other clients have, and `rights` says which users may claim it; `promised_store`
+//! and `promised_stores` show a store to others before it is done.
 //!
 //! Durability: `ledger` has the logs, and what must be durable before their records; `announced`,
 //! what is about to be done; `seen`, what was done and may not be durable; `durable` makes it
@@ -46,8 +46,8 @@ pub mod memory;
 mod open;
 mod own;
 mod pace;
-mod promise;
-mod promises;
+mod promised_store;
+mod promised_stores;
 mod rights;
 mod seen;
 mod session;

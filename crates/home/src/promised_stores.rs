@@ -16,7 +16,7 @@
 
 use crate::Inner;
 use crate::exported::Exported;
-use crate::promise::Promise;
+use crate::promised_store::Promise;
 use crate::state::Record;
 use crate::volume::OTHERS;
 use crate::whose::{Whose, cred};

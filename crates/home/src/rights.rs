@@ -4,8 +4,8 @@
 use crate::exported::Exported;
 use crate::volume::{Reach, Volume};
 use crate::whose::cred;
-use roam_proto::journal::Since;
 use roam_proto::message::User;
+use roam_proto::volume_stamp::Since;
 use std::collections::{BTreeSet, HashMap};
 use types::{FileId, FsError};
 use vfs::perm::{EXECUTE, WRITE};

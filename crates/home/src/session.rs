@@ -13,7 +13,6 @@ use parking_lot::Mutex;
 use roam_proto::channel::{Lost, MESSAGE_LEN_MAX, PeerKey, Push, Session};
 use roam_proto::codec::Wire;
 use roam_proto::delegation::{Hold, Watch};
-use roam_proto::journal::{Since, Stamp};
 use roam_proto::line;
 use roam_proto::lock::Lock;
 use roam_proto::message::{
@@ -21,6 +20,7 @@ use roam_proto::message::{
 };
 use roam_proto::operation::Operation;
 use roam_proto::piece::{PIECE_COUNT_MAX, PIECE_LEN_MAX, Piece, hash};
+use roam_proto::volume_stamp::{Since, Stamp};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;

@@ -20,9 +20,10 @@
 //! own.
 
 use roam_proto::codec::Wire;
-use roam_proto::journal::{Journal, Stamp};
 use roam_proto::message::User;
 use roam_proto::operation::Place;
+use roam_proto::volume_journal::Journal;
+use roam_proto::volume_stamp::Stamp;
 use roam_proto::wire_struct;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::Range;

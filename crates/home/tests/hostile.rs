@@ -11,12 +11,12 @@ use host::{Random, SplitMix64};
 use roam_proto::channel::MESSAGE_LEN_MAX;
 use roam_proto::codec::Wire;
 use roam_proto::delegation::Watch;
-use roam_proto::journal::{Since, Stamp};
 use roam_proto::message::{
     Applied, Conflict, DATA_LEN_MAX, Outcome, Pushed, Refusal, Reply, Request, Sent, pack, unpack,
 };
 use roam_proto::operation::{Attributes, Change, Operation, Place};
 use roam_proto::ranges::Ranges;
+use roam_proto::volume_stamp::{Since, Stamp};
 use std::collections::BTreeMap;
 use types::{FileId, FsError, Kind, Time};
 use vfs::FileSystem;

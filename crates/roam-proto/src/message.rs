@@ -9,10 +9,10 @@
 use crate::channel::MESSAGE_LEN_MAX;
 use crate::codec::Wire;
 use crate::delegation::{Behind, Hold, Kept, Recall, Watch};
-use crate::journal::{Since, Stamp};
 use crate::lock::{Lock, Locking};
 use crate::operation::Operation;
 use crate::piece::Piece;
+use crate::volume_stamp::{Since, Stamp};
 use crate::{wire_enum, wire_struct};
 use bytes::Bytes;
 use types::codec::{DecodeError, Reader};

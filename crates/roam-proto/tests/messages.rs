@@ -5,7 +5,6 @@ use proptest::prelude::*;
 use roam_proto::channel::MESSAGE_LEN_MAX;
 use roam_proto::codec::Wire;
 use roam_proto::delegation::{Behind, Hold, Kept, Recall, Watch};
-use roam_proto::journal::{Since, Stamp};
 use roam_proto::lock::{Lock, Locking, Space};
 use roam_proto::message::{
     Applied, Company, Conflict, Facts, NamedFacts, Outcome, Pushed, Refusal, Reply, Request, Sent, User, pack, unpack,
@@ -13,6 +12,7 @@ use roam_proto::message::{
 use roam_proto::operation::{Attributes, Change, Made, Operation, Place, RANGE_COUNT_MAX};
 use roam_proto::piece::Piece;
 use roam_proto::ranges::Ranges;
+use roam_proto::volume_stamp::{Since, Stamp};
 use std::fmt::Debug;
 use types::codec::DecodeError;
 use types::{FileId, FsError, Kind, Time};

@@ -1,5 +1,5 @@
-//! Small files are fetched together: whoever reads some has others fetched ahead, and what is
-//! hoarded takes few round trips.
+//! Small files are fetched together: when a program reads some, the client fetches others ahead,
+//! and hoarded files take few round trips.
 
 mod rig;
 
@@ -25,7 +25,7 @@ fn path(n: u64) -> String {
     format!("/dir/file{n:03}")
 }
 
-/// What is in a file: not two of them have the same length, and one has nothing.
+/// The contents of a file. No two files have the same length, and one is empty.
 fn contents(n: u64) -> Vec<u8> {
     vec![n as u8; n as usize * 20]
 }
@@ -62,7 +62,7 @@ fn whoever_reads_small_files_of_a_directory_has_others_fetched_ahead() {
     let setup = Setup::new();
     assert_eq!(setup.read(FILE_COUNT - 1), Ok(contents(FILE_COUNT - 1)));
     setup.rig.sim.run_for(Duration::from_secs(5));
-    assert_eq!(setup.cached(), 1, "one is no reason to fetch others");
+    assert_eq!(setup.cached(), 1, "after one file, no others are fetched");
     let (before, begun) = (setup.requests(), setup.rig.sim.now());
     for n in 0..FILE_COUNT {
         assert_eq!(setup.read(n), Ok(contents(n)));
@@ -70,7 +70,7 @@ fn whoever_reads_small_files_of_a_directory_has_others_fetched_ahead() {
     let (asked, took) = (setup.requests() - before, setup.rig.sim.now() - begun);
     assert!(asked < FILE_COUNT / 4, "{asked} requests for {FILE_COUNT} files");
     assert!(took < DELAY * 2 * FILE_COUNT as u32 / 4, "{took:?}");
-    // What others change meanwhile is fetched anew.
+    // The client fetches files again that others change meanwhile.
     let (other, ..) = setup.rig.new_client(2, DELAY);
     let newer = Op::Write(path(7), How::Replace, b"newer".to_vec());
     setup.rig.sim.block_on(perform(&other, &newer)).expect("write");
@@ -97,7 +97,7 @@ fn whoever_goes_on_in_the_directory_beside_waits_for_its_first_file() {
     };
     let before = setup.cached();
     list("/other");
-    assert_eq!(setup.cached(), before, "nobody has read anything");
+    assert_eq!(setup.cached(), before, "nothing was read");
     for n in 1..4 {
         assert_eq!(setup.read(n), Ok(contents(n)));
     }
@@ -107,7 +107,7 @@ fn whoever_goes_on_in_the_directory_beside_waits_for_its_first_file() {
         let read = async { read_all(&setup.client, find(&setup.client, &format!("/beside/{n}")).await?).await };
         assert_eq!(setup.rig.sim.block_on(read), Ok(contents(n + 1)));
     }
-    // For the first, and for all others together.
+    // Round trips for the first file, and for all others together.
     assert!(setup.rig.sim.now() - begun < DELAY * 5);
 }
 
@@ -130,7 +130,7 @@ fn whoever_looks_into_directories_waits_for_few_of_them() {
     }
     let waited = setup.rig.sim.now() - begun;
     assert!(waited < DELAY * 2 * COUNT as u32 * 3 / 2, "{waited:?}");
-    // What is listed ahead is as whoever changes it leaves it.
+    // Directories that were listed ahead show later changes by others.
     let (other, ..) = setup.rig.new_client(2, DELAY);
     let newer = Op::MakeDir(format!("{}/below/newer", dir(COUNT - 1)));
     setup.rig.sim.block_on(perform(&other, &newer)).expect("mkdir");
@@ -240,7 +240,7 @@ fn regression_whoever_wants_a_directory_does_not_wait_for_its_turn_to_be_looked_
         setup.rig.sim.block_on(perform(&setup.client, &store)).expect("write");
     }
     setup.rig.sim.run_for(Duration::from_secs(10));
-    // Each is what is looked into next.
+    // The program looks into each directory next.
     for n in 0..10 {
         let begun = setup.rig.sim.now();
         setup.rig.sim.block_on(find(&setup.client, &format!("{}/below", dir(n)))).expect("there");
@@ -248,7 +248,7 @@ fn regression_whoever_wants_a_directory_does_not_wait_for_its_turn_to_be_looked_
         assert!(waited < Duration::from_millis(400), "{n}: {waited:?}");
     }
     let waiting = setup.client.look(|replica, _| replica.log().len());
-    assert!(waiting > 0, "nothing was in the way");
+    assert!(waiting > 0, "no request was in the way");
 }
 
 #[test]

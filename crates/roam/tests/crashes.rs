@@ -1,7 +1,7 @@
-//! A client crashes at every step of what it does, and at every step of bringing that home, and the
-//! home at every step of taking it, with and without a loss of power, while the network delivers
-//! what it is given once or twice. Whatever the client said that it had done is there, and gets
-//! home once.
+//! A client crashes at every step of its operations, and at every step of sending them home. The
+//! home crashes at every step of taking them. This happens with and without a loss of power, while
+//! the network delivers messages once or twice. Everything that the client acknowledged is there,
+//! and gets home once.
 
 mod rig;
 
@@ -20,7 +20,7 @@ use vfs::fs::{Cred, OpenFlags, RenameFlags, XattrMode};
 use vfs::mem::MemFs;
 use vfs::tree::{TreeEntry, difference, walk};
 
-/// Bytes of an extended attribute that make a log grow.
+/// Length of an extended attribute that makes a log grow.
 const MARK_LEN: u64 = 60_000;
 
 fn write(path: &str, how: How, text: &str) -> Op {
@@ -31,7 +31,7 @@ fn rename(from: &str, to: &str, exchange: bool) -> Op {
     Op::Rename(from.into(), to.into(), RenameFlags { no_replace: false, exchange })
 }
 
-/// What the home has before.
+/// Operations that make the home's files before a session.
 fn before() -> Vec<Op> {
     vec![
         Op::MakeDir("/dir".into()),
@@ -41,8 +41,8 @@ fn before() -> Vec<Op> {
     ]
 }
 
-/// One of each, most of which would come out otherwise if they were done twice, not at all, or in
-/// another order.
+/// One operation of each kind. Most would have another result if they were done twice, not at all,
+/// or in another order.
 fn session() -> Vec<Op> {
     vec![
         write("/dir/file", How::Append, ", and more"),
@@ -69,7 +69,7 @@ fn session() -> Vec<Op> {
     ]
 }
 
-/// A client that has everything cached, without a network.
+/// A client without a network that has everything cached.
 fn away(rig: Rig) -> Setup {
     let setup = Setup::of(rig, 0);
     let fs = setup.rig.fs.clone();
@@ -81,7 +81,7 @@ fn away(rig: Rig) -> Setup {
     setup
 }
 
-/// What there must be after so many of the session's operations.
+/// The files after the first `count` operations of the session.
 fn model(setup: &Setup, count: usize) -> MemFs {
     let fs = MemFs::new(Arc::new(|| Time { sec: 0, nsec: 0 }));
     let done = before().into_iter().chain(session().into_iter().take(count));
@@ -89,7 +89,7 @@ fn model(setup: &Setup, count: usize) -> MemFs {
     fs
 }
 
-/// Without what the home keeps for itself.
+/// A tree without the home's own folder.
 fn files(mut tree: Vec<TreeEntry>) -> Vec<TreeEntry> {
     let count = tree.len();
     tree.retain(|entry| entry.path != b"/.starling");
@@ -101,7 +101,8 @@ fn view(setup: &Setup) -> Vec<TreeEntry> {
     setup.rig.sim.block_on(walk(&setup.client)).expect("walk")
 }
 
-/// All is as the model has it, here and at home, and nothing is in conflict.
+/// Checks that all files are as the model has them, here and at home, and that nothing is in
+/// conflict.
 fn check(setup: &Setup, model: &MemFs, when: &str) {
     let troubles = setup.client.look(|replica, _| replica.troubles().map(|(_, t)| t.clone()).collect::<Vec<_>>());
     assert_eq!(troubles, [], "{when}");
@@ -111,8 +112,8 @@ fn check(setup: &Setup, model: &MemFs, when: &str) {
     }
 }
 
-/// What a loss of power may leave of what was being written: a part, or a part and room for the
-/// rest.
+/// Writes that a loss of power may leave of one that was under way: a part of its bytes, or a part
+/// and zeroes for the rest.
 fn parts_of(op: &Op) -> Vec<Op> {
     let Op::Write(path, how, bytes) = op else { return Vec::new() };
     let how = if *how == How::Replace { How::Replace } else { How::Append };
@@ -125,7 +126,7 @@ fn parts_of(op: &Op) -> Vec<Op> {
 }
 
 /// The log of the cache began again with a snapshot while a file was being changed, and the client
-/// crashed. It took what had been written by then for bytes that only the home had.
+/// crashed. It took the written bytes for bytes that only the home had.
 #[test]
 fn regression_what_is_written_before_a_snapshot_is_there_after_a_crash() {
     let setup = away(Rig::new(1));
@@ -167,7 +168,7 @@ fn crash_of_a_client_at_every_step_of_what_it_does() {
         assert!(crashed || count == session().len(), "{when}: {count}");
         let setup = setup.crash(power);
         let there = view(&setup);
-        // What was under way may have been done; of what is written, any part.
+        // The operation under way may have been done; of a write, any part may be there.
         let under_way = session().into_iter().nth(count);
         let whole = (count..session().len().min(count + 1) + 1).map(|count| model(&setup, count));
         let parts = under_way.iter().flat_map(parts_of).map(|part| {
@@ -191,8 +192,9 @@ fn crash_of_a_client_at_every_step_of_what_it_does() {
     }
 }
 
-/// What is not waited for is durable within a second. After a crash at any step, the mount is as it
-/// was after some operation, and all that was waited for was done before.
+/// An operation that no program waits for is durable within a second. After a crash at any step,
+/// the mount is as it was after some operation, and everything that a program waited for was done
+/// before.
 #[test]
 fn crash_of_a_client_at_every_step_leaves_what_was_done_up_to_some_operation() {
     let (mut lost, mut commits) = (0, 0);
@@ -232,7 +234,7 @@ fn crash_of_a_client_at_every_step_leaves_what_was_done_up_to_some_operation() {
         let setup = setup.crash(power);
         let there = view(&setup);
         let mut differences = Vec::new();
-        // Of what is written first that is not there as a whole, there may be any part.
+        // Of the first write that is not there as a whole, any part may be there.
         let known = (synced..session().len().min(count + 1) + 1).rev().find_map(|count| {
             let parts = session().get(count).map(parts_of).unwrap_or_default();
             let parts = parts.iter().map(|part| {

@@ -1,4 +1,4 @@
-//! What a client stores that the home has already, in whole or in part, does not cross the link.
+//! Bytes of a store that the home has already do not cross the link.
 
 mod rig;
 
@@ -16,7 +16,7 @@ fn random(seed: u64) -> Vec<u8> {
     (0..LEN).map(|_| random.below(256) as u8).collect()
 }
 
-/// A client far from a home that has a file, which was read here.
+/// A client that has read a file of a home far away.
 fn with_file(bytes: &[u8]) -> Setup {
     let setup = Setup::new(1);
     let write = Op::Write("/file".into(), How::Replace, bytes.to_vec());
@@ -25,12 +25,12 @@ fn with_file(bytes: &[u8]) -> Setup {
     setup
 }
 
-/// What is said while something is done, and until it is home.
+/// Bytes on the network while operations are done, until they are home.
 fn bytes_of(setup: &Setup, ops: &[Op]) -> u64 {
     let before = setup.network.bytes.load(Relaxed);
     ops.iter().for_each(|op| setup.done(op.clone()));
     setup.online(true);
-    assert_eq!(setup.client.look(|replica, _| replica.log().len()), 0, "all is home");
+    assert_eq!(setup.client.look(|replica, _| replica.log().len()), 0, "not all is home");
     setup.network.bytes.load(Relaxed) - before
 }
 
@@ -64,7 +64,7 @@ fn of_a_file_that_is_saved_again_only_what_is_new_is_sent_however_it_is_saved() 
     let sent = bytes_of(&setup, &save("/file", &new));
     assert!(sent < 20_000, "by another file: {sent}");
     assert_eq!(at_home(&setup, "/file"), new);
-    // What was saved here is there, too.
+    // The home also has what was saved here.
     let newer = edited(&new, "two");
     let sent = bytes_of(&setup, &save("/file", &newer));
     assert!(sent < 20_000, "once more: {sent}");
@@ -82,7 +82,7 @@ fn what_others_have_changed_meanwhile_is_not_taken_for_what_it_was() {
     setup.online(false);
     setup.done(Op::Write("/copy".into(), How::Replace, old.clone()));
     let running = setup.rig.home.lock().clone().expect("home");
-    // As long as before, and of the same time, for whoever looks at no more.
+    // The file's length and time are as before, so a look at these shows no change.
     let write = Op::Write("/file".into(), How::At(LEN as u64 / 2), b"changed".to_vec());
     setup.rig.sim.block_on(perform(&running.tree, &write)).expect("changed");
     setup.online(true);

@@ -1,4 +1,4 @@
-//! Caches and disks that are full: who waits, what is given up, and that nothing is lost.
+//! Full caches and full disks: which writers wait, what the cache drops, and that nothing is lost.
 
 mod rig;
 
@@ -11,7 +11,7 @@ use std::time::Duration;
 use types::FsError;
 use vfs::fs::{Cred, FileSystem};
 
-/// More than what a small file has.
+/// Length of a file: more than a small file has.
 const LEN: usize = 80 << 10;
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -19,7 +19,7 @@ fn path(number: usize) -> String {
     format!("/file-{number}")
 }
 
-/// Of a file of its own.
+/// The contents of a file, which differ from those of all others.
 fn text(number: usize) -> Vec<u8> {
     format!("{number} ").into_bytes().into_iter().cycle().take(LEN).collect()
 }
@@ -58,7 +58,7 @@ impl Setup {
         self.client.look(|replica, _| replica.troubles().count())
     }
 
-    /// Leaves so much room on the disk.
+    /// Leaves this much room on the disk.
     fn leave_room(&self, bytes: u64) {
         let space = self.rig.sim.block_on(self.disk.mount(&self.machine).space()).expect("space");
         self.disk.set_capacity(space.total_bytes - space.free_bytes + bytes);
@@ -69,8 +69,7 @@ impl Setup {
     }
 }
 
-/// Everybody who writes was answered at once, however far from home what they wrote was, and the
-/// cache grew and grew.
+/// Every write was answered at once, even if nothing went home, and the cache grew without bound.
 #[test]
 fn whoever_writes_into_a_full_cache_waits_for_the_home() {
     let setup = Setup::new(1);
@@ -123,7 +122,7 @@ fn nobody_waits_for_a_home_that_is_out_of_reach_or_is_not_to_be_sent_anything() 
         assert!(took < 10 * SECOND, "{how}: {took:?}");
         let fullness = setup.client.fullness();
         assert_eq!((fullness.beyond, fullness.writers_wait), (16 * LEN as u64, false), "{how}");
-        // What can be had again is not kept instead.
+        // Files that can be fetched again are not kept in their place.
         assert!(!setup.is_cached(0) && (1..21).all(|number| setup.is_cached(number)));
     }
 }
@@ -160,7 +159,7 @@ fn writers_have_room_made_of_what_is_least_dear() {
     assert_eq!(setup.client.fullness().beyond, 0);
 }
 
-/// What was not home yet was refused for want of room that others took which could be had again.
+/// Writes were refused for want of room, though files that could be fetched again took it.
 #[test]
 fn regression_a_full_disk_loses_what_can_be_had_again_before_anybody_is_refused() {
     let setup = Setup::new(1);
@@ -177,8 +176,8 @@ fn regression_a_full_disk_loses_what_can_be_had_again_before_anybody_is_refused(
     assert!((0..60).all(|number| setup.is_home(number)));
 }
 
-/// The first record without room ended the log: whatever was done from then on was EIO, until the
-/// cache was opened again.
+/// The first record without room ended the log. Every operation from then on failed with EIO, until
+/// the cache was opened again.
 #[test]
 fn regression_a_log_without_room_refuses_what_is_made_and_goes_on() {
     for restarts in [false, true] {
@@ -197,13 +196,13 @@ fn regression_a_log_without_room_refuses_what_is_made_and_goes_on() {
             assert_eq!(make(&setup, number), Err(FsError::NoSpace));
         }
         assert_eq!(setup.try_to_write(1), Err(FsError::NoSpace));
-        // Nothing that was refused is there, and removing needs less.
+        // No refused file is there, and removing needs less room.
         let count = |setup: &Setup| setup.client.look(|replica, _| replica.log().len());
         assert_eq!(count(&setup), made);
         (0..100).for_each(|number| setup.done(Op::Unlink(link(number))));
         setup.disk.set_capacity(1 << 30);
         let setup = if restarts { setup.restart(true) } else { setup };
-        // What may have reached the home waits all the same.
+        // Operations that may have reached the home still wait.
         assert!((made - 100..made).contains(&count(&setup)));
         (0..100).for_each(|number| make(&setup, number).expect("there is room again"));
         setup.online(true);
@@ -246,15 +245,15 @@ fn a_full_disk_is_enospc_and_the_client_goes_on() {
     }
 }
 
-/// What waited could not be set aside where the disk was full of it, so it never went home, and the
-/// disk stayed full.
+/// Waiting contents filled the disk, so the client could not set them aside. They never went home,
+/// and the disk stayed full.
 #[test]
 fn regression_what_fills_the_disk_goes_home() {
     let setup = Setup::new(1);
     setup.done(Op::List("/".into()));
     setup.online(false);
     (0..10).for_each(|number| setup.try_to_write(number).expect("written"));
-    // In pieces, with what was there between them.
+    // In pieces, with the old bytes between them.
     for offset in [100, 30_000, 60_000] {
         setup.done(Op::Write(path(3), How::At(offset), vec![b'x'; 10_000]));
     }
@@ -268,13 +267,13 @@ fn regression_what_fills_the_disk_goes_home() {
     setup.try_to_write(20).expect("there is room again");
 }
 
-/// What others had was not given to who read it, for want of room to keep it.
+/// A read of the home's bytes failed for want of room to cache them.
 #[test]
 fn regression_reading_needs_no_room() {
     let setup = Setup::new(1);
     setup.make_at_home(10);
     setup.done(Op::List("/".into()));
-    // What was made here alone fills the disk.
+    // Files that were made here alone fill the disk.
     setup.network.lose_answers.store(true, Relaxed);
     setup.online(false);
     (10..20).for_each(|number| setup.try_to_write(number).expect("written"));
@@ -320,8 +319,8 @@ fn a_cache_on_a_full_disk_says_what_to_do_when_it_cannot_be_opened() {
     assert_eq!(client.look(|replica, _| replica.log().len()), 20);
 }
 
-/// Of a file with a change that was not home, what the disk had no room for was read as the home
-/// had it: without the change, or not at all.
+/// A file had a change that was not home, and the disk had no room for the rest of it. A read gave
+/// the home's bytes without the change, or failed.
 #[test]
 fn regression_what_is_read_past_a_full_cache_has_what_was_written_here() {
     let setup = Setup::new(1);
@@ -339,7 +338,7 @@ fn regression_what_is_read_past_a_full_cache_has_what_was_written_here() {
     assert!(!setup.is_cached(0));
     setup.online(true);
     setup.disk.set_capacity(0);
-    assert_eq!(setup.try_to_write(1), Err(FsError::NoSpace), "nobody finds room from here on");
+    assert_eq!(setup.try_to_write(1), Err(FsError::NoSpace), "from here on there is no room");
     assert_eq!(setup.read(0).as_deref(), Ok(&expected[..]));
     setup.client.set(|settings| settings.writes = Writes::Lottery);
     setup.disk.set_capacity(1 << 30);

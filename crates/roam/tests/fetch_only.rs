@@ -1,4 +1,4 @@
-//! Links that are so slow that whoever reads waits for what goes home.
+//! Links that are so slow that reads would wait for what goes home.
 
 mod rig;
 
@@ -21,7 +21,7 @@ impl Setup {
     }
 }
 
-/// A client over a slow link, on which somebody reads all the time, one file after the other.
+/// A client over a slow link, on which a program reads all the time, one file after the other.
 fn slow(seed: u64) -> Setup {
     let setup = Setup::new(seed);
     let tree = setup.rig.home.lock().clone().expect("home").tree;
@@ -45,7 +45,7 @@ fn slow(seed: u64) -> Setup {
     setup
 }
 
-/// Where a chunk took seconds, whoever read waited for those that went home, too.
+/// On a link where a chunk takes seconds, reads waited for chunks that went home, too.
 #[test]
 fn what_was_done_waits_on_a_slow_link_while_somebody_reads_but_not_for_long() {
     let setup = slow(1);
@@ -74,10 +74,10 @@ fn what_was_done_waits_on_a_slow_link_while_somebody_reads_but_not_for_long() {
     assert!(held > states.len() / 2, "{held} of {} s", states.len());
     let changes = states.windows(2).filter(|pair| pair[0] != pair[1]).count();
     assert!(changes < 40, "{changes} changes");
-    // Something went every two minutes, and what that took.
+    // Some went every two minutes, plus the time that sending took.
     let gaps = sent.windows(2).map(|pair| pair[1] - pair[0]).max();
     assert!(sent.len() > 3 && gaps.is_some_and(|gap| gap < 180 * SECOND), "{sent:?}");
-    // Whoever wants to wait for it does not wait for whoever reads.
+    // A program that waits for changes to be home does not wait for reads.
     let begun = setup.rig.sim.now();
     setup.rig.sim.block_on(setup.client.send_all()).expect("sent");
     assert!(setup.rig.sim.now() < begun + 300 * SECOND);
@@ -97,13 +97,13 @@ fn what_was_done_goes_when_nobody_reads_or_at_once_if_the_user_wants() {
             states.push(setup.state());
         }
         assert_eq!(states.contains(&LinkState::FetchOnly), writes == Writes::Lottery);
-        // There is nothing left to read.
+        // No file is left to read.
         setup.rig.sim.run_for(3600 * SECOND);
         assert_eq!((setup.state(), setup.waiting()), (LinkState::Weak, 0));
     }
 }
 
-/// Somebody asks for something every half second, all the time.
+/// A program asks for something every half second, all the time.
 #[test]
 fn regression_with_idle_what_waits_goes_in_the_end_though_the_link_is_never_idle() {
     let setup = Setup::new(3);
@@ -112,7 +112,7 @@ fn regression_with_idle_what_waits_goes_in_the_end_though_the_link_is_never_idle
     setup.rig.sim.run_for(SECOND);
     assert_eq!(setup.state(), LinkState::Weak);
     setup.client.set(|settings| settings.writes = Writes::Idle);
-    // How much room there is only the home knows.
+    // Only the home knows how much room there is.
     let ask = || setup.rig.sim.block_on(async { setup.client.statfs().await }).expect("answered");
     ask();
     let begun = setup.rig.sim.now();
@@ -130,7 +130,8 @@ fn regression_with_idle_what_waits_goes_in_the_end_though_the_link_is_never_idle
     assert!(waited >= IDLE_WAIT_MAX && waited < IDLE_WAIT_MAX + 30 * SECOND, "{waited:?}");
 }
 
-/// Who asked how much room there is over a link that had just died waited until that was known.
+/// A program that asked for the free space over a link that had just died waited until the client
+/// noticed the loss.
 #[test]
 fn regression_how_much_room_there_is_is_told_soon_though_the_link_has_just_died() {
     let setup = Setup::new(4);

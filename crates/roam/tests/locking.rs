@@ -1,7 +1,7 @@
-//! Locks between mounts under `strong`, in random storms: programs count under a lock while clients
-//! are cut off for longer than their leases, crash, and are interrupted, while messages come late
-//! and twice, and while the home crashes. No two that were told that they had counted have counted
-//! the same.
+//! Locks between mounts under `strong`, in random storms. Programs count under a lock, while
+//! clients are cut off for longer than their leases, crash, and are interrupted, messages come late
+//! and twice, and the home crashes. No two programs whose count succeeded have counted the same
+//! number.
 
 mod rig;
 
@@ -25,7 +25,7 @@ const CLIENT_COUNT: usize = 3;
 /// Programs on each client.
 const PROGRAM_COUNT: u64 = 2;
 const STORM_TIME: Duration = Duration::from_secs(400);
-/// Longer than a lease, now and then.
+/// Longest time that a client is cut off: sometimes longer than a lease.
 const AWAY_MAX_MS: u64 = 60_000;
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -39,7 +39,7 @@ fn whole(owner: u64, exclusive: Option<bool>) -> FileLock {
 
 #[derive(Default)]
 struct History {
-    /// Who was told that it has made the counter this.
+    /// For each value of the counter, the program whose count to it succeeded.
     counted: BTreeMap<u64, (usize, u64)>,
     begun: u64,
     interrupted: u64,
@@ -50,7 +50,7 @@ struct History {
 struct Program {
     client: Client,
     clock: Arc<dyn Clock>,
-    /// Of the client, and its own.
+    /// The client's number, and the program's own.
     number: (usize, u64),
     random: SplitMix64,
     history: Arc<Mutex<History>>,
@@ -76,11 +76,11 @@ impl Program {
 
     async fn count(&self) -> Result<(), FsError> {
         let (id, handle) = open_to_write(&self.client, "/count", How::At(0)).await?;
-        // Owners are a kernel's own.
+        // Each kernel has owners of its own.
         let owner = 1 << 40 | (self.number.0 as u64) << 8 | self.number.1;
         let counted = self.count_locked(id, handle, owner).await;
         let unlocked = match self.random.below(3) {
-            // Closing unlocks.
+            // The close below unlocks.
             0 => Ok(()),
             _ => self.client.setlk(id, handle, whole(owner, None), false).await,
         };
@@ -105,7 +105,7 @@ impl Program {
         if self.verbose {
             println!("{:?} {:?} has the lock, and reads {count}", self.clock.now(), self.number);
         }
-        // A program that has a lock may take its time.
+        // A program may hold a lock for long.
         let longest = if self.random.chance(1, 20) { 2 * AWAY_MAX_MS } else { 4000 };
         self.clock.sleep(Duration::from_millis(self.random.below(longest))).await;
         self.history.lock().begun += 1;
@@ -264,7 +264,7 @@ impl Storm {
             return Err(failure.clone());
         }
         if history.counted.len() <= counted {
-            return Err("nobody has counted since all is well: somebody has a lock that he does not know of".into());
+            return Err("no program has counted since all is well: some program has a lock and does not know it".into());
         }
         let count = self.rig.sim.block_on(async { read_all(&self.rig.fs, find(&self.rig.fs, "/count").await?).await });
         let count = u64::from_le_bytes(count.expect("counter")[..].try_into().expect("counter"));
@@ -304,7 +304,7 @@ fn sim_counters_under_locks_count_everything_once() {
     assert!(counted > 0 && all.interrupted > 0 && all.lost > 0);
 }
 
-/// Two clients under `strong`, and a file that both have open.
+/// Two clients under `strong` that have one file open.
 struct Two {
     rig: Rig,
     clients: [Client; 2],
@@ -346,17 +346,21 @@ impl Two {
 fn locks_of_two_mounts_exclude_each_other_by_bytes() {
     let two = Two::new();
     assert_eq!(two.set(0, lock(7, Some(true), 0, 9)), Ok(()));
-    assert_eq!(two.set(1, lock(7, Some(true), 9, 12)), Err(FsError::WouldBlock), "owners of two mounts are two");
+    assert_eq!(two.set(1, lock(7, Some(true), 9, 12)), Err(FsError::WouldBlock), "owners of two mounts differ");
     assert_eq!(two.set(1, lock(7, Some(true), 10, 12)), Ok(()));
     let (id, handle) = two.handles[1];
     let test = |wanted| two.rig.sim.block_on(two.clients[1].getlk(id, handle, wanted).into_future());
     let found = test(lock(8, Some(false), 0, 20)).expect("asked").expect("in the way");
-    assert_eq!((found.start, found.end, found.exclusive), (10, 12, Some(true)), "its own mount's is known here");
+    assert_eq!(
+        (found.start, found.end, found.exclusive),
+        (10, 12, Some(true)),
+        "the client knows its own mount's lock"
+    );
     let found = test(lock(7, Some(false), 0, 20)).expect("asked").expect("in the way");
     assert_eq!((found.start, found.end, found.exclusive, found.pid), (0, 9, Some(true), 0));
-    assert_eq!(two.set(0, lock(7, Some(false), 0, 9)), Ok(()), "made weaker");
+    assert_eq!(two.set(0, lock(7, Some(false), 0, 9)), Ok(()), "the lock becomes weaker");
     assert_eq!(two.set(1, lock(9, Some(false), 5, 9)), Ok(()));
-    // Closing unlocks what is left.
+    // Closing unlocks the rest.
     two.rig.sim.block_on(close(&two.clients[0], two.handles[0].0, two.handles[0].1)).expect("closed");
     assert_eq!(two.set(1, lock(9, Some(true), 5, 9)), Err(FsError::WouldBlock), "another owner closed");
 }
@@ -374,10 +378,10 @@ fn a_lock_is_lost_with_its_lease_and_the_program_that_had_it_hears_of_that() {
     assert_eq!(two.write(0), Err(FsError::TimedOut));
     two.networks[0].up.store(true, Relaxed);
     two.rig.sim.run_for(30 * SECOND);
-    assert_eq!(two.write(0), Err(FsError::Io), "it believes that it has the lock");
+    assert_eq!(two.write(0), Err(FsError::Io), "the program believes that it has the lock");
     let (id, handle) = two.handles[0];
     two.rig.sim.block_on(two.clients[0].flush(id, handle, 7).into_future()).expect("flushed");
-    assert_eq!(two.write(0), Ok(4), "it has closed the file, which others have open");
+    assert_eq!(two.write(0), Ok(4), "the program has closed the file, which others have open");
     assert_eq!(two.set(0, whole(7, Some(true))), Err(FsError::WouldBlock));
 }
 
@@ -410,7 +414,7 @@ fn a_client_that_comes_back_to_a_new_home_has_its_locks_before_others_get_any() 
     let told = asked.clone();
     drop(machine.run(async move { *told.lock() = Some(other.await) }));
     two.rig.sim.run_for(10 * SECOND);
-    assert_eq!(*asked.lock(), None, "the home waits for those who may have had locks");
+    assert_eq!(*asked.lock(), None, "the home does not wait for clients that may have had locks");
     two.networks[0].up.store(true, Relaxed);
     two.rig.sim.run_for(15 * SECOND);
     assert_eq!(*asked.lock(), Some(Err(FsError::WouldBlock)));
@@ -426,7 +430,7 @@ fn a_program_that_gives_up_waiting_leaves_the_lock_to_others() {
     let clock = two.rig.sim.machine("a program").host().clock;
     assert!(two.rig.sim.block_on(timeout(&*clock, 10 * SECOND, patient)).is_err());
     assert_eq!(two.set(0, whole(7, None)), Ok(()));
-    assert_eq!(two.set(0, whole(9, Some(true))), Ok(()), "nobody else waits for it");
+    assert_eq!(two.set(0, whole(9, Some(true))), Ok(()), "no other request is in its way");
 }
 
 #[test]
@@ -438,7 +442,7 @@ fn a_program_that_waits_for_long_is_in_nobodys_way() {
     let has = Arc::<Mutex<Option<Result<(), FsError>>>>::default();
     let told = has.clone();
     drop(two.rig.sim.machine("a program").run(async move { *told.lock() = Some(waits.await) }));
-    // More than a home remembers of what a client has asked.
+    // More requests than a home remembers for a client.
     for _ in 0..OPEN_COUNT_MAX {
         assert_eq!(two.set(1, lock(9, Some(true), 20, 29)), Ok(()));
         assert_eq!(two.set(1, lock(9, None, 20, 29)), Ok(()));

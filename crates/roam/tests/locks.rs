@@ -1,6 +1,6 @@
-//! What a lock that is a file costs under delegations: six clients take it in turns by linking to
-//! its name, as in the lock benchmark of Zhao and Figueiredo (section 5.1.2), and everything that
-//! they ask, or are told, is counted.
+//! The cost of a lock file under delegations. Six clients take the lock in turns by linking to its
+//! name, as in the lock benchmark of Zhao and Figueiredo (section 5.1.2). The test counts all their
+//! requests, and all pushes that they get.
 
 mod rig;
 
@@ -19,19 +19,19 @@ const CLIENT_COUNT: usize = 6;
 const DELAY: Duration = Duration::from_millis(20);
 const HOLD: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_secs(1);
-/// How often each client has the lock.
+/// Number of times that each client takes the lock.
 const TIMES: usize = 10;
 
 #[derive(Default)]
 struct Seen {
-    /// Who has the lock.
+    /// The client that has the lock.
     inside: Option<usize>,
-    /// Who had it, one after the other.
+    /// The clients that had it, in order.
     taken: Vec<usize>,
 }
 
-/// Takes the lock by its name as a kernel does for an application: each name is looked up before
-/// anything is done with it.
+/// Takes the lock by its name as a kernel does for an application: it looks each name up before it
+/// does anything with it.
 async fn compete(client: Client, clock: Arc<dyn Clock>, number: usize, seen: Arc<Mutex<Seen>>) {
     let own = format!("/client-{number}");
     perform(&client, &Op::Make(own.clone(), 0o644)).await.expect("made");
@@ -45,7 +45,7 @@ async fn compete(client: Client, clock: Arc<dyn Clock>, number: usize, seen: Arc
         };
         if tried.is_ok() {
             let other = seen.lock().inside.replace(number);
-            assert_eq!(other, None, "somebody else has the lock");
+            assert_eq!(other, None, "another client has the lock");
             seen.lock().taken.push(number);
             clock.sleep(HOLD).await;
             seen.lock().inside = None;
@@ -53,15 +53,15 @@ async fn compete(client: Client, clock: Arc<dyn Clock>, number: usize, seen: Arc
             taken += 1;
         } else {
             assert_eq!(tried.err(), Some(FsError::Exists));
-            let id = find(&client, &own).await.expect("its own");
-            client.getattr(id).await.expect("its own");
+            let id = find(&client, &own).await.expect("its own file");
+            client.getattr(id).await.expect("its own file");
         }
         clock.sleep(PAUSE).await;
     }
 }
 
-/// Attribute polling takes 170 calls for each time that the lock is had (docs/performance.md): this
-/// is a tenth of them.
+/// With attribute polling, each time that a client has the lock takes 170 calls
+/// (docs/performance.md). This takes a tenth of them.
 #[test]
 fn a_lock_that_goes_from_client_to_client_takes_a_tenth_of_the_calls_of_polling() {
     let rig = Rig::new(1);
@@ -82,7 +82,7 @@ fn a_lock_that_goes_from_client_to_client_takes_a_tenth_of_the_calls_of_polling(
     let all = CLIENT_COUNT * TIMES;
     while seen.lock().taken.len() < all {
         rig.sim.run_for(Duration::from_secs(10));
-        assert!(rig.sim.now() < Duration::from_secs(3600), "it is not handed over: {:?}", seen.lock().taken);
+        assert!(rig.sim.now() < Duration::from_secs(3600), "the lock is not handed over: {:?}", seen.lock().taken);
     }
     let calls = (calls() - before) as f64 / all as f64;
     let mut kinds: BTreeMap<String, f64> = BTreeMap::new();
@@ -96,7 +96,7 @@ fn a_lock_that_goes_from_client_to_client_takes_a_tenth_of_the_calls_of_polling(
     let first_done = (0..CLIENT_COUNT).filter_map(|number| {
         taken.iter().enumerate().filter(|(_, by)| **by == number).nth(TIMES - 1).map(|(at, _)| at)
     });
-    let until = &taken[..=first_done.min().expect("somebody is done")];
+    let until = &taken[..=first_done.min().expect("a client that is done")];
     let least = (0..CLIENT_COUNT).map(|number| until.iter().filter(|by| **by == number).count()).min();
     println!("{taken:?}");
     assert!(least >= Some(TIMES / 2), "{least:?} of {TIMES}: {taken:?}");

@@ -1,4 +1,4 @@
-//! What is there when the link is lost, if that could be foreseen.
+//! Files that are cached whole when a foreseen loss of the link comes.
 
 mod rig;
 
@@ -49,7 +49,7 @@ impl Setup {
     }
 }
 
-/// A client that has read a little of three files, one of which is open and another is to be kept.
+/// A client that has read a little of three files. One is open, and another is hoarded.
 fn in_part() -> Setup {
     let setup = Setup::new(1);
     for path in ["/open", "/kept", "/other"] {
@@ -67,7 +67,7 @@ fn in_part() -> Setup {
     setup
 }
 
-/// Of what was open, or was to be kept, only what had been read was there without a network.
+/// Without a network, only the bytes that had been read of open or hoarded files were there.
 #[test]
 fn what_is_open_or_to_be_kept_is_whole_before_the_user_leaves() {
     let setup = in_part();
@@ -77,7 +77,7 @@ fn what_is_open_or_to_be_kept_is_whole_before_the_user_leaves() {
     let left = setup.rig.sim.block_on(setup.client.get_ready(60 * SECOND, |left| told.push(left)));
     assert_eq!(left, Missing::default());
     assert!(told.first() == Some(&missing) && told.is_sorted_by(|a, b| a.bytes >= b.bytes), "{told:?}");
-    // What is open came first.
+    // Open files came first.
     assert!(told.iter().any(|left| left.files == 1 && left.bytes > 400_000), "{told:?}");
     setup.client.pin(Some(LinkState::Disconnected));
     let read = |path| setup.rig.sim.block_on(async { read_all(&setup.client, find(&setup.client, path).await?).await });
@@ -94,14 +94,14 @@ fn getting_ready_takes_no_longer_than_it_may_and_no_more_than_fits() {
     let begun = clock.now();
     let left = setup.rig.sim.block_on(setup.client.get_ready(10 * SECOND, |_| {}));
     assert!(left.files == 2 && clock.now() < begun + 11 * SECOND, "{left:?}");
-    // Who wants blocks only has no more of what is open.
+    // With `Unit::Block`, the rest of an open file is not fetched.
     setup.client.set(|settings| settings.unit = Unit::Block);
     assert_eq!(setup.client.missing().files, 1);
     setup.network.lag_ms.store(0, Relaxed);
     setup.client.set(|settings| (settings.unit, settings.cache_bytes) = (Unit::Auto, 1000));
     let left = setup.rig.sim.block_on(setup.client.get_ready(60 * SECOND, |_| {}));
     assert!(left.files >= 1 && left.bytes > 100_000, "{left:?}");
-    // What is less dear gives way.
+    // Files of a lower hoard priority give way.
     setup.client.set(|settings| settings.cache_bytes = 1_100_000);
     let read = |path| setup.rig.sim.block_on(async { read_all(&setup.client, find(&setup.client, path).await?).await });
     assert_eq!(read("/other").map(|bytes| bytes.len()), Ok(LEN));
@@ -110,7 +110,7 @@ fn getting_ready_takes_no_longer_than_it_may_and_no_more_than_fits() {
     let left = setup.rig.sim.block_on(setup.client.get_ready(60 * SECOND, |_| {}));
     assert_eq!(left, Missing::default());
     assert!(setup.client.cached_bytes() <= 1_100_000 && !setup.is_whole("/other"));
-    // Without a link nobody waits.
+    // Without a link there is no wait.
     setup.online(false);
     let begun = clock.now();
     setup.rig.sim.block_on(setup.client.get_ready(60 * SECOND, |_| {}));
@@ -139,8 +139,8 @@ fn what_is_open_or_to_be_kept_is_whole_before_a_link_is_lost_that_was_lost_again
     assert!(!setup.client.disconnection_is_likely());
 }
 
-/// What others had changed of what is to be kept was not there until the next walk, and who
-/// unplugged before had nothing of it, and was not told.
+/// Others had changed a hoarded file, and the new version was not fetched until the next walk. A
+/// user who unplugged before had nothing of it, and was not told.
 #[test]
 fn regression_what_others_have_changed_of_what_is_to_be_kept_is_there_when_the_link_is_lost() {
     let changed = || {
@@ -155,14 +155,14 @@ fn regression_what_others_have_changed_of_what_is_to_be_kept_is_there_when_the_l
             let id = find(&setup.client, "/kept").await.expect("found");
             setup.client.getattr(id).await.expect("facts");
         });
-        assert!(!setup.is_whole("/kept"), "of the older one nothing is of use");
+        assert!(!setup.is_whole("/kept"), "the old version is of no use");
         setup
     };
     let setup = changed();
     assert_eq!(setup.client.missing(), Missing { files: 1, bytes: LEN as u64 + 1 });
     let left = setup.rig.sim.block_on(setup.client.get_ready(60 * SECOND, |_| {}));
     assert_eq!((left, setup.is_whole("/kept")), (Missing::default(), true));
-    // Nor does it take long if nobody says anything.
+    // Without a request it does not take long, either.
     let setup = changed();
     setup.rig.sim.run_for(60 * SECOND);
     assert!(setup.is_whole("/kept"));

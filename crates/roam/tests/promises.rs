@@ -1,5 +1,5 @@
-//! What others read of a file while most of what was written to it is still on its way home:
-//! partial write-back.
+//! Partial write-back: what others read of a file while most bytes of a store are still on their
+//! way home.
 
 mod rig;
 
@@ -12,13 +12,13 @@ use types::FsError;
 use vfs::fs::{Cred, FileSystem, OpenFlags};
 
 const DELAY: Duration = Duration::from_millis(50);
-/// What each request of the writer takes more.
+/// Milliseconds that each request of the writer takes in addition.
 const LAG_MS: u64 = 1000;
 const LEN: usize = 1 << 20;
 const WRITTEN: std::ops::Range<usize> = LEN / 4..LEN;
 const FILE: &str = "/large";
 
-/// A file of which one has written much, and another wants to know a little.
+/// A file to which one client has written much, and of which another reads a little.
 struct Setup {
     rig: Rig,
     writer: (Client, Network),
@@ -48,7 +48,7 @@ impl Setup {
         setup
     }
 
-    /// A byte in the middle of each of some blocks, as the reader sees them.
+    /// The bytes at these places, as the reader sees them.
     fn read(&self, at: &[usize]) -> Result<Vec<u8>, FsError> {
         let client = &self.reader.0;
         self.rig.sim.block_on(async {
@@ -74,7 +74,7 @@ impl Setup {
     }
 }
 
-/// What the file is like when all is home.
+/// The file's contents when all is home.
 fn after() -> Vec<u8> {
     let mut after = vec![1; LEN];
     after[WRITTEN].fill(2);
@@ -87,7 +87,7 @@ fn a_reader_waits_for_the_bytes_that_it_wants_only() {
     let begun = setup.rig.sim.now();
     assert_eq!(setup.read(&[LEN / 8, LEN / 2, LEN - 1]), Ok(vec![1, 2, 2]));
     let took = setup.rig.sim.now() - begun;
-    assert!(setup.waits() > 0, "all of it was home before, after {took:?}");
+    assert!(setup.waits() > 0, "all of it was home already, after {took:?}");
     assert!(setup.at_home() == vec![1; LEN], "other programs see the file before or after the store");
     while setup.waits() > 0 {
         setup.rig.sim.run_for(Duration::from_secs(1));
@@ -98,7 +98,7 @@ fn a_reader_waits_for_the_bytes_that_it_wants_only() {
     setup.rig.sim.run_for(Duration::from_secs(5));
     // The store has put another file into the directory.
     assert_eq!(setup.read(&[]), Ok(vec![]));
-    // What was read is still so, and nobody asks again.
+    // The bytes that were read still hold, and the reader does not ask again.
     let asked = setup.reader.1.requests.load(Relaxed);
     assert_eq!(setup.read(&[LEN / 8, LEN / 2, LEN - 1]), Ok(vec![1, 2, 2]));
     assert_eq!(setup.reader.1.requests.load(Relaxed), asked);
@@ -124,7 +124,7 @@ fn what_a_writer_that_is_gone_has_promised_is_not_waited_for_longer_than_its_lea
     assert_eq!(setup.read(&[LEN / 2]), Ok(vec![2]));
     setup.writer.1.up.store(false, Relaxed);
     setup.rig.sim.run_for(Duration::from_secs(60));
-    assert_eq!(setup.read(&[LEN / 4, LEN / 2, LEN - 1]), Ok(vec![1, 1, 1]), "the file is again what it is");
+    assert_eq!(setup.read(&[LEN / 4, LEN / 2, LEN - 1]), Ok(vec![1, 1, 1]), "the file is as it was before");
     setup.writer.1.up.store(true, Relaxed);
     setup.rig.sim.run_for(Duration::from_secs(600));
     assert_eq!((setup.waits(), setup.writer.0.look(|replica, _| replica.troubles().count())), (0, 0));

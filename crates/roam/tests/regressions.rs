@@ -1,4 +1,4 @@
-//! What storms found, each reduced to what it takes.
+//! Bugs that storms found, each reduced to the steps that show it.
 
 mod rig;
 
@@ -16,9 +16,9 @@ use types::{FileId, FsError, Time};
 use vfs::fs::{Cred, FileSystem, OpenFlags, RenameFlags, SetAttr, SetTime};
 
 const DELAY: Duration = Duration::from_millis(50);
-/// How long a slow disk takes.
+/// Time of one operation of a slow disk.
 const SLOW: Duration = Duration::from_millis(20);
-/// A loss of power may go either way.
+/// Number of seeds of a test, since a loss of power can come out in several ways.
 const SEED_COUNT: u64 = 20;
 
 impl Setup {
@@ -37,7 +37,7 @@ impl Setup {
     }
 }
 
-/// Neither the number of the file of the cache was logged that has a new file's bytes, nor was that
+/// The client did not log which file of the cache has a new file's bytes, and did not make that
 /// file's name durable.
 #[test]
 fn regression_what_was_closed_is_there_after_a_loss_of_power() {
@@ -53,7 +53,7 @@ fn regression_what_was_closed_is_there_after_a_loss_of_power() {
     }
 }
 
-/// What was fetched before the first byte of a file was changed was not durable when it began to
+/// Bytes that were fetched before a program changed a file were not durable when they began to
 /// count as the user's own.
 #[test]
 fn regression_what_was_fetched_to_be_changed_is_there_after_a_loss_of_power() {
@@ -72,7 +72,7 @@ fn regression_what_was_fetched_to_be_changed_is_there_after_a_loss_of_power() {
     }
 }
 
-/// What was found in the cache when it was opened was logged before it was durable.
+/// The client logged bytes that it found when it opened its cache before they were durable.
 #[test]
 fn regression_what_a_crash_left_is_still_there_after_a_loss_of_power() {
     for seed in 0..SEED_COUNT {
@@ -91,8 +91,8 @@ fn regression_what_a_crash_left_is_still_there_after_a_loss_of_power() {
     }
 }
 
-/// A file of which only a part was cached, and which was being cut to nothing, came back with
-/// zeroes where nothing was cached.
+/// A partly cached file was being cut to nothing. After a crash it came back with zeroes where
+/// nothing was cached.
 #[test]
 fn regression_half_of_a_file_is_not_passed_off_as_what_was_left_of_it() {
     for seed in 0..SEED_COUNT {
@@ -120,9 +120,9 @@ fn regression_half_of_a_file_is_not_passed_off_as_what_was_left_of_it() {
     }
 }
 
-/// The home crashes at every step of what one client did, while it was away, to what was there
-/// before. Whatever was done and not remembered is recognised when it is asked for again: nothing
-/// is done twice, and nothing is taken for somebody else's doing.
+/// The home has `before`, and a client did `done` without a network. The home crashes at every step
+/// of taking that. When the client asks again, the home recognises everything that was done and not
+/// remembered: it does nothing twice, and takes nothing for another program's doing.
 fn home_crashes_at_every_step(before: &[Op], done: &[Op], expected: &[(&str, Option<&str>)]) {
     for (steps, is_worst) in (0..).map(|n| (n / 2, n % 2 == 0)) {
         let rig = Rig::with_pace(steps, true);
@@ -135,7 +135,7 @@ fn home_crashes_at_every_step(before: &[Op], done: &[Op], expected: &[(&str, Opt
         done.iter().for_each(|op| setup.done(op.clone()));
         let home = setup.rig.home.lock().clone().unwrap().machine;
         if !is_worst {
-            // Much is done before any of it is durable.
+            // So the home does much before any of it is durable.
             setup.rig.disk.set_latency(SLOW..SLOW);
         }
         home.crash_after(steps * 3);
@@ -145,7 +145,7 @@ fn home_crashes_at_every_step(before: &[Op], done: &[Op], expected: &[(&str, Opt
             setup.rig.crash_home();
             setup.rig.lose_power(is_worst);
             setup.rig.start_home();
-            // Others look before this client asks again.
+            // Another client looks before this one asks again.
             let (other, ..) = setup.rig.new_client(2, Duration::from_millis(1));
             setup.rig.sim.block_on(vfs::tree::walk(&other)).unwrap();
             setup.online(true);
@@ -191,9 +191,8 @@ fn regression_operations_that_later_ones_have_overtaken_are_done() {
     home_crashes_at_every_step(&[], &done, &[("/file", None), ("/name", None), ("/moved", Some("another"))]);
 }
 
-/// What had been stored, or made, and was moved in the same message, was a file that nobody knew
-/// when the home had crashed: it stayed when it was removed, and the client's doings were in
-/// conflict with it.
+/// A file was stored or made, and moved in the same message. After a crash the home did not know
+/// it: it stayed when the client removed it, and the client's operations were in conflict with it.
 #[test]
 fn regression_what_moves_after_it_was_stored_is_the_same_file_after_a_crash_of_the_home() {
     let write = |path: &str, text: &str| Op::Write(path.into(), How::Replace, text.into());
@@ -209,7 +208,7 @@ fn regression_what_moves_after_it_was_stored_is_the_same_file_after_a_crash_of_t
     home_crashes_at_every_step(&before, &with_its_directory, &[("/dir/file", None), ("/moved/file", Some("new"))]);
 }
 
-/// What was made in a directory that was gone was made there again, for ever.
+/// A file was made in a directory that was gone. The client tried to make it there again, for ever.
 #[test]
 fn regression_what_was_made_in_a_removed_directory_is_kept_at_the_top() {
     let setup = Setup::new(1);
@@ -226,7 +225,7 @@ fn regression_what_was_made_in_a_removed_directory_is_kept_at_the_top() {
     assert_eq!(setup.read("/file (conflict).txt"), "text");
 }
 
-/// What was made in a directory that could not be made as it was came home before the directory.
+/// A directory could not be made under its name. The files in it went home before the directory.
 #[test]
 fn regression_a_directory_in_conflict_keeps_all_that_is_below() {
     let setup = Setup::new(1);
@@ -242,8 +241,8 @@ fn regression_a_directory_in_conflict_keeps_all_that_is_below() {
     assert_eq!(setup.at_home("/dir (conflict)/sub/file").as_deref(), Ok("text"));
 }
 
-/// A file that was made and not written counted as being written for ever: what others wrote to it
-/// was never seen.
+/// A file that was made and not written counted as being written for ever. So the client never saw
+/// what others wrote to it.
 #[test]
 fn regression_what_others_write_to_a_file_made_here_is_seen() {
     let setup = Setup::new(1);
@@ -273,8 +272,8 @@ fn regression_a_last_name_is_not_removed_as_one_of_several() {
     assert!(kept, "{:?}", setup.rig.fs.dump());
 }
 
-/// What others added to a file after a store, and before a home that had crashed knew of the store,
-/// counted as part of it.
+/// The home crashed after a store, and others added to the file before the home knew of the store.
+/// Their bytes counted as part of the store.
 #[test]
 fn regression_what_others_did_while_the_home_was_down_is_not_overwritten() {
     for steps in 0.. {
@@ -303,7 +302,7 @@ fn regression_what_others_did_while_the_home_was_down_is_not_overwritten() {
     }
 }
 
-/// What the home refuses was made beside it again and again.
+/// The client made again and again what the home refused to make.
 #[test]
 fn regression_what_the_home_refuses_to_make_comes_to_rest_and_is_kept() {
     let rig = Rig::new(1);
@@ -330,14 +329,14 @@ fn regression_what_the_home_refuses_to_make_comes_to_rest_and_is_kept() {
     setup.client.look(|replica, _| {
         assert!(replica.log().is_empty(), "{:?}", replica.log().iter().collect::<Vec<_>>());
         let kept: Vec<bool> = replica.troubles().map(|(_, trouble)| trouble.kept > 0).collect();
-        assert_eq!(kept.iter().filter(|kept| **kept).count(), 2, "both files are kept: {kept:?}");
+        assert_eq!(kept.iter().filter(|kept| **kept).count(), 2, "not both files are kept: {kept:?}");
     });
     assert_eq!(setup.at_home("/dir/other"), Err(FsError::NotFound));
     assert_eq!(setup.rig.sim.block_on(find(&setup.client, "/dir/other")).err(), Some(FsError::NotFound));
 }
 
-/// A file that its owner had made read-only, and was still writing, never got home: nobody but the
-/// superuser could write it there. Each refusal made another file beside it.
+/// An owner had made a file read-only, and was still writing it. It never got home, where only the
+/// superuser could write it. Each refusal made another file beside it.
 #[test]
 fn regression_what_is_made_read_only_gets_home_with_what_is_in_it() {
     let user = Cred { uid: 1000, gid: 1000, groups: Vec::new() };
@@ -355,7 +354,7 @@ fn regression_what_is_made_read_only_gets_home_with_what_is_in_it() {
         let set = SetAttr { mode: then, ..SetAttr::default() };
         fs.setattr(&user, id, Some(handle), set).await.expect("chmod");
         if then.is_some() {
-            // It is changed in place.
+            // So the home changes the file in place.
             fs.link(&user, id, FileId::ROOT, name.as_bytes()).await.expect("link");
         }
         fs.write(&user, id, handle, 2, b"xt").await.expect("write");
@@ -377,16 +376,16 @@ fn regression_what_is_made_read_only_gets_home_with_what_is_in_it() {
         }
     }
     let modes = setup.rig.fs.dump().into_iter().filter(|entry| entry.attr.kind == types::Kind::File);
-    assert!(modes.into_iter().all(|entry| entry.attr.mode & 0o222 == 0), "they stay so");
+    assert!(modes.into_iter().all(|entry| entry.attr.mode & 0o222 == 0), "all stay read-only");
 }
 
-/// A store that had failed half way was done again whatever others had made of the file since.
+/// A store failed half way. The home did it again, although others had changed the file since.
 #[test]
 fn regression_a_store_that_failed_half_way_does_not_overwrite_what_others_wrote_since() {
     for crashes in [false, true] {
         let rig = Rig::new(1);
         let old = Op::Write("/file".into(), How::Replace, b"old".to_vec());
-        // It is changed in place.
+        // Two names: the home changes the file in place.
         let before = [old, Op::Link("/file".into(), "/name".into())];
         before.iter().for_each(|op| rig.sim.block_on(perform(&rig.fs, op)).expect("before"));
         let setup = Setup::of(rig, 0);
@@ -394,14 +393,15 @@ fn regression_a_store_that_failed_half_way_does_not_overwrite_what_others_wrote_
         assert_eq!(setup.read("/file"), "old");
         setup.online(false);
         setup.write("/file", How::Replace, "mine");
-        // What there was is kept before anything is changed: without room for that, nothing is.
+        // The home keeps the old contents before it changes anything. Without room it changes
+        // nothing.
         tree().fill_up(true);
         setup.online(true);
         assert_eq!(setup.at_home("/file").as_deref(), Ok("old"));
         setup.online(false);
         tree().fill_up_after(1);
         setup.online(true);
-        assert_ne!(setup.at_home("/file").as_deref(), Ok("old"), "it was begun");
+        assert_ne!(setup.at_home("/file").as_deref(), Ok("old"), "the store was not begun");
         setup.online(false);
         tree().fill_up(false);
         if crashes {
@@ -416,8 +416,8 @@ fn regression_a_store_that_failed_half_way_does_not_overwrite_what_others_wrote_
     }
 }
 
-/// Where zeroes had been written over something else, and were a hole to the home's file system,
-/// something else remained.
+/// Zeroes were written over other bytes, and the home's file system saw them as a hole. The other
+/// bytes remained.
 #[test]
 fn regression_zeroes_are_stored_over_what_was_there() {
     let rig = Rig::new(1);
@@ -431,7 +431,7 @@ fn regression_zeroes_are_stored_over_what_was_there() {
     assert!(setup.at_home("/name").expect("it is there") == new + &"x".repeat(10_000));
 }
 
-/// What was stored to a file on a file system that is mounted below what is exported was refused.
+/// The home refused stores to a file on a file system that is mounted below the exported directory.
 #[test]
 fn regression_what_is_on_another_file_system_at_home_is_stored_there() {
     let rig = Rig::new(1);
@@ -448,8 +448,8 @@ fn regression_what_is_on_another_file_system_at_home_is_stored_there() {
     assert_eq!(setup.rig.fs.dump().len(), 4, "{:?}", setup.rig.fs.dump());
 }
 
-/// What could not be done because others had been there counted as done if it had once been sent
-/// together with something later.
+/// An operation could not be done because of a change by others. It counted as done if it had once
+/// been sent together with a later one.
 #[test]
 fn regression_what_was_announced_and_not_done_is_not_taken_for_done() {
     for crashes in [false, true] {
@@ -465,8 +465,8 @@ fn regression_what_was_announced_and_not_done_is_not_taken_for_done() {
         setup.write("/new", How::Replace, "mine");
         setup.done(Op::Rename("/new".into(), "/doc".into(), Default::default()));
         setup.done(Op::Link("/doc".into(), "/name".into()));
-        // All goes in one message.
-        setup.rig.sim.block_on(setup.client.send_all()).expect_err("there is no network");
+        // So all operations go in one message.
+        setup.rig.sim.block_on(setup.client.send_all()).expect_err("no network");
         tree().fill_up(true);
         setup.online(true);
         setup.online(false);
@@ -485,15 +485,15 @@ fn regression_what_was_announced_and_not_done_is_not_taken_for_done() {
     }
 }
 
-/// Done by another program between two steps of the home.
+/// Does an operation as another program, between two steps of the home.
 fn at_once(fs: &vfs::mem::MemFs, op: &Op) {
     let mut doing = std::pin::pin!(perform(fs, op));
     let done = doing.as_mut().poll(&mut Context::from_waker(Waker::noop()));
     assert_eq!(done, Poll::Ready(Ok(())), "{op:?}");
 }
 
-/// What another program wrote right after the home had given a file another mode for a client
-/// counted as that client's doing, whose next store overwrote it.
+/// The home set a file's mode for a client, and another program wrote right after that. The write
+/// counted as that client's doing, and its next store overwrote it.
 #[test]
 fn regression_what_others_write_while_attributes_are_set_is_theirs() {
     let setup = Setup::new(1);
@@ -509,9 +509,9 @@ fn regression_what_others_write_while_attributes_are_set_is_theirs() {
     assert_eq!(setup.at_home("/file (conflict)").as_deref(), Ok("old and mine"));
 }
 
-/// What another program wrote right after the home had done a client's store counted as what the
-/// client had stored: the client showed its own bytes for ever, in the other's length. An ordeal
-/// found it.
+/// The home did a client's store, and another program wrote right after that. The write counted as
+/// part of the store: the client showed its own bytes for ever, in the other's length. An ordeal
+/// found this.
 #[test]
 fn regression_what_others_write_while_a_store_is_put_in_place_is_theirs() {
     for has_links in [false, true] {
@@ -534,15 +534,15 @@ fn regression_what_others_write_while_a_store_is_put_in_place_is_theirs() {
     }
 }
 
-/// What another program wrote to a file that the home had just made for a client was overwritten by
-/// what the client had stored.
+/// The home had just made a file for a client, and another program wrote to it. The client's store
+/// overwrote that.
 #[test]
 fn regression_what_others_write_to_a_file_as_it_is_made_is_theirs() {
     let setup = Setup::new(1);
     let tree = setup.rig.home.lock().clone().expect("home").tree;
     setup.online(true);
     tree.meddle(Moment::AfterMknod, |fs| at_once(fs, &Op::Write("/file".into(), How::Replace, b"theirs".to_vec())));
-    // Too long to come with the making of the file.
+    // Too long to come in the same message as the new file.
     let mine = "mine ".repeat(200_000);
     setup.write("/file", How::Replace, &mine);
     setup.online(true);
@@ -552,8 +552,8 @@ fn regression_what_others_write_to_a_file_as_it_is_made_is_theirs() {
     assert_eq!(setup.read("/file"), "theirs");
 }
 
-/// A mode that another program gave to a file while its new contents were made beside it was that
-/// of before again.
+/// Another program set a file's mode while the home made its new contents beside it. The file got
+/// its former mode again.
 #[test]
 fn regression_a_mode_that_others_set_while_a_file_is_stored_stays() {
     let setup = Setup::new(1);
@@ -570,7 +570,7 @@ fn regression_a_mode_that_others_set_while_a_file_is_stored_stays() {
     assert_eq!(setup.client.look(|replica, _| replica.troubles().count()), 0);
 }
 
-/// What was made of a store that failed stayed in the home's own directory until the next start.
+/// The file of a failed store stayed in the home's own folder until the next start.
 #[test]
 fn regression_what_was_made_of_a_store_that_failed_is_removed() {
     let user = Cred { uid: 1000, gid: 1000, groups: Vec::new() };
@@ -606,8 +606,8 @@ fn regression_what_was_made_of_a_store_that_failed_is_removed() {
     assert_eq!((setup.at_home("/file").as_deref(), left()), (Ok("new"), vec![]));
 }
 
-/// What a home refused to store was made beside the file, whatever was the matter, and so on if
-/// that was refused, too.
+/// When the home refused a store, for any reason, the client made a copy beside the file, and
+/// another one if that was refused, too.
 #[test]
 fn regression_what_the_home_refuses_to_store_comes_to_rest_and_is_kept() {
     let rig = Rig::new(1);
@@ -639,8 +639,8 @@ fn regression_what_the_home_refuses_to_store_comes_to_rest_and_is_kept() {
     assert_eq!(setup.rig.fs.dump().len(), 3, "{:?}", setup.rig.fs.dump());
 }
 
-/// The store that followed when the file was closed had the time of the write, as `cp -p` and `tar
-/// x` do it.
+/// A program set a file's time before it closed the file, as `cp -p` and `tar x` do. The store at
+/// the close set the time of the write instead.
 #[test]
 fn regression_a_time_that_was_set_before_closing_stays() {
     let setup = Setup::new(1);
@@ -662,8 +662,7 @@ fn regression_a_time_that_was_set_before_closing_stays() {
     assert_eq!(at_home.expect("stat").attr.mtime, old);
 }
 
-/// Whoever came back from a long time without a network to a home that is near waited for a second
-/// with each file he closed.
+/// A client came back to a near home with a long log. Each close waited for a second.
 #[test]
 fn regression_nobody_near_home_waits_for_a_long_log() {
     let rig = Rig::new(11);
@@ -674,7 +673,11 @@ fn regression_nobody_near_home_waits_for_a_long_log() {
     let waiting = || setup.client.look(|replica, _| replica.log().len());
     setup.done(Op::List(String::new()));
     setup.write("/before", How::Replace, "short");
-    assert_eq!(setup.at_home("/before").as_deref(), Ok("short"), "with a short log the home has seen it");
+    assert_eq!(
+        setup.at_home("/before").as_deref(),
+        Ok("short"),
+        "with a short log, a close waits until the home has seen the file"
+    );
     setup.online(false);
     (0..1000).for_each(|n| setup.write(&format!("/file-{n}"), How::Replace, "without a network"));
     setup.network.up.store(true, Relaxed);
@@ -683,13 +686,13 @@ fn regression_nobody_near_home_waits_for_a_long_log() {
     }
     assert!(waiting() > 1000);
     setup.write("/after", How::Replace, "at once");
-    assert!(waiting() > 1000, "it waited for the home");
+    assert!(waiting() > 1000, "the close waited for the home");
     setup.online(true);
     assert_eq!((waiting(), setup.at_home("/after").as_deref()), (0, Ok("at once")));
 }
 
-/// What a client had made counted as being there when the home said again that it had been made,
-/// although others had removed it and the client had seen that meanwhile.
+/// A client made a directory, and others removed it, which the client saw. Then the home said again
+/// that the directory had been made, and the client believed that it was there.
 #[test]
 fn regression_a_late_answer_brings_nothing_back() {
     let setup = Setup::new(1);
@@ -699,18 +702,18 @@ fn regression_a_late_answer_brings_nothing_back() {
     setup.done(Op::MakeDir("/dir".into()));
     setup.rig.sim.run_for(Duration::from_secs(2));
     setup.network.lose_answers.store(false, Relaxed);
-    setup.rig.sim.block_on(perform(&others, &Op::RemoveDir("/dir".into()))).expect("it was made");
+    setup.rig.sim.block_on(perform(&others, &Op::RemoveDir("/dir".into()))).expect("the directory was made");
     setup.rig.sim.run_for(Duration::from_secs(1));
     setup.done(Op::List(String::new()));
-    assert_eq!(setup.client.look(|replica, _| replica.log().len()), 1, "the answer was lost");
+    assert_eq!(setup.client.look(|replica, _| replica.log().len()), 1, "the answer came");
     setup.online(true);
     assert_eq!(setup.client.look(|replica, _| replica.log().len()), 0);
     assert_eq!(setup.rig.sim.block_on(find(&setup.client, "/dir")).err(), Some(FsError::NotFound));
     assert_eq!(setup.rig.sim.block_on(vfs::tree::walk(&setup.client)).expect("walk").len(), 1);
 }
 
-/// What the home had said of a directory with an answer that came late counted although it had said
-/// something else since.
+/// An answer that came late told attributes of a directory. They counted although the home had told
+/// others since.
 #[test]
 fn regression_a_late_answer_changes_no_attributes_back() {
     let setup = Setup::new(1);
@@ -725,14 +728,14 @@ fn regression_a_late_answer_changes_no_attributes_back() {
     setup.rig.sim.block_on(perform(&others, &Op::MakeDir("/theirs".into()))).expect("mkdir");
     setup.rig.sim.run_for(Duration::from_secs(1));
     setup.done(Op::List(String::new()));
-    assert_eq!(setup.client.look(|replica, _| replica.log().len()), 1, "the answer is on its way");
+    assert_eq!(setup.client.look(|replica, _| replica.log().len()), 1, "the answer has come already");
     setup.rig.sim.run_for(Duration::from_secs(60));
     assert_eq!(setup.client.look(|replica, _| replica.log().len()), 0);
-    assert_eq!(links(&setup.client), links(&setup.rig.fs) - 1, "but for the home's own directory");
+    assert_eq!(links(&setup.client), links(&setup.rig.fs) - 1, "all links but that of the home's own folder");
 }
 
-/// Whoever looked into a directory that he had made, and that the home had not heard of, was told
-/// that it was gone once anything could have changed there.
+/// A client had made a directory, and the home had not heard of it. When something could have
+/// changed there, programs that looked into it were told that it was gone.
 #[test]
 fn regression_a_directory_that_the_home_has_not_heard_of_is_not_gone() {
     let setup = Setup::new(1);
@@ -764,7 +767,7 @@ fn regression_a_directory_that_the_home_has_not_heard_of_is_not_gone() {
     anything_may_have_changed(2);
     assert_eq!(setup.client.look(|replica, _| replica.log().len()), 1);
     assert_eq!(names("/on-its-way"), Ok(0));
-    // What others put into it is seen all the same.
+    // The client sees what others put into it all the same.
     setup.online(true);
     setup.rig.sim.block_on(perform(&setup.rig.fs, &Op::MakeDir("/on-its-way/theirs".into()))).expect("it is there");
     setup.rig.home.lock().as_ref().expect("home").tree.lose_events();
@@ -772,14 +775,14 @@ fn regression_a_directory_that_the_home_has_not_heard_of_is_not_gone() {
     assert_eq!(names("/on-its-way"), Ok(1));
 }
 
-/// Saves as many editors do: to another name, which is moved over the file's.
+/// Saves as many editors do: writes another file, and moves it over this one.
 fn save(setup: &Setup, text: &str) {
     setup.write("/.saved", How::Replace, text);
     setup.done(Op::Rename("/.saved".into(), "/file".into(), RenameFlags::default()));
 }
 
-/// What was saved that way and had changed at home stayed under the name that nobody knows, and
-/// could not be chosen.
+/// A file that was saved in that way had changed at home. The saved version stayed under a name
+/// that the user does not know, and could not be chosen.
 #[test]
 fn regression_what_is_saved_by_way_of_another_name_is_beside_what_has_changed_at_home() {
     for saved_at_home in [false, true] {
@@ -808,7 +811,7 @@ fn regression_what_is_saved_by_way_of_another_name_is_beside_what_has_changed_at
             all[0].clone()
         });
         assert_eq!(mine.map(|(_, name)| name), Some(b"file (conflict)".to_vec()));
-        assert!(base > 0, "what both were made of is known");
+        assert!(base > 0, "the base is unknown");
     }
 }
 
@@ -834,8 +837,8 @@ fn two_who_have_saved_the_same_by_way_of_other_names_are_of_one_mind() {
     }
 }
 
-/// What was saved, waits, and is being written anew when it has to go beside what the home has went
-/// home half written.
+/// A saved version waited, its file was being written anew, and the version had to go beside the
+/// home's. It went home half written.
 #[test]
 fn regression_what_goes_beside_is_what_was_saved() {
     for len in [10, 100_000] {
@@ -856,7 +859,7 @@ fn regression_what_goes_beside_is_what_was_saved() {
     }
 }
 
-/// What has lost its last name here was given another at home: looking that up failed.
+/// A file lost its last name here, and got another one at home. A lookup of that name failed.
 #[test]
 fn regression_what_has_a_name_at_home_is_found() {
     for lists in [false, true] {
@@ -872,7 +875,7 @@ fn regression_what_has_a_name_at_home_is_found() {
         if lists {
             setup.done(Op::List(String::new()));
         }
-        // What waits is about this file, so that others' contents are not taken over yet.
+        // An operation on this file waits, so the client does not take over others' contents yet.
         assert_eq!(setup.read("/b"), "old");
         setup.client.set(|settings| settings.writes = Writes::Lottery);
         setup.rig.sim.run_for(Duration::from_secs(60));
@@ -882,8 +885,8 @@ fn regression_what_has_a_name_at_home_is_found() {
     }
 }
 
-/// A store moves the times of its directory, which is no news; what was made there in the same tick
-/// of the home's clock was none, either.
+/// A store moves the times of its directory, and that is no news for others. The home took a file
+/// that was made there in the same tick of its clock for no news, either.
 #[test]
 fn regression_what_is_made_in_the_moment_of_a_store_is_news() {
     let setup = Setup::new(1);

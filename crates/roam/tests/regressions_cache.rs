@@ -1,4 +1,4 @@
-//! What caches, and the logs of what was done, have got wrong once, each reduced to what it takes.
+//! Former bugs of caches and of the operation log, each reduced to the steps that show it.
 
 mod rig;
 
@@ -24,7 +24,7 @@ use types::{BoxFuture, FileId, FsError, Kind, Time};
 use vfs::fs::{Cred, FileSystem, Handle, NewNode, RenameFlags, SetAttr};
 
 const DELAY: Duration = Duration::from_millis(50);
-/// A crash may go either way.
+/// Number of seeds of a test, since a crash can come out in several ways.
 const SEED_COUNT: u64 = 10;
 
 impl Setup {
@@ -74,8 +74,8 @@ impl Setup {
     }
 }
 
-/// What the cache gave up was removed before it was durable that it had been given up: after a
-/// crash it was thought to be there, and could not be read.
+/// The client removed files of the cache before its log durably said so. After a crash it believed
+/// that they were there, and could not read them.
 #[test]
 fn regression_what_was_dropped_before_a_crash_is_fetched_again() {
     let text = "text ".repeat(1000);
@@ -99,8 +99,8 @@ fn regression_what_was_dropped_before_a_crash_is_fetched_again() {
     }
 }
 
-/// A file of the cache that was missing was made anew, empty: what was added to it went home with
-/// zeroes before it.
+/// The client made a missing file of the cache anew, empty. Bytes that were appended to it went
+/// home with zeroes before them.
 #[test]
 fn regression_a_missing_file_of_the_cache_is_not_taken_for_zeroes() {
     let (old, lost) = ("old ".repeat(200_000), |setup: &Setup| {
@@ -128,14 +128,14 @@ fn regression_a_missing_file_of_the_cache_is_not_taken_for_zeroes() {
     setup.done(Op::Write("/file".into(), How::Append, b"new".to_vec()));
     setup.wait();
     assert_eq!((setup.waiting(), setup.at_home("/file")), (0, Ok(old.clone() + "new")));
-    // What was lost is told of, and nothing else goes home in its place.
+    // The client reports the lost bytes, and sends nothing in their place.
     assert_eq!(setup.troubles(), ["a file of the cache is not there"]);
     assert_eq!(setup.at_home("/other").as_ref(), Ok(&old));
     assert_eq!(setup.read("/other").as_ref(), Ok(&old));
 }
 
-/// What the home answered to a store, or listed, counted as known when rights were set on it
-/// before: what others had set meanwhile was overwritten.
+/// A program set rights, and then the home answered a store or a listing. The client counted the
+/// rights of that answer as known before, and overwrote rights that others had set meanwhile.
 #[test]
 fn regression_rights_that_others_have_set_are_not_overwritten_unseen() {
     let setup = Setup::new(1);
@@ -161,14 +161,14 @@ fn regression_rights_that_others_have_set_are_not_overwritten_unseen() {
     assert_eq!(modes(&setup.client), [0o600, 0o700]);
     assert_eq!(setup.troubles().len(), 2, "{:?}", setup.troubles());
     assert_eq!(setup.at_home("/file").map(|text| text.len()), Ok(1 << 20));
-    // What is set now is based on what is seen now.
+    // Rights that are set now are based on those that are seen now.
     setup.done(Op::SetMode("/file".into(), 0o640));
     setup.wait();
     assert_eq!((setup.mode(&setup.rig.fs, "/file"), setup.troubles().len()), (0o640, 2));
 }
 
-/// A file that was opened to be written anew, while what was saved before was still waiting, came
-/// home as zeroes.
+/// A file was opened to be written anew while its saved version was still waiting. It came home as
+/// zeroes.
 #[test]
 fn regression_what_was_saved_comes_home_as_it_was_saved() {
     let saved = "saved ".repeat(20_000);
@@ -185,7 +185,7 @@ fn regression_what_was_saved_comes_home_as_it_was_saved() {
             let open = setup.begin("/file", how, then);
             setup.online(true);
             assert_eq!(setup.waiting(), 0);
-            assert!(setup.at_home("/file").as_ref() == Ok(&saved), "half of what is written now, {how:?} {then:?}");
+            assert!(setup.at_home("/file").as_ref() == Ok(&saved), "not the saved version: {how:?} {then:?}");
             let here = setup.read("/file");
             setup.end(open);
             setup.wait();
@@ -196,7 +196,7 @@ fn regression_what_was_saved_comes_home_as_it_was_saved() {
     }
 }
 
-/// As before, where what is written next was saved, too, before anything could go home.
+/// The same, if the next version is saved, too, before anything can go home.
 #[test]
 fn regression_each_of_several_versions_that_wait_is_whole() {
     let [first, second] = ["first ", "second "].map(|word| word.repeat(20_000));
@@ -217,8 +217,8 @@ fn regression_each_of_several_versions_that_wait_is_whole() {
     }
 }
 
-/// What was made here counted as nobody else's until the home had answered, however long that took,
-/// although the home had heard of it.
+/// The client counted a new file as its own until the home answered, even when that took longer
+/// than a lease and the home had heard of the file.
 #[test]
 fn regression_what_the_home_may_know_is_believed_no_longer_than_a_lease() {
     let setup = Setup::new(1);
@@ -227,7 +227,7 @@ fn regression_what_the_home_may_know_is_believed_no_longer_than_a_lease() {
     setup.done(Op::Make("/before".into(), 0o644));
     setup.wait();
     setup.done(Op::Make("/first".into(), 0o644));
-    // What is sent next does not stand behind an answer that never comes.
+    // So the next operation does not wait behind an answer that never comes.
     setup.wait();
     setup.network.lose_answers.store(true, Relaxed);
     setup.done(Op::Make("/file".into(), 0o644));
@@ -248,7 +248,8 @@ fn regression_what_the_home_may_know_is_believed_no_longer_than_a_lease() {
     assert_eq!(setup.read("/file").as_deref(), Ok("theirs"));
 }
 
-/// Without a network, what was made here is there for as long as the home cannot have heard of it.
+/// Without a network, a file that was made here stays usable while the home cannot have heard of
+/// it.
 #[test]
 fn what_the_home_has_not_heard_of_is_there_without_a_network() {
     let setup = Setup::new(1);
@@ -266,7 +267,7 @@ fn what_the_home_has_not_heard_of_is_there_without_a_network() {
     assert_eq!((setup.read("/file").as_deref(), setup.waiting()), (Ok("mine"), 0));
 }
 
-/// A home that says what it likes.
+/// A home that lies.
 struct Liar {
     network: Network,
     lie: fn(&Request, Reply) -> Reply,
@@ -336,7 +337,7 @@ fn client_of(lie: fn(&Request, Reply) -> Reply) -> (Rig, Client, Network, Machin
     (rig, client, network, machine)
 }
 
-/// How many requests one thing takes at a home that lies, and what comes of it.
+/// The number of requests that one operation takes at a home that lies, and its result.
 fn lied_to(lie: fn(&Request, Reply) -> Reply, op: &Op) -> (Result<(), FsError>, u64) {
     let (rig, client, network, machine) = client_of(lie);
     let (before, host) = (network.requests.load(Relaxed), machine.host());
@@ -344,8 +345,8 @@ fn lied_to(lie: fn(&Request, Reply) -> Reply, op: &Op) -> (Result<(), FsError>, 
     (done.unwrap_or(Err(FsError::TimedOut)), network.requests.load(Relaxed) - before)
 }
 
-/// A home whose listings had no end filled the memory, and one whose files were never what it had
-/// said kept its client busy for ever.
+/// A home whose listings had no end filled the client's memory. A home whose files were never as it
+/// had said kept its client busy for ever.
 #[test]
 fn regression_a_home_that_lies_is_asked_a_few_times_only() {
     let same_again = |_: &Request, reply| match reply {
@@ -366,8 +367,8 @@ fn regression_a_home_that_lies_is_asked_a_few_times_only() {
     assert!(requests < 300, "{requests} requests");
 }
 
-/// A client that was restored from a backup took what it had done after that for known to it, since
-/// nobody else had done it.
+/// A client was restored from a backup. It took what it had done after the backup for known to it,
+/// since no other client had done it.
 #[test]
 fn regression_what_a_client_did_after_its_backup_is_not_overwritten() {
     let setup = Setup::new(1);
@@ -386,7 +387,7 @@ fn regression_what_a_client_did_after_its_backup_is_not_overwritten() {
     assert_eq!(setup.waiting(), 0);
     assert_eq!(setup.at_home("/file").as_deref(), Ok("newer"));
     assert_eq!(setup.at_home("/file (conflict)").as_deref(), Ok("from the backup"));
-    // What it makes from then on is its own.
+    // Its changes from then on count as its own.
     setup.write("/file", "newest");
     setup.write("/other", "one");
     setup.write("/other", "two");
@@ -395,9 +396,8 @@ fn regression_what_a_client_did_after_its_backup_is_not_overwritten() {
     assert_eq!(setup.troubles().len(), 1, "{:?}", setup.troubles());
 }
 
-/// Of very many changes at once, all but the last message said that they were told of what had
-/// changed before: a file that was known to be as it was between the two was taken for what it had
-/// been.
+/// Very many changes at once take several messages. All messages but the last had an older stamp,
+/// so a client took a file that it knew in a state between the two stamps for unchanged.
 #[test]
 fn regression_each_message_of_many_changes_says_of_when_they_are() {
     const FILE_COUNT: usize = 53_000;
@@ -437,17 +437,16 @@ fn regression_each_message_of_many_changes_says_of_when_they_are() {
     let (mut told, mut stamps) = (0, Vec::new());
     while told < FILE_COUNT {
         let message = setup.rig.sim.block_on(channel.pushed()).expect("told");
-        let Ok(Pushed::Changed { files, stamp, more }) = unpack(&message) else { panic!("told of something else") };
+        let Ok(Pushed::Changed { files, stamp, more }) = unpack(&message) else { panic!("another push") };
         told += files.len();
         stamps.push((stamp, more));
     }
     let last = stamps.len() - 1;
-    assert!(last > 0, "it takes several messages");
+    assert!(last > 0, "all changes fit one message");
     assert!(stamps.iter().enumerate().all(|(at, told)| *told == (stamps[last].0, at < last)), "{stamps:?}");
 }
 
-/// A replica with one file in its root, of which the bytes are cached, and so many ids for what is
-/// made.
+/// A replica with one file in its root, whose bytes are cached, and with `ids` ids for new files.
 fn replica(ids: u64) -> Replica {
     let facts = |id: u64, kind| Facts {
         id: FileId::new(id),
@@ -479,18 +478,18 @@ fn replica(ids: u64) -> Replica {
         Record::Cached { file: FileId::new(2), data: 1, have: Ranges::of(0..4) },
         Record::Dirty { file: FileId::new(2), data: 1, base: 0, have: Ranges::default(), size: 4 },
     ];
-    records.into_iter().for_each(|record| replica.apply(record).expect("it makes sense"));
+    records.into_iter().for_each(|record| replica.apply(record).expect("a valid record"));
     replica
 }
 
 fn store(replica: &mut Replica, file: u64) {
     let change = Change { cut: 4, size: 4, ranges: Ranges::of(0..4), mtime: Time::default() };
     let operation = Operation::Store { file: FileId::new(file), change };
-    replica.apply(Record::Did { operation, when: Time::default() }).expect("it is stored");
+    replica.apply(Record::Did { operation, when: Time::default() }).expect("stored");
 }
 
-/// When each operation was done was kept for as long as an older one waited, although it had become
-/// part of another.
+/// The log kept the time of each operation while an older one waited, even if the operation had
+/// become part of another.
 #[test]
 fn regression_a_log_that_does_not_grow_takes_no_more_room() {
     let mut replica = replica(10);
@@ -498,15 +497,15 @@ fn regression_a_log_that_does_not_grow_takes_no_more_room() {
     let made = |kind| Made { kind, mode: 0o644, uid: 0, gid: 0, rdev: 0, target: Vec::new(), when: Time::default() };
     let operation =
         Operation::Make { at: (FileId::ROOT, b"new".to_vec()), file: FileId::new(100), made: made(Kind::File) };
-    replica.apply(Record::Did { operation, when: Time::default() }).expect("it is made");
+    replica.apply(Record::Did { operation, when: Time::default() }).expect("made");
     store(&mut replica, 100);
     let before = replica.to_bytes().len();
     (0..10_000).for_each(|_| store(&mut replica, 100));
     assert!(replica.to_bytes().len() < before + 100, "{} bytes", replica.to_bytes().len());
 }
 
-/// Without an id for the file beside the home's, what was made here of a file that others had
-/// changed was dropped.
+/// Others had changed a file. Without an id for a copy beside the home's file, the client dropped
+/// its own version.
 #[test]
 fn regression_without_ids_a_version_in_conflict_is_kept() {
     let mut replica = replica(0);
@@ -519,7 +518,7 @@ fn regression_without_ids_a_version_in_conflict_is_kept() {
     assert_eq!(replica.node(FileId::new(2)).map(|node| node.data), Ok(0));
 }
 
-/// Why nothing went home could be read in a log for those who debug only.
+/// Only a debug log said why nothing went home.
 #[test]
 fn regression_why_nothing_goes_home_is_said() {
     let full = |request: &Request, reply| match request {
@@ -539,8 +538,8 @@ fn regression_why_nothing_goes_home_is_said() {
     assert_eq!(client.held_up(), Some(FsError::NoSpace));
 }
 
-/// Whoever had accepted an invitation was durable before it was that nobody else may: after a loss
-/// of power, the invitation let in another.
+/// The home made a new client durable before it made durable that the invitation was used. After a
+/// loss of power, the invitation let in another client.
 #[test]
 fn regression_an_invitation_lets_in_one_whatever_crashes() {
     const SECRET: [u8; 16] = [9; 16];
@@ -588,8 +587,8 @@ fn regression_an_invitation_lets_in_one_whatever_crashes() {
     }
 }
 
-/// What was written here was covered with what the home had there, when bytes before it were
-/// fetched again after a crash.
+/// A client fetched bytes again after a crash. The home's bytes covered those that were written
+/// here behind them.
 #[test]
 fn regression_what_waits_to_go_home_is_not_covered_with_what_is_fetched_beside_it() {
     let setup = Setup::new(1);
@@ -606,14 +605,15 @@ fn regression_what_waits_to_go_home_is_not_covered_with_what_is_fetched_beside_i
     setup.online(true);
     let expected = "g".repeat(3) + &"p".repeat(103);
     let had = setup.client.look(|replica, _| replica.nodes().any(|(_, node)| node.has(3, 103) && !node.has(0, 3)));
-    assert!(had, "only what was written is known to be there");
+    assert!(had, "not only the written bytes are cached");
     assert_eq!(setup.read("/file"), Ok(expected.clone()));
     setup.client.set(|settings| settings.writes = Writes::Lottery);
     setup.wait();
     assert_eq!(setup.at_home("/file"), Ok(expected));
 }
 
-/// What was on its way when a file was written anew was put over what was written.
+/// Bytes of the old file were on their way when the file was written anew. The client put them over
+/// the new ones.
 #[test]
 fn regression_what_is_on_its_way_when_a_file_is_written_anew_is_of_no_use_any_more() {
     what_is_on_its_way(&"new ".repeat(50_000));
@@ -628,7 +628,7 @@ fn what_is_on_its_way(new: &str) {
     setup.wait();
     let (fs, client) = (setup.rig.sim.machine("reader"), setup.client.clone());
     let reading = fs.run(async move { read_all(&client, find(&client, "/file").await?).await });
-    // Longer than the question takes, and shorter than the answer does.
+    // Longer than the question takes, and shorter than the answer takes.
     setup.rig.sim.run_for(DELAY + DELAY / 2);
     setup.write("/file", new);
     drop(setup.rig.sim.block_on(reading));
@@ -637,13 +637,14 @@ fn what_is_on_its_way(new: &str) {
         let files = replica.nodes().filter(|(_, node)| node.facts.kind == Kind::File);
         files.map(|(_, node)| node.have.len()).sum::<u64>()
     });
-    assert_eq!(is_there, new.len() as u64, "of what it was, nothing is there");
+    assert_eq!(is_there, new.len() as u64, "bytes of the old file are cached");
     setup.client.set(|settings| settings.writes = Writes::Lottery);
     setup.wait();
     assert_eq!(setup.at_home("/file").as_deref(), Ok(new));
 }
 
-/// The client was attached as it had asked, and not as its user wanted it by then.
+/// The client kept the settings that it had attached with, though its user had changed them
+/// meanwhile.
 #[test]
 fn regression_what_is_set_while_a_client_attaches_counts() {
     let setup = Setup::new(1);
@@ -658,8 +659,8 @@ fn regression_what_is_set_while_a_client_attaches_counts() {
     assert_eq!(setup.read("/file"), Ok("new".into()));
 }
 
-/// Where no more directories can be watched, what others change was seen when somebody listed it,
-/// and otherwise never.
+/// If no more directories can be watched, a client saw changes by others only in directories that a
+/// program listed.
 #[test]
 fn regression_what_others_change_where_nothing_can_be_watched_is_seen_after_a_while() {
     let setup = Setup::new(1);
@@ -679,7 +680,7 @@ fn regression_what_others_change_where_nothing_can_be_watched_is_seen_after_a_wh
         setup.wait();
         assert_eq!(setup.read(&format!("/dir/{round}")), Err(FsError::NotFound));
     }
-    // When they can be watched again, they are.
+    // When directories can be watched again, the home watches them.
     tree.watch_no_more(false);
     setup.wait();
     setup.done_at_home(Op::Write("/dir/file".into(), How::Replace, "at once".into()));
@@ -687,8 +688,8 @@ fn regression_what_others_change_where_nothing_can_be_watched_is_seen_after_a_wh
     assert_eq!(setup.read("/dir/file"), Ok("at once".into()));
 }
 
-/// Without a network, a name was said not to exist in a directory of which the home had told that
-/// others have changed it.
+/// The home had told that others changed a directory. Without a network, the client said that a
+/// name in it does not exist.
 #[test]
 fn regression_a_name_that_is_not_known_is_not_missing_without_a_network() {
     let setup = Setup::new(1);
@@ -699,16 +700,16 @@ fn regression_a_name_that_is_not_known_is_not_missing_without_a_network() {
     setup.wait();
     assert_eq!(setup.read("/dir/old").as_deref(), Ok("old"));
     assert_eq!([find("/dir/new"), find("/quiet/new")], [Err(FsError::NotFound); 2]);
-    // The home tells that the directory has changed, and nobody asks what is in it before the link
-    // is lost.
+    // The home tells that the directory has changed, and no program lists it before the link is
+    // lost.
     setup.done_at_home(Op::Write("/dir/new".into(), How::Replace, b"new".to_vec()));
     setup.wait();
     setup.online(false);
-    assert_eq!(find("/dir/new"), Err(FsError::TimedOut), "nobody knows");
-    assert_eq!(find("/quiet/new"), Err(FsError::NotFound), "it was not there when the home was last heard of");
-    assert_eq!(setup.read("/dir/old").as_deref(), Ok("old"), "what is listed is of use");
+    assert_eq!(find("/dir/new"), Err(FsError::TimedOut), "the client cannot know");
+    assert_eq!(find("/quiet/new"), Err(FsError::NotFound), "the last listing did not have it");
+    assert_eq!(setup.read("/dir/old").as_deref(), Ok("old"), "a listed name can be used");
     setup.done(Op::Unlink("/dir/old".into()));
-    assert_eq!(find("/dir/old"), Err(FsError::NotFound), "it was removed here");
+    assert_eq!(find("/dir/old"), Err(FsError::NotFound), "removed here");
     setup.done(Op::MakeDir("/dir/made".into()));
     setup.online(true);
     assert_eq!([find("/dir/new"), find("/dir/made")], [Ok(()); 2]);
@@ -737,7 +738,7 @@ fn regression_what_is_hoarded_is_listed_before_the_link_goes() {
     assert_eq!(setup.read("/dir/sub/new").as_deref(), Ok("new"));
 }
 
-/// Who has chosen to see everything as it was seen once is shown directories so, too.
+/// With `Consistency::None`, directories stay as they were first seen, too.
 #[test]
 fn a_directory_that_is_believed_for_ever_has_no_names_that_nobody_knows() {
     let setup = Setup::new(1);
@@ -755,7 +756,7 @@ fn a_directory_that_is_believed_for_ever_has_no_names_that_nobody_knows() {
     }
 }
 
-/// Copies of copies were made, without end, where every store met a conflict.
+/// Every store met a conflict, and the client made copies of copies, without end.
 #[test]
 fn regression_a_copy_for_a_conflict_gets_no_copy() {
     let gone = |request: &Request, reply| match (request, reply) {
@@ -779,8 +780,8 @@ fn regression_a_copy_for_a_conflict_gets_no_copy() {
     assert!(names <= 5, "{names} files");
 }
 
-/// A file that had come to the place of a conflict's copy counted as that copy: what was stored in
-/// it was kept out of the tree, as that conflict's.
+/// Another file had come to the place of a conflict's copy, and counted as that copy. Its stores
+/// were kept out of the tree, as that conflict's.
 #[test]
 fn regression_a_file_at_the_place_of_a_copy_gets_a_copy_of_its_own() {
     let setup = Setup::new(1);

@@ -1,4 +1,4 @@
-//! What became of saved versions that were in conflict while their file was being changed again.
+//! Former bugs with saved versions that met a conflict while their file was being changed again.
 
 mod rig;
 
@@ -8,7 +8,7 @@ use std::time::Duration;
 use types::{FileId, FsError};
 use vfs::fs::{Cred, Fallocate, FileSystem, Handle, SetAttr};
 
-/// Longer than what is set aside in memory.
+/// Length of the saved version: more than what the client sets aside in memory.
 const MINE_LEN: usize = 200_000;
 /// Longest file that the disk of a cache takes.
 const FILE_LEN_MAX: u64 = 1 << 40;
@@ -39,8 +39,8 @@ impl Setup {
         self.rig.sim.block_on(perform(&tree, &op)).expect("written at home");
     }
 
-    /// A file that this client has saved without a network, and others have changed at home
-    /// meanwhile. Gives what it saved.
+    /// A client that has saved a file without a network, while others have changed it at home.
+    /// Returns the saved contents, too.
     fn in_conflict(seed: u64) -> (Setup, String) {
         let setup = Setup::new(seed);
         let mine = "mine ".repeat(MINE_LEN / 5);
@@ -53,18 +53,18 @@ impl Setup {
         (setup, mine)
     }
 
-    /// Both versions are there, here and at home.
+    /// Checks that both versions are on the mount and at home.
     fn both_are_there(&self, mine: &str) {
         self.rig.sim.run_for(Duration::from_secs(60));
         assert_eq!(self.at_home("/file").as_deref(), Ok("theirs"));
-        assert_eq!(self.at_home("/file (conflict)").map(|text| text == mine), Ok(true), "what was saved is home");
+        assert_eq!(self.at_home("/file (conflict)").map(|text| text == mine), Ok(true), "the saved version at home");
         assert_eq!(self.read("/file").as_deref(), Ok("theirs"));
-        assert_eq!(self.read("/file (conflict)").map(|text| text == mine), Ok(true), "what was saved is here");
+        assert_eq!(self.read("/file (conflict)").map(|text| text == mine), Ok(true), "the saved version here");
     }
 }
 
-/// Who opened a file to read and write it beside one who may map it made it ready to be changed.
-/// That nothing was changed since counted for the version that waited, too.
+/// A program opened a file for reading and writing while another could map it, which made the file
+/// ready to be changed. That nothing was changed since counted for the waiting version, too.
 #[test]
 fn regression_a_saved_version_is_kept_while_somebody_may_store_to_a_mapping() {
     let (setup, mine) = Setup::in_conflict(1);
@@ -106,7 +106,7 @@ fn regression_a_saved_version_is_kept_when_the_disk_is_full_before_the_next_chan
     setup.both_are_there(&mine);
 }
 
-/// The disk refuses to make the file as long as somebody wants it.
+/// The disk refuses to make the file as long as the truncate asks for.
 #[test]
 fn regression_a_saved_version_is_kept_when_a_truncate_is_refused() {
     let (setup, mine) = Setup::in_conflict(4);
@@ -118,8 +118,8 @@ fn regression_a_saved_version_is_kept_when_a_truncate_is_refused() {
     setup.both_are_there(&mine);
 }
 
-/// A truncate that was refused, of a file that nobody had open, left it as being changed for ever:
-/// what others made of it was not seen.
+/// After a refused truncate, a file that was not open counted as being changed for ever. So the
+/// client did not see changes by others.
 #[test]
 fn regression_others_are_seen_after_a_truncate_was_refused() {
     let setup = Setup::new(5);
@@ -133,7 +133,7 @@ fn regression_others_are_seen_after_a_truncate_was_refused() {
     assert_eq!(setup.read("/file").as_deref(), Ok("theirs"));
 }
 
-/// A client took files that its home could not hold, and the home refused them when they came.
+/// A client accepted files that its home could not hold, and the home refused them when they came.
 #[test]
 fn regression_files_longer_than_a_home_can_hold_are_refused_at_once() {
     let setup = Setup::new(6);
@@ -164,8 +164,8 @@ fn regression_files_longer_than_a_home_can_hold_are_refused_at_once() {
     assert_eq!(attr.size, FILE_LEN_MAX);
 }
 
-/// A store counts for no change of its directory. What was made there in the same tick of the
-/// home's clock was not told to others, either.
+/// A store does not count as a change of its directory. The home did not tell others of a file that
+/// was made there in the same tick of its clock, either.
 #[test]
 fn regression_what_is_made_in_the_tick_of_a_store_is_told() {
     let setup = Setup::new(6);

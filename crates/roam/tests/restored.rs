@@ -1,4 +1,4 @@
-//! Homes and caches that are restored from backups, and know less than those whom they meet.
+//! Homes and caches that are restored from backups, and know less than the other side.
 
 mod rig;
 
@@ -28,9 +28,9 @@ fn here(setup: &Setup, path: &str) -> Result<String, FsError> {
     setup.rig.sim.block_on(read).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// A home whose state is from before a file was changed again and again, and another program has
-/// changed that file since, and so many others. The home has changed it, or another program, which
-/// leaves it the same file to the file system behind.
+/// A home whose state is restored to a time before a file was changed again and again: by the home
+/// for a client, or by another program, which leaves it the same file to the file system behind.
+/// Since the crash, another program has changed that file and `change_count` others.
 fn restored(by_home: bool, change_count: usize) -> Setup {
     let setup = Setup::new(1);
     write(&setup, "/file", "one");
@@ -59,8 +59,8 @@ fn restored(by_home: bool, change_count: usize) -> Setup {
     setup
 }
 
-/// Numbers that the home had given before began anew: changes by others passed for what the client
-/// knew, and were overwritten.
+/// The home gave the same numbers again. The client took changes by others for what it knew, and
+/// overwrote them.
 #[test]
 fn regression_what_a_restored_home_has_is_not_taken_for_what_a_client_knows() {
     for (by_home, change_count) in (0..8).map(|n| (n % 2 == 0, n / 2)) {
@@ -75,7 +75,7 @@ fn regression_what_a_restored_home_has_is_not_taken_for_what_a_client_knows() {
     }
 }
 
-/// What others had changed had the number of what the client had cached.
+/// The change of another program had the number of the version that the client had cached.
 #[test]
 fn regression_what_is_cached_of_another_life_of_the_home_is_asked_for_again() {
     for (by_home, change_count) in (0..8).map(|n| (n % 2 == 0, n / 2)) {
@@ -86,8 +86,8 @@ fn regression_what_is_cached_of_another_life_of_the_home_is_asked_for_again() {
     }
 }
 
-/// What was made with an id that the original had used was never made, and the home said that it
-/// was.
+/// A restored cache made a file with an id that the original had used. The home did not make it,
+/// and said that it had.
 #[test]
 fn regression_what_a_restored_cache_makes_is_made() {
     let setup = Setup::new(1);
@@ -126,8 +126,8 @@ fn regression_what_a_restored_cache_makes_is_made() {
 
 const FILE: &str = "/dir/below/file";
 
-/// A client of a home that learned of the client's file after its backup was taken; the client had
-/// begun before that, or after it.
+/// A client and a backup of its home from before the home knew the client's file. With `has_begun`,
+/// the client had attached before the backup.
 fn known_after_the_backup(has_begun: bool) -> (Setup, Snapshot) {
     let rig = Rig::new(1);
     for op in [
@@ -153,8 +153,8 @@ fn known_after_the_backup(has_begun: bool) -> (Setup, Snapshot) {
     (setup, backup)
 }
 
-/// Nothing had changed since the backup but what the home knows: the client counted as current, and
-/// was never told of changes of what the home did not know.
+/// Nothing had changed since the backup that the home knows. So the client counted as current, and
+/// never heard of changes of files that the home did not know.
 #[test]
 fn regression_files_that_a_restored_home_does_not_know_are_asked_for_again() {
     let (setup, backup) = known_after_the_backup(true);
@@ -171,7 +171,7 @@ fn regression_files_that_a_restored_home_does_not_know_are_asked_for_again() {
     assert_eq!(setup.client.look(|replica, _| (replica.troubles().count(), replica.log().len())), (0, 0));
 }
 
-/// What was made with ids that the home had given since the backup was refused.
+/// The home refused files that were made with ids which it had given since the backup.
 #[test]
 fn regression_what_is_made_with_ids_that_a_restored_home_has_forgotten_is_made() {
     let (setup, backup) = known_after_the_backup(false);
@@ -185,7 +185,7 @@ fn regression_what_is_made_with_ids_that_a_restored_home_has_forgotten_is_made()
     assert_eq!(setup.client.look(|replica, _| (replica.troubles().count(), replica.log().len())), (0, 0));
 }
 
-/// Programs that had it open got EBADF, and what they had written never went home.
+/// The file got another id. Programs that had it open got EBADF, and their writes never went home.
 #[test]
 fn regression_what_is_open_stays_open_when_it_gets_another_id() {
     let (setup, backup) = known_after_the_backup(false);

@@ -1,14 +1,14 @@
-//! Storms: clients do random things, others change the home's files, networks come and go, machines
-//! crash. When all has healed, everybody sees the same, nothing that was acknowledged is lost, and
-//! nothing was done twice.
+//! Storms: clients do random things, other programs change the home's files, networks come and go,
+//! machines crash. When all has healed, all clients see the same, nothing that was acknowledged is
+//! lost, and nothing was done twice.
 //!
 //! `STORM_SEED=17 STORM_VERBOSE=1 cargo test -p roam --test storm NAME -- --nocapture` runs one
-//! seed again; `STORM_SEEDS=1000` runs so many, from `STORM_FROM` on, and `STORM_KEEP_GOING=1` does
-//! not stop at the first that fails.
+//! seed again. `STORM_SEEDS=1000` runs that many seeds, from `STORM_FROM` on, and
+//! `STORM_KEEP_GOING=1` does not stop at the first that fails.
 //!
 //! - `worker`: users of clients; `alone`, `together`, `merging`: what they do in the three sorts of
-//!   storms, and what must have come of it.
-//! - `weather`: what happens meanwhile, and how it ends; `trees`: comparing trees of files.
+//!   storms, and what must hold in the end.
+//! - `weather`: the faults meanwhile, and how they end; `trees`: comparing trees of files.
 
 mod rig;
 
@@ -35,10 +35,10 @@ use vfs::fs::Cred;
 use vfs::tree::{TreeEntry, walk};
 
 const ROOT: Cred = Cred::ROOT;
-/// Steps of a storm.
+/// Number of steps of a storm.
 const STEP_COUNT: u64 = 60;
 
-/// What storms came to.
+/// Counts of what happened in storms.
 #[derive(Default, Debug)]
 struct Outcome {
     digest: u64,
@@ -47,15 +47,15 @@ struct Outcome {
     troubles: u64,
     tags: u64,
     dropped: u64,
-    /// Ids of clients that have become others.
+    /// Ids of clients that became other ids.
     merged: u64,
-    /// How often the home's own folder was removed.
+    /// Number of times that the home's own folder was removed.
     removed_own: u64,
-    /// How often the home's state was restored from a backup.
+    /// Number of times that the home's state was restored from a backup.
     restored: u64,
-    /// How often others changed a file with several names while the home was down.
+    /// Number of times that others changed a file with several names while the home was down.
     in_place: u64,
-    /// How often there was a file of which not all was fetched before it was changed.
+    /// Number of files that were changed before all of them was fetched.
     in_holes: u64,
     /// Files whose metadata clients forgot, to keep their bound.
     forgotten: u64,
@@ -74,7 +74,7 @@ impl Storm {
         self.heal()?;
         let now = quiet_files(&self.rig);
         if now != quiet {
-            return Err(format!("what nobody touched has changed: {now:?}"));
+            return Err(format!("a quiet file has changed: {now:?}"));
         }
         let all = self.rig.fs.dump();
         if let Some(left) = below(&all, "/.starling").first() {
@@ -93,7 +93,7 @@ impl Storm {
         Ok(())
     }
 
-    /// Everybody sees what is there.
+    /// Checks that all clients see what is at home.
     fn check_views(&mut self, mut all: Vec<TreeEntry>) -> Result<(), String> {
         let own = all.extract_if(.., |entry| entry.path == b"/.starling").count();
         all[0].attr.nlink -= own as u32;
@@ -156,7 +156,7 @@ fn run_all(from: u64, count: u64, sort: Sort, name: &str) -> Outcome {
     sum
 }
 
-/// Other seeds were asked for: not every few of them have every rare fault.
+/// True if other seeds than usual were asked for. A few of them need not have every rare fault.
 fn are_others() -> bool {
     ["STORM_SEED", "STORM_FROM"].iter().any(|name| std::env::var_os(name).is_some())
 }
@@ -179,8 +179,7 @@ fn sim_clients_that_make_the_same_directories_share_them() {
     assert!(sum.merged > 0 || are_others());
 }
 
-/// A file that had lost its last name here, and had another at home, was left out where directories
-/// were listed.
+/// A file had lost its last name here, and had another at home. Listings left that name out.
 #[test]
 fn regression_what_has_a_name_at_home_is_listed() {
     run(90_166, Sort::Together, "sim_clients_on_the_same_files");
@@ -208,8 +207,8 @@ fn regression_a_directory_that_nobody_has_listed_has_the_links_that_others_give_
     run(40_983, Sort::Together, "sim_clients_on_the_same_files");
 }
 
-/// A file that lost one of its names at home went on with as many links where it was known by
-/// another.
+/// A file lost one of its names at home. A client that knew it by another name kept the old link
+/// count.
 #[test]
 fn regression_a_file_that_loses_a_name_has_fewer_links() {
     run(71_286, Sort::Together, "sim_clients_on_the_same_files");

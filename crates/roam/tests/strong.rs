@@ -1,10 +1,10 @@
-//! What mounts promise that work under delegations, in random storms: there is one copy of each
-//! file, as far as anybody can tell.
+//! The promise of mounts under delegations, in random storms: there is one copy of each file, as
+//! far as all programs can tell.
 //!
 //! Applications read and write registers, take a lock by linking to its name, and race for names,
 //! while clients are cut off, crash and come back within their leases, and the home crashes, and
-//! while somebody else works with callbacks. Nobody reads what was overwritten before, two never
-//! have the lock, a name is made once, and nothing ends as a conflict.
+//! while another client works with callbacks. No client reads what was overwritten before, two
+//! never have the lock, a name is made once, and nothing ends as a conflict.
 
 mod rig;
 
@@ -24,24 +24,25 @@ use types::{FileId, FsError};
 use vfs::fs::{Cred, FileSystem, OpenFlags};
 
 const REGISTER_COUNT: u64 = 3;
-/// Each file has another register at its end, which is written only with all of it.
+/// Words of a file. Each file has another register at its end, which is written only together with
+/// the whole file.
 const WORD_COUNT: usize = 6000;
 const CLIENT_COUNT: usize = 4;
-/// This one works with callbacks: what it writes, others see when it is home.
+/// The client that works with callbacks: others see its writes when these are home.
 const OTHERWISE: usize = 3;
-/// Clients are away for less than their leases.
+/// Longest time that a client is away: less than its lease.
 const AWAY_MAX_MS: u64 = 15_000;
-/// After that, they are left alone for as long as it takes that all is known again.
+/// Time without faults after a client comes back: enough for it to know everything again.
 const CALM: Duration = Duration::from_secs(25);
 const STORM_TIME: Duration = Duration::from_secs(240);
 
-/// What was done before is durable, if the disk is not slow.
+/// Age from which an operation is durable, if the disk is not slow.
 const YOUNG: Duration = Duration::from_millis(1_500);
 
-/// Of reads that count for nothing.
+/// The register of reads that do not count.
 const NO_REGISTER: u64 = u64::MAX;
 
-/// Something that was read or written of a register; no end: nobody knows whether it was.
+/// A read or a write of a register. Without an end, it may have happened or not.
 #[derive(Clone, Debug)]
 struct Event {
     #[allow(dead_code, reason = "failures show it")]
@@ -57,19 +58,19 @@ struct Event {
 struct History {
     events: Vec<Event>,
     next: u64,
-    /// Who made which name, and when.
+    /// For each name, which clients made it, and when.
     made: BTreeMap<u64, Vec<(usize, Duration)>>,
-    /// Increments under the lock that are known to be done, by whom and when, and how many were
-    /// begun.
+    /// Increments under the lock that were done, by client and time, and the number of increments
+    /// that were begun.
     counted: (Vec<(usize, Duration)>, u64),
-    /// Who is in the critical section.
+    /// The client in the critical section.
     inside: Option<usize>,
     failures: Vec<String>,
     done: u64,
 }
 
 impl History {
-    /// A client crashes: what it did last need not be durable. What it read last may be of that.
+    /// A client crashes. Its last writes need not be durable, and its last reads may be of these.
     fn crashed(&mut self, client: usize, now: Duration) {
         let is_young = |when: Duration| when + YOUNG > now;
         for event in self.events.iter_mut().filter(|event| event.client == client && event.ended.is_some_and(is_young))
@@ -83,7 +84,7 @@ impl History {
         self.made.values_mut().for_each(|made| made.retain(is_kept));
         self.counted.0.retain(is_kept);
         if self.inside == Some(client) {
-            // It has the lock, for ever.
+            // The crashed client never unlocks; the test no longer counts it as inside.
             self.inside = None;
         }
     }
@@ -94,7 +95,7 @@ struct Laptop {
     disk: SimDisk,
     running: Option<(Machine, Client)>,
     ended: Arc<AtomicBool>,
-    /// When it comes back.
+    /// The time when it comes back, if it is away.
     away: Option<Duration>,
     calm_until: Duration,
 }
@@ -139,7 +140,7 @@ impl Worker {
     async fn read(&self, register: u64) -> Result<(), FsError> {
         let begun = self.clock.now();
         let id = find(&self.client, &format!("/r{register}")).await?;
-        // Now and then only the end is read, before all that is in front of it.
+        // Sometimes it reads only the end, before the bytes in front of it have come.
         let (values, first) = match self.random.chance(1, 3) {
             true => (self.read_end(id).await?, REGISTER_COUNT),
             false => (read_all(&self.client, id).await?, 0),
@@ -262,7 +263,7 @@ struct Storm {
     history: Arc<Mutex<History>>,
     stop: Arc<AtomicBool>,
     home_back: Option<Duration>,
-    /// How often somebody had to wait for what was behind.
+    /// How many times a reader had to wait for bytes of a promised store.
     wanted: u64,
     verbose: bool,
 }
@@ -378,7 +379,7 @@ impl Storm {
                     self.rig.disk.power_loss();
                 }
                 self.home_back = Some(now + Duration::from_millis(self.random.below(5000)));
-                // All leases begin anew.
+                // All leases begin again.
                 self.laptops.iter_mut().for_each(|laptop| laptop.calm_until = now + CALM * 2);
                 self.say("the home crashes");
             }
@@ -434,7 +435,7 @@ impl Storm {
     }
 }
 
-/// Whether each register could have been in one place.
+/// Checks that each register could have been in one place.
 fn check(events: &[Event]) -> Result<(), String> {
     let wrote = |read: &Event| {
         let write = |event: &&Event| event.writes && event.register == read.register && event.value == read.value;
@@ -444,9 +445,9 @@ fn check(events: &[Event]) -> Result<(), String> {
     for read in &reads {
         let source = wrote(read);
         if read.value > 0 && source.is_none_or(|write| write.begun > read.ended.unwrap_or_default()) {
-            return Err(format!("nobody has written {read:?}"));
+            return Err(format!("no client has written {read:?}"));
         }
-        // All that is known to be over when something begins came before it.
+        // An event that had ended when another began came before that.
         let newer = |write: &&Event| {
             let after = source.is_none_or(|source| source.ended.is_some_and(|ended| ended < write.begun));
             write.writes && write.register == read.register && write.value != read.value && after
@@ -499,7 +500,7 @@ fn sim_clients_under_delegations_see_one_copy() {
     assert!(done > 0 && wanted > 0);
 }
 
-/// What was exported from the start had the version of what nobody else knows.
+/// Files that were exported from the start had the version of files that no other client knows.
 #[test]
 fn regression_a_name_in_a_home_that_is_new_is_made_once() {
     let rig = Rig::new(1);
@@ -513,7 +514,7 @@ fn regression_a_name_in_a_home_that_is_new_is_made_once() {
     assert_eq!(made.map(|made| made.map(drop)), [Ok(()), Err(FsError::Exists)]);
 }
 
-/// It was written under a delegation that is lost, and somebody else has written since.
+/// The client wrote under a delegation that it has lost, and another client has written since.
 #[test]
 fn regression_what_waits_to_go_home_is_not_believed_when_its_delegation_was_lost() {
     let rig = Rig::new(1);
@@ -540,8 +541,8 @@ fn regression_what_waits_to_go_home_is_not_believed_when_its_delegation_was_lost
     assert_eq!(read, Ok(b"third".to_vec()));
 }
 
-/// What an answer to an operation says of a directory is not taken for what was done there by this
-/// client alone.
+/// An answer to an operation tells the state of a directory. The client does not take that for its
+/// own changes alone.
 #[test]
 fn what_others_do_before_what_waited_gets_home_is_seen() {
     let rig = Rig::new(1);
@@ -557,7 +558,7 @@ fn what_others_do_before_what_waited_gets_home_is_seen() {
     assert_eq!(done(&one, make("/d/first")), Ok(()));
     assert_eq!(done(&one, Op::List("/d".into())), Ok(()));
     rig.sim.block_on(one.send_all()).expect("sent");
-    // It is told of all that there is.
+    // The client hears of everything.
     rig.sim.run_for(Duration::from_secs(30));
     network.up.store(false, Relaxed);
     assert_eq!(done(&one, make("/d/mine")), Ok(()));
@@ -569,7 +570,7 @@ fn what_others_do_before_what_waited_gets_home_is_seen() {
     }
     assert_eq!(done(&other, make("/d/between")), Ok(()));
     rig.sim.block_on(other.send_all()).expect("sent");
-    assert!(one.look(|replica, _| !replica.log().is_empty()), "what waited is on its way");
+    assert!(one.look(|replica, _| !replica.log().is_empty()), "the waiting operation is home already");
     network.lag_ms.store(0, Relaxed);
     rig.sim.block_on(one.send_all()).expect("sent");
     for path in ["/d/first", "/d/mine", "/d/between"] {

@@ -62,7 +62,7 @@ impl Laptop {
         self.open(rig);
     }
 
-    /// Goes out of reach, and does something in each volume there, which is noticed.
+    /// Goes out of reach, and changes each volume there, so that the clients notice the loss.
     fn leave(&self, rig: &Rig) {
         for client in self.clients.values() {
             rig.sim.block_on(perform(client, &Op::List("/".into()))).expect("list");
@@ -88,7 +88,7 @@ fn source<'a>(rig: &'a Rig, volume: &str) -> &'a MemFs {
     rig.others.get(volume).unwrap_or(&rig.fs)
 }
 
-/// The same, as others who use it.
+/// A volume's tree at home, as other programs use it.
 fn others(rig: &Rig, volume: &str) -> Tree {
     let running = rig.home.lock().clone().expect("home");
     running.others.get(volume).unwrap_or(&running.tree).clone()
@@ -109,7 +109,7 @@ fn all_volumes_share_one_connection_and_each_has_its_own_files() {
     let rig = rig(1);
     let laptop = Laptop::new(&rig, 1);
     let dialed = laptop.network.dialed.load(Relaxed);
-    // One of them to accept the invitation.
+    // One of the two was for accepting the invitation.
     assert_eq!(dialed, 2);
     for (volume, client) in &laptop.clients {
         write(&rig, client, "/here", volume);
@@ -119,7 +119,7 @@ fn all_volumes_share_one_connection_and_each_has_its_own_files() {
     for (volume, client) in &laptop.clients {
         assert_eq!(read(&rig, source(&rig, volume), "/here").as_deref(), Ok(*volume));
         assert_eq!(read(&rig, client, "/there").as_deref(), Ok(*volume));
-        // What is cached is told of when others change it.
+        // The home tells of changes that others make to cached files.
         write(&rig, &others(&rig, volume), "/there", "changed");
     }
     rig.sim.run_for(Duration::from_secs(5));
@@ -146,7 +146,7 @@ fn a_volume_that_is_refused_or_turned_off_does_not_disturb_the_others() {
     assert_eq!(refused.look(|_, state| state), LinkState::Disconnected);
     let states = [LinkState::Disconnected, LinkState::Weak, LinkState::Weak];
     assert_eq!(laptop.states(), states);
-    // None of the others has attached again, and what they are told they hear.
+    // None of the other volumes has attached again, and they still get their pushes.
     assert_eq!(file.consistency_calls(), calls);
     write(&rig, &others(&rig, MORE[1]), "/file", "2");
     rig.sim.run_for(Duration::from_secs(2));
@@ -175,8 +175,8 @@ fn after_a_gap_all_volumes_come_back_on_one_connection() {
     }
 }
 
-/// The connection has outlived the gap, and so has all that the home has told on it: one question
-/// is enough for all volumes.
+/// The connection and the pushes on it have outlived the gap. So one question is enough for all
+/// volumes.
 #[test]
 fn after_a_short_gap_one_question_is_asked_for_all_volumes() {
     let rig = rig(1);
@@ -185,7 +185,7 @@ fn after_a_short_gap_one_question_is_asked_for_all_volumes() {
         write(&rig, &others(&rig, volume), "/file", "1");
         assert_eq!(read(&rig, client, "/file").as_deref(), Ok("1"));
     }
-    // It is not sure any more that all has come that was told.
+    // The client is no longer sure that all pushes have come.
     rig.sim.run_for(Duration::from_secs(10));
     let (dialed, asked) = (laptop.network.dialed.load(Relaxed), laptop.network.requests.load(Relaxed));
     laptop.network.up.store(false, Relaxed);
@@ -206,8 +206,8 @@ fn after_a_short_gap_one_question_is_asked_for_all_volumes() {
     }
 }
 
-/// However long nothing is heard of the home, the connection is not given up for a new one that
-/// cannot be made.
+/// The client hears nothing of the home for long. It does not give the connection up for a new one
+/// that cannot be made.
 #[test]
 fn regression_a_connection_outlives_a_gap_that_was_noticed() {
     let rig = rig(1);
@@ -234,7 +234,8 @@ fn regression_a_connection_outlives_a_gap_that_was_noticed() {
     assert_eq!(laptop.network.dialed.load(Relaxed), dialed);
 }
 
-/// Whoever wants no connection while the home is out of reach has none when it is back.
+/// A user turns the connection off while the home is out of reach. It stays off when the home is
+/// back.
 #[test]
 fn regression_who_turns_the_connection_off_in_a_tunnel_stays_off() {
     let rig = rig(1);
@@ -288,8 +289,8 @@ fn model_volumes_on_a_bad_link_converge() {
                 _ => {
                     let (path, text) = (format!("/{}", random.below(4)), format!("{volume} {step}"));
                     let op = Op::Write(path.clone(), How::Replace, text.clone().into());
-                    // A file that was never seen here cannot be made while it is not known whether
-                    // there is one.
+                    // A file that was never seen here cannot be made while the client cannot know
+                    // whether it exists.
                     if rig.sim.block_on(perform(&client, &op)).is_ok() {
                         expected.insert((volume, path), text);
                     }
@@ -313,7 +314,7 @@ fn model_volumes_on_a_bad_link_converge() {
     }
 }
 
-/// The bound of the cache is for all volumes together: what one needs, the others give up.
+/// The bound of the cache is for all volumes together: the others give up the room that one needs.
 #[test]
 fn volumes_share_the_room_that_there_is() {
     const LEN: usize = 100_000;

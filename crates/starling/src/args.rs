@@ -18,6 +18,7 @@ use std::path::PathBuf;
     name = "starling",
     version,
     propagate_version = true,
+    disable_help_subcommand = true,
     after_help = "Examples:
   starling up ./mnt --data ./data                                   a file system on this machine
   starling home serve dir:/srv/projects --data ./home --listen 0.0.0.0:7443
@@ -25,7 +26,7 @@ use std::path::PathBuf;
   starling mount INVITATION ./work
   starling status ./work
 
-`starling COMMAND --help` has examples of each."
+`starling COMMAND --help` has examples of each. `starling help` also lists topics: what to do when something went wrong."
 )]
 pub struct Args {
     /// What to do.
@@ -115,6 +116,29 @@ Under auto, a mount is fetch-only while programs read over a very slow link. It 
     /// utilisation counts correct.
     #[command(after_help = "Examples:\n  starling fsck --data ./data")]
     Fsck(Fsck),
+    /// Show the help of a command, or what to do when something went wrong.
+    #[command(after_help = "Examples:
+  starling help                       all commands and topics
+  starling help conflicts resolve     the same as `starling conflicts resolve --help`
+  starling help disk died             the topic whose title has these words")]
+    Help {
+        /// A command, or words of a topic's title.
+        words: Vec<String>,
+    },
+    /// Print a script that completes commands in a shell.
+    #[command(after_help = "Examples:
+  starling completions bash > /etc/bash_completion.d/starling
+  starling completions fish > ~/.config/fish/completions/starling.fish")]
+    Completions {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
+    /// Write a man page for each command into a folder.
+    #[command(after_help = "Examples:\n  starling man /usr/local/share/man/man1\n  man starling-mount")]
+    Man {
+        /// The folder; made if it does not exist.
+        folder: PathBuf,
+    },
 }
 
 /// A mount.

@@ -17,6 +17,7 @@
 //! - `recorder`: records file accesses on a mount; `recording`: sends them to `trace record`.
 //! - `traces`: makes traces; `sim`: simulates policies on them.
 //! - `ask`: down, sync, status, scrub; `fsck`: the offline check.
+//! - `manual`: help by topic, man pages, shell completions.
 //!
 //! Exit codes: 0, done; 1, something failed, or a check found damage; 2, the command cannot be done
 //! as given, and nothing was changed.
@@ -34,6 +35,7 @@ mod hoarding;
 mod home;
 mod keys;
 mod location;
+mod manual;
 mod names;
 mod private;
 mod recorder;
@@ -172,6 +174,9 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Status(a) => runtime()?.block_on(ask::status(&a.mountpoint, a.json)),
         Command::Scrub(a) => runtime()?.block_on(ask::scrub(&a.mountpoint, a.repair, a.json)),
         Command::Fsck(a) => runtime()?.block_on(fsck::run(&a.data, a.json)),
+        Command::Help { words } => manual::help(&words),
+        Command::Completions { shell } => Ok(manual::completions(shell)),
+        Command::Man { folder } => manual::man(&folder),
     }
 }
 

@@ -136,6 +136,24 @@ fn what_cannot_be_mounted_is_refused_and_leaves_nothing() {
 }
 
 #[test]
+fn help_is_by_command_and_by_topic_with_man_pages_and_completions() {
+    let dir = tempfile::tempdir().expect("temporary folder");
+    let said = |arguments: &[&str]| run(starling().args(arguments));
+    assert_eq!(said(&["help", "conflicts", "resolve"]), said(&["conflicts", "resolve", "--help"]));
+    let all = said(&["help"]);
+    assert!(all.contains("fsck") && all.contains("A disk died"), "{all}");
+    let topic = said(&["help", "disk", "died"]);
+    assert!(topic.starts_with("A disk died\n") && topic.contains("absent"), "{topic}");
+    let several = said(&["help", "disk"]);
+    assert!(several.contains("A disk died") && several.contains("A disk is full"), "{several}");
+    assert!(refused(starling().args(["help", "frobnicate"])).contains("`starling help` lists them"));
+    run(starling().arg("man").arg(dir.path().join("man")));
+    let page = fs::read_to_string(dir.path().join("man/starling-mount.1")).expect("a page");
+    assert!(page.contains(".TH starling-mount 1"), "{page}");
+    assert!(said(&["completions", "bash"]).contains("starling__mount"));
+}
+
+#[test]
 fn mount_whose_process_died_is_taken_away_by_the_next() {
     let dir = tempfile::tempdir().expect("temporary folder");
     let mut fs = Mounted::up(dir.path(), "fs", &["--store-size", "128MiB"]);

@@ -91,8 +91,8 @@ pub trait Storage: Send + Sync + 'static {
     /// at most `count_max` headers unless one seq alone has more.
     fn list(&self, log: LogId, from_seq: u64, count_max: usize)
     -> BoxFuture<Result<Vec<FragmentHeader>, StorageError>>;
-    /// All segments that have a fragment on this store, with the bytes taken here. For accounting
-    /// checks (fsck, scrub).
+    /// All segments that have a fragment on this store, with the bytes taken here. Scrub compares
+    /// them with the managers' segments.
     fn segments(&self) -> BoxFuture<Result<Vec<(SegmentId, u64)>, StorageError>>;
     /// Deletes all fragments of these segments. This is not durable at once: a store that crashes
     /// may show them again.

@@ -11,6 +11,7 @@ use types::{FsUuid, LogId, SegmentId, StoreId};
 
 const ROUNDS: usize = 40;
 
+#[expect(clippy::disallowed_methods, reason = "the example measures time")]
 fn report(what: &str, bytes: u32, mut work: impl FnMut()) {
     let mut best = f64::INFINITY;
     for _ in 0..ROUNDS {

@@ -7,6 +7,7 @@ use std::thread;
 
 /// The results of `study` for each of `of`, in their order, with any number of processors. `done`
 /// is called after each one.
+#[expect(clippy::disallowed_methods, reason = "studies run beside each other, and share nothing")]
 pub fn sweep<P: Sync, R: Send>(of: &[P], study: impl Fn(&P) -> R + Sync, done: impl Fn() + Sync) -> Vec<R> {
     let (next, found) = (AtomicUsize::new(0), Mutex::new(Vec::with_capacity(of.len())));
     let work = || {

@@ -53,6 +53,7 @@ struct Arguments {
     verbose: bool,
 }
 
+#[expect(clippy::disallowed_methods, reason = "the program says how long it took")]
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     tracing_subscriber::fmt()

@@ -8,10 +8,10 @@ use home::state::{Intent, Record, State};
 use home::volume::{OTHERS, Print, RunStart, Volume};
 use roam_proto::codec::Wire;
 use roam_proto::delegation::{Hold, Watch};
-use roam_proto::journal::Stamp;
 use roam_proto::lock::{Lock, Locking, Space};
 use roam_proto::message::{Conflict, Outcome, Request, Sent, User};
 use roam_proto::operation::Operation;
+use roam_proto::volume_stamp::Stamp;
 use types::{FileId, Kind, Time};
 
 #[test]

@@ -3,10 +3,10 @@ use corpus::roam as checks;
 use roam::conflict::{Case, Deed, Trouble};
 use roam::replica::{Membership, Record, Replica};
 use roam_proto::codec::Wire;
-use roam_proto::journal::Stamp;
 use roam_proto::message::{Applied, Conflict, Facts, NamedFacts, Outcome, User};
 use roam_proto::operation::{Attributes, Change, Made, Operation};
 use roam_proto::ranges::Ranges;
+use roam_proto::volume_stamp::Stamp;
 use types::{FileId, FsError, Kind, Time};
 
 #[test]

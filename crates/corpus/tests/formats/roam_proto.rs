@@ -2,7 +2,6 @@ use crate::replay;
 use corpus::roam_proto as checks;
 use roam_proto::codec::Wire;
 use roam_proto::delegation::{Behind, Hold, Kept, Recall, Watch};
-use roam_proto::journal::{Since, Stamp};
 use roam_proto::lock::{Lock, Locking, Space};
 use roam_proto::message::{
     Applied, Company, Conflict, Facts, NamedFacts, Outcome, Pushed, Refusal, Reply, Request, Sent, User, pack,
@@ -10,6 +9,7 @@ use roam_proto::message::{
 use roam_proto::operation::{Attributes, Change, Made, Operation};
 use roam_proto::piece::Piece;
 use roam_proto::ranges::Ranges;
+use roam_proto::volume_stamp::{Since, Stamp};
 use types::{FileId, FsError, Kind, Time};
 
 #[test]

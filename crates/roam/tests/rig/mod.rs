@@ -231,7 +231,7 @@ impl Dialer for Network {
             me.clock.sleep(me.delay).await;
             let home = me.home.lock().clone();
             match home.filter(|home| home.machine.is_up() && me.up.load(Relaxed)) {
-                None => Err(DialError::Unreachable("nobody there".into())),
+                None => Err(DialError::Unreachable("no home there".into())),
                 Some(Running { home, machine, .. }) => {
                     me.dialed.fetch_add(1, Relaxed);
                     let pushes = Arc::new(Pushes::default());

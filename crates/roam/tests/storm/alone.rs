@@ -1,4 +1,5 @@
-//! Clients on files of their own: each must find what it has done, and nothing else.
+//! Clients on files of their own: each must find the results of its own operations, and nothing
+//! else.
 
 use crate::rig::session::{How, Op, find, perform, random_path, read_all};
 use crate::trees::{below, differ};
@@ -62,8 +63,8 @@ impl Worker {
         }
     }
 
-    /// What a file has become that was being replaced, if that is neither what it was nor the
-    /// beginning of what it was to be, of which some may be zeroes.
+    /// The contents of a file that was being replaced, if they are mixed: neither the old contents,
+    /// nor a beginning of the new ones in which some bytes may be zeroes.
     async fn mixed(&self, path: &str, bytes: &[u8], shadow: &MemFs) -> Option<Vec<u8>> {
         let now = read_all(&self.client, find(&self.client, path).await.ok()?).await.ok()?;
         let old = async { read_all(shadow, find(shadow, path).await?).await };
@@ -72,8 +73,9 @@ impl Worker {
         (!is_old && !is_part).then_some(now)
     }
 
-    /// Finds out what was done: all but for what was under way, or, after a crash, what came before
-    /// something that is not durable, of which a part may be there.
+    /// Finds out which operations are there. All are, except perhaps the one that was under way.
+    /// After a crash, those before some operation that is not durable are, and perhaps a part of
+    /// that one.
     pub async fn find_out(&self) {
         let (shadow, pending, unclear, top, has_lost) = {
             let mind = self.mind.lock();
@@ -86,7 +88,7 @@ impl Worker {
                 Err(FsError::TimedOut | FsError::Stale | FsError::NotFound) if !self.stop.load(Relaxed) => {
                     self.pause(2000).await;
                 }
-                // Nobody knows, and nobody will look.
+                // The storm ends without an answer, so there is nothing to compare.
                 Err(FsError::TimedOut | FsError::Stale | FsError::NotFound) => return,
                 Err(error) => return self.fail(format!("looking: {error}")),
             }
@@ -132,7 +134,7 @@ impl Worker {
                     (mind.shadow, mind.pending, mind.unclear) = (candidate, None, unclear.filter(|_| there));
                     match has_lost {
                         true => (mind.past, mind.has_lost) = (Vec::new(), false),
-                        // It may be lost yet.
+                        // A later crash may still lose it.
                         false => mind.past.extend(past),
                     }
                     drop(mind);

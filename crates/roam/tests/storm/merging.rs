@@ -1,5 +1,5 @@
-//! Clients that make the same directories: there is one of each, with all that anybody has put into
-//! it.
+//! Clients that make the same directories: there is one of each, with all that any client has put
+//! into it.
 
 use crate::rig::session::{How, Op, close, find_as, parent_as, perform_as, read_all_as};
 use crate::weather::Storm;
@@ -60,7 +60,7 @@ impl Worker {
         }
     }
 
-    /// Makes something that others make, too.
+    /// Makes something that other clients make, too.
     async fn share(&self, path: String, op: impl FnOnce(String) -> Op) -> Result<(), FsError> {
         self.ledger.lock().maybe_shared.insert(path.clone());
         match perform_as(&self.cred, &self.client, &op(path.clone())).await {
@@ -80,8 +80,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Writes a file that nobody else knows; makes it if it is not there, perhaps in a directory by
-    /// its id.
+    /// Writes a file that no other client knows. Makes it if it is not there, perhaps in a
+    /// directory by its id.
     async fn write_own(&self, path: &str, tag: &str, dir: Option<FileId>) -> Result<(), FsError> {
         let (client, cred) = (&self.client, &self.cred);
         self.doubt(path);
@@ -97,7 +97,7 @@ impl Worker {
                     None => parent_as(cred, client, path).await?.0,
                 };
                 let flags = OpenFlags { write: true, ..OpenFlags::default() };
-                // What is made read-only can be written by who made it.
+                // The program that makes a read-only file can write to it.
                 let mode = if self.is_read_only(path) { 0o444 } else { 0o644 };
                 let (made, handle) = client.create(cred, dir, name_of(path).as_bytes(), mode, 0, flags).await?;
                 let written = client.write(cred, made.attr.id, handle, 0, tag.as_bytes()).await;
@@ -122,7 +122,7 @@ impl Worker {
         ledger.own.remove(path)
     }
 
-    /// Moves or removes a file that nobody else knows.
+    /// Moves or removes a file that no other client knows.
     async fn move_own(&self, from: &str, to: Option<&str>) -> Result<(), FsError> {
         if to == Some(from) {
             return Ok(());
@@ -156,7 +156,7 @@ impl Worker {
 }
 
 impl Storm {
-    /// Another program makes what everybody makes, and a file of its own in it.
+    /// Another program makes a directory that all clients make, and a file of its own in it.
     pub fn outside_merging(&mut self) {
         let runs = self.rig.home.lock().as_ref().is_some_and(|home| home.machine.is_up());
         if runs && self.rig.paced {
@@ -180,7 +180,7 @@ impl Storm {
         }
     }
 
-    /// All that anybody has made is there once, where it was made, and nothing else is.
+    /// Checks that everything that was made is there once, in its place, and nothing else is.
     pub fn check_merged(&self) -> Result<(), String> {
         let fs = &self.rig.fs;
         let ledger = self.ledger.lock();
@@ -194,7 +194,7 @@ impl Storm {
             .filter(|path| !path.is_empty() && path != "/.starling" && path != "/quiet" && !path.starts_with("/quiet/"))
             .collect();
         if let Some(path) = paths.iter().find(|path| !known(path)) {
-            return Err(format!("nobody has made {path}"));
+            return Err(format!("no client has made {path}"));
         }
         if let Some(path) = ledger.shared.iter().find(|path| !paths.contains(path)) {
             return Err(format!("{path} is not there"));
@@ -210,7 +210,7 @@ impl Storm {
         }
         for (number, laptop) in self.laptops.iter().enumerate() {
             let (_, client) = laptop.running.as_ref().ok_or("a client is down")?;
-            // Several may have changed the mode of a directory.
+            // Several clients may have changed the mode of a directory.
             let of_modes = |trouble: &Trouble| {
                 trouble.deed == Deed::Set && trouble.outcome == message::Outcome::Conflict(Conflict::Changed)
             };
@@ -229,7 +229,7 @@ fn name_of(path: &str) -> &str {
     crate::rig::session::split(path).1
 }
 
-/// A directory that everybody may make.
+/// A directory that every client may make.
 fn shared_dir(random: &SplitMix64) -> String {
     let names = (0..=random.below(3)).map(|_| ["/a", "/a", "/b"][random.below(3) as usize]);
     names.collect()

@@ -1,5 +1,5 @@
-//! Clients on the same files: what anybody has written is somewhere, unless somebody who had seen
-//! it has dropped it.
+//! Clients on the same files: everything that was written is somewhere, unless a client that had
+//! seen it has dropped it.
 
 use crate::ROOT;
 use crate::rig::session::{How, Op, close, find, open_to_write, parent, perform, read_all, read_open};
@@ -60,7 +60,7 @@ impl Worker {
                 Ok(_) | Err(FsError::NotFound) => BTreeSet::new(),
                 Err(error) => return Err(error),
             };
-            // From here to the answer nothing else happens.
+            // Nothing else happens between this and the answer.
             let logged = || client.look(|replica, _| replica.log().last());
             let before = logged();
             let answer = match from {
@@ -75,7 +75,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Something was written and acknowledged.
+    /// Notes that a tag was written and acknowledged.
     fn written(&self, tag: &str, path: &str) {
         let is_durable = self.client.settings().durability == Durability::Always;
         match is_durable {
@@ -98,7 +98,7 @@ impl Worker {
         let written = async {
             let plain = plain?;
             let written = async {
-                // From the first byte on, nobody else changes it here.
+                // From the first byte on, nothing else changes the file here.
                 client.write(&ROOT, id, handle, 0, b".").await?;
                 let before = read_open(client, id, handle).await?;
                 let mut after = if how == How::Replace { Vec::new() } else { before.clone() };
@@ -156,8 +156,8 @@ impl Worker {
         cut
     }
 
-    /// Has a file open for a while, and is about to change it all the time; what comes of it, if
-    /// anything, is what was there already.
+    /// Has a file open for a while, ready to be changed all the time. If it changes the file, no
+    /// tag comes or goes.
     async fn dawdle(&self, path: &str) -> Result<(), FsError> {
         let client = &self.client;
         let id = find(client, path).await?;
@@ -167,7 +167,7 @@ impl Worker {
             let done = match what {
                 0 => client.will_be_mapped(id, handle).await,
                 1 => {
-                    // The disk takes no file so long.
+                    // The disk takes no file of this length.
                     let size = SetAttr { size: Some(FILE_LEN_MAX + 1), ..SetAttr::default() };
                     let open = self.mind.lock().random.chance(1, 2).then_some(handle);
                     client.setattr(&ROOT, id, open, size).await.map(drop)
@@ -192,7 +192,7 @@ impl Worker {
         self.say(format!("adds {line:?} …"));
         let done = async {
             if let Some(maybe) = maybe {
-                // What became of the last one?
+                // Finds out whether the last line was written.
                 let there = match find(client, &path).await {
                     Ok(id) => read_all(client, id).await?,
                     Err(FsError::NotFound) => Vec::new(),
@@ -225,8 +225,8 @@ impl Worker {
 }
 
 impl Storm {
-    /// What a copy for a conflict contained that met another conflict is kept in the cache, for
-    /// whoever sees to the conflict.
+    /// The tags in files that caches keep: a copy for a conflict may meet another conflict, and its
+    /// contents then stay in the cache for the user.
     fn tags_in_caches(&self) -> Result<BTreeSet<String>, String> {
         let mut all = BTreeSet::new();
         for laptop in &self.laptops {
@@ -248,7 +248,7 @@ impl Storm {
     }
 
     pub fn check_tags(&mut self) -> Result<(), String> {
-        // What no crash has taken is there.
+        // All crashes are over: what is there now is durable.
         self.laptops.iter().for_each(|laptop| laptop.mind.lock().is_durable(&mut self.ledger.lock()));
         let mut there = tags_of(&self.rig.fs);
         there.extend(self.tags_in_caches()?);
@@ -287,7 +287,7 @@ impl Storm {
     }
 }
 
-/// Words of the form `<who-number>`.
+/// The words of the form `<who-number>`.
 fn tags(bytes: &[u8]) -> BTreeSet<String> {
     let starts = (0..bytes.len()).filter(|at| bytes[*at] == b'<');
     let words = starts.filter_map(|at| {
@@ -299,7 +299,7 @@ fn tags(bytes: &[u8]) -> BTreeSet<String> {
 
 pub fn tags_of(fs: &MemFs) -> BTreeSet<String> {
     let mut all = BTreeSet::new();
-    // What the home makes in its own folder is nobody's version until it is in its place.
+    // A file in the home's own folder is no version until it is in its place.
     let is_seen = |entry: &&TreeEntry| entry.attr.kind == Kind::File && !entry.path.starts_with(b"/.starling/");
     for entry in fs.dump().iter().filter(is_seen) {
         let read = OpenFlags { read: true, ..OpenFlags::default() };

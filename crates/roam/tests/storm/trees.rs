@@ -10,7 +10,7 @@ pub fn below<'a>(tree: &'a [TreeEntry], top: &str) -> Vec<&'a TreeEntry> {
     tree.iter().filter(|entry| entry.path.starts_with(top.as_bytes())).collect()
 }
 
-/// How two trees differ; the contents of some files do not count.
+/// The first difference between two trees. The contents of files in `blind` do not count.
 pub fn differ(left: &[&TreeEntry], right: &[&TreeEntry], blind: &BTreeSet<Vec<u8>>) -> Option<String> {
     let only = |entries: &[&TreeEntry]| {
         let blinded = entries.iter().map(|entry| {
@@ -25,7 +25,7 @@ pub fn differ(left: &[&TreeEntry], right: &[&TreeEntry], blind: &BTreeSet<Vec<u8
     vfs::tree::difference(&only(left), &only(right))
 }
 
-/// What nobody touches.
+/// Makes files that no client touches.
 pub fn make_quiet_files(rig: &Rig) {
     let fs = &rig.fs;
     let ops = [

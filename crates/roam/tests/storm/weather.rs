@@ -1,4 +1,4 @@
-//! What happens to clients, networks and the home while clients work, and how all of it ends.
+//! The faults of clients, networks and the home while clients work, and how they end.
 
 use crate::Outcome;
 use crate::rig::session::{Op, perform};
@@ -23,13 +23,13 @@ use vfs::mem::MemFs;
 
 /// Virtual time after which all must be quiet.
 const QUIET_TIME_MAX: Duration = Duration::from_secs(1200);
-/// Somebody who is not the superuser.
+/// A user other than the superuser.
 const USER: u32 = 1000;
-/// Longest that a disk makes files when they are cut or extended.
+/// Longest file that a disk takes when a file is cut or extended.
 pub const FILE_LEN_MAX: u64 = 1 << 40;
-/// How long it takes to restore a home.
+/// Time that it takes to restore a home.
 const RESTORE_TIME: Duration = Duration::from_secs(120);
-/// How much disks have room for while they are not full.
+/// Capacity of a disk that is not full.
 const DISK_LEN: u64 = 1 << 30;
 /// Bytes that small caches may hold.
 const CACHE_LEN_SMALL: u64 = 60_000;
@@ -43,7 +43,7 @@ pub struct Laptop {
 }
 
 impl Laptop {
-    /// True if a file was changed here of which not all is here.
+    /// True if a changed file is not wholly here.
     pub fn has_holes(&self) -> bool {
         let is_part = |client: &Client| {
             client.look(|replica, _| replica.nodes().any(|(_, node)| node.is_dirty() && !node.is_whole()))
@@ -57,10 +57,10 @@ pub struct Storm {
     pub sort: Sort,
     /// Caches are small.
     small: bool,
-    /// Disks are full now and then.
+    /// Disks are sometimes full.
     full: bool,
-    /// Users change their minds about how their mounts behave, and not all directories of the home
-    /// can be watched.
+    /// Users change the settings of their mounts, and not all directories of the home can be
+    /// watched.
     whims: bool,
     /// Networks deliver requests twice.
     repeats: bool,
@@ -70,10 +70,10 @@ pub struct Storm {
     /// themselves.
     pub backups: bool,
     backup: Option<Snapshot>,
-    /// Silences that clients believe. A network that is down says nothing, so that they have to
-    /// find out.
+    /// The silence that clients believe. A network that is down says nothing, so they have to find
+    /// out.
     silence_believed: Duration,
-    /// Of all clients, at home and on their machines.
+    /// The user of all clients, at home and on their machines.
     pub user: Cred,
     pub rig: Rig,
     pub random: SplitMix64,
@@ -87,12 +87,12 @@ pub struct Storm {
 impl Storm {
     pub fn new(seed: u64, sort: Sort) -> Storm {
         let random = SplitMix64::new(seed.wrapping_mul(0x9e37) ^ 0x5354_4f52);
-        // What others do between two steps of the home would not always be seen.
+        // With pauses, a change by others between two steps of the home would not always be seen.
         let paced = sort == Sort::Alone || sort == Sort::Merging && seed.is_multiple_of(2);
         let mut rig = Rig::with_pace(seed, paced);
         rig.log_len = [LOG_LEN, 1, 4000, LOG_LEN][(seed / 13 % 4) as usize];
         make_quiet_files(&rig);
-        // What the superuser may do, others may not.
+        // Some storms run as a user who may do less than the superuser.
         let user = match sort == Sort::Merging && !seed.is_multiple_of(3) {
             true => Cred { uid: USER, gid: USER, groups: Vec::new() },
             false => Cred::ROOT,
@@ -174,7 +174,7 @@ impl Storm {
         say(&*self.clock(), "world", what);
     }
 
-    /// When what clients do is durable.
+    /// How soon the clients' operations are durable.
     fn durability(&self) -> Durability {
         match self.seed % 8 {
             1 | 6 | 7 => Durability::Always,
@@ -207,7 +207,7 @@ impl Storm {
         let client = match self.rig.sim.block_on(Client::open(&host, disk, Line::alone(&host, dialer), settings)) {
             Ok(client) => client,
             Err(error) if self.full && error.to_string().contains("make some on its disk") => {
-                // Its user does, and tries again.
+                // Its user makes room, and tries again.
                 return laptop.disk.set_capacity(DISK_LEN);
             }
             Err(error) => return self.ledger.lock().failures.push(format!("opening a cache: {error}")),
@@ -251,14 +251,14 @@ impl Storm {
     fn start_home(&mut self) {
         let up = self.rig.home.lock().as_ref().is_some_and(|home| home.machine.is_up());
         if !up {
-            // It may have crashed by itself.
+            // The home may have crashed by itself.
             self.crash_home();
             self.rig.start_home();
             self.say("the home starts");
         }
     }
 
-    /// Others fill the disk of a client, or make room.
+    /// Other programs fill the disk of a client, or make room.
     fn fill_disk(&mut self, number: usize) {
         let laptop = &self.laptops[number];
         let Some((machine, _)) = &laptop.running else { return };
@@ -289,7 +289,7 @@ impl Storm {
             tree.iter().find(|entry| entry.path == path.as_bytes()).map_or(0, |entry| entry.attr.nlink)
         };
         let running = self.rig.home.lock().clone();
-        // A file with several names is changed in place, and others may not change it then, but
+        // The home changes a file with several names in place. So others change such a file only
         // while the home is down.
         let is_down = running.as_ref().is_none_or(|home| !home.machine.is_up());
         let in_place = op.writes().is_some_and(|path| links(path) > 1);
@@ -315,7 +315,7 @@ impl Storm {
         ledger.acked.extend((&after - &before).into_iter().map(|tag| (tag, String::new())));
     }
 
-    /// Another program removes the folder in which the home makes what it stores.
+    /// Another program removes the folder in which the home makes files that it stores.
     fn remove_own(&mut self) {
         let all = self.rig.fs.dump().into_iter().map(|entry| String::from_utf8_lossy(&entry.path).into_owned());
         let inside: Vec<String> = all.filter(|path| path.starts_with("/.starling/")).collect();
@@ -338,8 +338,8 @@ impl Storm {
         self.say(format!("others: remove the home's own folder, with {count} files"));
     }
 
-    /// A backup of the home's state is taken, or the home crashes and begins again with the last
-    /// one that was taken.
+    /// Takes a backup of the home's state. Or crashes the home, and starts it again with the last
+    /// backup.
     fn restore_home(&mut self) {
         let Some(backup) = self.backup.take() else {
             self.backup = Some(self.rig.disk.snapshot());
@@ -347,8 +347,8 @@ impl Storm {
         };
         self.crash_home();
         self.rig.disk.restore(&backup);
-        // Ids follow the clock, and it takes some seconds until a range of those that were given
-        // counts as past.
+        // Ids follow the clock. It takes some seconds until the ids of a range that was given lie
+        // in the past.
         self.rig.sim.run_for(RESTORE_TIME);
         self.outcome.restored += 1;
         self.say("the home's state is restored");
@@ -437,7 +437,7 @@ impl Storm {
         }
     }
 
-    /// No more directories of the home can be watched, or they can.
+    /// Sets whether the home can watch no more directories.
     fn watch_no_more(&self, enough: bool) {
         if let Some(home) = &*self.rig.home.lock() {
             home.tree.watch_no_more(enough);
@@ -452,7 +452,7 @@ impl Storm {
         }
     }
 
-    /// Everything works again, and nobody does anything any more.
+    /// Makes everything work again, and ends all work of the clients.
     pub fn heal(&mut self) -> Result<(), String> {
         self.say("heals");
         self.stop.store(true, Relaxed);
@@ -516,7 +516,7 @@ impl Storm {
     }
 }
 
-/// Any behaviour that a user can choose.
+/// Chooses any settings that a user can choose.
 fn behave(settings: &mut Settings, random: &SplitMix64) {
     let time = Duration::from_secs(1 + random.below(20));
     settings.consistency = match random.below(5) {

@@ -1,5 +1,5 @@
-//! Users of clients: what they do one after the other, what they remember whatever becomes of the
-//! client, and what is known of all their doings.
+//! Users of clients: their operations, what a user remembers when the client crashes, and a ledger
+//! of all operations.
 
 use crate::rig::session::Op;
 use host::SplitMix64;
@@ -18,87 +18,87 @@ use vfs::mem::MemFs;
 pub enum Sort {
     /// Every client has a directory of its own: nothing may be in conflict.
     Alone,
-    /// All are everywhere.
+    /// All clients use the same files.
     Together,
-    /// All make the same directories, each with files of its own in them: these merge, and nothing
-    /// is in conflict.
+    /// All clients make the same directories, each with files of its own in them. The directories
+    /// merge, and nothing is in conflict.
     Merging,
 }
 
-/// What is known of everybody's doings.
+/// The operations of all clients, as far as they are known.
 #[derive(Default)]
 pub struct Ledger {
-    /// Written, and acknowledged.
+    /// Tags that were written and acknowledged.
     pub acked: BTreeMap<String, String>,
-    /// Overwritten or removed by somebody who had seen it.
+    /// Tags that a client overwrote or removed after it had seen them.
     pub dropped: BTreeSet<String>,
     pub done: u64,
     pub failures: Vec<String>,
-    /// Directories and symlinks that somebody has made, or may have made; by their paths, which
-    /// mean the same to all.
+    /// Paths of directories and symlinks that a client has made, and below, may have made. A path
+    /// means the same to all clients.
     pub shared: BTreeSet<String>,
     pub maybe_shared: BTreeSet<String>,
-    /// What files of one's own contain.
+    /// The contents of each file that only one client uses.
     pub own: BTreeMap<String, String>,
-    /// Files of one's own of which nobody knows what became.
+    /// Files that only one client uses and whose contents are not known.
     pub doubtful: BTreeSet<String>,
 }
 
-/// What the user of a client remembers, whatever becomes of the client.
+/// What the user of a client remembers, even when the client crashes.
 pub struct Mind {
     pub number: u8,
     pub sort: Sort,
     pub random: SplitMix64,
     pub count: u64,
-    /// What it should have, where nobody else may do anything.
+    /// The files as they should be, in the directory that only this client uses.
     pub shadow: MemFs,
-    /// Being done.
+    /// The operation that is under way.
     pub pending: Option<Op>,
-    /// The contents of this are not known.
+    /// A path whose contents are not known.
     pub unclear: Option<String>,
-    /// What was done since all was durable that was done.
+    /// The operations since all operations were durable.
     pub past: Vec<Past>,
-    /// The client has crashed, and some of that may be lost.
+    /// The client has crashed, and some of these operations may be lost.
     pub has_lost: bool,
-    /// Written and acknowledged since, and where.
+    /// Tags that were written and acknowledged since then, and their paths.
     pub young: BTreeMap<String, String>,
-    /// It keeps a list of its own, which nothing else may come into conflict with.
+    /// The client keeps a list of its own, which must not come into conflict with anything.
     pub keeps_a_list: bool,
-    /// Of its own list.
+    /// The lines of its own list.
     pub lines: String,
-    /// Perhaps in its list, too.
+    /// A line that may be in its list, too.
     pub line: Option<String>,
-    /// A directory that it stays in.
+    /// A directory in which the user stays.
     pub inside: Option<(FileId, String)>,
 }
 
-/// Something that was done, and may not be durable.
+/// An operation that was done, and may not be durable.
 pub struct Past {
     pub op: Op,
-    /// What there was before,
+    /// The files before it.
     pub before: MemFs,
-    /// with contents of this that were not known.
+    /// A path whose contents were not known then.
     pub unclear: Option<String>,
 }
 
 impl Mind {
-    /// The client has crashed.
+    /// Notes that the client has crashed.
     pub fn crashed(&mut self) {
         self.has_lost = !self.past.is_empty();
         self.young.clear();
     }
 
-    /// All that was done is durable.
+    /// Notes that all operations are durable.
     pub fn is_durable(&mut self, ledger: &mut Ledger) {
         self.past.clear();
         ledger.acked.append(&mut self.young);
     }
 }
 
-/// What a worker works with.
+/// A worker: the user of one client.
 #[derive(Clone)]
 pub struct Worker {
-    /// As whom.
+    /// The user that operations run as.
     pub cred: Cred,
     pub rig_clock: Arc<dyn host::Clock>,
     pub client: Client,
@@ -129,7 +129,7 @@ impl Worker {
     }
 
     pub async fn work(self, ended: Arc<AtomicBool>) {
-        // Before it was attached for the first time, there is nothing.
+        // Before the client has attached for the first time, it has no files.
         while self.client.look(|replica, _| replica.node(FileId::ROOT).is_err()) && !self.stop.load(Relaxed) {
             self.pause(500).await;
         }
@@ -140,7 +140,7 @@ impl Worker {
         match sort {
             Sort::Alone if pending => self.find_out().await,
             Sort::Together => self.mind.lock().pending = None,
-            // That was the one before the crash.
+            // The id was known to the client before the crash.
             Sort::Merging => self.mind.lock().inside = None,
             _ => {}
         }
