@@ -1,5 +1,5 @@
-//! Stamps of volumes: one comparison validates all that a client has cached of a volume (Mummert and
-//! Satyanarayanan, section 3; docs/roaming.md#one-number-for-versions-stamps-and-the-journal).
+//! Stamps of volumes: one comparison validates all that a client has cached of a volume (Mummert
+//! and Satyanarayanan, section 3; docs/roaming.md#one-number-for-versions-stamps-and-the-journal).
 //!
 //! The home answers a stamp from the [journal](crate::volume_journal) of the volume.
 
