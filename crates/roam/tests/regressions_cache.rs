@@ -715,6 +715,26 @@ fn regression_a_name_that_is_not_known_is_not_missing_without_a_network() {
     assert_eq!([find("/dir/new"), find("/dir/made")], [Ok(()); 2]);
 }
 
+/// `sync --home` said that everything is home when this client's version of a conflict, which
+/// becomes a file of its own, was not there yet.
+#[test]
+fn regression_the_copy_of_a_conflict_is_home_when_everything_is() {
+    let setup = Setup::new(1);
+    setup.done_at_home(Op::Write("/file".into(), How::Replace, b"old".to_vec()));
+    setup.wait();
+    assert_eq!(setup.read("/file").as_deref(), Ok("old"));
+    setup.online(false);
+    setup.done(Op::Write("/file".into(), How::Replace, b"mine".to_vec()));
+    setup.done_at_home(Op::Write("/file".into(), How::Replace, b"theirs".to_vec()));
+    setup.network.up.store(true, Relaxed);
+    setup.rig.sim.block_on(async {
+        setup.client.attached().await;
+        setup.client.send_all().await.expect("the home is there");
+    });
+    assert_eq!(setup.at_home("/file").as_deref(), Ok("theirs"));
+    assert_eq!(setup.at_home("/file (conflict)").as_deref(), Ok("mine"));
+}
+
 /// A hoarded directory that others had changed was not listed again before the link went. Nothing
 /// could be made in it then until the home was back.
 #[test]

@@ -209,8 +209,16 @@ impl Client {
     /// Sends all operations up to now, even if the settings say later, and waits until they are
     /// home. ETIMEDOUT if the home cannot be reached.
     pub async fn send_all(&self) -> Result<(), FsError> {
-        let last = self.look(|replica, _| replica.log().last());
-        self.send_through(last).await
+        let newest_conflict = |replica: &Replica| replica.troubles().map(|(number, _)| number).max();
+        loop {
+            let (last, conflict) = self.look(|replica, _| (replica.log().last(), newest_conflict(replica)));
+            self.send_through(last).await?;
+            // In a new conflict, this client's version becomes a file of its own, which has to go
+            // home too.
+            if self.look(|replica, _| newest_conflict(replica)) == conflict {
+                return Ok(());
+            }
+        }
     }
 
     /// As [`send_all`](Self::send_all), up to an operation.
