@@ -4,6 +4,7 @@ use crate::args::Args;
 use crate::usage;
 use anyhow::Context;
 use clap::CommandFactory;
+use clap::error::ErrorKind;
 use clap_complete::Shell;
 use std::path::Path;
 use std::process::ExitCode;
@@ -32,15 +33,11 @@ fn without_links(text: &str) -> String {
 /// Shows the help of the command that `words` name, or the topic whose title has them all. Without
 /// words it shows all commands and topics.
 pub fn help(words: &[String]) -> anyhow::Result<ExitCode> {
-    let mut command = Args::command();
-    command.build();
-    for word in words {
-        match command.find_subcommand(word).cloned() {
-            Some(below) => command = below,
-            None => return topic(words),
-        }
+    let asked = ["starling"].into_iter().chain(words.iter().map(String::as_str)).chain(["--help"]);
+    match Args::command().try_get_matches_from(asked) {
+        Err(help) if help.kind() == ErrorKind::DisplayHelp => help.print()?,
+        _ => return topic(words),
     }
-    command.print_long_help()?;
     if words.is_empty() {
         println!("\nTopics, as in `starling help disk died`:");
         topics().for_each(|(title, _)| println!("  {title}"));

@@ -321,7 +321,7 @@ fn what_is_wrong_is_said_and_leaves_nothing() {
     fs::write(at("part"), &whole[..whole.len() / 2]).expect("write");
     assert!(refused(&mut sim(&at("part"), &SMALL)).contains("breaks off after"));
     fs::write(at("other"), "text").expect("write");
-    assert!(refused(&mut sim(&at("other"), &SMALL)).contains("not a trace"));
+    assert!(refused(&mut sim(&at("other"), &SMALL)).contains("not a Starling trace"));
     assert!(refused(&mut sim(&at("nowhere"), &SMALL)).contains("nowhere"));
     let json = at("figures").display().to_string();
     for (option, wrong) in [

@@ -56,7 +56,7 @@ struct Field {
 
 impl Field {
     fn documented() -> Field {
-        let (_, text) = DOCUMENT.split_once("from bit 0 on").expect("the basis is there");
+        let (_, text) = DOCUMENT.split_once("From bit 0 on").expect("the basis is there");
         let (text, _) = text.split_once('.').expect("the sentence ends");
         let basis: Vec<u16> =
             text.split('`').skip(1).step_by(2).map(|hex| u16::from_str_radix(hex, 16).expect("a polynomial")).collect();
