@@ -62,7 +62,8 @@ const APPLY_TIME_MAX: Duration = Duration::from_secs(60);
 /// itself.
 const APPLY_PAUSE: Duration = Duration::from_millis(5);
 
-/// Slack of the eviction hand: it may list this many removed files and as many as there are others.
+/// The eviction hand lists at most as many removed files as there are inodes in memory, and this
+/// many more.
 const HAND_SLACK: usize = 1024;
 
 /// How a client is set up.
@@ -74,7 +75,8 @@ pub struct Config {
     pub block_size: u32,
     /// Bound of the data cache in bytes.
     pub cache_bytes: u64,
-    /// Number of inodes kept in memory, besides those that must stay there.
+    /// Number of inodes in memory from which on the client evicts inodes for new ones. Inodes that
+    /// must stay in memory count too, and may exceed it.
     pub inode_count_max: usize,
     /// How long kernels may cache names and attributes: the rest of the lease of the tokens.
     pub lease: Duration,

@@ -129,15 +129,16 @@ impl Client {
         self.core.space_round.send_modify(|round| *round += 1);
     }
 
-    /// The most that the client can have put on each store so far. The caller takes this before it
-    /// asks the stores for their free space; see [`looked`](Self::looked).
+    /// Bytes that committed cuts took on each store since the start, at most. The caller takes this
+    /// before it asks the stores for their free space (see [`looked`](Self::looked)). So bytes that
+    /// are put in between count twice, and are never missed.
     pub fn placed_bytes(&self) -> u64 {
         let state = self.core.state.lock();
         let committed = self.core.log.committed_seq().unwrap_or(0);
         state.space.placed_bytes(committed, |bytes| self.core.stripe.share_of(bytes))
     }
 
-    /// Tells admission the free space of the fullest store, at the time when the caller took
+    /// Tells admission the free space of the fullest store, which the caller asked for after
     /// [`placed_bytes`](Self::placed_bytes).
     pub fn looked(&self, look: Look) {
         self.core.state.lock().space.looked(look);

@@ -46,7 +46,7 @@ pub enum Miss {
 pub enum Stop {
     /// It never will succeed.
     Fail(FsError),
-    /// It may succeed once this is in memory.
+    /// It may succeed once this is available.
     Miss(Miss),
 }
 

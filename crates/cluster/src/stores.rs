@@ -125,7 +125,7 @@ impl Open {
 enum NotOpen {
     /// The place is empty: a store can be made there.
     Empty,
-    /// It has a store or files that cannot be used, for this reason.
+    /// The place cannot be reached or used, for this reason.
     Bad(String),
 }
 

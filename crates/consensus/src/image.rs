@@ -49,8 +49,8 @@ pub struct State {
 }
 
 impl State {
-    /// Applies an agreed change. Returns the maps' epoch after it; `Err` with the present epoch if
-    /// the change expected another.
+    /// Applies an agreed change. Returns the maps' epoch after it. `Err` with the present epoch,
+    /// and nothing changes, if the change expected another epoch or its maps have no higher one.
     pub fn apply(&mut self, change: Change) -> Result<u64, u64> {
         if change.expected != self.maps.epoch || change.maps.epoch <= change.expected {
             return Err(self.maps.epoch);

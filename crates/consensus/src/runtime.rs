@@ -186,7 +186,7 @@ impl<T> fmt::Debug for Sender<T> {
     }
 }
 
-/// A moment on the host's monotonic clock. Arithmetic stops at the clock's start.
+/// A moment on the host's monotonic clock. Subtraction stops at the clock's start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Instant(Duration);
 

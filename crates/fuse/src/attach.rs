@@ -284,8 +284,8 @@ pub(crate) fn detach(path: &Path) -> Result<Detached, String> {
     if is_root() { detach_as_root(path) } else { detach_by_helper(path) }
 }
 
-/// Fails the requests of a connection, including those that are still to come. Reports no error: if
-/// the abort fails, the detach that follows fails too.
+/// Fails the requests of a connection, including those that are still to come. Reports no error:
+/// the caller looks whether the mount is gone, and detaches it if not.
 pub(crate) fn abort(path: &Path, device: &Device) {
     if let Some(number) = device.connection() {
         let _ = std::fs::write(Path::new(CONNECTIONS).join(number).join("abort"), "1");

@@ -28,8 +28,8 @@ impl GroupCache {
     }
 
     /// The supplementary groups of thread `pid`, which acts as `uid` and `gid`. Empty for root, for
-    /// a thread that has ended, and for a thread in another pid namespace, which the kernel reports
-    /// as 0.
+    /// a thread that has ended, and for a thread that is not visible from here (in another pid
+    /// namespace: the kernel then says 0).
     pub(crate) fn of(&self, pid: u32, uid: u32, gid: u32) -> Vec<u32> {
         if uid == 0 || pid == 0 {
             return Vec::new();

@@ -7,7 +7,7 @@
 //!   its only state is counters and a cache of groups. `listing` fills the replies of directory
 //!   listings.
 //! - `passing` answers opens of files that the kernel may read by itself (passthrough); `inodes`
-//!   decides which they are.
+//!   decides how.
 //! - `forgetting` makes the kernel drop cached names and files. Its thread runs `apart`, so a
 //!   killed process need not wait for it. `survivor` is a process that fails requests while such a
 //!   thread waits. `dead` removes mounts whose process has died.
@@ -24,7 +24,6 @@
 //! - A mount unmounts only itself, even if other programs have unmounted it or mounted over it.
 //!
 //! Which requests exist, what the kernel caches, and who decides about locks:
-//! docs/decisions/2026-11-21-fuser.md.
 //! docs/decisions/2026-11-21-fuser.md.
 
 mod apart;

@@ -219,8 +219,9 @@ impl Mount {
 }
 
 impl Drop for Mount {
-    /// Unmounts as [`unmount`](Mount::unmount) does. On a thread of a runtime, a new thread does
-    /// the work, and this call does not wait for it.
+    /// Unmounts as [`unmount`](Mount::unmount) does, except that it does not sync while files are
+    /// still open: the sync follows when the last one is closed. On a thread of a runtime, a new
+    /// thread does the work, and this call does not wait for it.
     fn drop(&mut self) {
         let shared = Arc::clone(&self.shared);
         let work = move || {

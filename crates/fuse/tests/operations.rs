@@ -193,8 +193,8 @@ fn unmapping_writes_the_pages() {
         let file = read_write(&m.path("f"));
         file.set_len(4096).unwrap();
         // Runs in another process: this one has the threads that serve the mount, and munmap would
-        // keep them from touching memory. SAFETY: a fresh shared mapping of an open file that has
-        // these bytes, gone at the end.
+        // keep them from touching memory.
+        // SAFETY: a fresh shared mapping of an open file that has these bytes, gone at the end.
         let unmapped = in_child(|| unsafe {
             let prot = libc::PROT_READ | libc::PROT_WRITE;
             let map = libc::mmap(std::ptr::null_mut(), 4096, prot, libc::MAP_SHARED, file.as_raw_fd(), 0);

@@ -103,7 +103,8 @@ impl Company {
     }
 
     /// Takes in that a client knows of the others, and that the home has seen all that the client
-    /// had done before. Only the client's last message counts, by its number.
+    /// had done before. It counts only if `number` is that of the last message that the home has
+    /// sent the client about its company.
     pub(crate) fn knows(&self, push: &Arc<dyn Push>, number: u64) {
         let mut members = self.members.lock();
         let told = members.iter_mut().find(|member| Arc::ptr_eq(&member.push, push) && member.told == number);

@@ -7,8 +7,9 @@
 //! first, since the other claims wait for these operations. A client that was not heard of for a
 //! [`LEASE`] has no delegations any more.
 //!
-//! After a restart, the home does not know what clients hold. Some clients may hold something.
-//! Until each of them has attached again or its lease has ended, the home meets only claims for
+//! After a restart, the home does not know what clients hold. Some clients may hold something. A
+//! client that attaches again may still believe that, until it has the home's answer. So until each
+//! of them is known to have this answer, or its lease has ended, the home meets only claims for
 //! what their clients are known to hold already.
 //!
 //! Invariants: at no time do two clients with running leases have delegations that exclude each

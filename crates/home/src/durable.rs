@@ -14,8 +14,9 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 use types::FsError;
 
-/// Operations become durable within this time, even if no client asks. A longer time would batch
-/// more operations per sync, and leave clients with more to send again after a crash.
+/// The home begins to make operations durable within this time, even if no client asks. A longer
+/// time would batch more operations per sync, and leave clients with more to send again after a
+/// crash.
 const DURABLE_TIME_MAX: Duration = Duration::from_secs(1);
 
 impl Exported {

@@ -78,7 +78,7 @@ pub(crate) struct Exported {
     pub(crate) unwatched: watch::Sender<BTreeSet<FileId>>,
     /// Held while one operation of a client is done.
     pub(crate) applying: tokio::sync::Mutex<()>,
-    /// Held, per client, while one of its messages is worked on.
+    /// Held, per client, while one of its messages with operations is worked on.
     pub(crate) turns: Mutex<HashMap<u32, Arc<tokio::sync::Mutex<()>>>>,
     /// What was done, and may not be durable.
     pub(crate) seen: Seen,
@@ -100,8 +100,8 @@ pub(crate) struct Exported {
 }
 
 impl Exported {
-    /// Waits for a client's turn. Until the guard is dropped, no other message of the client is
-    /// worked on.
+    /// Waits for a client's turn. Until the guard is dropped, the home does no operations of other
+    /// messages of the client.
     pub(crate) async fn turn_of(&self, author: u32) -> tokio::sync::OwnedMutexGuard<()> {
         let turn = self.turns.lock().entry(author).or_default().clone();
         turn.lock_owned().await

@@ -2,7 +2,7 @@
 //!
 //! A crash may leave such a file half changed, and other programs may change it before the home
 //! runs again. So the home keeps a copy of the old contents, durable before the first byte changes,
-//! until the client has its answer. When the client sends the store again, each byte must be as it
+//! until the store is durable. When the client sends the store again, each byte must be as it
 //! was before, or as the store makes it. If a byte is neither, or the copy is gone, other programs
 //! have changed the file, or may have. That is a conflict, unless the file has already all bytes of
 //! the store, from the first to the last.

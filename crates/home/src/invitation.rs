@@ -54,8 +54,8 @@ async fn read(disk: &dyn Disk, secret: &[u8; 16]) -> io::Result<Option<Invitatio
 
 impl Inner {
     /// Makes the home serve a key, if the secret belongs to an unused invitation. Returns the names
-    /// of the volumes. The same key may use its secret again, since the first answer may have been
-    /// lost. `None` for a secret that is not valid.
+    /// of the volumes. A key that the home serves already gets them for any secret, since the first
+    /// answer may have been lost. `None` if the home does not serve the key.
     pub(crate) async fn enroll(&self, key: Key, secret: &[u8; 16]) -> Option<Vec<String>> {
         let volumes = |live: &MutexGuard<Live>| -> Option<Vec<String>> {
             let all: Vec<String> = live.state.granted(&key).map(|(volume, _)| volume.clone()).collect();
@@ -68,7 +68,7 @@ impl Inner {
         let Some(invitation) = found.filter(|invitation| self.host.clock.wall() <= invitation.until) else {
             return volumes(&self.live.lock());
         };
-        // The client that removes the file first is let in.
+        // The file can be removed only once, so the invitation lets in only one client.
         self.disk.remove(&name(secret)).await.ok()?;
         // Durable before the client is let in: otherwise, after a loss of power, the invitation
         // would let in another client, too.

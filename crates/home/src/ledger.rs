@@ -121,8 +121,8 @@ impl Ledger {
         let mut settled = self.log.settled();
         loop {
             self.synced().await?;
-            // The log may have to begin anew with a snapshot, which must not wait for held records,
-            // however late they came.
+            // If the log begins anew with a snapshot, the snapshot waits until all held records are
+            // released, also those that came later. So this releases them, too.
             match first(&mut settled, held_up.changed()).await {
                 Either::Left(settled) => return settled.map_err(|_| FsError::Io),
                 Either::Right(Ok(())) => {}

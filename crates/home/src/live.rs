@@ -128,7 +128,8 @@ impl Live {
     }
 
     /// Returns the changes that each attached client has to be told. A client under delegations is
-    /// told only of files that it holds, unless it is the `idle` one.
+    /// told of changes by other programs. It is told of changes by other clients only if it holds
+    /// the files, or is the `idle` one.
     pub(crate) fn untold(&mut self, volume: &str, claims: &Claims, idle: Option<u32>) -> Vec<Untold> {
         let Some(known) = self.state.volumes.get(volume) else { return Vec::new() };
         let stamp = known.journal().stamp();

@@ -8,8 +8,8 @@
 //! could change what clients store, and one who could read it would see what clients upload. The
 //! home puts nothing into another user's folder.
 //!
-//! A failure here is [the home's trouble](crate::apply::Stop::Trouble) and never a conflict: no
-//! function here returns ENOENT or ESTALE.
+//! A failure of the folder is [the home's trouble](crate::apply::Stop::Trouble) and never a
+//! conflict: operations never get ENOENT or ESTALE because of the folder.
 
 use crate::apply::Stop;
 use crate::exported::Exported;

@@ -47,8 +47,8 @@ const GAP_COUNT_MAX: usize = 1 << 12;
 const INDEX_START_SECONDS: i64 = 1_600_000_000;
 /// Indices per second of the clock. At this rate, 2^48 indices last for 136 years.
 const INDEX_COUNT_PER_SECOND: u64 = 1 << 16;
-/// The greatest number of a change in a decoded volume. It leaves room for more than a home can
-/// ever make.
+/// The greatest number of a change. A state or record with a greater number is refused, so numbers
+/// cannot overflow.
 const SEQ_MAX: u64 = 1 << 62;
 /// The author of a change that no client made: another program, or unknown.
 pub const OTHERS: u32 = 0;
@@ -258,7 +258,7 @@ impl Volume {
         }
     }
 
-    /// Begins a run. `None` if `start` goes back.
+    /// Begins a run. `None` if its numbers go back or are too great.
     pub fn begin_run(&mut self, RunStart { seq, next }: RunStart) -> Option<()> {
         let last = self.journal.stamp().seq;
         if seq <= last || seq > SEQ_MAX || next < self.next || next > INDEX_END {

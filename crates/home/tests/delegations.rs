@@ -354,8 +354,8 @@ fn nobody_promises_what_he_may_not_do_or_does_not_do_what_he_promised_for_ever()
             world.fs.setattr(&Cred::ROOT, file, None, set).await.expect("chmod")
         });
     };
-    // Nor can a file that mallory may no longer write. A user who lists a directory may read the
-    // files in it.
+    // Nor can a file that mallory may no longer write. Bob has listed the directory, and so has
+    // read delegations on the files in it.
     set_mode("bob", "letter", 0o666);
     assert_eq!(mallory.delegate(letter, Hold::Write), None);
     bob.recalled().into_iter().for_each(|recall| bob.returns(recall));

@@ -118,7 +118,7 @@ impl Inner {
             return Ok(());
         }
         if let Vacant(entry) = self.unsynced.lock().entry(device) {
-            // Opened as the process itself, since syncfs(2) needs a descriptor that is open.
+            // Opened for reading, as the process itself: syncfs(2) takes no path descriptor.
             let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
             entry.insert(rustix::fs::open(alias(file), flags, Mode::empty()).map_err(error)?);
         }

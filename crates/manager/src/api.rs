@@ -191,8 +191,8 @@ pub trait Manager: Send + Sync + 'static {
     /// Writes a checkpoint, and returns how far the durable state reaches. Concurrent calls share
     /// one checkpoint.
     fn checkpoint(&self) -> Answer<CheckpointState, ManagerError>;
-    /// Has the next checkpoint move all index nodes and pages out of `segments`, which are of this
-    /// manager's own log.
+    /// Has the next checkpoint write all records anew that are in use and in `segments`, which are
+    /// of this manager's own log: index nodes, their leaves, pages and the root.
     fn evacuate(&self, segments: Vec<SegmentId>) -> Answer<(), ManagerError>;
     /// Orphans: files with nlink 0 that survived a crash. The recovering client removes them.
     fn orphans(&self) -> Answer<Vec<FileId>, ManagerError>;

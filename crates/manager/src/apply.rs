@@ -221,8 +221,8 @@ impl State {
         {
             return Ok(Vec::new());
         }
-        // Compare positions, not lengths: a block that was cut in place since is still at the
-        // candidate's address.
+        // Compare positions, not lengths: a block that a delta cut in place since would still be at
+        // the candidate's address. (Clients write a block anew when they cut it.)
         let block_size = u64::from(self.identity.block_size);
         let there = |run: &Extent| {
             let offset = u64::from(from.addr.offset) + (run.first - from.first) * block_size;

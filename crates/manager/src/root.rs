@@ -35,8 +35,8 @@ pub struct Trees {
     pub imap: Tree<FileId, BlockAddr>,
     /// Live bytes in segments of clients' and cleaners' logs.
     pub data_usage: Tree<SegmentId, u64>,
-    /// Live bytes in segments of the manager's own log. The root and this tree's own pages are not
-    /// counted: the tree itself has their addresses.
+    /// Live bytes in segments of the manager's own log, without the root and without this tree's
+    /// own pages. The tree itself has the addresses of its pages.
     pub own_usage: Tree<SegmentId, u64>,
     /// Files with nlink 0.
     pub orphans: Tree<FileId, ()>,

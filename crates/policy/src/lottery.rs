@@ -6,8 +6,8 @@
 //! no class with a ticket starves. But chance alone bounds no wait. Two rules do:
 //!
 //! - A class whose oldest chunk has waited longer than the class's bound sends next, with or
-//!   without tickets. It never does so twice in a row while others wait, so no other class waits
-//!   for more than one such chunk.
+//!   without tickets. This never happens twice in a row while other classes with tickets wait, so
+//!   none of these waits for more than one such chunk.
 //! - A class that holds at least half of the tickets of all waiting classes never loses twice in a
 //!   row. Its chance in the other draws is lower to make up for that: with a share p of the tickets
 //!   it wins them with probability (2p - 1) / p, and so it loses (1 - p) of all draws.

@@ -1,7 +1,7 @@
 //! Admission: how much room the stores have left, and whether a change fits. Pure.
 //!
 //! Sizes are bytes of the fullest store, with parity and rounding; `share` tells how many of these
-//! a payload takes. Only live data is counted in bytes of payload.
+//! a payload takes. Live data, and what is owed, are counted in bytes of payload.
 //!
 //! A change takes room twice: in the client's log, and in the managers' next checkpoint, which
 //! writes the index nodes of all changed files and pages of the imap anew. The second part is

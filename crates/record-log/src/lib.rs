@@ -227,7 +227,8 @@ struct Shared {
 }
 
 /// A handle on a log that was started. Clones are handles on the same log. When the last one is
-/// dropped, the writer writes what was appended, and ends.
+/// dropped, the writer writes what was appended, up to the first record that is still held, and
+/// ends.
 #[derive(Clone)]
 pub struct RecordLog(Arc<Handle>);
 

@@ -11,7 +11,7 @@ use types::FileId;
 pub struct Stamp {
     /// The epoch. It is new whenever the home lost track of changes.
     pub epoch: u64,
-    /// How many changes this epoch has had.
+    /// The number of the last change in this epoch. Numbers grow, and may leave gaps.
     pub seq: u64,
 }
 wire_struct!(Stamp { epoch, seq });
@@ -29,8 +29,8 @@ pub enum Since {
         /// The newest stamp.
         stamp: Stamp,
     },
-    /// The journal does not reach back that far. The client must validate every file to be current
-    /// at the new stamp.
+    /// The home cannot tell: for example, its journal does not reach back that far, or it does not
+    /// know the stamp. The client must validate every file to be current at the new stamp.
     Reset {
         /// The newest stamp.
         stamp: Stamp,

@@ -118,7 +118,7 @@ pub(crate) fn outgoing_name(seq: u64) -> String {
 /// The change to log for a file that was being changed when the client ended. A file without holes
 /// is logged whole. Otherwise what was durable in the cache, or lies beyond the length at which the
 /// change began, counts as changed; the holes stay as the home has them. `len`: the length of the
-/// file of the cache, if that exists.
+/// file of the cache, if that exists. `None` if a file with holes has no file of the cache.
 fn changed_since(node: Option<&Node>, len: Option<u64>, mtime: Time) -> Option<Change> {
     let has_holes = |node: &&Node| !node.kept.missing(0..node.begun_size).is_empty();
     let Some(node) = node.filter(has_holes) else {
@@ -354,8 +354,8 @@ impl Client {
         receiver
     }
 
-    /// True while the client works under delegations. Then nobody may cache its answers: a recall
-    /// does not wait for other caches.
+    /// True while the client works under delegations. Then no other program may cache its answers,
+    /// since a recall does not wait until that has dropped them.
     pub fn is_delegated(&self) -> Arc<AtomicBool> {
         self.0.live.lock().is_delegated.clone()
     }

@@ -179,7 +179,7 @@ pub(crate) struct Live {
     /// and `overtaken`.
     pub(crate) asking: usize,
     /// Files that others changed during these questions: the value of `breaks` then, and the
-    /// version by which they changed.
+    /// volume's change number up to which they changed.
     pub(crate) broken: HashMap<FileId, (u64, u64)>,
     /// Files that this client's own operations changed at home during these questions, with the
     /// value of `breaks` then.

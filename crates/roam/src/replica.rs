@@ -67,7 +67,7 @@ wire_struct!(Membership { root, user, incarnation, file_len_max });
 /// A lasting change of the replica, as the log has it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Record {
-    /// The client was attached, for the first time or as another client.
+    /// The client was attached for the first time, or its membership has changed.
     Joined(Membership),
     /// The client has heard of every change up to this stamp.
     Stamped(Option<Stamp>),
@@ -146,8 +146,8 @@ pub enum Record {
     },
     /// The bytes in the cache are as they were last logged.
     Clean(FileId),
-    /// A file's bytes are about to be changed in memory. The file of the cache keeps the logged
-    /// bytes until [`Stored`](Self::Stored).
+    /// A file's bytes are about to be changed in memory. The cache keeps the logged bytes until
+    /// [`Stored`](Self::Stored) or [`Held`](Self::Held).
     Marked(FileId),
     /// A small file was stored; its bytes are in this record.
     Stored {
@@ -297,7 +297,8 @@ impl Replica {
         self.stamp
     }
 
-    /// The operations that the home has not answered yet.
+    /// The operations that wait: the client has not taken in the home's answers to them. The home
+    /// may have done the first ones already (see the module `seen`).
     pub fn log(&self) -> &OpLog {
         &self.log
     }
@@ -408,7 +409,7 @@ impl Replica {
         nodes.chain(troubles).filter(|number| *number > 0)
     }
 
-    /// True if the client's version of a file has changes that the home has not answered yet.
+    /// True if operations on a file wait, or its bytes have changes that are not logged yet.
     pub fn is_own(&self, id: FileId) -> bool {
         self.log.is_about(self.real(id)) || self.node(id).is_ok_and(Node::is_dirty)
     }

@@ -2,9 +2,10 @@
 //!
 //! It takes all puts that wait, gives each a place, writes them with one write-and-sync, and only
 //! then adds them to the index and answers. If no place is left, it writes a checkpoint with a
-//! fresh reservation, and grows the `fragments` file before that. If no free extent is long enough,
-//! it moves fragments together to make one. If too few pages are free, the store is full. Since one
-//! task does all this, nothing is being written while a checkpoint is taken.
+//! fresh reservation. Before that it grows the `fragments` file, if too few pages are free. If the
+//! file cannot grow and no free extent is long enough, it moves fragments together to make one. If
+//! that is not possible either, the store is full. Since one task does all this, nothing is being
+//! written while a checkpoint is taken.
 //!
 //! After a failed write or sync it is unknown what is on the disk. All puts that it carried get the
 //! error, and the store takes no more changes until it is opened again. Opening finds out what is
@@ -290,10 +291,11 @@ impl Committer {
         self.checkpoint_with_spare(SPARE_PAGES).await
     }
 
-    /// Writes a checkpoint that reserves [`RESERVED`] pages in long extents, and shorter extents
-    /// too, and leaves `spare` pages unreserved. Before that, moves fragments out of the landing
-    /// that a compaction left there when it was cut short. Fails with `Full` if there is no room
-    /// for the checkpoint; then the checkpoint before stays in force.
+    /// Writes a checkpoint that reserves [`RESERVED`] pages in long extents, if there are so many,
+    /// and shorter extents too, and leaves `spare` pages unreserved. Before that, moves fragments
+    /// out of the landing that a compaction left there when it was cut short, and grows the file if
+    /// pages for the reservation are missing. Fails with `Full` if there is no room for the
+    /// checkpoint; then the newest durable checkpoint stays in force.
     async fn checkpoint_with_spare(&mut self, spare: u32) -> Result<(), StorageError> {
         if self.shared.state.lock().space.has_landed() {
             self.compact(0).await?;

@@ -60,8 +60,8 @@ pub fn walk(bytes: &[u8], belongs: impl Fn(&FragmentHeader, u64) -> bool) -> (Ve
     (found, offset)
 }
 
-/// True if these bytes are not a header, but once were one under the checkpoint with this random
-/// number. No other sector has the number, and a crash tears no sector.
+/// True if these bytes, which do not decode as a header, once were one under the checkpoint with
+/// this random number. No other sector has the number, and a crash tears no sector.
 pub fn is_rotten(sector: &[u8], generation: u64) -> bool {
     sector.windows(8).any(|bytes| bytes == generation.to_le_bytes())
 }

@@ -7,8 +7,9 @@
 //! fragment's payload or the bytes that were read, and is not copied; of other frames it is empty.
 //! All integers are little-endian.
 //!
-//! A connection must first be attached to a store by name ([`Request::Attach`]). By now another
-//! store may be at the same address, and it has segments with the same names.
+//! Before any request to a store itself, a connection must be attached to the store by name
+//! ([`Request::Attach`]): by now another store may be at the same address, and it has segments with
+//! the same names. Only [`Request::Presence`] and [`Request::Initialise`] need no attachment.
 //!
 //! Decoders take any bytes: they fail, but do not panic, and they ask for no more memory than the
 //! frame has.

@@ -11,8 +11,8 @@ use storage::api::{Seal, StorageError};
 use types::LogId;
 
 /// The newest seal of each log. If two have the same epoch, the one that counts more segments is
-/// newer: after a recovery that died half way, the next one sees at least as much. If two count the
-/// same, the one that names its holders is newer.
+/// newer: after a recovery that died half way, the next one sees at least as much. Of two copies of
+/// one seal (the same nonce), the one that names its holders is newer.
 pub(crate) fn newest_seals<'a>(seals: impl IntoIterator<Item = &'a Seal>) -> BTreeMap<LogId, Seal> {
     let mut newest: BTreeMap<LogId, Seal> = BTreeMap::new();
     for seal in seals {

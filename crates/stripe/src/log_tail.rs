@@ -242,8 +242,8 @@ impl Stripe {
         described.attempt_max().map_or(0, |max| max.saturating_add(1).saturating_add(skip))
     }
 
-    /// Seals a log at every store that answers. Succeeds if a quorum has taken exactly this seal,
-    /// and returns the stores that have.
+    /// Seals a log at every store that answers. Succeeds if at least a quorum answers, and all that
+    /// answer have taken exactly this seal. Returns these stores.
     async fn seal(&self, seal: &Seal) -> Result<BTreeSet<StoreId>, StripeError> {
         self.health.lock().note_change();
         let answers = self.ask_quorum(|s| s.seal(seal.clone())).await?;

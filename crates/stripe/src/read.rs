@@ -17,7 +17,7 @@ use types::{FragmentId, SegmentId};
 enum Failed {
     /// A store that may have a needed fragment does not answer.
     OutOfReach,
-    /// All these stores answered, and too few of their fragments are good.
+    /// All stores that may have a needed fragment answered, and too few good fragments are there.
     Gone,
 }
 

@@ -211,8 +211,8 @@ impl Stripe {
     }
 
     /// Like [`ask`](Self::ask), for callers that can do without the answer. Returns `None` if the
-    /// store has answered no request for [`Options::read_patience`]. The request goes on, so that a
-    /// store that never answers is noted as absent in time.
+    /// store has answered neither readers nor puts for [`Options::read_patience`]. The request goes
+    /// on, so that a store that never answers is noted as absent in time.
     pub(crate) async fn ask_briefly<T: Send + 'static>(
         &self,
         at: usize,

@@ -35,8 +35,8 @@ impl Stripe {
     pub async fn survey(&self, log: LogId, from_seq: u64) -> Result<Surveyed, StripeError> {
         let answers = self.ask_quorum(|s| s.list(log, from_seq, PAGE_COUNT)).await?;
         let all_answered = answers.len() == self.stores.len();
-        // A store lists whole seqs, so its list is complete up to the last one. The page ends where
-        // the shortest list ends.
+        // A store lists whole seqs, so its list is complete up to its last seq. The page ends at
+        // the lowest of these last seqs.
         let last = |page: &[striped_log::fragment::FragmentHeader]| page.iter().map(|h| h.id.segment.seq).max();
         let through = answers.iter().filter_map(|(_, page)| last(page)).min();
         let Some(through) = through.filter(|seq| *seq >= from_seq) else {

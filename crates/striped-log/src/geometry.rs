@@ -31,9 +31,9 @@ pub struct Geometry {
 
 impl Geometry {
     /// Plans how to stripe `payload_len` bytes over at most `k_max` data fragments: `(k,
-    /// fragment_len)`. A payload of up to one chunk has one data fragment. A longer one has
-    /// fragments that are as short as whole chunks allow, and as many of these as it takes. `m`
-    /// makes no difference.
+    /// fragment_len)`. A payload of up to one chunk has one data fragment, and so has any payload
+    /// if `k_max` is 1. Otherwise fragments are as short as whole chunks allow, and `k` is as many
+    /// of these as it takes. `m` makes no difference.
     ///
     /// # Panics
     /// If `k_max` is not in `1..=16` or `m` not in `1..=2`, or if the payload exceeds `k_max`
@@ -96,8 +96,9 @@ impl Geometry {
         begin..range.end.min(len).max(begin)
     }
 
-    /// The bytes of other fragments that it takes to rebuild bytes `range` of one fragment. XOR and
-    /// copies take the same range; the code for two parity fragments takes whole blocks.
+    /// The bytes of other fragments that it takes to rebuild bytes `range` of one fragment. `range`
+    /// must be within the fragment. XOR and copies take the same range; the code for two parity
+    /// fragments takes whole blocks.
     pub fn columns(&self, range: &Range<u32>) -> Range<u32> {
         if self.k == 1 || self.m == 1 || range.is_empty() {
             return range.clone();

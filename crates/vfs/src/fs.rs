@@ -93,7 +93,7 @@ pub struct DirEntry {
     /// Pass this to continue after the entry. Stable: an entry that exists during the whole listing
     /// is listed exactly once, even if other names are created or removed meanwhile.
     pub cookie: u64,
-    /// Attributes, if asked for and available without another request.
+    /// Attributes, if asked for; may be missing even then.
     pub attr: Option<Attr>,
 }
 

@@ -96,8 +96,8 @@ impl LockTable {
         Ok(SetOutcome { waits: Some(waiter), woken })
     }
 
-    /// Ends a wait. If the request was granted before its caller learned of it, the lock is taken
-    /// back. `lock` is the request as it was made. Returns the requests that this grants.
+    /// Ends a wait. If the request was granted, and its caller has not learned of that, the lock is
+    /// taken back. `lock` is the request as it was made. Returns the requests that this grants.
     pub fn cancel(&mut self, file: FileId, waiter: WaiterId, lock: &FileLock) -> Vec<WaiterId> {
         let Some(locks) = self.files.get_mut(&file) else { return Vec::new() };
         if locks.waiting.remove(&waiter).is_some() {

@@ -100,7 +100,8 @@ impl Machine {
         })
     }
 
-    /// Runs `work` as a task of this machine at once, even if the returned future is not polled.
+    /// Runs `work` as a task of this machine, from now on, even if the returned future is not
+    /// polled.
     pub fn run<T: Send + 'static>(
         &self,
         work: impl Future<Output = T> + Send + 'static,

@@ -521,7 +521,7 @@ impl Client {
                     inner.live.lock().break_callbacks(vec![id], u64::MAX);
                     self.fetch_facts(&[id]).await?;
                 }
-                // Others change it again and again, or the home says that it has changed.
+                // Others change it again and again, or the home only says so.
                 Ok(Reply::Changed) => return Err(FsError::TimedOut),
                 Ok(_) => return Err(FsError::Io),
                 Err(FsError::Stale) => {

@@ -181,7 +181,7 @@ impl Client {
                 Ok(Reply::Refused(Refusal::Stranger)) => return Err(AttachError::Stranger),
                 Ok(Reply::Refused(Refusal::Volume)) => return Err(AttachError::Volume),
                 // The home has heard of less than this client said before, or does not know an id
-                // that it once gave. Numbers and ids begin anew.
+                // that it once gave. The client begins a new incarnation, with new ids.
                 Ok(Reply::Refused(Refusal::Forgotten)) => {
                     self.begin_anew();
                     continue;
@@ -289,7 +289,8 @@ impl Client {
     }
 
     /// Begins a new incarnation, because the home and this client disagree about what they told
-    /// each other: operations get new numbers, and nothing that the home said counts.
+    /// each other. Operations keep their numbers, but these belong to a new log, so the home takes
+    /// all that wait as new. Nothing that the home said before counts.
     fn begin_anew(&self) {
         let incarnation = self.0.host.random.next_u64() | 1;
         let mut live = self.0.live.lock();
@@ -457,7 +458,8 @@ async fn poll(inner: Weak<Inner>) {
 struct Signs {
     was: LinkState,
     round_trip: Duration,
-    /// Even the shortest chunk on its way home makes a fetching program wait for too long.
+    /// Even a very short chunk on its way home makes a fetching program wait for too long (see
+    /// [`Schedule::is_slow`](crate::connection::schedule::Schedule::is_slow)).
     is_slow: bool,
     /// How long ago a program last waited for bytes.
     fetched_before: Duration,

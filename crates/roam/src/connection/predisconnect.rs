@@ -49,6 +49,14 @@ pub struct Missing {
     pub bytes: u64,
 }
 
+/// What there is to do before the link goes.
+#[derive(PartialEq, Eq, Default)]
+struct NotReady {
+    missing: Missing,
+    /// Hoarded directories to list.
+    unlisted: Vec<FileId>,
+}
+
 impl Live {
     /// Open files that are only partly cached, and hoarded files that are not wholly cached. With
     /// the unit `block`, open files do not count.
@@ -70,7 +78,7 @@ impl Live {
     }
 
     /// Hoarded directories whose names the client does not know, or not as they are now. Without a
-    /// network, no program can make a name in them.
+    /// network, the client cannot say that a name is free there, so no program can make one.
     fn unlisted(&self) -> Vec<FileId> {
         let is_directory = |id: &FileId| self.replica.node(*id).is_ok_and(|node| node.facts.kind == Kind::Directory);
         let hoarded = self.priorities().into_keys().filter(is_directory);
@@ -107,6 +115,11 @@ impl Client {
         // If the log takes no more records, programs hear of it when they write.
         let _ = self.durable().await;
         self.missing()
+    }
+
+    /// Returns what there is to do before the link goes.
+    fn not_ready(&self) -> NotReady {
+        NotReady { missing: self.missing(), unlisted: self.0.live.lock().unlisted() }
     }
 
     /// Lists the hoarded directories that other clients or programs have changed, as far as the
@@ -163,12 +176,13 @@ pub(crate) async fn keep(inner: Weak<Inner>) {
         let offline = client.look(|_, state| state == LinkState::Disconnected);
         let mut pause = LOOK_PERIOD;
         if !offline && client.disconnection_is_likely() {
-            let missing = client.missing();
-            if missing.files > 0 || !client.0.live.lock().unlisted().is_empty() {
+            let before = client.not_ready();
+            if before != NotReady::default() {
                 let left = client.get_ready(TIME_MAX, |_| {}).await;
                 tracing::info!(files = left.files, bytes = left.bytes, "the link may soon be lost: still missing");
+                let after = client.not_ready();
                 // If nothing could be fetched, the client waits longer before it tries again.
-                pause = if left == missing { TIME_MAX } else { LOOK_PERIOD };
+                pause = if after == before { TIME_MAX } else { LOOK_PERIOD };
             }
         }
         drop(client);

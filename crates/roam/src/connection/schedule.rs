@@ -2,7 +2,7 @@
 //! docs/roaming.md#the-link).
 //!
 //! Small questions that a program waits for go at once. All other traffic goes in chunks. A chunk
-//! is what the link carries in half a second, so no request waits for much longer than that. Few
+//! is what the link carries in about half a second, so that no request waits for much longer. Few
 //! chunks are under way at a time: as many as the link holds, and one more. Shorter transfers count
 //! as parts of a chunk, and several of them may be under way in its place. A lottery draws the next
 //! one only when there is room for it, so what was drawn is never behind a queue of what was drawn
@@ -342,9 +342,9 @@ impl Schedule {
         self.host.clock.now().saturating_sub(self.state.lock().demanded)
     }
 
-    /// True if even the shortest chunk takes longer on its way home than a chunk should, so a
-    /// program that waits for bytes may wait too long. A slow link counts as fast again only at
-    /// twice that rate.
+    /// True if even [`MEASURED_LEN_MIN`] bytes take longer on their way home than a chunk should,
+    /// so a program that waits for bytes may wait too long. A slow link counts as fast again only
+    /// at twice that rate.
     pub(crate) fn is_slow(&self, was_slow: bool) -> bool {
         let slow = MEASURED_LEN_MIN as f64 / CHUNK_TIME.as_secs_f64();
         self.rate(Direction::Up) < if was_slow { 2.0 * slow } else { slow }

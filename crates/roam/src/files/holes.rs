@@ -66,9 +66,9 @@ impl Client {
     }
 
     /// Handles a read of a hole whose version the home no longer has, because the file was changed
-    /// at home. If this client's own operation did that, waits for its answer. ETIMEDOUT if others
-    /// did: the earlier version is gone, and theirs is shown only after the changes made here are
-    /// home.
+    /// at home. If an operation that this client has sent may have done that, waits for its answer.
+    /// ETIMEDOUT if others did: the earlier version is gone, and theirs is shown only after the
+    /// changes made here are home.
     pub(crate) async fn wait_for_answer(&self, id: FileId, contents: u64, until: Duration) -> Result<(), FsError> {
         let inner = &self.0;
         if inner.host.clock.now() >= until {

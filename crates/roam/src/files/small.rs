@@ -50,7 +50,7 @@ enum Content {
     Changed(Vec<u8>),
 }
 
-/// A file that is changed in memory.
+/// The contents of a small file, in memory.
 pub(crate) struct SmallFile(Mutex<Content>);
 
 impl SmallFile {
@@ -193,7 +193,7 @@ impl Live {
     }
 
     /// Begins to change a file in memory, from its contents or from nothing. False if it has
-    /// changed since `before` was read.
+    /// changed since `before` was read, or may not be changed in memory.
     pub(crate) fn begin_small(
         &mut self,
         id: FileId,

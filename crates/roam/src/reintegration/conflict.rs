@@ -386,7 +386,7 @@ impl Replica {
 
     /// Logs later operations again, with the new place where they named the old one.
     fn go_on_beside(&mut self, since: Vec<(u64, Operation)>, at: &Place, beside: &Place, when: Time) {
-        // While the moved file is at the old place, operations there mean the new place.
+        // Until an operation frees the old place, operations there mean the new place.
         let mut occupied = true;
         for (before, mut operation) in since {
             if occupied {

@@ -11,8 +11,8 @@ use roam_proto::ranges::Ranges;
 use types::Time;
 
 /// Changes of a file's bytes in the cache that are not logged yet. Only whether the state is
-/// [`Logged`](Self::Logged) is lasting: after a crash, the client logs all bytes of files in other
-/// states.
+/// [`Logged`](Self::Logged) is lasting. After a crash, the client logs all bytes that the cache has
+/// of files in other states. Changes in memory that the log does not hold are lost.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum Changes {
     /// Nothing.

@@ -28,7 +28,7 @@ const BUFFER_LEN: usize = 16 << 10;
 /// Bytes that are read ahead if another large tail is likely to follow: enough for the lengths and
 /// a put's head, so that little of the tail is copied through the buffer.
 const HEAD_AHEAD_LEN: usize = 640;
-/// Bytes of memory that are set aside for a frame's head before the peer has sent that much.
+/// Most bytes of memory that are set aside for a frame's head before the peer has sent that much.
 const HEAD_TRUSTED_LEN: usize = 64 << 10;
 
 /// The writing end of a connection. It is closed when dropped.
@@ -90,7 +90,7 @@ impl Outbox {
         }
     }
 
-    /// Waits until at most [`WAITING_BYTES_MAX`] are waiting to be written.
+    /// Waits until at most [`WAITING_BYTES_MAX`] are waiting to be written, or the connection ends.
     pub async fn room(&self) {
         loop {
             let waited = self.0.room.notified();

@@ -19,8 +19,8 @@ struct Inner {
 }
 
 impl Inner {
-    /// Tells waiting requests that they were granted. A request that gave up meanwhile takes its
-    /// lock back when dropped.
+    /// Tells waiting requests that they were granted. A request that gave up meanwhile releases its
+    /// lock when dropped.
     fn wake(&mut self, woken: Vec<WaiterId>) {
         for sender in woken.iter().filter_map(|waiter| self.waiting.remove(waiter)) {
             let _ = sender.send(());
@@ -28,7 +28,8 @@ impl Inner {
     }
 }
 
-/// A request that waits. Dropping it before the grant gives up.
+/// A request that waits. Dropping it before it has learned of the grant gives up, and releases the
+/// lock if it was granted.
 struct Waiting {
     locks: Locks,
     file: FileId,

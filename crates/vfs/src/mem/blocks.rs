@@ -1,6 +1,6 @@
 //! A file's contents: sparse, in blocks, cheap to clone.
 //!
-//! A block that was ever written is data until all of it is punched out or cut off. Parts never
+//! A block that was ever written is data until all of it is punched out or cut off. Blocks never
 //! written are holes and take no memory. Invariant: stored bytes at or beyond the size are zeroes,
 //! so an extension reads as zeroes.
 
