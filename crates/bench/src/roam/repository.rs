@@ -86,7 +86,7 @@ pub fn measure_repository(site: &Site, quick: bool) -> Result<Found> {
             .try_for_each(|(name, files)| make(all.join(name), *files))
     };
     let rig = Rig::mounted(site, "repository", &[], fill)?;
-    rig.hoard(&["all"])?;
+    rig.fetch(&["all"])?;
     let mut steps = Vec::new();
     let mut updates = Vec::new();
     let mut random = Random::new(14);
@@ -105,7 +105,7 @@ pub fn measure_repository(site: &Site, quick: bool) -> Result<Found> {
         }
         // Brings the cache up to date for the next part.
         rig.shape(None, std::time::Duration::ZERO)?;
-        rig.walk()?;
+        rig.fetch(&["all"])?;
     }
     let per_file = |(files, wire): &(f64, Wire)| wire.bytes() as f64 / files;
     let (small, large) = (per_file(&updates[0]), per_file(&updates[1]));

@@ -252,12 +252,23 @@ impl Rig {
 
     /// Hoards folders of the mount, and fetches them.
     pub fn hoard(&self, names: &[&str]) -> Result<()> {
-        for name in names {
-            let mut command = Command::new(&self.home.program);
-            command.args(["hoard", "add"]).arg(self.path(name));
-            command::run(&mut command, DEADLINE, Interrupts::Obey)?;
-        }
+        self.of_the_hoard("add", names)?;
         self.walk()
+    }
+
+    /// Fetches folders of the mount, without hoarding them. So the mount does not walk by itself
+    /// soon after others have changed them.
+    pub fn fetch(&self, names: &[&str]) -> Result<()> {
+        self.hoard(names)?;
+        self.of_the_hoard("remove", names)
+    }
+
+    fn of_the_hoard(&self, action: &str, names: &[&str]) -> Result<()> {
+        names.iter().try_for_each(|name| {
+            let mut command = Command::new(&self.home.program);
+            command.args(["hoard", action]).arg(self.path(name));
+            command::run(&mut command, DEADLINE, Interrupts::Obey).map(drop)
+        })
     }
 
     /// Revalidates the whole cache, and fetches what is hoarded.
