@@ -1,4 +1,4 @@
-//! The scenarios: each is a few steps in a fresh folder of a target, some of which yield metrics.
+//! The scenarios: each is a few steps in a fresh folder of a target. Some steps yield metrics.
 
 use std::path::Path;
 
@@ -149,7 +149,7 @@ pub struct Sizes {
     pub fsync_samples: u32,
     /// Entries of the large directory.
     pub directory_entries: u32,
-    /// Entries of the large directory on peers, some of which would take hours for more.
+    /// Entries of the large directory on peers. Some peers would take hours for more.
     pub directory_entries_peers: u32,
 }
 

@@ -93,7 +93,7 @@ impl Core {
         };
         match fetched {
             Ok(()) => Ok(true),
-            // Whatever the error, the block may have moved meanwhile. If its segment was deleted, a
+            // With any error, the block may have moved meanwhile. If its segment was deleted, a
             // store that missed the deletion may still have a part of it, or may not answer.
             Err(e) => {
                 if self.refresh(id, addr).await? {

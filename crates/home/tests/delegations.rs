@@ -122,7 +122,7 @@ fn whoever_is_turned_away_gets_and_keeps_nothing_until_he_is_invited_again() {
     let before = number(&world, 1);
     world.enroll_by([3; 16], 1, BOB);
     let one = world.attach_to(1, NO_DELEGATIONS);
-    // Earlier attachments are void, whatever the user.
+    // Earlier attachments are void, of any user.
     world.enroll_by([4; 16], 1, MALLORY);
     assert_eq!(one.ask(Request::Facts { files: vec![ROOT] }), Reply::Refused(Refusal::Detached));
     turn_away(&world, 1);

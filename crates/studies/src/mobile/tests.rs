@@ -206,7 +206,7 @@ fn a_round_trip_is_waited_for_once_in_each_read_and_each_write() {
 
 #[test]
 fn time_is_expanded_by_what_is_waited_for() {
-    // Ten seconds, one of which fetches the read.
+    // Ten seconds; one of them fetches the read.
     let of = Parameters { hoard_us: 0, link: Link::of(1_000_000), ..Parameters::PAPER };
     let found = simulate(&activity([record(0, 0, read(0, 125_000)), record(10_000_000, 0, read(0, 1))]), &of);
     assert_eq!((found.stall_us, found.strong_stall_us, found.active_us), (1_000_000, 100_000, 10_000_000));
