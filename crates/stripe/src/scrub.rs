@@ -119,10 +119,13 @@ impl Stripe {
         }
     }
 
-    /// Puts a segment's missing fragments again. True if it now lacks none, or is gone.
+    /// Puts a segment's missing fragments again. True if it now lacks none, or if all stores answer
+    /// that it is gone.
     pub async fn restore(&self, segment: SegmentId) -> bool {
         let described = self.describe(segment).await;
-        let Some(layout) = described.best(self.fs) else { return described.found.is_empty() };
+        let Some(layout) = described.best(self.fs) else {
+            return described.found.is_empty() && described.answered.len() == self.stores.len();
+        };
         let missing = layout.missing();
         missing.is_empty() || self.repair(segment, &layout, &missing).await
     }

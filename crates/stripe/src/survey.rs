@@ -138,6 +138,23 @@ mod tests {
         }
     }
 
+    /// It counted as gone, so that its fragments were not restored.
+    #[test]
+    fn regression_a_segment_whose_stores_do_not_answer_is_not_restored() {
+        let rig = Rig::new(12, 5, 1);
+        let stripe = rig.stripe();
+        let segments = fill(&rig, &stripe);
+        let silence = |fault| rig.stores.iter().for_each(|store| store.set(fault));
+        silence(Fault::Silent);
+        assert!(!rig.run(stripe.restore(segments[0].id)));
+        silence(Fault::None);
+        assert!(rig.run(stripe.restore(segments[0].id)));
+        let gone = SegmentId { seq: u64::MAX, ..segments[0].id };
+        assert!(rig.run(stripe.restore(gone)));
+        rig.stores[3].set(Fault::Silent);
+        assert!(!rig.run(stripe.restore(gone)), "the silent store may have it");
+    }
+
     #[test]
     fn pages_have_every_segment_once_and_what_a_follower_was_told() {
         let rig = Rig::new(13, 5, 1);
