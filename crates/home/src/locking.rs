@@ -7,7 +7,7 @@ use roam_proto::lock::{LOCK_COUNT_MAX, Lock, Locking, OPEN_COUNT_MAX, Space};
 use std::collections::{BTreeMap, BTreeSet};
 use types::{FileId, FsError};
 use vfs::fs::{FileLock, LockSpace};
-use vfs::locks::{LockTable, SetOutcome, WaiterId};
+use vfs::locks::{Granted, LockTable, SetOutcome, WaiterId};
 
 /// Most requests of a client that it does not know to be over, without unlocks.
 const ASKED_COUNT_MAX: usize = OPEN_COUNT_MAX;
@@ -15,10 +15,23 @@ const ASKED_COUNT_MAX: usize = OPEN_COUNT_MAX;
 const UNLOCKED_COUNT_MAX: usize = 4 * ASKED_COUNT_MAX;
 
 /// The state of a request.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(PartialEq, Eq, Debug)]
 enum Asked {
     Waits(WaiterId),
+    /// It was granted, and replaced these locks of its owner.
+    Granted(Vec<FileLock>),
+    /// It was refused, or given up; or it was no request for a lock.
     Ended(Result<(), FsError>),
+}
+
+impl Asked {
+    fn outcome(&self) -> Result<Locked, FsError> {
+        match self {
+            Asked::Waits(_) => Ok(Locked::Waits),
+            Asked::Granted(_) => Ok(Locked::Done),
+            Asked::Ended(result) => result.map(|()| Locked::Done),
+        }
+    }
 }
 
 /// A client's term, with its requests.
@@ -121,7 +134,7 @@ impl LockedFiles {
     fn drop_locks(&mut self, client: u32) {
         let woken = self.table.release_owners(|owner| client_of(owner) == client);
         self.waiting.retain(|_, (other, _)| *other != client);
-        self.wake(&woken);
+        self.wake(woken);
         let all = self.table.all_held();
         self.terms.values_mut().for_each(|term| term.held_count = 0);
         all.iter().for_each(|(_, held)| self.count(held.owner, 1));
@@ -133,28 +146,28 @@ impl LockedFiles {
         }
     }
 
-    /// Changes the locks of a file. Returns the waiter, if the request waits.
+    /// Changes the locks of a file, and wakes the requests that this grants.
     fn change(
         &mut self,
         file: FileId,
         change: impl FnOnce(&mut LockTable) -> Result<SetOutcome, FsError>,
-    ) -> Result<Option<WaiterId>, FsError> {
+    ) -> Result<Asked, FsError> {
         let before = self.table.held(file);
         let outcome = change(&mut self.table)?;
         let after = self.table.held(file);
         before.iter().for_each(|held| self.count(held.owner, -1));
         after.iter().for_each(|held| self.count(held.owner, 1));
-        self.wake(&outcome.woken);
-        Ok(outcome.waits)
+        self.wake(outcome.woken);
+        Ok(outcome.waits.map_or(Asked::Granted(outcome.replaced), Asked::Waits))
     }
 
     /// Marks requests that waited as granted.
-    fn wake(&mut self, woken: &[WaiterId]) {
-        for waiter in woken {
-            let asker = self.waiting.remove(waiter);
+    fn wake(&mut self, woken: Vec<Granted>) {
+        for Granted { waiter, replaced } in woken {
+            let asker = self.waiting.remove(&waiter);
             let asked = asker.and_then(|(client, number)| self.terms.get_mut(&client)?.asked.get_mut(&number));
             if let Some(asked) = asked {
-                *asked = Asked::Ended(Ok(()));
+                *asked = Asked::Granted(replaced);
             }
         }
     }
@@ -187,10 +200,7 @@ impl LockedFiles {
             return Err(FsError::Stale);
         }
         if let Some(before) = known.asked.get(&number) {
-            return match before {
-                Asked::Waits(_) => Ok(Locked::Waits),
-                Asked::Ended(result) => result.map(|()| Locked::Done),
-            };
+            return before.outcome();
         }
         let unlocks = lock.exclusive.is_none() || gives_up > 0;
         if known.asked.len() >= if unlocks { UNLOCKED_COUNT_MAX } else { ASKED_COUNT_MAX } {
@@ -201,11 +211,12 @@ impl LockedFiles {
         let ended = match gives_up {
             0 if !has_room => Asked::Ended(Err(FsError::NoLocks)),
             0 => match self.change(file, |table| table.set(file, &lock, waits)) {
-                Ok(Some(waiter)) => {
-                    self.waiting.insert(waiter, (client, number));
-                    Asked::Waits(waiter)
+                Ok(asked) => {
+                    if let Asked::Waits(waiter) = asked {
+                        self.waiting.insert(waiter, (client, number));
+                    }
+                    asked
                 }
-                Ok(None) => Asked::Ended(Ok(())),
                 Err(error) => Asked::Ended(Err(error)),
             },
             given_up => {
@@ -213,13 +224,11 @@ impl LockedFiles {
                 Asked::Ended(Ok(()))
             }
         };
+        let outcome = ended.outcome();
         if let Some(known) = self.terms.get_mut(&client) {
             known.asked.insert(number, ended);
         }
-        match ended {
-            Asked::Waits(_) => Ok(Locked::Waits),
-            Asked::Ended(result) => result.map(|()| Locked::Done),
-        }
+        outcome
     }
 
     /// Gives up a client's request, whether or not it has arrived yet.
@@ -229,15 +238,17 @@ impl LockedFiles {
         match before {
             Some(Asked::Waits(waiter)) => {
                 self.waiting.remove(&waiter);
-                let woken = self.table.cancel(file, waiter, lock);
-                debug_assert!(woken.is_empty(), "a waiting request held nothing");
+                let waited = self.table.cancel(file, waiter);
+                debug_assert!(waited, "a request that waits has not been granted");
             }
-            Some(Asked::Ended(Ok(()))) => {
-                let unlock = FileLock { exclusive: None, ..*lock };
-                let unlocked = self.change(file, |table| table.set(file, &unlock, false));
-                debug_assert!(unlocked.is_ok(), "a granted lock can be unlocked");
+            Some(Asked::Granted(replaced)) => {
+                let taken_back = self.change(file, |table| {
+                    let woken = table.take_back(file, lock, &replaced);
+                    Ok(SetOutcome { woken, ..SetOutcome::default() })
+                });
+                debug_assert!(taken_back.is_ok(), "a granted lock can be taken back");
             }
-            Some(Asked::Ended(Err(_))) | None => {}
+            Some(Asked::Ended(_)) | None => {}
         }
     }
 }

@@ -433,6 +433,26 @@ fn a_program_that_gives_up_waiting_leaves_the_lock_to_others() {
     assert_eq!(two.set(0, whole(9, Some(true))), Ok(()), "no other request is in its way");
 }
 
+/// As flock(2) says, a program that waits to convert its lock has none meanwhile. The home knew
+/// that, and the client did not: a program that was interrupted seemed to have its lock still.
+#[test]
+fn regression_a_conversion_that_is_given_up_leaves_no_lock() {
+    let two = Two::new();
+    let flock = |owner: u64, exclusive| FileLock { space: LockSpace::Flock, ..whole(owner, exclusive) };
+    for client in 0..2 {
+        assert_eq!(two.set(client, flock(7, Some(false))), Ok(()));
+    }
+    let (id, handle) = two.handles[1];
+    let patient = two.clients[1].setlk(id, handle, flock(7, Some(true)), true).into_future();
+    let clock = two.rig.sim.machine("a program").host().clock;
+    assert!(two.rig.sim.block_on(timeout(&*clock, 10 * SECOND, patient)).is_err());
+    two.rig.sim.run_for(SECOND);
+    assert_eq!(two.set(0, flock(7, Some(true))), Ok(()));
+    assert_eq!(two.set(0, flock(7, None)), Ok(()));
+    // Its own machine has no lock of it either.
+    assert_eq!(two.set(1, flock(8, Some(true))), Ok(()));
+}
+
 #[test]
 fn a_program_that_waits_for_long_is_in_nobodys_way() {
     let two = Two::new();

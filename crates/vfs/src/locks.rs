@@ -32,8 +32,19 @@ pub struct WaiterId(u64);
 pub struct SetOutcome {
     /// The request waits under this id; `None` if it was granted.
     pub waits: Option<WaiterId>,
+    /// The locks of the owner that a granted request replaced, whole or in part.
+    pub replaced: Vec<FileLock>,
     /// Waiting requests that were granted, in the order in which they began to wait.
-    pub woken: Vec<WaiterId>,
+    pub woken: Vec<Granted>,
+}
+
+/// A request that waited and was granted.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Granted {
+    /// The request.
+    pub waiter: WaiterId,
+    /// The locks of the owner that it replaced, whole or in part.
+    pub replaced: Vec<FileLock>,
 }
 
 #[derive(Default)]
@@ -69,7 +80,7 @@ impl LockTable {
         }
         let lock = normal(lock);
         if lock.exclusive.is_none() {
-            return Ok(SetOutcome { waits: None, woken: self.unlock(file, &lock) });
+            return Ok(SetOutcome { woken: self.unlock(file, &lock), ..SetOutcome::default() });
         }
         if self.files.get(&file).is_some_and(|f| f.held.len() + f.waiting.len() >= LOCK_COUNT_MAX) {
             return Err(FsError::NoLocks);
@@ -77,8 +88,8 @@ impl LockTable {
         if self.test(file, &lock).is_none() {
             // A lock that became weaker or was split can let waiting requests in.
             let locks = self.files.entry(file).or_default();
-            locks.place(&lock);
-            return Ok(SetOutcome { waits: None, woken: locks.grant_waiting() });
+            let replaced = locks.place(&lock);
+            return Ok(SetOutcome { waits: None, replaced, woken: locks.grant_waiting() });
         }
         if !wait {
             return Err(FsError::WouldBlock);
@@ -93,29 +104,46 @@ impl LockTable {
             woken = self.unlock(file, &FileLock { exclusive: None, ..lock });
         }
         self.files.entry(file).or_default().waiting.insert(waiter, lock);
-        Ok(SetOutcome { waits: Some(waiter), woken })
+        Ok(SetOutcome { waits: Some(waiter), replaced: Vec::new(), woken })
     }
 
-    /// Ends a wait. If the request was granted, and its caller has not learned of that, the lock is
-    /// taken back. `lock` is the request as it was made. Returns the requests that this grants.
-    pub fn cancel(&mut self, file: FileId, waiter: WaiterId, lock: &FileLock) -> Vec<WaiterId> {
+    /// Ends a wait. False: the request does not wait any more, since it was granted.
+    pub fn cancel(&mut self, file: FileId, waiter: WaiterId) -> bool {
+        let waited = self.files.get_mut(&file).is_some_and(|locks| locks.waiting.remove(&waiter).is_some());
+        self.forget_if_empty(file);
+        waited
+    }
+
+    /// Takes back a lock that was granted to a caller that has not learned of it. The owner has
+    /// again what the lock replaced, where it has not unlocked that since. A lock that was stronger
+    /// before stays weak if others were let in meanwhile. Returns the requests that this grants.
+    pub fn take_back(&mut self, file: FileId, lock: &FileLock, replaced: &[FileLock]) -> Vec<Granted> {
+        let lock = FileLock { exclusive: None, ..normal(lock) };
         let Some(locks) = self.files.get_mut(&file) else { return Vec::new() };
-        if locks.waiting.remove(&waiter).is_some() {
-            self.forget_if_empty(file);
-            return Vec::new();
+        let now = locks.place(&lock);
+        for (before, now) in replaced.iter().flat_map(|before| now.iter().map(move |now| (before, now))) {
+            let (start, end) = (before.start.max(now.start).max(lock.start), before.end.min(now.end).min(lock.end));
+            if start > end {
+                continue;
+            }
+            let again = FileLock { start, end, ..*before };
+            let fits = locks.blockers(&again).next().is_none();
+            locks.place(&if fits { again } else { FileLock { start, end, ..*now } });
         }
-        self.unlock(file, &FileLock { exclusive: None, ..normal(lock) })
+        let woken = locks.grant_waiting();
+        self.forget_if_empty(file);
+        woken
     }
 
     /// Drops all locks of an owner in one space of a file, as closing does. Returns the requests
     /// that this grants.
-    pub fn release_owner(&mut self, file: FileId, space: LockSpace, owner: u128) -> Vec<WaiterId> {
+    pub fn release_owner(&mut self, file: FileId, space: LockSpace, owner: u128) -> Vec<Granted> {
         self.unlock(file, &FileLock { space, owner, pid: 0, exclusive: None, start: 0, end: u64::MAX })
     }
 
     /// Drops all locks and requests of the owners for which `are_gone` is true. Returns the
     /// requests that this grants. Looks at every lock.
-    pub fn release_owners(&mut self, are_gone: impl Fn(u128) -> bool) -> Vec<WaiterId> {
+    pub fn release_owners(&mut self, are_gone: impl Fn(u128) -> bool) -> Vec<Granted> {
         let mut woken = Vec::new();
         self.files.retain(|_, locks| {
             locks.held.retain(|held| !are_gone(held.owner));
@@ -150,7 +178,7 @@ impl LockTable {
         self.files.is_empty()
     }
 
-    fn unlock(&mut self, file: FileId, lock: &FileLock) -> Vec<WaiterId> {
+    fn unlock(&mut self, file: FileId, lock: &FileLock) -> Vec<Granted> {
         let Some(locks) = self.files.get_mut(&file) else { return Vec::new() };
         locks.place(lock);
         let woken = locks.grant_waiting();
@@ -196,14 +224,20 @@ impl FileLocks {
     }
 
     /// Puts `lock` in place of everything that its owner holds in its range; an unlock leaves
-    /// nothing there.
-    fn place(&mut self, lock: &FileLock) {
+    /// nothing there. Returns the locks of the owner that reached into the range.
+    fn place(&mut self, lock: &FileLock) -> Vec<FileLock> {
         let mut new = *lock;
         let mut kept = Vec::with_capacity(self.held.len() + 2);
+        let mut replaced = Vec::new();
         for held in self.held.drain(..) {
             if held.space != lock.space || held.owner != lock.owner {
                 kept.push(held);
-            } else if held.exclusive == new.exclusive && touches(&held, &new) {
+                continue;
+            }
+            if overlap(&held, lock) {
+                replaced.push(held);
+            }
+            if held.exclusive == new.exclusive && touches(&held, &new) {
                 new.start = new.start.min(held.start);
                 new.end = new.end.max(held.end);
             } else {
@@ -219,18 +253,18 @@ impl FileLocks {
             kept.push(new);
         }
         self.held = kept;
+        replaced
     }
 
     /// Grants what can be granted, in the order of arrival. A request that cannot be granted does
     /// not hold up those behind it.
-    fn grant_waiting(&mut self) -> Vec<WaiterId> {
+    fn grant_waiting(&mut self) -> Vec<Granted> {
         let mut woken = Vec::new();
         loop {
             let next = self.waiting.iter().find(|(_, lock)| self.blockers(lock).next().is_none());
-            let Some((&id, &lock)) = next else { return woken };
-            self.waiting.remove(&id);
-            self.place(&lock);
-            woken.push(id);
+            let Some((&waiter, &lock)) = next else { return woken };
+            self.waiting.remove(&waiter);
+            woken.push(Granted { waiter, replaced: self.place(&lock) });
         }
     }
 }

@@ -354,8 +354,14 @@ impl Drop for GivesUp {
     fn drop(&mut self) {
         let Some(asked) = self.asked.take() else { return };
         let mut live = self.client.0.live.lock();
-        if live.lockings.term == asked.term {
-            self.client.tell(&mut live, asked.lock, asked.number);
+        if live.lockings.term != asked.term {
+            return;
+        }
+        self.client.tell(&mut live, asked.lock, asked.number);
+        // As flock(2) says, an owner that waits to convert its lock has given up the old one.
+        if asked.waits && asked.lock.space == Space::Flock {
+            self.client.0.locks.release_owner(asked.lock.file, LockSpace::Flock, asked.lock.owner.into());
+            self.client.tell(&mut live, Lock { exclusive: None, ..asked.lock }, 0);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! A [`LockTable`] that gives waiting callers futures.
 
-use super::{LockTable, WaiterId};
+use super::{Granted, LockTable, WaiterId};
 use crate::fs::{FileLock, LockSpace};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -15,41 +15,49 @@ pub struct Locks(Arc<Mutex<Inner>>);
 #[derive(Default)]
 struct Inner {
     table: LockTable,
-    waiting: BTreeMap<WaiterId, oneshot::Sender<()>>,
+    /// What tells each request that it was granted, and what that replaced.
+    waiting: BTreeMap<WaiterId, oneshot::Sender<Vec<FileLock>>>,
 }
 
 impl Inner {
-    /// Tells waiting requests that they were granted. A request that gave up meanwhile releases its
-    /// lock when dropped.
-    fn wake(&mut self, woken: Vec<WaiterId>) {
-        for sender in woken.iter().filter_map(|waiter| self.waiting.remove(waiter)) {
-            let _ = sender.send(());
+    /// Tells waiting requests that they were granted. A request that gives up meanwhile takes its
+    /// lock back when dropped.
+    fn wake(&mut self, woken: Vec<Granted>) {
+        for Granted { waiter, replaced } in woken {
+            if let Some(sender) = self.waiting.remove(&waiter) {
+                let _ = sender.send(replaced);
+            }
         }
     }
 }
 
-/// A request that waits. Dropping it before it has learned of the grant gives up, and releases the
-/// lock if it was granted.
+/// A request that waits. Dropping it before it has learned of the grant gives up, and takes the
+/// lock back if it was granted.
 struct Waiting {
     locks: Locks,
     file: FileId,
     waiter: WaiterId,
     lock: FileLock,
-    granted: bool,
+    /// `None` once the caller has learned of the grant.
+    granted: Option<oneshot::Receiver<Vec<FileLock>>>,
 }
 
 impl Waiting {
+    /// The caller learns of the grant.
     fn end(mut self) {
-        self.granted = true;
+        self.granted = None;
     }
 }
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        if !self.granted {
-            let mut inner = self.locks.0.lock();
-            inner.waiting.remove(&self.waiter);
-            let woken = inner.table.cancel(self.file, self.waiter, &self.lock);
+        let Some(granted) = &mut self.granted else { return };
+        let mut inner = self.locks.0.lock();
+        inner.waiting.remove(&self.waiter);
+        if !inner.table.cancel(self.file, self.waiter)
+            && let Ok(replaced) = granted.try_recv()
+        {
+            let woken = inner.table.take_back(self.file, &self.lock, &replaced);
             inner.wake(woken);
         }
     }
@@ -76,10 +84,12 @@ impl Locks {
         let (sender, granted) = oneshot::channel();
         inner.waiting.insert(waiter, sender);
         drop(inner);
-        let waiting = Waiting { locks: self.clone(), file, waiter, lock, granted: false };
+        let mut waiting = Waiting { locks: self.clone(), file, waiter, lock, granted: Some(granted) };
         Answer::later(async move {
-            // The sender goes away only with the whole file system.
-            granted.await.map_err(|_| FsError::Interrupted)?;
+            if let Some(granted) = &mut waiting.granted {
+                // The sender goes away only with the whole file system.
+                granted.await.map_err(|_| FsError::Interrupted)?;
+            }
             waiting.end();
             Ok(())
         })
