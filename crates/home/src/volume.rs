@@ -611,6 +611,7 @@ impl Volume {
                 _ if user.uid == 0 || user.uid == print.uid => {}
                 0 => return Reach::No,
                 0o010 if !of_group => reach = Reach::Unsure,
+                0o001 if of_group => return Reach::No,
                 _ => {}
             }
             at = *parent;
