@@ -3,13 +3,13 @@
 mod rig;
 
 use host::sim::SimDisk;
-use rig::session::{How, Op, close, find, open_to_write, perform, read_all};
+use rig::session::{How, Op, close, find, noise, open_to_write, perform, read_all};
 use rig::setup::Setup;
 use roam::{LinkState, Writes};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use types::FsError;
-use vfs::fs::{Cred, FileSystem};
+use vfs::fs::{Cred, FileSystem, OpenFlags};
 
 /// Length of a file: more than a small file has.
 const LEN: usize = 80 << 10;
@@ -344,4 +344,56 @@ fn regression_what_is_read_past_a_full_cache_has_what_was_written_here() {
     setup.disk.set_capacity(1 << 30);
     setup.rig.sim.run_for(60 * SECOND);
     assert_eq!(setup.at_home(&path(0)).map(String::into_bytes), Ok(expected));
+}
+
+/// Another program learned the file's new attributes while it was read. The read gave the beginning
+/// of the old contents, and the end of the new ones.
+#[test]
+fn regression_what_is_read_past_a_full_cache_is_of_one_version() {
+    const BIG: usize = 1 << 20;
+    let read_while_changed = |after: u64| {
+        let setup = Setup::new(1);
+        // Bytes that cannot be compressed. The new ones have their highest bit set.
+        let change = |how, bit: u8| {
+            let tree = setup.rig.home.lock().clone().expect("home").tree;
+            let bytes = noise(BIG).into_iter().map(|byte| byte & 0x7f | bit).collect();
+            let op = Op::Write("/big".into(), how, bytes);
+            async move { perform(&tree, &op).await }
+        };
+        setup.rig.sim.block_on(change(How::Replace, 0)).expect("written");
+        setup.make_at_home(2);
+        setup.done(Op::List("/".into()));
+        setup.rig.sim.run_for(60 * SECOND);
+        setup.disk.set_capacity(0);
+        assert_eq!(setup.try_to_write(1), Err(FsError::NoSpace), "from here on there is no room");
+        // Attributes overtake bytes.
+        setup.network.bytes_per_second.store(100_000, Relaxed);
+        let (client, clock) = (setup.client.clone(), setup.machine.host().clock);
+        let reading = setup.machine.run(async move {
+            let id = find(&client, "/big").await?;
+            let handle = client.open(&Cred::ROOT, id, OpenFlags { read: true, ..OpenFlags::default() }).await?;
+            client.read(id, handle, 0, BIG as u32).await
+        });
+        let (client, changed) = (setup.client.clone(), change(How::At(0), 0x80));
+        let learning = setup.machine.run(async move {
+            clock.sleep(Duration::from_millis(after)).await;
+            changed.await.expect("written");
+            for _ in 0..200 {
+                let id = find(&client, "/big").await.expect("found");
+                client.getattr(id).await.expect("known");
+                clock.sleep(Duration::from_millis(10)).await;
+            }
+        });
+        setup.rig.sim.block_on(learning).expect("up");
+        let read = setup.rig.sim.block_on(reading).expect("up");
+        read.map(|bytes| (bytes.len(), bytes.iter().filter(|byte| **byte >= 0x80).count()))
+    };
+    let mut seen = Vec::new();
+    for after in (0..16_000).step_by(500) {
+        let (len, new) = read_while_changed(after).expect("read");
+        assert_eq!(len, BIG);
+        assert!(new == 0 || new == BIG, "{new} bytes of {BIG} are new, after {after} ms");
+        seen.push(new);
+    }
+    assert!(seen.contains(&0) && seen.contains(&BIG), "{seen:?}");
 }

@@ -538,22 +538,24 @@ impl Client {
     }
 
     /// Reads bytes for a program while the disk has no room to cache them. Cached bytes, which this
-    /// client may have written, come from the cache, and the others from the home. Returns fewer
-    /// than `len` only at the end of the file.
+    /// client may have written, come from the cache, and the others from the home. All bytes are of
+    /// one version of the contents. Returns fewer than `len` only at the end of the file.
     pub(crate) async fn read_past_cache(&self, id: FileId, offset: u64, len: u64) -> Result<Bytes, FsError> {
         let inner = &self.0;
-        let (mut read, mut changes) = (Vec::new(), 0);
+        let (mut read, mut version, mut changes) = (Vec::new(), None, 0);
         let waits_until = inner.host.clock.now() + WAIT_MAX;
         loop {
-            let at = offset + read.len() as u64;
-            let (contents, data, end, missing) = {
+            let (contents, data, at, end, missing) = {
                 let live = inner.live.lock();
                 let node = live.replica.node(id)?;
+                if version.replace(node.facts.contents) != Some(node.facts.contents) {
+                    read.clear();
+                }
                 if live.replica.has_rest_nowhere(id) {
                     return Err(FsError::TimedOut);
                 }
-                let end = offset.saturating_add(len).min(node.facts.size);
-                (node.facts.contents, node.data, end, node.have.missing(at.min(end)..end).iter().next())
+                let (at, end) = (offset + read.len() as u64, offset.saturating_add(len).min(node.facts.size));
+                (node.facts.contents, node.data, at, end, node.have.missing(at.min(end)..end).iter().next())
             };
             if at >= end {
                 return Ok(read.into());
@@ -573,7 +575,6 @@ impl Client {
                 }
                 Ok(Reply::Changed) if changes < CHANGE_COUNT_MAX => {
                     changes += 1;
-                    read.clear();
                     inner.live.lock().break_callbacks(vec![id], u64::MAX);
                     self.fetch_facts(&[id]).await?;
                 }
