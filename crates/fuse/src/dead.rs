@@ -40,7 +40,9 @@ pub fn clear(path: &Path) -> Result<(), MountError> {
         }
         tracing::warn!(path = %path.display(), "removing a mount whose process has ended");
         attach::abort(&path, &device);
-        if mountinfo::own_mount_at(&path) == Some(device) && attach::detach_dead(&path).is_err() {
+        let is_there = || mountinfo::own_mount_at(&path) == Some(device.clone());
+        // Another process may remove the mount at the same time.
+        if is_there() && attach::detach_dead(&path).is_err() && is_there() {
             return Err(MountError::Stuck { path });
         }
     }
