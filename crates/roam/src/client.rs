@@ -1,9 +1,11 @@
 //! A roaming client: opens its cache, and owns its files and background tasks.
 
 use crate::connection::schedule::Schedule;
+use crate::connection::state::LinkState;
 use crate::connection::trunk::Line;
+use crate::consistency::kernel::Forget;
 use crate::durability::{COMMIT_TIME_MAX, Names, gather};
-use crate::live::{Forget, LinkState, Live, Need};
+use crate::live::{Live, Need};
 use crate::reintegration::conflict::{Case, Trouble};
 use crate::replica::{Child, Node, Record, Replica};
 use crate::settings::Settings;
@@ -24,8 +26,6 @@ use types::codec::DecodeError;
 use types::{FileId, FsError, Time};
 use vfs::locks::Locks;
 
-/// How many files of the cache may stay open while no task uses them.
-const OPEN_COUNT_MAX: usize = 100;
 /// The owner mark in the headers of a cache's log files.
 const OWNER: [u8; 4] = *b"ROAM";
 
@@ -148,7 +148,7 @@ impl Client {
         let snapshot = Arc::new(move |cut: &mut dyn FnMut()| {
             let mut live = source.lock();
             cut();
-            live.unwritten.begin();
+            live.cache.unwritten.begin();
             let mut snapshot = live.replica.begin_snapshot();
             while live.replica.add_some_to(&mut snapshot) {
                 MutexGuard::bump(&mut live);
@@ -160,7 +160,7 @@ impl Client {
         let found = found.patiently().growing_to(settings.log_len);
         let found = found.lazily(COMMIT_TIME_MAX, gather(&live, &disk, &names));
         let log = found.start(host, &disk.tasks(host), snapshot).await?;
-        live.lock().log = Some(log.clone());
+        live.lock().keep_in(log.clone());
         let inner = Inner {
             host: host.clone(),
             disk,
@@ -210,13 +210,13 @@ impl Client {
             unneeded.into_iter().for_each(|number| live.replica.forget_contents(number));
             let is_there = |data: u64| names.contains(&data_name(data)) || live.replica.contents(data).is_some();
             let lost = live.replica.nodes().filter(|(_, n)| !n.kept.is_empty() && !is_there(n.data));
-            lost.map(|(id, _)| id).collect::<Vec<_>>().into_iter().for_each(|id| live.record(Record::Lost(id)));
+            lost.map(|(id, _)| id).collect::<Vec<_>>().into_iter().for_each(|id| live.learn(Record::Lost(id)));
             // Bytes that were written in memory are lost: the file is as it was logged last.
             let apart: Vec<_> =
                 live.replica.nodes().filter(|(_, n)| n.is_apart).map(|(id, n)| (id, n.to_log())).collect();
             let when = inner.host.clock.wall();
             for (id, owed) in apart {
-                live.record(match owed {
+                live.learn(match owed {
                     Some(change) => Record::Did { operation: Operation::Store { file: id, change }, when },
                     None => Record::Clean(id),
                 });
@@ -248,7 +248,7 @@ impl Client {
             let nameless = live.replica.node(id).map_or(true, |node| node.facts.nlink == 0);
             if !nameless {
                 let change = changed_since(live.replica.node(id).ok(), is_there.then_some(size), when);
-                live.record(match change {
+                live.learn(match change {
                     Some(change) => Record::Did { operation: Operation::Store { file: id, change }, when },
                     None => Record::Clean(id),
                 });
@@ -264,7 +264,7 @@ impl Client {
                 }
                 None => continue,
             };
-            inner.live.lock().base_lens.insert(base, len);
+            inner.live.lock().cache.keep_base(base, len);
         }
         for name in names {
             if name.starts_with(['d', 'o']) && !used.contains(&name) {
@@ -283,7 +283,7 @@ impl Client {
     /// Shows the client's state to a function.
     pub fn look<T>(&self, f: impl FnOnce(&Replica, LinkState) -> T) -> T {
         let live = self.0.live.lock();
-        f(&live.replica, live.state)
+        f(&live.replica, live.link.state())
     }
 
     /// The settings in effect.
@@ -302,15 +302,15 @@ impl Client {
             (anew, settings.consistency)
         };
         self.0.schedule.set_tickets(self.settings().writes.tickets());
-        self.0.live.lock().spare.look_again();
+        self.0.live.lock().cache.spare.look_again();
         if anew {
             {
                 let mut live = self.0.live.lock();
                 live.work_under(consistency, &self.0.host.clock);
-                live.told_over = None;
+                live.link.must_attach();
             }
             // To attach again settles what the home is to push, and tells what the client missed.
-            let channel = self.0.live.lock().channel.clone();
+            let channel = self.0.live.lock().link.channel().cloned();
             channel.into_iter().for_each(|channel| self.0.lost(&channel));
         }
         self.0.wake();
@@ -323,7 +323,7 @@ impl Client {
 
     /// Why the waiting operations could not be sent home last; `None` if one was sent since.
     pub fn held_up(&self) -> Option<FsError> {
-        self.0.live.lock().held_up
+        self.0.live.lock().sending.held_up()
     }
 
     /// Questions to the home whether cached data is valid, and what the home said of that unasked,
@@ -336,7 +336,7 @@ impl Client {
     pub fn pin(&self, state: Option<LinkState>) {
         self.0.settings.lock().pinned = state;
         if state == Some(LinkState::Disconnected) {
-            let channel = self.0.live.lock().channel.clone();
+            let channel = self.0.live.lock().link.channel().cloned();
             if let Some(channel) = channel {
                 channel.close();
                 self.0.lost(&channel);
@@ -350,14 +350,14 @@ impl Client {
     /// answers say how long they may be cached.
     pub fn cached_by(&self) -> mpsc::UnboundedReceiver<Forget> {
         let (sender, receiver) = mpsc::unbounded_channel();
-        self.0.live.lock().cachers = Some(sender);
+        self.0.live.lock().kernel.connect(sender);
         receiver
     }
 
     /// True while the client works under delegations. Then no other program may cache its answers,
     /// since a recall does not wait until that has dropped them.
     pub fn is_delegated(&self) -> Arc<AtomicBool> {
-        self.0.live.lock().is_delegated.clone()
+        self.0.live.lock().freshness.delegated_flag()
     }
 
     /// Waits until the client is attached to its home.
@@ -381,7 +381,7 @@ impl Client {
             if !live.replica.troubles().any(|(known, _)| known == number) {
                 return Ok(false);
             }
-            live.record(Record::Settled(number));
+            live.learn(Record::Settled(number));
         }
         self.0.log.settled().await?;
         Ok(true)
@@ -418,7 +418,7 @@ impl Client {
             {
                 trouble.file = file;
             }
-            live.record(Record::Reopened { number, case });
+            live.learn(Record::Reopened { number, case });
         }
         Ok(self.0.log.settled().await?)
     }
@@ -433,7 +433,7 @@ impl Client {
         }
         self.settle_bytes().await;
         self.resign().await;
-        let channel = self.0.live.lock().channel.take();
+        let channel = self.0.live.lock().link.take_channel();
         if let Some(channel) = channel {
             channel.close();
         }
@@ -456,10 +456,7 @@ impl Client {
         for number in unused {
             {
                 let mut live = self.0.live.lock();
-                live.files.remove(&number);
-                live.shown.remove(&number);
-                live.mapped.remove(&number);
-                live.base_lens.remove(&number);
+                live.cache.forget(number);
                 if live.replica.contents(number).is_some() {
                     live.replica.forget_contents(number);
                 }
@@ -489,7 +486,7 @@ impl Client {
             let mut live = self.0.live.lock();
             let same = live.replica.node(id).is_ok_and(|node| node.data == data && !node.is_dirty());
             if same {
-                live.record(Record::Cached { file: id, data, have });
+                live.learn(Record::Cached { file: id, data, have });
             }
         }
     }
@@ -564,7 +561,7 @@ impl Inner {
         let known = {
             let live = self.live.lock();
             let small = live.in_memory(number).map(|small| small as Arc<dyn File>);
-            small.or_else(|| live.files.get(&number).cloned())
+            small.or_else(|| live.cache.opened(number))
         };
         match known {
             Some(file) => Ok(file),
@@ -594,12 +591,7 @@ impl Inner {
         if make {
             self.names.made();
         }
-        let mut live = self.live.lock();
-        if live.files.len() >= OPEN_COUNT_MAX {
-            // Files that are unused now are opened again when needed.
-            live.files.retain(|_, file| Arc::strong_count(file) > 1);
-        }
-        Ok(live.files.entry(number).or_insert(file).clone())
+        Ok(self.live.lock().cache.keep_open(number, file))
     }
 
     /// Called when the last handle of a file is closed. A file that the kernel reads by itself
@@ -607,8 +599,8 @@ impl Inner {
     pub(crate) fn leave_data(&self, id: FileId) {
         let mut live = self.live.lock();
         let data = live.replica.node(id).map_or(0, |node| node.data);
-        if !live.shown.contains(&data) {
-            live.files.remove(&data);
+        if !live.cache.is_shown(data) {
+            live.cache.close(data);
         }
     }
 
@@ -674,8 +666,8 @@ impl Inner {
         if !is_there && live.replica.node(id)?.data == data {
             tracing::error!(file = id.raw(), "a file of the cache is missing or too short");
             let id = live.replica.real(id);
-            live.record(Record::Lost(id));
-            live.files.remove(&data);
+            live.record(Record::Lost(id))?;
+            live.cache.close(data);
         }
         Ok(())
     }

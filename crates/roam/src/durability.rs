@@ -119,7 +119,7 @@ impl Live {
     /// True if the next call has to wait until some operations are durable, or until some contents
     /// are files of the cache.
     pub(crate) fn is_much_unwritten(&self) -> bool {
-        self.unwritten.changed.len() >= FILE_COUNT_MAX || self.has_too_many_contents()
+        self.cache.unwritten.changed.len() >= FILE_COUNT_MAX || self.has_too_many_contents()
     }
 }
 
@@ -135,8 +135,8 @@ pub(crate) fn gather(live: &Arc<Mutex<Live>>, disk: &Arc<dyn Disk>, names: &Arc<
             let mut live = live.lock();
             live.hold_small();
             cut();
-            let durable = live.log.as_ref().map_or(0, |log| log.counts().1);
-            live.unwritten.cut(durable)
+            let durable = live.log().map_or(0, |log| log.counts().1);
+            live.cache.unwritten.cut(durable)
         };
         let (disk, names) = (disk.clone(), names.clone());
         Box::pin(async move {
@@ -169,7 +169,7 @@ impl Client {
 
     /// Wakes the replay task after an operation that no call waits for.
     pub(crate) fn logged_more(&self, live: &Live) {
-        if !live.is_offline() {
+        if !live.link.is_offline() {
             self.0.wake_replay();
         }
     }
@@ -183,7 +183,7 @@ impl Client {
             // If they cannot be written to files now, they stay in the log.
             let _ = self.file_contents().await;
         }
-        let is_much = log.is_behind() || self.0.live.lock().unwritten.changed.len() >= FILE_COUNT_MAX;
+        let is_much = log.is_behind() || self.0.live.lock().cache.unwritten.changed.len() >= FILE_COUNT_MAX;
         let waits = is_much || self.0.settings.lock().durability == Durability::Always;
         match waits {
             true => self.durable().await,

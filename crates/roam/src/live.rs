@@ -1,47 +1,20 @@
 //! A client's state in memory: one lock, never held across an await.
 
-use crate::cache::batch_fetch::Waits;
-use crate::cache::eviction::Spare;
-use crate::connection::silence::Probe;
-use crate::consistency::delegation::{Delegations, Wanted};
-use crate::consistency::locking::Lockings;
-use crate::durability::Unwritten;
-use crate::files::listings::Listings;
-use crate::files::small::SmallFile;
-use crate::reintegration::dedup::Lately;
-use crate::reintegration::replay::{Outgoing, SetAside};
-use crate::reintegration::seen::Seen;
+use crate::cache::cached_files::CachedFiles;
+use crate::cache::prefetch::Prefetch;
+use crate::connection::state::Link;
+use crate::consistency::delegation::Wanted;
+use crate::consistency::freshness::Freshness;
+use crate::consistency::kernel::KernelCache;
+use crate::files::open_files::{Open, OpenFiles};
+use crate::reintegration::sending::Sending;
 use crate::replica::{Node, Record, Replica};
-use host::File;
 use record_log::RecordLog;
-use roam_proto::channel::Channel;
 use roam_proto::codec::Wire;
-use roam_proto::message::Company;
 use roam_proto::operation::{Change, Operation};
-use roam_proto::ranges::Ranges;
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
-use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Weak};
-use std::time::Duration;
-use tokio::sync::{mpsc, oneshot};
+use std::collections::BTreeMap;
 use types::{FileId, FsError, Kind, Time};
-use vfs::fs::{FsStat, Handle, OpenFlags};
-
-/// The state of the link to the home (docs/roaming.md#the-link), best first.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum LinkState {
-    /// The home is near. Calls wait until it has seen their operations, if other clients are
-    /// attached.
-    Connected,
-    /// The home is far. Operations go there in the background.
-    Weak,
-    /// Only fetches use the link, and operations wait. If the user has chosen this state, all of
-    /// them wait. Otherwise the link is slow and a program is fetching: operations that a program
-    /// waits for still go home, and the others wait for two minutes at most.
-    FetchOnly,
-    /// The home cannot be reached.
-    Disconnected,
-}
+use vfs::fs::{Handle, OpenFlags};
 
 /// Why a call cannot be answered yet.
 pub(crate) enum Stop {
@@ -70,212 +43,77 @@ pub(crate) enum Need {
     Room,
 }
 
-/// An open file or directory.
-#[derive(Clone)]
-pub(crate) struct Open {
-    pub(crate) id: FileId,
-    pub(crate) flags: OpenFlags,
-    pub(crate) directory: bool,
-}
-
-/// What the kernel, which caches this client's answers, has to drop.
-#[derive(Debug)]
-pub enum Forget {
-    /// The reader of these messages replies on this channel when it has dropped everything before.
-    All(oneshot::Sender<()>),
-    /// A file's attributes and contents.
-    File(FileId),
-    /// What a name in a directory leads to.
-    Name(FileId, Vec<u8>),
-}
-
 /// A client's state in memory: one lock, never held across an await.
 pub(crate) struct Live {
+    /// What the client knows, caches and has done.
     pub(crate) replica: Replica,
-    pub(crate) log: Option<RecordLog>,
-    pub(crate) unwritten: Unwritten,
-    pub(crate) handles: BTreeMap<Handle, Open>,
-    pub(crate) listings: Listings,
-    last_handle: u64,
-    pub(crate) open_counts: HashMap<FileId, u32>,
-    /// Files of the cache whose bytes are being changed. They stay open, so that a sync reports
-    /// every write error.
-    pub(crate) held: HashMap<FileId, Arc<dyn File>>,
-    /// Files that are changed in memory, by the number of their contents.
-    pub(crate) small: HashMap<u64, Arc<SmallFile>>,
-    /// Those whose newest bytes the log does not have, with the file and its length.
-    pub(crate) unheld: BTreeMap<u64, (FileId, u64)>,
-    /// The sum of these lengths, in bytes.
-    pub(crate) unheld_len: u64,
-    /// Open files of the cache, by number.
-    pub(crate) files: HashMap<u64, Arc<dyn File>>,
-    /// Files of the cache, by number, that the kernel was given to read or map. Their contents
-    /// change as the file does.
-    pub(crate) shown: HashSet<u64>,
-    /// Of them, those that programs may have mapped for writing: the file, and the mark up to which
-    /// the client knows what changed there.
-    pub(crate) mapped: HashMap<u64, (FileId, u128)>,
-    /// Operations up to this one go home, even if the settings say later.
-    pub(crate) promised: u64,
-    /// Operations that the home has done and answered, but not made durable yet. They are the first
-    /// ones that wait.
-    pub(crate) seen: Seen,
-    /// Why the client could not be attached last: the home refused, or another program answered.
-    /// `None` if the home was only out of reach.
-    pub(crate) turned_away: Option<String>,
-    /// Why the waiting operations could not be sent last; cleared when one was sent.
-    pub(crate) held_up: Option<FsError>,
-    /// Since when operations have been held back because the link is slow and a program fetches.
-    pub(crate) held_since: Option<Duration>,
-    /// Consistency `none`: cached data is believed, even if others change files.
-    pub(crate) is_frozen: bool,
-    /// Delegations, under `strong`: cached data is believed only as far as they say.
-    pub(crate) delegations: Option<Delegations>,
-    pub(crate) lockings: Lockings,
-    /// True under `strong`. Shared with the front end, which caches nothing then.
-    pub(crate) is_delegated: Arc<AtomicBool>,
-    /// The number of each file's last use.
-    pub(crate) used: HashMap<FileId, u64>,
-    pub(crate) uses: u64,
-    /// File count from which on the client looks again for metadata to forget.
-    pub(crate) known_enough: usize,
-    /// Files that the client has forgotten since it opened the cache.
-    pub(crate) forgotten: u64,
-    /// Files whose rest is being fetched in the background.
-    pub(crate) completing: HashSet<FileId>,
-    /// Contents that were set aside to go home, by operation.
-    pub(crate) outgoing: SetAside,
-    /// Programs' waits for small files, by directory.
-    pub(crate) waits: HashMap<FileId, Waits>,
-    /// Directories that the client lists ahead, or lately tried to in vain, and since when.
-    pub(crate) listed_ahead: HashMap<FileId, Duration>,
-    /// Bytes of waiting stores, by operation, whose file has other contents since.
-    pub(crate) sources: HashMap<u64, Arc<dyn File>>,
-    /// Files that were read or written lately, the last one last.
-    pub(crate) lately: VecDeque<Lately>,
-    /// Ranges of stores, by operation, that the home has before their turn: uploaded ahead on this
-    /// connection, or found there.
-    pub(crate) ahead: HashMap<u64, Ranges>,
-    pub(crate) channel: Option<Arc<dyn Channel>>,
-    /// The connection over which the home has told of every change since the client attached, even
-    /// if it counts as lost meanwhile.
-    pub(crate) told_over: Option<Weak<dyn Channel>>,
-    /// The connection whose attach answer this client has applied. A stamp pushed before that must
-    /// not count: the answer may tell of earlier changes.
-    pub(crate) attached_over: Option<Weak<dyn Channel>>,
-    /// Whether other clients are attached to the volume, as far as the home has said.
-    pub(crate) company: Company,
-    /// The home came near some time ago, and this client has not yet told it that it hears of
-    /// changes.
-    pub(crate) has_come_near: bool,
-    /// The last time at which everything that the home had pushed was known to have arrived.
-    pub(crate) caught_up: Duration,
-    /// When the last connection ended; `None` if it fell silent, or was given up.
-    pub(crate) ended_at: Option<Duration>,
-    /// The question after a silence that is under way.
-    pub(crate) probe: Option<Probe>,
-    pub(crate) state: LinkState,
-    /// How many questions to the home are under way. Changes that it tells meanwhile go to `broken`
-    /// and `overtaken`.
-    pub(crate) asking: usize,
-    /// Files that others changed during these questions: the value of `breaks` then, and the
-    /// volume's change number up to which they changed.
-    pub(crate) broken: HashMap<FileId, (u64, u64)>,
-    /// Files that this client's own operations changed at home during these questions, with the
-    /// value of `breaks` then.
-    pub(crate) overtaken: HashMap<FileId, u64>,
-    pub(crate) breaks: u64,
-    /// How often the home told of changes by others to files that are known here.
-    pub(crate) news: u64,
-    pub(crate) space: Option<FsStat>,
-    pub(crate) spare: Spare,
-    /// Lengths in bytes of the files of the cache that keep a base, by number.
-    pub(crate) base_lens: HashMap<u64, u64>,
-    /// Tells the kernel what to drop; `None`: no kernel caches this client's answers.
-    pub(crate) cachers: Option<mpsc::UnboundedSender<Forget>>,
+    pub(crate) open_files: OpenFiles,
+    pub(crate) cache: CachedFiles,
+    pub(crate) link: Link,
+    pub(crate) freshness: Freshness,
+    pub(crate) sending: Sending,
+    pub(crate) prefetch: Prefetch,
+    pub(crate) kernel: KernelCache,
+    /// The log of the replica's records; `None` until the cache is open.
+    log: Option<RecordLog>,
 }
 
 impl Live {
     pub(crate) fn new(replica: Replica) -> Live {
         Live {
             replica,
+            open_files: OpenFiles::default(),
+            cache: CachedFiles::default(),
+            link: Link::default(),
+            freshness: Freshness::default(),
+            sending: Sending::default(),
+            prefetch: Prefetch::default(),
+            kernel: KernelCache::default(),
             log: None,
-            unwritten: Unwritten::default(),
-            handles: BTreeMap::new(),
-            listings: Listings::default(),
-            last_handle: 0,
-            open_counts: HashMap::new(),
-            held: HashMap::new(),
-            small: HashMap::new(),
-            unheld: BTreeMap::new(),
-            unheld_len: 0,
-            files: HashMap::new(),
-            shown: HashSet::new(),
-            mapped: HashMap::new(),
-            promised: 0,
-            seen: Seen::default(),
-            turned_away: None,
-            held_up: None,
-            held_since: None,
-            is_frozen: false,
-            delegations: None,
-            lockings: Lockings::default(),
-            is_delegated: Arc::default(),
-            used: HashMap::new(),
-            uses: 0,
-            known_enough: 0,
-            forgotten: 0,
-            completing: HashSet::new(),
-            outgoing: SetAside::default(),
-            waits: HashMap::new(),
-            listed_ahead: HashMap::new(),
-            sources: HashMap::new(),
-            lately: VecDeque::new(),
-            ahead: HashMap::new(),
-            channel: None,
-            told_over: None,
-            attached_over: None,
-            company: Company { number: 0, others: true },
-            has_come_near: false,
-            caught_up: Duration::ZERO,
-            ended_at: None,
-            probe: None,
-            state: LinkState::Disconnected,
-            asking: 0,
-            broken: HashMap::new(),
-            overtaken: HashMap::new(),
-            breaks: 0,
-            news: 0,
-            space: None,
-            spare: Spare::default(),
-            base_lens: HashMap::new(),
-            cachers: None,
         }
     }
 
-    /// Makes a lasting change. It is durable once the log has settled.
-    pub(crate) fn record(&mut self, record: Record) {
+    /// Records go to this log from now on.
+    pub(crate) fn keep_in(&mut self, log: RecordLog) {
+        self.log = Some(log);
+    }
+
+    /// The log of the replica's records; `None` until the cache is open.
+    pub(crate) fn log(&self) -> Option<&RecordLog> {
+        self.log.as_ref()
+    }
+
+    /// Makes a lasting change. It is durable once the log has settled. EIO if it does not fit the
+    /// state; then nothing has changed, and the log has nothing of it.
+    pub(crate) fn record(&mut self, record: Record) -> Result<(), FsError> {
+        if !self.replica.fits(&record) {
+            tracing::error!(?record, "a change that does not fit what the client knows was refused");
+            #[cfg(not(test))]
+            debug_assert!(false, "{record:?} must fit the state that it changes");
+            return Err(FsError::Io);
+        }
         if let Some(log) = &self.log {
             // A caller that needs it durable waits for the log to settle.
             log.post(record.to_bytes().into());
         }
         let made = self.replica.apply(record);
-        debug_assert!(made.is_some(), "a record must fit the state that it changes");
+        debug_assert!(made.is_some(), "a record that fits can be applied");
         for (before, seq) in self.replica.take_logged_again() {
-            // What goes home is what was saved, even if the file has changed since.
-            if let Some(outgoing) = self.outgoing.remove(before) {
-                self.outgoing.insert(seq, outgoing);
-            }
-            if let Some(source) = self.sources.remove(&before) {
-                self.sources.insert(seq, source);
-            }
+            self.sending.renumber(before, seq);
         }
+        Ok(())
+    }
+
+    /// As [`record`](Self::record), for what fits every state, or for what no call waits for. What
+    /// is refused is in the program's log.
+    pub(crate) fn learn(&mut self, record: Record) {
+        let _ = self.record(record);
     }
 
     /// The number of a new file of the cache.
     pub(crate) fn take_data_number(&mut self) -> u64 {
         let number = self.replica.take_data_number();
-        self.unwritten.made(number);
+        self.cache.unwritten.made(number);
         number
     }
 
@@ -286,17 +124,17 @@ impl Live {
                 Operation::Store { change, .. } => Some((seq, change)),
                 _ => None,
             });
-        stores.filter(|(seq, _)| self.outgoing.get(*seq).is_none() && !self.sources.contains_key(seq))
+        stores.filter(|(seq, _)| !self.sending.is_spared(*seq))
     }
 
     /// Logs a change of a file's contents.
-    pub(crate) fn did_store(&mut self, file: FileId, change: Change, when: Time) {
+    pub(crate) fn did_store(&mut self, file: FileId, change: Change, when: Time) -> Result<(), FsError> {
         let file = self.replica.real(file);
-        self.did_store_with(file, Record::Did { operation: Operation::Store { file, change }, when });
+        self.did_store_with(file, Record::Did { operation: Operation::Store { file, change }, when })
     }
 
     /// Logs a change of a file's contents, by the given record.
-    pub(crate) fn did_store_with(&mut self, file: FileId, record: Record) {
+    pub(crate) fn did_store_with(&mut self, file: FileId, record: Record) -> Result<(), FsError> {
         let last = |live: &Live| {
             let mut naming = live.replica.log().naming(file);
             naming
@@ -306,42 +144,26 @@ impl Live {
                 .map(|(seq, _)| seq)
         };
         let before = last(self);
-        self.record(record);
+        self.record(record)?;
         if let Some(seq) = before
             && last(self) == before
         {
             // The store became part of one that waits, whose bytes are now different.
-            self.outgoing.remove(seq);
-            self.sources.remove(&seq);
+            self.sending.forget_bytes(seq);
         }
+        Ok(())
     }
 
     /// Drops contents that were set aside for operations that are no longer sent. Returns the
     /// numbers of those that are in files.
     pub(crate) fn forget_outgoing(&mut self) -> Vec<u64> {
-        let log = self.replica.log();
-        self.sources.retain(|seq, _| log.has(*seq));
-        let gone: Vec<u64> = self.outgoing.seqs().filter(|seq| !log.has(*seq)).collect();
-        let file = |seq| match self.outgoing.remove(seq) {
-            Some(Outgoing::File(_, number)) => Some(number),
-            _ => None,
-        };
-        gone.into_iter().filter_map(file).collect()
-    }
-
-    /// True if the home cannot be asked.
-    pub(crate) fn is_offline(&self) -> bool {
-        self.state == LinkState::Disconnected
-    }
-
-    /// Notes that some of the waiting operations have gone home.
-    pub(crate) fn some_went(&mut self, now: Duration) {
-        self.held_since = (self.state == LinkState::FetchOnly).then_some(now);
+        let Live { sending, replica, .. } = self;
+        sending.forget_gone(|seq| replica.log().has(seq))
     }
 
     /// True if cached data has to do, whether stale or not.
     pub(crate) fn is_content(&self) -> bool {
-        (self.is_offline() || self.is_frozen) && self.delegations.is_none()
+        (self.link.is_offline() || self.freshness.is_frozen()) && !self.freshness.is_delegated()
     }
 
     /// A file whose attributes are as new as they can be now.
@@ -355,7 +177,7 @@ impl Live {
         if node.facts.nlink > 0 && !self.may_believe(id) {
             return Err(Stop::Need(Need::Facts(id)));
         }
-        if node.facts.nlink == 0 && !self.open_counts.contains_key(&id) {
+        if node.facts.nlink == 0 && !self.open_files.is_open(id) {
             return Err(Stop::Fs(FsError::Stale));
         }
         Ok(node)
@@ -370,8 +192,8 @@ impl Live {
     pub(crate) fn doubt_nameless(&mut self, id: FileId) {
         let id = self.replica.real(id);
         let data = self.replica.node(id).map_or(0, |node| node.data);
-        if !self.open_counts.contains_key(&id) && self.replica.forget_nameless(id) {
-            self.held.remove(&id);
+        if !self.open_files.is_open(id) && self.replica.forget_nameless(id) {
+            self.cache.end_change(id);
             self.leave_small(data);
         }
     }
@@ -391,39 +213,31 @@ impl Live {
 
     pub(crate) fn open_handle(&mut self, id: FileId, flags: OpenFlags, directory: bool) -> Handle {
         let id = self.replica.real(id);
-        self.last_handle += 1;
-        let handle = Handle(self.last_handle);
-        self.handles.insert(handle, Open { id, flags, directory });
-        *self.open_counts.entry(id).or_default() += 1;
+        let handle = self.open_files.open(id, flags, directory);
         self.touch(id);
         handle
     }
 
     /// Notes that a file was used.
     pub(crate) fn touch(&mut self, id: FileId) {
-        self.uses += 1;
-        self.used.insert(id, self.uses);
+        self.cache.touch(id);
     }
 
     /// Closes files of the cache that are no longer being changed.
     pub(crate) fn let_go(&mut self) {
-        let Live { held, replica, .. } = self;
-        held.retain(|file, _| replica.node(*file).is_ok_and(|node| node.changes.is_begun()));
+        let Live { cache, replica, .. } = self;
+        cache.end_changes(|file| replica.node(file).is_ok_and(|node| node.changes.is_begun()));
     }
 
     /// Drops the last uses of files that are no longer known.
     pub(crate) fn forget_used(&mut self) {
-        if self.used.len() > 2 * self.replica.file_count() {
-            self.used.retain(|file, _| self.replica.node(*file).is_ok());
-        }
+        let Live { cache, replica, .. } = self;
+        cache.forget_uses(replica.file_count(), |file| replica.node(file).is_ok());
     }
 
     /// EBADF unless `handle` is open on `id`.
     pub(crate) fn handle(&self, id: FileId, handle: Handle, directory: bool) -> Result<&Open, FsError> {
-        match self.handles.get(&handle) {
-            Some(open) if open.id == self.replica.real(id) && open.directory == directory => Ok(open),
-            _ => Err(FsError::BadHandle),
-        }
+        self.open_files.handle(self.replica.real(id), handle, directory)
     }
 
     /// EBADF unless `handle` is open on the directory `id`, or is the one handle of all
@@ -434,7 +248,7 @@ impl Live {
 
     /// EIO if a program may believe that it still holds a lock on the file that it has lost.
     fn not_lost(&self, id: FileId) -> Result<(), FsError> {
-        if self.lockings.has_lost(self.replica.real(id)) { Err(FsError::Io) } else { Ok(()) }
+        if self.freshness.has_lost_lock(self.replica.real(id)) { Err(FsError::Io) } else { Ok(()) }
     }
 
     /// EBADF unless `handle` is open on the file `id` for writing.
@@ -453,50 +267,28 @@ impl Live {
 
     /// Closes a handle. True if it was the file's last.
     pub(crate) fn close(&mut self, id: FileId, handle: Handle, directory: bool) -> Result<bool, FsError> {
-        self.handle(id, handle, directory)?;
-        self.handles.remove(&handle);
-        let id = self.replica.real(id);
-        let count = self.open_counts.get_mut(&id).ok_or(FsError::BadHandle)?;
-        *count -= 1;
-        if *count > 0 {
-            return Ok(false);
-        }
-        self.open_counts.remove(&id);
-        Ok(true)
-    }
-
-    /// Notes that the home has answered operations on these files: other answers that are on their
-    /// way may describe them as they were before.
-    pub(crate) fn overtake(&mut self, files: impl IntoIterator<Item = FileId>) {
-        self.breaks += 1;
-        if self.asking > 0 {
-            let number = self.breaks;
-            self.overtaken.extend(files.into_iter().map(|file| (file, number)));
-        }
+        self.open_files.close(self.replica.real(id), handle, directory)
     }
 
     /// Notes that others have changed these files, up to `seq`.
     pub(crate) fn break_callbacks(&mut self, files: Vec<FileId>, seq: u64) {
-        self.breaks += 1;
-        if self.asking > 0 {
-            self.broken.extend(files.iter().map(|file| (*file, (self.breaks, seq))));
-        }
+        self.freshness.changed_by_others(&files, seq);
         let news = |file: &FileId| self.replica.node(*file).is_ok() && !self.was_told(*file, seq);
         let known: Vec<FileId> = files.into_iter().filter(news).collect();
         if !known.is_empty() {
-            self.news += 1;
+            self.freshness.has_news();
             known.iter().for_each(|file| self.forget(*file));
-            self.record(Record::Broken(known));
+            self.learn(Record::Broken(known));
         }
     }
 
     /// Notes that others may have changed any file.
     pub(crate) fn break_all(&mut self) {
-        if self.cachers.is_some() {
+        if self.kernel.is_there() {
             let all: Vec<FileId> = self.replica.nodes().map(|(id, _)| id).collect();
             all.into_iter().for_each(|file| self.forget(file));
         }
-        self.record(Record::AllBroken);
+        self.learn(Record::AllBroken);
     }
 
     /// Something made here turned out to be another file: its open handles become handles of that
@@ -504,11 +296,7 @@ impl Live {
     pub(crate) fn became(&mut self, file: FileId) {
         let real = self.replica.real(file);
         self.disown(file);
-        self.handles.values_mut().filter(|open| open.id == file).for_each(|open| open.id = real);
-        self.listings.became(file, real);
-        if let Some(count) = self.open_counts.remove(&file) {
-            *self.open_counts.entry(real).or_default() += count;
-        }
+        self.open_files.became(file, real);
         self.forget(real);
     }
 
@@ -517,71 +305,77 @@ impl Live {
     pub(crate) fn renew_ids(&mut self, first: FileId, count: u64) {
         let before: Vec<(u64, FileId)> = self.replica.made_here().collect();
         before.iter().for_each(|(_, file)| self.forget(*file));
-        self.record(Record::Renewed(first, count));
+        self.learn(Record::Renewed(first, count));
         let after: BTreeMap<u64, FileId> = self.replica.made_here().collect();
         for (seq, before) in before {
             let Some(file) = after.get(&seq).copied() else { continue };
             if let Some(Operation::Make { at, .. }) = self.replica.log().get(seq) {
-                self.forget_name(at.0, &at.1);
+                self.kernel.forget_name(at.0, &at.1);
             }
             self.disown(before);
-            self.handles.values_mut().filter(|open| open.id == before).for_each(|open| open.id = file);
-            self.listings.became(before, file);
-            if let Some(count) = self.open_counts.remove(&before) {
-                self.open_counts.insert(file, count);
-            }
-            self.mapped.values_mut().filter(|(id, _)| *id == before).for_each(|(id, _)| *id = file);
-        }
-    }
-
-    /// Completes when the kernel has forgotten all that it was told to forget. `None`: no kernel
-    /// caches what this client answers.
-    pub(crate) fn forget_all(&self) -> Option<oneshot::Receiver<()>> {
-        let (forgotten, told) = oneshot::channel();
-        let cachers = self.cachers.as_ref()?;
-        cachers.send(Forget::All(forgotten)).ok().map(|()| told)
-    }
-
-    /// Tells the kernel that a name leads to another file.
-    pub(crate) fn forget_name(&self, dir: FileId, name: &[u8]) {
-        if let Some(cachers) = &self.cachers {
-            let _ = cachers.send(Forget::Name(dir, name.to_vec()));
-        }
-    }
-
-    /// Tells the kernel that a directory has changed.
-    pub(crate) fn forget_listing(&self, dir: FileId) {
-        if let Some(cachers) = &self.cachers {
-            let _ = cachers.send(Forget::File(dir));
+            self.open_files.became(before, file);
+            self.cache.became(before, file);
         }
     }
 
     /// Called when an operation was answered. While it waited, the kernel was shown its result. If
     /// only the home knows now what came of that, the kernel has to ask again.
     pub(crate) fn forget_doubtful(&self, operation: &Operation) {
-        if self.cachers.is_none() {
+        if !self.kernel.is_there() {
             return;
         }
         for (dir, name) in operation.places() {
             let dir = self.replica.real(*dir);
             if !self.replica.has_names(dir) {
-                self.forget_name(dir, name);
-                self.forget_listing(dir);
+                self.kernel.forget_name(dir, name);
+                self.kernel.forget_file(dir);
             }
         }
         let doubtful = operation.files().into_iter().map(|file| self.replica.real(file));
-        doubtful.filter(|file| self.replica.is_stale(*file)).for_each(|file| self.forget_listing(file));
+        doubtful.filter(|file| self.replica.is_stale(*file)).for_each(|file| self.kernel.forget_file(file));
     }
 
     /// Tells the kernel that a file, or a directory with its names, has changed.
     pub(crate) fn forget(&self, file: FileId) {
-        let Some(cachers) = &self.cachers else { return };
-        let _ = cachers.send(Forget::File(file));
+        if !self.kernel.is_there() {
+            return;
+        }
+        self.kernel.forget_file(file);
         let Ok(node) = self.replica.node(file) else { return };
         if node.facts.kind == Kind::Directory {
             for name in self.replica.list(file).into_iter().flatten().map(|(name, _)| name) {
-                let _ = cachers.send(Forget::Name(file, name));
+                self.kernel.forget_name(file, &name);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client::Client;
+    use crate::connection::trunk::Line;
+    use crate::settings::Settings;
+    use crate::testing::NoHome;
+    use host::sim::{Sim, SimDisk};
+    use std::sync::Arc;
+
+    /// The record was appended, and after that the cache could not be opened any more.
+    #[test]
+    fn regression_a_record_that_does_not_fit_is_not_logged() {
+        let sim = Sim::new(1);
+        let machine = sim.machine("laptop");
+        let (host, disk) = (machine.host(), SimDisk::new(&sim, 1 << 24));
+        let open = || {
+            let line = Line::alone(&host, Arc::new(NoHome));
+            sim.block_on(Client::open(&host, disk.mount(&machine), line, Settings::new("v")))
+        };
+        let client = open().expect("a new cache");
+        assert_eq!(client.0.live.lock().record(Record::Settled(7)), Err(FsError::Io));
+        let path = b"kept".to_vec();
+        assert_eq!(client.0.live.lock().record(Record::Hoarded { path: path.clone(), priority: Some(5) }), Ok(()));
+        sim.block_on(client.close()).expect("closed");
+        let again = open().expect("the same cache");
+        assert!(again.look(|replica, _| replica.hoard().contains_key(&path)));
     }
 }

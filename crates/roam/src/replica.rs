@@ -11,8 +11,8 @@
 //! From then on both ids mean the home's file: a caller that still uses the old id gets an answer
 //! about the new one ([`Replica::real`]).
 //!
-//! `node`: one file; `changes`: which changes of its bytes are not logged yet; `apply`: what
-//! operations do to files; `forgetting`: which metadata a full cache forgets; `answers`: the home's
+//! `node`: one file; `changes`: which changes of its bytes are not logged yet; `fits`: which records
+//! can be applied; `apply`: what operations do to files; `forgetting`: which metadata a full cache forgets; `answers`: the home's
 //! answers to operations; `paths`: names and paths; `kept`: the encoding on disk.
 //!
 //! Invariants: a file that is neither stale nor changed here is as the home had it at
@@ -22,6 +22,7 @@
 mod answers;
 mod apply;
 mod changes;
+mod fits;
 mod forgetting;
 mod kept;
 mod node;
@@ -447,9 +448,12 @@ impl Replica {
         self.node(id).is_ok() && !self.is_stale(id)
     }
 
-    /// Makes a lasting change. `None` if the record does not fit the state, which only a damaged
-    /// log can cause.
+    /// Makes a lasting change. `None`, and nothing has changed, if the record does not
+    /// [fit](Self::fits) the state.
     pub fn apply(&mut self, record: Record) -> Option<()> {
+        if !self.fits(&record) {
+            return None;
+        }
         match record {
             Record::Joined(membership) => {
                 let known = self.membership.replace(membership).map(|membership| membership.incarnation);

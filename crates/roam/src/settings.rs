@@ -2,7 +2,7 @@
 
 use crate::connection::schedule::TICKETS;
 use crate::connection::silence::SILENCE_BELIEVED;
-use crate::live::LinkState;
+use crate::connection::state::LinkState;
 use policy::defaults::ROAMING_CACHE_BYTES;
 use policy::lottery::Class as Tickets;
 pub use policy::write_back::IDLE_WAIT_MAX;

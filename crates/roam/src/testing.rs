@@ -1,7 +1,18 @@
 //! Helpers of several unit tests.
 
+use roam_proto::channel::{Channel, DialError, Dialer};
 use roam_proto::message::Facts;
-use types::{FileId, Kind, Time};
+use std::sync::Arc;
+use types::{BoxFuture, FileId, Kind, Time};
+
+/// Reaches no home.
+pub(crate) struct NoHome;
+
+impl Dialer for NoHome {
+    fn dial(&self) -> BoxFuture<Result<Arc<dyn Channel>, DialError>> {
+        Box::pin(async { Err(DialError::Unreachable("no home answers".into())) })
+    }
+}
 
 /// Facts of an empty file or directory, in their first version.
 pub(crate) fn facts(id: FileId, kind: Kind) -> Facts {

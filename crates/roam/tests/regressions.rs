@@ -903,3 +903,18 @@ fn regression_what_is_made_in_the_moment_of_a_store_is_news() {
     assert_eq!(setup.at_home("/new").as_deref(), Ok("new"));
     assert_eq!(seen(), Ok(()));
 }
+
+/// The names of the root were unknown until a program looked at it. After `connect off` nothing
+/// could be made there.
+#[test]
+fn regression_a_new_mount_can_be_worked_on_after_it_got_ready() {
+    let setup = Setup::new(1);
+    setup.rig.sim.run_for(Duration::from_secs(5));
+    setup.rig.sim.block_on(setup.client.get_ready(Duration::from_secs(10), |_| {}));
+    setup.online(false);
+    setup.done(Op::MakeDir("/dir".into()));
+    setup.done(Op::Write("/dir/file".into(), How::Replace, b"text".to_vec()));
+    setup.online(true);
+    setup.rig.sim.run_for(Duration::from_secs(60));
+    assert_eq!(setup.at_home("/dir/file").as_deref(), Ok("text"));
+}

@@ -10,7 +10,7 @@
 
 use crate::client::Client;
 use crate::connection::schedule::{CHUNK_LEN_MAX, Direction};
-use crate::live::{LinkState, Live, Need};
+use crate::live::{Live, Need};
 use crate::settings::Unit;
 use roam_proto::channel::Class;
 use roam_proto::message::{DATA_LEN_MAX, Reply, Request};
@@ -60,9 +60,9 @@ impl Live {
     fn waited_for(&mut self, id: FileId, now: Duration) -> Option<FileId> {
         let node = self.replica.node(id).ok().filter(|node| node.facts.size <= SMALL_LEN_MAX)?;
         let dir = node.parent;
-        self.waits.retain(|_, waits| waits.ahead || now < waits.last + WAIT_TIME_MAX);
+        self.prefetch.waits.retain(|_, waits| waits.ahead || now < waits.last + WAIT_TIME_MAX);
         let goes_on = self.waited_beside(dir, now).is_some();
-        let waits = self.waits.entry(dir).or_default();
+        let waits = self.prefetch.waits.entry(dir).or_default();
         (waits.count, waits.last) = (waits.count.saturating_add(1), now);
         let enough = goes_on || waits.count >= WAIT_COUNT_MIN;
         (enough && !std::mem::replace(&mut waits.ahead, true)).then_some(dir)
@@ -71,7 +71,7 @@ impl Live {
     /// The last wait for a file of a sibling directory in which programs waited for several files.
     fn waited_beside(&self, dir: FileId, now: Duration) -> Option<Duration> {
         let parent = |id: FileId| self.replica.node(id).ok().map(|node| node.parent);
-        let several = self.waits.iter().filter(|(_, waits)| waits.count >= WAIT_COUNT_MIN);
+        let several = self.prefetch.waits.iter().filter(|(_, waits)| waits.count >= WAIT_COUNT_MIN);
         let beside = several.filter(|(other, _)| **other != dir && parent(**other) == parent(dir));
         beside.map(|(_, waits)| waits.last).filter(|last| now < *last + WAIT_TIME_MAX).max()
     }
@@ -79,7 +79,7 @@ impl Live {
     /// Notes that a directory was listed. True if its files are to be fetched ahead now.
     fn was_listed(&mut self, dir: FileId, now: Duration) -> bool {
         let Some(last) = self.waited_beside(dir, now) else { return false };
-        let waits = self.waits.entry(dir).or_default();
+        let waits = self.prefetch.waits.entry(dir).or_default();
         // Without another wait, fetching ahead ends with this directory.
         (waits.count, waits.last) = (waits.count.max(WAIT_COUNT_MIN), waits.last.max(last));
         !std::mem::replace(&mut waits.ahead, true)
@@ -88,14 +88,14 @@ impl Live {
     /// The next sibling directory, if its files are to be fetched ahead too: programs have waited
     /// for files of several sibling directories, and no task fetches from it yet.
     fn next_beside(&mut self, dir: FileId, now: Duration) -> Option<FileId> {
-        if self.delegations.is_some() {
+        if self.freshness.is_delegated() {
             return None;
         }
         self.waited_beside(dir, now)?;
         let beside = self.replica.list(self.replica.node(dir).ok()?.parent)?;
         let is_directory = |id: &FileId| self.replica.node(*id).is_ok_and(|node| node.facts.kind == Kind::Directory);
         let next = beside.into_values().skip_while(|id| *id != dir).skip(1).find(is_directory)?;
-        let waits = self.waits.entry(next).or_default();
+        let waits = self.prefetch.waits.entry(next).or_default();
         (!std::mem::replace(&mut waits.ahead, true)).then_some(next)
     }
 
@@ -103,10 +103,10 @@ impl Live {
     /// into next: those in it, and those after it if the program comes from the one before.
     fn dirs_ahead(&mut self, dir: FileId, count: usize, now: Duration) -> Vec<FileId> {
         // Under delegations, a listing is of no use without a delegation on it.
-        if self.delegations.is_some() {
+        if self.freshness.is_delegated() {
             return Vec::new();
         }
-        self.listed_ahead.retain(|_, since| now < *since + WAIT_TIME_MAX);
+        self.prefetch.listed_ahead.retain(|_, since| now < *since + WAIT_TIME_MAX);
         let list = |dir: FileId| self.replica.list(dir).unwrap_or_default().into_values();
         let is_directory = |id: &FileId| self.replica.node(*id).is_ok_and(|node| node.facts.kind == Kind::Directory);
         let parent = self.replica.node(dir).ok().map(|node| node.parent).filter(|parent| *parent != dir);
@@ -118,10 +118,11 @@ impl Live {
         let is_short = |id: &FileId| self.replica.node(*id).is_ok_and(|node| node.facts.size <= SMALL_LEN_MAX);
         let dirs = list(dir).filter(is_directory).chain(after.iter().copied());
         // The others were asked for a moment ago, or not given, or are too long.
-        let wanted = |id: &FileId| !self.replica.has_names(*id) && !self.listed_ahead.contains_key(id) && is_short(id);
-        let count = count.min(LISTING_COUNT_MAX.saturating_sub(self.listed_ahead.len()));
+        let wanted =
+            |id: &FileId| !self.replica.has_names(*id) && !self.prefetch.listed_ahead.contains_key(id) && is_short(id);
+        let count = count.min(LISTING_COUNT_MAX.saturating_sub(self.prefetch.listed_ahead.len()));
         let dirs: Vec<FileId> = dirs.filter(wanted).take(count).collect();
-        self.listed_ahead.extend(dirs.iter().map(|id| (*id, now)));
+        self.prefetch.listed_ahead.extend(dirs.iter().map(|id| (*id, now)));
         dirs
     }
 
@@ -181,7 +182,7 @@ impl Client {
                 let _ = me.list_ahead(dir).await;
                 let mut live = me.0.live.lock();
                 if live.replica.has_names(dir) {
-                    live.listed_ahead.remove(&dir);
+                    live.prefetch.listed_ahead.remove(&dir);
                 }
             }));
         }
@@ -229,7 +230,7 @@ impl Client {
                 let goes_on = fetched.is_some() && idle < IDLE_COUNT_MAX;
                 next = if goes_on { me.0.live.lock().next_beside(dir, me.0.host.clock.now()) } else { None };
                 after = dir;
-                if let Some(waits) = me.0.live.lock().waits.get_mut(&dir) {
+                if let Some(waits) = me.0.live.lock().prefetch.waits.get_mut(&dir) {
                     waits.ahead = false;
                 }
             }
@@ -241,7 +242,7 @@ impl Client {
     async fn fetch_ahead(&self, dir: FileId, mut after: FileId, len: &mut u64, until: Duration) -> Option<usize> {
         let (is_listed, is_delegated) = {
             let live = self.0.live.lock();
-            (live.replica.has_names(dir), live.delegations.is_some())
+            (live.replica.has_names(dir), live.freshness.is_delegated())
         };
         if !is_listed && !is_delegated {
             self.list_ahead(dir).await.ok()?;
@@ -276,7 +277,7 @@ impl Client {
     pub(crate) async fn fetch_together(&self, files: &[FileId]) -> Result<(), FsError> {
         let len = {
             let live = self.0.live.lock();
-            if live.state == LinkState::Disconnected {
+            if live.link.is_offline() {
                 return Err(FsError::TimedOut);
             }
             files.iter().filter_map(|id| Some(live.replica.node(*id).ok()?.facts.size + OVERHEAD_LEN)).sum()

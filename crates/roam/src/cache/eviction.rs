@@ -8,8 +8,8 @@
 //! again before any program gets ENOSPC.
 
 use crate::client::{Client, Inner, data_name};
-use crate::live::{LinkState, Live, Need, Stop};
-use crate::reintegration::replay::Outgoing;
+use crate::connection::state::LinkState;
+use crate::live::{Live, Need, Stop};
 use crate::replica::{Child, Record};
 use crate::settings::Writes;
 use host::timeout;
@@ -132,21 +132,21 @@ impl Live {
     fn usage(&self) -> Usage {
         let mut usage = Usage::default();
         for (id, node) in self.replica.nodes() {
-            let base = self.base_lens.get(&node.base).copied().unwrap_or(0);
+            let base = self.cache.base_len(node.base);
             let len = node.have.len() + base;
             if len == 0 {
                 continue;
             }
             usage.all += len;
             let is_own = node.is_dirty() || self.replica.log().is_about(id);
-            match self.open_counts.contains_key(&id) || self.mapped.contains_key(&node.data) {
+            match self.open_files.is_open(id) || self.cache.is_mapped(node.data) {
                 false if !is_own => usage.idle += node.have.len(),
                 false if !node.is_dirty() => usage.waiting += len,
                 _ => {}
             }
         }
         for (seq, operation) in self.replica.log().iter() {
-            let aside = matches!(self.outgoing.get(seq), Some(Outgoing::File(..))) || self.sources.contains_key(&seq);
+            let aside = self.sending.takes_room(seq);
             if let Operation::Store { change, .. } = operation
                 && aside
             {
@@ -182,16 +182,15 @@ impl Live {
     fn idle_first(&self, bytes: u64, fetched: &HashSet<FileId>, instead: Option<FileId>, at_once: bool) -> Vec<FileId> {
         let dear = self.priorities();
         let dear = |file: FileId| dear.get(&file).copied().unwrap_or(0);
-        let durable = self.log.as_ref().map_or(0, |log| log.counts().1);
+        let durable = self.log().map_or(0, |log| log.counts().1);
         let nodes = self.replica.nodes().filter(|(id, node)| {
-            let is_own = self.replica.is_own(*id) || at_once && self.unwritten.may_be_own_again(*id, durable);
-            let is_used =
-                self.open_counts.contains_key(id) || self.mapped.contains_key(&node.data) || fetched.contains(id);
+            let is_own = self.replica.is_own(*id) || at_once && self.cache.unwritten.may_be_own_again(*id, durable);
+            let is_used = self.open_files.is_open(*id) || self.cache.is_mapped(node.data) || fetched.contains(id);
             let gives_way = instead.is_none_or(|instead| dear(*id) < dear(instead));
             node.data > 0 && gives_way && !is_used && !is_own
         });
         let kept = nodes.map(|(file, node)| {
-            let used = self.used.get(&file).copied().unwrap_or(0);
+            let used = self.cache.last_use(file);
             (dear(file), Known { used, count: 0, weight: node.have.len() }, file)
         });
         // Uses are not counted, and this order does not need the count.
@@ -201,7 +200,7 @@ impl Live {
     /// Whether the log has room for an operation.
     pub(crate) fn has_room_for(&self, operation: &Operation) -> Result<(), Stop> {
         let removes = matches!(operation, Operation::Remove { .. });
-        match self.log.as_ref().and_then(|log| log.room()) {
+        match self.log().and_then(|log| log.room()) {
             Some(left) if left < if removes { REMOVE_LEN } else { MAKE_LEN } => Err(Stop::Need(Need::Room)),
             _ => Ok(()),
         }
@@ -211,7 +210,7 @@ impl Live {
 impl Inner {
     /// Notes that `len` bytes have gone home.
     pub(crate) fn went_home(&self, len: u64) {
-        let waits = self.live.lock().spare.went_home(len);
+        let waits = self.live.lock().cache.spare.went_home(len);
         if waits {
             self.wake();
         }
@@ -225,16 +224,16 @@ impl Inner {
         };
         let mut live = self.live.lock();
         let may_go = writes != Writes::Manual && pinned != Some(LinkState::FetchOnly);
-        let goes_home = may_go && live.held_up.is_none() && !live.is_offline();
+        let goes_home = may_go && live.sending.held_up().is_none() && !live.link.is_offline();
         let usage = live.usage();
         let bound = self.line.share_of(bound, usage.all);
         let room = room_for(len, usage, bound, goes_home);
         match room {
             Room::Free(left) => {
-                live.spare.left = left - len;
-                live.spare.told &= usage.waiting > bound / 2;
+                live.cache.spare.left = left - len;
+                live.cache.spare.told &= usage.waiting > bound / 2;
             }
-            Room::Beyond => live.spare.left = BEYOND_LEN_MAX.min(bound / LOW_WATER.1),
+            Room::Beyond => live.cache.spare.left = BEYOND_LEN_MAX.min(bound / LOW_WATER.1),
             Room::GiveUp(_) | Room::Wait => {}
         }
         room
@@ -247,7 +246,7 @@ impl Inner {
         let mut live = self.live.lock();
         let chosen = live.idle_first(bytes, &fetched, instead, at_once);
         let data = chosen.iter().filter_map(|file| Some(live.replica.node(*file).ok()?.data)).collect();
-        chosen.into_iter().for_each(|file| live.record(Record::Dropped(file)));
+        chosen.into_iter().for_each(|file| live.learn(Record::Dropped(file)));
         data
     }
 
@@ -256,13 +255,9 @@ impl Inner {
     pub(crate) async fn free_disk(&self, bytes: u64, instead: Option<FileId>) -> bool {
         let given = self.give_up(bytes.max(GIVE_UP_LEN), instead, true);
         // A file that is open stays on the disk after it was removed.
-        let was_open = !std::mem::take(&mut self.live.lock().lately).is_empty();
+        let was_open = self.live.lock().sending.forget_lately();
         for number in &given {
-            {
-                let mut live = self.live.lock();
-                live.files.remove(number);
-                live.shown.remove(number);
-            }
+            self.live.lock().cache.evict(*number);
             // It may be gone already.
             let _ = self.disk.remove(&data_name(*number)).await;
         }
@@ -272,7 +267,7 @@ impl Inner {
         }
         if given.is_empty() && !was_open && instead.is_none() {
             let now = self.host.clock.now();
-            let was_full = self.live.lock().spare.full.replace(now);
+            let was_full = self.live.lock().cache.spare.full.replace(now);
             if was_full.is_none_or(|full| now > full + WAIT_MAX) {
                 tracing::warn!("the disk of the cache is full, and nothing in the cache can be evicted");
             }
@@ -282,7 +277,7 @@ impl Inner {
 
     /// True if the disk was full just now.
     pub(crate) fn was_full(&self) -> bool {
-        let full = self.live.lock().spare.full;
+        let full = self.live.lock().cache.spare.full;
         full.is_some_and(|full| self.host.clock.now() < full + FULL_TIME)
     }
 }
@@ -294,10 +289,11 @@ impl Waiter {
     fn new(inner: &Arc<Inner>) -> Waiter {
         let first = {
             let mut live = inner.live.lock();
-            live.spare.waiting += 1;
+            live.cache.spare.waiting += 1;
             // Operations that were to wait for other reasons go now.
-            live.promised = live.promised.max(live.replica.log().last());
-            !std::mem::replace(&mut live.spare.told, true)
+            let last = live.replica.log().last();
+            live.sending.promise(last);
+            !std::mem::replace(&mut live.cache.spare.told, true)
         };
         if first {
             tracing::warn!("the cache is full of what is not home yet: writers wait for the home");
@@ -311,7 +307,7 @@ impl Waiter {
 
 impl Drop for Waiter {
     fn drop(&mut self) {
-        self.0.live.lock().spare.waiting -= 1;
+        self.0.live.lock().cache.spare.waiting -= 1;
         self.0.schedule.calm();
     }
 }
@@ -324,7 +320,7 @@ impl Client {
         if self.is_log_full() {
             self.free_log().await?;
         }
-        if inner.live.lock().spare.take(len) {
+        if inner.live.lock().cache.spare.take(len) {
             return Ok(());
         }
         let (mut waiter, mut until) = (None, None);
@@ -343,7 +339,7 @@ impl Client {
                     let now = inner.host.clock.now();
                     let until = *until.get_or_insert(now + WAIT_MAX);
                     waiter.get_or_insert_with(|| Waiter::new(inner));
-                    let earned = inner.live.lock().spare.earn(len);
+                    let earned = inner.live.lock().cache.spare.earn(len);
                     if earned || now >= until || timeout(&*inner.host.clock, until - now, tick.changed()).await.is_err()
                     {
                         return Ok(());
@@ -414,7 +410,7 @@ impl Client {
         let usage = live.usage();
         let bound = self.0.line.share_of(bound, usage.all);
         Fullness {
-            writers_wait: live.spare.waiting > 0,
+            writers_wait: live.cache.spare.waiting > 0,
             beyond: usage.all.saturating_sub(usage.idle).saturating_sub(bound),
             disk_is_full,
             log_has_failed: self.0.log.is_closed(),

@@ -3,7 +3,8 @@
 use crate::client::{Client, Inner, disk_error};
 use crate::connection::schedule::{Direction, Permit};
 use crate::consistency::delegation::Question;
-use crate::live::{LinkState, Live, Need};
+use crate::consistency::freshness::Asking;
+use crate::live::{Live, Need};
 use crate::replica::{Node, Record};
 use crate::settings::Unit;
 use bytes::Bytes;
@@ -38,65 +39,6 @@ const CHANGE_COUNT_MAX: u32 = 32;
 /// No directory has more names than this. It bounds what a listing may take.
 const NAME_COUNT_MAX: usize = 1 << 24;
 
-/// A question to the home that is under way. It notes which files others change meanwhile.
-pub(crate) struct Asking<'a> {
-    inner: &'a Inner,
-    /// The value of `breaks` when the question was asked.
-    since: u64,
-}
-
-impl<'a> Asking<'a> {
-    pub(crate) fn new(inner: &'a Inner) -> Asking<'a> {
-        let mut live = inner.live.lock();
-        live.asking += 1;
-        Asking { inner, since: live.breaks }
-    }
-
-    /// True if, as far as the home has said, no client has changed the file since the question was
-    /// asked. The answer includes all changes up to `seq`.
-    pub(crate) fn is_current(&self, live: &Live, file: FileId, seq: u64) -> bool {
-        !self.is_broken(live, file, seq) && !self.is_overtaken(live, file)
-    }
-
-    /// True if others have changed the file since the question was asked, or the home wanted it
-    /// back, and the answer does not include that.
-    pub(crate) fn is_broken(&self, live: &Live, file: FileId, seq: u64) -> bool {
-        live.broken.get(&file).is_some_and(|(number, by)| *number > self.since && *by > seq)
-    }
-
-    /// True if this client's own operations have changed the file at home since the question was
-    /// asked: the client knows something newer than the answer.
-    fn is_overtaken(&self, live: &Live, file: FileId) -> bool {
-        live.overtaken.get(&file).is_some_and(|number| *number > self.since)
-    }
-
-    /// True if the client knows something newer of a file than the answer, which includes all
-    /// changes up to `seq`: an answer to an operation, or one that gave a delegation, came before
-    /// it.
-    fn is_behind(&self, live: &Live, facts: &Facts, seq: u64) -> bool {
-        let (was_told, is_overtaken) =
-            (live.was_told(facts.id, seq.saturating_add(1)), self.is_overtaken(live, facts.id));
-        match live.replica.node(facts.id) {
-            Ok(Node { facts: known, .. }) => {
-                (was_told && known.version > facts.version) || (is_overtaken && known.version >= facts.version)
-            }
-            // The client has forgotten the file meanwhile.
-            Err(_) => was_told || is_overtaken,
-        }
-    }
-}
-
-impl Drop for Asking<'_> {
-    fn drop(&mut self) {
-        let mut live = self.inner.live.lock();
-        live.asking -= 1;
-        if live.asking == 0 {
-            live.broken.clear();
-            live.overtaken.clear();
-        }
-    }
-}
-
 impl Inner {
     /// Asks over a connection, and waits as long as anything comes from the home. ETIMEDOUT: the
     /// home may or may not have heard the question.
@@ -117,7 +59,7 @@ impl Inner {
     /// Waits for the right to send or fetch `len` bytes.
     pub(crate) async fn admit(&self, class: Class, direction: Direction, len: u64) -> Option<Permit> {
         // To a near home, transfers do not disturb each other.
-        let near = self.live.lock().state == LinkState::Connected;
+        let near = self.live.lock().link.is_near();
         if near { None } else { Some(self.schedule.admit(class, direction, len).await) }
     }
 
@@ -144,10 +86,8 @@ impl Inner {
         };
         self.schedule.measured(turn.as_ref(), direction, len, took, &channel.path());
         let reply = unpack(&bytes);
-        if !matches!(reply, Ok(Reply::Refused(_)))
-            && let Some(delegations) = &mut self.live.lock().delegations
-        {
-            delegations.renew(begun);
+        if !matches!(reply, Ok(Reply::Refused(_))) {
+            self.live.lock().freshness.renew_lease(begun);
         }
         reply.map_err(|error| self.garbled(channel, &error))
     }
@@ -214,7 +154,7 @@ impl Inner {
     }
 
     fn channel(&self) -> Result<Arc<dyn Channel>, FsError> {
-        self.live.lock().channel.clone().ok_or(FsError::TimedOut)
+        self.live.lock().link.channel().cloned().ok_or(FsError::TimedOut)
     }
 
     fn accept(&self, channel: &Arc<dyn Channel>, reply: Reply) -> Result<Reply, FsError> {
@@ -236,10 +176,8 @@ impl Inner {
     pub(crate) fn detached(&self, channel: &Arc<dyn Channel>) {
         {
             let mut live = self.live.lock();
-            if let Some(delegations) = &mut live.delegations {
-                delegations.forfeit();
-            }
-            live.told_over = None;
+            live.freshness.forfeit();
+            live.link.must_attach();
         }
         self.lost(channel);
     }
@@ -247,10 +185,7 @@ impl Inner {
     /// The connection is of no use for now: the client is disconnected.
     pub(crate) fn lost(&self, channel: &Arc<dyn Channel>) {
         let mut live = self.live.lock();
-        if live.channel.as_ref().is_some_and(|current| Arc::ptr_eq(current, channel)) {
-            live.channel = None;
-            live.state = LinkState::Disconnected;
-            live.ended_at = channel.has_ended().then(|| self.host.clock.now());
+        if live.link.lose(channel, self.host.clock.now()) {
             drop(live);
             self.wake();
         }
@@ -288,14 +223,14 @@ impl Client {
     /// True if the connection ended a moment ago and there is a new one soon, since the home was
     /// restarted. The caller then asks once more.
     async fn is_back(&self) -> bool {
-        let Some(ended_at) = self.0.live.lock().ended_at else { return false };
+        let Some(ended_at) = self.0.live.lock().link.ended_at() else { return false };
         let clock = &self.0.host.clock;
         let rest = (ended_at + RESTART_TIME_MAX).saturating_sub(clock.now());
         !rest.is_zero() && timeout(&**clock, rest, Box::pin(self.attached())).await.is_ok()
     }
 
     async fn fetch_once(&self, need: Need) -> Result<(), FsError> {
-        let delegated = self.0.live.lock().delegations.is_some();
+        let delegated = self.0.live.lock().freshness.is_delegated();
         if let Need::Names(file) | Need::Facts(file) = need {
             self.take_seen(file).await?;
         }
@@ -321,8 +256,7 @@ impl Client {
     pub(crate) async fn fetch_ids(&self) -> Result<(), FsError> {
         match self.0.ask(Class::Interactive, &Request::Ids).await? {
             Reply::Ids(first, count) if first.raw().checked_add(count).is_some() => {
-                self.0.live.lock().record(Record::Ids(first, count));
-                Ok(())
+                self.0.live.lock().record(Record::Ids(first, count))
             }
             _ => Err(FsError::Io),
         }
@@ -360,7 +294,7 @@ impl Client {
     ) {
         for file in files {
             if !known.iter().any(|facts| facts.id == *file) && asking.is_current(live, *file, seq) {
-                live.record(Record::Gone(*file));
+                live.learn(Record::Gone(*file));
             }
         }
         for facts in known {
@@ -369,13 +303,13 @@ impl Client {
             }
             let (id, version) = (facts.id, facts.version);
             if !asking.is_broken(live, id, seq) {
-                live.record(Record::Known(Box::new(facts)));
+                live.learn(Record::Known(Box::new(facts)));
             } else if live.replica.node(id).is_ok_and(|node| node.facts.version < version) {
                 // What the client learned meanwhile is older still, so this is recorded, as stale.
                 // A write under a delegation that came with the answer does not look at the
                 // attributes again.
-                live.record(Record::Known(Box::new(facts)));
-                live.record(Record::Broken(vec![id]));
+                live.learn(Record::Known(Box::new(facts)));
+                live.learn(Record::Broken(vec![id]));
             }
         }
     }
@@ -413,7 +347,7 @@ impl Client {
                         // A caller that still needs it asks again.
                         return Ok(());
                     }
-                    live.record(Record::Gone(dir));
+                    live.learn(Record::Gone(dir));
                     // The home may not have heard of it yet.
                     return if live.replica.has_names(dir) { Ok(()) } else { Err(FsError::Stale) };
                 }
@@ -467,12 +401,12 @@ impl Client {
         if question.gives(&mut live, dir, hold, known) && hold == Hold::Write {
             live.may_make(dir);
         }
-        live.record(match is_same {
+        live.learn(match is_same {
             true => Record::Known(dir_facts),
             false => Record::Listed { dir: dir_facts, entries: all },
         });
         if !broken.is_empty() {
-            live.record(Record::Broken(broken));
+            live.learn(Record::Broken(broken));
         }
         drop(live);
         Ok(())
@@ -504,7 +438,7 @@ impl Client {
                 // The bytes that follow will be wanted too, as far as they are missing.
                 let end = first.end.max(first.start.saturating_add(chunk)).min(node.facts.size);
                 let missing = node.have.missing(first.start..end).iter().next().unwrap_or(first);
-                (missing, node.facts.contents, live.state == LinkState::Connected)
+                (missing, node.facts.contents, live.link.is_near())
             };
             let len_max = if near { DATA_LEN_MAX as u64 } else { chunk.min(DATA_LEN_MAX as u64) };
             let len = (missing.end - missing.start).min(len_max) as u32;
@@ -525,7 +459,7 @@ impl Client {
                 Ok(Reply::Changed) => return Err(FsError::TimedOut),
                 Ok(_) => return Err(FsError::Io),
                 Err(FsError::Stale) => {
-                    inner.live.lock().record(Record::Gone(id));
+                    inner.live.lock().learn(Record::Gone(id));
                     return Err(FsError::Stale);
                 }
                 // Another client has them, and the home has asked it for them.
@@ -636,7 +570,7 @@ impl Client {
             put?;
         }
         let mut live = inner.live.lock();
-        live.spare.take(missing.len());
+        live.cache.spare.take(missing.len());
         let node = live.replica.node_mut(id)?;
         if is_wanted(node) {
             node.have.add_all(&missing);
@@ -660,16 +594,7 @@ mod tests {
     use crate::settings::Settings;
     use crate::testing;
     use host::sim::{Sim, SimDisk};
-    use roam_proto::channel::{DialError, Dialer};
-    use types::{BoxFuture, Kind};
-
-    struct Nobody;
-
-    impl Dialer for Nobody {
-        fn dial(&self) -> BoxFuture<Result<Arc<dyn Channel>, DialError>> {
-            Box::pin(async { Err(DialError::Unreachable("no home answers".into())) })
-        }
-    }
+    use types::Kind;
 
     fn facts(version: u64) -> Facts {
         Facts { version, contents: version, ..testing::facts(FileId::new(7), Kind::File) }
@@ -682,14 +607,14 @@ mod tests {
         let sim = Sim::new(1);
         let machine = sim.machine("laptop");
         let (host, disk) = (machine.host(), SimDisk::new(&sim, 1 << 20).mount(&machine));
-        let open = Client::open(&host, disk, Line::alone(&host, Arc::new(Nobody)), Settings::new("v"));
+        let open = Client::open(&host, disk, Line::alone(&host, Arc::new(testing::NoHome)), Settings::new("v"));
         let client = sim.block_on(open).expect("cache");
         let take = |learned: u64, answer: u64| {
             let asking = Asking::new(&client.0);
             let mut live = client.0.live.lock();
             // A read found that the file has changed.
             live.break_callbacks(vec![facts(0).id], u64::MAX);
-            live.record(Record::Known(Box::new(facts(learned))));
+            live.learn(Record::Known(Box::new(facts(learned))));
             client.take_facts(&mut live, &asking, &[facts(0).id], (vec![facts(answer)], answer));
             let known = (live.replica.is_stale(facts(0).id), live.replica.node(facts(0).id).expect("known").seen);
             drop(live);

@@ -7,7 +7,8 @@
 
 use crate::client::{Client, Inner};
 use crate::connection::schedule::Direction;
-use crate::live::{LinkState, Need};
+use crate::connection::state::LinkState;
+use crate::live::Need;
 use crate::replica::{Child, Record};
 use crate::settings::Validation;
 use roam_proto::channel::Class;
@@ -66,7 +67,7 @@ impl Client {
             if priority.is_none() && !live.replica.hoard().contains_key(path) {
                 return Err(FsError::NotFound);
             }
-            live.record(Record::Hoarded { path: path.to_vec(), priority });
+            live.record(Record::Hoarded { path: path.to_vec(), priority })?;
         }
         self.durable().await
     }
@@ -172,15 +173,15 @@ impl Client {
         let now = self.0.host.clock.now();
         let (told, asks) = {
             let live = self.0.live.lock();
-            let is_old = now.saturating_sub(live.caught_up) > SURE_TIME;
-            let told = live.channel.clone().filter(|_| live.told_over.is_some() && is_old);
-            (told, live.delegations.is_some() && !live.is_offline())
+            let is_old = live.link.silence(now) > SURE_TIME;
+            let told = live.link.channel().filter(|_| live.link.is_told() && is_old).cloned();
+            (told, live.freshness.is_delegated() && !live.link.is_offline())
         };
         match told {
             Some(channel) => {
                 self.0.consistency_calls.fetch_add(1, Relaxed);
                 self.0.patiently(&channel, channel.caught_up()).await?;
-                self.0.live.lock().caught_up = now;
+                self.0.live.lock().link.catch_up(now);
                 Ok(())
             }
             // Under delegations, the home does not push changes of files on which the client has
@@ -214,20 +215,20 @@ impl Client {
             let known = |id: &FileId| replica.node(*id).ok().map(|node| (*id, (node.seen, node.facts.clone())));
             files.iter().filter_map(known).collect()
         });
-        let breaks = self.0.live.lock().breaks;
+        let breaks = self.0.live.lock().freshness.breaks();
         let versions = known.iter().map(|(id, (seen, _))| (*id, *seen)).collect();
         let reply = self.0.ask(Class::Prefetch, &Request::Validate { files: versions }).await?;
         let Reply::Stale(stale) = reply else { return Err(FsError::Io) };
         {
             let mut live = self.0.live.lock();
-            if live.breaks != breaks {
+            if live.freshness.breaks() != breaks {
                 // Others have changed something meanwhile, so the answer may be outdated.
                 return Ok(());
             }
             for (id, (seen, facts)) in &known {
                 let same = live.replica.node(*id).is_ok_and(|node| node.seen == *seen);
                 if same && !stale.contains(id) {
-                    live.record(Record::Known(Box::new(facts.clone())));
+                    live.learn(Record::Known(Box::new(facts.clone())));
                 }
             }
         }
@@ -255,7 +256,7 @@ pub(crate) async fn keep(inner: Weak<Inner>) {
         let wanted = client.look(|replica, state| !replica.hoard().is_empty() && state != LinkState::Disconnected);
         // While others change hoarded files, walks are more frequent: their changes would be
         // missing if the link was lost before the next walk.
-        let news = client.0.live.lock().news;
+        let news = client.0.live.lock().freshness.news();
         let period = if news == seen { WALK_PERIOD } else { CHANGED_WALK_PERIOD };
         if waited >= period && wanted {
             (waited, seen) = (Duration::ZERO, news);

@@ -5,9 +5,8 @@
 //! network it forgets nothing, since it could not ask.
 
 use crate::client::Client;
-use crate::live::{Forget, Live};
+use crate::live::Live;
 use crate::replica::Record;
-use roam_proto::delegation::Hold;
 use std::collections::HashSet;
 use types::FileId;
 
@@ -21,30 +20,31 @@ const RECENT_COUNT: u64 = 8;
 impl Live {
     /// True if the client knows more files than it may, and may forget some now.
     fn knows_too_much(&self, bound: usize) -> bool {
-        self.replica.file_count() > bound.max(self.known_enough) && !self.is_offline() && !self.is_frozen
+        self.replica.file_count() > bound.max(self.cache.known_enough)
+            && !self.link.is_offline()
+            && !self.freshness.is_frozen()
     }
 
     /// Forgets what programs used least lately. True if it forgot anything.
     fn forget_metadata(&mut self, bound: usize, fetched: HashSet<FileId>) -> bool {
         let known = self.replica.file_count();
-        let recent = self.uses.saturating_sub(RECENT_COUNT);
         let needed = self.needed_metadata(fetched);
-        let all = self.replica.least_used(bound / LOW_WATER.1 * LOW_WATER.0, (&self.used, recent), &needed);
+        let (used, uses) = self.cache.uses();
+        let recent = uses.saturating_sub(RECENT_COUNT);
+        let all = self.replica.least_used(bound / LOW_WATER.1 * LOW_WATER.0, (used, recent), &needed);
         for forgotten in &all {
             // The kernel must drop it, too: the client reports no changes of files that it does not
             // know.
             forgotten.dir.into_iter().for_each(|dir| self.forget(dir));
-            if let Some(cachers) = &self.cachers {
-                forgotten.files.iter().for_each(|file| drop(cachers.send(Forget::File(*file))));
-            }
+            forgotten.files.iter().for_each(|file| self.kernel.forget_file(*file));
         }
         let batches = all.len();
         for forgotten in all {
-            self.forgotten += forgotten.files.len() as u64;
-            self.record(Record::Forgotten { dir: forgotten.dir, files: forgotten.files });
+            self.cache.forgotten += forgotten.files.len() as u64;
+            self.learn(Record::Forgotten { dir: forgotten.dir, files: forgotten.files });
         }
         let left = self.replica.file_count();
-        self.known_enough = if left > bound { left + bound / AGAIN_PART } else { 0 };
+        self.cache.known_enough = if left > bound { left + bound / AGAIN_PART } else { 0 };
         tracing::debug!(known, left, batches, "forgot metadata that was not used for long");
         batches > 0
     }
@@ -52,17 +52,16 @@ impl Live {
     /// Files that the client must not forget.
     fn needed_metadata(&self, fetched: HashSet<FileId>) -> HashSet<FileId> {
         let mut needed = fetched;
-        needed.extend(self.open_counts.keys().map(|id| self.replica.real(*id)));
-        needed.extend(self.mapped.values().map(|(id, _)| *id));
-        needed.extend(self.held.keys().chain(&self.completing));
+        needed.extend(self.open_files.ids().map(|id| self.replica.real(id)));
+        needed.extend(self.cache.mapped().map(|(_, id)| id));
+        needed.extend(self.cache.changing().chain(self.prefetch.completing()));
         needed.extend(self.priorities().into_keys());
         for (_, trouble) in self.replica.troubles() {
             needed.extend(trouble.place.iter().chain(&trouble.mine).map(|(dir, _)| *dir));
             needed.extend([trouble.file, trouble.copy]);
         }
         // Other clients know nothing of what this client changes under a write delegation.
-        let held = self.delegations.as_ref().map(|delegations| delegations.held_for(Hold::Write));
-        needed.extend(held.into_iter().flatten());
+        needed.extend(self.freshness.held_to_write());
         needed
     }
 }
@@ -70,7 +69,7 @@ impl Live {
 impl Client {
     /// Files that the client has forgotten since it opened the cache, because it knew too many.
     pub fn forgotten(&self) -> u64 {
-        self.0.live.lock().forgotten
+        self.0.live.lock().cache.forgotten
     }
 
     /// Forgets the least lately used metadata if the client holds more than its bound.

@@ -1,8 +1,9 @@
 //! The connection to the home: opens, keeps, judges and reopens it (docs/roaming.md#the-link).
 
 use crate::client::{Client, Inner};
+use crate::connection::state::{LinkState, Signs};
 use crate::connection::trunk::DIAL_TIME_MAX;
-use crate::live::{LinkState, Live};
+use crate::live::Live;
 use crate::replica::{Membership, Record};
 use crate::settings::{Consistency, Validation, Writes};
 use host::{Either, first, timeout};
@@ -19,17 +20,6 @@ use types::FsError;
 const PAUSE_MIN: Duration = Duration::from_millis(200);
 /// Longest pause between attempts.
 const PAUSE_MAX: Duration = Duration::from_secs(15);
-/// A home whose round trip is shorter than this counts as near.
-const NEAR: Duration = Duration::from_millis(15);
-/// A near home counts as far when its round trip reaches this. It is twice [`NEAR`], so the state
-/// does not flap.
-const FAR: Duration = Duration::from_millis(30);
-/// On a slow link, operations are held back while a program waited for bytes within this time.
-const FETCH_TIME: Duration = Duration::from_secs(10);
-/// Once held back, they stay so until no program has waited for bytes for this long.
-const REST_TIME: Duration = Duration::from_secs(20);
-/// Longest time for which operations are held back. Then the client sends one batch.
-const HOLD_TIME_MAX: Duration = Duration::from_secs(120);
 /// How often the client makes fetched bytes durable and judges the link.
 const SETTLE_PERIOD: Duration = Duration::from_secs(2);
 
@@ -59,11 +49,6 @@ pub enum AttachError {
     Failed(FsError),
 }
 
-/// True if the noted connection is this one.
-fn is_over(what: &Option<Weak<dyn Channel>>, channel: &Arc<dyn Channel>) -> bool {
-    what.as_ref().is_some_and(|over| std::ptr::addr_eq(over.as_ptr(), Arc::as_ptr(channel)))
-}
-
 impl Client {
     /// Starts the background tasks.
     pub(crate) fn start(&self) {
@@ -83,7 +68,7 @@ impl Client {
 
     /// True if the home has told of every change over this connection since the client attached.
     fn is_told_over(&self, channel: &Arc<dyn Channel>) -> bool {
-        is_over(&self.0.live.lock().told_over, channel)
+        self.0.live.lock().link.is_told_over(channel)
     }
 
     /// Resumes a connection that may have counted as lost. If the home has told of every change
@@ -97,12 +82,10 @@ impl Client {
         {
             let mut live = self.0.live.lock();
             // The settings changed meanwhile, so the client has to attach again.
-            if live.told_over.is_none() {
+            if !live.link.is_told() {
                 return Err(AttachError::Unreachable);
             }
-            live.channel = Some(channel.clone());
-            live.caught_up = self.0.host.clock.now();
-            live.state = LinkState::Weak;
+            live.link.resume(channel, self.0.host.clock.now());
         }
         self.0.judge();
         self.0.wake();
@@ -133,9 +116,10 @@ impl Client {
     pub fn held_back(&self) -> Option<Duration> {
         let pinned = self.0.settings.lock().pinned;
         let now = self.0.host.clock.now();
-        let live = self.0.live.lock();
-        let since = live.held_since.filter(|_| live.state == LinkState::FetchOnly && pinned.is_none())?;
-        Some((since + HOLD_TIME_MAX).saturating_sub(now))
+        if pinned.is_some() {
+            return None;
+        }
+        self.0.live.lock().link.held_back(now)
     }
 
     /// Attaches over a connection, and takes in what changed meanwhile.
@@ -163,7 +147,7 @@ impl Client {
             };
             let (watch, locks) = {
                 let mut live = inner.live.lock();
-                (live.told_over, live.attached_over) = (None, None);
+                live.link.begin_to_attach();
                 let locks = inner.locks_had();
                 (live.watch(locks.clone()).unwrap_or(unasked), locks)
             };
@@ -205,20 +189,20 @@ impl Client {
             let is_as_asked = {
                 let settings = inner.settings.lock();
                 (settings.consistency, settings.validation) == (consistency, validation)
-            } && live.delegations.is_some() == delegates;
+            } && live.freshness.is_delegated() == delegates;
             // A task that changes the settings reconnects attached clients, and this one was not
             // attached yet.
             if !is_as_asked {
                 continue;
             }
             if live.replica.membership() != Some(&membership) {
-                live.record(Record::Joined(membership));
+                live.learn(Record::Joined(membership));
             }
             // Before anything is sent: files made with ids that were given up get new ids.
             if let Some((first, count)) = ids {
                 live.renew_ids(first, count);
             }
-            live.is_frozen = consistency == Consistency::None;
+            live.freshness.freeze(consistency == Consistency::None);
             if let Some(kept) = kept {
                 live.rejoined(kept, asked);
                 self.relocked(&mut live, kept, &locks);
@@ -227,15 +211,8 @@ impl Client {
             if validation != Validation::Volume {
                 live.break_all();
             }
-            // The home may have restarted, and lost what was uploaded ahead.
-            live.ahead.clear();
-            live.channel = Some(channel.clone());
-            live.told_over = is_told.then(|| Arc::downgrade(channel));
-            live.attached_over = Some(Arc::downgrade(channel));
-            live.company = company;
-            live.seen.begin_anew();
-            live.caught_up = inner.host.clock.now();
-            live.state = LinkState::Weak;
+            live.sending.begin_anew();
+            live.link.attach(channel, is_told, company, inner.host.clock.now());
             break kept;
         };
         let root = inner.live.lock().replica.membership().map(|membership| membership.root);
@@ -261,7 +238,7 @@ impl Client {
         let (has_come, seq) = {
             let mut live = self.0.live.lock();
             let seq = live.replica.stamp().map_or(0, |stamp| stamp.seq);
-            (std::mem::take(&mut live.has_come_near), seq)
+            (live.link.take_come_near(), seq)
         };
         if has_come {
             self.say_heard(seq);
@@ -281,7 +258,7 @@ impl Client {
         match self.0.ask(Class::Interactive, &Request::Facts { files: vec![root] }).await? {
             Reply::Facts(known) => {
                 let facts = known.into_iter().next().ok_or(FsError::AccessDenied)?;
-                self.0.live.lock().record(Record::Known(Box::new(facts)));
+                self.0.live.lock().learn(Record::Known(Box::new(facts)));
                 Ok(())
             }
             _ => Err(FsError::Io),
@@ -296,7 +273,7 @@ impl Client {
         let mut live = self.0.live.lock();
         if let Some(membership) = live.replica.membership().cloned() {
             tracing::warn!("the home and this client disagree about earlier operations: all that wait are sent as new");
-            live.record(Record::Joined(Membership { incarnation, ..membership }));
+            live.learn(Record::Joined(Membership { incarnation, ..membership }));
         }
     }
 
@@ -304,8 +281,7 @@ impl Client {
     async fn listen(&self, channel: &Arc<dyn Channel>) {
         loop {
             let mut tick = self.0.tick.subscribe();
-            let current = self.0.live.lock().channel.as_ref().is_some_and(|known| Arc::ptr_eq(known, channel));
-            if !current {
+            if !self.0.live.lock().link.is_current(channel) {
                 return;
             }
             match first(channel.pushed(), tick.changed()).await {
@@ -336,10 +312,10 @@ impl Client {
                 if is_news {
                     live.break_callbacks(files, stamp.seq);
                 }
-                if !more && is_over(&live.attached_over, channel) {
-                    live.record(Record::Stamped(Some(stamp)));
+                if !more && live.link.is_attached_over(channel) {
+                    live.learn(Record::Stamped(Some(stamp)));
                 }
-                let is_near = live.state == LinkState::Connected;
+                let is_near = live.link.is_near();
                 drop(live);
                 if is_near && is_news {
                     self.say_heard(stamp.seq);
@@ -367,7 +343,7 @@ impl Client {
     /// Tells the home that this client, and the kernel that caches its answers, have taken in the
     /// changes by others up to this one. The clients that made them wait for that.
     fn say_heard(&self, seq: u64) {
-        let forgotten = self.0.live.lock().forget_all();
+        let forgotten = self.0.live.lock().kernel.forget_all();
         let me = self.clone();
         self.0.host.tasks.spawn(Box::pin(async move {
             if let Some(forgotten) = forgotten {
@@ -383,10 +359,9 @@ impl Client {
     fn take_company(&self, company: Company) {
         let last = {
             let mut live = self.0.live.lock();
-            if company.number <= live.company.number {
+            if !live.link.take_company(company) {
                 return;
             }
-            live.company = company;
             live.replica.log().last()
         };
         if !company.others {
@@ -409,11 +384,11 @@ impl Live {
             Since::Current => {}
             Since::Changed { files, stamp } => {
                 self.break_callbacks(files, stamp.seq);
-                self.record(Record::Stamped(Some(stamp)));
+                self.learn(Record::Stamped(Some(stamp)));
             }
             Since::Reset { stamp } => {
                 self.break_all();
-                self.record(Record::Stamped(Some(stamp)));
+                self.learn(Record::Stamped(Some(stamp)));
             }
         }
     }
@@ -453,39 +428,6 @@ async fn poll(inner: Weak<Inner>) {
     }
 }
 
-/// The signs by which the link's state is judged, unless the user has chosen one.
-#[derive(Clone, Copy, Debug)]
-struct Signs {
-    was: LinkState,
-    round_trip: Duration,
-    /// Even a very short chunk on its way home makes a fetching program wait for too long (see
-    /// [`Schedule::is_slow`](crate::connection::schedule::Schedule::is_slow)).
-    is_slow: bool,
-    /// How long ago a program last waited for bytes.
-    fetched_before: Duration,
-    /// Operations wait to go home, and no program waits for that.
-    may_hold: bool,
-    /// How long operations have been held back.
-    held_for: Duration,
-}
-
-impl Signs {
-    /// The state that the signs call for. On a slow link, fetches go first (Huston and Honeyman,
-    /// section 2). The lottery alone does not ensure that: a fetch cannot overtake a chunk that is
-    /// on its way. But operations must not wait for ever, since other clients are to see them. So
-    /// one batch goes after [`HOLD_TIME_MAX`].
-    fn state(self) -> LinkState {
-        let near = if self.was == LinkState::Connected { FAR } else { NEAR };
-        let pause = if self.was == LinkState::FetchOnly { REST_TIME } else { FETCH_TIME };
-        let holds = self.is_slow && self.may_hold && self.fetched_before < pause && self.held_for < HOLD_TIME_MAX;
-        match holds {
-            _ if self.round_trip < near => LinkState::Connected,
-            true => LinkState::FetchOnly,
-            false => LinkState::Weak,
-        }
-    }
-}
-
 impl Inner {
     /// Judges the link, and changes the state if the signs call for that.
     pub(crate) fn judge(&self) {
@@ -495,26 +437,19 @@ impl Inner {
         };
         let now = self.host.clock.now();
         let mut live = self.live.lock();
-        let Some(channel) = &live.channel else { return };
-        let (was, round_trip) = (live.state, channel.path().round_trip);
+        let Some(channel) = live.link.channel() else { return };
+        let round_trip = channel.path().round_trip;
         let log = live.replica.log();
-        let promised = live.promised.max(log.pinned());
+        let promised = live.sending.promised().max(log.pinned());
         let urgent = matches!(writes, Writes::Through | Writes::Preemptive);
         let signs = Signs {
-            was,
             round_trip,
-            is_slow: self.schedule.is_slow(was == LinkState::FetchOnly),
+            is_slow: self.schedule.is_slow(live.link.state() == LinkState::FetchOnly),
             fetched_before: self.schedule.demanded_before(),
             // Operations that have begun to go home are not held back.
             may_hold: !urgent && !log.is_empty() && log.last() > promised,
-            held_for: live.held_since.map_or(Duration::ZERO, |since| now.saturating_sub(since)),
         };
-        live.state = pinned.unwrap_or_else(|| signs.state());
-        if pinned.is_none() && live.state == LinkState::FetchOnly {
-            live.held_since.get_or_insert(now);
-        }
-        if live.state != was {
-            live.has_come_near |= live.state == LinkState::Connected;
+        if live.link.judge(pinned, signs, now) {
             drop(live);
             self.wake();
         }
@@ -536,7 +471,7 @@ impl Client {
             Ok(Err(error)) => {
                 tracing::info!(%error, "no connection to the home");
                 let unreachable = matches!(error, DialError::Unreachable(_));
-                self.0.live.lock().turned_away = (!unreachable).then(|| error.to_string());
+                self.0.live.lock().link.set_turned_away((!unreachable).then(|| error.to_string()));
                 None
             }
             Err(_) => None,
@@ -546,7 +481,7 @@ impl Client {
     /// Why the client could not be attached last: the home refused, or another program answered.
     /// `None` if the home was only out of reach.
     pub fn turned_away(&self) -> Option<String> {
-        self.0.live.lock().turned_away.clone()
+        self.0.live.lock().link.turned_away().map(str::to_owned)
     }
 
     /// Waits until the user pins the link to disconnected.
@@ -653,7 +588,7 @@ async fn keep_connected(inner: Weak<Inner>) {
         };
         let tried = first(trying, client.turned_off()).await;
         if client.0.is_off() {
-            let made = client.0.live.lock().channel.clone();
+            let made = client.0.live.lock().link.channel().cloned();
             made.iter().for_each(|made| client.0.lost(made));
             client.0.line.trunk().stop_dialing();
         }
@@ -670,7 +605,7 @@ async fn keep_connected(inner: Weak<Inner>) {
                     known.close();
                 }
                 tracing::info!("attached");
-                client.0.live.lock().turned_away = None;
+                client.0.live.lock().link.set_turned_away(None);
                 client.listen(&channel).await;
                 tracing::info!("detached");
                 if !client.0.is_off() {
@@ -681,7 +616,7 @@ async fn keep_connected(inner: Weak<Inner>) {
             (attached, channel) => {
                 if let Err(error @ (AttachError::Stranger | AttachError::Volume | AttachError::Failed(_))) = attached {
                     tracing::error!(%error, "cannot attach to the home");
-                    client.0.live.lock().turned_away = Some(error.to_string());
+                    client.0.live.lock().link.set_turned_away(Some(error.to_string()));
                 }
                 let is_alive =
                     |known: &Arc<dyn Channel>| attached == Err(AttachError::Unreachable) && !known.has_ended();
@@ -726,49 +661,5 @@ async fn settle(inner: Weak<Inner>) {
         client.come_near();
         drop(client);
         clock.sleep(SETTLE_PERIOD).await;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const SECOND: Duration = Duration::from_secs(1);
-    /// A slow link on which a program fetches while operations wait.
-    const SLOW: Signs = Signs {
-        was: LinkState::Weak,
-        round_trip: Duration::from_millis(200),
-        is_slow: true,
-        fetched_before: Duration::ZERO,
-        may_hold: true,
-        held_for: Duration::ZERO,
-    };
-
-    #[test]
-    fn what_is_done_here_waits_on_a_slow_link_while_somebody_fetches() {
-        assert_eq!(SLOW.state(), LinkState::FetchOnly);
-        assert_eq!(Signs { is_slow: false, ..SLOW }.state(), LinkState::Weak);
-        assert_eq!(Signs { fetched_before: 15 * SECOND, ..SLOW }.state(), LinkState::Weak);
-        let holds = Signs { was: LinkState::FetchOnly, ..SLOW };
-        assert_eq!(Signs { fetched_before: 15 * SECOND, ..holds }.state(), LinkState::FetchOnly);
-        assert_eq!(Signs { fetched_before: 25 * SECOND, ..holds }.state(), LinkState::Weak);
-        assert_eq!(Signs { round_trip: Duration::from_millis(5), ..SLOW }.state(), LinkState::Connected);
-    }
-
-    #[test]
-    fn it_does_not_wait_for_long_nor_where_somebody_waits_until_it_is_home() {
-        for was in [LinkState::Weak, LinkState::FetchOnly] {
-            let signs = Signs { was, ..SLOW };
-            assert_eq!(Signs { held_for: HOLD_TIME_MAX, ..signs }.state(), LinkState::Weak);
-            assert_eq!(Signs { may_hold: false, ..signs }.state(), LinkState::Weak);
-        }
-    }
-
-    #[test]
-    fn a_home_is_near_until_it_is_far_and_far_until_it_is_near() {
-        let signs = |was, ms| Signs { was, round_trip: Duration::from_millis(ms), is_slow: false, ..SLOW };
-        assert_eq!(signs(LinkState::Connected, 20).state(), LinkState::Connected);
-        assert_eq!(signs(LinkState::Weak, 20).state(), LinkState::Weak);
-        assert_eq!(signs(LinkState::Connected, 30).state(), LinkState::Weak);
     }
 }

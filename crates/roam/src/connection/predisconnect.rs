@@ -7,7 +7,8 @@
 
 use crate::client::{Client, Inner};
 use crate::connection::schedule::Direction;
-use crate::live::{LinkState, Live, Need};
+use crate::connection::state::LinkState;
+use crate::live::{Live, Need};
 use crate::settings::Unit;
 use host::timeout;
 use roam_proto::channel::Class;
@@ -53,7 +54,7 @@ pub struct Missing {
 #[derive(PartialEq, Eq, Default)]
 struct NotReady {
     missing: Missing,
-    /// Hoarded directories to list.
+    /// Directories to list.
     unlisted: Vec<FileId>,
 }
 
@@ -63,7 +64,7 @@ impl Live {
     fn parts(&self, unit: Unit) -> Vec<Part> {
         let dear = self.priorities();
         let part = |(file, node): (FileId, &crate::replica::Node)| {
-            let is_open = self.open_counts.contains_key(&file) && unit != Unit::Block;
+            let is_open = self.open_files.is_open(file) && unit != Unit::Block;
             let dear = match dear.get(&file) {
                 _ if is_open => OPEN,
                 Some(dear) => *dear,
@@ -71,19 +72,22 @@ impl Live {
             };
             let is_part = node.facts.kind == Kind::File && !node.is_dirty() && !node.is_whole();
             let missing = node.facts.size.saturating_sub(node.have.len());
-            let used = self.used.get(&file).copied().unwrap_or(0);
+            let used = self.cache.last_use(file);
             is_part.then_some(Part { file, dear, used, missing })
         };
         in_order(self.replica.nodes().filter_map(part).collect())
     }
 
-    /// Hoarded directories whose names the client does not know, or not as they are now. Without a
-    /// network, the client cannot say that a name is free there, so no program can make one.
+    /// Directories whose names the client does not know, or not as they are now: hoarded ones, and
+    /// the root. Without a network, the client cannot say that a name is free there, so no program
+    /// can make one.
     fn unlisted(&self) -> Vec<FileId> {
         let is_directory = |id: &FileId| self.replica.node(*id).is_ok_and(|node| node.facts.kind == Kind::Directory);
-        let hoarded = self.priorities().into_keys().filter(is_directory);
-        let mut unlisted: Vec<FileId> = hoarded.filter(|dir| !self.replica.has_names(*dir)).collect();
+        let root = self.replica.membership().map(|membership| membership.root);
+        let wanted = self.priorities().into_keys().chain(root).filter(is_directory);
+        let mut unlisted: Vec<FileId> = wanted.filter(|dir| !self.replica.has_names(*dir)).collect();
         unlisted.sort_unstable();
+        unlisted.dedup();
         unlisted
     }
 }
@@ -105,7 +109,7 @@ impl Client {
     /// `time_max`. Reports progress, and returns what is still missing.
     pub async fn get_ready(&self, time_max: Duration, progress: impl FnMut(Missing) + Send) -> Missing {
         let completed = async {
-            self.list_hoarded().await;
+            self.list_unlisted().await;
             let _before_all_else = self.0.ahead.lock().await;
             self.complete_all(progress).await;
         };
@@ -122,9 +126,9 @@ impl Client {
         NotReady { missing: self.missing(), unlisted: self.0.live.lock().unlisted() }
     }
 
-    /// Lists the hoarded directories that other clients or programs have changed, as far as the
-    /// home answers.
-    async fn list_hoarded(&self) {
+    /// Lists the hoarded directories that other clients or programs have changed, and the root, as
+    /// far as the home answers.
+    async fn list_unlisted(&self) {
         let mut asked = HashSet::new();
         loop {
             let mut unlisted = self.0.live.lock().unlisted();

@@ -13,7 +13,7 @@
 //! cache is there to save that wait. They may use stale data for as long as the question takes.
 
 use crate::client::Client;
-use crate::live::{LinkState, Live};
+use crate::live::Live;
 use host::timeout;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -60,11 +60,11 @@ impl Live {
     /// What to do now, if a silence may be believed for `believed`. Only under `callbacks` does the
     /// home tell of changes.
     fn before_use(&self, now: Duration, believed: Duration) -> Next {
-        if self.is_offline() || self.told_over.is_none() {
+        if self.link.is_offline() || !self.link.is_told() {
             return Next::Use;
         }
-        let asked_before = self.probe.as_ref().map(|probe| now.saturating_sub(probe.since));
-        next(now.saturating_sub(self.caught_up), believed, asked_before, self.state == LinkState::Connected)
+        let asked_before = self.link.probe().map(|probe| now.saturating_sub(probe.since));
+        next(self.link.silence(now), believed, asked_before, self.link.is_near())
     }
 }
 
@@ -82,25 +82,24 @@ impl Client {
             next = live.before_use(now, believed);
         }
         let Next::Wait(rest) = next else { return None };
-        let (clock, mut over) = (clock.clone(), live.probe.as_ref()?.over.clone());
+        let (clock, mut over) = (clock.clone(), live.link.probe()?.over.clone());
         Some(async move { drop(timeout(&*clock, rest, Box::pin(over.changed())).await) })
     }
 
     /// Starts a question. The task that listens takes in what the home pushes meanwhile.
     fn ask_after_silence(&self, live: &mut Live, now: Duration) {
-        let Some(channel) = live.channel.clone() else { return };
+        let Some(channel) = live.link.channel().cloned() else { return };
         let (asking, over) = watch::channel(());
-        live.probe = Some(Probe { since: now, over });
+        live.link.set_probe(Some(Probe { since: now, over }));
         self.0.consistency_calls.fetch_add(1, Relaxed);
         let me = self.clone();
         self.0.host.tasks.spawn(Box::pin(async move {
             let answered = me.0.patiently(&channel, channel.caught_up()).await;
             {
                 let mut live = me.0.live.lock();
-                live.probe = None;
-                let is_current = live.channel.as_ref().is_some_and(|current| std::sync::Arc::ptr_eq(current, &channel));
-                if answered.is_ok() && is_current {
-                    live.caught_up = live.caught_up.max(now);
+                live.link.set_probe(None);
+                if answered.is_ok() && live.link.is_current(&channel) {
+                    live.link.catch_up(now);
                 }
             }
             drop(asking);

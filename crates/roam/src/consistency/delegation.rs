@@ -6,10 +6,10 @@
 //! did under old ones are in the operation log, and their preconditions tell whether another client
 //! has changed the same files since.
 
-use crate::cache::fetch::Asking;
 use crate::client::{Client, Inner};
 use crate::connection::schedule::Direction;
-use crate::live::{LinkState, Live, Need, Stop};
+use crate::consistency::freshness::Asking;
+use crate::live::{Live, Need, Stop};
 use crate::replica::Record;
 use crate::settings::Consistency;
 use host::{Clock, timeout};
@@ -142,32 +142,32 @@ impl Delegations {
 impl Live {
     /// Takes over the user's choice of consistency.
     pub(crate) fn work_under(&mut self, consistency: Consistency, clock: &Arc<dyn Clock>) {
-        self.is_delegated.store(consistency == Consistency::Strong, Relaxed);
+        self.freshness.is_delegated.store(consistency == Consistency::Strong, Relaxed);
         match consistency {
-            Consistency::Strong if self.delegations.is_some() => {}
+            Consistency::Strong if self.freshness.delegations.is_some() => {}
             Consistency::Strong => {
-                self.delegations = Some(Delegations::new(clock.clone()));
+                self.freshness.delegations = Some(Delegations::new(clock.clone()));
                 let all: Vec<FileId> = self.replica.nodes().map(|(id, _)| id).collect();
                 all.into_iter().for_each(|file| self.forget(file));
             }
-            _ => self.delegations = None,
+            _ => self.freshness.delegations = None,
         }
     }
 
     /// What the home is to watch for a client that works under delegations and has these locks.
     /// `None` for other clients.
     pub(crate) fn watch(&self, locks: Vec<Lock>) -> Option<Watch> {
-        let delegations = self.delegations.as_ref()?;
+        let delegations = self.freshness.delegations.as_ref()?;
         let mut changed: BTreeSet<FileId> = self.replica.begun().collect();
         changed.extend(self.replica.log().iter().flat_map(|(_, operation)| operation.files()));
-        let term = self.lockings.term();
+        let term = self.freshness.lockings.term();
         let run = if delegations.is_valid() { delegations.run } else { 0 };
         Some(Watch::Delegations { run, changed: changed.into_iter().take(CHANGED_COUNT_MAX).collect(), locks, term })
     }
 
     /// The client is attached again.
     pub(crate) fn rejoined(&mut self, kept: Kept, asked: Duration) {
-        let Some(delegations) = &mut self.delegations else { return };
+        let Some(delegations) = &mut self.freshness.delegations else { return };
         if !kept.all || kept.run != delegations.run {
             delegations.lose();
         }
@@ -178,7 +178,8 @@ impl Live {
     /// True if no other client may have changed a file, so that its cached state may be believed.
     pub(crate) fn may_believe(&self, file: FileId) -> bool {
         let file = self.replica.real(file);
-        self.delegations.as_ref().is_none_or(|delegations| delegations.holds(file, Hold::Read)) || self.is_private(file)
+        self.freshness.delegations.as_ref().is_none_or(|delegations| delegations.holds(file, Hold::Read))
+            || self.is_private(file)
     }
 
     /// True if this client has changed a file under delegations that it has lost, and the changes
@@ -187,7 +188,7 @@ impl Live {
     fn is_doubtful(&mut self, file: FileId) -> bool {
         let file = self.replica.real(file);
         let last = self.replica.log().last();
-        let Some(delegations) = &mut self.delegations else { return false };
+        let Some(delegations) = &mut self.freshness.delegations else { return false };
         if std::mem::take(&mut delegations.has_lost) {
             delegations.doubtful = last;
         }
@@ -206,21 +207,21 @@ impl Live {
     /// True if this client may change a file.
     pub(crate) fn may_change(&self, file: FileId) -> bool {
         let file = self.replica.real(file);
-        self.delegations.as_ref().is_none_or(|delegations| delegations.holds(file, Hold::Write))
+        self.freshness.delegations.as_ref().is_none_or(|delegations| delegations.holds(file, Hold::Write))
             || self.is_private(file)
     }
 
     /// Notes that calls have used the delegations that they asked for. True if a recall may wait
     /// for that.
     pub(crate) fn used(&mut self, files: &[FileId]) -> bool {
-        let fresh = self.delegations.as_mut().map(|delegations| &mut delegations.fresh);
+        let fresh = self.freshness.delegations.as_mut().map(|delegations| &mut delegations.fresh);
         fresh.is_some_and(|fresh| files.iter().filter(|file| fresh.remove(file)).count() > 0)
     }
 
     /// Checks whether an operation may be done here. If not, says what it needs.
     pub(crate) fn permit(&mut self, operation: &Operation) -> Result<(), Stop> {
         self.has_room_for(operation)?;
-        if self.delegations.is_none() {
+        if self.freshness.delegations.is_none() {
             return Ok(());
         }
         let made = match operation {
@@ -229,7 +230,7 @@ impl Live {
         };
         let files: Vec<FileId> = operation.files().into_iter().filter(|file| Some(*file) != made).collect();
         let place = operation.makes().map(|(dir, name)| (self.replica.real(*dir), name));
-        if let (Some((dir, name)), Some(delegations)) = (&place, &mut self.delegations) {
+        if let (Some((dir, name)), Some(delegations)) = (&place, &mut self.freshness.delegations) {
             delegations.will_make(*dir, name);
         }
         if let Some(first) = files.iter().find(|file| !self.may_change(**file)) {
@@ -237,7 +238,7 @@ impl Live {
             wanted.iter_mut().zip(&files).for_each(|(wanted, file)| *wanted = *file);
             return Err(Stop::Need(Need::Change(wanted)));
         }
-        let Some(delegations) = &mut self.delegations else { return Ok(()) };
+        let Some(delegations) = &mut self.freshness.delegations else { return Ok(()) };
         for file in &files {
             delegations.fresh.remove(file);
         }
@@ -259,13 +260,13 @@ impl Live {
 
     /// The name that a program will probably make in a directory, if it is free.
     pub(crate) fn makes(&self, dir: FileId) -> Option<Vec<u8>> {
-        self.delegations.as_ref()?.made.get(&dir).cloned()
+        self.freshness.delegations.as_ref()?.made.get(&dir).cloned()
     }
 
     /// The home has let the client make that name, so the program that looked for it has its turn.
     /// The client does not ask for the name again without need.
     pub(crate) fn may_make(&mut self, dir: FileId) {
-        if let Some(delegations) = &mut self.delegations {
+        if let Some(delegations) = &mut self.freshness.delegations {
             delegations.made.remove(&dir);
             delegations.fresh.insert(dir);
         }
@@ -278,13 +279,13 @@ impl Live {
         let doubtful = files.filter(|file| self.replica.node(*file).is_ok() && !self.may_believe(*file));
         let doubtful: Vec<FileId> = doubtful.collect();
         if !doubtful.is_empty() {
-            self.record(Record::Broken(doubtful));
+            self.learn(Record::Broken(doubtful));
         }
     }
 
     /// A file that was made here is another one: drops what is held on its old id.
     pub(crate) fn disown(&mut self, file: FileId) {
-        if let Some(delegations) = &mut self.delegations {
+        if let Some(delegations) = &mut self.freshness.delegations {
             delegations.held.remove(&file);
             delegations.fresh.remove(&file);
         }
@@ -292,8 +293,8 @@ impl Live {
 
     /// Gives a delegation up, or lowers it to what the recall lets the client keep.
     fn give_up(&mut self, Recall { number, file, keep, .. }: Recall) {
-        let asking = self.asking > 0;
-        let Some(delegations) = &mut self.delegations else { return };
+        let asking = self.freshness.is_asking();
+        let Some(delegations) = &mut self.freshness.delegations else { return };
         if !asking {
             delegations.returned.clear();
         }
@@ -310,7 +311,7 @@ impl Live {
 
     /// True if the facts of a file, which came with a delegation, include changes up to this one.
     pub(crate) fn was_told(&self, file: FileId, seq: u64) -> bool {
-        let held = self.delegations.as_ref().and_then(|delegations| delegations.held.get(&file));
+        let held = self.freshness.delegations.as_ref().and_then(|delegations| delegations.held.get(&file));
         held.is_some_and(|(_, told)| *told >= seq)
     }
 }
@@ -326,7 +327,7 @@ pub(crate) struct Question<'a> {
 
 impl<'a> Question<'a> {
     pub(crate) fn new(inner: &'a Inner) -> Question<'a> {
-        let losses = inner.live.lock().delegations.as_ref().map_or(0, |delegations| delegations.losses);
+        let losses = inner.live.lock().freshness.delegations.as_ref().map_or(0, |delegations| delegations.losses);
         Question { asking: Asking::new(inner), losses }
     }
 
@@ -337,12 +338,12 @@ impl<'a> Question<'a> {
     /// Takes a delegation from the answer, unless it is void. `given` is its number; the answer
     /// includes changes up to `seq`. True if it was taken.
     pub(crate) fn gives(&self, live: &mut Live, file: FileId, hold: Hold, (given, seq): (u64, u64)) -> bool {
-        let Some(delegations) = &mut live.delegations else { return false };
+        let Some(delegations) = &mut live.freshness.delegations else { return false };
         let returned = delegations.returned.get(&file).is_some_and(|recall| *recall > given);
         if returned || delegations.losses != self.losses || live.is_doubtful(file) {
             return false;
         }
-        let Some(delegations) = &mut live.delegations else { return false };
+        let Some(delegations) = &mut live.freshness.delegations else { return false };
         let held = delegations.held.entry(file).or_insert((hold, seq));
         *held = (hold.max(held.0), seq.max(held.1));
         true
@@ -388,7 +389,7 @@ impl Client {
         }
         for facts in &known {
             let is_given = question.gives(&mut live, facts.id, hold, (given, seq));
-            if let Some(delegations) = live.delegations.as_mut().filter(|_| is_given) {
+            if let Some(delegations) = live.freshness.delegations.as_mut().filter(|_| is_given) {
                 delegations.fresh.insert(facts.id);
             }
         }
@@ -411,14 +412,14 @@ impl Client {
             loop {
                 let waits = {
                     let live = self.0.live.lock();
-                    let asking = live.asking > 0;
+                    let asking = live.freshness.is_asking();
                     let waits_for = |delegations: &Delegations| {
                         recalls.iter().any(|Recall { file, held, .. }| {
                             let coming = asking && delegations.held.get(file).is_none_or(|known| known.0 < *held);
                             coming || delegations.fresh.contains(file)
                         })
                     };
-                    live.delegations.as_ref().is_some_and(waits_for)
+                    live.freshness.delegations.as_ref().is_some_and(waits_for)
                 };
                 if !waits || tick.changed().await.is_err() {
                     return;
@@ -472,7 +473,8 @@ impl Client {
     /// home later than the directory's are lowered. Returns them.
     fn lower(&self, recall: &Recall) -> Vec<FileId> {
         let dir = recall.file;
-        let named = self.0.live.lock().delegations.as_mut().and_then(|delegations| delegations.named.remove(&dir));
+        let named =
+            self.0.live.lock().freshness.delegations.as_mut().and_then(|delegations| delegations.named.remove(&dir));
         let lower = |file: &FileId| {
             // A task that is about to write the file relies on its delegation.
             let Some(_only_writer) = self.0.try_writer(*file) else { return false };
@@ -480,7 +482,7 @@ impl Client {
             let last = |file| live.replica.log().naming(live.replica.real(file)).map(|(seq, _)| seq).last();
             let is_begun = live.replica.node(*file).is_ok_and(|node| node.changes.is_begun());
             let is_done = !is_begun && last(*file) <= last(dir);
-            let Some(delegations) = live.delegations.as_mut().filter(|_| is_done) else { return false };
+            let Some(delegations) = live.freshness.delegations.as_mut().filter(|_| is_done) else { return false };
             let is_used = delegations.fresh.contains(file);
             match delegations.held.get_mut(file) {
                 Some((held, _)) if *held == Hold::Write && !is_used => *held = Hold::Read,
@@ -519,9 +521,9 @@ impl Client {
         }
         let base = {
             let mut live = self.0.live.lock();
-            live.promised = live.promised.max(seq);
+            live.sending.promise(seq);
             if seq > live.replica.log().pinned() {
-                live.record(Record::Pinned(seq));
+                live.learn(Record::Pinned(seq));
             }
             live.replica.node(file).map_or(0, |node| node.seen)
         };
@@ -569,7 +571,7 @@ impl Client {
     pub(crate) async fn resign(&self) {
         let works = {
             let live = self.0.live.lock();
-            live.delegations.is_some() && live.replica.log().is_empty() && live.state != LinkState::Disconnected
+            live.freshness.delegations.is_some() && live.replica.log().is_empty() && !live.link.is_offline()
         };
         if works {
             // If this fails, they end with their lease.
@@ -589,7 +591,7 @@ pub(crate) async fn renew(inner: Weak<Inner>) {
             let ages = |delegations: &Delegations| {
                 (!delegations.held.is_empty() || has_locks) && clock.now() + OWN_LEASE > delegations.until + RENEW_AFTER
             };
-            live.delegations.as_ref().is_some_and(ages) && live.state != LinkState::Disconnected
+            live.freshness.delegations.as_ref().is_some_and(ages) && !live.link.is_offline()
         };
         if due {
             // Without an answer in time, the delegations end with their lease.

@@ -92,12 +92,12 @@ impl Client {
     /// Called when the client is attached again, after it told the home of these locks. In a new
     /// term it keeps those if the home says so, and has lost all others.
     pub(crate) fn relocked(&self, live: &mut Live, kept: Kept, told_of: &[Lock]) {
-        if kept.term == live.lockings.term {
+        if kept.term == live.freshness.lockings.term {
             return;
         }
-        (live.lockings.term, live.lockings.number) = (kept.term, 0);
-        live.lockings.open.clear();
-        live.lockings.untold.clear();
+        (live.freshness.lockings.term, live.freshness.lockings.number) = (kept.term, 0);
+        live.freshness.lockings.open.clear();
+        live.freshness.lockings.untold.clear();
         let at_home = if kept.locks { told_of } else { &[] };
         let mut gone: Vec<Lock> = at_home.to_vec();
         for (file, lock) in self.0.locks.all_held() {
@@ -106,7 +106,7 @@ impl Client {
                 gone.retain(|gone| *gone != lock_told);
                 continue;
             }
-            live.lockings.lost.entry(file).or_default().insert(lock.owner);
+            live.freshness.lockings.lost.entry(file).or_default().insert(lock.owner);
             drop(self.0.locks.set(file, FileLock { exclusive: None, ..lock }, false));
         }
         // The rest was unlocked while the attach request was under way.
@@ -125,7 +125,7 @@ impl Client {
         }
         let (file, is_delegated) = {
             let live = self.0.live.lock();
-            (live.replica.real(id), live.delegations.is_some())
+            (live.replica.real(id), live.freshness.is_delegated())
         };
         if !is_delegated {
             return self.0.locks.set(file, lock, wait);
@@ -138,7 +138,7 @@ impl Client {
     pub(crate) fn test_lock(&self, id: FileId, lock: FileLock) -> Answer<Option<FileLock>> {
         let (file, is_delegated) = {
             let live = self.0.live.lock();
-            (live.replica.real(id), live.delegations.is_some())
+            (live.replica.real(id), live.freshness.is_delegated())
         };
         let here = self.0.locks.test(file, &lock);
         if !is_delegated || !matches!(here, Ok(None)) {
@@ -198,9 +198,9 @@ impl Client {
     fn unlock_known(&self, file: FileId, lock: FileLock) -> Answer<()> {
         {
             let mut live = self.0.live.lock();
-            let lost = live.lockings.lost.get_mut(&file);
+            let lost = live.freshness.lockings.lost.get_mut(&file);
             if lost.is_some_and(|owners| owners.remove(&lock.owner) && owners.is_empty()) {
-                live.lockings.lost.remove(&file);
+                live.freshness.lockings.lost.remove(&file);
             }
         }
         let is_part = |held: &FileLock| {
@@ -213,7 +213,7 @@ impl Client {
         let unlocked = self.0.locks.set(file, lock, false);
         {
             let mut live = self.0.live.lock();
-            if live.delegations.is_none() {
+            if !live.freshness.is_delegated() {
                 return unlocked;
             }
             self.tell(&mut live, told(file, &lock), 0);
@@ -233,10 +233,10 @@ impl Client {
         loop {
             {
                 let live = self.0.live.lock();
-                if !live.lockings.is_untold(file, owner) {
+                if !live.freshness.lockings.is_untold(file, owner) {
                     return Ok(());
                 }
-                if live.is_offline() {
+                if live.link.is_offline() {
                     return Err(FsError::TimedOut);
                 }
             }
@@ -259,15 +259,15 @@ impl Client {
         let asked = {
             let mut live = self.0.live.lock();
             // Half of the open requests are left for unlocks.
-            if live.lockings.open.len() >= OPEN_COUNT_MAX / 2 {
+            if live.freshness.lockings.open.len() >= OPEN_COUNT_MAX / 2 {
                 return Err(FsError::NoLocks);
             }
-            live.lockings.begin(told(file, &lock), wait)
+            live.freshness.lockings.begin(told(file, &lock), wait)
         };
         let mut giving_up = GivesUp { client: self.clone(), asked: Some(asked.clone()) };
         let end = self.0.host.clock.now() + DECIDE_TIME_MAX;
         loop {
-            let request = self.0.live.lock().lockings.request(&asked);
+            let request = self.0.live.lock().freshness.lockings.request(&asked);
             match self.0.ask_in_turn(&None, Class::Interactive, &request).await {
                 Ok(_) => {
                     giving_up.asked = None;
@@ -279,8 +279,8 @@ impl Client {
                 Err(error @ (FsError::WouldBlock | FsError::Deadlock | FsError::NoLocks)) => {
                     giving_up.asked = None;
                     let mut live = self.0.live.lock();
-                    if live.lockings.term == asked.term {
-                        live.lockings.open.remove(&asked.number);
+                    if live.freshness.lockings.term == asked.term {
+                        live.freshness.lockings.open.remove(&asked.number);
                     }
                     return Err(error);
                 }
@@ -292,19 +292,19 @@ impl Client {
     /// Takes a lock that the home has granted.
     fn has_locked(&self, asked: &Locking, lock: FileLock) -> Answer<()> {
         let mut live = self.0.live.lock();
-        if live.lockings.term != asked.term || live.delegations.is_none() {
+        if live.freshness.lockings.term != asked.term || !live.freshness.is_delegated() {
             // The client has lost all locks of that term.
             return Answer::err(FsError::TimedOut);
         }
-        live.lockings.open.remove(&asked.number);
+        live.freshness.lockings.open.remove(&asked.number);
         self.0.locks.set(asked.lock.file, lock, false)
     }
 
     /// Tells the home of an unlock, or that a request is given up.
     fn tell(&self, live: &mut Live, lock: Lock, gives_up: u64) {
         let owner = u128::from(lock.owner);
-        *live.lockings.untold.entry((lock.file, owner)).or_default() += 1;
-        let asked = Locking { gives_up, ..live.lockings.begin(lock, false) };
+        *live.freshness.lockings.untold.entry((lock.file, owner)).or_default() += 1;
+        let asked = Locking { gives_up, ..live.freshness.lockings.begin(lock, false) };
         self.0.host.tasks.spawn(Box::pin(tell(Arc::downgrade(&self.0), asked)));
     }
 }
@@ -315,22 +315,22 @@ async fn tell(inner: Weak<Inner>, asked: Locking) {
         let Some(client) = inner.upgrade().map(Client) else { return };
         let request = {
             let live = client.0.live.lock();
-            if live.lockings.term != asked.term || live.delegations.is_none() {
+            if live.freshness.lockings.term != asked.term || !live.freshness.is_delegated() {
                 return;
             }
-            live.lockings.request(&asked)
+            live.freshness.lockings.request(&asked)
         };
         // ESTALE: the request of this number is over.
         if let Ok(_) | Err(FsError::Stale) = client.0.ask_in_turn(&None, Class::Interactive, &request).await {
             let mut live = client.0.live.lock();
-            if live.lockings.term == asked.term {
-                live.lockings.open.remove(&asked.number);
-                live.lockings.open.remove(&asked.gives_up);
+            if live.freshness.lockings.term == asked.term {
+                live.freshness.lockings.open.remove(&asked.number);
+                live.freshness.lockings.open.remove(&asked.gives_up);
                 let of = (asked.lock.file, asked.lock.owner.into());
-                let left = live.lockings.untold.get(&of).map_or(0, |count| count - 1);
+                let left = live.freshness.lockings.untold.get(&of).map_or(0, |count| count - 1);
                 match left {
-                    0 => drop(live.lockings.untold.remove(&of)),
-                    left => drop(live.lockings.untold.insert(of, left)),
+                    0 => drop(live.freshness.lockings.untold.remove(&of)),
+                    left => drop(live.freshness.lockings.untold.insert(of, left)),
                 }
             }
             drop(live);
@@ -354,7 +354,7 @@ impl Drop for GivesUp {
     fn drop(&mut self) {
         let Some(asked) = self.asked.take() else { return };
         let mut live = self.client.0.live.lock();
-        if live.lockings.term != asked.term {
+        if live.freshness.lockings.term != asked.term {
             return;
         }
         self.client.tell(&mut live, asked.lock, asked.number);

@@ -5,8 +5,9 @@
 //! So a crash cannot pass off half of a change as the home's version.
 
 use crate::client::{Client, data_name, disk_error};
+use crate::connection::state::LinkState;
 use crate::consistency::delegation::CLAIM_COUNT_MAX;
-use crate::live::{LinkState, Live, Need, Stop};
+use crate::live::{Live, Need, Stop};
 use crate::replica::Record;
 use crate::settings::{Durability, Writes};
 use bytes::Bytes;
@@ -48,19 +49,19 @@ impl Live {
     /// The number of operations that the home has not seen, counted up to one more than
     /// [`REACH_COUNT_MAX`].
     fn unseen_count(&self) -> usize {
-        self.replica.log().iter_after(self.seen.through()).take(REACH_COUNT_MAX + 1).count()
+        self.replica.log().iter_after(self.sending.seen.through()).take(REACH_COUNT_MAX + 1).count()
     }
 
     /// True if a call that did an operation waits until the home has seen it.
     pub(crate) fn waits_for_home(&self, writes: Writes) -> bool {
         match writes {
-            Writes::Through => matches!(self.state, LinkState::Connected | LinkState::Weak),
+            Writes::Through => matches!(self.link.state(), LinkState::Connected | LinkState::Weak),
             Writes::Manual | Writes::Delayed(_) => false,
             _ => {
                 // Under delegations other clients may be about to attach, and are to see everything
                 // that was answered.
-                let is_missed = self.company.others || self.delegations.is_some();
-                self.state == LinkState::Connected && is_missed && self.unseen_count() <= REACH_COUNT_MAX
+                let is_missed = self.link.has_others() || self.freshness.is_delegated();
+                self.link.is_near() && is_missed && self.unseen_count() <= REACH_COUNT_MAX
             }
         }
     }
@@ -89,7 +90,7 @@ impl Live {
         }
         if mode.is_some() {
             let attributes = Attributes { mode, ..Attributes::default() };
-            self.record(Record::Did { operation: Operation::Set { file: id, attributes }, when: now });
+            self.record(Record::Did { operation: Operation::Set { file: id, attributes }, when: now })?;
         }
         Ok(())
     }
@@ -102,14 +103,14 @@ impl Live {
         }
         match node.to_log() {
             Some(change) if node.unlogged.is_some() => self.log_small(id, change, now)?,
-            Some(change) => self.did_store(id, change, now),
+            Some(change) => self.did_store(id, change, now)?,
             // It was made here and never written, or only made ready.
             None => {
                 self.end_small(id);
-                self.record(Record::Clean(id));
+                self.record(Record::Clean(id))?;
             }
         }
-        self.held.remove(&id);
+        self.cache.end_change(id);
         Ok(())
     }
 }
@@ -186,19 +187,19 @@ impl Client {
             let mut live = self.0.live.lock();
             let Ok(node) = live.replica.node(id) else { return };
             let (size, whole) = (node.facts.size, node.is_whole());
-            if whole || !live.completing.insert(id) {
+            if whole || !live.prefetch.begin_to_complete(id) {
                 return;
             }
             size
         };
         let me = self.clone();
         if !self.wants_whole(size) {
-            me.0.live.lock().completing.remove(&id);
+            me.0.live.lock().prefetch.end_completing(id);
             return;
         }
         self.0.host.tasks.spawn(Box::pin(async move {
             let _ = me.fetch_bytes(id, 0, u64::MAX, Class::Prefetch).await;
-            me.0.live.lock().completing.remove(&id);
+            me.0.live.lock().prefetch.end_completing(id);
         }));
     }
 
@@ -245,7 +246,7 @@ impl Client {
             (node.data, node.facts.size)
         };
         if anew {
-            self.0.live.lock().base_lens.insert(data, size);
+            self.0.live.lock().cache.keep_base(data, size);
             return Ok(data);
         }
         let from = self.0.open_data(data).await?;
@@ -258,17 +259,17 @@ impl Client {
                 self.0.put_bytes(&to, at, bytes).await?;
                 at += len;
             }
-            self.0.live.lock().unwritten.tells_of(number, to.clone());
+            self.0.live.lock().cache.unwritten.tells_of(number, to.clone());
             Ok(())
         };
         match copied.await {
             Ok(()) => {
-                self.0.live.lock().base_lens.insert(number, size);
+                self.0.live.lock().cache.keep_base(number, size);
                 Ok(number)
             }
             // The base is useful, but not necessary.
             Err(FsError::NoSpace) => {
-                self.0.live.lock().files.remove(&number);
+                self.0.live.lock().cache.close(number);
                 self.0.remove_file(data_name(number));
                 Ok(0)
             }
@@ -339,15 +340,15 @@ impl Client {
         }
         // After a crash, everything in the file of the cache counts as wanted. So it is durable
         // first.
-        let waits = !dirty && !self.0.live.lock().unwritten.is_fresh(number);
+        let waits = !dirty && !self.0.live.lock().cache.unwritten.is_fresh(number);
         if waits {
             self.0.sync_bytes(&file).await?;
         }
         let is_fresh = {
             let mut live = self.0.live.lock();
-            let is_fresh = live.unwritten.is_fresh(number);
+            let is_fresh = live.cache.unwritten.is_fresh(number);
             if !waits {
-                live.unwritten.tells_of(number, file.clone());
+                live.cache.unwritten.tells_of(number, file.clone());
             }
             let node = live.replica.node(id)?;
             let before = node.data;
@@ -362,16 +363,16 @@ impl Client {
             let base = if anew && base != before { 0 } else { base };
             if let Some((_, old)) = old.filter(|(data, _)| *data == before) {
                 let seqs: Vec<u64> = live.unspared(id).map(|(seq, _)| seq).collect();
-                live.sources.extend(seqs.into_iter().map(|seq| (seq, old.clone())));
+                live.sending.keep_source(seqs, &old);
             }
-            live.record(Record::Dirty { file: id, data: number, base, have, size: if anew { 0 } else { size } });
+            live.record(Record::Dirty { file: id, data: number, base, have, size: if anew { 0 } else { size } })?;
             let now = self.0.host.clock.wall();
             let node = live.replica.node_mut(id)?;
             if anew {
                 (node.facts.size, node.facts.blocks) = (0, 0);
                 node.changes.ready_empty(now);
             }
-            live.held.insert(id, file.clone());
+            live.cache.begin_change(id, file.clone());
             is_fresh
         };
         if !dirty && !is_fresh {
@@ -394,7 +395,7 @@ impl Client {
         };
         for (seq, change) in waiting {
             let outgoing = self.capture(seq, id, &change).await?;
-            self.0.live.lock().outgoing.insert(seq, outgoing);
+            self.0.live.lock().sending.set_aside(seq, outgoing);
         }
         Ok(())
     }
@@ -588,8 +589,8 @@ impl Client {
         let (data, is_logged) = (node.data, node.is_dirty() && node.facts.nlink > 0);
         live.log_changes(id, now)?;
         match file {
-            Some(_) if is_logged && (syncs || live.in_memory(data).is_some()) => live.unwritten.is_durable(data),
-            Some(file) if is_logged => live.unwritten.tells_of(data, file),
+            Some(_) if is_logged && (syncs || live.in_memory(data).is_some()) => live.cache.unwritten.is_durable(data),
+            Some(file) if is_logged => live.cache.unwritten.tells_of(data, file),
             _ => {}
         }
         Ok(())
@@ -612,9 +613,9 @@ impl Client {
         loop {
             {
                 let live = self.0.live.lock();
-                let waits = live.replica.log().after(live.seen.through()).is_some_and(|first| first <= seq);
-                let through = self.0.settings.lock().writes == Writes::Through && live.state == LinkState::Weak;
-                if !waits || !(through || live.state == LinkState::Connected) {
+                let waits = live.replica.log().after(live.sending.seen.through()).is_some_and(|first| first <= seq);
+                let through = self.0.settings.lock().writes == Writes::Through && live.link.state() == LinkState::Weak;
+                if !waits || !(through || live.link.is_near()) {
                     return;
                 }
             }

@@ -5,7 +5,7 @@
 
 use crate::client::Client;
 use crate::files::listings::{self, Listed};
-use crate::live::{LinkState, Live, Need, Stop};
+use crate::live::{Live, Need, Stop};
 use crate::replica::{Node, Record};
 use bytes::Bytes;
 use host::timeout;
@@ -83,7 +83,7 @@ impl Client {
                 Ok(value) => return Ok(value),
                 Err(Stop::Fs(error)) => return Err(error),
                 // Only the home knows the rest, and it cannot be asked.
-                Err(Stop::Need(_)) if self.0.live.lock().is_offline() => return Err(FsError::TimedOut),
+                Err(Stop::Need(_)) if self.0.live.lock().link.is_offline() => return Err(FsError::TimedOut),
                 Err(Stop::Need(other)) => need = other,
             }
         }
@@ -143,7 +143,7 @@ impl Client {
             if attributes != Attributes::default() {
                 let operation = Operation::Set { file: id, attributes };
                 live.permit(&operation)?;
-                live.record(Record::Did { operation, when: now });
+                live.record(Record::Did { operation, when: now })?;
             }
             Ok(live.node(id)?.facts.attr())
         })
@@ -174,7 +174,7 @@ impl Client {
         let live = self.0.live.lock();
         // A recall does not wait until the kernel has dropped what it cached, so under delegations
         // the kernel may believe nothing.
-        let told = live.cachers.is_some() && live.delegations.is_none() && !live.replica.is_stale(attr.id);
+        let told = live.kernel.is_there() && !live.freshness.is_delegated() && !live.replica.is_stale(attr.id);
         let valid = if told { VALID } else { Duration::ZERO };
         Entry { attr: shown(&live, owner, attr), valid }
     }
@@ -197,7 +197,7 @@ impl Client {
             let attr = live.did_make(operation, now)?;
             if attr.kind == Kind::File {
                 // No program has it open for writing.
-                live.record(Record::Clean(attr.id));
+                live.record(Record::Clean(attr.id))?;
             }
             Ok(attr)
         }))
@@ -211,7 +211,7 @@ impl Client {
             let files = operation.as_ref().map_or_else(Vec::new, Operation::files);
             if let Some(operation) = operation {
                 live.permit(&operation)?;
-                live.record(Record::Did { operation, when: now });
+                live.record(Record::Did { operation, when: now })?;
             }
             Ok(files)
         });
@@ -242,7 +242,7 @@ impl Live {
     fn did_make(&mut self, operation: Operation, now: Time) -> Result<Attr, Stop> {
         let id = operation.file();
         self.permit(&operation)?;
-        self.record(Record::Did { operation, when: now });
+        self.record(Record::Did { operation, when: now })?;
         Ok(self.replica.node(id)?.facts.attr())
     }
 
@@ -255,7 +255,7 @@ impl Live {
     /// is gone.
     fn know_named(&mut self, dir: FileId, name: &[u8], id: FileId, has_asked: &AtomicBool) -> Result<(), Stop> {
         self.doubt_nameless(id);
-        let is_unknown = self.replica.node(id).is_err() && self.is_named(dir, name, id) && !self.is_offline();
+        let is_unknown = self.replica.node(id).is_err() && self.is_named(dir, name, id) && !self.link.is_offline();
         if is_unknown && !has_asked.swap(true, Relaxed) {
             self.replica.node_mut(dir)?.names_of = None;
             return Err(Stop::Need(Need::Names(dir)));
@@ -267,7 +267,7 @@ impl Live {
         // It has gone since the listing began.
         let node = self.replica.node(id).ok()?;
         let still = self.is_named(dir, name, id);
-        let fresh = !self.replica.is_stale(id) || self.is_offline();
+        let fresh = !self.replica.is_stale(id) || self.link.is_offline();
         still.then(|| (node.facts.kind, (plus && fresh).then(|| node.facts.attr())))
     }
 }
@@ -342,7 +342,7 @@ impl FileSystem for Client {
             if let Some(size) = size {
                 me.end_of(size, 0)?;
                 let resized = me.resize(&cred, id, size).await;
-                let open = handle.is_some() && me.0.live.lock().open_counts.contains_key(&id);
+                let open = handle.is_some() && me.0.live.lock().open_files.is_open(id);
                 // No close will log the change, even if resizing failed.
                 let stored = if open { Ok(()) } else { me.store(id).await.map(drop) };
                 resized.and(stored)?;
@@ -604,14 +604,14 @@ impl FileSystem for Client {
                 (node.parent, removed)
             };
             live.touch(id);
-            let known = (cookie != 0).then(|| live.listings.of(id, now)).flatten();
+            let known = (cookie != 0).then(|| live.open_files.listing(id, now)).flatten();
             let listing = match known {
                 _ if removed => Arc::new([]),
                 Some(listing) => listing,
                 None => {
                     live.directory(id)?;
                     let names = live.replica.list(id).ok_or(Stop::Need(Need::Names(id)))?;
-                    live.listings.begin(id, names, now)
+                    live.open_files.begin_listing(id, names, now)
                 }
             };
             let mut entries = Vec::new();
@@ -702,11 +702,11 @@ impl FileSystem for Client {
     }
 
     fn statfs(&self) -> Answer<FsStat> {
-        let (known, state) = {
+        let (known, is_offline) = {
             let live = self.0.live.lock();
-            (live.space, live.state)
+            (live.cache.home_space(), live.link.is_offline())
         };
-        if state == LinkState::Disconnected {
+        if is_offline {
             return Answer::ok(known.unwrap_or(UNKNOWN_SPACE));
         }
         let (me, clock) = (self.clone(), self.0.host.clock.clone());
@@ -721,7 +721,7 @@ impl FileSystem for Client {
                 // Waiting operations will take space there.
                 let free_bytes = free.saturating_sub(live.replica.log().cost());
                 let stat = FsStat { total_bytes: total, free_bytes, files, files_free, block_size: 4096 };
-                live.space = Some(stat);
+                live.cache.set_home_space(stat);
                 let _ = tell.send(stat);
             }
         }));

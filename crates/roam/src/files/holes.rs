@@ -33,7 +33,7 @@ impl Client {
         let (size, is_mapped) = {
             let live = self.0.live.lock();
             let node = live.replica.node(id)?;
-            (node.facts.size, live.mapped.contains_key(&node.data))
+            (node.facts.size, live.cache.is_mapped(node.data))
         };
         if !is_mapped && !self.wants_whole(size) {
             return Ok(true);

@@ -2,7 +2,7 @@
 //! [replica](crate::replica), and changes are logged.
 //!
 //! - `filesystem`: the calls of `vfs::FileSystem`; `names`: checks names and logs the operations
-//!   that change them; `listings`: directory cookies.
+//!   that change them; `open_files`: open handles; `listings`: directory cookies.
 //! - `content`: reads and writes of cached files; `holes`: files that are only partly cached;
 //!   `small`: contents that stay in memory and travel in the log; `passthrough`: files that the
 //!   kernel reads by itself.
@@ -12,5 +12,6 @@ pub(crate) mod filesystem;
 pub(crate) mod holes;
 pub(crate) mod listings;
 pub(crate) mod names;
+pub(crate) mod open_files;
 pub(crate) mod passthrough;
 pub(crate) mod small;

@@ -61,7 +61,7 @@ impl Live {
         match self.replica.child(&place) {
             Child::Is(id) => Ok(id),
             // Others have changed the names since they were listed here.
-            Child::Nothing if !is_own && !self.is_frozen && self.replica.names_have_changed(parent) => {
+            Child::Nothing if !is_own && !self.freshness.is_frozen() && self.replica.names_have_changed(parent) => {
                 Err(Stop::Need(Need::Names(parent)))
             }
             Child::Nothing => Err(Stop::Fs(FsError::NotFound)),
@@ -71,7 +71,7 @@ impl Live {
 
     /// True if a directory may be believed only as far as a delegation says.
     fn is_shared_directory(&self, dir: FileId) -> bool {
-        self.delegations.is_some() && self.replica.node(dir).is_ok_and(|node| node.facts.kind == Kind::Directory)
+        self.freshness.is_delegated() && self.replica.node(dir).is_ok_and(|node| node.facts.kind == Kind::Directory)
     }
 
     /// As [`find`](Self::find), but a name that could be made is `None`. ENOENT if the directory

@@ -29,34 +29,33 @@ pub(crate) struct Sight {
 impl Live {
     /// True if the kernel reads a file's bytes by itself, or may have them mapped.
     pub(crate) fn is_shown(&self, id: FileId) -> bool {
-        self.replica.node(id).is_ok_and(|node| self.shown.contains(&node.data))
+        self.replica.node(id).is_ok_and(|node| self.cache.is_shown(node.data))
     }
 
     /// What may be shown to the holder of this handle.
     pub(crate) fn sight(&self, id: FileId, handle: Handle) -> Option<Sight> {
         let flags = self.handle(id, handle, false).ok()?.flags;
         let node = self.replica.node(id).ok()?;
-        if self.delegations.is_some() || node.facts.kind != Kind::File || node.data == 0 || !node.is_whole() {
+        if self.freshness.is_delegated() || node.facts.kind != Kind::File || node.data == 0 || !node.is_whole() {
             return None;
         }
         let may_read = !flags.write && !flags.truncate;
         let sight = Sight { number: node.data, len: node.facts.size, may_read };
         let is_worth_it = may_read && !node.is_dirty() && sight.len >= SHOWN_LEN_MIN;
-        (is_worth_it || self.shown.contains(&sight.number)).then_some(sight)
+        (is_worth_it || self.cache.is_shown(sight.number)).then_some(sight)
     }
 
     /// True if a program that has the file open may store to mappings of it. Until it closes the
     /// file, the file counts as being written.
     pub(crate) fn expects_stores(&self, id: FileId) -> bool {
         let id = self.replica.real(id);
-        self.mark(id).is_some()
-            && self.handles.values().any(|open| open.id == id && open.flags.read && open.flags.write)
+        self.mark(id).is_some() && self.open_files.may_map(id)
     }
 
     /// The change mark up to which the client knows the stores to a file's mappings.
     fn mark(&self, id: FileId) -> Option<(u64, u128)> {
         let number = self.replica.node(id).ok()?.data;
-        self.mapped.get(&number).map(|(_, mark)| (number, *mark))
+        self.cache.mark(number).map(|mark| (number, mark))
     }
 }
 
@@ -73,9 +72,9 @@ impl Client {
         let mut live = self.0.live.lock();
         let sight = live.sight(id, handle).filter(|sight| sight.number == number)?;
         // The file of the cache may be longer than the file.
-        let is_fit = live.shown.contains(&number) || len == sight.len;
+        let is_fit = live.cache.is_shown(number) || len == sight.len;
         is_fit.then(|| {
-            live.shown.insert(number);
+            live.cache.show(number);
             Backing { file, number, may_read: sight.may_read }
         })
     }
@@ -94,7 +93,7 @@ impl Client {
         self.spare(id, 0..FILE_SIZE_MAX).await?;
         let number = self.0.live.lock().replica.node(id)?.data;
         let mark = mark_of(&self.0.open_data(number).await?).await?;
-        self.0.live.lock().mapped.insert(number, (id, mark));
+        self.0.live.lock().cache.map(number, id, mark);
         Ok(())
     }
 
@@ -119,9 +118,7 @@ impl Client {
         let known = self.0.live.lock().mark(id);
         let Some((number, _)) = known else { return Ok(()) };
         let mark = mark_of(&self.0.open_data(number).await?).await?;
-        if let Some(known) = self.0.live.lock().mapped.get_mut(&number) {
-            known.1 = mark;
-        }
+        self.0.live.lock().cache.know_stores(number, mark);
         Ok(())
     }
 
@@ -129,9 +126,9 @@ impl Client {
     pub(crate) async fn log_stores(&self) {
         let mapped: Vec<(u64, FileId)> = {
             let mut live = self.0.live.lock();
-            let Live { mapped, replica, .. } = &mut *live;
-            mapped.retain(|number, (id, _)| replica.node(*id).is_ok_and(|node| node.data == *number));
-            mapped.iter().map(|(number, (id, _))| (*number, *id)).collect()
+            let Live { cache, replica, .. } = &mut *live;
+            cache.forget_mappings(|number, id| replica.node(id).is_ok_and(|node| node.data == number));
+            cache.mapped().collect()
         };
         for (number, id) in mapped {
             let found = async {

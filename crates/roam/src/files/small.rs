@@ -23,6 +23,7 @@ use host::File;
 use parking_lot::Mutex;
 use roam_proto::operation::Change;
 use roam_proto::ranges::Ranges;
+use std::collections::{BTreeMap, HashMap};
 use std::io::{self, ErrorKind};
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -170,10 +171,43 @@ impl File for SmallFile {
     }
 }
 
+/// The files that are changed in memory, by the number of their contents.
+#[derive(Default)]
+pub(crate) struct SmallFiles {
+    files: HashMap<u64, Arc<SmallFile>>,
+    /// Those whose newest bytes the log does not have, with the file and its length.
+    unheld: BTreeMap<u64, (FileId, u64)>,
+    /// The sum of these lengths, in bytes.
+    unheld_len: u64,
+}
+
+impl SmallFiles {
+    /// The log has the newest bytes of these contents, or they are gone.
+    fn is_held(&mut self, number: u64) {
+        if let Some((_, len)) = self.unheld.remove(&number) {
+            self.unheld_len -= len;
+        }
+    }
+
+    /// Notes that contents were changed. True if the log had all bytes of all contents before.
+    fn wrote(&mut self, number: u64, file: FileId, len: u64) -> bool {
+        let is_first = self.unheld.is_empty();
+        let before = self.unheld.insert(number, (file, len)).map_or(0, |(_, len)| len);
+        self.unheld_len = self.unheld_len - before + len;
+        is_first
+    }
+
+    /// Takes out all contents whose newest bytes the log does not have.
+    fn take_unheld(&mut self) -> BTreeMap<u64, (FileId, u64)> {
+        self.unheld_len = 0;
+        std::mem::take(&mut self.unheld)
+    }
+}
+
 impl Live {
     /// The contents with this number, if they are in memory.
     pub(crate) fn in_memory(&self, number: u64) -> Option<Arc<SmallFile>> {
-        let open = self.small.get(&number).cloned();
+        let open = self.cache.small.files.get(&number).cloned();
         open.or_else(|| self.replica.contents(number).cloned().map(SmallFile::new))
     }
 
@@ -186,7 +220,7 @@ impl Live {
     pub(crate) fn may_be_small(&self, id: FileId, empties: bool) -> bool {
         let Ok(node) = self.replica.node(id) else { return false };
         let fits = empties || node.is_whole() && node.facts.size <= SMALL_LEN_MAX;
-        let is_seen = self.shown.contains(&node.data) || self.mapped.contains_key(&node.data);
+        let is_seen = self.cache.is_shown(node.data) || self.cache.is_mapped(node.data);
         // On a full disk, the write has to report that.
         let has_room = self.has_room_in_memory(0);
         node.facts.kind == Kind::File && fits && !is_seen && has_room && !node.changes.is_ready()
@@ -209,10 +243,10 @@ impl Live {
         let at_home = !self.replica.is_own(id) && node.base == 0 && node.facts.version > 0 && node.is_whole();
         let base = if at_home { data } else { 0 };
         if base > 0 {
-            self.base_lens.insert(base, size);
+            self.cache.keep_base(base, size);
         }
         if !is_dirty {
-            self.record(Record::Marked(self.replica.real(id)));
+            self.record(Record::Marked(self.replica.real(id)))?;
         }
         // Waiting stores of it keep their bytes.
         let old: Arc<dyn File> = match before.bytes.clone() {
@@ -221,7 +255,7 @@ impl Live {
         };
         if data > 0 && before.bytes.is_some() {
             let seqs: Vec<u64> = self.unspared(id).map(|(seq, _)| seq).collect();
-            self.sources.extend(seqs.into_iter().map(|seq| (seq, old.clone())));
+            self.sending.keep_source(seqs, &old);
         }
         let number = match self.replica.contents(data).is_some() && base == 0 {
             true => data,
@@ -246,7 +280,7 @@ impl Live {
         } else if !node.changes.ready() {
             return Ok(false);
         }
-        self.small.insert(number, SmallFile::new(bytes));
+        self.cache.small.files.insert(number, SmallFile::new(bytes));
         Ok(true)
     }
 
@@ -255,36 +289,33 @@ impl Live {
     pub(crate) fn wrote_small(&mut self, file: FileId) {
         let Ok(Node { data, facts, .. }) = self.replica.node(file) else { return };
         let (data, len) = (*data, facts.size);
-        let is_first = self.unheld.is_empty();
-        let before = self.unheld.insert(data, (file, len)).map_or(0, |(_, len)| len);
-        self.unheld_len = self.unheld_len - before + len;
-        if is_first && let Some(log) = &self.log {
+        if self.cache.small.wrote(data, file, len)
+            && let Some(log) = self.log()
+        {
             log.nudge();
         }
     }
 
     /// Drops a file from memory.
     pub(crate) fn leave_small(&mut self, number: u64) {
-        self.small.remove(&number);
-        self.is_held(number);
-    }
-
-    fn is_held(&mut self, number: u64) {
-        if let Some((_, len)) = self.unheld.remove(&number) {
-            self.unheld_len -= len;
-        }
+        self.cache.small.files.remove(&number);
+        self.cache.small.is_held(number);
     }
 
     /// Puts the contents of small files that are being written into the log.
     pub(crate) fn hold_small(&mut self) {
-        self.unheld_len = 0;
-        for (number, (file, _)) in std::mem::take(&mut self.unheld) {
+        for (number, (file, _)) in self.cache.small.take_unheld() {
             let file = self.replica.real(file);
             let Ok(Node { data, facts, unlogged: Some(unlogged), .. }) = self.replica.node(file) else { continue };
-            let Some(small) = self.small.get(&number).filter(|_| *data == number && facts.nlink > 0) else { continue };
+            let Some(small) = self.cache.small.files.get(&number).filter(|_| *data == number && facts.nlink > 0) else {
+                continue;
+            };
             let (bytes, base, written_at) = (small.logged(), unlogged.base, unlogged.written_at);
             let (size, times) = (bytes.len() as u64, (facts.mtime, facts.ctime));
-            self.record(Record::Held { file, data: number, base, bytes });
+            // Refused, it stays in memory until it is stored.
+            if self.record(Record::Held { file, data: number, base, bytes }).is_err() {
+                continue;
+            }
             if let Ok(node) = self.replica.node_mut(file) {
                 let have = node.have.clone();
                 node.unlogged = Some(Box::new(Unlogged { data: number, size, times, have, base: 0, written_at }));
@@ -295,8 +326,8 @@ impl Live {
     /// True if `len` more bytes may be written in memory: the log will have room for them, however
     /// full its disk is.
     fn has_room_in_memory(&self, len: u64) -> bool {
-        let Some(log) = &self.log else { return true };
-        log.room().is_none() && log.waiting_len() + self.unheld_len + len <= UNLOGGED_LEN_MAX
+        let Some(log) = self.log() else { return true };
+        log.room().is_none() && log.waiting_len() + self.cache.small.unheld_len + len <= UNLOGGED_LEN_MAX
     }
 
     /// Logs the changes of a file that was written in memory, with its bytes.
@@ -304,9 +335,7 @@ impl Live {
         let file = self.replica.real(id);
         let node = self.replica.node(file)?;
         let (data, base) = (node.data, node.unlogged.as_ref().map_or(0, |unlogged| unlogged.base));
-        let Some(small) = self.small.remove(&data) else { return Err(FsError::Io) };
-        self.is_held(data);
-        let all = small.logged();
+        let all = self.cache.small.files.get(&data).ok_or(FsError::Io)?.logged();
         let is_all = self.replica.contents(data).is_none();
         let bytes = match is_all {
             true => all,
@@ -316,7 +345,8 @@ impl Live {
                 bytes.into()
             }
         };
-        self.did_store_with(file, Record::Stored { file, data, base, is_all, change, bytes, when });
+        self.did_store_with(file, Record::Stored { file, data, base, is_all, change, bytes, when })?;
+        self.leave_small(data);
         Ok(())
     }
 
@@ -363,15 +393,15 @@ impl Live {
         let end = offset.saturating_add(len);
         let fits = len > 0 && end <= SMALL_LEN_MAX.min(self.replica.file_len_max());
         if !fits
-            || self.delegations.is_some()
+            || self.freshness.is_delegated()
             || !self.has_room_in_memory(end)
             || !self.begin_small_now(id, false, now)?
-            || !self.spare.take(len)
+            || !self.cache.spare.take(len)
         {
             return Ok(None);
         }
         let number = self.replica.node(id)?.data;
-        let Some(small) = self.small.get(&number) else { return Ok(None) };
+        let Some(small) = self.cache.small.files.get(&number) else { return Ok(None) };
         small.write(offset, data);
         self.changed(cred, id, now, |change| {
             change.ranges.add(offset..end);
@@ -383,7 +413,10 @@ impl Live {
     /// Logs the changes of a file. False if that would have to wait.
     fn log_now(&mut self, id: FileId, now: Time) -> Result<bool, FsError> {
         let node = self.replica.node(id)?;
-        if node.unlogged.is_none() && node.changes.is_begun() || self.delegations.is_some() || self.expects_stores(id) {
+        if node.unlogged.is_none() && node.changes.is_begun()
+            || self.freshness.is_delegated()
+            || self.expects_stores(id)
+        {
             return Ok(false);
         }
         self.log_changes(id, now)?;
@@ -507,9 +540,9 @@ impl Client {
         let (number, bytes, is_logged) = {
             let mut live = self.0.live.lock();
             let data = live.replica.node(id)?.data;
-            let small = live.small.get(&data).cloned().ok_or(FsError::Io)?;
+            let small = live.cache.small.files.get(&data).cloned().ok_or(FsError::Io)?;
             // From here on, the log does not take its contents.
-            live.is_held(data);
+            live.cache.small.is_held(data);
             (data, small.logged(), live.replica.contents(data).is_some())
         };
         let filed = async {
@@ -527,23 +560,23 @@ impl Client {
         let file = match file {
             Ok(file) => file,
             Err(error) => {
-                live.files.remove(&number);
+                live.cache.close(number);
                 live.wrote_small(id);
                 return Err(error);
             }
         };
         if is_logged {
-            live.record(Record::Filed(vec![number]));
+            live.learn(Record::Filed(vec![number]));
         }
         let node = live.replica.node(id)?;
         let base = node.unlogged.as_ref().map_or(0, |unlogged| unlogged.base);
         let (have, size) = (node.have.clone(), node.facts.size);
-        live.unwritten.tells_of(number, file.clone());
+        live.cache.unwritten.tells_of(number, file.clone());
         live.leave_small(number);
-        live.files.insert(number, file.clone());
+        live.cache.replace_open(number, file.clone());
         let real = live.replica.real(id);
-        live.record(Record::Dirty { file: real, data: number, base, have, size });
-        live.held.insert(id, file);
+        live.record(Record::Dirty { file: real, data: number, base, have, size })?;
+        live.cache.begin_change(id, file);
         Ok(())
     }
 
@@ -563,8 +596,8 @@ impl Client {
         let filed = filed.await;
         let mut live = self.0.live.lock();
         match filed {
-            Ok(()) => live.record(Record::Filed(vec![number])),
-            Err(_) => drop(live.files.remove(&number)),
+            Ok(()) => live.learn(Record::Filed(vec![number])),
+            Err(_) => live.cache.close(number),
         }
         filed
     }
@@ -602,14 +635,14 @@ impl Client {
         }
         let mut live = self.0.live.lock();
         let is_same = |(number, bytes): &(u64, Bytes)| {
-            let is_written = live.small.contains_key(number);
+            let is_written = live.cache.small.files.contains_key(number);
             let now = live.replica.contents(*number);
             (!is_written && now.is_some_and(|now| now.as_ptr() == bytes.as_ptr() && now.len() == bytes.len()))
                 .then_some(*number)
         };
         let filed: Vec<u64> = wanted.iter().filter_map(is_same).collect();
         if !filed.is_empty() {
-            live.record(Record::Filed(filed));
+            live.learn(Record::Filed(filed));
         }
         Ok(())
     }
@@ -632,7 +665,7 @@ impl Live {
                 if len <= CONTENTS_LEN / 2 {
                     break;
                 }
-                if !self.small.contains_key(&number) {
+                if !self.cache.small.files.contains_key(&number) {
                     len -= bytes.len() as u64;
                     numbers.push(number);
                 }

@@ -8,7 +8,8 @@
 
 use crate::client::{Client, disk_error};
 use crate::connection::schedule::Direction;
-use crate::live::{LinkState, Live};
+use crate::connection::state::LinkState;
+use crate::live::Live;
 use bytes::Bytes;
 use fastcdc::v2020::FastCDC;
 use host::File;
@@ -16,7 +17,6 @@ use roam_proto::channel::Class;
 use roam_proto::message::{Reply, Request};
 use roam_proto::operation::Operation;
 use roam_proto::piece::{Hash, PIECE_COUNT_MAX, PIECE_LEN_MAX, Piece, hash};
-use roam_proto::ranges::Ranges;
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -58,24 +58,24 @@ impl Live {
     /// Called when a file is closed: its contents may soon be in another file too. Near the home
     /// this saves nothing.
     pub(crate) fn remember(&mut self, id: FileId) {
-        if self.state == LinkState::Connected {
+        if self.link.is_near() {
             return;
         }
         let Ok(node) = self.replica.node(id) else { return };
         let data = node.data;
         let is_fit = node.facts.kind == Kind::File && LENS.contains(&node.facts.size) && node.is_whole();
-        let Some(bytes) = self.files.get(&data).filter(|_| is_fit).cloned() else { return };
-        self.lately.retain(|lately| lately.data != data);
-        self.lately.push_back(Lately { file: self.replica.real(id), data, bytes, contents: 0, chunks: None });
-        if self.lately.len() > LATELY_COUNT_MAX {
-            self.lately.pop_front();
+        let Some(bytes) = self.cache.opened(data).filter(|_| is_fit) else { return };
+        self.sending.lately.retain(|lately| lately.data != data);
+        self.sending.lately.push_back(Lately { file: self.replica.real(id), data, bytes, contents: 0, chunks: None });
+        if self.sending.lately.len() > LATELY_COUNT_MAX {
+            self.sending.lately.pop_front();
         }
         self.recount();
     }
 
     /// Updates the versions that remembered files have at home, while the client knows them.
     pub(crate) fn recount(&mut self) {
-        for lately in &mut self.lately {
+        for lately in &mut self.sending.lately {
             if let Ok(node) = self.replica.node(lately.file)
                 && node.data == lately.data
             {
@@ -153,11 +153,13 @@ impl Client {
     pub(crate) async fn take_there(&self, seq: u64, from: &Arc<dyn File>, len: u64) -> Result<(), FsError> {
         {
             let mut live = self.0.live.lock();
-            if live.state != LinkState::Weak || len > STORE_LEN_MAX || live.ahead.contains_key(&seq) {
+            if live.link.state() != LinkState::Weak || len > STORE_LEN_MAX {
                 return Ok(());
             }
             // Tried once on each connection.
-            live.ahead.insert(seq, Ranges::default());
+            if !live.sending.begin_ahead(seq) {
+                return Ok(());
+            }
         }
         let index = self.index().await?;
         let mut offset = 0;
@@ -177,7 +179,7 @@ impl Client {
         let lately: Vec<_> = {
             let mut live = self.0.live.lock();
             live.recount();
-            let there = live.lately.iter().filter(|lately| lately.contents > 0);
+            let there = live.sending.lately.iter().filter(|lately| lately.contents > 0);
             there.map(|l| (l.file, l.data, l.contents, l.bytes.clone(), l.chunks.clone())).collect()
         };
         let mut index = Index::new();
@@ -187,7 +189,7 @@ impl Client {
                 None => Arc::new(chunks_of(&bytes).await?),
             };
             index.extend(chunks.iter().map(|chunk| (chunk.hash, (file, contents, chunk.at))));
-            if let Some(lately) = self.0.live.lock().lately.iter_mut().find(|lately| lately.data == data) {
+            if let Some(lately) = self.0.live.lock().sending.lately.iter_mut().find(|lately| lately.data == data) {
                 lately.chunks = Some(chunks);
             }
         }
@@ -206,10 +208,9 @@ impl Client {
             return Err(FsError::Io);
         };
         let mut live = self.0.live.lock();
-        let ahead = live.ahead.entry(seq).or_default();
         for range in taken.into_iter().filter_map(|at| ranges.get(usize::try_from(at).ok()?)) {
             self.0.found_there.fetch_add(range.end - range.start, Relaxed);
-            ahead.add(range.clone());
+            live.sending.is_there(seq, range.clone());
         }
         Ok(())
     }

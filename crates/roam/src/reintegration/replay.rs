@@ -7,7 +7,7 @@
 
 use crate::client::{Client, Inner, disk_error, outgoing_name};
 use crate::connection::schedule::{CHUNK_LEN_MAX, Direction};
-use crate::live::LinkState;
+use crate::connection::state::LinkState;
 use crate::replica::{Record, Replica};
 use bytes::Bytes;
 use host::{Either, File, first, timeout};
@@ -64,6 +64,11 @@ impl SetAside {
         self.of.get(&seq)
     }
 
+    /// True if `len` more bytes may be set aside in memory.
+    pub(crate) fn has_room(&self, len: u64) -> bool {
+        self.inline_len + len <= INLINE_TOTAL_MAX
+    }
+
     pub(crate) fn seqs(&self) -> impl Iterator<Item = u64> {
         self.of.keys().copied()
     }
@@ -97,7 +102,7 @@ pub(crate) async fn replay(inner: Weak<Inner>) {
                     client.gather_some().await;
                 }
                 let sent = client.send_some(seq).await;
-                client.0.live.lock().held_up = sent.as_ref().err().copied();
+                client.0.live.lock().sending.set_held_up(sent.as_ref().err().copied());
                 sent.map(|sent| if sent { May::Through(seq) } else { May::Not })
             }
             other => Ok(other),
@@ -138,26 +143,27 @@ impl Client {
         };
         let live = self.0.live.lock();
         let log = live.replica.log();
-        let Some(first) = log.after(live.seen.through()) else { return May::Not };
-        if live.is_offline() || pinned == Some(LinkState::FetchOnly) || live.seen.has_failed() {
+        let Some(first) = log.after(live.sending.seen.through()) else { return May::Not };
+        if live.link.is_offline() || pinned == Some(LinkState::FetchOnly) || live.sending.seen.has_failed() {
             return May::Not;
         }
         // Operations that were promised, or that have begun to go, go now.
-        let promised = live.promised.max(log.pinned());
+        let promised = live.sending.promised().max(log.pinned());
         if first <= promised {
             return May::Through(promised);
         }
-        if live.state == LinkState::FetchOnly {
+        if live.link.state() == LinkState::FetchOnly {
             return May::Not;
         }
-        let near = live.state == LinkState::Connected;
+        let near = live.link.is_near();
         let now = self.0.host.clock.wall();
         let older = |age: Duration| {
             let old = |seq: u64| {
                 let done = live.replica.done_at(seq).unwrap_or(now);
                 now.sec.saturating_sub(done.sec).unsigned_abs() >= age.as_secs()
             };
-            let through = log.iter_after(live.seen.through()).map(|(seq, _)| seq).take_while(|seq| old(*seq)).last();
+            let through =
+                log.iter_after(live.sending.seen.through()).map(|(seq, _)| seq).take_while(|seq| old(*seq)).last();
             through.map_or(May::Later, May::Through)
         };
         let Some(terms) = writes.terms(near) else { return May::Not };
@@ -179,7 +185,7 @@ impl Client {
 
     /// Bytes of contents that travel with an operation. Longer contents are uploaded before it.
     fn inline_len_max(&self) -> u64 {
-        let state = self.0.live.lock().state;
+        let state = self.0.live.lock().link.state();
         match state {
             LinkState::Connected => CHUNK_LEN_MAX,
             _ => INLINE_LEN_MAX as u64,
@@ -194,9 +200,9 @@ impl Client {
             loop {
                 let is_hurried = {
                     let live = self.0.live.lock();
-                    let first = live.replica.log().after(live.seen.through());
-                    let is_promised = first.is_none_or(|first| first <= live.promised);
-                    is_promised || live.company.others || live.state != LinkState::Connected
+                    let first = live.replica.log().after(live.sending.seen.through());
+                    let is_promised = first.is_none_or(|first| first <= live.sending.promised());
+                    is_promised || live.link.has_others() || !live.link.is_near()
                 };
                 if is_hurried || tick.changed().await.is_err() {
                     return;
@@ -224,10 +230,7 @@ impl Client {
     /// As [`send_all`](Self::send_all), up to an operation.
     pub(crate) async fn send_through(&self, last: u64) -> Result<(), FsError> {
         let mut tick = self.0.tick.subscribe();
-        {
-            let mut live = self.0.live.lock();
-            live.promised = live.promised.max(last);
-        }
+        self.0.live.lock().sending.promise(last);
         self.0.hurry_durable(last);
         self.0.wake();
         loop {
@@ -236,8 +239,8 @@ impl Client {
                 if live.replica.log().first().is_none_or(|first| first > last) {
                     return Ok(());
                 }
-                let held = live.state == LinkState::FetchOnly && self.0.settings.lock().pinned.is_some();
-                if held || live.is_offline() {
+                let held = live.link.state() == LinkState::FetchOnly && self.0.settings.lock().pinned.is_some();
+                if held || live.link.is_offline() {
                     return Err(FsError::TimedOut);
                 }
             }
@@ -253,7 +256,7 @@ impl Client {
         let is_left = {
             let live = self.0.live.lock();
             let is_begun = live.replica.node(file).is_ok_and(|node| node.changes.is_begun() && node.facts.nlink > 0);
-            is_begun && !live.open_counts.contains_key(&file)
+            is_begun && !live.open_files.is_open(file)
         };
         if is_left {
             let me = self.clone();
@@ -270,14 +273,14 @@ impl Client {
         let inner = &self.0;
         let (batch, acknowledged, attached) = {
             let mut live = inner.live.lock();
-            let len_max = self.batch_len(live.state);
-            let batch = first_batch(&live.replica, live.seen.through(), len_max, through);
+            let len_max = self.batch_len(live.link.state());
+            let batch = first_batch(&live.replica, live.sending.seen.through(), len_max, through);
             let Some((last, _)) = batch.last() else { return Ok(false) };
             if *last > live.replica.log().pinned() {
                 let last = *last;
-                live.record(Record::Pinned(last));
+                live.learn(Record::Pinned(last));
             }
-            (batch, live.replica.acknowledged(), live.seen.attached)
+            (batch, live.replica.acknowledged(), live.sending.seen.attached)
         };
         self.durable().await?;
         let mut operations = Vec::with_capacity(batch.len());
@@ -304,16 +307,16 @@ impl Client {
         let reply = inner.ask(Class::Replay, &request).await.inspect_err(|_| {
             // The home may have dropped bytes that were uploaded ahead.
             let mut live = inner.live.lock();
-            seqs.iter().for_each(|seq| drop(live.ahead.remove(seq)));
+            seqs.iter().for_each(|seq| live.sending.doubt_ahead(*seq));
         });
         match reply? {
             Reply::Applied(applied) => {
                 inner.went_home(inline as u64);
                 {
                     let mut live = inner.live.lock();
-                    live.some_went(inner.host.clock.now());
-                    if live.seen.attached == attached {
-                        live.seen.add(applied);
+                    live.link.some_went(inner.host.clock.now());
+                    if live.sending.seen.attached == attached {
+                        live.sending.seen.add(applied);
                     }
                 }
                 inner.seen_news.notify_one();
@@ -341,8 +344,8 @@ impl Client {
         }
         while offset < end {
             let chunk = offset..end.min(offset + self.0.schedule.chunk_len(Direction::Up));
-            let ahead = self.0.live.lock().ahead.get(&seq).cloned().unwrap_or_default();
-            let Some(missing) = ahead.missing(chunk.clone()).iter().next() else {
+            let missing = self.0.live.lock().sending.missing_there(seq, chunk.clone());
+            let Some(missing) = missing.iter().next() else {
                 offset = chunk.end;
                 continue;
             };
@@ -366,7 +369,7 @@ impl Client {
     /// writer sets them aside before it changes them, or does not change them.
     async fn still_there(&self, seq: u64, file: FileId, change: &Change, range: &Range<u64>) -> Result<Bytes, FsError> {
         let _only_writer = self.0.writer(file).await;
-        let aside = self.0.live.lock().outgoing.get(seq).cloned();
+        let aside = self.0.live.lock().sending.aside(seq).cloned();
         if let Some(Outgoing::File(from, _)) = aside {
             return self.outgoing(&from, range).await;
         }
@@ -398,30 +401,26 @@ impl Client {
 
     /// Uploads part of a store before its turn.
     pub(crate) async fn upload_ahead(&self, seq: u64, range: Range<u64>) -> Result<(), FsError> {
-        let outgoing = self.0.live.lock().outgoing.get(seq).cloned();
+        let outgoing = self.0.live.lock().sending.aside(seq).cloned();
         let Some(Outgoing::File(from, _)) = outgoing else { return Ok(()) };
         let end = range.end.min(from.len().await.map_err(|error| disk_error(&error))?);
         let mut offset = range.start;
         while offset < end {
             let chunk = offset..end.min(offset + self.0.schedule.chunk_len(Direction::Up));
             offset = chunk.end;
-            {
-                let mut live = self.0.live.lock();
-                let ahead = live.ahead.entry(seq).or_default();
-                if ahead.missing(chunk.clone()).is_empty() {
-                    continue;
-                }
+            if self.0.live.lock().sending.missing_there(seq, chunk.clone()).is_empty() {
+                continue;
             }
             let data = self.outgoing(&from, &chunk).await?;
             self.upload(Class::Demand, seq, chunk.start, data).await?;
-            self.0.live.lock().ahead.entry(seq).or_default().add(chunk);
+            self.0.live.lock().sending.is_there(seq, chunk);
         }
         Ok(())
     }
 
     /// The bytes of a store, as they were when this was first called for it.
     pub(crate) async fn set_aside(&self, seq: u64, file: FileId, change: &Change) -> Result<Outgoing, FsError> {
-        let known = || self.0.live.lock().outgoing.get(seq).cloned();
+        let known = || self.0.live.lock().sending.aside(seq).cloned();
         if let Some(outgoing) = known() {
             return Ok(outgoing);
         }
@@ -431,7 +430,7 @@ impl Client {
             return Ok(outgoing);
         }
         let outgoing = self.capture(seq, file, change).await?;
-        self.0.live.lock().outgoing.insert(seq, outgoing.clone());
+        self.0.live.lock().sending.set_aside(seq, outgoing.clone());
         Ok(outgoing)
     }
 
@@ -439,7 +438,7 @@ impl Client {
     async fn source(&self, seq: u64, file: FileId) -> Result<Arc<dyn File>, FsError> {
         let (emptied, data) = {
             let live = self.0.live.lock();
-            (live.sources.get(&seq).cloned(), live.replica.node(file).map_or(0, |node| node.data))
+            (live.sending.source(seq), live.replica.node(file).map_or(0, |node| node.data))
         };
         if let Some(source) = emptied {
             return Ok(source);
@@ -461,7 +460,7 @@ impl Client {
         // Bytes that were cut off since go home as zeroes; a later operation cuts them off there.
         let end = from.len().await.map_err(|error| disk_error(&error))?;
         let len = change.ranges.len();
-        let has_room = || self.0.live.lock().outgoing.inline_len + len <= INLINE_TOTAL_MAX;
+        let has_room = || self.0.live.lock().sending.has_room_inline(len);
         if len <= INLINE_LEN_MAX as u64 || len <= self.inline_len_max() && has_room() {
             let mut bytes = Vec::new();
             for range in change.ranges.iter() {
@@ -505,7 +504,7 @@ impl Client {
                 if let Some(Operation::Make { file, made, .. }) = &about
                     && made.kind == Kind::File
                 {
-                    let is_open = live.open_counts.contains_key(file);
+                    let is_open = live.open_files.is_open(*file);
                     applied.outcome = match applied.outcome {
                         Outcome::Empty(real) if !is_open && live.replica.is_just_made(*file) => Outcome::Became(real),
                         Outcome::Became(real) if !is_open && live.replica.may_give_way(*file) => Outcome::Became(real),
@@ -515,18 +514,14 @@ impl Client {
                 }
                 if let Some(operation) = &about {
                     touched.extend(operation.files());
-                    live.overtake(operation.files());
+                    live.freshness.overtake(operation.files());
                     live.doubt(operation);
                 }
-                live.ahead.remove(&applied.seq);
-                live.sources.remove(&applied.seq);
-                if let Some(Outgoing::File(_, number)) = live.outgoing.remove(applied.seq) {
-                    sent.push(number);
-                }
+                sent.extend(live.sending.answered(applied.seq));
                 let became = matches!(applied.outcome, Outcome::Became(_));
                 let failed = applied.outcome != Outcome::Done && !became;
                 if became && let Some(place) = about.as_ref().and_then(|o| live.replica.place_of(o.file())) {
-                    live.forget_name(place.0, &place.1);
+                    live.kernel.forget_name(place.0, &place.1);
                 }
                 if (failed || became)
                     && let Some(operation) = &about
@@ -534,15 +529,15 @@ impl Client {
                     // Users see again what the home has.
                     operation.files().into_iter().for_each(|file| live.forget(file));
                     for (dir, name) in operation.places() {
-                        live.forget_name(*dir, name);
+                        live.kernel.forget_name(*dir, name);
                     }
                 }
-                live.record(Record::Answered(applied));
+                live.learn(Record::Answered(applied));
                 if let Some(operation) = &about {
                     live.forget_doubtful(operation);
                 }
-                if let (Some(log), Some(operation)) = (live.log.clone(), &about) {
-                    live.unwritten.were_taken(operation.files(), log.counts().0);
+                if let (Some(log), Some(operation)) = (live.log().cloned(), &about) {
+                    live.cache.unwritten.were_taken(operation.files(), log.counts().0);
                 }
                 if became && let Some(Operation::Make { file, made, .. }) = &about {
                     live.became(*file);
@@ -556,7 +551,7 @@ impl Client {
                     let (path, here, why) = (String::from_utf8_lossy(&path), trouble.deed.text(), trouble.why());
                     tracing::warn!(number, ?path, here, why, "a conflict; list it with `starling conflicts`");
                     if let Some((dir, _)) = trouble.mine {
-                        live.forget_listing(dir);
+                        live.kernel.forget_file(dir);
                     }
                 }
             }

@@ -8,7 +8,7 @@
 //! Not lasting: a client that attaches again sends every operation that waits.
 
 use crate::client::{Client, Inner};
-use crate::live::{LinkState, Live, Need};
+use crate::live::{Live, Need};
 use host::timeout;
 use roam_proto::channel::Class;
 use roam_proto::message::{Applied, Outcome, Reply, Request};
@@ -100,7 +100,7 @@ impl Live {
     /// have made durable; `None`: there is none.
     fn seen_about(&self, file: FileId) -> Option<u64> {
         let named = self.replica.log().naming(self.replica.real(file)).map(|(seq, _)| seq);
-        named.take_while(|seq| *seq <= self.seen.through).last()
+        named.take_while(|seq| *seq <= self.sending.seen.through).last()
     }
 
     /// True if others have changed a file since the home saw this client's operations on it. Then
@@ -108,14 +108,14 @@ impl Live {
     pub(crate) fn is_passed(&self, file: FileId) -> bool {
         let Ok(node) = self.replica.node(file) else { return false };
         let mut waiting = self.replica.log().naming(self.replica.real(file)).map(|(seq, _)| seq);
-        node.is_stale && !node.is_dirty() && !self.is_content() && waiting.all(|seq| seq <= self.seen.through)
+        node.is_stale && !node.is_dirty() && !self.is_content() && waiting.all(|seq| seq <= self.sending.seen.through)
     }
 }
 
 impl Inner {
     /// Notes that a call waits until operations up to this one are durable at home.
     pub(crate) fn hurry_durable(&self, seq: u64) {
-        self.live.lock().seen.want(seq);
+        self.live.lock().sending.seen.want(seq);
         self.seen_news.notify_one();
     }
 }
@@ -129,7 +129,7 @@ impl Client {
             loop {
                 let seen = {
                     let live = self.0.live.lock();
-                    if live.is_offline() { None } else { live.seen_about(file) }
+                    if live.link.is_offline() { None } else { live.seen_about(file) }
                 };
                 let Some(seq) = seen else { return };
                 self.0.hurry_durable(seq);
@@ -146,10 +146,10 @@ impl Client {
     async fn harvest(&self) -> Result<bool, FsError> {
         let (through, attached) = {
             let live = self.0.live.lock();
-            if live.seen.answers.is_empty() || live.state == LinkState::Disconnected {
+            if live.sending.seen.answers.is_empty() || live.link.is_offline() {
                 return Ok(false);
             }
-            (live.seen.through, live.seen.attached)
+            (live.sending.seen.through, live.sending.seen.attached)
         };
         match self.0.ask(Class::Replay, &Request::Durable { through }).await? {
             Reply::Done => {}
@@ -157,7 +157,7 @@ impl Client {
         }
         let applied = {
             let mut live = self.0.live.lock();
-            if live.seen.attached == attached { live.seen.take(through) } else { Vec::new() }
+            if live.sending.seen.attached == attached { live.sending.seen.take(through) } else { Vec::new() }
         };
         for dir in self.answered(applied) {
             // Entries that others put there should be cached before the link is lost. The fetch may
@@ -171,7 +171,7 @@ impl Client {
     }
 
     fn is_urgent(&self) -> bool {
-        self.0.live.lock().seen.is_urgent()
+        self.0.live.lock().sending.seen.is_urgent()
     }
 }
 
