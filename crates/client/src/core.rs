@@ -8,9 +8,9 @@
 
 use crate::cache::{DataCache, Expect};
 use crate::directory::Bucket;
-use crate::fetch::UnderWay;
 use crate::inode::{Blocks, Inode};
 use crate::state::{Attempt, INODE_DELTA_BYTES, Miss, State, Stop};
+use crate::under_way::UnderWay;
 use bytes::Bytes;
 use host::{Host, first};
 use manager::Delta;
@@ -24,8 +24,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::time::Duration;
 use stripe::{LogTail, LogWriter, Stripe};
+use striped_log::builder::{SegmentBuilder, SegmentDraft};
 use striped_log::fragment::CHUNK_LEN;
-use striped_log::segment::{SegmentBuilder, SegmentDraft};
 use tokio::sync::{Notify, watch};
 use types::{Answer, BlockAddr, ClientId, FileId, FsError, ManagerId, Time};
 use vfs::locks::Locks;

@@ -2,10 +2,11 @@
 
 use crate::cache::Expect;
 use crate::core::Core;
+use crate::directory::BLOCK_DELTA_BYTES;
 use crate::inode::Piece;
 use crate::join::joined;
 use crate::namespace::subject;
-use crate::state::{Attempt, BLOCK_DELTA_BYTES, Miss, State, Stop};
+use crate::state::{Attempt, Miss, State, Stop};
 use bytes::Bytes;
 use policy::space::Purpose;
 use std::sync::Arc;

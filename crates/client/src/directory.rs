@@ -15,7 +15,6 @@
 //!
 //! Everything here is pure. The client loads and stores the bytes of buckets.
 
-use crate::state::BLOCK_DELTA_BYTES;
 use manager::DirectoryShape;
 use siphasher::sip::SipHasher24;
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,6 +22,8 @@ use std::hash::Hasher;
 use types::codec::{DecodeError, Put, Reader};
 use types::{FileId, Kind};
 
+/// Bytes that a cut needs to say where a block is, at most.
+pub const BLOCK_DELTA_BYTES: u64 = 64;
 /// The first cookie of a name. The cookies below it are the start of a listing, `.` and `..`.
 pub const COOKIE_MIN: u64 = 3;
 /// Mean bytes per bucket above which a bucket splits, or a sixteenth of a block if that is less.

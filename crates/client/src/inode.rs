@@ -10,8 +10,7 @@
 //! - Before a write to a file, its whole map is known (`known_until == u64::MAX`). So an answer of
 //!   the manager never meets changes that the manager does not have yet.
 
-use crate::directory::Directory;
-use crate::state::BLOCK_DELTA_BYTES;
+use crate::directory::{BLOCK_DELTA_BYTES, Directory};
 use bytes::Bytes;
 use manager::extents::ExtentMap;
 use manager::index_node::{INLINE_EXTENTS_MAX, LEAF_BLOCKS};

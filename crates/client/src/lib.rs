@@ -20,6 +20,7 @@ pub mod inode;
 mod join;
 mod namespace;
 mod state;
+mod under_way;
 
 pub use crate::core::{Config, IN_FLIGHT_BYTES_MAX, Managers, UNAPPLIED_CUTS_MAX};
 

@@ -232,7 +232,5 @@ impl State {
     }
 }
 
-/// Bytes that a cut needs to say where a block is, at most.
-pub const BLOCK_DELTA_BYTES: u64 = 64;
 /// Bytes that a cut needs for an inode's record and the fixed part of its other deltas, at most.
 pub const INODE_DELTA_BYTES: u64 = 320;

@@ -17,8 +17,8 @@ use policy::space::{Loan, Moved};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use stripe::{LogWriter, Stripe, StripeError};
+use striped_log::builder::SegmentBuilder;
 use striped_log::fragment::CHUNK_LEN;
-use striped_log::segment::SegmentBuilder;
 use thiserror::Error;
 use types::{BlockAddr, Extent, FileId, SegmentId};
 

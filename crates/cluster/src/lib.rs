@@ -14,11 +14,13 @@
 pub mod check;
 pub mod cleaner;
 pub mod config;
+mod limits;
 pub mod machine;
 pub mod maintenance;
 pub mod maps;
 pub mod restore;
 mod room;
+mod start_error;
 pub mod stores;
 mod table;
 

@@ -13,17 +13,18 @@ use crate::room;
 use crate::stores::{self, CLOSE_TIMEOUT, Opened, Place};
 use client::{Client, Managers};
 use host::{Disk, Host};
-use manager::api::{Manager, ManagerError};
+use manager::api::Manager;
 use manager::server::{Config as ManagerConfig, Server as ManagerServer};
 use std::sync::Arc;
 use std::time::Duration;
 use storage::api::StorageError;
-use storage::server::{OpenError, Server as StoreServer};
-use stripe::{LogWriter, Options, StoreSet, Stripe, StripeError};
-use thiserror::Error;
-use types::{ClientId, FsError, FsUuid, Maps, StoreId};
+use storage::server::Server as StoreServer;
+use stripe::{LogWriter, Options, Stripe};
+use types::{ClientId, FsUuid, Maps};
 use vfs::fs::FileSystem;
 
+pub use crate::limits::Limits;
+pub use crate::start_error::StartError;
 pub use manager::Lengths;
 pub use manager::api::INDEX_RANGE_LEN;
 
@@ -88,150 +89,6 @@ pub struct Run {
     pub manager_lengths: Lengths,
     /// See [`Options::accepts_loss`].
     pub accepts_loss: bool,
-}
-
-/// Bounds that users do not choose. Tests draw small ones, so that rare events become common.
-#[derive(Clone, Copy, Debug)]
-pub struct Limits {
-    /// Bound of the segments of a log in flight; see [`Options::in_flight_max`]. It stays the same
-    /// for the life of a file system.
-    pub in_flight_max: u64,
-    /// Number of cuts after which maintenance has a checkpoint written: bounds recovery.
-    pub cuts_per_checkpoint_max: u64,
-    /// How long one step of restoring redundancy may take, before other maintenance gets its turn.
-    pub restore_step: Duration,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Limits {
-            in_flight_max: Options::default().in_flight_max,
-            cuts_per_checkpoint_max: 64,
-            restore_step: Duration::from_millis(500),
-        }
-    }
-}
-
-/// Why a file system did not start. Nothing was changed, except that stores may have been brought
-/// up to date.
-#[derive(Debug, Error)]
-pub enum StartError {
-    /// The numbers asked for are invalid.
-    #[error("{0}")]
-    Impossible(String),
-    /// The stores would be larger than their disks can hold.
-    #[error(
-        "no room for stores of {capacity} bytes: their disks have room for {most} bytes each; use a smaller --store-size, or more disks"
-    )]
-    NoSpace {
-        /// Bytes asked for.
-        capacity: u64,
-        /// Bytes that fit.
-        most: u64,
-    },
-    /// A store holds a file system already.
-    #[error("store {0} holds a file system already; use it, or give another folder")]
-    Exists(StoreId),
-    /// Too few stores could be opened.
-    #[error(
-        "only {opened} of {count} stores can be opened and at least {least} are needed; bring back the others ({reasons})"
-    )]
-    NotEnoughStores {
-        /// Number of stores that could be opened.
-        opened: usize,
-        /// Number of all stores.
-        count: usize,
-        /// Number of stores that are needed.
-        least: usize,
-        /// Why the others could not be opened.
-        reasons: String,
-    },
-    /// A store belongs to another file system, or to another place in this one.
-    #[error("the place of store {place} holds {found} of file system {fs}; give the stores in their order")]
-    Foreign {
-        /// The place where it was given.
-        place: StoreId,
-        /// The store that it says it is.
-        found: StoreId,
-        /// The file system that it says it belongs to.
-        fs: FsUuid,
-    },
-    /// The consensus folder is that of another file system.
-    #[error(
-        "the consensus folder belongs to file system {found}, the stores to {fs}: put back the right one, or remove it, and it is \
-         made anew from the stores"
-    )]
-    ForeignConsensus {
-        /// The file system that the folder belongs to.
-        found: FsUuid,
-        /// The file system that the stores belong to.
-        fs: FsUuid,
-    },
-    /// The consensus folder cannot be made, or was written by a newer program.
-    #[error("the consensus folder: {0}")]
-    Consensus(consensus::OpenError),
-    /// The maps cannot be read.
-    #[error("the configuration kept by the stores: {0}")]
-    Config(#[from] types::codec::DecodeError),
-    /// A place cannot take a new store.
-    #[error("{0}: {1}")]
-    Unusable(StoreId, String),
-    /// A remote store cannot be reached, or refuses.
-    #[error("{0}: {1}")]
-    Remote(StoreId, std::io::Error),
-    /// A store's folder could not be opened or created.
-    #[error("{0}: {1}")]
-    Store(StoreId, OpenError),
-    /// A store failed an operation.
-    #[error("{0}: {1}")]
-    Storage(StoreId, StorageError),
-    /// Segments cannot be read or written.
-    #[error(transparent)]
-    Stripe(#[from] StripeError),
-    /// The stores do not have a whole log, or that is not certain. Going on would discard segments
-    /// that may come back.
-    #[error("{error}. Nothing was discarded: {}", what_to_do(stores))]
-    Refused {
-        /// What is wrong.
-        error: StripeError,
-        /// The stores that may have the missing segments.
-        stores: StoreSet,
-    },
-    /// A manager cannot start.
-    #[error("manager: {0}")]
-    Manager(#[from] ManagerError),
-    /// The root directory cannot be read or made.
-    #[error("root directory: {0}")]
-    Root(FsError),
-    /// A disk failed.
-    #[error("disk: {0}")]
-    Disk(#[from] std::io::Error),
-}
-
-impl StartError {
-    fn refused(stripe: &Stripe, error: StripeError) -> StartError {
-        let stores = match error {
-            StripeError::StoresNeeded { stores, .. } => stores,
-            _ => stripe.out_of_service(),
-        };
-        StartError::Refused { error, stores }
-    }
-
-    fn of_manager(stripe: &Stripe, error: ManagerError) -> StartError {
-        match error {
-            ManagerError::Stores(error) => StartError::refused(stripe, error),
-            error => StartError::Manager(error),
-        }
-    }
-}
-
-fn what_to_do(stores: &StoreSet) -> String {
-    match stores.iter().next() {
-        Some(_) => format!("bring back {stores} as last used, and start again"),
-        None => {
-            "all stores answer, so some hold old copies or have rotted; put back the right ones, and start again".into()
-        }
-    }
 }
 
 /// The work that recovery did at a start.

@@ -11,7 +11,7 @@
 
 use crate::cleaner::{CleanError, Cleaned, Cleaner};
 use crate::config::{CLEANER_LOG, CLIENT_LOG, FsConfig, manager_log};
-use crate::machine::Limits;
+use crate::limits::Limits;
 use crate::restore::{Restore, Restored};
 use crate::room::{Room, admitted_bytes};
 use crate::table::Table;

@@ -10,7 +10,7 @@
 //! its epoch is not given to other maps: the same maps continue with an epoch that is two higher.
 
 use crate::config::FsConfig;
-use crate::machine::StartError;
+use crate::start_error::StartError;
 use consensus::files::LoadError;
 use consensus::{Consensus, OpenError, ProposeError, Status};
 use host::{Disk, Host};

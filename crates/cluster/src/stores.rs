@@ -1,7 +1,7 @@
 //! The stores of a file system: their places; creates them, and opens those that can be opened.
 
 use crate::config::FsConfig;
-use crate::machine::StartError;
+use crate::start_error::StartError;
 use bytes::Bytes;
 use host::{Disk, DiskSpace, Host, join_all};
 use std::ops::Range;

@@ -3,7 +3,8 @@
 use bytes::Bytes;
 use record_log::checkpoint_pair::HEAD_LEN;
 use storage::checkpoint::{Body, Head};
-use storage::space::{PAGE, PAGES_MAX, Space};
+use storage::pages::{PAGE, PAGES_MAX};
+use storage::space::Space;
 use storage::torn_tail::walk;
 use storage::wire::{Answer, Frame, LENGTHS_LEN, Request};
 use striped_log::fragment::{CHUNK_LEN, HEADER_LEN, crc32c};

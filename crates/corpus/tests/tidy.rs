@@ -218,3 +218,86 @@ fn crates_that_decide_forbid_effects() {
         assert_eq!(forbids, !ACTING.contains(&name.as_str()), "{name}: clippy.toml is clippy-pure.toml, or it acts");
     }
 }
+
+/// The code of a file, without comments and without its unit tests.
+fn code(file: &Path) -> String {
+    let text = read(file);
+    let (code, _) = text.split_once("#[cfg(test)]\nmod tests").unwrap_or((&text, ""));
+    let lines = code.lines().filter(|line| !line.trim_start().starts_with("//"));
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// The modules of a crate that its code names by a path from the root of the crate, or from the
+/// parent module: for each module, by its path.
+fn module_imports(source: &Path) -> BTreeMap<String, BTreeSet<String>> {
+    let path_of = |file: &Path| {
+        let inner = file.strip_prefix(source).expect("a file of the crate").with_extension("");
+        let path = inner.to_string_lossy().replace('/', "::");
+        path.strip_suffix("::mod").map(str::to_owned).unwrap_or(path)
+    };
+    let of_tests = |path: &String| path.split("::").any(|part| part.contains("test"));
+    let files: Vec<(String, PathBuf)> = files(source, ".rs")
+        .into_iter()
+        .map(|file| (path_of(&file), file))
+        .filter(|(path, _)| !of_tests(path) && path != "lib" && path != "main")
+        .collect();
+    let known: BTreeSet<&str> = files.iter().map(|(path, _)| &path[..]).collect();
+    let module_of = |parts: &[&str]| {
+        let longest = (1..=parts.len()).rev().map(|len| parts[..len].join("::"));
+        longest.into_iter().find(|path| known.contains(&path[..]))
+    };
+    let named = |text: &str, word: &str, before: &[&str]| -> Vec<String> {
+        let after = text.match_indices(word).map(|(at, _)| &text[at + word.len()..]);
+        let paths = after.map(|rest| {
+            let path: String = rest.chars().take_while(|c| c.is_alphanumeric() || "_:".contains(*c)).collect();
+            let parts: Vec<&str> = before.iter().copied().chain(path.split("::").filter(|p| !p.is_empty())).collect();
+            module_of(&parts)
+        });
+        paths.flatten().collect()
+    };
+    let imports = |(path, file): &(String, PathBuf)| {
+        let (text, parts) = (code(file), path.split("::").collect::<Vec<_>>());
+        let mut found: BTreeSet<String> = named(&text, "crate::", &[]).into_iter().collect();
+        found.extend(named(&text, "super::", &parts[..parts.len() - 1]));
+        found.remove(path);
+        (path.clone(), found)
+    };
+    files.iter().map(imports).collect()
+}
+
+/// Modules that are one thing in two files: the world runs tasks of its machines, and a machine is
+/// a handle on its world; a simulated disk is reached through its mounts only.
+const TOGETHER: [&str; 4] = ["host::sim::disk", "host::sim::executor", "host::sim::machine", "host::sim::mount"];
+
+#[test]
+fn modules_do_not_import_each_other_in_circles() {
+    let mut circles = BTreeSet::new();
+    for name in names(&root().join("crates")) {
+        let imports = module_imports(&root().join("crates").join(&name).join("src"));
+        for module in imports.keys() {
+            let mut reached: BTreeSet<&String> = BTreeSet::new();
+            let mut todo: Vec<&String> = imports[module].iter().collect();
+            while let Some(next) = todo.pop() {
+                if reached.insert(next) {
+                    todo.extend(imports.get(next).into_iter().flatten());
+                }
+            }
+            if reached.contains(module) {
+                circles.insert(format!("{name}::{module}"));
+            }
+        }
+    }
+    let together: BTreeSet<String> = TOGETHER.into_iter().map(str::to_owned).collect();
+    assert_eq!(circles, together, "modules that import each other, directly or by way of others");
+}
+
+#[test]
+fn comments_say_something() {
+    for file in files(&root().join("crates"), ".rs") {
+        for (number, line) in read(&file).lines().enumerate() {
+            let comment = line.trim_start().trim_start_matches(['/', '!', ' ']).to_lowercase();
+            let is_empty = line.trim_start().starts_with("//") && comment.starts_with("see the module");
+            assert!(!is_empty, "{}:{}: a comment says something of its own", file.display(), number + 1);
+        }
+    }
+}

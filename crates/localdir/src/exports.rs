@@ -4,7 +4,8 @@
 //! Except where a caller's identity is an argument, nothing here checks permissions: the homes have
 //! done so.
 
-use crate::filesystem::{LISTING_LEN, alias, check_name};
+use crate::alias::alias;
+use crate::filesystem::{LISTING_LEN, check_name};
 use crate::identity::Identity;
 use crate::stat::error;
 use crate::volume::Parent;

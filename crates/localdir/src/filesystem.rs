@@ -1,5 +1,6 @@
 //! The [`FileSystem`] trait for [`LocalDir`].
 
+use crate::alias::alias;
 use crate::handles::Open;
 use crate::identity::Identity;
 use crate::nodes::Place;
@@ -13,7 +14,7 @@ use rustix::fs::{
 use rustix::io::{Errno, ReadWriteFlags};
 use std::collections::hash_map::Entry::Vacant;
 use std::io::IoSlice;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 use types::{Answer, FileId, FsError, Kind};
 use vfs::fs::{
@@ -29,11 +30,6 @@ const DOTS: [(&[u8], u64); 2] = [(b".", 1), (b"..", 2)];
 const COOKIES: u64 = 2;
 /// Bytes of directory entries that are read at a time.
 pub(crate) const LISTING_LEN: usize = 32 << 10;
-/// Returns a path to an open file, for system calls that take a name.
-pub(crate) fn alias(file: impl AsFd) -> String {
-    format!("/proc/self/fd/{}", file.as_fd().as_raw_fd())
-}
-
 fn mode(bits: u32) -> Mode {
     Mode::from_raw_mode(bits & 0o7777)
 }

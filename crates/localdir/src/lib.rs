@@ -17,6 +17,7 @@
 //! [`FileSystem::sync`] makes everything durable that came before, also on file systems that are
 //! mounted below the directory. Locks are kept here, apart from those of other programs.
 
+mod alias;
 mod crew;
 mod exports;
 mod filesystem;

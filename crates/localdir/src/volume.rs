@@ -14,7 +14,7 @@
 //! that attribute only of the exported file system, which its owner chose to trust, and not of file
 //! systems that users may have mounted below it.
 
-use crate::filesystem::alias;
+use crate::alias::alias;
 use crate::stat;
 use parking_lot::Mutex;
 use rustix::fs::{Mode, OFlags, Statx, makedev};

@@ -4,7 +4,7 @@
 //! The kernel watches the directory, whatever its name. A watch ends when the directory is removed
 //! or its file system is unmounted. The thread ends with the [`Watches`].
 
-use crate::filesystem::alias;
+use crate::alias::alias;
 use crate::notices::{NOTICE_COUNT_MAX, Noticed, Notices};
 use crate::stat::error;
 use crate::{Inner, LocalDir};

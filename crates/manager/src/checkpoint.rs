@@ -29,7 +29,7 @@ use bytes::Bytes;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use stripe::LogWriter;
-use striped_log::segment::SegmentBuilder;
+use striped_log::builder::SegmentBuilder;
 use types::{BlockAddr, SegmentId};
 
 /// Most segments of a checkpoint that are in flight at the same time. This bounds memory.

@@ -35,6 +35,7 @@ pub mod index_node;
 pub mod inode;
 pub mod manager_map;
 mod newest;
+mod opening;
 pub mod record;
 pub mod roll_forward;
 pub mod root;

@@ -5,14 +5,39 @@
 //! listed, and a longer one only if that has fewer than two roots.
 
 use crate::api::ManagerError;
-use crate::roll_forward::{log_failed, root_candidates};
-use stripe::Stripe;
+use crate::record::{Directory, RecordKey};
+use stripe::{Stripe, StripeError};
+use thiserror::Error;
+use types::codec::DecodeError;
 use types::{BlockAddr, LogId, SegmentId};
 
 /// Length of the first stretch, in seqs.
 const FIRST_SPAN: u64 = 64;
 /// How many times longer each further stretch is.
 const SPAN_GROWTH: u64 = 16;
+
+/// Why a part of a log could not be read. [`log_failed`] logs it.
+#[derive(Debug, Error)]
+pub(crate) enum ReadError {
+    #[error(transparent)]
+    Stripe(#[from] StripeError),
+    #[error(transparent)]
+    Decode(#[from] DecodeError),
+}
+
+/// Logs an error of a log, and makes it an error of the manager.
+pub(crate) fn log_failed(log: LogId, doing: &'static str, error: impl Into<ReadError>) -> ManagerError {
+    match error.into() {
+        ReadError::Stripe(error) => {
+            tracing::info!(%log, %error, "cannot {doing}");
+            ManagerError::Stores(error)
+        }
+        ReadError::Decode(error) => {
+            tracing::error!(%log, %error, "cannot {doing}");
+            ManagerError::Log
+        }
+    }
+}
 
 /// The two newest roots with seq >= `from_seq`, newest first; fewer if there are no more.
 pub(crate) async fn newest_roots(
@@ -30,4 +55,55 @@ pub(crate) async fn newest_roots(
         }
         span = span.saturating_mul(SPAN_GROWTH);
     }
+}
+
+/// Segments of the own log that have a root, newest first, with the root's address: the newest, and
+/// the one to fall back to. A segment is not part of the log if a later epoch has one at the same
+/// seq or before: recovery cut the log there.
+///
+/// If a newest segment cannot be read, it is passed over only if it is certain that it was never
+/// complete. The segments that an older root points at may be deleted since, and going on from
+/// there would discard the log behind the gaps.
+async fn root_candidates(
+    stripe: &Stripe,
+    log: LogId,
+    from_seq: u64,
+) -> Result<Vec<(SegmentId, BlockAddr)>, ManagerError> {
+    let listed = stripe.log_segments(log, from_seq).await;
+    let mut own = listed.map_err(|e| log_failed(log, "list the manager's log", e))?;
+    own.sort_unstable_by_key(|s| (s.seq, s.epoch));
+    let mut epoch_so_far = 0;
+    own.retain(|s| {
+        epoch_so_far = epoch_so_far.max(s.epoch);
+        s.epoch == epoch_so_far
+    });
+    // If two segments have the same seq, the one of the later epoch counts.
+    own.reverse();
+    own.dedup_by_key(|s| s.seq);
+
+    let mut candidates = Vec::new();
+    for segment in own {
+        match find_root(stripe, segment).await {
+            Ok(Some(addr)) => candidates.push((segment, addr)),
+            Ok(None) => {}
+            // The segment is older than a readable root, so it may be the remains of a deletion.
+            Err(_) if !candidates.is_empty() => break,
+            Err(ReadError::Stripe(error)) => match stripe.is_torn(segment).await {
+                Ok(true) => {}
+                Ok(false) => return Err(log_failed(log, "read the newest segments of the manager's log", error)),
+                Err(error) => return Err(log_failed(log, "read the newest segments of the manager's log", error)),
+            },
+            Err(error @ ReadError::Decode(_)) => return Err(log_failed(log, "read the manager's log", error)),
+        }
+        if candidates.len() == 2 {
+            break;
+        }
+    }
+    Ok(candidates)
+}
+
+/// The address of the root in a segment, if it has one.
+async fn find_root(stripe: &Stripe, segment: SegmentId) -> Result<Option<BlockAddr>, ReadError> {
+    let directory = Directory::decode(&stripe.deltas(segment).await?)?;
+    Ok(directory.records(segment).find(|(key, _)| *key == RecordKey::Root).map(|(_, addr)| addr))
 }

@@ -26,7 +26,6 @@ use crate::root::page_rows_max;
 use crate::state::{EVICTION_STEPS_MAX, Identity, Missing, PageAt, State, Stop};
 use crate::token::Mode;
 use crate::tree::{PAGE_ROWS_MAX, Unloaded};
-use host::Host;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use stripe::{LogWriter, Stripe, StripeError};
@@ -108,38 +107,6 @@ struct Batch {
 }
 
 impl Server {
-    /// Recovers the newest checkpoint from the manager's own log, and opens the log's next epoch.
-    /// If the log is empty, writes a first checkpoint. The clients' logs are not applied yet;
-    /// [`crate::roll_forward::roll_forward`] does that.
-    ///
-    /// Segments of the own log with seq below `own_log_from_seq_hint` are ignored. 0 is always
-    /// right: then the newest checkpoint is found from what the stores have.
-    ///
-    /// # Errors
-    /// [`ManagerError::Stores`] if stores are missing; [`ManagerError::Log`] if the log should have
-    /// a checkpoint and none can be read; [`ManagerError::BadRequest`] if the checkpoint belongs to
-    /// another manager or has another block size.
-    pub async fn open(
-        host: Host,
-        stripe: Arc<Stripe>,
-        config: Config,
-        own_log_from_seq_hint: u64,
-    ) -> Result<Arc<Server>, ManagerError> {
-        let segment_len_max = config.lengths.segment_len_max.min(stripe.payload_len_max());
-        let config = Config { lengths: Lengths { segment_len_max, ..config.lengths }, ..config };
-        let started = host.clock.now();
-        let core = crate::roll_forward::open_core(stripe, config, own_log_from_seq_hint).await?;
-        let core = Arc::new(core);
-        core.count_own_pages().await?;
-        if core.state.lock().root.is_none() {
-            core.checkpoint().await?;
-        }
-        let file_count = core.state.lock().file_count;
-        let took = host.clock.now().saturating_sub(started);
-        tracing::info!(manager = %core.config.id, file_count, ?took, "manager's checkpoint read");
-        Ok(Arc::new(Server { core }))
-    }
-
     /// The seq up to which all segments of a log are applied; `None` if no segment is.
     pub fn applied(&self, log: LogId) -> Option<u64> {
         self.core.state.lock().positions.get(&log).copied()

@@ -15,8 +15,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use storage::api::{Seal, Storage, StorageError, StoreStatus};
 use stripe::{LogTail, LogWriter, Options, Stripe};
+use striped_log::builder::SegmentBuilder;
 use striped_log::fragment::{Fragment, FragmentHeader};
-use striped_log::segment::SegmentBuilder;
 use types::{BlockAddr, BoxFuture, FileId, FragmentId, FsUuid, Kind, LogId, ManagerId, Maps, SegmentId, StoreId, Time};
 
 /// Bytes per block in all tests.

@@ -1,9 +1,9 @@
 //! The client's end of a connection.
 
 use crate::count::{self, Answer};
-use crate::dialer::any_socket;
 use crate::stream::{Background, Close, Outgoing, Unread, byte_of, read_pushed};
 use crate::transport::UP_WINDOW_BYTES;
+use crate::transport::any_socket;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use quinn::{Connection, Endpoint, ReadToEndError};
@@ -190,7 +190,7 @@ async fn receive(connection: Connection, to: mpsc::Sender<Bytes>) {
 mod tests {
     use super::*;
     use crate::identity::Identity;
-    use crate::{tls, transport};
+    use crate::transport;
     use quinn::TokioRuntime;
     use std::net::Ipv4Addr;
 
@@ -216,7 +216,7 @@ mod tests {
         };
         let (here, there) = (endpoint(None), endpoint(Some(transport::of_home(&home).unwrap())));
         let config = transport::of_client(&client, home.key()).unwrap();
-        let connecting = here.connect_with(config, there.local_addr().unwrap(), tls::NAME).unwrap();
+        let connecting = here.connect_with(config, there.local_addr().unwrap(), crate::identity::NAME).unwrap();
         let accepting = async { there.accept().await.unwrap().await.unwrap() };
         let (connection, accepted) = tokio::join!(connecting, accepting);
         let (connection, (latest, mut counted)) = (connection.unwrap(), watch::channel((0, 0)));

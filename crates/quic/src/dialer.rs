@@ -2,13 +2,11 @@
 
 use crate::channel::QuicChannel;
 use crate::identity::Identity;
-use crate::tls;
 use crate::transport;
 use quinn::{ClientConfig, Connection, ConnectionError, Endpoint, TokioRuntime, TransportErrorCode};
 use roam_proto::channel::{Channel, DialError, Dialer, PeerKey};
 use rustls::AlertDescription;
-use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::lookup_host;
@@ -52,7 +50,7 @@ impl Dialer for QuicDialer {
         let (addresses, config) = (self.addresses.clone(), self.config.clone());
         Box::pin(async move {
             let config = config.map_err(|e| DialError::Unreachable(format!("the key cannot be used: {e}")))?;
-            let open = || Endpoint::new(transport::endpoint(), None, any_socket()?, Arc::new(TokioRuntime));
+            let open = || Endpoint::new(transport::endpoint(), None, transport::any_socket()?, Arc::new(TokioRuntime));
             let mut endpoint =
                 open().map_err(|e| DialError::Unreachable(format!("the network cannot be used: {e}")))?;
             endpoint.set_default_client_config(config);
@@ -61,12 +59,6 @@ impl Dialer for QuicDialer {
             Ok(Arc::new(QuicChannel::new(endpoint, connection)) as Arc<dyn Channel>)
         })
     }
-}
-
-/// Opens a socket on a free port of all this machine's addresses.
-pub(crate) fn any_socket() -> io::Result<UdpSocket> {
-    let both = transport::socket((Ipv6Addr::UNSPECIFIED, 0).into());
-    both.or_else(|_| transport::socket((Ipv4Addr::UNSPECIFIED, 0).into()))
 }
 
 fn try_name(endpoint: Endpoint, address: String) -> Attempt<Connection> {
@@ -81,7 +73,7 @@ fn try_name(endpoint: Endpoint, address: String) -> Attempt<Connection> {
 
 fn try_address(endpoint: Endpoint, to: SocketAddr, address: String) -> Attempt<Connection> {
     Box::pin(async move {
-        let connecting = endpoint.connect(to, tls::NAME);
+        let connecting = endpoint.connect(to, crate::identity::NAME);
         let connecting = connecting.map_err(|e| DialError::Unreachable(format!("{address}: {e}")))?;
         connecting.await.map_err(|error| explain(error, address))
     })

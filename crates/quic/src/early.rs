@@ -4,10 +4,10 @@
 //! [`Listener`](crate::Listener) and [`QuicDialer`](crate::QuicDialer) do not use 0-RTT, for the
 //! reasons in `tls`.
 
-use crate::dialer::any_socket;
 use crate::identity::Identity;
 use crate::tls;
 use crate::transport;
+use crate::transport::any_socket;
 use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use quinn::{ClientConfig, Connection, Endpoint, Incoming, ServerConfig, TokioRuntime};
 use std::error::Error;
@@ -72,7 +72,7 @@ impl Early {
     async fn ask(&self, via: SocketAddr, early: bool) -> Result<Duration, Failed> {
         let endpoint = Endpoint::new(transport::endpoint(), None, any_socket()?, Arc::new(TokioRuntime))?;
         let begun = Instant::now();
-        let connecting = endpoint.connect_with(self.client.clone(), via, tls::NAME)?;
+        let connecting = endpoint.connect_with(self.client.clone(), via, crate::identity::NAME)?;
         let connection = match early {
             true => {
                 let (connection, is_taken) = connecting.into_0rtt().map_err(|_| "there is no ticket")?;

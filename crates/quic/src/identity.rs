@@ -15,6 +15,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use thiserror::Error;
 
+/// The server name that clients ask for, at every home.
+pub(crate) const NAME: &str = "home.starling";
+
 /// Longest file that is read as a key, in bytes.
 const FILE_LEN_MAX: u64 = 16 << 10;
 
@@ -89,7 +92,7 @@ impl Identity {
     }
 
     fn of_pair(pair: &KeyPair) -> Result<Identity, rcgen::Error> {
-        let mut params = CertificateParams::new([crate::tls::NAME.to_string()])?;
+        let mut params = CertificateParams::new([NAME.to_string()])?;
         params.distinguished_name.push(DnType::CommonName, "starling");
         let certificate = params.self_signed(pair)?.der().clone();
         let key = key_of(&pair.subject_public_key_info());

@@ -26,8 +26,6 @@ use std::sync::Arc;
 
 /// The protocol, with its version.
 const PROTOCOL: &[u8] = b"starling-roam/4";
-/// The server name that clients ask for, at every home.
-pub(crate) const NAME: &str = "home.starling";
 /// Most tickets that a home keeps: two for each connection that was made.
 const TICKET_COUNT_MAX: usize = 4096;
 /// Homes that a client keeps tickets for. A dialer dials one home.
@@ -186,7 +184,7 @@ mod tests {
     }
 
     fn connections(client: &Arc<ClientConfig>, home: &Arc<ServerConfig>) -> (Connection, Connection) {
-        let name = ServerName::try_from(NAME).unwrap();
+        let name = ServerName::try_from(crate::identity::NAME).unwrap();
         let client = ClientConnection::new(client.clone(), Version::V1, name, Vec::new()).unwrap();
         let home = ServerConnection::new(home.clone(), Version::V1, Vec::new()).unwrap();
         (Connection::Client(client), Connection::Server(home))

@@ -10,7 +10,7 @@ use quinn_proto::HashedConnectionIdGenerator;
 use roam_proto::channel::{MESSAGE_LEN_MAX, PeerKey, REQUEST_COUNT_MAX};
 use socket2::{Domain, Protocol, Socket, Type};
 use std::io;
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::Duration;
 use thiserror::Error;
@@ -141,4 +141,10 @@ pub(crate) fn of_client(identity: &Identity, expected: PeerKey) -> Result<Client
 pub(crate) fn welcome(connection: &quinn::Connection) {
     connection.set_receive_window(VarInt::from_u32(UP_WINDOW_BYTES));
     connection.set_max_concurrent_bi_streams(VarInt::from_u32(REQUEST_COUNT_MAX));
+}
+
+/// Opens a socket on a free port of all this machine's addresses.
+pub(crate) fn any_socket() -> io::Result<UdpSocket> {
+    let both = socket((Ipv6Addr::UNSPECIFIED, 0).into());
+    both.or_else(|_| socket((Ipv4Addr::UNSPECIFIED, 0).into()))
 }

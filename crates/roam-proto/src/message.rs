@@ -11,6 +11,7 @@ use crate::codec::Wire;
 use crate::delegation::{Behind, Hold, Kept, Recall, Watch};
 use crate::lock::{Lock, Locking};
 use crate::operation::Operation;
+pub use crate::piece::DATA_LEN_MAX;
 use crate::piece::Piece;
 use crate::volume_stamp::{Since, Stamp};
 use crate::{wire_enum, wire_struct};
@@ -18,8 +19,6 @@ use bytes::Bytes;
 use types::codec::{DecodeError, Reader};
 use types::{Attr, FileId, FsError, Kind, Time};
 
-/// Most bytes of contents in one message.
-pub const DATA_LEN_MAX: usize = MESSAGE_LEN_MAX / 2;
 /// Most bytes of a store that travel in the operation's message. The client uploads longer contents
 /// before it sends the operation.
 pub const INLINE_LEN_MAX: usize = 16 << 10;

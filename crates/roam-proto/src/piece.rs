@@ -1,11 +1,13 @@
 //! Pieces of a store that the home has already in some file. A piece names the place of its bytes
 //! and their hash, so the home cannot take other bytes for them.
 
-use crate::message::DATA_LEN_MAX;
+use crate::channel::MESSAGE_LEN_MAX;
 use crate::wire_struct;
 use ring::digest;
 use types::FileId;
 
+/// Most bytes of contents in one message.
+pub const DATA_LEN_MAX: usize = MESSAGE_LEN_MAX / 2;
 /// Longest piece, in bytes.
 pub const PIECE_LEN_MAX: u64 = DATA_LEN_MAX as u64;
 /// Most pieces of one request.

@@ -4,8 +4,8 @@
 //! the log home when it can.
 //!
 //! - [`replica`]: what a client knows, caches and has done. Pure.
-//! - [`client`]: the client; `live`: its state in memory; `durability`: when the log is durable;
-//!   [`settings`]: how a mount behaves.
+//! - [`client`]: the client; `opening`: opens its cache; `live`: its state in memory; `durability`:
+//!   when the log is durable; [`settings`]: how a mount behaves.
 //! - `files`: files and directories as programs see them.
 //! - `cache`: what is cached, how it is fetched, and what is evicted for room.
 //! - `connection`: the connection to the home, who uses a slow link next, and what the client
@@ -20,22 +20,25 @@ mod consistency;
 mod durability;
 mod files;
 mod live;
+mod opening;
 mod reintegration;
 pub mod replica;
 pub mod settings;
 #[cfg(test)]
 mod testing;
 
+pub use cache::data_files::data_name;
 pub use cache::eviction::Fullness;
 pub use cache::hoard;
-pub use client::{CacheError, Client, data_name};
+pub use client::{CacheError, Client};
 pub use connection::predisconnect::Missing;
-pub use connection::silence::SILENCE_BELIEVED;
 pub use connection::state::LinkState;
 pub use connection::trunk::{Line, Trunk};
 pub use connection::{schedule, trunk};
 pub use consistency::kernel::Forget;
 pub use durability::COMMIT_TIME_MAX;
 pub use files::filesystem::VALID;
-pub use reintegration::conflict;
-pub use settings::{Consistency, Durability, IDLE_WAIT_MAX, SHARE_MAX, Settings, Unit, Validation, Writes};
+pub use replica::conflict;
+pub use settings::{
+    Consistency, Durability, IDLE_WAIT_MAX, SHARE_MAX, SILENCE_BELIEVED, Settings, Unit, Validation, Writes,
+};

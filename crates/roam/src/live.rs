@@ -3,7 +3,7 @@
 use crate::cache::cached_files::CachedFiles;
 use crate::cache::prefetch::Prefetch;
 use crate::connection::state::Link;
-use crate::consistency::delegation::Wanted;
+use crate::consistency::delegations::Wanted;
 use crate::consistency::freshness::Freshness;
 use crate::consistency::kernel::KernelCache;
 use crate::files::open_files::{Open, OpenFiles};

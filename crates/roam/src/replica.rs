@@ -12,8 +12,9 @@
 //! about the new one ([`Replica::real`]).
 //!
 //! `node`: one file; `changes`: which changes of its bytes are not logged yet; `fits`: which records
-//! can be applied; `apply`: what operations do to files; `forgetting`: which metadata a full cache forgets; `answers`: the home's
-//! answers to operations; `paths`: names and paths; `kept`: the encoding on disk.
+//! can be applied; `apply`: what operations do to files; `forgetting`: which metadata a full cache
+//! forgets; `answers`: the home's answers to operations; [`conflict`]: operations that the home
+//! could not do; `paths`: names and paths; `kept`: the encoding on disk.
 //!
 //! Invariants: a file that is neither stale nor changed here is as the home had it at
 //! [`Replica::stamp`]; nothing that was changed here is forgotten before the home has answered; an
@@ -22,6 +23,7 @@
 mod answers;
 mod apply;
 mod changes;
+pub mod conflict;
 mod fits;
 mod forgetting;
 mod kept;
@@ -32,9 +34,8 @@ pub use changes::Changes;
 pub use node::{Node, Unlogged};
 pub use paths::Paths;
 
-use crate::files::small::SMALL_LEN_MAX;
-use crate::reintegration::conflict::{Case, Deed, Trouble};
 use bytes::Bytes;
+use conflict::{Case, Deed, Trouble};
 use record_log::SnapshotMap;
 use roam_proto::message::{Applied, Facts, NamedFacts, Outcome, User};
 use roam_proto::operation::{Change, Operation};
@@ -49,6 +50,11 @@ use vfs::fs::FILE_SIZE_MAX;
 /// Greatest number of a file of the cache, or of a trouble, that a record may name. It is far below
 /// `u64::MAX`, so counting on from there cannot overflow.
 const NUMBER_MAX: u64 = 1 << 62;
+/// Longest small file, in bytes. Longer ones are files of the cache from the start: copying their
+/// bytes into the log would cost more than it saves.
+pub(crate) const SMALL_LEN_MAX: u64 = 64 << 10;
+/// Longest file whose earlier contents are kept as a base, in bytes.
+pub(crate) const BASE_LEN_MAX: u64 = 16 << 20;
 
 /// What the client learned when it was attached to its volume.
 #[derive(Clone, PartialEq, Eq, Debug)]

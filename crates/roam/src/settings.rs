@@ -1,15 +1,17 @@
 //! How a mount behaves. Its user can change everything but the volume while it is mounted.
 
-use crate::connection::schedule::TICKETS;
-use crate::connection::silence::SILENCE_BELIEVED;
 use crate::connection::state::LinkState;
 use policy::defaults::ROAMING_CACHE_BYTES;
 use policy::lottery::Class as Tickets;
 pub use policy::write_back::IDLE_WAIT_MAX;
-use policy::write_back::{DELAY, Terms};
+use policy::write_back::{DELAY, TICKETS, Terms};
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
+
+/// The home is asked when something cached is used this long after all pushes were last known to
+/// have arrived.
+pub const SILENCE_BELIEVED: Duration = Duration::from_secs(30);
 
 /// When cached data is believed (docs/semantics.md).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

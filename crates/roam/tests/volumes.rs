@@ -7,7 +7,7 @@ use host::{SplitMix64, join_all};
 use rig::session::{How, Op, find, perform, read_all};
 use rig::tree::Tree;
 use rig::{Network, Rig, VOLUME};
-use roam::{Client, Consistency, LinkState, Trunk};
+use roam::{COMMIT_TIME_MAX, Client, Consistency, LinkState, Trunk};
 use roam_proto::message::User;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -281,7 +281,11 @@ fn model_volumes_on_a_bad_link_converge() {
                     rig.crash_home();
                     rig.start_home();
                 }
-                6 => laptop.restart(&rig, &format!("laptop at {step}")),
+                6 => {
+                    // A crash takes what was not durable yet.
+                    rig.sim.run_for(2 * COMMIT_TIME_MAX);
+                    laptop.restart(&rig, &format!("laptop at {step}"));
+                }
                 7 => client.pin([None, Some(LinkState::Disconnected)][random.below(2) as usize]),
                 8 => client.set(|settings| {
                     settings.consistency = [Consistency::Callbacks, Consistency::Strong][random.below(2) as usize];

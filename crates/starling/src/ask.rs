@@ -2,15 +2,11 @@
 
 use crate::control::{Request, ask};
 use crate::size::show;
-use crate::up::Served;
-use cluster::maps::MapsStatus;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::PoisonError;
 use std::time::{Duration, Instant};
-use stripe::{ScrubReport, StoreState};
 
 /// How long `down` waits for the process to end, after it has committed everything.
 const END_TIME_MAX: Duration = Duration::from_secs(5);
@@ -47,133 +43,11 @@ pub async fn sync(path: &Path, home: bool) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn state_name(state: &StoreState) -> &'static str {
-    match state {
-        StoreState::Up => "up",
-        StoreState::Failing => "failing",
-        StoreState::Absent => "absent",
-    }
-}
-
-/// The state of the consensus folder and of the maps, as JSON.
-pub fn maps_json(status: &MapsStatus) -> Value {
-    let state = match (&status.voter, &status.rebuilt) {
-        (Err(_), _) => "unusable",
-        (Ok(voter), _) if voter.stopped.is_some() => "stopped",
-        (Ok(_), Some(_)) => "rebuilt from the stores",
-        (Ok(_), None) => "ok",
-    };
-    let voter = status.voter.as_ref();
-    let stopped = voter.ok().and_then(|v| v.stopped.as_ref());
-    json!({
-        "state": state,
-        "reason": voter.err().or(stopped).or(status.rebuilt.as_ref()),
-        "epoch": status.epoch,
-        "term": voter.ok().map(|v| v.term),
-        "entries": voter.ok().map(|v| v.agreed_count),
-    })
-}
-
 /// The same as a line of text.
 pub fn maps_line(maps: &Value) -> String {
     let reason = maps["reason"].as_str().map(|r| format!(" ({r})")).unwrap_or_default();
     let term = maps["term"].as_u64().map(|term| format!(", term {term}")).unwrap_or_default();
     format!("{}{reason}, maps of epoch {}{term}", maps["state"].as_str().unwrap_or("?"), maps["epoch"])
-}
-
-/// Everything that `status` shows: counters, and the stores' last reports. It waits for no
-/// maintenance round and for no store that hangs.
-pub async fn collect(served: &Served) -> Value {
-    let machine = &served.machine;
-    let config = &machine.config;
-    let healths = machine.stripe.glance().await;
-    let parity_bytes: u64 = healths.iter().filter_map(|s| Some(s.status.as_ref()?.parity_bytes)).sum();
-    let stores: Vec<Value> = healths
-        .iter()
-        .map(|s| {
-            json!({
-                "id": s.id.raw(),
-                "place": served.places.get(usize::from(s.id.raw())).map(ToString::to_string),
-                "state": state_name(&s.state),
-                "damaged": s.damaged_count,
-                // The age of the store's report, which the following fields are from.
-                "age_ms": s.status.as_ref().map(|_| s.age.as_millis() as u64),
-                "writable": s.status.as_ref().map(|t| t.writable),
-                "capacity_bytes": s.status.as_ref().map(|t| t.capacity_bytes),
-                "used_bytes": s.status.as_ref().map(|t| t.used_bytes),
-                "parity_bytes": s.status.as_ref().map(|t| t.parity_bytes),
-                "disk_free_bytes": s.status.as_ref().map(|t| t.disk.free_bytes),
-                "fragments": s.status.as_ref().map(|t| t.fragment_count),
-            })
-        })
-        .collect();
-    let client = machine.client.status();
-    let done = machine.maintenance.done();
-    let requests = match &*served.mount.lock().unwrap_or_else(PoisonError::into_inner) {
-        Some(mount) => mount.requests(),
-        None => Vec::new(),
-    };
-    let requests: serde_json::Map<String, Value> =
-        requests.into_iter().map(|(name, count)| (name.to_string(), json!(count))).collect();
-    let managers: Vec<Value> = machine
-        .managers
-        .iter()
-        .map(|m| {
-            let s = manager::api::Manager::status(&**m);
-            json!({"files": s.file_count, "cached": s.cached_count, "dirty": s.dirty_count, "tokens": s.token_count,
-                   "checkpoints": s.checkpoint_count})
-        })
-        .collect();
-    json!({
-        "file_system": config.fs.to_string(),
-        "parity": config.parity,
-        "block_size": config.block_size,
-        "stores": stores,
-        "consensus": maps_json(&machine.maps.status()),
-        "space": {
-            "admitted_bytes": client.limit_bytes,
-            "used_bytes": client.used_bytes,
-            "live_bytes": done.live_bytes,
-            "stored_bytes": done.segment_bytes,
-            "parity_bytes": parity_bytes,
-            "reclaimable_bytes": done.segment_bytes.saturating_sub(
-                done.live_bytes + done.live_bytes * u64::from(config.parity) / u64::from(machine.stripe.redundancy().0)),
-        },
-        "segments": done.segment_count,
-        "redundancy": {
-            // Unknown if a store has left service since the stores were compared.
-            "lacking_segments": done.redundancy.lacking_count.filter(|_| machine.stripe.is_whole()),
-            "restored_segments": done.redundancy.restored_count,
-        },
-        "read_only": client.read_only.map(|why| why.to_string()),
-        "uncommitted_bytes": client.dirty_bytes + client.in_flight_bytes,
-        "cache": {
-            // Reads that were answered from memory; reads that went to stores; and of these, reads
-            // that were rebuilt from other fragments.
-            "hits": client.cache.hits,
-            "misses": client.cache.misses,
-            "rebuilt": machine.stripe.rebuilt_count(),
-            "inode_misses": client.inode_fetch_count,
-            "clean_bytes": client.cache.clean_bytes,
-            "pinned_bytes": client.cache.pinned_bytes,
-            "inodes": client.inode_count,
-        },
-        "cleaner": {
-            "checkpoints": done.checkpoint_count,
-            "deleted_segments": done.deleted_count,
-            "cleaned_segments": done.cleaned_count,
-            "moved_bytes": done.moved_bytes,
-        },
-        "managers": managers,
-        "recovery": {
-            "segments": machine.recovery.segment_count,
-            "deltas": machine.recovery.delta_count,
-            "milliseconds": machine.recovery.time.as_millis() as u64,
-        },
-        "fuse_requests": requests,
-        "messages": client.message_count + machine.stripe.request_count(),
-        "disk_syncs": host::real::sync_count(),
-    })
 }
 
 /// `starling status`.
@@ -184,7 +58,7 @@ pub async fn status(path: &Path, as_json: bool) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     if s.get("roaming").is_some() {
-        crate::roaming::show_status(&s);
+        crate::roaming_status::show_status(&s);
         return Ok(ExitCode::SUCCESS);
     }
     let text = |v: &Value| v.as_str().unwrap_or("?").to_string();
@@ -254,22 +128,6 @@ pub async fn status(path: &Path, as_json: bool) -> anyhow::Result<ExitCode> {
         bytes(&cleaner["moved_bytes"])
     );
     Ok(ExitCode::SUCCESS)
-}
-
-/// A scrub's report as JSON.
-pub fn scrub_json(r: &ScrubReport) -> Value {
-    let names = |list: &[types::SegmentId]| list.iter().map(|s| s.to_string()).collect::<Vec<_>>();
-    json!({
-        "segments": r.segments,
-        "fragments": r.fragments,
-        "missing": r.missing,
-        "damaged": r.damaged,
-        "unchecked": r.unchecked,
-        "repaired_segments": r.repaired,
-        "unrepaired_segments": names(&r.unrepaired),
-        "uncertain_segments": names(&r.uncertain),
-        "unreadable_segments": names(&r.unreadable),
-    })
 }
 
 /// `starling scrub`. Exit code 1 if any segment lacks redundancy, or could not be checked.

@@ -14,7 +14,7 @@ use crate::attributes::Meant;
 use crate::control::{Request, ask};
 use crate::hoarding::inside;
 use crate::names::{get, shown};
-use crate::roaming::age;
+use crate::roaming_status::age;
 use crate::usage;
 use anyhow::Context;
 use kept::{Kept, Version, Versions, What, rename};

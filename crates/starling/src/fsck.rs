@@ -1,6 +1,7 @@
 //! `starling fsck`: checks a file system that is not running.
 
-use crate::ask::{maps_json, maps_line};
+use crate::ask::maps_line;
+use crate::core_report::maps_json;
 use crate::folder::Folder;
 use crate::location::Location;
 use crate::usage;

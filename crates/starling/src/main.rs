@@ -29,6 +29,7 @@ mod background;
 mod clients;
 mod conflicts;
 mod control;
+mod core_report;
 mod folder;
 mod fsck;
 mod hoarding;
@@ -36,11 +37,13 @@ mod home;
 mod keys;
 mod location;
 mod manual;
+mod mountpoint;
 mod names;
 mod private;
 mod recorder;
 mod recording;
 mod roaming;
+mod roaming_status;
 mod served;
 mod settings;
 mod sim;
@@ -119,7 +122,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Up(up) => {
             let settings = settings::Settings::from(&up)?;
             match up.background {
-                true => background::start(&settings.data, up::READY, None),
+                true => background::start(&settings.data, mountpoint::READY, None),
                 false => runtime()?.block_on(up::run(settings)),
             }
         }
@@ -142,7 +145,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Mount(mount) => {
             let asked = roaming::Asked::from(mount)?;
             match asked.background {
-                true => background::start(&asked.cache, up::READY, asked.input.as_deref()),
+                true => background::start(&asked.cache, mountpoint::READY, asked.input.as_deref()),
                 false => runtime()?.block_on(roaming::run(asked)),
             }
         }

@@ -3,9 +3,10 @@
 
 use crate::background;
 use crate::control::{self, Request, Socket, not_here};
+use crate::core_report::ServedCore;
 use crate::folder::Folder;
-use crate::hoarding::mount_of;
 use crate::location::Location;
+use crate::mountpoint::{READY, check_apart, check_mountpoint};
 use crate::recorder::Recorder;
 use crate::recording::Recordings;
 use crate::settings::{Geometry, Settings};
@@ -15,7 +16,6 @@ use cluster::machine::{self, Create, INDEX_RANGE_LEN, Lengths, Machine, Run, Sta
 use host::Host;
 use policy::defaults::{BLOCK_BYTES, PARITIES};
 use serde_json::{Value, json};
-use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::signal::unix::{SignalKind, signal};
@@ -24,23 +24,9 @@ use types::BoxFuture;
 use vfs::fs::FileSystem;
 
 const MANAGER_COUNT: u16 = 2;
-/// What the process prints when it serves; `background` waits for it.
-pub const READY: &str = "mounted at";
-
-/// What a process that serves a file system of the core consists of.
-pub struct Served {
-    /// The roles.
-    pub machine: Machine,
-    /// The places of its stores, by store id.
-    pub places: Vec<Location>,
-    /// The mount, until it ends.
-    pub mount: Mutex<Option<fuse::Mount>>,
-    /// The recordings of the mount.
-    pub recording: Arc<Recordings>,
-}
 
 /// Answers commands on the control socket.
-struct Control(Arc<Served>);
+struct Control(Arc<ServedCore>);
 
 impl control::Served for Control {
     fn answer(&self, request: Request, progress: mpsc::Sender<Value>) -> BoxFuture<Result<Value, String>> {
@@ -50,14 +36,14 @@ impl control::Served for Control {
                 Request::Sync { home: false } => {
                     served.machine.client.sync().await.map(|()| json!({})).map_err(|e| format!("commit: {e}"))
                 }
-                Request::Status => Ok(crate::ask::collect(&served).await),
+                Request::Status => Ok(crate::core_report::collect(&served).await),
                 Request::Scrub { repair } => {
                     let tell = move |p: stripe::ScrubProgress| {
                         let value = json!({"done": p.segments_done, "total": p.segments_total, "bad": p.bad_fragments});
                         let _ = progress.try_send(value);
                     };
                     let report = served.machine.maintenance.scrub(repair, tell).await;
-                    report.map(|report| crate::ask::scrub_json(&report)).map_err(|e| format!("scrub: {e}"))
+                    report.map(|report| crate::core_report::scrub_json(&report)).map_err(|e| format!("scrub: {e}"))
                 }
                 Request::Record => served.recording.serve(progress).await,
                 Request::EndRecord { number } => served.recording.end(number),
@@ -175,45 +161,6 @@ async fn start(host: &Host, folder: &Folder, settings: &Settings) -> anyhow::Res
     Ok((machine, stores.places))
 }
 
-/// A path with its links resolved, as far as it exists.
-fn resolved(path: &Path) -> PathBuf {
-    path.canonicalize().unwrap_or_else(|_| match (path.parent(), path.file_name()) {
-        (Some(parent), Some(name)) => resolved(parent).join(name),
-        _ => path.to_path_buf(),
-    })
-}
-
-/// Refuses a mount point that contains a folder with data, or lies in it.
-fn check_apart(mountpoint: &Path, data: &Path) -> anyhow::Result<()> {
-    let whole = |path: &Path| {
-        let absolute = std::path::absolute(path).map_err(|e| usage(format!("{}: {e}", path.display())))?;
-        Ok::<_, anyhow::Error>(resolved(&absolute))
-    };
-    let (mountpoint, data) = (whole(mountpoint)?, whole(data)?);
-    if mountpoint.starts_with(&data) || data.starts_with(&mountpoint) {
-        let (mountpoint, data) = (mountpoint.display(), data.display());
-        return Err(usage(format!("{mountpoint} would hide {data} or lie in it: choose folders beside each other")));
-    }
-    Ok(())
-}
-
-/// Refuses a mount point that cannot be mounted on, after clearing a dead mount. A mount point that
-/// does not exist is made later, if only its last part is missing.
-pub fn check_mountpoint(mountpoint: &Path, data: &Path, allow_other: bool) -> anyhow::Result<()> {
-    fuse::clear_dead(mountpoint).map_err(|e| usage(e.to_string()))?;
-    check_apart(mountpoint, data)?;
-    if control::check(mountpoint).is_ok() && mount_of(mountpoint).is_ok_and(|(root, path)| root == path) {
-        let mountpoint = mountpoint.display();
-        return Err(usage(format!(
-            "{mountpoint} is a mount of starling already: choose another folder, or `starling down {mountpoint}` first"
-        )));
-    }
-    let mountpoint = std::path::absolute(mountpoint).map_err(|e| usage(format!("mount point: {e}")))?;
-    let missing = std::fs::symlink_metadata(&mountpoint).is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound);
-    let existing = mountpoint.parent().filter(|parent| missing && parent.is_dir()).unwrap_or(&mountpoint);
-    fuse::check(existing, allow_other).map_err(|e| usage(e.to_string()))
-}
-
 /// Runs until a signal, `starling down` or an unmount ends it.
 pub async fn run(settings: Settings) -> anyhow::Result<ExitCode> {
     check_mountpoint(&settings.mountpoint, &settings.data, settings.allow_other)?;
@@ -259,7 +206,7 @@ pub async fn run(settings: Settings) -> anyhow::Result<ExitCode> {
     };
     let closed = mount.closed();
     let recording = Arc::new(Recordings::new(recorder));
-    let served = Arc::new(Served { machine, places, mount: Mutex::new(Some(mount)), recording });
+    let served = Arc::new(ServedCore { machine, places, mount: Mutex::new(Some(mount)), recording });
     let server = socket.serve(Arc::new(Control(served.clone())));
     say(&format!("{READY} {}", settings.mountpoint.display()));
 

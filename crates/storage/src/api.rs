@@ -1,10 +1,9 @@
 //! The interface to a storage server. It is the same in one process, over a network and in the
 //! simulated world.
 
-pub use crate::checkpoint::Identity;
-use crate::commit::LANDING_PAGES;
+pub use crate::identity::Identity;
+use crate::pages::{LANDING_PAGES, PAGE};
 pub use crate::seal::{Fence, Seal};
-use crate::space::PAGE;
 use bytes::Bytes;
 use host::DiskSpace;
 use std::io;

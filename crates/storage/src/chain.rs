@@ -11,7 +11,8 @@
 //! is durable, or its deletion was asked for; its pages are in no reservation before the next
 //! checkpoint; and additions come after the slices, so they count.
 
-use crate::checkpoint::{Head, Identity};
+use crate::api::Identity;
+use crate::checkpoint::Head;
 use crate::files::{Files, Newest, WriteError};
 use crate::index::Key;
 use record_log::checkpoint_pair::Sum;

@@ -23,15 +23,14 @@
 //!            | count u32 x reserved (start u32 | length u32)
 //! ```
 
-use crate::api::Seal;
+use crate::api::{Identity, Seal};
 use crate::index::{Held, Index, Key};
 use crate::packed::PackedHeader;
+use crate::pages::{Extent, pages};
 use crate::seal::SEAL_LEN_MIN;
-use crate::space::{Extent, PAGE, pages};
 use bytes::Bytes;
 use record_log::checkpoint_pair::Owner;
 use std::collections::BTreeMap;
-use striped_log::fragment::FragmentHeader;
 use types::codec::{DecodeError, Put, Reader};
 use types::{FragmentId, FsUuid, LogId, Maps, SegmentId, StoreId};
 
@@ -39,29 +38,6 @@ use types::{FragmentId, FsUuid, LogId, Maps, SegmentId, StoreId};
 /// not have their version. So raise it with [`striped_log::fragment::FORMAT_VERSION`], and when the
 /// place of the landing changes. Versions 1 to 6 were never released.
 pub const VERSION: u16 = 7;
-
-/// The identity of a store, and its capacity.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Identity {
-    /// The file system.
-    pub fs: FsUuid,
-    /// The store.
-    pub store: StoreId,
-    /// Bytes that the `fragments` file may take.
-    pub capacity_bytes: u64,
-}
-
-impl Identity {
-    /// True if the header names this store as the fragment's place.
-    pub(crate) fn is_member(&self, header: &FragmentHeader) -> bool {
-        header.geometry.members.get(usize::from(header.id.index)) == Some(&self.store)
-    }
-
-    /// Pages that the `fragments` file may have.
-    pub(crate) fn page_count_max(&self) -> u32 {
-        u32::try_from(self.capacity_bytes / u64::from(PAGE)).unwrap_or(u32::MAX)
-    }
-}
 
 /// The head of a checkpoint: names it and vouches for its body. All fragments that are written
 /// under the checkpoint carry its generation, and the generation is secret. Otherwise a user who

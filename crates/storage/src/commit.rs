@@ -18,8 +18,9 @@ use crate::compaction::Next;
 use crate::files::WriteError;
 use crate::index::{Held, Key};
 use crate::packed::PackedHeader;
+use crate::pages::{Extent, PAGE, PAGES_MAX, footprint};
 use crate::shared::{Batch, Control, Growth, Put, Shared, State};
-use crate::space::{Draft, Extent, PAGE, PAGES_MAX, footprint};
+use crate::space::Draft;
 use crate::torn_tail::walk;
 use bytes::Bytes;
 use host::Random;
@@ -44,9 +45,6 @@ const SLICE_COUNT_LOG_MAX: u64 = 10;
 const SPARE_PAGES: u32 = 2 * PAGES_MAX;
 /// The `fragments` file grows by this many pages at a time.
 const GROW_STEP: u32 = RESERVED;
-/// Pages at the beginning of the file that only moved fragments use (the landing): room for the
-/// longest fragment.
-pub const LANDING_PAGES: u32 = PAGES_MAX;
 
 /// Most pages of a group of puts that counts as small. Small groups clear pages ahead of them.
 const SMALL_GROUP_PAGES_MAX: u32 = 16;

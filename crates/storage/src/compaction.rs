@@ -20,7 +20,7 @@
 //! - *It ends.* The pages that are left to move in the best window shrink with each slide, and with
 //!   each landing and its return.
 
-use crate::space::Extent;
+use crate::pages::Extent;
 use std::collections::BTreeSet;
 use std::ops::Range;
 

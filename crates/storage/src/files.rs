@@ -7,7 +7,7 @@
 //! durable: the newest heads, and the fragments that it found.
 
 use crate::checkpoint::{Body, Head};
-use crate::space::{Extent, PAGE};
+use crate::pages::{Extent, PAGE};
 use crate::torn_tail::{Found, is_rotten, walk};
 use host::{Disk, File};
 use record_log::checkpoint_pair::{BODY_OFFSET, CheckpointPair, NewestError};

@@ -7,7 +7,7 @@
 
 use crate::api::Seal;
 use crate::packed::PackedHeader;
-use crate::space::Extent;
+use crate::pages::Extent;
 use std::collections::BTreeMap;
 use std::ops::{Bound, RangeInclusive};
 use striped_log::fragment::FragmentHeader;

@@ -19,8 +19,10 @@ pub mod checkpoint;
 mod commit;
 mod compaction;
 mod files;
+mod identity;
 mod index;
 mod packed;
+pub mod pages;
 mod seal;
 pub mod server;
 mod shared;
@@ -35,4 +37,4 @@ mod tests;
 pub mod torn_tail;
 pub mod wire;
 
-pub use space::footprint;
+pub use pages::footprint;

@@ -9,12 +9,14 @@
 use crate::api::{Seal, Storage, StorageError, StoreStatus};
 use crate::chain::Chain;
 use crate::checkpoint::{Body, Head};
-use crate::commit::{Committer, LANDING_PAGES};
+use crate::commit::Committer;
 use crate::files::{Files, Newest, WriteError};
 use crate::index::{Held, Key};
 use crate::packed::PackedHeader;
+use crate::pages::LANDING_PAGES;
+use crate::pages::{Extent, PAGE};
 use crate::shared::{Growth, Shared, State};
-use crate::space::{Extent, PAGE, Space};
+use crate::space::Space;
 use crate::torn_tail::Found;
 use bytes::Bytes;
 use host::{Disk, DiskSpace, Host, Tasks};
@@ -26,8 +28,8 @@ use striped_log::fragment::{CHUNK_LEN, Fragment, FragmentHeader, HEADER_LEN, chu
 use types::codec::DecodeError;
 use types::{BoxFuture, FragmentId, LogId, Maps, SegmentId};
 
-pub use crate::checkpoint::Identity;
 pub use crate::files::OpenError;
+pub use crate::identity::Identity;
 
 /// A storage server. When dropped, it asks for a last checkpoint; [`close`](Self::close) also waits
 /// for that.

@@ -1,12 +1,12 @@
 //! The state that requests and the commit loop of a server share, under its lock, and the queue of
 //! changes between them.
 
-use crate::api::{Seal, StorageError};
-use crate::checkpoint::Identity;
+use crate::api::{Identity, Seal, StorageError};
 use crate::files::Files;
 use crate::index::{Held, Index, Key};
 use crate::packed::PackedHeader;
-use crate::space::{Extent, PAGE, Space, footprint};
+use crate::pages::{Extent, PAGE, footprint};
+use crate::space::Space;
 use host::Tasks;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};

@@ -22,57 +22,12 @@
 //!   a fragment in it.
 
 use crate::compaction;
+use crate::pages::{Extent, PAGE, PAGES_MAX};
 use std::collections::{BTreeMap, BTreeSet};
-use striped_log::fragment::{FRAGMENT_LEN_MAX, HEADER_LEN};
 
-/// Length of a page in bytes. Fragments begin at multiples of this.
-pub const PAGE: u32 = 4096;
-/// Pages of the longest fragment.
-pub const PAGES_MAX: u32 = pages(FRAGMENT_LEN_MAX);
 /// Most extents shorter than [`PAGES_MAX`] in a reservation. More let short fragments use more
 /// gaps, but recovery reads a header in each.
 const SHORT_EXTENTS_MAX: usize = 1024;
-
-/// Pages that a fragment with `payload_len` bytes of payload takes, header and rounding included.
-pub const fn pages(payload_len: u32) -> u32 {
-    (HEADER_LEN as u32 + payload_len).div_ceil(PAGE)
-}
-
-/// Bytes that a fragment with `payload_len` bytes of payload takes, header and rounding included.
-pub const fn footprint(payload_len: u32) -> u32 {
-    pages(payload_len) * PAGE
-}
-
-/// A run of consecutive pages.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct Extent {
-    /// The first page.
-    pub start: u32,
-    /// Number of pages.
-    pub len: u32,
-}
-
-impl Extent {
-    /// The page after the last.
-    pub fn end(&self) -> u32 {
-        self.start + self.len
-    }
-
-    /// True if all of `other` is within.
-    pub fn holds(&self, other: &Extent) -> bool {
-        self.start <= other.start && other.end() <= self.end()
-    }
-
-    /// Where it begins in the `fragments` file, in bytes.
-    pub fn file_offset(&self) -> u64 {
-        u64::from(self.start) * u64::from(PAGE)
-    }
-
-    /// How long it is, in bytes.
-    pub fn byte_len(&self) -> u64 {
-        u64::from(self.len) * u64::from(PAGE)
-    }
-}
 
 /// The reservation that the next checkpoint will record. It takes effect with [`Space::adopt`],
 /// once that checkpoint is durable.
@@ -353,7 +308,6 @@ mod tests {
     #[test]
     fn fragments_follow_each_other() {
         let mut space = fresh(1000, 1000);
-        assert_eq!(pages(FRAGMENT_LEN_MAX), 257);
         assert_eq!(space.allocate(257), Some(at(0, 257)));
         assert_eq!(space.allocate(1), Some(at(257, 1)));
         assert_eq!(space.allocate(742), Some(at(258, 742)));

@@ -5,7 +5,7 @@ use crate::checkpoint::{Body, Head};
 use crate::files::{Files, Newest, OpenError, WriteError};
 use crate::index::{Held, Key};
 use crate::packed::PackedHeader;
-use crate::space::{Extent, pages};
+use crate::pages::{Extent, pages};
 use bytes::Bytes;
 use host::Disk;
 use std::io;

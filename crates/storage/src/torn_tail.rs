@@ -14,7 +14,7 @@
 //! The payload of a fragment is never taken for another fragment: the walk does not look for
 //! headers inside payloads.
 
-use crate::space::{Extent, PAGE, footprint, pages};
+use crate::pages::{Extent, PAGE, footprint, pages};
 use striped_log::fragment::{FragmentHeader, HEADER_LEN, chunk_crcs};
 
 /// A fragment found in an extent.

@@ -4,7 +4,8 @@
 #[path = "../../striped-log/tests/documented/mod.rs"]
 mod documented;
 
-use storage::checkpoint::{Body, Head, Identity};
+use storage::api::Identity;
+use storage::checkpoint::{Body, Head};
 use types::{FsUuid, StoreId};
 
 const DOCUMENT: &str = include_str!("../../../docs/disk-format-store.md");

@@ -17,8 +17,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use storage::api::{Seal, Storage, StorageError, StoreStatus};
 use storage::server::{Identity, Server};
+use striped_log::builder::SegmentBuilder;
 use striped_log::fragment::{Fragment, FragmentHeader};
-use striped_log::segment::{Segment, SegmentBuilder};
+use striped_log::segment::Segment;
 use types::{BoxFuture, FragmentId, LogId, Maps, SegmentId, StoreId};
 
 /// Stores that can be hurt.

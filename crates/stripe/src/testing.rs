@@ -11,8 +11,9 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 use storage::api::{Fence, Seal, Storage, StorageError, StoreStatus};
+use striped_log::builder::{SegmentBuilder, SegmentDraft};
 use striped_log::fragment::{CHUNK_LEN, Fragment, FragmentHeader};
-use striped_log::segment::{Segment, SegmentBuilder, SegmentDraft};
+use striped_log::segment::Segment;
 use types::{BoxFuture, FragmentId, FsUuid, LogId, Maps, SegmentId, StoreId};
 
 pub const FS: FsUuid = FsUuid([7; 16]);

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::pin::pin;
 use std::sync::{Arc, OnceLock};
-use striped_log::segment::SegmentDraft;
+use striped_log::builder::SegmentDraft;
 use tokio::sync::Notify;
 use types::{BoxFuture, LogId, SegmentId};
 

@@ -7,26 +7,16 @@
 //! and checked against the others, so a decoded header can be used without further checks. Decoding
 //! accepts exactly what encoding writes: each header has one encoding.
 
-pub use crate::geometry::Geometry;
+pub use crate::geometry::{
+    CHUNK_LEN, DATA_FRAGMENTS_MAX, FRAGMENT_LEN_MAX, Geometry, MEMBERS_MAX, PARITY_FRAGMENTS_MAX,
+};
 use types::codec::{DecodeError, Put, Reader};
 use types::{FragmentId, FsUuid, SegmentId, StoreId};
 
-/// Length of a chunk in bytes: the unit of a fragment's payload that has a checksum, and in which
-/// payload is read and cached.
-pub const CHUNK_LEN: u32 = 64 * 1024;
-/// Longest payload of one fragment in bytes. Longer fragments make disks faster; a header has room
-/// for the checksums of [`CHUNKS_MAX`] chunks.
-pub const FRAGMENT_LEN_MAX: u32 = 1024 * 1024;
 /// Encoded length of a header in bytes; the payload follows it on disk.
 pub const HEADER_LEN: usize = 512;
-/// Most data fragments of a stripe.
-pub const DATA_FRAGMENTS_MAX: usize = 16;
-/// Most parity fragments of a stripe.
-pub const PARITY_FRAGMENTS_MAX: usize = 2;
 /// Most chunks of a fragment.
 pub const CHUNKS_MAX: usize = (FRAGMENT_LEN_MAX / CHUNK_LEN) as usize;
-/// Most members of a stripe: one for each fragment.
-pub const MEMBERS_MAX: usize = DATA_FRAGMENTS_MAX + PARITY_FRAGMENTS_MAX;
 
 /// The first bytes of every fragment.
 pub const MAGIC: [u8; 8] = *b"STARFRAG";

@@ -1,11 +1,23 @@
 //! How a payload is spread over the fragments of a stripe. Pure arithmetic: every field is checked
 //! before it is used.
 
-use crate::fragment::{CHUNK_LEN, DATA_FRAGMENTS_MAX, FRAGMENT_LEN_MAX, PARITY_FRAGMENTS_MAX};
 use crate::parity::BLOCK_LEN;
 use std::ops::Range;
 use types::StoreId;
 use types::codec::DecodeError;
+
+/// Length of a chunk in bytes: the unit of a fragment's payload that has a checksum, and in which
+/// payload is read and cached.
+pub const CHUNK_LEN: u32 = 64 * 1024;
+/// Longest payload of one fragment in bytes. Longer fragments make disks faster; a header has room
+/// for the checksums of [`CHUNKS_MAX`](crate::fragment::CHUNKS_MAX) chunks.
+pub const FRAGMENT_LEN_MAX: u32 = 1024 * 1024;
+/// Most data fragments of a stripe.
+pub const DATA_FRAGMENTS_MAX: usize = 16;
+/// Most parity fragments of a stripe.
+pub const PARITY_FRAGMENTS_MAX: usize = 2;
+/// Most members of a stripe: one for each fragment.
+pub const MEMBERS_MAX: usize = DATA_FRAGMENTS_MAX + PARITY_FRAGMENTS_MAX;
 
 /// How a segment is striped. Any one fragment's header has it, and it is enough to find and rebuild
 /// all fragments.

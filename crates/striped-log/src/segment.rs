@@ -4,7 +4,6 @@
 //! striped. With `m` parity fragments, any `k` of its `k + m` fragments give the whole segment
 //! back.
 
-pub use crate::builder::{PAYLOAD_LEN_MAX, SegmentBuilder, SegmentDraft};
 use crate::fragment::{CHUNK_LEN, Fragment, FragmentHeader, Geometry, crc32c};
 use crate::parity;
 use bytes::Bytes;

@@ -1,8 +1,9 @@
 //! Helpers that this crate's tests share.
 
+use crate::builder::PAYLOAD_LEN_MAX;
 use crate::fragment::{CHUNK_LEN, FRAGMENT_LEN_MAX, FragmentHeader};
 use crate::geometry::Geometry;
-use crate::segment::{PAYLOAD_LEN_MAX, Segment};
+use crate::segment::Segment;
 use bytes::Bytes;
 use proptest::prelude::*;
 use types::{FragmentId, FsUuid, LogId, SegmentId, StoreId};

@@ -1,7 +1,8 @@
 use crate::replay;
 use corpus::connection;
 use corpus::storage as checks;
-use storage::checkpoint::{Head, Identity};
+use storage::api::Identity;
+use storage::checkpoint::Head;
 use storage::testing::{FS, STORE, body, fragment};
 
 #[test]

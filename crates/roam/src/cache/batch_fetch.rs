@@ -45,15 +45,6 @@ const IDLE_COUNT_MAX: u32 = 8;
 /// ahead as arrive in this time.
 const AHEAD_TIME: Duration = Duration::from_secs(2);
 
-/// Programs' waits for small files of one directory.
-#[derive(Default)]
-pub(crate) struct Waits {
-    count: u32,
-    last: Duration,
-    /// A task fetches others of them ahead.
-    ahead: bool,
-}
-
 impl Live {
     /// Notes that a program had to wait for a file. Returns its directory if others in it are to be
     /// fetched ahead now.

@@ -1,8 +1,8 @@
 //! The files of the cache that are in use, and when programs used each file last.
 
-use crate::cache::eviction::Spare;
-use crate::durability::Unwritten;
-use crate::files::small::SmallFiles;
+use crate::cache::room::Spare;
+use crate::cache::unwritten::Unwritten;
+use crate::files::small_file::SmallFiles;
 use host::File;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;

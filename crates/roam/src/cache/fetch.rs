@@ -1,9 +1,9 @@
 //! Asks the home for what is not cached, and for what others have changed.
 
-use crate::client::{Client, Inner, disk_error};
+use crate::cache::data_files::disk_error;
+use crate::client::{Client, Inner};
 use crate::connection::schedule::{Direction, Permit};
-use crate::consistency::delegation::Question;
-use crate::consistency::freshness::Asking;
+use crate::consistency::question::{Asking, Question};
 use crate::live::{Live, Need};
 use crate::replica::{Node, Record};
 use crate::settings::Unit;

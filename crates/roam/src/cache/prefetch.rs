@@ -1,9 +1,17 @@
 //! What is fetched before programs ask for it.
 
-use crate::cache::batch_fetch::Waits;
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 use types::FileId;
+
+/// Programs' waits for small files of one directory.
+#[derive(Default)]
+pub(crate) struct Waits {
+    pub(super) count: u32,
+    pub(super) last: Duration,
+    /// A task fetches others of them ahead.
+    pub(super) ahead: bool,
+}
 
 /// Fetches that go on in the background, and the signs by which they begin.
 #[derive(Default)]

@@ -3,7 +3,6 @@
 //! No client can know. Two signs often come before a loss: the connection was lost several times
 //! lately, or the link has become slow, and much slower than it was.
 
-use crate::connection::schedule::Direction;
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -23,6 +22,15 @@ const RATE_COUNT_MIN: u32 = 8;
 const WEIGHTS: [f64; 2] = [1.0 / 32.0, 1.0 / 2.0];
 /// After this time without a measurement, the present rate is unknown.
 const RATE_TIME: Duration = Duration::from_secs(60);
+
+/// The direction of a chunk.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Direction {
+    /// To the home.
+    Up,
+    /// From the home.
+    Down,
+}
 
 /// The rates in one direction, as logarithms: halving and doubling count alike.
 #[derive(Clone, Copy, Default)]

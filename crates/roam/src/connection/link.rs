@@ -55,7 +55,7 @@ impl Client {
         let tasks = self.0.host.tasks.clone();
         tasks.spawn(Box::pin(keep_connected(Arc::downgrade(&self.0))));
         tasks.spawn(Box::pin(crate::reintegration::replay::replay(Arc::downgrade(&self.0))));
-        tasks.spawn(Box::pin(crate::reintegration::seen::make_durable(
+        tasks.spawn(Box::pin(crate::reintegration::harvest::make_durable(
             Arc::downgrade(&self.0),
             self.0.seen_news.clone(),
         )));

@@ -8,6 +8,7 @@
 //! one only when there is room for it, so what was drawn is never behind a queue of what was drawn
 //! before.
 
+pub use crate::connection::forecast::Direction;
 use crate::connection::forecast::LossForecast;
 use crate::settings::Writes;
 use host::Host;
@@ -51,15 +52,6 @@ const SLOW_WEIGHT: f64 = 0.75;
 const SLOW_PART: f64 = 4.0;
 /// Shorter transfers say nothing about the rate, in bytes.
 const MEASURED_LEN_MIN: u64 = 2 << 10;
-
-/// The direction of a chunk.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Direction {
-    /// To the home.
-    Up,
-    /// From the home.
-    Down,
-}
 
 struct State {
     lottery: Lottery,

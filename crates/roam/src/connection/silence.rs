@@ -13,26 +13,16 @@
 //! cache is there to save that wait. They may use stale data for as long as the question takes.
 
 use crate::client::Client;
+use crate::connection::state::Probe;
 use crate::live::Live;
 use host::timeout;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// The home is asked when something cached is used this long after all pushes were last known to
-/// have arrived.
-pub const SILENCE_BELIEVED: Duration = Duration::from_secs(30);
 /// With a near home, operations wait for the answer until the question is this old. That is eight
 /// round trips of the farthest home that counts as near.
 const ANSWER_WAIT_MAX: Duration = Duration::from_millis(240);
-
-/// A question that is under way.
-#[derive(Clone)]
-pub(crate) struct Probe {
-    since: Duration,
-    /// Closed when the question is over.
-    over: watch::Receiver<()>,
-}
 
 /// What to do before cached data is used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,10 +1,10 @@
 //! The state of the link to the home, and the signs by which it is judged. Pure.
 
-use crate::connection::silence::Probe;
 use roam_proto::channel::Channel;
 use roam_proto::message::Company;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
+use tokio::sync::watch;
 
 /// A home whose round trip is shorter than this counts as near.
 const NEAR: Duration = Duration::from_millis(15);
@@ -43,7 +43,7 @@ pub enum LinkState {
 pub(crate) struct Signs {
     pub(crate) round_trip: Duration,
     /// Even a very short chunk on its way home makes a fetching program wait for too long (see
-    /// [`Schedule::is_slow`](crate::connection::schedule::Schedule::is_slow)).
+    /// `Schedule::is_slow`).
     pub(crate) is_slow: bool,
     /// How long ago a program last waited for bytes.
     pub(crate) fetched_before: Duration,
@@ -67,6 +67,14 @@ impl Signs {
             false => LinkState::Weak,
         }
     }
+}
+
+/// A question after a silence that is under way.
+#[derive(Clone)]
+pub(crate) struct Probe {
+    pub(super) since: Duration,
+    /// Closed when the question is over.
+    pub(super) over: watch::Receiver<()>,
 }
 
 /// The connection to the home, and what was heard over it.

@@ -8,26 +8,24 @@
 
 use crate::client::{Client, Inner};
 use crate::connection::schedule::Direction;
-use crate::consistency::freshness::Asking;
+use crate::consistency::delegations::{Delegations, OWN_LEASE};
+use crate::consistency::question::Question;
 use crate::live::{Live, Need, Stop};
 use crate::replica::Record;
 use crate::settings::Consistency;
 use host::{Clock, timeout};
 use roam_proto::channel::{Channel, Class};
-use roam_proto::delegation::{Behind, Hold, Kept, LEASE, Recall, Watch};
+use roam_proto::delegation::{Behind, Hold, Kept, Recall, Watch};
 use roam_proto::lock::Lock;
 use roam_proto::message::{INLINE_LEN_MAX, Reply, Request};
 use roam_proto::operation::Operation;
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use types::{FileId, FsError};
 
-/// The client's own lease. It is shorter than the home's, so that the client's ends first even if
-/// their clocks run at different speeds.
-const OWN_LEASE: Duration = LEASE.saturating_sub(Duration::from_secs(3));
 /// A lease is renewed when it was not renewed for this long.
 const RENEW_AFTER: Duration = Duration::from_secs(15);
 /// How often the client looks whether it has to renew.
@@ -37,107 +35,8 @@ const LOOK_PERIOD: Duration = Duration::from_secs(2);
 const USE_TIME_MAX: Duration = Duration::from_millis(500);
 /// If a return takes longer than this, the client tells the home which operations go first.
 const RETURN_TIME: Duration = Duration::from_secs(5);
-/// Most directories for which the client remembers names.
-const DIRECTORY_COUNT_MAX: usize = 1 << 10;
-/// Most files that it remembers as named in one directory.
-const NAMED_COUNT_MAX: usize = 1 << 10;
 /// How often a file is claimed for a change while others claim it too.
 pub(crate) const CLAIM_COUNT_MAX: u32 = 1000;
-
-/// Files that one operation changes. Some may be the same.
-pub(crate) type Wanted = [FileId; 4];
-
-/// The delegations that a client holds.
-pub(crate) struct Delegations {
-    clock: Arc<dyn Clock>,
-    /// The kind of each delegation, and the last change that the home's facts of the file included.
-    held: HashMap<FileId, (Hold, u64)>,
-    /// Delegations that were given and not used yet.
-    fresh: HashSet<FileId>,
-    /// The last name that a program wanted to make in each directory. A program that took a lock
-    /// which is a file takes it again when it is free.
-    made: HashMap<FileId, Vec<u8>>,
-    /// Files that got names in a directory since other clients last asked for its names.
-    named: HashMap<FileId, BTreeSet<FileId>>,
-    /// The last recall of each file that was answered. A grant from before it is void, even if the
-    /// answer with the grant comes only now.
-    returned: HashMap<FileId, u64>,
-    /// When everything ends, unless the home answers something before.
-    until: Duration,
-    /// The run of the home that gave the delegations.
-    run: u64,
-    /// How often everything was lost. A question from before a loss gives nothing.
-    losses: u64,
-    /// Everything was lost, and `doubtful` has not been set since.
-    has_lost: bool,
-    /// Operations up to this one were logged before everything was last lost.
-    doubtful: u64,
-}
-
-impl Delegations {
-    pub(crate) fn new(clock: Arc<dyn Clock>) -> Delegations {
-        let (held, fresh, returned) = (HashMap::new(), HashSet::new(), HashMap::new());
-        let (made, named) = (HashMap::new(), HashMap::new());
-        let (until, run, losses, has_lost, doubtful) = (Duration::ZERO, 0, 0, true, 0);
-        Delegations { clock, held, fresh, made, named, returned, until, run, losses, has_lost, doubtful }
-    }
-
-    fn is_valid(&self) -> bool {
-        self.clock.now() < self.until
-    }
-
-    /// Files with a delegation of at least this kind.
-    pub(crate) fn held_for(&self, hold: Hold) -> impl Iterator<Item = FileId> {
-        self.held.iter().filter(move |(_, (held, _))| *held >= hold).map(|(file, _)| *file)
-    }
-
-    fn holds(&self, file: FileId, hold: Hold) -> bool {
-        self.is_valid() && self.held.get(&file).is_some_and(|(held, _)| *held >= hold)
-    }
-
-    /// Notes that a program wants to make a name in a directory.
-    fn will_make(&mut self, dir: FileId, name: &[u8]) {
-        if self.made.len() >= DIRECTORY_COUNT_MAX {
-            self.made.clear();
-        }
-        self.made.insert(dir, name.to_vec());
-    }
-
-    /// Notes that a file got a name in a directory.
-    fn did_name(&mut self, dir: FileId, file: FileId) {
-        if self.named.len() >= DIRECTORY_COUNT_MAX {
-            self.named.clear();
-        }
-        let named = self.named.entry(dir).or_default();
-        if named.len() < NAMED_COUNT_MAX {
-            named.insert(file);
-        }
-    }
-
-    fn lose(&mut self) {
-        self.held.clear();
-        self.fresh.clear();
-        self.returned.clear();
-        self.named.clear();
-        self.losses += 1;
-        self.has_lost = true;
-    }
-
-    /// The home says that the client has no delegations, or will soon have none.
-    pub(crate) fn forfeit(&mut self) {
-        self.lose();
-        self.until = Duration::ZERO;
-    }
-
-    /// The home has answered a question that was asked at this time: the lease begins anew.
-    pub(crate) fn renew(&mut self, asked: Duration) {
-        if !self.is_valid() {
-            // The home may have given the delegations to others meanwhile.
-            self.lose();
-        }
-        self.until = self.until.max(asked + OWN_LEASE);
-    }
-}
 
 impl Live {
     /// Takes over the user's choice of consistency.
@@ -160,7 +59,7 @@ impl Live {
         let delegations = self.freshness.delegations.as_ref()?;
         let mut changed: BTreeSet<FileId> = self.replica.begun().collect();
         changed.extend(self.replica.log().iter().flat_map(|(_, operation)| operation.files()));
-        let term = self.freshness.lockings.term();
+        let term = self.freshness.lock_requests.term();
         let run = if delegations.is_valid() { delegations.run } else { 0 };
         Some(Watch::Delegations { run, changed: changed.into_iter().take(CHANGED_COUNT_MAX).collect(), locks, term })
     }
@@ -185,7 +84,7 @@ impl Live {
     /// True if this client has changed a file under delegations that it has lost, and the changes
     /// are not home: others may have changed the file since. The cached state is believed again
     /// once the home has answered.
-    fn is_doubtful(&mut self, file: FileId) -> bool {
+    pub(super) fn is_doubtful(&mut self, file: FileId) -> bool {
         let file = self.replica.real(file);
         let last = self.replica.log().last();
         let Some(delegations) = &mut self.freshness.delegations else { return false };
@@ -318,37 +217,6 @@ impl Live {
 
 /// Most files that a client names as changed when it attaches.
 const CHANGED_COUNT_MAX: usize = 1 << 15;
-
-/// A question whose answer may give delegations.
-pub(crate) struct Question<'a> {
-    asking: Asking<'a>,
-    losses: u64,
-}
-
-impl<'a> Question<'a> {
-    pub(crate) fn new(inner: &'a Inner) -> Question<'a> {
-        let losses = inner.live.lock().freshness.delegations.as_ref().map_or(0, |delegations| delegations.losses);
-        Question { asking: Asking::new(inner), losses }
-    }
-
-    pub(crate) fn asking(&self) -> &Asking<'a> {
-        &self.asking
-    }
-
-    /// Takes a delegation from the answer, unless it is void. `given` is its number; the answer
-    /// includes changes up to `seq`. True if it was taken.
-    pub(crate) fn gives(&self, live: &mut Live, file: FileId, hold: Hold, (given, seq): (u64, u64)) -> bool {
-        let Some(delegations) = &mut live.freshness.delegations else { return false };
-        let returned = delegations.returned.get(&file).is_some_and(|recall| *recall > given);
-        if returned || delegations.losses != self.losses || live.is_doubtful(file) {
-            return false;
-        }
-        let Some(delegations) = &mut live.freshness.delegations else { return false };
-        let held = delegations.held.entry(file).or_insert((hold, seq));
-        *held = (hold.max(held.0), seq.max(held.1));
-        true
-    }
-}
 
 impl Client {
     /// Asks for delegations on files, and for their attributes.

@@ -6,13 +6,9 @@
 //! or if nothing changed since the question was asked. An answer that is not current may be taken
 //! as stale, if it is newer than what the client knows.
 
-use crate::client::Inner;
-use crate::consistency::delegation::Delegations;
-use crate::consistency::locking::Lockings;
-use crate::live::Live;
-use crate::replica::Node;
+use crate::consistency::delegations::Delegations;
+use crate::consistency::lock_requests::LockRequests;
 use roam_proto::delegation::Hold;
-use roam_proto::message::Facts;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -36,7 +32,7 @@ pub(crate) struct Freshness {
     is_frozen: bool,
     /// Delegations, under `strong`: cached data is believed only as far as they say.
     pub(in crate::consistency) delegations: Option<Delegations>,
-    pub(in crate::consistency) lockings: Lockings,
+    pub(in crate::consistency) lock_requests: LockRequests,
     /// True under `strong`. Shared with the front end, which caches nothing then.
     pub(in crate::consistency) is_delegated: Arc<AtomicBool>,
     /// How many questions to the home are under way.
@@ -90,7 +86,7 @@ impl Freshness {
 
     /// True if a program may believe that it still holds a lock on the file that it has lost.
     pub(crate) fn has_lost_lock(&self, file: FileId) -> bool {
-        self.lockings.has_lost(file)
+        self.lock_requests.has_lost(file)
     }
 
     /// True if a question to the home is under way.
@@ -130,66 +126,27 @@ impl Freshness {
         }
     }
 
-    fn changed(&self, file: FileId) -> Changed {
-        self.changed.get(&file).copied().unwrap_or_default()
-    }
-}
-
-/// A question to the home that is under way. It notes which files change meanwhile.
-pub(crate) struct Asking<'a> {
-    inner: &'a Inner,
-    /// The value of `breaks` when the question was asked.
-    since: u64,
-}
-
-impl<'a> Asking<'a> {
-    pub(crate) fn new(inner: &'a Inner) -> Asking<'a> {
-        let freshness = &mut inner.live.lock().freshness;
-        freshness.asking += 1;
-        Asking { inner, since: freshness.breaks }
+    /// Begins to note which files change. Returns the number of changes that were noted before.
+    pub(in crate::consistency) fn begin_question(&mut self) -> u64 {
+        self.asking += 1;
+        self.breaks
     }
 
-    /// True if, as far as the home has said, no client has changed the file since the question was
-    /// asked. The answer includes all changes up to `seq`.
-    pub(crate) fn is_current(&self, live: &Live, file: FileId, seq: u64) -> bool {
-        !self.is_broken(live, file, seq) && !self.is_overtaken(live, file)
-    }
-
-    /// True if others have changed the file since the question was asked, or the home wanted it
-    /// back, and the answer does not include that.
-    pub(crate) fn is_broken(&self, live: &Live, file: FileId, seq: u64) -> bool {
-        let (number, through) = live.freshness.changed(file).by_others;
-        number > self.since && through > seq
-    }
-
-    /// True if this client's own operations have changed the file at home since the question was
-    /// asked: the client knows something newer than the answer.
-    pub(crate) fn is_overtaken(&self, live: &Live, file: FileId) -> bool {
-        live.freshness.changed(file).by_this > self.since
-    }
-
-    /// True if the client knows something newer of a file than the answer, which includes all
-    /// changes up to `seq`: an answer to an operation, or one that gave a delegation, came before
-    /// it.
-    pub(crate) fn is_behind(&self, live: &Live, facts: &Facts, seq: u64) -> bool {
-        let (was_told, is_overtaken) =
-            (live.was_told(facts.id, seq.saturating_add(1)), self.is_overtaken(live, facts.id));
-        match live.replica.node(facts.id) {
-            Ok(Node { facts: known, .. }) => {
-                (was_told && known.version > facts.version) || (is_overtaken && known.version >= facts.version)
-            }
-            // The client has forgotten the file meanwhile.
-            Err(_) => was_told || is_overtaken,
+    pub(in crate::consistency) fn end_question(&mut self) {
+        self.asking -= 1;
+        if self.asking == 0 {
+            self.changed.clear();
         }
     }
-}
 
-impl Drop for Asking<'_> {
-    fn drop(&mut self) {
-        let freshness = &mut self.inner.live.lock().freshness;
-        freshness.asking -= 1;
-        if freshness.asking == 0 {
-            freshness.changed.clear();
-        }
+    /// When others last changed a file during the questions that are under way, and up to which
+    /// change of the volume.
+    pub(in crate::consistency) fn changed_by_others_at(&self, file: FileId) -> (u64, u64) {
+        self.changed.get(&file).map_or((0, 0), |changed| changed.by_others)
+    }
+
+    /// When the home last answered this client's operations on a file during these questions.
+    pub(in crate::consistency) fn overtaken_at(&self, file: FileId) -> u64 {
+        self.changed.get(&file).map_or(0, |changed| changed.by_this)
     }
 }

@@ -12,7 +12,6 @@ use roam_proto::channel::Class;
 use roam_proto::delegation::Kept;
 use roam_proto::lock::{LOCK_COUNT_MAX, Lock, Locking, OPEN_COUNT_MAX, Space};
 use roam_proto::message::{Reply, Request};
-use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use types::{Answer, FileId, FsError};
@@ -25,49 +24,6 @@ const UNLOCK_TIME_MAX: Duration = Duration::from_secs(4);
 /// Longest wait for a home that decides about no locks now, for a request that does not wait for
 /// others to unlock.
 const DECIDE_TIME_MAX: Duration = Duration::from_secs(120);
-
-/// What the client knows about locking, beside the locks that it has.
-#[derive(Default)]
-pub(crate) struct Lockings {
-    /// The term of the client's locks; 0: it has not been attached yet.
-    term: u64,
-    /// The number of the last request.
-    number: u64,
-    /// Requests whose outcome is unknown.
-    open: BTreeSet<u64>,
-    /// Unlocks that the home has not heard of: how many, by file and owner.
-    untold: HashMap<(FileId, u128), usize>,
-    /// Owners that have lost a lock, by file.
-    lost: HashMap<FileId, BTreeSet<u128>>,
-}
-
-impl Lockings {
-    fn begin(&mut self, lock: Lock, waits: bool) -> Locking {
-        self.number += 1;
-        self.open.insert(self.number);
-        Locking { term: self.term, number: self.number, over: 0, open: Vec::new(), lock, waits, gives_up: 0 }
-    }
-
-    /// A request to the home, which says too which other requests are over.
-    fn request(&self, asked: &Locking) -> Request {
-        let open = self.open.iter().copied().collect();
-        Request::Lock(Locking { over: self.number, open, ..asked.clone() })
-    }
-
-    /// The term of the client's locks.
-    pub(crate) fn term(&self) -> u64 {
-        self.term
-    }
-
-    /// True if an owner has lost a lock on a file, and may believe that it still has it.
-    pub(crate) fn has_lost(&self, file: FileId) -> bool {
-        self.lost.contains_key(&file)
-    }
-
-    fn is_untold(&self, file: FileId, owner: u128) -> bool {
-        self.untold.contains_key(&(file, owner))
-    }
-}
 
 /// A lock in the form that the home knows.
 fn told(file: FileId, lock: &FileLock) -> Lock {
@@ -92,12 +48,12 @@ impl Client {
     /// Called when the client is attached again, after it told the home of these locks. In a new
     /// term it keeps those if the home says so, and has lost all others.
     pub(crate) fn relocked(&self, live: &mut Live, kept: Kept, told_of: &[Lock]) {
-        if kept.term == live.freshness.lockings.term {
+        if kept.term == live.freshness.lock_requests.term {
             return;
         }
-        (live.freshness.lockings.term, live.freshness.lockings.number) = (kept.term, 0);
-        live.freshness.lockings.open.clear();
-        live.freshness.lockings.untold.clear();
+        (live.freshness.lock_requests.term, live.freshness.lock_requests.number) = (kept.term, 0);
+        live.freshness.lock_requests.open.clear();
+        live.freshness.lock_requests.untold.clear();
         let at_home = if kept.locks { told_of } else { &[] };
         let mut gone: Vec<Lock> = at_home.to_vec();
         for (file, lock) in self.0.locks.all_held() {
@@ -106,7 +62,7 @@ impl Client {
                 gone.retain(|gone| *gone != lock_told);
                 continue;
             }
-            live.freshness.lockings.lost.entry(file).or_default().insert(lock.owner);
+            live.freshness.lock_requests.lost.entry(file).or_default().insert(lock.owner);
             drop(self.0.locks.set(file, FileLock { exclusive: None, ..lock }, false));
         }
         // The rest was unlocked while the attach request was under way.
@@ -198,9 +154,9 @@ impl Client {
     fn unlock_known(&self, file: FileId, lock: FileLock) -> Answer<()> {
         {
             let mut live = self.0.live.lock();
-            let lost = live.freshness.lockings.lost.get_mut(&file);
+            let lost = live.freshness.lock_requests.lost.get_mut(&file);
             if lost.is_some_and(|owners| owners.remove(&lock.owner) && owners.is_empty()) {
-                live.freshness.lockings.lost.remove(&file);
+                live.freshness.lock_requests.lost.remove(&file);
             }
         }
         let is_part = |held: &FileLock| {
@@ -233,7 +189,7 @@ impl Client {
         loop {
             {
                 let live = self.0.live.lock();
-                if !live.freshness.lockings.is_untold(file, owner) {
+                if !live.freshness.lock_requests.is_untold(file, owner) {
                     return Ok(());
                 }
                 if live.link.is_offline() {
@@ -259,15 +215,15 @@ impl Client {
         let asked = {
             let mut live = self.0.live.lock();
             // Half of the open requests are left for unlocks.
-            if live.freshness.lockings.open.len() >= OPEN_COUNT_MAX / 2 {
+            if live.freshness.lock_requests.open.len() >= OPEN_COUNT_MAX / 2 {
                 return Err(FsError::NoLocks);
             }
-            live.freshness.lockings.begin(told(file, &lock), wait)
+            live.freshness.lock_requests.begin(told(file, &lock), wait)
         };
         let mut giving_up = GivesUp { client: self.clone(), asked: Some(asked.clone()) };
         let end = self.0.host.clock.now() + DECIDE_TIME_MAX;
         loop {
-            let request = self.0.live.lock().freshness.lockings.request(&asked);
+            let request = self.0.live.lock().freshness.lock_requests.request(&asked);
             match self.0.ask_in_turn(&None, Class::Interactive, &request).await {
                 Ok(_) => {
                     giving_up.asked = None;
@@ -279,8 +235,8 @@ impl Client {
                 Err(error @ (FsError::WouldBlock | FsError::Deadlock | FsError::NoLocks)) => {
                     giving_up.asked = None;
                     let mut live = self.0.live.lock();
-                    if live.freshness.lockings.term == asked.term {
-                        live.freshness.lockings.open.remove(&asked.number);
+                    if live.freshness.lock_requests.term == asked.term {
+                        live.freshness.lock_requests.open.remove(&asked.number);
                     }
                     return Err(error);
                 }
@@ -292,19 +248,19 @@ impl Client {
     /// Takes a lock that the home has granted.
     fn has_locked(&self, asked: &Locking, lock: FileLock) -> Answer<()> {
         let mut live = self.0.live.lock();
-        if live.freshness.lockings.term != asked.term || !live.freshness.is_delegated() {
+        if live.freshness.lock_requests.term != asked.term || !live.freshness.is_delegated() {
             // The client has lost all locks of that term.
             return Answer::err(FsError::TimedOut);
         }
-        live.freshness.lockings.open.remove(&asked.number);
+        live.freshness.lock_requests.open.remove(&asked.number);
         self.0.locks.set(asked.lock.file, lock, false)
     }
 
     /// Tells the home of an unlock, or that a request is given up.
     fn tell(&self, live: &mut Live, lock: Lock, gives_up: u64) {
         let owner = u128::from(lock.owner);
-        *live.freshness.lockings.untold.entry((lock.file, owner)).or_default() += 1;
-        let asked = Locking { gives_up, ..live.freshness.lockings.begin(lock, false) };
+        *live.freshness.lock_requests.untold.entry((lock.file, owner)).or_default() += 1;
+        let asked = Locking { gives_up, ..live.freshness.lock_requests.begin(lock, false) };
         self.0.host.tasks.spawn(Box::pin(tell(Arc::downgrade(&self.0), asked)));
     }
 }
@@ -315,22 +271,22 @@ async fn tell(inner: Weak<Inner>, asked: Locking) {
         let Some(client) = inner.upgrade().map(Client) else { return };
         let request = {
             let live = client.0.live.lock();
-            if live.freshness.lockings.term != asked.term || !live.freshness.is_delegated() {
+            if live.freshness.lock_requests.term != asked.term || !live.freshness.is_delegated() {
                 return;
             }
-            live.freshness.lockings.request(&asked)
+            live.freshness.lock_requests.request(&asked)
         };
         // ESTALE: the request of this number is over.
         if let Ok(_) | Err(FsError::Stale) = client.0.ask_in_turn(&None, Class::Interactive, &request).await {
             let mut live = client.0.live.lock();
-            if live.freshness.lockings.term == asked.term {
-                live.freshness.lockings.open.remove(&asked.number);
-                live.freshness.lockings.open.remove(&asked.gives_up);
+            if live.freshness.lock_requests.term == asked.term {
+                live.freshness.lock_requests.open.remove(&asked.number);
+                live.freshness.lock_requests.open.remove(&asked.gives_up);
                 let of = (asked.lock.file, asked.lock.owner.into());
-                let left = live.freshness.lockings.untold.get(&of).map_or(0, |count| count - 1);
+                let left = live.freshness.lock_requests.untold.get(&of).map_or(0, |count| count - 1);
                 match left {
-                    0 => drop(live.freshness.lockings.untold.remove(&of)),
-                    left => drop(live.freshness.lockings.untold.insert(of, left)),
+                    0 => drop(live.freshness.lock_requests.untold.remove(&of)),
+                    left => drop(live.freshness.lock_requests.untold.insert(of, left)),
                 }
             }
             drop(live);
@@ -354,7 +310,7 @@ impl Drop for GivesUp {
     fn drop(&mut self) {
         let Some(asked) = self.asked.take() else { return };
         let mut live = self.client.0.live.lock();
-        if live.freshness.lockings.term != asked.term {
+        if live.freshness.lock_requests.term != asked.term {
             return;
         }
         self.client.tell(&mut live, asked.lock, asked.number);

@@ -4,11 +4,12 @@
 //! closed or synced. Before the first byte changes, the log says durably that the file may change.
 //! So a crash cannot pass off half of a change as the home's version.
 
-use crate::client::{Client, data_name, disk_error};
+use crate::cache::data_files::{data_name, disk_error};
+use crate::client::Client;
 use crate::connection::state::LinkState;
 use crate::consistency::delegation::CLAIM_COUNT_MAX;
 use crate::live::{Live, Need, Stop};
-use crate::replica::Record;
+use crate::replica::{BASE_LEN_MAX, Record};
 use crate::settings::{Durability, Writes};
 use bytes::Bytes;
 use host::{File, timeout};
@@ -29,8 +30,6 @@ const PIECE_LEN: u64 = 1 << 20;
 
 /// How often a file is made ready again because others changed it meanwhile.
 const PREPARE_COUNT_MAX: u32 = 16;
-/// Longest file whose earlier contents are kept as a base, in bytes.
-pub(crate) const BASE_LEN_MAX: u64 = 16 << 20;
 /// Longest wait until a near home has seen an operation.
 const REACH_TIME_MAX: Duration = Duration::from_secs(1);
 

@@ -4,8 +4,8 @@
 //! - `filesystem`: the calls of `vfs::FileSystem`; `names`: checks names and logs the operations
 //!   that change them; `open_files`: open handles; `listings`: directory cookies.
 //! - `content`: reads and writes of cached files; `holes`: files that are only partly cached;
-//!   `small`: contents that stay in memory and travel in the log; `passthrough`: files that the
-//!   kernel reads by itself.
+//!   `small_file`, `small`: contents that stay in memory and travel in the log; `passthrough`:
+//!   files that the kernel reads by itself.
 
 pub(crate) mod content;
 pub(crate) mod filesystem;
@@ -15,3 +15,4 @@ pub(crate) mod names;
 pub(crate) mod open_files;
 pub(crate) mod passthrough;
 pub(crate) mod small;
+pub(crate) mod small_file;

@@ -5,7 +5,8 @@
 //! shown file for writing. The client then finds stores by the file's change mark, and all of the
 //! file counts as changed.
 
-use crate::client::{Client, disk_error};
+use crate::cache::data_files::disk_error;
+use crate::client::Client;
 use crate::live::Live;
 use host::File;
 use std::sync::Arc;

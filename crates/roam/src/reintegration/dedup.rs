@@ -6,10 +6,12 @@
 //! and Mazières: A Low-bandwidth Network File System, section 3.1), and tells the home where the
 //! home has these. The home checks that itself; a chunk that is no longer there is sent.
 
-use crate::client::{Client, disk_error};
+use crate::cache::data_files::disk_error;
+use crate::client::Client;
 use crate::connection::schedule::Direction;
 use crate::connection::state::LinkState;
 use crate::live::Live;
+use crate::reintegration::sending::{Chunk, Lately};
 use bytes::Bytes;
 use fastcdc::v2020::FastCDC;
 use host::File;
@@ -33,26 +35,6 @@ const STORE_LEN_MAX: u64 = 256 << 20;
 const CHUNK_LENS: [usize; 3] = [1 << 10, 4 << 10, 32 << 10];
 /// Files are cut into chunks one window of this many bytes at a time.
 const WINDOW_LEN: u64 = 4 << 20;
-
-/// A file that was read or written lately.
-pub(crate) struct Lately {
-    file: FileId,
-    /// The number of the file of the cache that has its bytes.
-    data: u64,
-    bytes: Arc<dyn File>,
-    /// The version of these contents at home; 0: the home does not have them.
-    contents: u64,
-    /// Its chunks, once they were computed.
-    chunks: Option<Arc<Vec<Chunk>>>,
-}
-
-/// A chunk of a file.
-#[derive(Clone, Copy)]
-struct Chunk {
-    at: u64,
-    len: u64,
-    hash: Hash,
-}
 
 impl Live {
     /// Called when a file is closed: its contents may soon be in another file too. Near the home

@@ -1,14 +1,34 @@
 //! What is known of operations that wait to go home, beside the log itself.
 
-use crate::reintegration::dedup::Lately;
-use crate::reintegration::replay::{Outgoing, SetAside};
 use crate::reintegration::seen::Seen;
+use crate::reintegration::set_aside::{Outgoing, SetAside};
 use host::File;
+use roam_proto::piece::Hash;
 use roam_proto::ranges::Ranges;
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
-use types::FsError;
+use types::{FileId, FsError};
+
+/// A file that was read or written lately.
+pub(crate) struct Lately {
+    pub(super) file: FileId,
+    /// The number of the file of the cache that has its bytes.
+    pub(super) data: u64,
+    pub(super) bytes: Arc<dyn File>,
+    /// The version of these contents at home; 0: the home does not have them.
+    pub(super) contents: u64,
+    /// Its chunks, once they were computed.
+    pub(super) chunks: Option<Arc<Vec<Chunk>>>,
+}
+
+/// A chunk of a file.
+#[derive(Clone, Copy)]
+pub(super) struct Chunk {
+    pub(super) at: u64,
+    pub(super) len: u64,
+    pub(super) hash: Hash,
+}
 
 /// Operations on their way home. All are known by their numbers in the log.
 #[derive(Default)]

@@ -3,8 +3,7 @@
 //! A record that does not fit is refused before it is logged. Otherwise the log would have a record
 //! that no later opening of the cache could apply.
 
-use super::{NUMBER_MAX, Record, Replica};
-use crate::files::small::SMALL_LEN_MAX;
+use super::{NUMBER_MAX, Record, Replica, SMALL_LEN_MAX};
 use bytes::Bytes;
 use roam_proto::operation::{Change, Operation};
 use types::FileId;
@@ -93,8 +92,8 @@ fn matches(change: &Change, bytes: &Bytes) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::reintegration::conflict::{Case, Deed, Trouble};
     use crate::replica::Membership;
+    use crate::replica::conflict::{Case, Deed, Trouble};
     use crate::testing;
     use host::SplitMix64;
     use roam_proto::codec::Wire;

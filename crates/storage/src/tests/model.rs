@@ -4,8 +4,8 @@
 //! crash may have been done or not. The next life finds out which, and insists on it from then on.
 
 use crate::api::{Fence, Seal, Storage, StorageError};
+use crate::pages::footprint;
 use crate::server::{Identity, Server};
-use crate::space::footprint;
 use crate::testing::{FS, STORE, fragment_of, payload};
 use bytes::Bytes;
 use host::{SplitMix64, join_all};

@@ -2,11 +2,11 @@
 
 use super::model::{Model, below, check_opened, identity, live};
 use crate::api::{Fence, Seal, Storage, StorageError};
-use crate::commit::LANDING_PAGES;
+use crate::pages::LANDING_PAGES;
+use crate::pages::{PAGE, footprint};
 use crate::server::{Identity, OpenError, Server};
 use crate::shared::Growth;
 use crate::site::is_empty;
-use crate::space::{PAGE, footprint};
 use crate::testing::{fragment, fragment_of, list_fragments, segment};
 use host::sim::{Sim, SimDisk};
 use host::{Host, SplitMix64};

@@ -7,8 +7,7 @@
 //! this stays in the cache. So does a copy that meets a conflict itself while its trouble is open:
 //! there are never copies of copies.
 
-use crate::files::content::BASE_LEN_MAX;
-use crate::replica::{Changes, Child, Node, Replica};
+use super::{BASE_LEN_MAX, Changes, Child, Node, Replica};
 use roam_proto::codec::Wire;
 use roam_proto::message::{Conflict, Outcome};
 use roam_proto::operation::{Change, Made, Operation, Place};

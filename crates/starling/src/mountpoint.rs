@@ -1,0 +1,48 @@
+//! The folder on which a file system is mounted.
+
+use crate::control;
+use crate::hoarding::mount_of;
+use crate::usage;
+use std::path::{Path, PathBuf};
+
+/// What the process prints when it serves; `background` waits for it.
+pub const READY: &str = "mounted at";
+
+/// Refuses a mount point that cannot be mounted on, after clearing a dead mount. A mount point that
+/// does not exist is made later, if only its last part is missing.
+pub fn check_mountpoint(mountpoint: &Path, data: &Path, allow_other: bool) -> anyhow::Result<()> {
+    fuse::clear_dead(mountpoint).map_err(|e| usage(e.to_string()))?;
+    check_apart(mountpoint, data)?;
+    if control::check(mountpoint).is_ok() && mount_of(mountpoint).is_ok_and(|(root, path)| root == path) {
+        let mountpoint = mountpoint.display();
+        return Err(usage(format!(
+            "{mountpoint} is a mount of starling already: choose another folder, or `starling down {mountpoint}` first"
+        )));
+    }
+    let mountpoint = std::path::absolute(mountpoint).map_err(|e| usage(format!("mount point: {e}")))?;
+    let missing = std::fs::symlink_metadata(&mountpoint).is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound);
+    let existing = mountpoint.parent().filter(|parent| missing && parent.is_dir()).unwrap_or(&mountpoint);
+    fuse::check(existing, allow_other).map_err(|e| usage(e.to_string()))
+}
+
+/// Refuses a mount point that contains a folder with data, or lies in it.
+pub fn check_apart(mountpoint: &Path, data: &Path) -> anyhow::Result<()> {
+    let whole = |path: &Path| {
+        let absolute = std::path::absolute(path).map_err(|e| usage(format!("{}: {e}", path.display())))?;
+        Ok::<_, anyhow::Error>(resolved(&absolute))
+    };
+    let (mountpoint, data) = (whole(mountpoint)?, whole(data)?);
+    if mountpoint.starts_with(&data) || data.starts_with(&mountpoint) {
+        let (mountpoint, data) = (mountpoint.display(), data.display());
+        return Err(usage(format!("{mountpoint} would hide {data} or lie in it: choose folders beside each other")));
+    }
+    Ok(())
+}
+
+/// A path with its links resolved, as far as it exists.
+fn resolved(path: &Path) -> PathBuf {
+    path.canonicalize().unwrap_or_else(|_| match (path.parent(), path.file_name()) {
+        (Some(parent), Some(name)) => resolved(parent).join(name),
+        _ => path.to_path_buf(),
+    })
+}
