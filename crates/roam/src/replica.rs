@@ -11,10 +11,10 @@
 //! From then on both ids mean the home's file: a caller that still uses the old id gets an answer
 //! about the new one ([`Replica::real`]).
 //!
-//! `node`: one file; `changes`: which changes of its bytes are not logged yet; `fits`: which records
-//! can be applied; `apply`: what operations do to files; `forgetting`: which metadata a full cache
-//! forgets; `answers`: the home's answers to operations; [`conflict`]: operations that the home
-//! could not do; `paths`: names and paths; `kept`: the encoding on disk.
+//! `node`: one file; `changes`: which changes of its bytes are not logged yet; `fits`: which
+//! records can be applied; `apply`: what operations do to files; `forgetting`: which metadata a
+//! full cache forgets; `answers`: the home's answers to operations; [`conflict`]: operations that
+//! the home could not do; `paths`: names and paths; `kept`: the encoding on disk.
 //!
 //! Invariants: a file that is neither stale nor changed here is as the home had it at
 //! [`Replica::stamp`]; nothing that was changed here is forgotten before the home has answered; an
