@@ -3,7 +3,7 @@
 use crate::core::Core;
 use crate::inode::Inode;
 use crate::namespace::subject;
-use crate::state::{Attempt, State};
+use crate::state::{Attempt, ClientState};
 use bytes::Bytes;
 use policy::space::Purpose;
 use types::{FileId, FsError, Kind, Time};
@@ -56,7 +56,7 @@ impl Core {
     }
 
     /// Records a change of an inode: sets its ctime, and puts it into the next cut.
-    fn changed(&self, s: &mut State, id: FileId, bytes: u64, now: Time) {
+    fn changed(&self, s: &mut ClientState, id: FileId, bytes: u64, now: Time) {
         if let Some(inode) = s.inodes.get_mut(&id) {
             inode.record.ctime = now;
             inode.pending.record = true;

@@ -9,7 +9,7 @@
 use crate::cache::{DataCache, Expect};
 use crate::directory::Bucket;
 use crate::inode::{Blocks, Inode};
-use crate::state::{Attempt, INODE_DELTA_BYTES, Miss, State, Stop};
+use crate::state::{Attempt, ClientState, INODE_DELTA_BYTES, Miss, Stop};
 use crate::under_way::UnderWay;
 use bytes::Bytes;
 use host::{Host, first};
@@ -18,7 +18,7 @@ use manager::api::{Manager, ManagerError, Opened, SegmentDeltas};
 use manager::manager_map::ManagerMap;
 use manager::token::Mode;
 use parking_lot::Mutex;
-use policy::space::{Purpose, Space};
+use policy::space::{Purpose, SpaceAccount};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
@@ -68,7 +68,7 @@ const HAND_SLACK: usize = 1024;
 
 /// How a client is set up.
 #[derive(Clone)]
-pub struct Config {
+pub struct ClientConfig {
     /// The client's id.
     pub id: ClientId,
     /// Block size of the volume in bytes.
@@ -125,11 +125,11 @@ impl Managers {
 /// Everything a client is made of; shared by its operations and its background tasks.
 pub struct Core {
     pub(crate) host: Host,
-    pub(crate) config: Config,
+    pub(crate) config: ClientConfig,
     pub(crate) managers: Managers,
     pub(crate) stripe: Arc<Stripe>,
     pub(crate) log: Arc<LogWriter>,
-    pub(crate) state: Mutex<State>,
+    pub(crate) state: Mutex<ClientState>,
     pub(crate) cache: DataCache,
     pub(crate) under_way: UnderWay,
     segment_len_max: u64,
@@ -157,8 +157,8 @@ pub struct Core {
 impl Core {
     pub(crate) fn new(
         host: Host,
-        config: Config,
-        space: Space,
+        config: ClientConfig,
+        space: SpaceAccount,
         managers: Managers,
         stripe: Arc<Stripe>,
         tail: LogTail,
@@ -175,7 +175,7 @@ impl Core {
             cache: DataCache::new(config.cache_bytes),
             under_way: UnderWay::default(),
             segment_len_max: payload.into(),
-            state: Mutex::new(State::new(last_seq, space)),
+            state: Mutex::new(ClientState::new(last_seq, space)),
             applied: watch::Sender::new(last_seq),
             committed: Notify::new(),
             apply_wanted: Notify::new(),
@@ -362,7 +362,7 @@ impl Core {
 
     /// Evicts inodes whose state the log and the managers have completely, until there is room for
     /// one more.
-    pub(crate) fn make_room(&self, state: &mut State) {
+    pub(crate) fn make_room(&self, state: &mut ClientState) {
         if state.hand.len() > 2 * state.inodes.len() + HAND_SLACK {
             let inodes = &state.inodes;
             state.hand.retain(|id| inodes.contains_key(id));
@@ -403,7 +403,7 @@ impl Core {
 
     async fn fetch_bucket(self: &Arc<Self>, dir: FileId, bucket: u32) -> Result<(), FsError> {
         self.fetch_map(dir, u64::from(bucket) + 1).await?;
-        let address = |state: &State| state.inodes.get(&dir).map(|inode| inode.map.block(bucket.into()));
+        let address = |state: &ClientState| state.inodes.get(&dir).map(|inode| inode.map.block(bucket.into()));
         let addr = address(&self.state.lock());
         let Some(addr) = addr else { return Ok(()) };
         let bytes = match addr {
@@ -437,7 +437,7 @@ impl Core {
     }
 
     /// A fresh file id.
-    pub(crate) fn number(&self, state: &mut State) -> Attempt<FileId> {
+    pub(crate) fn number(&self, state: &mut ClientState) -> Attempt<FileId> {
         if state.numbers.next == state.numbers.end {
             return Err(Stop::Miss(Miss::Range));
         }
@@ -449,7 +449,7 @@ impl Core {
     /// Every mutation calls this before it changes anything. It checks that the log can be written,
     /// that managers keep up, and that there is room for `need_bytes` more: in the segment, on the
     /// way to the stores, and on the stores.
-    pub(crate) fn admit(&self, state: &mut State, need_bytes: u64, purpose: Purpose) -> Attempt<()> {
+    pub(crate) fn admit(&self, state: &mut ClientState, need_bytes: u64, purpose: Purpose) -> Attempt<()> {
         if self.log.ended().is_some() {
             return Err(FsError::ReadOnly.into());
         }
@@ -472,7 +472,7 @@ impl Core {
     }
 
     /// Bounds of the bytes in a segment, and of the bytes on their way before writers wait.
-    fn bounds(&self, state: &State, is_long: bool) -> (u64, u64) {
+    fn bounds(&self, state: &ClientState, is_long: bool) -> (u64, u64) {
         match is_long && state.synced_at.is_some_and(|at| self.host.clock.now() < at + SYNC_EXPECTED) {
             true => (self.segment_len_max.min(SYNCED_BYTES_MAX), SYNCED_BYTES_MAX),
             false => (self.segment_len_max, IN_FLIGHT_BYTES_MAX),
@@ -480,14 +480,14 @@ impl Core {
     }
 
     /// Cuts: puts everything dirty into a segment and sends it off.
-    pub(crate) fn cut(&self, state: &mut State) {
+    pub(crate) fn cut(&self, state: &mut ClientState) {
         if let Some(draft) = self.draft(state) {
             self.log.submit(draft);
         }
     }
 
     /// Everything dirty as a segment, which the caller must send off.
-    fn draft(&self, state: &mut State) -> Option<SegmentDraft> {
+    fn draft(&self, state: &mut ClientState) -> Option<SegmentDraft> {
         if !state.is_dirty() {
             return None;
         }

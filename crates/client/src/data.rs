@@ -3,10 +3,10 @@
 use crate::cache::Expect;
 use crate::core::Core;
 use crate::directory::BLOCK_DELTA_BYTES;
-use crate::inode::Piece;
+use crate::inode::BlockPiece;
 use crate::join::joined;
 use crate::namespace::subject;
-use crate::state::{Attempt, Miss, State, Stop};
+use crate::state::{Attempt, ClientState, Miss, Stop};
 use bytes::Bytes;
 use policy::space::Purpose;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use vfs::perm;
 /// The plan of a read: its pieces. Those in the log are taken from the cache without the state's
 /// lock.
 struct Plan {
-    pieces: Vec<Piece>,
+    pieces: Vec<BlockPiece>,
     ahead: Option<std::ops::Range<u64>>,
     expect: Expect,
 }
@@ -40,7 +40,7 @@ impl Core {
     }
 
     /// Updates the access time as the policy says. It never fails: at worst the time stays.
-    pub(crate) fn access_time(&self, s: &mut State, id: FileId) {
+    pub(crate) fn access_time(&self, s: &mut ClientState, id: FileId) {
         if self.leaves_atime.load(Relaxed) {
             return;
         }
@@ -89,14 +89,14 @@ impl Core {
     }
 
     /// Takes the pieces from the cache, or names those that are missing.
-    fn collect(&self, id: FileId, pieces: Vec<Piece>, expect: Expect) -> Attempt<Bytes> {
+    fn collect(&self, id: FileId, pieces: Vec<BlockPiece>, expect: Expect) -> Attempt<Bytes> {
         let mut out = Vec::with_capacity(pieces.len());
         let mut missing = Vec::new();
         for piece in pieces {
             match piece {
-                Piece::Hole(len) => out.push(Bytes::from(vec![0; len])),
-                Piece::Bytes(bytes) => out.push(bytes),
-                Piece::Log(a) => {
+                BlockPiece::Hole(len) => out.push(Bytes::from(vec![0; len])),
+                BlockPiece::Bytes(bytes) => out.push(bytes),
+                BlockPiece::Log(a) => {
                     if let Err(lacks) = self.cache.gather(a.segment, a.offset..a.offset + a.len, &mut out) {
                         missing.push(BlockAddr { offset: lacks.start, len: lacks.end - lacks.start, ..a });
                     }
@@ -126,7 +126,7 @@ impl Core {
                 inode.plan_read(range.start, end - range.start, bs)
             };
             let reads = pieces.into_iter().filter_map(|piece| match piece {
-                Piece::Log(a) if !core.cache.contains(a.segment, a.offset..a.offset + a.len) => {
+                BlockPiece::Log(a) if !core.cache.contains(a.segment, a.offset..a.offset + a.len) => {
                     let core = core.clone();
                     Some(Box::pin(async move { core.fetch_data(id, a, expect).await.map(|_| ()) })
                         as types::BoxFuture<_>)
@@ -138,14 +138,14 @@ impl Core {
     }
 
     /// The bytes of block `b` in the log, if a write of `[start, end)` in the block needs them.
-    fn old_block(&self, s: &mut State, id: FileId, b: u64, start: u32, end: u32) -> Attempt<Option<Bytes>> {
+    fn old_block(&self, s: &mut ClientState, id: FileId, b: u64, start: u32, end: u32) -> Attempt<Option<Bytes>> {
         let Some(addr) = s.inode(id)?.needed_for_write(b, start, end) else { return Ok(None) };
-        let piece = vec![Piece::Log(addr)];
+        let piece = vec![BlockPiece::Log(addr)];
         self.collect(id, piece, Expect::Reuse).map(Some)
     }
 
     /// A file whose whole map is known: every change of contents needs that.
-    fn mapped<'s>(&self, s: &'s mut State, id: FileId) -> Attempt<&'s mut crate::inode::Inode> {
+    fn mapped<'s>(&self, s: &'s mut ClientState, id: FileId) -> Attempt<&'s mut crate::inode::Inode> {
         let inode = s.inode(id)?;
         if inode.known_until != u64::MAX {
             return Err(Stop::Miss(Miss::Map(id)));
@@ -190,7 +190,7 @@ impl Core {
 
     /// Writes bytes into blocks, after checking that all can be written. Does not change size or
     /// times.
-    fn put_bytes(&self, s: &mut State, id: FileId, offset: u64, data: &[u8], purpose: Purpose) -> Attempt<()> {
+    fn put_bytes(&self, s: &mut ClientState, id: FileId, offset: u64, data: &[u8], purpose: Purpose) -> Attempt<()> {
         let bs = u64::from(self.config.block_size);
         let end = offset + data.len() as u64;
         let (first, last) = (offset / bs, (end - 1) / bs);
@@ -220,7 +220,14 @@ impl Core {
 
     /// Sets the size of a file, as truncate does, with its times and set-id bits. The caller will
     /// change `more_bytes` of the inode besides.
-    pub(crate) fn resize(&self, s: &mut State, cred: &Cred, id: FileId, size: u64, more_bytes: u64) -> Attempt<()> {
+    pub(crate) fn resize(
+        &self,
+        s: &mut ClientState,
+        cred: &Cred,
+        id: FileId,
+        size: u64,
+        more_bytes: u64,
+    ) -> Attempt<()> {
         self.mapped(s, id)?;
         let bs = u64::from(self.config.block_size);
         let purpose = if size < s.inode(id)?.record.size { Purpose::Remove } else { Purpose::Change };
@@ -229,7 +236,7 @@ impl Core {
         let (last, rest) = (size / bs, (size % bs) as u32);
         let inode = s.inode(id)?;
         let needed = inode.needed_for_trim(last, rest).filter(|_| rest > 0 && size < inode.record.size);
-        let kept = needed.map(|addr| self.collect(id, vec![Piece::Log(addr)], Expect::Reuse)).transpose()?;
+        let kept = needed.map(|addr| self.collect(id, vec![BlockPiece::Log(addr)], Expect::Reuse)).transpose()?;
         let Some(inode) = s.inodes.get_mut(&id) else { return Err(Stop::Miss(Miss::Inodes(vec![id]))) };
         let mut dropped = 0;
         if size < inode.record.size {
@@ -301,7 +308,7 @@ impl Core {
 
     /// Makes `[start, end)`, which is within the file's size, read as zeroes. Whole blocks of it
     /// become holes.
-    fn make_hole(&self, s: &mut State, id: FileId, start: u64, end: u64) -> Attempt<()> {
+    fn make_hole(&self, s: &mut ClientState, id: FileId, start: u64, end: u64) -> Attempt<()> {
         let bs = u64::from(self.config.block_size);
         let size = s.inode(id)?.record.size;
         self.admit(s, 2 * bs, Purpose::Remove)?;

@@ -35,7 +35,7 @@ const BUCKET_VERSION: u8 = 1;
 
 /// One name in a directory.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Entry {
+pub struct BucketEntry {
     /// The hash of the name, and its place in the listing.
     pub cookie: u64,
     /// The file that the name is of.
@@ -46,7 +46,7 @@ pub struct Entry {
     pub name: Box<[u8]>,
 }
 
-impl Entry {
+impl BucketEntry {
     fn encoded_len(&self) -> u64 {
         8 + 8 + 1 + 1 + self.name.len() as u64
     }
@@ -55,12 +55,12 @@ impl Entry {
 /// The entries of one bucket, sorted by cookie.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Bucket {
-    entries: Vec<Entry>,
+    entries: Vec<BucketEntry>,
 }
 
 impl Bucket {
     fn encoded_len(&self) -> u64 {
-        1 + self.entries.iter().map(Entry::encoded_len).sum::<u64>()
+        1 + self.entries.iter().map(BucketEntry::encoded_len).sum::<u64>()
     }
 
     /// The bucket's block: version byte, then per entry cookie, id, kind, name length and name.
@@ -103,7 +103,7 @@ impl Bucket {
                 return Err(DecodeError::Invalid("entry order"));
             }
             last = cookie;
-            entries.push(Entry { cookie, id, kind, name: name.into() });
+            entries.push(BucketEntry { cookie, id, kind, name: name.into() });
         }
         Ok(Bucket { entries })
     }
@@ -115,7 +115,7 @@ impl Bucket {
 
 /// Why a directory operation has no answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Stop {
+pub enum BucketStop {
     /// The client must load this bucket first.
     Load(u32),
     /// Another name in the directory has the same cookie.
@@ -179,12 +179,12 @@ impl Directory {
         self.buckets.entry(index).or_insert(bucket);
     }
 
-    fn bucket(&self, index: u32) -> Result<&Bucket, Stop> {
-        self.buckets.get(&index).ok_or(Stop::Load(index))
+    fn bucket(&self, index: u32) -> Result<&Bucket, BucketStop> {
+        self.buckets.get(&index).ok_or(BucketStop::Load(index))
     }
 
     /// Finds a name.
-    pub fn find(&self, shape: &DirectoryShape, name: &[u8]) -> Result<Option<&Entry>, Stop> {
+    pub fn find(&self, shape: &DirectoryShape, name: &[u8]) -> Result<Option<&BucketEntry>, BucketStop> {
         let cookie = cookie_of(shape, name);
         let bucket = self.bucket(bucket_of(cookie, shape.buckets))?;
         Ok(bucket.find(cookie).ok().map(|i| &bucket.entries[i]).filter(|e| *e.name == *name))
@@ -192,14 +192,14 @@ impl Directory {
 
     /// Checks that everything that inserting `name` needs is in memory. If so,
     /// [`insert`](Self::insert) will not stop.
-    pub fn can_insert(&self, shape: &DirectoryShape, name: &[u8]) -> Result<(), Stop> {
+    pub fn can_insert(&self, shape: &DirectoryShape, name: &[u8]) -> Result<(), BucketStop> {
         let cookie = cookie_of(shape, name);
         let bucket = self.bucket(bucket_of(cookie, shape.buckets))?;
         if bucket.find(cookie).is_ok_and(|i| *bucket.entries[i].name != *name) {
-            return Err(Stop::Collision);
+            return Err(BucketStop::Collision);
         }
         if bucket.encoded_len() + ENTRY_LEN_MAX > u64::from(self.block_size) {
-            return Err(Stop::Full);
+            return Err(BucketStop::Full);
         }
         self.bucket(shape.buckets - (1 << shape.buckets.ilog2()))?;
         Ok(())
@@ -209,12 +209,18 @@ impl Directory {
     /// existing name another file, which does not change the answer of
     /// [`can_insert`](Self::can_insert) for other names. Returns how many more bytes the next cut
     /// needs, at most.
-    pub fn insert(&mut self, shape: &mut DirectoryShape, name: &[u8], id: FileId, kind: Kind) -> Result<u64, Stop> {
+    pub fn insert(
+        &mut self,
+        shape: &mut DirectoryShape,
+        name: &[u8],
+        id: FileId,
+        kind: Kind,
+    ) -> Result<u64, BucketStop> {
         self.can_insert(shape, name)?;
         let cookie = cookie_of(shape, name);
         let index = bucket_of(cookie, shape.buckets);
-        let bucket = self.buckets.get_mut(&index).ok_or(Stop::Load(index))?;
-        let entry = Entry { cookie, id, kind, name: name.into() };
+        let bucket = self.buckets.get_mut(&index).ok_or(BucketStop::Load(index))?;
+        let entry = BucketEntry { cookie, id, kind, name: name.into() };
         let len = entry.encoded_len();
         let is_new = match bucket.find(cookie) {
             Ok(i) => {
@@ -238,10 +244,14 @@ impl Directory {
 
     /// Removes a name; `None` if it does not exist. Also returns how many more bytes the next cut
     /// needs, at most.
-    pub fn remove(&mut self, shape: &mut DirectoryShape, name: &[u8]) -> Result<Option<(Entry, u64)>, Stop> {
+    pub fn remove(
+        &mut self,
+        shape: &mut DirectoryShape,
+        name: &[u8],
+    ) -> Result<Option<(BucketEntry, u64)>, BucketStop> {
         let cookie = cookie_of(shape, name);
         let index = bucket_of(cookie, shape.buckets);
-        let bucket = self.buckets.get_mut(&index).ok_or(Stop::Load(index))?;
+        let bucket = self.buckets.get_mut(&index).ok_or(BucketStop::Load(index))?;
         match bucket.find(cookie) {
             Ok(i) if *bucket.entries[i].name == *name => {
                 let entry = bucket.entries.remove(i);
@@ -261,10 +271,10 @@ impl Directory {
         self.dirty.insert(index).then(|| bucket.encoded_len() + BLOCK_DELTA_BYTES)
     }
 
-    fn split(&mut self, shape: &mut DirectoryShape) -> Result<u64, Stop> {
+    fn split(&mut self, shape: &mut DirectoryShape) -> Result<u64, BucketStop> {
         let from = shape.buckets - (1 << shape.buckets.ilog2());
         let to = shape.buckets;
-        let source = self.buckets.get_mut(&from).ok_or(Stop::Load(from))?;
+        let source = self.buckets.get_mut(&from).ok_or(BucketStop::Load(from))?;
         let count = shape.buckets + 1;
         let (stay, go) =
             std::mem::take(&mut source.entries).into_iter().partition(|e| bucket_of(e.cookie, count) == from);
@@ -275,7 +285,7 @@ impl Directory {
     }
 
     /// Up to `count_max` entries after `cookie`, in cookie order.
-    pub fn list(&self, shape: &DirectoryShape, cookie: u64, count_max: usize) -> Result<Vec<Entry>, Stop> {
+    pub fn list(&self, shape: &DirectoryShape, cookie: u64, count_max: usize) -> Result<Vec<BucketEntry>, BucketStop> {
         let mut out = Vec::new();
         let mut next = cookie.saturating_add(1).max(COOKIE_MIN);
         while next >> COOKIE_BITS == 0 && out.len() < count_max {
@@ -360,7 +370,7 @@ mod tests {
         }
         for (a, b) in (0..60).flat_map(|a| (0..a).map(move |b| (a, b))) {
             let (mut some, mut shape) = (Directory::unloaded(4096), shape);
-            while let Err(Stop::Load(bucket)) =
+            while let Err(BucketStop::Load(bucket)) =
                 some.can_insert(&shape, &name(a)).and_then(|()| some.can_insert(&shape, &name(b)))
             {
                 some.loaded(bucket, whole.buckets[&bucket].clone());

@@ -4,7 +4,7 @@
 use crate::Client;
 use crate::core::Core;
 use crate::namespace::Making;
-use crate::state::{Attempt, Miss, State, Stop};
+use crate::state::{Attempt, ClientState, Miss, Stop};
 use bytes::Bytes;
 use std::sync::Arc;
 use types::{Answer, FileId, FsError, Kind};
@@ -352,7 +352,7 @@ impl Client {
         })
     }
 
-    fn close(&self, s: &mut State, id: FileId, handle: Handle) {
+    fn close(&self, s: &mut ClientState, id: FileId, handle: Handle) {
         s.handles.remove(&handle.0);
         if let Some(inode) = s.inodes.get_mut(&id) {
             inode.open_count -= 1;

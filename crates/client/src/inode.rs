@@ -90,7 +90,7 @@ impl Blocks {
 
 /// One stretch of a read.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Piece {
+pub enum BlockPiece {
     /// Zeroes.
     Hole(usize),
     /// Bytes in memory.
@@ -224,7 +224,7 @@ impl Inode {
 
     /// The stretch `[offset, offset + len)`, which must lie within the file's size, piece by piece.
     /// Runs that are contiguous in the log are one piece.
-    pub fn plan_read(&self, offset: u64, len: u64, block_size: u32) -> Vec<Piece> {
+    pub fn plan_read(&self, offset: u64, len: u64, block_size: u32) -> Vec<BlockPiece> {
         let mut out = Vec::new();
         let bs = u64::from(block_size);
         let (mut at, end) = (offset, offset + len);
@@ -235,15 +235,15 @@ impl Inode {
             let have = stored.min(stop);
             if start < have {
                 match self.dirty.get(&b) {
-                    Some(bytes) => out.push(Piece::Bytes(Bytes::copy_from_slice(&bytes[start..have]))),
+                    Some(bytes) => out.push(BlockPiece::Bytes(Bytes::copy_from_slice(&bytes[start..have]))),
                     None => push_log(&mut out, self.map.block(b), start as u32, have as u32),
                 }
             }
             let zero_from = start.max(have);
             if zero_from < stop {
                 match out.last_mut() {
-                    Some(Piece::Hole(n)) => *n += stop - zero_from,
-                    _ => out.push(Piece::Hole(stop - zero_from)),
+                    Some(BlockPiece::Hole(n)) => *n += stop - zero_from,
+                    _ => out.push(BlockPiece::Hole(stop - zero_from)),
                 }
             }
             at = b * bs + stop as u64;
@@ -336,13 +336,13 @@ impl Inode {
     }
 }
 
-fn push_log(out: &mut Vec<Piece>, addr: Option<BlockAddr>, start: u32, end: u32) {
+fn push_log(out: &mut Vec<BlockPiece>, addr: Option<BlockAddr>, start: u32, end: u32) {
     let Some(addr) = addr else { return };
     let next = BlockAddr { offset: addr.offset + start, len: end - start, ..addr };
     match out.last_mut() {
-        Some(Piece::Log(run)) if run.segment == next.segment && run.offset + run.len == next.offset => {
+        Some(BlockPiece::Log(run)) if run.segment == next.segment && run.offset + run.len == next.offset => {
             run.len += next.len
         }
-        _ => out.push(Piece::Log(next)),
+        _ => out.push(BlockPiece::Log(next)),
     }
 }

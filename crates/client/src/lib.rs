@@ -22,12 +22,12 @@ mod namespace;
 mod state;
 mod under_way;
 
-pub use crate::core::{Config, IN_FLIGHT_BYTES_MAX, Managers, UNAPPLIED_CUTS_MAX};
+pub use crate::core::{ClientConfig, IN_FLIGHT_BYTES_MAX, Managers, UNAPPLIED_CUTS_MAX};
 
 use crate::core::Core;
 use host::Host;
 use manager::api::ManagerError;
-use policy::space::{Loan, Look, Space};
+use policy::space::{Loan, Look, SpaceAccount};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use stripe::{LogTail, Stripe, StripeError};
@@ -70,8 +70,8 @@ impl Client {
     /// [`looked`](Self::looked).
     pub fn start(
         host: Host,
-        config: Config,
-        space: Space,
+        config: ClientConfig,
+        space: SpaceAccount,
         managers: Managers,
         stripe: Arc<Stripe>,
         tail: LogTail,
@@ -151,13 +151,13 @@ impl Client {
         self.core.state.lock().space.set_limit(limit_bytes);
     }
 
-    /// Lends the cleaner room; see [`Space::lend`].
+    /// Lends the cleaner room; see [`SpaceAccount::lend`].
     pub fn lend(&self) -> Loan {
         let state = &mut *self.core.state.lock();
         state.space.lend(state.dirty_bytes, |bytes| self.core.stripe.share_of(bytes))
     }
 
-    /// Ends the cleaner's loan; see [`Space::give_back`].
+    /// Ends the cleaner's loan; see [`SpaceAccount::give_back`].
     pub fn give_back(&self) {
         self.core.state.lock().space.give_back();
     }

@@ -5,7 +5,7 @@
 
 use crate::core::Core;
 use crate::inode::Inode;
-use crate::state::{Attempt, INODE_DELTA_BYTES, Miss, State, Stop, in_directory};
+use crate::state::{Attempt, ClientState, INODE_DELTA_BYTES, Miss, Stop, in_directory};
 use bytes::Bytes;
 use manager::InodeRecord;
 use policy::space::Purpose;
@@ -63,7 +63,7 @@ impl Core {
     }
 
     /// A live directory that `cred` may search.
-    fn searchable<'s>(&self, s: &'s mut State, cred: &Cred, id: FileId) -> Attempt<&'s mut Inode> {
+    fn searchable<'s>(&self, s: &'s mut ClientState, cred: &Cred, id: FileId) -> Attempt<&'s mut Inode> {
         let dir = s.directory(id)?;
         perm::check(cred, &subject(dir), EXECUTE)?;
         Ok(dir)
@@ -90,7 +90,7 @@ impl Core {
 
     /// Checks that `cred` may add `name` to `parent`, that the name is free, and that everything
     /// that the insert needs is in memory.
-    fn ready_to_add(&self, s: &mut State, cred: &Cred, parent: FileId, name: &[u8]) -> Attempt<()> {
+    fn ready_to_add(&self, s: &mut ClientState, cred: &Cred, parent: FileId, name: &[u8]) -> Attempt<()> {
         check_name(name)?;
         let dir = self.searchable(s, cred, parent)?;
         if is_dots(name) {
@@ -118,7 +118,7 @@ impl Core {
     }
 
     /// Inserts or replaces a name. The caller has checked everything.
-    fn put_name(&self, s: &mut State, parent: FileId, name: &[u8], id: FileId, kind: Kind) -> Attempt<()> {
+    fn put_name(&self, s: &mut ClientState, parent: FileId, name: &[u8], id: FileId, kind: Kind) -> Attempt<()> {
         let now = self.wall();
         let dir = s.directory(parent)?;
         let directory = dir.directory.as_mut().ok_or(FsError::NotADirectory)?;
@@ -128,7 +128,7 @@ impl Core {
     }
 
     /// Removes a name. The caller has checked everything.
-    fn take_name(&self, s: &mut State, parent: FileId, name: &[u8]) -> Attempt<()> {
+    fn take_name(&self, s: &mut ClientState, parent: FileId, name: &[u8]) -> Attempt<()> {
         let now = self.wall();
         let dir = s.directory(parent)?;
         let directory = dir.directory.as_mut().ok_or(FsError::NotADirectory)?;
@@ -137,7 +137,7 @@ impl Core {
         Ok(())
     }
 
-    fn touch_directory(&self, s: &mut State, id: FileId, dirtied: u64, now: types::Time) {
+    fn touch_directory(&self, s: &mut ClientState, id: FileId, dirtied: u64, now: types::Time) {
         if let Some(dir) = s.inodes.get_mut(&id) {
             dir.record.mtime = now;
             dir.record.ctime = now;
@@ -148,7 +148,7 @@ impl Core {
     }
 
     /// Changes the link count and ctime of an inode.
-    fn relink(&self, s: &mut State, id: FileId, change: i32) {
+    fn relink(&self, s: &mut ClientState, id: FileId, change: i32) {
         let now = self.wall();
         if let Some(inode) = s.inodes.get_mut(&id) {
             inode.record.nlink = inode.record.nlink.saturating_add_signed(change);
@@ -158,7 +158,14 @@ impl Core {
         s.mark(id, 0, self.host.clock.now());
     }
 
-    pub(crate) fn make(&self, s: &mut State, cred: &Cred, parent: FileId, name: &[u8], new: Making) -> Attempt<FileId> {
+    pub(crate) fn make(
+        &self,
+        s: &mut ClientState,
+        cred: &Cred,
+        parent: FileId,
+        name: &[u8],
+        new: Making,
+    ) -> Attempt<FileId> {
         self.ready_to_add(s, cred, parent, name)?;
         let target_len = new.target.map_or(0, <[u8]>::len);
         match new.target {
@@ -267,7 +274,7 @@ impl Core {
     }
 
     /// The inode behind a name, after checking that `cred` may remove the name.
-    fn ready_to_take(&self, s: &mut State, cred: &Cred, parent: FileId, name: &[u8]) -> Attempt<InodeRecord> {
+    fn ready_to_take(&self, s: &mut ClientState, cred: &Cred, parent: FileId, name: &[u8]) -> Attempt<InodeRecord> {
         check_name(name)?;
         self.searchable(s, cred, parent)?;
         let (id, _) = s.find(parent, name)?.ok_or(FsError::NotFound)?;
@@ -318,13 +325,13 @@ impl Core {
     }
 
     /// Drops the links of a directory that has lost its name.
-    fn drop_directory(&self, s: &mut State, id: FileId) {
+    fn drop_directory(&self, s: &mut ClientState, id: FileId) {
         self.relink(s, id, -2);
         s.remove_if_unused(id, self.host.clock.now());
     }
 
     /// True if `id` is `of` or below it. Loads the chain of parents.
-    fn is_within(&self, s: &mut State, mut id: FileId, of: FileId) -> Attempt<bool> {
+    fn is_within(&self, s: &mut ClientState, mut id: FileId, of: FileId) -> Attempt<bool> {
         loop {
             if id == of {
                 return Ok(true);
@@ -432,7 +439,7 @@ impl Core {
         Ok(())
     }
 
-    fn move_directory(&self, s: &mut State, id: FileId, from: FileId, to: FileId) {
+    fn move_directory(&self, s: &mut ClientState, id: FileId, from: FileId, to: FileId) {
         if let Some(inode) = s.inodes.get_mut(&id) {
             inode.record.parent = to;
         }

@@ -10,7 +10,7 @@ use crate::cache::Expect;
 use crate::directory;
 use crate::inode::Inode;
 use manager::api::SegmentDeltas;
-use policy::space::Space;
+use policy::space::SpaceAccount;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
 use types::{BlockAddr, FileId, FsError, Kind};
@@ -60,16 +60,16 @@ impl From<FsError> for Stop {
 pub type Attempt<T> = Result<T, Stop>;
 
 /// Turns a directory's stop into the client's.
-pub fn in_directory(dir: FileId) -> impl Fn(directory::Stop) -> Stop {
+pub fn in_directory(dir: FileId) -> impl Fn(directory::BucketStop) -> Stop {
     move |stop| match stop {
-        directory::Stop::Load(bucket) => Stop::Miss(Miss::Bucket(dir, bucket)),
-        directory::Stop::Collision | directory::Stop::Full => Stop::Fail(FsError::NoSpace),
+        directory::BucketStop::Load(bucket) => Stop::Miss(Miss::Bucket(dir, bucket)),
+        directory::BucketStop::Collision | directory::BucketStop::Full => Stop::Fail(FsError::NoSpace),
     }
 }
 
 /// An open file or directory.
 #[derive(Clone, Debug)]
-pub struct Open {
+pub struct OpenFile {
     /// The file.
     pub id: FileId,
     /// How it was opened.
@@ -90,13 +90,13 @@ pub struct Numbers {
 }
 
 /// A client's in-memory state: one lock, never held across an await.
-pub struct State {
+pub struct ClientState {
     /// Inodes in memory, all under tokens.
     pub inodes: HashMap<FileId, Inode>,
     /// Order in which the eviction hand looks at inodes.
     pub hand: VecDeque<FileId>,
     /// Open handles.
-    pub handles: HashMap<u64, Open>,
+    pub handles: HashMap<u64, OpenFile>,
     /// The next handle's number.
     pub next_handle: u64,
     /// Inodes with changes that are in no cut yet.
@@ -118,15 +118,15 @@ pub struct State {
     /// All cuts up to this one are applied by the managers.
     pub applied: u64,
     /// The room on the stores, for admission.
-    pub space: Space,
+    pub space: SpaceAccount,
     /// Cuts that the managers have not applied yet, by seq.
     pub unapplied: BTreeMap<u64, SegmentDeltas>,
 }
 
-impl State {
+impl ClientState {
     /// An empty state; `last_cut` is the seq of the log's last segment.
-    pub fn new(last_cut: u64, space: Space) -> Self {
-        State {
+    pub fn new(last_cut: u64, space: SpaceAccount) -> Self {
+        ClientState {
             inodes: HashMap::new(),
             hand: VecDeque::new(),
             handles: HashMap::new(),
@@ -179,7 +179,7 @@ impl State {
         self.next_handle += 1;
         let inode = self.inodes.get_mut(&id);
         let is_directory = inode.as_ref().is_some_and(|inode| inode.record.kind == Kind::Directory);
-        self.handles.insert(number, Open { id, flags, is_directory, window: Default::default() });
+        self.handles.insert(number, OpenFile { id, flags, is_directory, window: Default::default() });
         if let Some(inode) = inode {
             inode.open_count += 1;
         }
@@ -187,12 +187,12 @@ impl State {
     }
 
     /// The handle of a file.
-    pub fn handle(&mut self, id: FileId, handle: Handle) -> Result<&mut Open, FsError> {
+    pub fn handle(&mut self, id: FileId, handle: Handle) -> Result<&mut OpenFile, FsError> {
         self.handles.get_mut(&handle.0).filter(|h| h.id == id && !h.is_directory).ok_or(FsError::BadHandle)
     }
 
     /// The handle of a directory.
-    pub fn directory_handle(&mut self, id: FileId, handle: Handle) -> Result<&mut Open, FsError> {
+    pub fn directory_handle(&mut self, id: FileId, handle: Handle) -> Result<&mut OpenFile, FsError> {
         self.handles.get_mut(&handle.0).filter(|h| h.id == id && h.is_directory).ok_or(FsError::BadHandle)
     }
 

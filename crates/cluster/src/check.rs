@@ -4,9 +4,9 @@
 //! counts. If something cannot be read, that is a problem, named by its path, and the check goes
 //! on.
 
-use crate::machine::Machine;
+use crate::machine::CoreMachine;
 use manager::api::{Manager, ManagerError};
-use manager::server::Server;
+use manager::server::ManagerServer;
 use std::collections::BTreeSet;
 use std::ops::Range;
 use types::{FileId, FsError, Kind};
@@ -52,7 +52,7 @@ impl Report {
 
 /// Checks everything. `progress` gets the number of files done. An error is one of the check
 /// itself.
-pub async fn check(machine: &Machine, progress: impl Fn(u64)) -> Result<Report, FsError> {
+pub async fn check(machine: &CoreMachine, progress: impl Fn(u64)) -> Result<Report, FsError> {
     let fs = &machine.client;
     fs.leave_access_times();
     let mut report = Report::default();
@@ -109,7 +109,7 @@ pub async fn check(machine: &Machine, progress: impl Fn(u64)) -> Result<Report, 
     Ok(report)
 }
 
-async fn check_manager(manager: &Server, report: &mut Report) -> Result<(), ManagerError> {
+async fn check_manager(manager: &ManagerServer, report: &mut Report) -> Result<(), ManagerError> {
     let audit = manager.audit().await?;
     let who = manager.id();
     if let Some(count) = audit.wrong_file_count {
@@ -126,7 +126,13 @@ async fn check_manager(manager: &Server, report: &mut Report) -> Result<(), Mana
     Ok(())
 }
 
-async fn check_file(machine: &Machine, id: FileId, kind: Kind, name: &str, report: &mut Report) -> Result<(), FsError> {
+async fn check_file(
+    machine: &CoreMachine,
+    id: FileId,
+    kind: Kind,
+    name: &str,
+    report: &mut Report,
+) -> Result<(), FsError> {
     let fs = &machine.client;
     report.file_count += 1;
     let found = match fs.getattr(id).await {

@@ -11,7 +11,7 @@ use manager::Delta;
 use manager::api::{BlockAt, Manager, ManagerError, SegmentDeltas};
 use manager::index_node::{LEAF_BLOCKS, NodeSize};
 use manager::manager_map::ManagerMap;
-use manager::server::Server as ManagerServer;
+use manager::server::ManagerServer;
 use parking_lot::Mutex;
 use policy::space::{Loan, Moved};
 use std::collections::VecDeque;

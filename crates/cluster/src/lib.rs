@@ -25,5 +25,5 @@ pub mod stores;
 mod table;
 
 pub use config::FsConfig;
-pub use machine::{Create, Machine, Run, StartError};
-pub use stores::Place;
+pub use machine::{CoreMachine, Create, Run, StartError};
+pub use stores::StorePlace;

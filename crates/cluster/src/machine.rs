@@ -10,15 +10,15 @@ use crate::config::{CLEANER_LOG, CLIENT_LOG, FsConfig, first_manager_map, manage
 use crate::maintenance::Maintenance;
 use crate::maps::{self, ChangeError, Keeper};
 use crate::room;
-use crate::stores::{self, CLOSE_TIMEOUT, Opened, Place};
+use crate::stores::{self, CLOSE_TIMEOUT, Opened, StorePlace};
 use client::{Client, Managers};
 use host::{Disk, Host};
 use manager::api::Manager;
-use manager::server::{Config as ManagerConfig, Server as ManagerServer};
+use manager::server::{ManagerConfig, ManagerServer};
 use std::sync::Arc;
 use std::time::Duration;
 use storage::api::StorageError;
-use storage::server::Server as StoreServer;
+use storage::server::StoreServer;
 use stripe::{LogWriter, Options, Stripe};
 use types::{ClientId, FsUuid, Maps};
 use vfs::fs::FileSystem;
@@ -103,7 +103,7 @@ pub struct Recovery {
 }
 
 /// A running machine.
-pub struct Machine {
+pub struct CoreMachine {
     /// The file system's configuration, by the maps in force at the start.
     pub config: FsConfig,
     /// The maps.
@@ -126,7 +126,7 @@ pub struct Machine {
 /// That disk may have leftovers of an earlier attempt.
 pub async fn create(
     host: &Host,
-    places: &[Place],
+    places: &[StorePlace],
     consensus: &Arc<dyn Disk>,
     create: Create,
 ) -> Result<FsConfig, StartError> {
@@ -146,26 +146,26 @@ pub async fn create(
     Ok(config)
 }
 
-impl Machine {
+impl CoreMachine {
     /// Starts all roles over the places, in the order of their stores, and the disk of the
     /// consensus engine, whose contents may be lost.
     pub async fn start(
         host: Host,
-        places: &[Place],
+        places: &[StorePlace],
         consensus: &Arc<dyn Disk>,
         run: Run,
-    ) -> Result<Machine, StartError> {
+    ) -> Result<CoreMachine, StartError> {
         Self::start_within(host, places, consensus, run, Limits::default()).await
     }
 
     /// Like [`start`](Self::start), with other limits.
     pub async fn start_within(
         host: Host,
-        places: &[Place],
+        places: &[StorePlace],
         consensus: &Arc<dyn Disk>,
         run: Run,
         limits: Limits,
-    ) -> Result<Machine, StartError> {
+    ) -> Result<CoreMachine, StartError> {
         let Opened { config, maps: newest, behind, by_id, servers } = stores::open(&host, places).await?;
         let agreed = maps::agree(&host, consensus, &config, &newest).await?;
         let behind = behind || agreed.maps.epoch > newest.epoch;
@@ -208,7 +208,7 @@ impl Machine {
             delta_count: rolled.deltas + cleaner_rolled.deltas,
             time: host.clock.now().saturating_sub(began),
         };
-        let client_config = client::Config {
+        let client_config = client::ClientConfig {
             id: ClientId::new(1),
             block_size: config.block_size,
             // The client and the managers both have inodes in memory.
@@ -240,7 +240,7 @@ impl Machine {
         )
         .await?;
         client.prepare(run.root_mode, run.root_uid, run.root_gid).await.map_err(StartError::Root)?;
-        Ok(Machine { config, maps, client, stripe, managers, maintenance, recovery, host, stores: servers })
+        Ok(CoreMachine { config, maps, client, stripe, managers, maintenance, recovery, host, stores: servers })
     }
 
     /// The host that it runs on.

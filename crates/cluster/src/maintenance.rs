@@ -18,7 +18,7 @@ use crate::table::Table;
 use client::Client;
 use host::{Either, Host, first};
 use manager::api::Manager;
-use manager::server::Server as ManagerServer;
+use manager::server::ManagerServer;
 use parking_lot::Mutex;
 use policy::clean::{FreeGoal, GAIN_SEGMENTS, SegmentUse, VICTIMS_MAX, choose};
 use policy::space::{Loan, Look};

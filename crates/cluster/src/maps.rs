@@ -12,7 +12,7 @@
 use crate::config::FsConfig;
 use crate::start_error::StartError;
 use consensus::files::LoadError;
-use consensus::{Consensus, OpenError, ProposeError, Status};
+use consensus::{Consensus, ProposeError, Status, VoterOpenError};
 use host::{Disk, Host};
 use std::sync::Arc;
 use std::time::Duration;
@@ -114,7 +114,7 @@ pub(crate) async fn agree(
                 Err(elapsed) => return unusable(format!("its disk does not answer: {elapsed}")),
             }
         }
-        Err(e @ OpenError::Load(LoadError::Version(_))) => return Err(StartError::Consensus(e)),
+        Err(e @ VoterOpenError::Load(LoadError::Version(_))) => return Err(StartError::Consensus(e)),
         Err(e) => {
             let anew = Consensus::create(host, disk, config.fs, continued.clone());
             match host::timeout(&*host.clock, VOTER_TIMEOUT, anew).await {

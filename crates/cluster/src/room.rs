@@ -8,7 +8,7 @@
 use crate::config::FsConfig;
 use host::DiskSpace;
 use manager::index_node::NodeSize;
-use policy::space::{self, Purpose, Reserves, Space};
+use policy::space::{self, Purpose, Reserves, SpaceAccount};
 use std::collections::BTreeMap;
 use stripe::{StoreHealth, StoreState, Stripe};
 use types::FileId;
@@ -68,10 +68,10 @@ pub(crate) fn space(
     config: &FsConfig,
     stripe: &Stripe,
     owed: impl Iterator<Item = (FileId, Option<NodeSize>)>,
-) -> Space {
+) -> SpaceAccount {
     let bytes = |size: NodeSize| space::index_bytes(size.attribute_bytes, size.extent_count);
     let owed_bytes = space::owed_bytes(owed.map(|(file, size)| (file.raw(), size.map_or(0, bytes))));
-    Space::new(reserves(config, stripe), admitted_bytes(config, stripe, 0), owed_bytes)
+    SpaceAccount::new(reserves(config, stripe), admitted_bytes(config, stripe, 0), owed_bytes)
 }
 
 /// The reserves on each store.

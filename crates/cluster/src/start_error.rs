@@ -2,7 +2,7 @@
 
 use manager::api::ManagerError;
 use storage::api::StorageError;
-use storage::server::OpenError;
+use storage::server::StoreOpenError;
 use stripe::{StoreSet, Stripe, StripeError};
 use thiserror::Error;
 use types::{FsError, FsUuid, StoreId};
@@ -64,7 +64,7 @@ pub enum StartError {
     },
     /// The consensus folder cannot be made, or was written by a newer program.
     #[error("the consensus folder: {0}")]
-    Consensus(consensus::OpenError),
+    Consensus(consensus::VoterOpenError),
     /// The maps cannot be read.
     #[error("the configuration kept by the stores: {0}")]
     Config(#[from] types::codec::DecodeError),
@@ -76,7 +76,7 @@ pub enum StartError {
     Remote(StoreId, std::io::Error),
     /// A store's folder could not be opened or created.
     #[error("{0}: {1}")]
-    Store(StoreId, OpenError),
+    Store(StoreId, StoreOpenError),
     /// A store failed an operation.
     #[error("{0}: {1}")]
     Storage(StoreId, StorageError),

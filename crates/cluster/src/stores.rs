@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 use storage::api::{Presence, RemoteStorage, Seal, Storage, StorageError, StoreStatus};
-use storage::server::{Identity, Server as StoreServer};
+use storage::server::{StoreIdentity, StoreServer};
 use storage::site::is_empty;
 use striped_log::fragment::{Fragment, FragmentHeader};
 use types::{BoxFuture, FragmentId, LogId, Maps, SegmentId, StoreId};
@@ -20,7 +20,7 @@ pub(crate) const CLOSE_TIMEOUT: Duration = OPEN_TIMEOUT;
 
 /// The place of a store.
 #[derive(Clone)]
-pub enum Place {
+pub enum StorePlace {
     /// A folder on a disk of this machine.
     Disk(Arc<dyn Disk>),
     /// A storage server of another process, reachable or not.
@@ -29,48 +29,53 @@ pub enum Place {
     Missing(String),
 }
 
-impl From<Arc<dyn Disk>> for Place {
+impl From<Arc<dyn Disk>> for StorePlace {
     fn from(disk: Arc<dyn Disk>) -> Self {
-        Place::Disk(disk)
+        StorePlace::Disk(disk)
     }
 }
 
-impl From<Option<Arc<dyn Disk>>> for Place {
+impl From<Option<Arc<dyn Disk>>> for StorePlace {
     fn from(disk: Option<Arc<dyn Disk>>) -> Self {
-        disk.map_or_else(|| Place::Missing("its folder is missing".into()), Place::Disk)
+        disk.map_or_else(|| StorePlace::Missing("its folder is missing".into()), StorePlace::Disk)
     }
 }
 
 /// The stores with their places.
-fn numbered(places: &[Place]) -> impl Iterator<Item = (StoreId, &Place)> {
+fn numbered(places: &[StorePlace]) -> impl Iterator<Item = (StoreId, &StorePlace)> {
     places.iter().enumerate().map(|(at, place)| (StoreId::new(at as u16), place))
 }
 
 /// The space on the disks at the places. Fails if any of them has a store.
-pub(crate) async fn spaces(places: &[Place]) -> Result<Vec<DiskSpace>, StartError> {
+pub(crate) async fn spaces(places: &[StorePlace]) -> Result<Vec<DiskSpace>, StartError> {
     let looks = numbered(places).map(|(store, place)| space_at(store, place)).collect();
     join_all(looks).await.into_iter().collect()
 }
 
-async fn space_at(store: StoreId, place: &Place) -> Result<DiskSpace, StartError> {
+async fn space_at(store: StoreId, place: &StorePlace) -> Result<DiskSpace, StartError> {
     match place {
-        Place::Disk(disk) => {
+        StorePlace::Disk(disk) => {
             if !is_empty(disk.as_ref()).await? {
                 return Err(StartError::Exists(store));
             }
             Ok(disk.space().await?)
         }
-        Place::Remote(remote) => match remote.presence().await {
+        StorePlace::Remote(remote) => match remote.presence().await {
             Ok(Presence::Store(_)) => Err(StartError::Exists(store)),
             Ok(Presence::Empty(space)) => Ok(space),
             Err(error) => Err(StartError::Remote(store, error)),
         },
-        Place::Missing(reason) => Err(StartError::Unusable(store, reason.clone())),
+        StorePlace::Missing(reason) => Err(StartError::Unusable(store, reason.clone())),
     }
 }
 
 /// Creates a new file system's stores, and puts its maps into them.
-pub(crate) async fn create(host: &Host, config: &FsConfig, places: &[Place], maps: Maps) -> Result<(), StartError> {
+pub(crate) async fn create(
+    host: &Host,
+    config: &FsConfig,
+    places: &[StorePlace],
+    maps: Maps,
+) -> Result<(), StartError> {
     for (store, place) in numbered(places) {
         let opened = create_one(host, config, store, place).await?;
         let failed = |e| StartError::Storage(store, e);
@@ -82,19 +87,19 @@ pub(crate) async fn create(host: &Host, config: &FsConfig, places: &[Place], map
     Ok(())
 }
 
-async fn create_one(host: &Host, config: &FsConfig, store: StoreId, place: &Place) -> Result<Open, StartError> {
-    let identity = Identity { fs: config.fs, store, capacity_bytes: config.store_capacity_bytes };
+async fn create_one(host: &Host, config: &FsConfig, store: StoreId, place: &StorePlace) -> Result<Open, StartError> {
+    let identity = StoreIdentity { fs: config.fs, store, capacity_bytes: config.store_capacity_bytes };
     match place {
-        Place::Disk(disk) => {
+        StorePlace::Disk(disk) => {
             let server = StoreServer::create(host.clone(), disk.clone(), identity).await;
             server.map(Open::Local).map_err(|e| StartError::Store(store, e))
         }
-        Place::Remote(remote) => {
+        StorePlace::Remote(remote) => {
             remote.initialise(identity).await.map_err(|e| StartError::Remote(store, e))?;
             remote.expect(identity.fs, identity.store).await;
             Ok(Open::Remote(remote.clone(), identity))
         }
-        Place::Missing(reason) => Err(StartError::Unusable(store, reason.clone())),
+        StorePlace::Missing(reason) => Err(StartError::Unusable(store, reason.clone())),
     }
 }
 
@@ -102,11 +107,11 @@ async fn create_one(host: &Host, config: &FsConfig, store: StoreId, place: &Plac
 #[derive(Clone)]
 enum Open {
     Local(Arc<StoreServer>),
-    Remote(Arc<dyn RemoteStorage>, Identity),
+    Remote(Arc<dyn RemoteStorage>, StoreIdentity),
 }
 
 impl Open {
-    fn identity(&self) -> Identity {
+    fn identity(&self) -> StoreIdentity {
         match self {
             Open::Local(server) => server.identity(),
             Open::Remote(_, identity) => *identity,
@@ -129,10 +134,10 @@ enum NotOpen {
     Bad(String),
 }
 
-async fn open_one(host: &Host, place: &Place) -> Result<Open, NotOpen> {
+async fn open_one(host: &Host, place: &StorePlace) -> Result<Open, NotOpen> {
     match place {
-        Place::Missing(reason) => Err(NotOpen::Bad(reason.clone())),
-        Place::Remote(remote) => match remote.presence().await {
+        StorePlace::Missing(reason) => Err(NotOpen::Bad(reason.clone())),
+        StorePlace::Remote(remote) => match remote.presence().await {
             Ok(Presence::Store(identity)) => {
                 remote.expect(identity.fs, identity.store).await;
                 Ok(Open::Remote(remote.clone(), identity))
@@ -140,7 +145,7 @@ async fn open_one(host: &Host, place: &Place) -> Result<Open, NotOpen> {
             Ok(Presence::Empty(_)) => Err(NotOpen::Empty),
             Err(error) => Err(NotOpen::Bad(error.to_string())),
         },
-        Place::Disk(disk) => {
+        StorePlace::Disk(disk) => {
             let empty = is_empty(disk.as_ref()).await;
             if empty.map_err(|e| NotOpen::Bad(format!("its folder cannot be listed: {e}")))? {
                 return Err(NotOpen::Empty);
@@ -164,7 +169,7 @@ pub(crate) struct Opened {
 }
 
 /// Opens the stores at `places`, in their order. Empty places get new stores.
-pub(crate) async fn open(host: &Host, places: &[Place]) -> Result<Opened, StartError> {
+pub(crate) async fn open(host: &Host, places: &[StorePlace]) -> Result<Opened, StartError> {
     let open_in_time = |place| async move {
         let opened = host::timeout(&*host.clock, OPEN_TIMEOUT, open_one(host, place)).await;
         opened.unwrap_or_else(|elapsed| Err(NotOpen::Bad(format!("its disk does not answer: {elapsed}"))))
@@ -241,7 +246,7 @@ pub(crate) async fn open(host: &Host, places: &[Place]) -> Result<Opened, StartE
         let storage: Arc<dyn Storage> = match opened {
             (Some(store), _) => store.storage(),
             // The store may come back; the start does not wait for that.
-            (None, Place::Remote(remote)) => {
+            (None, StorePlace::Remote(remote)) => {
                 drop(remote.expect(config.fs, id));
                 remote.clone()
             }

@@ -3,7 +3,7 @@
 //! list.
 
 use manager::api::{Manager, ManagerError};
-use manager::server::Server as ManagerServer;
+use manager::server::ManagerServer;
 use parking_lot::Mutex;
 use policy::segments::Segments;
 use std::collections::BTreeMap;

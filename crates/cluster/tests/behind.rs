@@ -1,9 +1,9 @@
 //! Managers that cannot keep up with what a client commits.
 
 use client::{Client, Managers};
-use cluster::Place;
+use cluster::StorePlace;
 use cluster::config::STORE_CAPACITY_BYTES_MIN;
-use cluster::machine::{Create, INDEX_RANGE_LEN, Lengths, Machine, Run, create};
+use cluster::machine::{CoreMachine, Create, INDEX_RANGE_LEN, Lengths, Run, create};
 use host::Host;
 use host::sim::{Sim, SimDisk};
 use manager::api::{
@@ -11,7 +11,7 @@ use manager::api::{
     SegmentUsage, UsageChanges,
 };
 use manager::token::Mode;
-use policy::space::{Reserves, Space};
+use policy::space::{Reserves, SpaceAccount};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
@@ -103,12 +103,12 @@ fn regression_a_client_waits_for_managers_that_are_far_behind() {
     let (stores, consensus): (Vec<SimDisk>, SimDisk) = ((0..3).map(|_| disk()).collect(), disk());
     let one = sim.machine("one");
     let host = one.host();
-    let places: Vec<Place> = stores.iter().map(|disk| disk.mount(&one).into()).collect();
+    let places: Vec<StorePlace> = stores.iter().map(|disk| disk.mount(&one).into()).collect();
     let consensus: Arc<dyn host::Disk> = consensus.mount(&one);
     let store_capacity_bytes = Some(16 * STORE_CAPACITY_BYTES_MIN);
     let how = Create { parity: 1, block_size: 65536, manager_count: 2, store_capacity_bytes };
     sim.block_on(create(&host, &places, &consensus, how)).expect("create");
-    let machine = sim.block_on(Machine::start(host.clone(), &places, &consensus, RUN)).expect("start");
+    let machine = sim.block_on(CoreMachine::start(host.clone(), &places, &consensus, RUN)).expect("start");
 
     let first = machine.client.clone();
     sim.block_on(async { first.settle().await });
@@ -121,14 +121,14 @@ fn regression_a_client_waits_for_managers_that_are_far_behind() {
     let managers = Managers::new(machine.config.managers.clone(), managers.collect());
     let opened = manager::roll_forward::roll_forward(&machine.stripe, &machine.managers, LOG);
     let (tail, _) = sim.block_on(opened).expect("open the log");
-    let config = client::Config {
+    let config = client::ClientConfig {
         id: ClientId::new(2),
         block_size: machine.config.block_size,
         cache_bytes: 16 << 20,
         inode_count_max: 100,
         lease: Duration::from_secs(10),
     };
-    let space = Space::new(Reserves::new(0, 0), u64::MAX, 0);
+    let space = SpaceAccount::new(Reserves::new(0, 0), u64::MAX, 0);
     let client = Client::start(host.clone(), config, space, managers, machine.stripe.clone(), tail);
     let made = Arc::new(AtomicU64::new(0));
     let count = made.clone();

@@ -1,8 +1,8 @@
 //! The behaviour that docs/semantics.md promises, on the whole core over simulated disks: the same
 //! checks that the model, `MemFs`, passes.
 
-use cluster::Place;
-use cluster::machine::{Create, INDEX_RANGE_LEN, Lengths, Machine, Run, create};
+use cluster::StorePlace;
+use cluster::machine::{CoreMachine, Create, INDEX_RANGE_LEN, Lengths, Run, create};
 use host::Disk;
 use host::sim::{Sim, SimDisk};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -17,7 +17,8 @@ fn run_all(block_size: u32, parity: u8) {
             let sim = Sim::new(number as u64);
             let machine = sim.machine("one");
             let host = machine.host();
-            let places: Vec<Place> = (0..5).map(|_| SimDisk::new(&sim, STORE_BYTES).mount(&machine).into()).collect();
+            let places: Vec<StorePlace> =
+                (0..5).map(|_| SimDisk::new(&sim, STORE_BYTES).mount(&machine).into()).collect();
             let consensus: Arc<dyn Disk> = SimDisk::new(&sim, STORE_BYTES).mount(&machine);
             let run = async move {
                 let how = Create { parity, block_size, manager_count: 2, store_capacity_bytes: Some(STORE_BYTES / 2) };
@@ -31,10 +32,10 @@ fn run_all(block_size: u32, parity: u8) {
                     manager_lengths: Lengths::LARGEST,
                     accepts_loss: false,
                 };
-                let machine = Machine::start(host, &places, &consensus, how).await.expect("start");
+                let machine = CoreMachine::start(host, &places, &consensus, how).await.expect("start");
                 check(Arc::new(machine.client.clone())).await;
                 machine.stop().await.expect("stop");
-                let machine = Machine::start(machine.host(), &places, &consensus, how).await.expect("start again");
+                let machine = CoreMachine::start(machine.host(), &places, &consensus, how).await.expect("start again");
                 let report = cluster::check::check(&machine, |_| {}).await.expect("check");
                 assert_eq!(report.problems, Vec::<String>::new());
             };

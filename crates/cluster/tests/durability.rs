@@ -1,9 +1,9 @@
 //! What is durable without any sync, to the second of the simulated clock, and the answers of fsync
 //! when nothing can become durable.
 
-use cluster::Place;
+use cluster::StorePlace;
 use cluster::config::CLIENT_LOG;
-use cluster::machine::{Create, INDEX_RANGE_LEN, Lengths, Machine, Run, create};
+use cluster::machine::{CoreMachine, Create, INDEX_RANGE_LEN, Lengths, Run, create};
 use host::Disk;
 use host::sim::{Sim, SimDisk};
 use std::sync::Arc;
@@ -40,9 +40,9 @@ impl Rig {
     }
 
     /// The file system on the machine, created if it is `new`.
-    fn start(&self, new: bool) -> Machine {
+    fn start(&self, new: bool) -> CoreMachine {
         let on = self.sim.machine("one");
-        let places: Vec<Place> = self.stores.iter().map(|disk| disk.mount(&on).into()).collect();
+        let places: Vec<StorePlace> = self.stores.iter().map(|disk| disk.mount(&on).into()).collect();
         let consensus: Arc<dyn Disk> = self.consensus.mount(&on);
         let host = on.host();
         self.sim.block_on(async move {
@@ -51,19 +51,19 @@ impl Rig {
                 let how = Create { parity: 1, block_size: 65536, manager_count: 2, store_capacity_bytes };
                 create(&host, &places, &consensus, how).await.expect("create");
             }
-            Machine::start(host, &places, &consensus, RUN).await.expect("start")
+            CoreMachine::start(host, &places, &consensus, RUN).await.expect("start")
         })
     }
 
     /// The power fails, and everything starts again.
-    fn restart(&self) -> Machine {
+    fn restart(&self) -> CoreMachine {
         self.sim.machine("one").crash();
         self.stores.iter().chain([&self.consensus]).for_each(SimDisk::power_loss);
         self.start(false)
     }
 
     /// Makes a file with its name as contents.
-    fn make(&self, machine: &Machine, name: &'static [u8]) {
+    fn make(&self, machine: &CoreMachine, name: &'static [u8]) {
         let client = machine.client.clone();
         self.sim.block_on(async move {
             let made = client.create(&Cred::ROOT, FileId::ROOT, name, 0o644, 0, WRITE).await;
@@ -73,12 +73,12 @@ impl Rig {
         });
     }
 
-    fn lookup(&self, machine: &Machine, name: &'static [u8]) -> Result<u64, FsError> {
+    fn lookup(&self, machine: &CoreMachine, name: &'static [u8]) -> Result<u64, FsError> {
         let client = machine.client.clone();
         self.sim.block_on(async move { client.lookup(&Cred::ROOT, FileId::ROOT, name).await.map(|e| e.attr.size) })
     }
 
-    fn sleep(&self, machine: &Machine, time: Duration) {
+    fn sleep(&self, machine: &CoreMachine, time: Duration) {
         let clock = machine.host().clock;
         self.sim.block_on(async move { clock.sleep(time).await });
     }

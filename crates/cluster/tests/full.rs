@@ -1,8 +1,8 @@
 //! Stores that fill up.
 
-use cluster::Place;
+use cluster::StorePlace;
 use cluster::config::STORE_CAPACITY_BYTES_MIN;
-use cluster::machine::{Create, INDEX_RANGE_LEN, Lengths, Machine, Run, create};
+use cluster::machine::{CoreMachine, Create, INDEX_RANGE_LEN, Lengths, Run, create};
 use host::sim::{Sim, SimDisk};
 use host::{Disk, Host};
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -47,22 +47,22 @@ impl Rig {
     }
 
     /// Of a machine that has just crashed.
-    fn mounts(&self) -> (Host, Vec<Place>, Arc<dyn Disk>) {
+    fn mounts(&self) -> (Host, Vec<StorePlace>, Arc<dyn Disk>) {
         self.sim.machine("one").crash();
         let machine = self.sim.machine("one");
         let places = self.stores.iter().map(|disk| disk.mount(&machine).into()).collect();
         (machine.host(), places, self.consensus.mount(&machine))
     }
 
-    fn start(&self) -> Machine {
+    fn start(&self) -> CoreMachine {
         let (host, places, consensus) = self.mounts();
-        self.sim.block_on(Machine::start(host, &places, &consensus, RUN)).expect("start")
+        self.sim.block_on(CoreMachine::start(host, &places, &consensus, RUN)).expect("start")
     }
 
     /// The result of some work on the machine, if it ends in time.
     fn within<T: Send + 'static>(
         &self,
-        machine: &Machine,
+        machine: &CoreMachine,
         time: Duration,
         work: impl Future<Output = T> + Send + 'static,
     ) -> Option<T> {
@@ -83,7 +83,7 @@ impl Rig {
 
     /// Overwrites a file until this many bytes are written, or no write ends for some time; returns
     /// the bytes written.
-    fn overwrite(&self, machine: &Machine, bytes: u64) -> u64 {
+    fn overwrite(&self, machine: &CoreMachine, bytes: u64) -> u64 {
         let (client, written) = (machine.client.clone(), Arc::new(AtomicU64::new(0)));
         let count = written.clone();
         machine.host().tasks.spawn(Box::pin(async move {

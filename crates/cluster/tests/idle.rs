@@ -1,7 +1,7 @@
 //! What an idle file system does: it merges small segments, and then rests.
 
-use cluster::Place;
-use cluster::machine::{Create, INDEX_RANGE_LEN, Lengths, Machine, Run, create};
+use cluster::StorePlace;
+use cluster::machine::{CoreMachine, Create, INDEX_RANGE_LEN, Lengths, Run, create};
 use host::Disk;
 use host::sim::{Sim, SimDisk};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ fn small_segments_are_merged_when_idle_and_then_left_alone() {
     let sim = Sim::new(3);
     let machine = sim.machine("one");
     let host = machine.host();
-    let places: Vec<Place> = (0..5).map(|_| SimDisk::new(&sim, STORE_BYTES).mount(&machine).into()).collect();
+    let places: Vec<StorePlace> = (0..5).map(|_| SimDisk::new(&sim, STORE_BYTES).mount(&machine).into()).collect();
     let consensus: Arc<dyn Disk> = SimDisk::new(&sim, STORE_BYTES).mount(&machine);
     sim.block_on(async move {
         let store_capacity_bytes = Some(STORE_BYTES / 2);
@@ -32,7 +32,7 @@ fn small_segments_are_merged_when_idle_and_then_left_alone() {
             manager_lengths: Lengths::LARGEST,
             accepts_loss: false,
         };
-        let machine = Machine::start(host.clone(), &places, &consensus, how).await.expect("start");
+        let machine = CoreMachine::start(host.clone(), &places, &consensus, how).await.expect("start");
         let client = &machine.client;
         let write = OpenFlags { read: true, write: true, ..OpenFlags::default() };
         for i in 0..FILES {
@@ -60,7 +60,7 @@ fn small_segments_are_merged_when_idle_and_then_left_alone() {
             assert_eq!(client.read(id, handle, 0, 100).await.expect("read"), name);
         }
         machine.stop().await.expect("stop");
-        let machine = Machine::start(machine.host(), &places, &consensus, how).await.expect("start again");
+        let machine = CoreMachine::start(machine.host(), &places, &consensus, how).await.expect("start again");
         let report = cluster::check::check(&machine, |_| {}).await.expect("check");
         assert_eq!(report.problems, Vec::<String>::new());
     });

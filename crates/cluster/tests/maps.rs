@@ -1,13 +1,13 @@
 //! The maps of a whole machine: changed, pushed to the stores, and found again after any fault of
 //! the consensus folder.
 
-use cluster::Place;
-use cluster::machine::{Create, INDEX_RANGE_LEN, Lengths, Machine, Run, StartError, create};
+use cluster::StorePlace;
+use cluster::machine::{CoreMachine, Create, INDEX_RANGE_LEN, Lengths, Run, StartError, create};
 use cluster::maps::ChangeError;
 use host::Disk;
 use host::sim::{Sim, SimDisk};
 use std::sync::Arc;
-use storage::server::Server;
+use storage::server::StoreServer;
 
 const STORE_BYTES: u64 = 128 << 20;
 const STORES: usize = 4;
@@ -30,18 +30,18 @@ impl Rig {
 
     fn create(&self) -> Result<(), StartError> {
         let machine = self.sim.machine("one");
-        let places: Vec<Place> = self.stores.iter().map(|disk| disk.mount(&machine).into()).collect();
+        let places: Vec<StorePlace> = self.stores.iter().map(|disk| disk.mount(&machine).into()).collect();
         let consensus: Arc<dyn Disk> = self.consensus.mount(&machine);
         let how = Create { parity: 1, block_size: 65536, manager_count: 2, store_capacity_bytes: Some(STORE_BYTES) };
         self.sim.block_on(create(&machine.host(), &places, &consensus, how)).map(drop)
     }
 
     /// Starts a machine after a crash of the one before; `away`: a store that is not there.
-    fn start_without(&self, away: Option<usize>) -> Result<Machine, StartError> {
+    fn start_without(&self, away: Option<usize>) -> Result<CoreMachine, StartError> {
         self.sim.machine("one").crash();
         let machine = self.sim.machine("one");
         let mount = |(at, disk): (usize, &SimDisk)| (Some(at) != away).then(|| disk.mount(&machine));
-        let places: Vec<Place> = self.stores.iter().enumerate().map(mount).map(Place::from).collect();
+        let places: Vec<StorePlace> = self.stores.iter().enumerate().map(mount).map(StorePlace::from).collect();
         let consensus: Arc<dyn Disk> = self.consensus.mount(&machine);
         let how = Run {
             cache_bytes: 16 << 20,
@@ -52,15 +52,15 @@ impl Rig {
             manager_lengths: Lengths::LARGEST,
             accepts_loss: false,
         };
-        self.sim.block_on(Machine::start(machine.host(), &places, &consensus, how))
+        self.sim.block_on(CoreMachine::start(machine.host(), &places, &consensus, how))
     }
 
-    fn start(&self) -> Machine {
+    fn start(&self) -> CoreMachine {
         self.start_without(None).unwrap_or_else(|e| panic!("start: {e}"))
     }
 
     /// Raises the manager map's epoch; gives that of the maps.
-    fn change(&self, machine: &Machine) -> Result<u64, ChangeError> {
+    fn change(&self, machine: &CoreMachine) -> Result<u64, ChangeError> {
         self.sim.block_on(machine.change_maps(|config| config.managers.epoch += 1))
     }
 
@@ -69,7 +69,7 @@ impl Rig {
         self.sim.machine("one").crash();
         let machine = self.sim.machine("one");
         let epoch = |disk: &SimDisk| {
-            let open = Server::open(machine.host(), disk.mount(&machine));
+            let open = StoreServer::open(machine.host(), disk.mount(&machine));
             let maps = async { storage::api::Storage::maps(&*open.await.expect("open")).await };
             self.sim.block_on(maps).expect("maps").epoch
         };

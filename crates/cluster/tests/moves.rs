@@ -1,7 +1,7 @@
 //! The cleaner moves blocks while a client knows their old places.
 
-use cluster::Place;
-use cluster::machine::{Create, INDEX_RANGE_LEN, Lengths, Machine, Run, create};
+use cluster::StorePlace;
+use cluster::machine::{CoreMachine, Create, INDEX_RANGE_LEN, Lengths, Run, create};
 use host::Disk;
 use host::sim::{Sim, SimDisk};
 use manager::api::Manager;
@@ -66,25 +66,25 @@ impl Rig {
         rig
     }
 
-    fn mounts(&self) -> (host::Host, Vec<Place>, Arc<dyn Disk>) {
+    fn mounts(&self) -> (host::Host, Vec<StorePlace>, Arc<dyn Disk>) {
         let machine = self.sim.machine("one");
         let places = self.stores.iter().map(|disk| disk.mount(&machine).into()).collect();
         (machine.host(), places, self.consensus.mount(&machine))
     }
 
     /// Starts a machine that has nothing in memory, after a crash of the one before.
-    fn start(&self) -> Machine {
+    fn start(&self) -> CoreMachine {
         self.sim.machine("one").crash();
         let (host, places, consensus) = self.mounts();
-        self.sim.block_on(Machine::start(host, &places, &consensus, RUN)).expect("start")
+        self.sim.block_on(CoreMachine::start(host, &places, &consensus, RUN)).expect("start")
     }
 
-    async fn open(&self, machine: &Machine) -> Handle {
+    async fn open(&self, machine: &CoreMachine) -> Handle {
         machine.client.open(&Cred::ROOT, self.file, READ).await.expect("open")
     }
 
     /// The segment in which the file's block is, by its manager.
-    async fn place(&self, machine: &Machine) -> SegmentId {
+    async fn place(&self, machine: &CoreMachine) -> SegmentId {
         let manager = &machine.managers[usize::from(machine.config.managers.owner_of(self.file).raw())];
         let located = manager.locate(ClientId::new(1), self.file, 0).await.expect("locate");
         assert_eq!(located.extents.len(), 1, "{located:?}");
@@ -92,7 +92,7 @@ impl Rig {
     }
 
     /// All is well after another start.
-    fn check(&self, machine: Machine, expected: &[u8]) {
+    fn check(&self, machine: CoreMachine, expected: &[u8]) {
         self.sim.block_on(machine.stop()).expect("stop");
         let machine = self.start();
         self.sim.block_on(async {

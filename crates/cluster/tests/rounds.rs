@@ -1,8 +1,8 @@
 //! Rounds of maintenance ask stores for what changed, never for everything.
 
 use bytes::Bytes;
-use cluster::Place;
-use cluster::machine::{Create, INDEX_RANGE_LEN, Lengths, Machine, Run, create};
+use cluster::StorePlace;
+use cluster::machine::{CoreMachine, Create, INDEX_RANGE_LEN, Lengths, Run, create};
 use host::sim::{Sim, SimDisk};
 use host::{Disk, Host};
 use std::io;
@@ -10,8 +10,8 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-use storage::api::{Identity, Presence, RemoteStorage, Seal, Storage, StorageError, StoreStatus};
-use storage::server::Server;
+use storage::api::{Presence, RemoteStorage, Seal, Storage, StorageError, StoreIdentity, StoreStatus};
+use storage::server::StoreServer;
 use striped_log::fragment::{Fragment, FragmentHeader};
 use types::{BoxFuture, FileId, FragmentId, FsUuid, LogId, Maps, SegmentId, StoreId};
 use vfs::fs::{Cred, FileSystem, OpenFlags};
@@ -33,12 +33,12 @@ const RUN: Run = Run {
 struct Counting {
     host: Host,
     disk: Arc<dyn Disk>,
-    server: Arc<OnceLock<Arc<Server>>>,
+    server: Arc<OnceLock<Arc<StoreServer>>>,
     listed: Arc<AtomicU64>,
 }
 
 impl Counting {
-    fn server(&self) -> &Server {
+    fn server(&self) -> &StoreServer {
         self.server.get().expect("a store")
     }
 
@@ -104,10 +104,10 @@ impl RemoteStorage for Counting {
             })
         })
     }
-    fn initialise(&self, identity: Identity) -> BoxFuture<io::Result<()>> {
+    fn initialise(&self, identity: StoreIdentity) -> BoxFuture<io::Result<()>> {
         let (host, disk, server) = (self.host.clone(), self.disk.clone(), self.server.clone());
         Box::pin(async move {
-            let made = Server::create(host, disk, identity).await.map_err(io::Error::other)?;
+            let made = StoreServer::create(host, disk, identity).await.map_err(io::Error::other)?;
             server.set(made).map_err(|_| io::ErrorKind::AlreadyExists.into())
         })
     }
@@ -117,24 +117,24 @@ impl RemoteStorage for Counting {
 }
 
 /// A machine over stores that count, and what they have listed.
-async fn start(sim: &Sim) -> (Machine, Arc<AtomicU64>) {
+async fn start(sim: &Sim) -> (CoreMachine, Arc<AtomicU64>) {
     let on = sim.machine("one");
     let (host, listed) = (on.host(), Arc::new(AtomicU64::new(0)));
     let place = |_| {
         let disk: Arc<dyn Disk> = SimDisk::new(sim, 2 * STORE_BYTES).mount(&on);
         let (host, listed) = (host.clone(), listed.clone());
-        Place::Remote(Arc::new(Counting { host, disk, server: Arc::default(), listed }))
+        StorePlace::Remote(Arc::new(Counting { host, disk, server: Arc::default(), listed }))
     };
-    let places: Vec<Place> = (0..STORES).map(place).collect();
+    let places: Vec<StorePlace> = (0..STORES).map(place).collect();
     let consensus: Arc<dyn Disk> = SimDisk::new(sim, STORE_BYTES).mount(&on);
     let store_capacity_bytes = Some(STORE_BYTES);
     let how = Create { parity: 1, block_size: 64 * 1024, manager_count: 2, store_capacity_bytes };
     create(&host, &places, &consensus, how).await.expect("create");
-    (Machine::start(host, &places, &consensus, RUN).await.expect("start"), listed)
+    (CoreMachine::start(host, &places, &consensus, RUN).await.expect("start"), listed)
 }
 
 /// Makes a file of its own segment.
-async fn save(machine: &Machine, number: u64) {
+async fn save(machine: &CoreMachine, number: u64) {
     let (client, name) = (&machine.client, number.to_string().into_bytes());
     let write = OpenFlags { read: true, write: true, ..OpenFlags::default() };
     let (entry, handle) = client.create(&Cred::ROOT, FileId::ROOT, &name, 0o644, 0, write).await.expect("create");

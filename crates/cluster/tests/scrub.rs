@@ -1,7 +1,7 @@
 //! A scrub reports everything that is damaged, and nothing else.
 
-use cluster::Place;
-use cluster::machine::{Create, INDEX_RANGE_LEN, Lengths, Machine, Run, create};
+use cluster::StorePlace;
+use cluster::machine::{CoreMachine, Create, INDEX_RANGE_LEN, Lengths, Run, create};
 use host::sim::{Sim, SimDisk};
 use host::{Disk, Host};
 use std::collections::BTreeSet;
@@ -36,7 +36,7 @@ impl Disks {
         Disks { stores: (0..4).map(disk).collect(), consensus: disk(4), sim: sim.clone() }
     }
 
-    fn mounted(&self) -> (Host, Vec<Place>, Arc<dyn Disk>) {
+    fn mounted(&self) -> (Host, Vec<StorePlace>, Arc<dyn Disk>) {
         let on = self.sim.machine("one");
         let places = self.stores.iter().map(|disk| disk.mount(&on).into()).collect();
         (on.host(), places, self.consensus.mount(&on))
@@ -49,13 +49,13 @@ impl Disks {
         create(&host, &places, &consensus, how).await.expect("create");
     }
 
-    async fn start(&self) -> Machine {
+    async fn start(&self) -> CoreMachine {
         let (host, places, consensus) = self.mounted();
-        Machine::start(host, &places, &consensus, RUN).await.expect("start")
+        CoreMachine::start(host, &places, &consensus, RUN).await.expect("start")
     }
 }
 
-async fn save(machine: &Machine, number: u64) {
+async fn save(machine: &CoreMachine, number: u64) {
     let (client, name) = (&machine.client, number.to_string().into_bytes());
     let write = OpenFlags { read: true, write: true, ..OpenFlags::default() };
     let (entry, handle) = client.create(&Cred::ROOT, FileId::ROOT, &name, 0o644, 0, write).await.expect("create");
@@ -64,11 +64,11 @@ async fn save(machine: &Machine, number: u64) {
     client.release(entry.attr.id, handle, None).await.expect("release");
 }
 
-async fn segments(machine: &Machine) -> BTreeSet<SegmentId> {
+async fn segments(machine: &CoreMachine) -> BTreeSet<SegmentId> {
     machine.stripe.segments().await.expect("segments").into_keys().collect()
 }
 
-async fn scrub(machine: &Machine, repair: bool) -> ScrubReport {
+async fn scrub(machine: &CoreMachine, repair: bool) -> ScrubReport {
     machine.maintenance.scrub(repair, |_| ()).await.expect("scrub")
 }
 

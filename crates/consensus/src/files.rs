@@ -31,12 +31,12 @@ const BODY_LEN_MAX: u64 = 8 << 20;
 
 /// The file system that a state belongs to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Of(pub FsUuid);
+pub struct VoterOwner(pub FsUuid);
 
 /// Identifies a state, and has the checksum of its body.
-pub type Head = record_log::checkpoint_pair::Head<Of>;
+pub type VoterHead = record_log::checkpoint_pair::Head<VoterOwner>;
 
-impl Owner for Of {
+impl Owner for VoterOwner {
     const MAGIC: &'static [u8; 8] = b"STARCONS";
     const VERSION: u16 = VERSION;
     const WHAT: &'static str = "the consensus folder";
@@ -49,7 +49,7 @@ impl Owner for Of {
     fn decode(r: &mut Reader<'_>) -> Result<Self, DecodeError> {
         let mut fs = FsUuid([0; 16]);
         fs.0.copy_from_slice(r.take(16, "file system")?);
-        Ok(Of(fs))
+        Ok(VoterOwner(fs))
     }
 }
 
@@ -79,7 +79,7 @@ impl From<NewestError> for LoadError {
 }
 
 /// The files of an open folder.
-pub struct Files {
+pub struct VoterFiles {
     pair: CheckpointPair,
     fs: FsUuid,
     sequence: u64,
@@ -87,9 +87,9 @@ pub struct Files {
     failed: bool,
 }
 
-impl Files {
+impl VoterFiles {
     /// Makes the files of a folder anew for a file system, and removes older ones.
-    pub async fn create(disk: &Arc<dyn Disk>, fs: FsUuid) -> io::Result<Files> {
+    pub async fn create(disk: &Arc<dyn Disk>, fs: FsUuid) -> io::Result<VoterFiles> {
         let there = disk.list().await?;
         for name in NAMES {
             if there.iter().any(|n| n == name) {
@@ -97,19 +97,19 @@ impl Files {
             }
         }
         let pair = CheckpointPair::open(disk.as_ref(), NAMES).await?;
-        Ok(Files { pair, fs, sequence: 0, failed: false })
+        Ok(VoterFiles { pair, fs, sequence: 0, failed: false })
     }
 
     /// Reads the newest state; `None` if there never was one. It writes this state again before
     /// anything builds on it: after a crash of the process, bytes that can be read may not be on
     /// the disk.
-    pub async fn load(disk: &Arc<dyn Disk>) -> Result<Option<(Files, Image)>, LoadError> {
+    pub async fn load(disk: &Arc<dyn Disk>) -> Result<Option<(VoterFiles, Image)>, LoadError> {
         let there = disk.list().await?;
         if !NAMES.iter().any(|name| there.iter().any(|n| n == name)) {
             return Ok(None);
         }
         let pair = CheckpointPair::open(disk.as_ref(), NAMES).await?;
-        let newest: Option<(usize, Head)> = pair.newest().await?;
+        let newest: Option<(usize, VoterHead)> = pair.newest().await?;
         let Some((at, head)) = newest else { return Ok(None) };
         let rotten = || LoadError::Damaged(DecodeError::Checksum("its newest state"));
         if head.body_len > BODY_LEN_MAX {
@@ -127,7 +127,7 @@ impl Files {
         }
         // First make the state durable that was found, then overwrite the older one.
         pair.write_heads(at, head.encode()).await?;
-        let mut files = Files { pair, fs: head.owner.0, sequence: head.sequence, failed: false };
+        let mut files = VoterFiles { pair, fs: head.owner.0, sequence: head.sequence, failed: false };
         files.write(&image).await?;
         Ok(Some((files, image)))
     }
@@ -147,7 +147,7 @@ impl Files {
             return Err(io::Error::other("the consensus state is too long"));
         }
         let sequence = self.sequence + 1;
-        let head = Head::of(Of(self.fs), sequence, 0, &body).encode();
+        let head = VoterHead::of(VoterOwner(self.fs), sequence, 0, &body).encode();
         self.pair.write(place(sequence), head, body).await?;
         self.sequence = sequence;
         self.failed = false;

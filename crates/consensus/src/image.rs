@@ -30,7 +30,7 @@ const ENTRY_LEN_MIN: usize = 25;
 
 /// A proposal: replace the maps of epoch `expected`.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Change {
+pub struct VoterChange {
     /// Epoch of the maps to replace; if other maps are in force, nothing changes.
     pub expected: u64,
     /// The new maps, of a higher epoch.
@@ -39,7 +39,7 @@ pub struct Change {
 
 /// The agreed state after an entry of the log.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct State {
+pub struct VoterState {
     /// That entry.
     pub applied: Option<LogId<u64>>,
     /// The voters, and the entry that made them so.
@@ -48,10 +48,10 @@ pub struct State {
     pub maps: Maps,
 }
 
-impl State {
+impl VoterState {
     /// Applies an agreed change. Returns the maps' epoch after it. `Err` with the present epoch,
     /// and nothing changes, if the change expected another epoch or its maps have no higher one.
-    pub fn apply(&mut self, change: Change) -> Result<u64, u64> {
+    pub fn apply(&mut self, change: VoterChange) -> Result<u64, u64> {
         if change.expected != self.maps.epoch || change.maps.epoch <= change.expected {
             return Err(self.maps.epoch);
         }
@@ -68,10 +68,10 @@ impl State {
     }
 
     /// Reads what [`encode`](Self::encode) wrote.
-    pub fn decode(r: &mut Reader<'_>) -> Result<State, DecodeError> {
+    pub fn decode(r: &mut Reader<'_>) -> Result<VoterState, DecodeError> {
         let applied = option(r, log_id)?;
         let agreed = option(r, log_id)?;
-        Ok(State { applied, membership: StoredMembership::new(agreed, membership(r)?), maps: maps(r)? })
+        Ok(VoterState { applied, membership: StoredMembership::new(agreed, membership(r)?), maps: maps(r)? })
     }
 }
 
@@ -85,7 +85,7 @@ pub struct Image {
     /// Entries up to here are no longer in the log; the snapshot has their effects.
     pub purged: Option<LogId<u64>>,
     /// The state after some entry.
-    pub snapshot: Option<State>,
+    pub snapshot: Option<VoterState>,
     /// The log after `purged`, without gaps.
     pub entries: Vec<Entry<Types>>,
 }
@@ -137,7 +137,7 @@ impl Image {
         })?;
         let committed = option(r, log_id)?;
         let purged = option(r, log_id)?;
-        let snapshot = option(r, State::decode)?;
+        let snapshot = option(r, VoterState::decode)?;
         let count = r.count(ENTRY_LEN_MIN, "log entries")?;
         let mut image = Image { vote, committed, purged, snapshot, entries: Vec::with_capacity(count) };
         for _ in 0..count {
@@ -148,7 +148,7 @@ impl Image {
             }
             let payload = match r.u8("kind of log entry")? {
                 0 => EntryPayload::Blank,
-                1 => EntryPayload::Normal(Change { expected: r.u64("expected epoch")?, maps: maps(r)? }),
+                1 => EntryPayload::Normal(VoterChange { expected: r.u64("expected epoch")?, maps: maps(r)? }),
                 2 => EntryPayload::Membership(membership(r)?),
                 _ => return Err(DecodeError::Invalid("kind of log entry")),
             };
@@ -292,8 +292,10 @@ mod tests {
 
     #[test]
     fn a_change_that_expects_another_epoch_changes_nothing() {
-        let change = |expected, epoch| Change { expected, maps: Maps { epoch, bytes: Bytes::from_static(b"new") } };
-        let mut state = State { maps: Maps { epoch: 4, bytes: Bytes::from_static(b"old") }, ..State::default() };
+        let change =
+            |expected, epoch| VoterChange { expected, maps: Maps { epoch, bytes: Bytes::from_static(b"new") } };
+        let mut state =
+            VoterState { maps: Maps { epoch: 4, bytes: Bytes::from_static(b"old") }, ..VoterState::default() };
         for (expected, epoch) in [(3, 4), (3, 5), (5, 6), (4, 4), (4, 3)] {
             assert_eq!(state.apply(change(expected, epoch)), Err(4));
             assert_eq!(&state.maps.bytes[..], b"old");

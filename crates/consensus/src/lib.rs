@@ -26,9 +26,9 @@ pub mod store;
 #[doc(hidden)]
 pub mod testing;
 
-use files::{Files, LoadError};
+use files::{LoadError, VoterFiles};
 use host::{Disk, Host};
-use image::{Change, Image, State};
+use image::{Image, VoterChange, VoterState};
 use network::NoPeers;
 use openraft::error::{ClientWriteError, Fatal, RaftError};
 use openraft::{
@@ -53,13 +53,13 @@ const TICK_MS: u64 = 24 * 3600 * 1000;
 
 /// The outcome of an entry: the maps' epoch; `Err` with the present epoch if the change expected
 /// another.
-pub type Outcome = Result<u64, u64>;
+pub type VoteOutcome = Result<u64, u64>;
 
 openraft::declare_raft_types!(
     /// The types of this Raft group.
     pub Types:
-        D = Change,
-        R = Outcome,
+        D = VoterChange,
+        R = VoteOutcome,
         NodeId = u64,
         Node = BasicNode,
         Entry = openraft::Entry<Types>,
@@ -69,7 +69,7 @@ openraft::declare_raft_types!(
 
 /// Why no voter could be opened from a folder.
 #[derive(Debug, Error)]
-pub enum OpenError {
+pub enum VoterOpenError {
     /// The folder has no state.
     #[error("it is empty")]
     Empty,
@@ -126,26 +126,32 @@ pub struct Consensus {
 
 impl Consensus {
     /// Creates a group whose first state is `maps`, and replaces anything in the folder.
-    pub async fn create(host: &Host, disk: &Arc<dyn Disk>, fs: FsUuid, maps: Maps) -> Result<Consensus, OpenError> {
+    pub async fn create(
+        host: &Host,
+        disk: &Arc<dyn Disk>,
+        fs: FsUuid,
+        maps: Maps,
+    ) -> Result<Consensus, VoterOpenError> {
         // The state after the first entry of any group, which says who votes, and a snapshot. So
         // the group has its maps from the beginning.
         let first = LogId::new(CommittedLeaderId::new(0, 0), 0);
         let nodes = BTreeMap::from([(VOTER, BasicNode::default())]);
         let membership = Membership::new(vec![BTreeSet::from([VOTER])], nodes);
-        let state = State { applied: Some(first), membership: StoredMembership::new(Some(first), membership), maps };
+        let state =
+            VoterState { applied: Some(first), membership: StoredMembership::new(Some(first), membership), maps };
         let image = Image { purged: Some(first), snapshot: Some(state), ..Image::default() };
-        let mut files = Files::create(disk, fs).await.map_err(LoadError::Disk)?;
+        let mut files = VoterFiles::create(disk, fs).await.map_err(LoadError::Disk)?;
         files.write(&image).await.map_err(LoadError::Disk)?;
         Consensus::start(host, files, image).await
     }
 
     /// Opens the voter whose state is in the folder.
-    pub async fn open(host: &Host, disk: &Arc<dyn Disk>) -> Result<Consensus, OpenError> {
-        let (files, image) = Files::load(disk).await?.ok_or(OpenError::Empty)?;
+    pub async fn open(host: &Host, disk: &Arc<dyn Disk>) -> Result<Consensus, VoterOpenError> {
+        let (files, image) = VoterFiles::load(disk).await?.ok_or(VoterOpenError::Empty)?;
         Consensus::start(host, files, image).await
     }
 
-    async fn start(host: &Host, files: Files, image: Image) -> Result<Consensus, OpenError> {
+    async fn start(host: &Host, files: VoterFiles, image: Image) -> Result<Consensus, VoterOpenError> {
         let fs = files.fs();
         let store = Store::new(files, image);
         let config = Config {
@@ -183,7 +189,7 @@ impl Consensus {
             }
             Ok(raft)
         });
-        let raft = raft.await.map_err(|fatal| OpenError::Engine(Box::new(fatal)))?;
+        let raft = raft.await.map_err(|fatal| VoterOpenError::Engine(Box::new(fatal)))?;
         Ok(Consensus { host: host.clone(), fs, raft, store })
     }
 
@@ -204,7 +210,7 @@ impl Consensus {
         if maps.bytes.len() > MAPS_LEN_MAX {
             return Err(ProposeError::TooLong(maps.bytes.len()));
         }
-        let write = self.raft.client_write(Change { expected, maps });
+        let write = self.raft.client_write(VoterChange { expected, maps });
         match within(&self.host, write).await {
             Ok(response) => match response.data {
                 Ok(_) => Ok(()),

@@ -4,9 +4,9 @@
 //! is durable before the call returns. The state machine itself is in memory: it is the snapshot
 //! with the entries after it applied.
 
-use crate::files::Files;
-use crate::image::{Image, State};
-use crate::{Outcome, Types};
+use crate::files::VoterFiles;
+use crate::image::{Image, VoterState};
+use crate::{Types, VoteOutcome};
 use openraft::storage::{LogFlushed, LogState, RaftLogStorage, RaftStateMachine, Snapshot, SnapshotMeta};
 use openraft::{
     AnyError, BasicNode, Entry, EntryPayload, LogId, OptionalSend, RaftLogReader, RaftSnapshotBuilder, StorageError,
@@ -21,13 +21,13 @@ use types::codec::{DecodeError, Reader};
 
 struct Memory {
     image: Image,
-    state: State,
+    state: VoterState,
 }
 
 struct Shared {
     memory: Mutex<Memory>,
     /// Also keeps changes in order: a change of the image and its write happen under one lock.
-    files: tokio::sync::Mutex<Files>,
+    files: tokio::sync::Mutex<VoterFiles>,
 }
 
 /// A voter's storage; cheap to clone.
@@ -38,13 +38,13 @@ type Done<T> = Result<T, StorageError<u64>>;
 
 impl Store {
     /// A storage over files that hold `image`.
-    pub fn new(files: Files, image: Image) -> Store {
+    pub fn new(files: VoterFiles, image: Image) -> Store {
         let state = image.snapshot.clone().unwrap_or_default();
         Store(Arc::new(Shared { memory: Mutex::new(Memory { image, state }), files: tokio::sync::Mutex::new(files) }))
     }
 
     /// The agreed state.
-    pub fn state(&self) -> State {
+    pub fn state(&self) -> VoterState {
         self.0.memory.lock().state.clone()
     }
 
@@ -59,7 +59,7 @@ impl Store {
         files.write(&image).await
     }
 
-    fn snapshot_of(state: &State) -> Snapshot<Types> {
+    fn snapshot_of(state: &VoterState) -> Snapshot<Types> {
         let meta = SnapshotMeta {
             last_log_id: state.applied,
             last_membership: state.membership.clone(),
@@ -144,7 +144,7 @@ impl RaftLogStorage<Types> for Store {
 
 impl RaftSnapshotBuilder<Types> for Store {
     async fn build_snapshot(&mut self) -> Done<Snapshot<Types>> {
-        let mut snapshot = State::default();
+        let mut snapshot = VoterState::default();
         let written = self.change(|memory| {
             snapshot = memory.state.clone();
             memory.image.snapshot = Some(snapshot.clone());
@@ -162,7 +162,7 @@ impl RaftStateMachine<Types> for Store {
         Ok((memory.state.applied, memory.state.membership.clone()))
     }
 
-    async fn apply<I>(&mut self, entries: I) -> Done<Vec<Outcome>>
+    async fn apply<I>(&mut self, entries: I) -> Done<Vec<VoteOutcome>>
     where
         I: IntoIterator<Item = Entry<Types>> + OptionalSend,
         I::IntoIter: OptionalSend,
@@ -197,7 +197,7 @@ impl RaftStateMachine<Types> for Store {
     ) -> Done<()> {
         let bytes = snapshot.into_inner();
         let r = &mut Reader::new(&bytes);
-        let received = State::decode(r).and_then(|state| match r.is_empty() {
+        let received = VoterState::decode(r).and_then(|state| match r.is_empty() {
             true => Ok(state),
             false => Err(DecodeError::Invalid("length of a snapshot")),
         });

@@ -1,6 +1,6 @@
 //! An image with everything in it, for tests.
 
-use crate::image::{Change, Image, State};
+use crate::image::{Image, VoterChange, VoterState};
 use bytes::Bytes;
 use openraft::{BasicNode, CommittedLeaderId, Entry, EntryPayload, LogId, Membership, StoredMembership, Vote};
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,14 +13,14 @@ pub fn example() -> Image {
     let nodes: BTreeMap<u64, BasicNode> =
         (1..=4).map(|node| (node, BasicNode::new(format!("host-{node}:7000")))).collect();
     let membership = Membership::new(vec![BTreeSet::from([1, 2]), BTreeSet::from([1, 2, 3])], nodes);
-    let snapshot = State {
+    let snapshot = VoterState {
         applied: Some(id(3, 7)),
         membership: StoredMembership::new(Some(id(1, 0)), membership.clone()),
         maps: maps(5, "five"),
     };
     let payloads = [
         EntryPayload::Blank,
-        EntryPayload::Normal(Change { expected: 5, maps: maps(6, "six") }),
+        EntryPayload::Normal(VoterChange { expected: 5, maps: maps(6, "six") }),
         EntryPayload::Membership(membership),
     ];
     let mut vote = Vote::new(4, 1);

@@ -1,8 +1,8 @@
 //! The voter on simulated disks: crashes at any point, losses of power, rot, and disks that fail.
 
 use bytes::Bytes;
-use consensus::files::{Files, Head, LoadError, NAMES};
-use consensus::{Consensus, MAPS_LEN_MAX, OpenError, ProposeError};
+use consensus::files::{LoadError, NAMES, VoterFiles, VoterHead};
+use consensus::{Consensus, MAPS_LEN_MAX, ProposeError, VoterOpenError};
 use host::Disk;
 use host::sim::{Machine, Sim, SimDisk};
 use std::collections::BTreeSet;
@@ -40,7 +40,7 @@ impl Rig {
         self.sim.block_on(Consensus::create(&machine.host(), &folder, FS, maps(epoch))).expect("create")
     }
 
-    fn open(&self) -> Result<Consensus, OpenError> {
+    fn open(&self) -> Result<Consensus, VoterOpenError> {
         let (machine, folder) = self.machine();
         self.sim.block_on(Consensus::open(&machine.host(), &folder))
     }
@@ -170,7 +170,7 @@ fn crash_while_a_group_is_made_leaves_it_whole_or_not_at_all() {
                 whole += 1;
                 assert_eq!(voter.maps(), maps(3));
             }
-            Err(OpenError::Empty) => none += 1,
+            Err(VoterOpenError::Empty) => none += 1,
             Err(e) => panic!("after {polls} polls: {e}"),
         }
     }
@@ -197,7 +197,7 @@ fn rot_is_said_and_never_brings_back_an_older_state() {
                 intact += 1;
                 assert_eq!(voter.maps(), maps(5), "seed {seed}");
             }
-            Err(OpenError::Load(LoadError::Damaged(_))) => said += 1,
+            Err(VoterOpenError::Load(LoadError::Damaged(_))) => said += 1,
             Err(e) => panic!("seed {seed}: {e}"),
         }
     }
@@ -216,7 +216,7 @@ fn a_torn_write_leaves_the_state_before_it() {
         let mut newest = None;
         for name in NAMES {
             let file = folder.open(name, false).await.expect("open");
-            let head = Head::decode(&file.read_at(0, 512).await.expect("read")).expect("head");
+            let head = VoterHead::decode(&file.read_at(0, 512).await.expect("read")).expect("head");
             if newest.as_ref().is_none_or(|(sequence, _)| *sequence > head.sequence) {
                 newest = Some((head.sequence, file));
             }
@@ -251,7 +251,7 @@ fn a_failed_sync_stops_the_voter_and_a_restart_finds_one_state_or_the_other() {
 #[test]
 fn an_empty_folder_and_one_of_a_newer_program_are_told_apart() {
     let rig = Rig::new(1);
-    assert!(matches!(rig.open(), Err(OpenError::Empty)));
+    assert!(matches!(rig.open(), Err(VoterOpenError::Empty)));
     rig.create(1);
     rig.crash(false);
     let (_, folder) = rig.machine();
@@ -263,9 +263,9 @@ fn an_empty_folder_and_one_of_a_newer_program_are_told_apart() {
         head[508..].copy_from_slice(&sum);
         file.write_at(0, vec![head.into()]).await.expect("write");
     });
-    assert!(matches!(rig.open(), Err(OpenError::Load(LoadError::Version(_)))));
+    assert!(matches!(rig.open(), Err(VoterOpenError::Load(LoadError::Version(_)))));
     rig.disk.wipe();
-    assert!(matches!(rig.open(), Err(OpenError::Empty)));
+    assert!(matches!(rig.open(), Err(VoterOpenError::Empty)));
 }
 
 #[test]
@@ -326,6 +326,6 @@ fn files_that_were_exchanged_are_said_to_be_damaged() {
         folder.rename(NAMES[0], "x").await.expect("rename");
         folder.rename(NAMES[1], NAMES[0]).await.expect("rename");
         folder.rename("x", NAMES[1]).await.expect("rename");
-        assert!(matches!(Files::load(&folder).await, Err(LoadError::Damaged(_))));
+        assert!(matches!(VoterFiles::load(&folder).await, Err(LoadError::Damaged(_))));
     });
 }

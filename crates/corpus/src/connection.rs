@@ -4,7 +4,7 @@ use std::io;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker};
 use storage::tcp::frames::Inbox;
-use storage::wire::{GREETING_LEN, Request, check_greeting};
+use storage::wire::{GREETING_LEN, StoreRequest, check_greeting};
 use tokio::io::{AsyncRead, ReadBuf};
 
 /// A peer whose bytes arrive a few at a time.
@@ -40,7 +40,7 @@ pub fn stream(bytes: &[u8]) -> bool {
         }
         received.extend_from_slice(&head);
         received.extend_from_slice(&tail);
-        let _ = Request::decode(&head, tail);
+        let _ = StoreRequest::decode(&head, tail);
     }
     assert!(sent.starts_with(&received));
     !received.is_empty()

@@ -1,6 +1,6 @@
 //! The consensus folder: accepted bytes encode to the same bytes again.
 
-use consensus::files::Head;
+use consensus::files::VoterHead;
 use consensus::image::Image;
 use record_log::checkpoint_pair::{HEAD_LEN, crc32c};
 
@@ -16,7 +16,7 @@ pub fn state(bytes: &[u8]) -> bool {
         head.resize(HEAD_LEN, 0);
         let sum = crc32c(&head[..HEAD_LEN - 4]).to_le_bytes();
         head[HEAD_LEN - 4..].copy_from_slice(&sum);
-        let Ok(decoded) = Head::decode(&head) else { return false };
+        let Ok(decoded) = VoterHead::decode(&head) else { return false };
         assert_eq!(decoded.encode()[..], head[..]);
     }
     true

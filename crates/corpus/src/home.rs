@@ -2,7 +2,7 @@
 
 use crate::parts::parts;
 use home::invitation::Invitation;
-use home::state::{Record, State};
+use home::state::{HomeRecord, HomeState};
 use roam_proto::codec::Wire;
 use roam_proto::message::User;
 
@@ -12,11 +12,11 @@ pub fn kept(bytes: &[u8]) -> bool {
     let Some((kind, rest)) = bytes.split_first() else { return false };
     match kind % 4 {
         0 => {
-            let Ok(state) = State::from_bytes(rest) else { return false };
-            assert_eq!(State::from_bytes(&state.to_bytes()), Ok(state));
+            let Ok(state) = HomeState::from_bytes(rest) else { return false };
+            assert_eq!(HomeState::from_bytes(&state.to_bytes()), Ok(state));
         }
         1 => {
-            let Ok(record) = Record::from_bytes(rest) else { return false };
+            let Ok(record) = HomeRecord::from_bytes(rest) else { return false };
             assert_eq!(record.to_bytes(), rest);
         }
         2 => {
@@ -30,10 +30,10 @@ pub fn kept(bytes: &[u8]) -> bool {
 
 fn applied(bytes: &[u8]) -> bool {
     let mut parts = parts(bytes).into_iter();
-    let Some(Ok(mut state)) = parts.next().map(State::from_bytes) else { return false };
+    let Some(Ok(mut state)) = parts.next().map(HomeState::from_bytes) else { return false };
     let user = User { uid: 1, gid: 1, groups: vec![] };
     for record in parts {
-        let Ok(record) = Record::from_bytes(record) else { return false };
+        let Ok(record) = HomeRecord::from_bytes(record) else { return false };
         if state.apply(record).is_none() {
             return false;
         }
@@ -45,6 +45,6 @@ fn applied(bytes: &[u8]) -> bool {
         }
     }
     // A state that records made can be written and read again.
-    assert!(State::from_bytes(&state.to_bytes()).is_ok());
+    assert!(HomeState::from_bytes(&state.to_bytes()).is_ok());
     true
 }

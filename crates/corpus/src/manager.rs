@@ -2,7 +2,7 @@
 //! map.
 
 use manager::index_node::{IndexNode, decode_leaf, encode_leaf};
-use manager::record::{Directory, Table};
+use manager::record::{RecordDirectory, Table};
 use manager::root::Root;
 use manager::tree::page_again;
 use manager::{Delta, ManagerMap};
@@ -22,7 +22,7 @@ pub fn record(bytes: &[u8]) -> bool {
     };
     match kind % 8 {
         0 => {
-            let Ok(directory) = Directory::decode(record) else { return false };
+            let Ok(directory) = RecordDirectory::decode(record) else { return false };
             assert_eq!(directory.encode(), record);
         }
         1 => return node(record, block_size),

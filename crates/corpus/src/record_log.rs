@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use record_log::checkpoint_pair::{HEAD_LEN, crc32c};
-use record_log::format::{FRAME_HEADER_LEN, Head, frame_len, put_frame, records};
+use record_log::format::{FRAME_HEADER_LEN, LogHead, frame_len, put_frame, records};
 
 /// The generation of the records to look for.
 const GENERATION: u64 = 9;
@@ -18,7 +18,7 @@ pub fn log(bytes: &[u8]) -> bool {
     head.resize(HEAD_LEN, 0);
     let sum = crc32c(&head[..HEAD_LEN - 4]).to_le_bytes();
     head[HEAD_LEN - 4..].copy_from_slice(&sum);
-    let Ok(decoded) = Head::decode(&head) else { return false };
+    let Ok(decoded) = LogHead::decode(&head) else { return false };
     assert_eq!(decoded.encode()[..], head[..]);
     true
 }

@@ -2,11 +2,11 @@
 
 use bytes::Bytes;
 use record_log::checkpoint_pair::HEAD_LEN;
-use storage::checkpoint::{Body, Head};
+use storage::checkpoint::{Body, StoreHead};
 use storage::pages::{PAGE, PAGES_MAX};
-use storage::space::Space;
+use storage::space::PageSpace;
 use storage::torn_tail::walk;
-use storage::wire::{Answer, Frame, LENGTHS_LEN, Request};
+use storage::wire::{Frame, LENGTHS_LEN, StoreAnswer, StoreRequest};
 use striped_log::fragment::{CHUNK_LEN, HEADER_LEN, crc32c};
 use types::FsUuid;
 
@@ -27,14 +27,14 @@ pub fn checkpoint(bytes: &[u8]) -> bool {
         assert_eq!(again.as_ref(), Ok(&body));
         let live: Vec<_> = body.index.iter().map(|(_, held)| held.place).collect();
         let pages: u64 = live.iter().map(|place| u64::from(place.len)).sum();
-        if let Ok(space) = Space::recover(body.page_count, PAGES_MAX, live) {
+        if let Ok(space) = PageSpace::recover(body.page_count, PAGES_MAX, live) {
             assert_eq!(space.used_bytes(), pages * u64::from(PAGE));
         }
     } else {
         let mut head = rest.to_vec();
         head.resize(HEAD_LEN, 0);
         repair(&mut head);
-        let Ok(decoded) = Head::decode(&head) else { return false };
+        let Ok(decoded) = StoreHead::decode(&head) else { return false };
         assert_eq!(decoded.encode()[..], head[..]);
     }
     true
@@ -71,13 +71,13 @@ pub fn frame(bytes: &[u8]) -> bool {
     let head_len = usize::from(u16::from_le_bytes([*low, *high])).min(rest.len());
     let (head, tail) = (&rest[..head_len], Bytes::copy_from_slice(&rest[head_len..]));
     if kind % 2 == 0 {
-        let Ok((number, request)) = Request::decode(head, tail.clone()) else { return false };
+        let Ok((number, request)) = StoreRequest::decode(head, tail.clone()) else { return false };
         let (again, again_tail) = parts(request.encode(number));
         assert_eq!((&again[..], &again_tail), (head, &tail));
     } else {
-        let Ok((number, answer)) = Answer::decode(head, tail) else { return false };
+        let Ok((number, answer)) = StoreAnswer::decode(head, tail) else { return false };
         let (again, tail) = parts(answer.encode(number));
-        assert_eq!(Answer::decode(&again, tail), Ok((number, answer)));
+        assert_eq!(StoreAnswer::decode(&again, tail), Ok((number, answer)));
     }
     true
 }

@@ -6,7 +6,7 @@
 //! records of what it has done wait for the file systems behind ([`crate::ledger`]). Announcements
 //! must not wait. They stay until the home durably knows how the operations ended.
 
-use crate::state::{APPLYING_COUNT_MAX, APPLYING_LEN_MAX, Key};
+use crate::state::{APPLYING_COUNT_MAX, APPLYING_LEN_MAX, ClientKey};
 use roam_proto::codec::Wire;
 use roam_proto::message::Sent;
 use roam_proto::operation::Operation;
@@ -18,7 +18,7 @@ use types::codec::DecodeError;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Announcement {
     /// The client's key.
-    pub(crate) key: Key,
+    pub(crate) key: ClientKey,
     /// The volume.
     pub(crate) volume: String,
     /// The log of the client that gave the operations their numbers.
@@ -46,7 +46,7 @@ struct One {
 
 /// All announcements that may still be needed. Pure.
 #[derive(Default)]
-pub(crate) struct Announced(BTreeMap<(Key, String), Of>);
+pub(crate) struct Announced(BTreeMap<(ClientKey, String), Of>);
 
 impl Announced {
     /// Rebuilds the announcements from a snapshot and the records since.
@@ -62,7 +62,7 @@ impl Announced {
 
     /// True if more operations of a client can be announced without forgetting any. The home
     /// durably knows how the client's operations up to `through` ended, so these need no room.
-    pub(crate) fn have_room(&self, (key, volume): (Key, &str), through: u64, more: &[Sent]) -> bool {
+    pub(crate) fn have_room(&self, (key, volume): (ClientKey, &str), through: u64, more: &[Sent]) -> bool {
         let of = self.0.get(&(key, volume.to_string()));
         let before = of.into_iter().flat_map(|of| of.operations.range(through.saturating_add(1)..));
         let lens = before.map(|(_, announced)| announced.len);
@@ -112,7 +112,7 @@ mod tests {
     use super::*;
     use types::FileId;
 
-    const KEY: Key = [7; 32];
+    const KEY: ClientKey = [7; 32];
 
     fn removals(seqs: std::ops::Range<u64>) -> Vec<(u64, Operation)> {
         let remove =

@@ -18,7 +18,7 @@ use self::finish::goes_to;
 use crate::Inner;
 use crate::announced::Announcement;
 use crate::exported::Exported;
-use crate::state::{Intent, Key, Record};
+use crate::state::{ClientKey, HomeRecord, Intent};
 use crate::volume::{DEPTH_MAX, Print};
 use crate::whose::{Whose, cred};
 use roam_proto::channel::MESSAGE_LEN_MAX;
@@ -283,7 +283,7 @@ impl Inner {
         let (key, name) = (whose.key, volume.name.clone());
         let is_known = live.state.grant(&key, &name).is_some_and(|(_, grant)| seq <= grant.heard);
         if !is_known {
-            live.record_done(&volume.name, Record::Answered { key, volume: name, seq, outcome });
+            live.record_done(&volume.name, HomeRecord::Answered { key, volume: name, seq, outcome });
         }
         volume.seen.did(whose.author, seq);
     }
@@ -313,7 +313,7 @@ impl Inner {
             applying.extend(announced.iter().filter(|(seq, _)| *seq > last).cloned());
             let through = volume.seen.durable(whose.author);
             let announcement = (!fresh.is_empty()).then(|| {
-                live.will_do(Record::Applying { key, volume: name.clone(), operations: applying });
+                live.will_do(HomeRecord::Applying { key, volume: name.clone(), operations: applying });
                 Announcement { key, volume: name, incarnation: whose.incarnation, through, operations: fresh }
             });
             (announcement, announced)
@@ -692,7 +692,7 @@ impl Doing<'_> {
     pub(crate) async fn intend(&self, file: FileId, identity: &[u8]) -> Done {
         let intent = Intent { seq: self.sent.seq, identity: identity.to_vec(), file, beside: None };
         let (key, volume) = (self.whose.key, self.volume.name.clone());
-        self.home.live.lock().record(Record::Intended { key, volume, intent });
+        self.home.live.lock().record(HomeRecord::Intended { key, volume, intent });
         self.home.log.settled().await.map_err(|_| Stop::Refused(FsError::Io))
     }
 
@@ -764,7 +764,7 @@ impl Exported {
     }
 
     /// EINVAL unless the client was given this id for files that it makes.
-    fn check_id(&self, key: &Key, file: FileId) -> Result<(), FsError> {
+    fn check_id(&self, key: &ClientKey, file: FileId) -> Result<(), FsError> {
         let root = self.root()?;
         let live = self.live.lock();
         let grant = live.state.grant(key, &self.name);

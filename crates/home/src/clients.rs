@@ -1,7 +1,7 @@
 //! The clients that a home serves, for its administrator, and turning clients away.
 
 use crate::Home;
-use crate::state::{Key, Record};
+use crate::state::{ClientKey, HomeRecord};
 use roam_proto::message::{Pushed, User, pack};
 use types::FsError;
 
@@ -13,7 +13,7 @@ pub struct Served {
     /// The name that its invitation gave it; may be empty.
     pub name: String,
     /// Its public key, hashed.
-    pub key: Key,
+    pub key: ClientKey,
     /// The volumes that it may use, each with the user as whom.
     pub volumes: Vec<(String, User)>,
     /// It is connected now.
@@ -26,7 +26,7 @@ impl Home {
     /// Returns all clients, in the order in which they came.
     pub fn clients(&self) -> Vec<Served> {
         let live = self.0.live.lock();
-        let connected = |key: &Key| live.newest.keys().any(|(other, _)| other == key);
+        let connected = |key: &ClientKey| live.newest.keys().any(|(other, _)| other == key);
         let served = live.state.clients.iter().map(|(key, client)| Served {
             number: client.number,
             name: live.state.names.get(key).cloned().unwrap_or_default(),
@@ -49,7 +49,7 @@ impl Home {
             let known = live.state.clients.iter().find(|(_, client)| client.number == number);
             let Some(key) = known.map(|(key, _)| *key) else { return Ok(false) };
             if live.state.serves(&key) {
-                live.record(Record::TurnedAway { key });
+                live.record(HomeRecord::TurnedAway { key });
             }
             live.stands_anew(key);
             live.newest.retain(|(other, _), _| *other != key);

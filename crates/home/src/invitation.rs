@@ -1,7 +1,7 @@
 //! Invitations: one file each in the home's folder, named by its secret, until a client accepts it.
 //! Another process than the one that serves makes them.
 
-use crate::state::{Key, Record};
+use crate::state::{ClientKey, HomeRecord};
 use crate::{Inner, Live};
 use host::Disk;
 use parking_lot::MutexGuard;
@@ -56,7 +56,7 @@ impl Inner {
     /// Makes the home serve a key, if the secret belongs to an unused invitation. Returns the names
     /// of the volumes. A key that the home serves already gets them for any secret, since the first
     /// answer may have been lost. `None` if the home does not serve the key.
-    pub(crate) async fn enroll(&self, key: Key, secret: &[u8; 16]) -> Option<Vec<String>> {
+    pub(crate) async fn enroll(&self, key: ClientKey, secret: &[u8; 16]) -> Option<Vec<String>> {
         let volumes = |live: &MutexGuard<Live>| -> Option<Vec<String>> {
             let all: Vec<String> = live.state.granted(&key).map(|(volume, _)| volume.clone()).collect();
             Some(all).filter(|all| !all.is_empty())
@@ -76,10 +76,10 @@ impl Inner {
         let Invitation { volumes: to, user, name, .. } = invitation;
         {
             let mut live = self.live.lock();
-            live.record(Record::Enrolled { key, volumes: to, user });
+            live.record(HomeRecord::Enrolled { key, volumes: to, user });
             live.stands_anew(key);
             if !name.is_empty() {
-                live.record(Record::Named { key, name });
+                live.record(HomeRecord::Named { key, name });
             }
         }
         self.log.settled().await.ok()?;

@@ -9,7 +9,7 @@
 
 use crate::announced::{Announced, Announcement};
 use crate::export::Export;
-use crate::state::{Key, Record};
+use crate::state::{ClientKey, HomeRecord};
 use host::{Either, first};
 use parking_lot::Mutex;
 use record_log::RecordLog;
@@ -51,13 +51,13 @@ impl Ledger {
     }
 
     /// Adds a record. A caller that needs it durable waits until the log has settled.
-    pub(crate) fn append(&self, record: &Record) {
+    pub(crate) fn append(&self, record: &HomeRecord) {
         self.log.post(record.to_bytes().into());
     }
 
     /// Adds a record of what was done to a volume. The record becomes durable only after the volume
     /// does.
-    pub(crate) fn append_done(&self, volume: &str, record: &Record) {
+    pub(crate) fn append_done(&self, volume: &str, record: &HomeRecord) {
         let mut unsynced = self.unsynced.lock();
         if !unsynced.contains(volume) {
             unsynced.insert(volume.to_string());
@@ -80,7 +80,7 @@ impl Ledger {
     }
 
     /// True if more operations of a client can be announced; see [`Announced::have_room`].
-    pub(crate) fn can_announce(&self, whose: (Key, &str), through: u64, more: &[Sent]) -> bool {
+    pub(crate) fn can_announce(&self, whose: (ClientKey, &str), through: u64, more: &[Sent]) -> bool {
         self.announced.lock().have_room(whose, through, more)
     }
 

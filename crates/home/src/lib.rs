@@ -63,10 +63,10 @@ use crate::export::Export;
 use crate::exported::Exported;
 use crate::ledger::Ledger;
 use crate::live::Live;
-use crate::state::{Record, State};
+use crate::state::{HomeRecord, HomeState};
 use host::{Disk, Host};
 use parking_lot::Mutex;
-use record_log::{AppendError, OpenError};
+use record_log::{AppendError, LogOpenError};
 use roam_proto::channel::{PeerKey, Push, Service, Session};
 use roam_proto::codec::Wire;
 use std::collections::BTreeMap;
@@ -86,7 +86,7 @@ const OWNER_OF_ANNOUNCEMENTS: [u8; 4] = *b"HOMA";
 pub enum HomeError {
     /// The state cannot be opened.
     #[error("the home's state: {0}")]
-    Open(#[from] OpenError),
+    Open(#[from] LogOpenError),
     /// The state is damaged.
     #[error("the home's state is damaged: {0}")]
     Damaged(#[from] DecodeError),
@@ -143,11 +143,11 @@ impl Home {
     ) -> Result<Home, HomeError> {
         let found = record_log::open(&*disk, "home", OWNER).await?;
         let mut state = match &found.snapshot {
-            Some(bytes) => State::from_bytes(bytes)?,
-            None => State::default(),
+            Some(bytes) => HomeState::from_bytes(bytes)?,
+            None => HomeState::default(),
         };
         for record in &found.records {
-            state.apply(Record::from_bytes(record)?).ok_or(DecodeError::Invalid("record of a home"))?;
+            state.apply(HomeRecord::from_bytes(record)?).ok_or(DecodeError::Invalid("record of a home"))?;
         }
         let before = record_log::open(&*disk, "announced", OWNER_OF_ANNOUNCEMENTS).await?;
         let announced = Announced::found(before.snapshot.as_deref(), &before.records)?;
@@ -157,7 +157,7 @@ impl Home {
                 _ => continue,
             };
             let operations = operations.into_iter().filter(|(seq, _)| *seq > heard).collect();
-            state.apply(Record::Applying { key, volume, operations });
+            state.apply(HomeRecord::Applying { key, volume, operations });
         }
         let announced = Arc::new(Mutex::new(announced));
         let live = Arc::new(Mutex::new(Live::new(state)));
@@ -202,7 +202,7 @@ impl Home {
     }
 
     /// Returns a copy of the state, for tests.
-    pub fn state(&self) -> State {
+    pub fn state(&self) -> HomeState {
         self.0.live.lock().state.clone()
     }
 }

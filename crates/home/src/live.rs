@@ -2,7 +2,7 @@
 
 use crate::claims::Claims;
 use crate::ledger::Ledger;
-use crate::state::{Record, State};
+use crate::state::{HomeRecord, HomeState};
 use crate::volume::{Learned, OTHERS, Reach, Volume};
 use roam_proto::channel::{MESSAGE_LEN_MAX, Push};
 use roam_proto::message::{Pushed, User};
@@ -16,7 +16,7 @@ pub(crate) const TOLD_COUNT_MAX: usize = MESSAGE_LEN_MAX / 2 / 10;
 
 /// The state, and what exists only while the home runs.
 pub(crate) struct Live {
-    pub(crate) state: State,
+    pub(crate) state: HomeState,
     pub(crate) log: Option<Arc<Ledger>>,
     /// The clients that are told of changes, by volume.
     pub(crate) attached: HashMap<String, Vec<Attached>>,
@@ -47,12 +47,12 @@ pub(crate) struct Attached {
 }
 
 impl Live {
-    pub(crate) fn new(state: State) -> Live {
+    pub(crate) fn new(state: HomeState) -> Live {
         Live { state, log: None, attached: HashMap::new(), newest: HashMap::new(), standing: HashMap::new() }
     }
 
     /// Changes the state. The change is durable when the log says so.
-    pub(crate) fn record(&mut self, record: Record) {
+    pub(crate) fn record(&mut self, record: HomeRecord) {
         if let Some(log) = &self.log {
             log.append(&record);
         }
@@ -60,7 +60,7 @@ impl Live {
     }
 
     /// Changes the state, as [`record`](Self::record) does, for what a client has done to a volume.
-    pub(crate) fn record_done(&mut self, volume: &str, record: Record) {
+    pub(crate) fn record_done(&mut self, volume: &str, record: HomeRecord) {
         if let Some(log) = &self.log {
             log.append_done(volume, &record);
         }
@@ -68,11 +68,11 @@ impl Live {
     }
 
     /// Changes the state for what an [announcement](crate::announced) has made durable.
-    pub(crate) fn will_do(&mut self, record: Record) {
+    pub(crate) fn will_do(&mut self, record: HomeRecord) {
         self.make(record);
     }
 
-    fn make(&mut self, record: Record) {
+    fn make(&mut self, record: HomeRecord) {
         let made = self.state.apply(record);
         debug_assert!(made.is_some(), "a record that makes no sense");
     }
@@ -101,7 +101,7 @@ impl Live {
         let (id, changed) = (learned.id, learned.file.version > known.journal().stamp().seq);
         let revealed = known.revealed(&learned);
         let is_new = known.file(id).is_none();
-        let record = Record::Learned { volume: volume.to_string(), learned };
+        let record = HomeRecord::Learned { volume: volume.to_string(), learned };
         match author {
             OTHERS => self.record(record),
             _ => self.record_done(volume, record),

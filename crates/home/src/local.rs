@@ -62,7 +62,7 @@ impl Export for LocalDir {
             cred,
             dir,
             name,
-            localdir::Whole { mode, owner, times: (atime, mtime), size, pieces },
+            localdir::WholeFile { mode, owner, times: (atime, mtime), size, pieces },
         )
     }
 
@@ -74,9 +74,9 @@ impl Export for LocalDir {
         let noticed = LocalDir::noticed(self);
         Box::pin(async move {
             match noticed.await {
-                localdir::Noticed::Entry(dir, name, names_changed) => Noticed::Entry { dir, name, names_changed },
-                localdir::Noticed::Directory(dir) => Noticed::Directory(dir),
-                localdir::Noticed::Lost => Noticed::Lost,
+                localdir::DirNotice::Entry(dir, name, names_changed) => Noticed::Entry { dir, name, names_changed },
+                localdir::DirNotice::Directory(dir) => Noticed::Directory(dir),
+                localdir::DirNotice::Lost => Noticed::Lost,
             }
         })
     }

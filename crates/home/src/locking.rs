@@ -3,7 +3,7 @@
 //! Invariants: a client's request is done once, however often it arrives. A request of an earlier
 //! term of a client does nothing.
 
-use roam_proto::lock::{LOCK_COUNT_MAX, Lock, Locking, OPEN_COUNT_MAX, Space};
+use roam_proto::lock::{LOCK_COUNT_MAX, Lock, LockKind, Locking, OPEN_COUNT_MAX};
 use std::collections::{BTreeMap, BTreeSet};
 use types::{FileId, FsError};
 use vfs::fs::{FileLock, LockSpace};
@@ -90,9 +90,9 @@ fn client_of(owner: u128) -> u32 {
 /// Makes a client's lock unique among those of all clients.
 fn of_client(client: u32, lock: &Lock) -> FileLock {
     let space = match lock.space {
-        Space::Posix => LockSpace::Posix,
-        Space::Flock => LockSpace::Flock,
-        Space::Mixed => LockSpace::Mixed,
+        LockKind::Posix => LockSpace::Posix,
+        LockKind::Flock => LockSpace::Flock,
+        LockKind::Mixed => LockSpace::Mixed,
     };
     let owner = u128::from(client) << 64 | u128::from(lock.owner);
     FileLock { space, owner, pid: lock.pid, exclusive: lock.exclusive, start: lock.start, end: lock.end }

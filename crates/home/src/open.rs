@@ -7,7 +7,7 @@ use crate::export::Export;
 use crate::exported::{Exported, look_now_and_then, notice};
 use crate::live::Live;
 use crate::seen::Seen;
-use crate::state::Record;
+use crate::state::HomeRecord;
 use crate::uploading::tidy;
 use crate::volume::OTHERS;
 use host::Host;
@@ -26,12 +26,12 @@ impl Exported {
     ) -> Result<Arc<Exported>, FsError> {
         if live.lock().volume(name).is_none() {
             let epoch = host.random.next_u64();
-            live.lock().record(Record::Volume { name: name.to_string(), epoch });
+            live.lock().record(HomeRecord::Volume { name: name.to_string(), epoch });
         }
         {
             let mut live = live.lock();
             let start = live.volume(name).ok_or(FsError::Stale)?.run_start(host.clock.wall());
-            live.record(Record::Run { volume: name.to_string(), start });
+            live.record(HomeRecord::Run { volume: name.to_string(), start });
         }
         let volume = Arc::new(Exported {
             name: name.to_string(),

@@ -17,7 +17,7 @@
 use crate::Inner;
 use crate::exported::Exported;
 use crate::promised_store::Promise;
-use crate::state::Record;
+use crate::state::HomeRecord;
 use crate::volume::OTHERS;
 use crate::whose::{Whose, cred};
 use bytes::Bytes;
@@ -74,7 +74,7 @@ impl Exported {
             let learned = volume.rewritten(file, whose.author).filter(|_| as_known && !promises.contains_key(&file));
             let learned = learned.ok_or(FsError::InvalidArgument)?;
             let contents = learned.file.contents.seq;
-            live.record(Record::Promised { key: whose.key, volume: self.name.clone(), file, contents });
+            live.record(HomeRecord::Promised { key: whose.key, volume: self.name.clone(), file, contents });
             live.learn(&self.name, learned, whose.author);
             let claim = self.claims.returned_to_read(whose.author, recall, file);
             let (whose, begun) = (whose.clone(), home.host.clock.now());
@@ -115,7 +115,7 @@ impl Exported {
             });
         }
         self.promises.lock().remove(&file);
-        self.live.lock().record(Record::Concluded { key: whose.key, volume: self.name.clone(), file });
+        self.live.lock().record(HomeRecord::Concluded { key: whose.key, volume: self.name.clone(), file });
         self.claims.end(promise.claim);
     }
 
@@ -145,7 +145,7 @@ impl Exported {
             if let Some(learned) = known.and_then(|volume| volume.rewritten(file, author)).filter(|_| is_so) {
                 live.learn(&self.name, learned, author);
             }
-            live.record(Record::Concluded { key, volume: self.name.clone(), file });
+            live.record(HomeRecord::Concluded { key, volume: self.name.clone(), file });
         }
     }
 

@@ -5,7 +5,7 @@ use crate::claims::More;
 use crate::exported::Exported;
 use crate::live::{Attached, TOLD_COUNT_MAX};
 use crate::pace::Pace;
-use crate::state::{GIVEN_COUNT_MAX, ID_COUNT, Record};
+use crate::state::{GIVEN_COUNT_MAX, HomeRecord, ID_COUNT};
 use crate::volume::{INDEX_END, OTHERS, Reach, Volume};
 use crate::whose::{Whose, cred};
 use bytes::Bytes;
@@ -58,7 +58,7 @@ pub(crate) struct Connection {
     peer: PeerKey,
     number: u64,
     push: Arc<dyn Push>,
-    lines: Mutex<BTreeMap<u8, Arc<Client>>>,
+    lines: Mutex<BTreeMap<u8, Arc<KnownClient>>>,
     pace: Mutex<Pace>,
 }
 
@@ -75,7 +75,7 @@ impl Push for LinePush {
 }
 
 /// A client on one line of a connection.
-struct Client {
+struct KnownClient {
     home: Arc<Inner>,
     key: [u8; 32],
     /// The connection's number. Later connections have greater ones.
@@ -118,11 +118,11 @@ impl Connection {
         Connection { home, peer, number, push, lines: Mutex::default(), pace: Mutex::default() }
     }
 
-    fn on(&self, line: u8) -> Arc<Client> {
+    fn on(&self, line: u8) -> Arc<KnownClient> {
         let begin = || {
             let push = Arc::new(LinePush { line, push: self.push.clone() });
             let (home, key, connection) = (self.home.clone(), self.peer.0, self.number);
-            Arc::new(Client { home, key, connection, push, attempts: AtomicU64::new(0), to: Mutex::new(None) })
+            Arc::new(KnownClient { home, key, connection, push, attempts: AtomicU64::new(0), to: Mutex::new(None) })
         };
         self.lines.lock().entry(line).or_insert_with(begin).clone()
     }
@@ -155,7 +155,7 @@ impl Session for Connection {
     }
 }
 
-impl Client {
+impl KnownClient {
     fn detach(&self) {
         let attached = self.to.lock().take();
         if let Some(place) = attached {
@@ -287,12 +287,12 @@ impl Client {
                 return refused(Refusal::Forgotten);
             }
             if known != incarnation {
-                live.record(Record::Began { key, volume: name.to_string(), incarnation });
+                live.record(HomeRecord::Began { key, volume: name.to_string(), incarnation });
                 begun = Some((volume.clone(), author));
                 volume.seen.forget(author);
             }
             if user != before {
-                live.record(Record::Acts { key, volume: name.to_string(), user: user.clone() });
+                live.record(HomeRecord::Acts { key, volume: name.to_string(), user: user.clone() });
             }
             self.acknowledge(&mut live, name, incarnation, acknowledged);
             let Some(known) = live.volume(name) else { return refused(Refusal::Volume) };
@@ -310,7 +310,7 @@ impl Client {
                 live.attached.entry(name.to_string()).or_default().push(attached);
             }
             if live.state.grant(&key, name).is_some_and(|(_, grant)| grant.has_delegations != delegated) {
-                live.record(Record::Delegated { key, volume: name.to_string(), does: delegated });
+                live.record(HomeRecord::Delegated { key, volume: name.to_string(), does: delegated });
             }
             let kept = match watch {
                 Watch::Delegations { run, changed, locks, term } => {
@@ -346,7 +346,7 @@ impl Client {
         let Some((_, grant)) = live.state.grant(&self.key, volume) else { return };
         if grant.incarnation == incarnation && grant.outcomes.first_key_value().is_some_and(|(seq, _)| *seq <= through)
         {
-            live.record(Record::Acknowledged { key: self.key, volume: volume.to_string(), through });
+            live.record(HomeRecord::Acknowledged { key: self.key, volume: volume.to_string(), through });
         }
     }
 
@@ -543,7 +543,7 @@ impl Client {
                 if end > INDEX_END || given >= GIVEN_COUNT_MAX {
                     return Err(Stop::Failed(FsError::NoSpace));
                 }
-                live.record(Record::Reserved { key: self.key, volume: volume.name.clone(), next: end });
+                live.record(HomeRecord::Reserved { key: self.key, volume: volume.name.clone(), next: end });
                 Reply::Ids(first, ID_COUNT)
             }
             Request::Returned { recalls, lowered, behind: None } => {
@@ -588,7 +588,7 @@ impl Client {
                 if *delegated {
                     volume.claims.leave(whose.author);
                     let (key, volume) = (self.key, volume.name.clone());
-                    self.home.live.lock().record(Record::Delegated { key, volume, does: false });
+                    self.home.live.lock().record(HomeRecord::Delegated { key, volume, does: false });
                 }
                 Reply::Done
             }

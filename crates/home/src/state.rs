@@ -1,6 +1,6 @@
 //! What a home must not forget: its volumes' files, the clients that it serves, and how their
 //! operations ended, so that it does each once (docs/roaming.md). Pure; every change is a
-//! [`Record`].
+//! [`HomeRecord`].
 
 use crate::volume::{Learned, RunStart, Volume};
 use roam_proto::channel::MESSAGE_LEN_MAX;
@@ -26,7 +26,7 @@ pub const APPLYING_COUNT_MAX: usize = 1 << 13;
 pub const APPLYING_LEN_MAX: usize = 2 * MESSAGE_LEN_MAX;
 
 /// A client's public key, hashed.
-pub type Key = [u8; 32];
+pub type ClientKey = [u8; 32];
 
 /// A store that is about to be put in place. After a crash, the file that has this identity is the
 /// stored file.
@@ -46,7 +46,7 @@ wire_struct!(Intent { seq, identity, file, beside });
 
 /// One client's rights to one volume, and how its operations there ended.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Grant {
+pub struct VolumeGrant {
     /// The user as whom the home acts for the client.
     pub user: User,
     /// The client's log that the numbers belong to; 0: none yet.
@@ -70,7 +70,7 @@ pub struct Grant {
     /// contents.
     pub promised: BTreeMap<types::FileId, u64>,
 }
-wire_struct!(Grant {
+wire_struct!(VolumeGrant {
     user,
     incarnation,
     heard,
@@ -83,7 +83,7 @@ wire_struct!(Grant {
     promised
 });
 
-impl Grant {
+impl VolumeGrant {
     /// True if the client was given the id with this index.
     pub fn was_given(&self, index: u64) -> bool {
         self.ids.range(..=index).next_back().is_some_and(|(_, end)| index < *end)
@@ -92,17 +92,17 @@ impl Grant {
 
 /// A client.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Client {
+pub struct KnownClient {
     /// The home's number for the client, which marks changes as the client's own.
     pub number: u32,
     /// Its grants, by names of volumes.
-    pub grants: BTreeMap<String, Grant>,
+    pub grants: BTreeMap<String, VolumeGrant>,
 }
-wire_struct!(Client { number, grants });
+wire_struct!(KnownClient { number, grants });
 
 /// A change of the state.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Record {
+pub enum HomeRecord {
     /// A volume is exported from now on.
     Volume {
         /// Its name.
@@ -120,7 +120,7 @@ pub enum Record {
     /// A client accepted an invitation.
     Enrolled {
         /// The client's key.
-        key: Key,
+        key: ClientKey,
         /// The volumes that it may use.
         volumes: Vec<String>,
         /// The user as whom the home acts for it.
@@ -129,7 +129,7 @@ pub enum Record {
     /// A client begins a new log.
     Began {
         /// The client's key.
-        key: Key,
+        key: ClientKey,
         /// The volume.
         volume: String,
         /// The new log.
@@ -145,7 +145,7 @@ pub enum Record {
     /// All free ids below an index were given to a client.
     Reserved {
         /// The client's key.
-        key: Key,
+        key: ClientKey,
         /// The volume.
         volume: String,
         /// The first index that is still free.
@@ -154,7 +154,7 @@ pub enum Record {
     /// A store is about to be put in place.
     Intended {
         /// The client's key.
-        key: Key,
+        key: ClientKey,
         /// The volume.
         volume: String,
         /// The store.
@@ -163,7 +163,7 @@ pub enum Record {
     /// Operations are about to be done.
     Applying {
         /// The client's key.
-        key: Key,
+        key: ClientKey,
         /// The volume.
         volume: String,
         /// The operations, with their numbers.
@@ -172,7 +172,7 @@ pub enum Record {
     /// An operation ended.
     Answered {
         /// The client's key.
-        key: Key,
+        key: ClientKey,
         /// The volume.
         volume: String,
         /// The operation's number.
@@ -183,7 +183,7 @@ pub enum Record {
     /// A client knows how its operations up to a number ended.
     Acknowledged {
         /// The client's key.
-        key: Key,
+        key: ClientKey,
         /// The volume.
         volume: String,
         /// The last of these operations.
@@ -192,7 +192,7 @@ pub enum Record {
     /// A client begins or ceases to work under delegations.
     Delegated {
         /// The client's key.
-        key: Key,
+        key: ClientKey,
         /// The volume.
         volume: String,
         /// True if it begins.
@@ -201,7 +201,7 @@ pub enum Record {
     /// A client promised a store: from now on, all clients see the contents that it will make.
     Promised {
         /// The client's key.
-        key: Key,
+        key: ClientKey,
         /// The volume.
         volume: String,
         /// The file.
@@ -212,7 +212,7 @@ pub enum Record {
     /// A promised store is done, or will not be done.
     Concluded {
         /// The client's key.
-        key: Key,
+        key: ClientKey,
         /// The volume.
         volume: String,
         /// The file.
@@ -230,12 +230,12 @@ pub enum Record {
     /// A client was turned away: the home does nothing for it until it accepts another invitation.
     TurnedAway {
         /// The client's key.
-        key: Key,
+        key: ClientKey,
     },
     /// A client's user is in other groups now.
     Acts {
         /// The client's key.
-        key: Key,
+        key: ClientKey,
         /// The volume.
         volume: String,
         /// The user with the new groups.
@@ -244,12 +244,12 @@ pub enum Record {
     /// A client got a name from its invitation.
     Named {
         /// The client's key.
-        key: Key,
+        key: ClientKey,
         /// The name.
         name: String,
     },
 }
-wire_enum!(Record {
+wire_enum!(HomeRecord {
     1 => Volume { name, epoch },
     2 => Enrolled { key, volumes, user },
     3 => Began { key, volume, incarnation },
@@ -271,32 +271,32 @@ wire_enum!(Record {
 
 /// The state of a home.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct State {
+pub struct HomeState {
     /// The volumes, by name.
     pub volumes: BTreeMap<String, Volume>,
     /// The clients, by key.
-    pub clients: BTreeMap<Key, Client>,
+    pub clients: BTreeMap<ClientKey, KnownClient>,
     /// Volumes that clients may no longer use. The grants stay: operations may be under way, and
     /// the client may be invited again.
-    pub revoked: BTreeSet<(Key, String)>,
+    pub revoked: BTreeSet<(ClientKey, String)>,
     /// The names that invitations gave to clients.
-    pub names: BTreeMap<Key, String>,
+    pub names: BTreeMap<ClientKey, String>,
 }
 
-impl State {
+impl HomeState {
     /// Returns the volumes that a client may use, with its grants.
-    pub fn granted(&self, key: &Key) -> impl Iterator<Item = (&String, &Grant)> {
+    pub fn granted(&self, key: &ClientKey) -> impl Iterator<Item = (&String, &VolumeGrant)> {
         let all = self.clients.get(key).into_iter().flat_map(|client| &client.grants);
         all.filter(|(volume, _)| !self.revoked.contains(&(*key, volume.to_string())))
     }
 
     /// True if the home serves a client.
-    pub fn serves(&self, key: &Key) -> bool {
+    pub fn serves(&self, key: &ClientKey) -> bool {
         self.granted(key).next().is_some()
     }
 
     /// Returns a client's number and its grant for a volume.
-    pub fn grant(&self, key: &Key, volume: &str) -> Option<(u32, &Grant)> {
+    pub fn grant(&self, key: &ClientKey, volume: &str) -> Option<(u32, &VolumeGrant)> {
         let client = self.clients.get(key)?;
         let may = !self.revoked.contains(&(*key, volume.to_string()));
         Some((client.number, client.grants.get(volume).filter(|_| may)?))
@@ -304,26 +304,26 @@ impl State {
 
     /// Returns the clients that may have delegations of a volume.
     pub fn delegated(&self, volume: &str) -> BTreeSet<u32> {
-        let does = |client: &&Client| client.grants.get(volume).is_some_and(|grant| grant.has_delegations);
+        let does = |client: &&KnownClient| client.grants.get(volume).is_some_and(|grant| grant.has_delegations);
         self.clients.values().filter(does).map(|client| client.number).collect()
     }
 
-    fn grant_mut(&mut self, key: &Key, volume: &str) -> Option<&mut Grant> {
+    fn grant_mut(&mut self, key: &ClientKey, volume: &str) -> Option<&mut VolumeGrant> {
         self.clients.get_mut(key)?.grants.get_mut(volume)
     }
 
     /// Applies a record. `None` if it is inconsistent, which only a damaged log can cause.
-    pub fn apply(&mut self, record: Record) -> Option<()> {
+    pub fn apply(&mut self, record: HomeRecord) -> Option<()> {
         match record {
-            Record::Volume { name, epoch } => {
+            HomeRecord::Volume { name, epoch } => {
                 // Volume number 0: a client sees only its volume, and its kernel calls the root 1.
                 self.volumes.entry(name).or_insert_with(|| Volume::new(0, epoch));
             }
-            Record::Run { volume, start } => self.volumes.get_mut(&volume)?.begin_run(start)?,
-            Record::Enrolled { key, volumes, user } => {
+            HomeRecord::Run { volume, start } => self.volumes.get_mut(&volume)?.begin_run(start)?,
+            HomeRecord::Enrolled { key, volumes, user } => {
                 let number = u32::try_from(self.clients.len()).ok()? + 1;
-                let client = self.clients.entry(key).or_insert_with(|| Client { number, grants: BTreeMap::new() });
-                let grant = Grant {
+                let client = self.clients.entry(key).or_insert_with(|| KnownClient { number, grants: BTreeMap::new() });
+                let grant = VolumeGrant {
                     user: user.clone(),
                     incarnation: 0,
                     heard: 0,
@@ -340,7 +340,7 @@ impl State {
                     client.grants.entry(volume).or_insert_with(|| grant.clone()).user = user.clone();
                 }
             }
-            Record::Began { key, volume, incarnation } => {
+            HomeRecord::Began { key, volume, incarnation } => {
                 let grant = self.grant_mut(&key, &volume)?;
                 let before = std::mem::replace(&mut grant.incarnation, incarnation);
                 (grant.heard, grant.intent) = (0, None);
@@ -354,19 +354,19 @@ impl State {
                     self.volumes.get_mut(&volume)?.disown(author);
                 }
             }
-            Record::Learned { volume, learned } => {
+            HomeRecord::Learned { volume, learned } => {
                 self.volumes.get_mut(&volume)?.learn(learned)?;
             }
-            Record::Reserved { key, volume, next } => {
+            HomeRecord::Reserved { key, volume, next } => {
                 let reserved = self.volumes.get_mut(&volume)?.reserve(next)?;
                 let grant = self.grant_mut(&key, &volume)?;
                 grant.given_count = grant.given_count.saturating_add(reserved.end - reserved.start);
                 grant.ids.insert(reserved.start, reserved.end);
             }
-            Record::Intended { key, volume, intent } => self.grant_mut(&key, &volume)?.intent = Some(intent),
-            Record::Delegated { key, volume, does } => self.grant_mut(&key, &volume)?.has_delegations = does,
-            Record::Applying { key, volume, operations } => self.grant_mut(&key, &volume)?.applying = operations,
-            Record::Answered { key, volume, seq, outcome } => {
+            HomeRecord::Intended { key, volume, intent } => self.grant_mut(&key, &volume)?.intent = Some(intent),
+            HomeRecord::Delegated { key, volume, does } => self.grant_mut(&key, &volume)?.has_delegations = does,
+            HomeRecord::Applying { key, volume, operations } => self.grant_mut(&key, &volume)?.applying = operations,
+            HomeRecord::Answered { key, volume, seq, outcome } => {
                 let grant = self.grant_mut(&key, &volume)?;
                 grant.applying.retain(|(other, _)| *other > seq);
                 (grant.heard, grant.intent) = (grant.heard.max(seq), None);
@@ -375,25 +375,25 @@ impl State {
                     grant.outcomes.pop_first();
                 }
             }
-            Record::Acknowledged { key, volume, through } => {
+            HomeRecord::Acknowledged { key, volume, through } => {
                 let grant = self.grant_mut(&key, &volume)?;
                 grant.outcomes = grant.outcomes.split_off(&through.saturating_add(1));
             }
-            Record::Promised { key, volume, file, contents } => {
+            HomeRecord::Promised { key, volume, file, contents } => {
                 self.grant_mut(&key, &volume)?.promised.insert(file, contents);
             }
-            Record::Concluded { key, volume, file } => {
+            HomeRecord::Concluded { key, volume, file } => {
                 self.grant_mut(&key, &volume)?.promised.remove(&file);
             }
-            Record::Became { volume, alias, real } => self.volumes.get_mut(&volume)?.became(alias, real)?,
-            Record::TurnedAway { key } => {
+            HomeRecord::Became { volume, alias, real } => self.volumes.get_mut(&volume)?.became(alias, real)?,
+            HomeRecord::TurnedAway { key } => {
                 for (volume, grant) in &mut self.clients.get_mut(&key)?.grants {
                     grant.has_delegations = false;
                     self.revoked.insert((key, volume.clone()));
                 }
             }
-            Record::Acts { key, volume, user } => self.grant_mut(&key, &volume)?.user = user,
-            Record::Named { key, name } => {
+            HomeRecord::Acts { key, volume, user } => self.grant_mut(&key, &volume)?.user = user,
+            HomeRecord::Named { key, name } => {
                 self.clients.get(&key)?;
                 self.names.insert(key, name);
             }
@@ -402,7 +402,7 @@ impl State {
     }
 }
 
-impl Wire for State {
+impl Wire for HomeState {
     fn encode(&self, out: &mut Vec<u8>) {
         VERSION.encode(out);
         self.volumes.encode(out);
@@ -418,6 +418,6 @@ impl Wire for State {
         }
         let (volumes, clients) = (Wire::decode(r)?, Wire::decode(r)?);
         let (revoked, names) = (Wire::decode(r)?, Wire::decode(r)?);
-        Ok(State { volumes, clients, revoked, names })
+        Ok(HomeState { volumes, clients, revoked, names })
     }
 }

@@ -12,7 +12,7 @@
 use crate::apply::finish::goes_to;
 use crate::apply::{Doing, Done, Scene, Stop};
 use crate::exported::Exported;
-use crate::state::Grant;
+use crate::state::VolumeGrant;
 use crate::uploads::Upload;
 use crate::volume::Print;
 use crate::whose::Whose;
@@ -92,7 +92,7 @@ impl Exported {
             let grants = live.state.clients.values();
             let grants = grants.filter_map(|client| Some((client.number, client.grants.get(&self.name)?)));
             let all =
-                |(number, grant): (u32, &Grant)| grant.applying.clone().into_iter().map(move |(n, o)| (number, n, o));
+                |(number, grant): (u32, &VolumeGrant)| grant.applying.clone().into_iter().map(move |(n, o)| (number, n, o));
             grants.flat_map(all).collect()
         };
         self.with(|volume| {

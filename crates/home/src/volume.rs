@@ -155,7 +155,7 @@ impl Aspect {
 
 /// A file that clients know of.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct File {
+pub struct VolumeFile {
     /// The file system's identity of it.
     pub identity: Vec<u8>,
     /// Where it was seen. Empty: it has no known place. Others may have moved it since.
@@ -169,9 +169,9 @@ pub struct File {
     /// The last change of its rights or extended attributes.
     pub rights: Aspect,
 }
-wire_struct!(File { identity, places, print, version, contents, rights });
+wire_struct!(VolumeFile { identity, places, print, version, contents, rights });
 
-impl File {
+impl VolumeFile {
     /// Returns one of the places where it was seen.
     pub fn place(&self) -> Option<&Place> {
         self.places.last()
@@ -184,7 +184,7 @@ pub struct Learned {
     /// The file's id.
     pub id: FileId,
     /// What is known now.
-    pub file: File,
+    pub file: VolumeFile,
 }
 wire_struct!(Learned { id, file });
 
@@ -193,7 +193,7 @@ wire_struct!(Learned { id, file });
 pub struct Volume {
     number: u16,
     journal: Journal,
-    files: BTreeMap<FileId, File>,
+    files: BTreeMap<FileId, VolumeFile>,
     by_identity: HashMap<Vec<u8>, FileId>,
     by_place: HashMap<Place, FileId>,
     next: u64,
@@ -310,7 +310,7 @@ impl Volume {
     }
 
     /// Returns a file, if it is known.
-    pub fn file(&self, id: FileId) -> Option<&File> {
+    pub fn file(&self, id: FileId) -> Option<&VolumeFile> {
         self.files.get(&id)
     }
 
@@ -440,7 +440,8 @@ impl Volume {
         let seq = self.journal.stamp().seq;
         let aspect = if author == OTHERS { Aspect::at(seq) } else { Aspect { seq, author, before: 0 } };
         let places = place.cloned().into_iter().collect();
-        let file = File { identity: identity.to_vec(), places, print, version: seq, contents: aspect, rights: aspect };
+        let file =
+            VolumeFile { identity: identity.to_vec(), places, print, version: seq, contents: aspect, rights: aspect };
         Learned { id, file }
     }
 
@@ -541,7 +542,7 @@ impl Volume {
 
     /// Returns the directories above a file, up to the root.
     fn above(&self, id: FileId) -> impl Iterator<Item = FileId> {
-        let parent = |id: &FileId| self.files.get(id).and_then(File::place).map(|(dir, _)| *dir);
+        let parent = |id: &FileId| self.files.get(id).and_then(VolumeFile::place).map(|(dir, _)| *dir);
         std::iter::successors(parent(&id), move |dir| parent(dir)).take(DEPTH_MAX)
     }
 
@@ -604,7 +605,7 @@ impl Volume {
     pub fn reach(&self, user: &User, id: FileId) -> Reach {
         let (mut at, mut reach) = (id, Reach::Likely);
         for _ in 0..DEPTH_MAX {
-            let Some((parent, _)) = self.files.get(&at).and_then(File::place) else { return reach };
+            let Some((parent, _)) = self.files.get(&at).and_then(VolumeFile::place) else { return reach };
             let Some(print) = self.files.get(parent).map(|dir| &dir.print) else { return reach };
             let of_group = user.gid == print.gid || user.groups.contains(&print.gid);
             match print.mode & 0o011 {

@@ -1,13 +1,13 @@
 //! For which client and user the home does an operation.
 
-use crate::state::Key;
+use crate::state::ClientKey;
 use roam_proto::message::User;
 use vfs::fs::Cred;
 
 /// A client of a volume.
 #[derive(Clone)]
 pub(crate) struct Whose {
-    pub(crate) key: Key,
+    pub(crate) key: ClientKey,
     pub(crate) author: u32,
     pub(crate) user: User,
     /// The log that its operations' numbers belong to.

@@ -6,7 +6,7 @@ mod common;
 use common::*;
 use roam_proto::channel::{PeerKey, Service};
 use roam_proto::delegation::{Behind, Hold, LEASE, Recall, Watch};
-use roam_proto::lock::{LOCK_COUNT_MAX, Lock, Locking, Space};
+use roam_proto::lock::{LOCK_COUNT_MAX, Lock, LockKind, Locking};
 use roam_proto::message::{Outcome, Pushed, Refusal, Reply, Request, unpack};
 use roam_proto::operation::{Attributes, Change, Operation, Place};
 use roam_proto::ranges::Ranges;
@@ -147,8 +147,15 @@ fn locks_are_for_files_that_their_user_can_open_and_for_the_term_of_now() {
         Reply::Attached { kept: Some(kept), .. } => kept.term,
         reply => panic!("{reply:?}"),
     };
-    let lock =
-        |file, start| Lock { file, space: Space::Mixed, owner: 7, pid: 70, exclusive: Some(true), start, end: start };
+    let lock = |file, start| Lock {
+        file,
+        space: LockKind::Mixed,
+        owner: 7,
+        pid: 70,
+        exclusive: Some(true),
+        start,
+        end: start,
+    };
     let ask = |term, number, lock| {
         Request::Lock(Locking { term, number, over: number - 1, open: Vec::new(), lock, waits: false, gives_up: 0 })
     };

@@ -1,13 +1,13 @@
 //! Which clients have which locks.
 
 use home::locking::{Locked, LockedFiles};
-use roam_proto::lock::{Lock, Locking, Space};
+use roam_proto::lock::{Lock, LockKind, Locking};
 use types::{FileId, FsError};
 
 const FILE: FileId = FileId::new(7);
 
 fn lock(owner: u64, exclusive: Option<bool>, start: u64, end: u64) -> Lock {
-    Lock { file: FILE, space: Space::Posix, owner, pid: 1, exclusive, start, end }
+    Lock { file: FILE, space: LockKind::Posix, owner, pid: 1, exclusive, start, end }
 }
 
 fn asks(number: u64, lock: Lock) -> Locking {

@@ -6,7 +6,7 @@
 
 use crate::alias::alias;
 use crate::filesystem::{LISTING_LEN, check_name};
-use crate::identity::Identity;
+use crate::identity::FileIdentity;
 use crate::stat::error;
 use crate::volume::Parent;
 use crate::{Inner, LocalDir};
@@ -21,7 +21,7 @@ use types::{Answer, FileId, FsError, Time};
 use vfs::fs::{At, Cred, Entry};
 
 /// A new file with all its contents.
-pub struct Whole {
+pub struct WholeFile {
     /// The lower twelve bits of the mode.
     pub mode: u32,
     /// Owner and group, which only root can give.
@@ -44,7 +44,7 @@ impl LocalDir {
     /// and different for another file with the same inode number. At most
     /// [`IDENTITY_LEN_MAX`](crate::identity::IDENTITY_LEN_MAX) bytes, for comparison only.
     ///
-    /// It is the file's [`Identity`] with the file system's id or UUID in place of the device
+    /// It is the file's [`FileIdentity`] with the file system's id or UUID in place of the device
     /// number, which changes when Linux finds disks in another order; see
     /// [`volume`](crate::volume). Limits:
     ///
@@ -72,7 +72,7 @@ impl LocalDir {
 
     /// Makes a file as a user at a free name, with all its contents. The name appears when the file
     /// is complete. EEXIST; EOPNOTSUPP where the file system has no unnamed files.
-    pub fn make_whole(&self, cred: &Cred, parent: FileId, name: &[u8], whole: Whole) -> Answer<(Entry, Bytes)> {
+    pub fn make_whole(&self, cred: &Cred, parent: FileId, name: &[u8], whole: WholeFile) -> Answer<(Entry, Bytes)> {
         let (cred, name) = (cred.clone(), name.to_vec());
         self.later(move |dir| dir.make_whole(&cred, parent, &name, &whole))
     }
@@ -92,12 +92,18 @@ impl Inner {
             let place = self.nodes.lock().place(id).cloned();
             self.file(place?.0).ok()
         };
-        let (identity, stat) = Identity::seen(file.as_fd()).map_err(error)?;
+        let (identity, stat) = FileIdentity::seen(file.as_fd()).map_err(error)?;
         let lasting = self.lasting(&file, &identity, &stat, parent)?;
         Ok((self.entry(identity, &stat, None), lasting))
     }
 
-    fn make_whole(&self, cred: &Cred, parent: FileId, name: &[u8], whole: &Whole) -> Result<(Entry, Bytes), FsError> {
+    fn make_whole(
+        &self,
+        cred: &Cred,
+        parent: FileId,
+        name: &[u8],
+        whole: &WholeFile,
+    ) -> Result<(Entry, Bytes), FsError> {
         check_name(name)?;
         let dir = self.file(parent)?;
         let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
@@ -138,7 +144,7 @@ impl Inner {
         let (size, mtime) = (stat.st_size as u64, Time { sec: stat.st_mtime, nsec: stat.st_mtime_nsec as u32 });
         self.act(cred, || rustix::fs::linkat(CWD, alias(&made), &dir, name, AtFlags::SYMLINK_FOLLOW).map_err(error))?;
         self.touched(&dir)?;
-        let (identity, stat) = Identity::seen(made.as_fd()).map_err(error)?;
+        let (identity, stat) = FileIdentity::seen(made.as_fd()).map_err(error)?;
         let lasting = self.lasting(&made, &identity, &stat, || Some(dir.clone()))?;
         let mut entry = self.entry(identity, &stat, Some((parent, name.to_vec())));
         (entry.attr.size, entry.attr.mtime) = (size, mtime);
@@ -150,7 +156,7 @@ impl Inner {
         // Opened once, so that attributes and identity are of one file, even if another takes its
         // name meanwhile.
         let file = self.at(dir, parent, name)?;
-        let (identity, stat) = Identity::seen(file.as_fd()).map_err(error)?;
+        let (identity, stat) = FileIdentity::seen(file.as_fd()).map_err(error)?;
         let lasting = self.lasting(&file, &identity, &stat, || Some(dir.clone()))?;
         Ok((self.entry(identity, &stat, Some((parent, name.to_vec()))), lasting))
     }
@@ -158,7 +164,7 @@ impl Inner {
     fn lasting(
         &self,
         file: &OwnedFd,
-        identity: &Identity,
+        identity: &FileIdentity,
         stat: &Statx,
         parent: impl Parent,
     ) -> Result<Bytes, FsError> {

@@ -1,9 +1,9 @@
 //! The [`FileSystem`] trait for [`LocalDir`].
 
 use crate::alias::alias;
-use crate::handles::Open;
-use crate::identity::Identity;
-use crate::nodes::Place;
+use crate::handles::OpenNode;
+use crate::identity::FileIdentity;
+use crate::nodes::NodePlace;
 use crate::stat::{self, attributes, error};
 use crate::{Inner, LocalDir};
 use bytes::Bytes;
@@ -60,13 +60,13 @@ fn flags_of(flags: OpenFlags) -> OFlags {
 
 impl Inner {
     /// Returns the entry of an open file, and records the place where it was seen, if there is one.
-    fn entry_of(&self, file: BorrowedFd, place: Option<Place>) -> Result<Entry, FsError> {
-        let (identity, stat) = Identity::seen(file).map_err(error)?;
+    fn entry_of(&self, file: BorrowedFd, place: Option<NodePlace>) -> Result<Entry, FsError> {
+        let (identity, stat) = FileIdentity::seen(file).map_err(error)?;
         Ok(self.entry(identity, &stat, place))
     }
 
     /// Makes the entry of a file, and records the place where it was seen, if there is one.
-    pub(crate) fn entry(&self, identity: Identity, stat: &Statx, place: Option<Place>) -> Entry {
+    pub(crate) fn entry(&self, identity: FileIdentity, stat: &Statx, place: Option<NodePlace>) -> Entry {
         let id = match place {
             Some(place) => self.nodes.lock().seen(identity, place),
             None => self.nodes.lock().id_of(identity),
@@ -259,7 +259,7 @@ impl Inner {
         Ok(())
     }
 
-    fn rename(&self, cred: &Cred, from: Place, to: Place, flags: RenameFlags) -> Result<(), FsError> {
+    fn rename(&self, cred: &Cred, from: NodePlace, to: NodePlace, flags: RenameFlags) -> Result<(), FsError> {
         check_name(&from.1)?;
         check_name(&to.1)?;
         let (from_dir, to_dir) = (self.file(from.0)?, self.file(to.0)?);
@@ -271,7 +271,7 @@ impl Inner {
             let id = |dir: &OwnedFd, name: &[u8]| {
                 let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
                 let file = rustix::fs::openat(dir, name, flags, Mode::empty()).ok()?;
-                Some(Identity::seen(file.as_fd()).ok()?.0)
+                Some(FileIdentity::seen(file.as_fd()).ok()?.0)
             };
             Some(id(&from_dir, &from.1)? == id(&to_dir, &to.1)?)
         };
@@ -321,7 +321,7 @@ impl Inner {
         self.act(cred, || rustix::fs::accessat(CWD, alias(file), access, AtFlags::EACCESS).map_err(error))
     }
 
-    fn open_for(&self, id: FileId, handle: Handle, wanted: impl Fn(&OpenFlags) -> bool) -> Result<Open, FsError> {
+    fn open_for(&self, id: FileId, handle: Handle, wanted: impl Fn(&OpenFlags) -> bool) -> Result<OpenNode, FsError> {
         let open = self.handles.lock().get(id, handle, false)?;
         if open.flags.as_ref().is_some_and(wanted) { Ok(open) } else { Err(FsError::BadHandle) }
     }

@@ -9,7 +9,7 @@ use vfs::fs::{Handle, OpenFlags};
 
 /// An open file or directory.
 #[derive(Clone)]
-pub struct Open {
+pub struct OpenNode {
     /// Its id.
     pub id: FileId,
     /// Its descriptor. For special files this is only a path descriptor, since they are not read
@@ -24,7 +24,7 @@ pub struct Open {
 /// All open files and directories.
 #[derive(Default)]
 pub struct Handles {
-    open: BTreeMap<u64, Open>,
+    open: BTreeMap<u64, OpenNode>,
     last: u64,
 }
 
@@ -32,19 +32,19 @@ impl Handles {
     /// Adds an open file.
     pub fn add(&mut self, id: FileId, file: OwnedFd, flags: Option<OpenFlags>) -> Handle {
         self.last += 1;
-        self.open.insert(self.last, Open { id, file: Arc::new(file), flags, listing: Arc::default() });
+        self.open.insert(self.last, OpenNode { id, file: Arc::new(file), flags, listing: Arc::default() });
         Handle(self.last)
     }
 
     /// Returns what a handle stands for. EBADF unless it is open, belongs to this file, and is a
     /// directory's or not, as `directory` says.
-    pub fn get(&self, id: FileId, handle: Handle, directory: bool) -> Result<Open, FsError> {
+    pub fn get(&self, id: FileId, handle: Handle, directory: bool) -> Result<OpenNode, FsError> {
         let open = self.open.get(&handle.0).filter(|open| open.id == id && open.flags.is_none() == directory);
         open.cloned().ok_or(FsError::BadHandle)
     }
 
     /// Returns the file of a handle that is open for writing. EBADF.
-    pub fn writable(&self, id: FileId, handle: Handle) -> Result<Open, FsError> {
+    pub fn writable(&self, id: FileId, handle: Handle) -> Result<OpenNode, FsError> {
         let open = self.get(id, handle, false)?;
         if open.flags.is_some_and(|flags| flags.write) { Ok(open) } else { Err(FsError::BadHandle) }
     }

@@ -2,11 +2,11 @@
 //! gives it (inode number and generation). Where the file system gives no handle, the inode number
 //! and the time of birth take its place.
 //!
-//! Homes keep identities over restarts, with a [`Volume`] in place of the device. For files of a
+//! Homes keep identities over restarts, with a [`VolumeMark`] in place of the device. For files of a
 //! Starling file system, these identities are the index numbers.
 
 use crate::stat;
-use crate::volume::{VOLUME_LEN_MAX, Volume};
+use crate::volume::{VOLUME_LEN_MAX, VolumeMark};
 use bytes::Bytes;
 use rustix::fs::{AtFlags, Statx};
 use rustix::io::Errno;
@@ -15,7 +15,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 /// Longest handle that Linux has.
 const HANDLE_LEN_MAX: usize = libc::MAX_HANDLE_SZ as usize;
-/// The first byte of a handle or of its substitute: what the rest of [`Identity::handle`] is. These
+/// The first byte of a handle or of its substitute: what the rest of [`FileIdentity::handle`] is. These
 /// are on the disks of homes.
 const HANDLE: u8 = 0;
 const BIRTH: u8 = 1;
@@ -28,7 +28,7 @@ pub const IDENTITY_LEN_MAX: usize = VOLUME_LEN_MAX + 1 + 4 + HANDLE_LEN_MAX;
 /// A file's identity. Equal for the same file under all its names, as long as the file system stays
 /// mounted.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub struct Identity {
+pub struct FileIdentity {
     device: (u32, u32),
     handle: Box<[u8]>,
 }
@@ -41,35 +41,35 @@ struct RawHandle {
     bytes: [u8; HANDLE_LEN_MAX],
 }
 
-impl Identity {
+impl FileIdentity {
     /// Returns the identity of an open file, which `stat` describes.
-    fn of(file: BorrowedFd, stat: &Statx) -> rustix::io::Result<Identity> {
+    fn of(file: BorrowedFd, stat: &Statx) -> rustix::io::Result<FileIdentity> {
         let handle = match handle(file) {
             Ok(handle) => handle,
             Err(Errno::OPNOTSUPP | Errno::OVERFLOW | Errno::NOSYS | Errno::PERM) => birth(stat),
             // A failure that will pass must not give the file another identity.
             Err(e) => return Err(e),
         };
-        Ok(Identity { device: (stat.stx_dev_major, stat.stx_dev_minor), handle: handle.into() })
+        Ok(FileIdentity { device: (stat.stx_dev_major, stat.stx_dev_minor), handle: handle.into() })
     }
 
     /// Returns the identity of an open file, with its attributes.
-    pub fn seen(file: BorrowedFd) -> rustix::io::Result<(Identity, Statx)> {
+    pub fn seen(file: BorrowedFd) -> rustix::io::Result<(FileIdentity, Statx)> {
         let stat = stat::stat(file)?;
-        Ok((Identity::of(file, &stat)?, stat))
+        Ok((FileIdentity::of(file, &stat)?, stat))
     }
 
     /// True if both are on one device.
-    pub fn is_on_device_of(&self, other: &Identity) -> bool {
+    pub fn is_on_device_of(&self, other: &FileIdentity) -> bool {
         self.device == other.device
     }
 
     /// Encodes the identity for comparison with those that other processes have kept; see
     /// [`LocalDir::identity`](crate::LocalDir::identity).
-    pub fn lasting(&self, volume: &Volume, stat: &Statx) -> Bytes {
+    pub fn lasting(&self, volume: &VolumeMark, stat: &Statx) -> Bytes {
         // Handles of file systems in user space are valid for one mount only.
         let number = [&[NUMBER][..], &stat.stx_ino.to_le_bytes()].concat();
-        let file = if matches!(volume, Volume::Starling(_)) { &number } else { &self.handle[..] };
+        let file = if matches!(volume, VolumeMark::Starling(_)) { &number } else { &self.handle[..] };
         [&volume.encode()[..], file].concat().into()
     }
 }

@@ -31,13 +31,13 @@ pub mod users;
 pub mod volume;
 mod watches;
 
-pub use crate::exports::Whole;
-pub use crate::notices::Noticed;
+pub use crate::exports::WholeFile;
+pub use crate::notices::DirNotice;
 pub use crate::watches::WatchError;
 
 use crate::crew::Crew;
 use crate::handles::Handles;
-use crate::identity::Identity;
+use crate::identity::FileIdentity;
 use crate::nodes::Nodes;
 use crate::users::{Account, Who};
 use crate::volume::Volumes;
@@ -99,11 +99,11 @@ impl LocalDir {
         let root = rustix::fs::open(path, flags, Mode::empty())?;
         let beside =
             beside.map(|folder| rustix::fs::open(folder, flags | OFlags::NOFOLLOW, Mode::empty())).transpose()?;
-        let (identity, stat) = Identity::seen(root.as_fd())?;
+        let (identity, stat) = FileIdentity::seen(root.as_fd())?;
         let volumes = Volumes::below(root.as_fd(), &stat)?;
         volumes.of(root.as_fd(), &stat, || None)?;
         let root_device = rustix::fs::fstat(&root)?.st_dev;
-        let seen_beside = beside.as_ref().map(|folder| Identity::seen(folder.as_fd())).transpose()?;
+        let seen_beside = beside.as_ref().map(|folder| FileIdentity::seen(folder.as_fd())).transpose()?;
         let is_near = |other: &Statx| stat::mount(other).is_some() && stat::mount(other) == stat::mount(&stat);
         let seen_beside = seen_beside.filter(|(folder, stat)| folder.is_on_device_of(&identity) && is_near(stat));
         let (beside, beside_identity) =
@@ -200,7 +200,7 @@ impl Inner {
                 return self.handles.lock().file_of(id).ok_or(FsError::Stale);
             };
             match beneath(self.top(top).ok_or(FsError::Stale)?, &path) {
-                Ok(file) if Identity::seen(file.as_fd()).map_err(stat::error)?.0 == identity => {
+                Ok(file) if FileIdentity::seen(file.as_fd()).map_err(stat::error)?.0 == identity => {
                     return Ok(Arc::new(file));
                 }
                 Err(e) if !stat::leads_elsewhere(e) => return Err(stat::error(e)),

@@ -1,26 +1,26 @@
 //! Which file has which id, and under which names it was seen. Pure.
 //!
-//! An id belongs to one [`Identity`] for ever. Names are hints, since other programs rename as they
+//! An id belongs to one [`FileIdentity`] for ever. Names are hints, since other programs rename as they
 //! like. Code that opens a file by its name compares what it finds with the identity, and forgets a
 //! name that led elsewhere.
 
-use crate::identity::Identity;
+use crate::identity::FileIdentity;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use types::{FileId, FsError};
 
 /// A directory and a name in it.
-pub type Place = (FileId, Vec<u8>);
+pub type NodePlace = (FileId, Vec<u8>);
 
 struct Node {
-    identity: Identity,
-    places: BTreeSet<Place>,
+    identity: FileIdentity,
+    places: BTreeSet<NodePlace>,
 }
 
 /// The files that were seen, by id, identity and place.
 pub struct Nodes {
     by_id: BTreeMap<FileId, Node>,
-    by_identity: HashMap<Identity, FileId>,
-    by_place: BTreeMap<Place, FileId>,
+    by_identity: HashMap<FileIdentity, FileId>,
+    by_place: BTreeMap<NodePlace, FileId>,
     next: u64,
 }
 
@@ -34,7 +34,7 @@ fn is_top(id: FileId) -> bool {
 
 impl Nodes {
     /// Makes a table of the root and the folder beside it.
-    pub fn new(root: Identity, beside: Option<Identity>) -> Nodes {
+    pub fn new(root: FileIdentity, beside: Option<FileIdentity>) -> Nodes {
         let mut nodes = Nodes {
             by_id: BTreeMap::new(),
             by_identity: HashMap::new(),
@@ -51,7 +51,7 @@ impl Nodes {
     }
 
     /// Returns the id of a file. Gives a new id to a file that was never seen.
-    pub fn id_of(&mut self, identity: Identity) -> FileId {
+    pub fn id_of(&mut self, identity: FileIdentity) -> FileId {
         if let Some(id) = self.by_identity.get(&identity) {
             return *id;
         }
@@ -63,7 +63,7 @@ impl Nodes {
     }
 
     /// Records that a file was seen at a place, in place of any other file. Returns its id.
-    pub fn seen(&mut self, identity: Identity, place: Place) -> FileId {
+    pub fn seen(&mut self, identity: FileIdentity, place: NodePlace) -> FileId {
         let id = self.id_of(identity);
         self.left(&place);
         if let Some(node) = self.by_id.get_mut(&id).filter(|_| !is_top(id)) {
@@ -74,7 +74,7 @@ impl Nodes {
     }
 
     /// Forgets what was seen at a place: it is empty now, or has another file.
-    pub fn left(&mut self, place: &Place) {
+    pub fn left(&mut self, place: &NodePlace) {
         if let Some(id) = self.by_place.remove(place)
             && let Some(node) = self.by_id.get_mut(&id)
         {
@@ -83,7 +83,7 @@ impl Nodes {
     }
 
     /// Moves what was seen at one place to another.
-    pub fn moved(&mut self, from: &Place, to: Place) {
+    pub fn moved(&mut self, from: &NodePlace, to: NodePlace) {
         let Some(id) = self.by_place.get(from).copied() else {
             self.left(&to);
             return;
@@ -97,7 +97,7 @@ impl Nodes {
     }
 
     /// Exchanges what was seen at two places.
-    pub fn exchanged(&mut self, a: &Place, b: &Place) {
+    pub fn exchanged(&mut self, a: &NodePlace, b: &NodePlace) {
         let (at_a, at_b) = (self.by_place.get(a).copied(), self.by_place.get(b).copied());
         self.left(a);
         self.left(b);
@@ -112,12 +112,12 @@ impl Nodes {
     }
 
     /// Returns the identity of an id. ESTALE.
-    pub fn identity(&self, id: FileId) -> Result<&Identity, FsError> {
+    pub fn identity(&self, id: FileId) -> Result<&FileIdentity, FsError> {
         self.by_id.get(&id).map(|node| &node.identity).ok_or(FsError::Stale)
     }
 
     /// Returns a place where a file was seen, if there is one.
-    pub fn place(&self, id: FileId) -> Option<&Place> {
+    pub fn place(&self, id: FileId) -> Option<&NodePlace> {
         self.by_id.get(&id)?.places.first()
     }
 

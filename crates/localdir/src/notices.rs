@@ -14,7 +14,7 @@ pub const NOTICE_COUNT_MAX: usize = 16_384;
 
 /// A hint that something in a watched directory may have changed.
 #[derive(Clone, PartialEq, Eq, Debug, Hash)]
-pub enum Noticed {
+pub enum DirNotice {
     /// An entry of the directory. True if the name came or went, or means another file now. That
     /// changes the directory's own attributes, too.
     Entry(FileId, Vec<u8>, bool),
@@ -94,22 +94,22 @@ impl Notices {
     }
 
     /// Takes the notice that has waited longest.
-    pub fn take(&self) -> Option<Noticed> {
+    pub fn take(&self) -> Option<DirNotice> {
         let mut waiting = self.waiting.lock();
         if std::mem::take(&mut waiting.lost) {
-            return Some(Noticed::Lost);
+            return Some(DirNotice::Lost);
         }
-        let Some(subject) = waiting.order.pop_front() else { return waiting.ended.then_some(Noticed::Lost) };
+        let Some(subject) = waiting.order.pop_front() else { return waiting.ended.then_some(DirNotice::Lost) };
         let names_changed = waiting.names_changed.remove(&subject).unwrap_or(true);
         Some(match subject {
-            (dir, Some(name)) => Noticed::Entry(dir, name, names_changed),
-            (dir, None) => Noticed::Directory(dir),
+            (dir, Some(name)) => DirNotice::Entry(dir, name, names_changed),
+            (dir, None) => DirNotice::Directory(dir),
         })
     }
 
     /// Waits for a notice, and takes the one that has waited longest. A caller that gives up the
     /// wait loses nothing. Only one caller at a time may wait.
-    pub async fn next(&self) -> Noticed {
+    pub async fn next(&self) -> DirNotice {
         loop {
             if let Some(noticed) = self.take() {
                 return noticed;
@@ -125,7 +125,7 @@ mod tests {
 
     const DIR: FileId = FileId::ROOT;
 
-    fn all(notices: &Notices) -> Vec<Noticed> {
+    fn all(notices: &Notices) -> Vec<DirNotice> {
         std::iter::from_fn(|| notices.take()).collect()
     }
 
@@ -137,10 +137,10 @@ mod tests {
         }
         notices.push(DIR, None, false);
         notices.push(DIR, None, false);
-        let entry = |name: &str| Noticed::Entry(DIR, name.into(), true);
-        assert_eq!(all(&notices), [entry("a"), entry("b"), Noticed::Directory(DIR)]);
+        let entry = |name: &str| DirNotice::Entry(DIR, name.into(), true);
+        assert_eq!(all(&notices), [entry("a"), entry("b"), DirNotice::Directory(DIR)]);
         notices.push(DIR, Some(b"a"), false);
-        assert_eq!(all(&notices), [Noticed::Entry(DIR, b"a".into(), false)]);
+        assert_eq!(all(&notices), [DirNotice::Entry(DIR, b"a".into(), false)]);
     }
 
     #[test]
@@ -149,9 +149,9 @@ mod tests {
         for name in ["a", "b", "a", "c", "d"] {
             notices.push(DIR, Some(name.as_bytes()), true);
         }
-        assert_eq!(all(&notices), [Noticed::Lost]);
+        assert_eq!(all(&notices), [DirNotice::Lost]);
         notices.push(DIR, Some(b"e"), true);
-        assert_eq!(all(&notices), [Noticed::Entry(DIR, b"e".into(), true)]);
+        assert_eq!(all(&notices), [DirNotice::Entry(DIR, b"e".into(), true)]);
     }
 
     #[test]
@@ -159,7 +159,7 @@ mod tests {
         let notices = Notices::new(2);
         notices.push(DIR, None, false);
         notices.end();
-        assert_eq!(notices.take(), Some(Noticed::Directory(DIR)));
-        assert_eq!((notices.take(), notices.take()), (Some(Noticed::Lost), Some(Noticed::Lost)));
+        assert_eq!(notices.take(), Some(DirNotice::Directory(DIR)));
+        assert_eq!((notices.take(), notices.take()), (Some(DirNotice::Lost), Some(DirNotice::Lost)));
     }
 }

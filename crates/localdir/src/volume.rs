@@ -37,7 +37,7 @@ pub const VOLUME_LEN_MAX: usize = 2 + 16;
 
 /// A file system, in terms that outlast a mount.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Volume {
+pub enum VolumeMark {
     /// The file system's own id.
     Id(u64),
     /// Its UUID.
@@ -57,28 +57,28 @@ struct RawUuid {
 
 const GET_UUID: Opcode = opcode::read::<RawUuid>(0x15, 0);
 
-impl Volume {
+impl VolumeMark {
     /// Returns the volume of an open file, which `stat` describes; `parent` opens its directory.
-    fn of(file: BorrowedFd, stat: &Statx, parent: impl Parent) -> rustix::io::Result<Volume> {
+    fn of(file: BorrowedFd, stat: &Statx, parent: impl Parent) -> rustix::io::Result<VolumeMark> {
         let device = device(stat);
         let id = rustix::fs::fstatvfs(file)?.f_fsid;
         if id != 0 && id != device {
-            return Ok(Volume::Id(id));
+            return Ok(VolumeMark::Id(id));
         }
         // Kernels that can tell UUIDs have unique mount ids, too.
-        let Some(mount) = stat::mount(stat) else { return Ok(Volume::Device(device)) };
-        Ok(uuid(file, stat, mount, parent)?.map_or(Volume::Device(device), Volume::Uuid))
+        let Some(mount) = stat::mount(stat) else { return Ok(VolumeMark::Device(device)) };
+        Ok(uuid(file, stat, mount, parent)?.map_or(VolumeMark::Device(device), VolumeMark::Uuid))
     }
 
     /// Returns the Starling file system that an open directory is in, if it is in one. Only for a
     /// file system that is to be believed.
-    pub fn starling(dir: BorrowedFd) -> rustix::io::Result<Option<Volume>> {
+    pub fn starling(dir: BorrowedFd) -> rustix::io::Result<Option<VolumeMark>> {
         if !stat::is_in_user_space(dir)? {
             return Ok(None);
         }
         let mut uuid = [0; 17];
         match rustix::fs::getxattr(alias(dir), XATTR, &mut uuid) {
-            Ok(16) => Ok(uuid.first_chunk().map(|uuid| Volume::Starling(*uuid))),
+            Ok(16) => Ok(uuid.first_chunk().map(|uuid| VolumeMark::Starling(*uuid))),
             // The file system fails to answer now. Its answer may come later, and would then make
             // it another volume.
             Err(e @ (Errno::IO | Errno::NOTCONN | Errno::TIMEDOUT | Errno::INTR)) => Err(e),
@@ -90,10 +90,10 @@ impl Volume {
     /// Encodes the volume. No encoding is the beginning of another.
     pub fn encode(&self) -> Vec<u8> {
         match self {
-            Volume::Id(id) => [&[0][..], &id.to_le_bytes()].concat(),
-            Volume::Uuid(uuid) => [&[1, uuid.len() as u8][..], uuid].concat(),
-            Volume::Device(device) => [&[2][..], &device.to_le_bytes()].concat(),
-            Volume::Starling(uuid) => [&[3][..], uuid].concat(),
+            VolumeMark::Id(id) => [&[0][..], &id.to_le_bytes()].concat(),
+            VolumeMark::Uuid(uuid) => [&[1, uuid.len() as u8][..], uuid].concat(),
+            VolumeMark::Device(device) => [&[2][..], &device.to_le_bytes()].concat(),
+            VolumeMark::Starling(uuid) => [&[3][..], uuid].concat(),
         }
     }
 }
@@ -138,32 +138,32 @@ fn uuid(file: BorrowedFd, stat: &Statx, mount: u64, parent: impl Parent) -> rust
 /// subvolume.
 pub struct Volumes {
     /// The root's device, if it is a Starling file system.
-    starling: Option<(u64, Volume)>,
-    asked: Mutex<HashMap<(u64, u64), Volume>>,
+    starling: Option<(u64, VolumeMark)>,
+    asked: Mutex<HashMap<(u64, u64), VolumeMark>>,
 }
 
 impl Volumes {
     /// Makes a table for the files below an open directory, which `stat` describes.
     pub fn below(root: BorrowedFd, stat: &Statx) -> rustix::io::Result<Volumes> {
-        let starling = Volume::starling(root)?.map(|volume| (device(stat), volume));
+        let starling = VolumeMark::starling(root)?.map(|volume| (device(stat), volume));
         Ok(Volumes { starling, asked: Mutex::default() })
     }
 
     /// Returns the volume of an open file, which `stat` describes; `parent` opens its directory.
-    pub fn of(&self, file: BorrowedFd, stat: &Statx, parent: impl Parent) -> rustix::io::Result<Volume> {
+    pub fn of(&self, file: BorrowedFd, stat: &Statx, parent: impl Parent) -> rustix::io::Result<VolumeMark> {
         if let Some((_, volume)) = self.starling.as_ref().filter(|(root, _)| *root == device(stat)) {
             return Ok(volume.clone());
         }
-        let Some(mount) = stat::mount(stat) else { return Volume::of(file, stat, parent) };
+        let Some(mount) = stat::mount(stat) else { return VolumeMark::of(file, stat, parent) };
         let key = (mount, device(stat));
         let known = self.asked.lock().get(&key).cloned();
         if let Some(volume) = known {
             return Ok(volume);
         }
-        let volume = Volume::of(file, stat, parent)?;
+        let volume = VolumeMark::of(file, stat, parent)?;
         // A device number found for a special file is not certain: another file of the same mount
         // may give a better answer.
-        let is_certain = !matches!(volume, Volume::Device(_)) || can_be_asked(stat);
+        let is_certain = !matches!(volume, VolumeMark::Device(_)) || can_be_asked(stat);
         let mut known = self.asked.lock();
         if is_certain && known.len() < VOLUME_COUNT_MAX {
             known.insert(key, volume.clone());
@@ -194,12 +194,12 @@ mod tests {
         let folder = tempfile::tempdir().expect("temporary folder");
         let path = folder.path().join("file");
         File::create(&path).expect("create");
-        let volume = ask(folder.path(), |dir, stat| Volume::of(dir, stat, || None));
+        let volume = ask(folder.path(), |dir, stat| VolumeMark::of(dir, stat, || None));
         let volumes = ask(folder.path(), Volumes::below);
         for _ in 0..2 {
             assert_eq!(ask(&path, |file, stat| volumes.of(file, stat, || None)), volume);
         }
-        assert_ne!(volume, ask(Path::new("/proc"), |dir, stat| Volume::of(dir, stat, || None)));
+        assert_ne!(volume, ask(Path::new("/proc"), |dir, stat| VolumeMark::of(dir, stat, || None)));
         assert!(volume.encode().len() <= VOLUME_LEN_MAX);
     }
 

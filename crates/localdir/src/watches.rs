@@ -5,7 +5,7 @@
 //! or its file system is unmounted. The thread ends with the [`Watches`].
 
 use crate::alias::alias;
-use crate::notices::{NOTICE_COUNT_MAX, Noticed, Notices};
+use crate::notices::{DirNotice, NOTICE_COUNT_MAX, Notices};
 use crate::stat::error;
 use crate::{Inner, LocalDir};
 use parking_lot::Mutex;
@@ -93,10 +93,10 @@ impl LocalDir {
         })
     }
 
-    /// Waits for the next notice, oldest first. Returns [`Noticed::Lost`] when this directory is
+    /// Waits for the next notice, oldest first. Returns [`DirNotice::Lost`] when this directory is
     /// dropped; the wait does not keep it alive. A caller that gives up the wait loses nothing.
     /// Only one caller at a time may wait.
-    pub fn noticed(&self) -> BoxFuture<Noticed> {
+    pub fn noticed(&self) -> BoxFuture<DirNotice> {
         let notices = self.0.watches.notices.clone();
         Box::pin(async move { notices.next().await })
     }
@@ -294,9 +294,9 @@ mod tests {
         while !notices.has_lost() {
             yield_now();
         }
-        assert_eq!(runtime.block_on(local.noticed()), Noticed::Lost);
+        assert_eq!(runtime.block_on(local.noticed()), DirNotice::Lost);
         fs::create_dir(folder.path().join("a")).expect("create");
-        assert_eq!(runtime.block_on(local.noticed()), Noticed::Entry(FileId::ROOT, b"a".into(), true));
+        assert_eq!(runtime.block_on(local.noticed()), DirNotice::Entry(FileId::ROOT, b"a".into(), true));
     }
 
     #[test]

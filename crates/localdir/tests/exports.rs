@@ -4,7 +4,7 @@ mod rig;
 
 use bytes::Bytes;
 use localdir::identity::IDENTITY_LEN_MAX;
-use localdir::{LocalDir, Whole};
+use localdir::{LocalDir, WholeFile};
 use rig::Rig;
 use std::collections::BTreeMap;
 use std::fs;
@@ -159,7 +159,7 @@ fn regression_a_file_that_is_made_whole_is_told_as_it_was_made() {
         });
         for number in 0..COUNT {
             let pieces = vec![(0, Bytes::from_static(b"whole"))];
-            let whole = Whole { mode: 0o600, owner, times: (mtime, mtime), size: 5, pieces };
+            let whole = WholeFile { mode: 0o600, owner, times: (mtime, mtime), size: 5, pieces };
             let made = rig.wait(rig.fs.make_whole(&Cred::ROOT, FileId::ROOT, number.to_string().as_bytes(), whole));
             let (entry, _) = made.expect("made");
             otherwise += u32::from((entry.attr.size, entry.attr.mtime) != (5, mtime));

@@ -2,7 +2,7 @@
 
 mod rig;
 
-use localdir::{LocalDir, Noticed, WatchError};
+use localdir::{DirNotice, LocalDir, WatchError};
 use rig::Rig;
 use rustix::fs::{AtFlags, CWD, Mode, Timespec, Timestamps, XattrFlags};
 use std::collections::BTreeMap;
@@ -46,12 +46,12 @@ impl Rig {
         let mut all = All::new();
         loop {
             let (subject, names_changed) = match self.runtime.block_on(self.fs.noticed()) {
-                Noticed::Entry(ROOT, name, true) if name == fence.as_bytes() => return all,
-                Noticed::Entry(dir, name, names_changed) => {
+                DirNotice::Entry(ROOT, name, true) if name == fence.as_bytes() => return all,
+                DirNotice::Entry(dir, name, names_changed) => {
                     ((dir, Some(String::from_utf8(name).expect("name"))), names_changed)
                 }
-                Noticed::Directory(dir) => ((dir, None), false),
-                Noticed::Lost => panic!("notices were lost"),
+                DirNotice::Directory(dir) => ((dir, None), false),
+                DirNotice::Lost => panic!("notices were lost"),
             };
             *all.entry(subject).or_default() |= names_changed;
         }
@@ -190,7 +190,7 @@ fn a_wait_ends_when_the_directory_is_dropped() {
     let waiting = rig.runtime.spawn(rig.fs.noticed());
     rig.watch(ROOT).expect("watch");
     drop(rig.fs);
-    assert_eq!(rig.runtime.block_on(waiting).expect("task"), Noticed::Lost);
+    assert_eq!(rig.runtime.block_on(waiting).expect("task"), DirNotice::Lost);
 }
 
 #[test]
@@ -239,7 +239,7 @@ fn apart(folder: &Path) {
     assert_eq!([ROOT, mounted, mounted, another].map(watch), [Ok(()), Ok(()), Ok(()), Err(WatchError::TooManyWatches)]);
     let unmounted = Command::new("umount").arg(folder.join("mounted")).status().expect("umount");
     assert!(unmounted.success());
-    assert_eq!(runtime.block_on(local.noticed()), Noticed::Directory(mounted));
+    assert_eq!(runtime.block_on(local.noticed()), DirNotice::Directory(mounted));
     assert_ne!(find("mounted"), mounted);
     assert_eq!(watch(another), Ok(()));
 }

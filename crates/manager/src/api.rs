@@ -38,7 +38,7 @@ pub enum ManagerError {
 
 /// A granted token.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Grant {
+pub struct TokenGrant {
     /// The largest scope that takes nothing from other clients. It covers at least what the client
     /// asked for.
     pub scope: Scope,
@@ -67,7 +67,7 @@ pub struct Opened {
     /// Locations from block 0 on, as many as fit in an answer.
     pub located: Located,
     /// The tokens granted: on the inode, and on all its blocks if no other client has any.
-    pub grants: Vec<Grant>,
+    pub grants: Vec<TokenGrant>,
 }
 
 /// Consecutive, fresh index numbers. The range is a write token on files that do not exist yet.

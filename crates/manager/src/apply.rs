@@ -10,7 +10,7 @@ use crate::api::{BlockAt, ManagerError};
 use crate::extents::well_formed;
 use crate::index_node::IndexNode;
 use crate::root::POSITIONS_MAX;
-use crate::state::{Missing, State};
+use crate::state::{ManagerState, MissingRecord};
 use crate::{Delta, InodeRecord};
 use bytes::Bytes;
 use std::cmp::Ordering;
@@ -29,7 +29,7 @@ pub enum Turn {
     TooMany,
 }
 
-impl State {
+impl ManagerState {
     /// Whether it is a segment's turn. The first segment of a new log may have any seq: a new
     /// manager has no part in earlier ones.
     pub fn turn(&self, segment: SegmentId) -> Turn {
@@ -66,7 +66,7 @@ impl State {
     }
 
     /// Applies `deltas[0]`. The others are the deltas that follow it in the same segment.
-    pub fn apply(&mut self, deltas: &[Delta]) -> Result<(), Missing> {
+    pub fn apply(&mut self, deltas: &[Delta]) -> Result<(), MissingRecord> {
         let Some((delta, rest)) = deltas.split_first() else { return Ok(()) };
         let file = delta.file();
         if !self.is_mine(file) {
@@ -100,7 +100,7 @@ impl State {
         }
     }
 
-    fn apply_inode(&mut self, inode: &InodeRecord) -> Result<(), Missing> {
+    fn apply_inode(&mut self, inode: &InodeRecord) -> Result<(), MissingRecord> {
         let mut was_orphan = false;
         if !self.find(inode.id)? {
             self.put(inode.id, Some(IndexNode::new(*inode, self.identity.block_size)));
@@ -118,7 +118,7 @@ impl State {
 
     /// Finds a file, or creates it if its inode comes later in the same segment. False if there is
     /// no such file.
-    fn find_or_create(&mut self, file: FileId, rest: &[Delta]) -> Result<bool, Missing> {
+    fn find_or_create(&mut self, file: FileId, rest: &[Delta]) -> Result<bool, MissingRecord> {
         if self.find(file)? {
             return Ok(true);
         }
@@ -135,7 +135,7 @@ impl State {
         }
     }
 
-    fn apply_blocks(&mut self, file: FileId, extent: Extent, rest: &[Delta]) -> Result<(), Missing> {
+    fn apply_blocks(&mut self, file: FileId, extent: Extent, rest: &[Delta]) -> Result<(), MissingRecord> {
         if !self.find_or_create(file, rest)? || !self.find_blocks(file, extent.first, extent.end())? {
             return Ok(());
         }
@@ -154,7 +154,7 @@ impl State {
         self.changes.touch(extent.addr.segment);
     }
 
-    fn apply_unmap(&mut self, file: FileId, first: u64, end: u64) -> Result<(), Missing> {
+    fn apply_unmap(&mut self, file: FileId, first: u64, end: u64) -> Result<(), MissingRecord> {
         if self.find_blocks(file, first, end)?
             && let Some((node, stamp)) = self.node_mut(file)
         {
@@ -166,7 +166,7 @@ impl State {
         Ok(())
     }
 
-    fn apply_remove(&mut self, file: FileId) -> Result<(), Missing> {
+    fn apply_remove(&mut self, file: FileId) -> Result<(), MissingRecord> {
         if !self.find_blocks(file, 0, u64::MAX)? {
             return Ok(());
         }
@@ -187,7 +187,7 @@ impl State {
         Ok(())
     }
 
-    fn apply_move(&mut self, file: FileId, from: &Extent, to: BlockAddr) -> Result<(), Missing> {
+    fn apply_move(&mut self, file: FileId, from: &Extent, to: BlockAddr) -> Result<(), MissingRecord> {
         if !self.find_blocks(file, from.first, from.end())? {
             return Ok(());
         }
@@ -213,7 +213,7 @@ impl State {
     }
 
     /// The parts of a candidate that are still where the cleaner found them.
-    pub fn live(&mut self, candidate: &BlockAt) -> Result<Vec<BlockAt>, Missing> {
+    pub fn live(&mut self, candidate: &BlockAt) -> Result<Vec<BlockAt>, MissingRecord> {
         let (file, from) = (candidate.file, candidate.extent);
         if !self.is_mine(file)
             || !well_formed(&from, self.identity.block_size)

@@ -5,8 +5,8 @@ use crate::api::ManagerError;
 use crate::record::Table;
 use crate::root::Trees;
 use crate::s_file::{Difference, counted};
-use crate::server::{Core, Server};
-use crate::state::{State, Stop};
+use crate::server::{Core, ManagerServer};
+use crate::state::{ApplyStop, ManagerState};
 use std::collections::{BTreeMap, BTreeSet};
 use types::{FileId, SegmentId};
 
@@ -63,7 +63,7 @@ struct Said {
     orphans: BTreeSet<FileId>,
 }
 
-impl Server {
+impl ManagerServer {
     /// Walks all files and compares the counts. Deltas and checkpoints wait meanwhile; other
     /// requests go on.
     pub async fn audit(&self) -> Result<AuditReport, ManagerError> {
@@ -113,8 +113,8 @@ impl Core {
             let step = self.state.lock().audit_file(file, count);
             match step {
                 Ok(()) => break,
-                Err(Stop::Missing(missing)) => self.load(missing).await?,
-                Err(Stop::Refused(error)) => return Err(error),
+                Err(ApplyStop::Missing(missing)) => self.load(missing).await?,
+                Err(ApplyStop::Refused(error)) => return Err(error),
             }
         }
         self.state.lock().evict();
@@ -146,9 +146,9 @@ impl Core {
     }
 }
 
-impl State {
+impl ManagerState {
     /// Counts one file. Counts nothing of it until all of it is in memory.
-    fn audit_file(&mut self, file: FileId, count: &mut Count) -> Result<(), Stop> {
+    fn audit_file(&mut self, file: FileId, count: &mut Count) -> Result<(), ApplyStop> {
         let exists = self.find_blocks(file, 0, u64::MAX)?;
         if let Some(addr) = self.node_record(file)? {
             count.own.add(addr);

@@ -18,13 +18,13 @@
 
 use crate::api::ManagerError;
 use crate::index_node::{LeafHomes, encode_leaf};
-use crate::record::{DIRECTORY_ENTRY_LEN, DIRECTORY_HEADER_LEN, Directory, RecordKey, Table};
+use crate::record::{DIRECTORY_ENTRY_LEN, DIRECTORY_HEADER_LEN, RecordDirectory, RecordKey, Table};
 use crate::root::Root;
 use crate::s_file::{Difference, counted};
 use crate::server::Core;
-use crate::snapshot::{Item, Snapshot, Written};
+use crate::snapshot::{Item, TreeSnapshot, Written};
 use crate::state::PageAt;
-use crate::tree::{Combine, Key, Tree, Value};
+use crate::tree::{Combine, Tree, TreeKey, Value};
 use bytes::Bytes;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -40,7 +40,7 @@ struct RecordWriter<'a> {
     core: &'a Core,
     writer: &'a Arc<LogWriter>,
     payload_len_max: usize,
-    open: Option<(SegmentBuilder, Directory)>,
+    open: Option<(SegmentBuilder, RecordDirectory)>,
 }
 
 impl<'a> RecordWriter<'a> {
@@ -66,7 +66,7 @@ impl<'a> RecordWriter<'a> {
             tracing::error!(len, "a record of the manager's log exceeds a segment");
             return Err(ManagerError::Log);
         }
-        let taken = |(builder, directory): &(SegmentBuilder, Directory)| {
+        let taken = |(builder, directory): &(SegmentBuilder, RecordDirectory)| {
             builder.len() as usize + directory.encoded_len() + DIRECTORY_ENTRY_LEN
         };
         if self.open.as_ref().is_some_and(|open| taken(open) + len > self.payload_len_max) {
@@ -79,7 +79,7 @@ impl<'a> RecordWriter<'a> {
     fn place(&mut self, key: RecordKey, record: Vec<u8>) -> BlockAddr {
         let (builder, directory) = self.open.get_or_insert_with(|| {
             let (id, previous) = self.writer.begin();
-            (SegmentBuilder::new(id, previous), Directory::default())
+            (SegmentBuilder::new(id, previous), RecordDirectory::default())
         });
         let addr = builder.push_block(Bytes::from(record));
         directory.push(key, addr.offset, addr.len);
@@ -143,7 +143,7 @@ impl Core {
     }
 
     /// Writes the checkpoint of a snapshot. It is durable when this returns.
-    pub(crate) async fn write(&self, snapshot: &Snapshot) -> Result<Written, ManagerError> {
+    pub(crate) async fn write(&self, snapshot: &TreeSnapshot) -> Result<Written, ManagerError> {
         // Wait for the segments of an earlier attempt first, so that failing checkpoints do not
         // pile up in memory.
         let begun = self.state.lock().own_tail.keys().next_back().copied();
@@ -201,7 +201,7 @@ struct TableWriter<'a, 'b> {
 impl TableWriter<'_, '_> {
     /// Changes a table, and writes its changed and its forced pages. Adds their bytes to `usage`,
     /// and subtracts those of the pages that they replace.
-    async fn write<K: Key, V: Value, C: Sync>(
+    async fn write<K: TreeKey, V: Value, C: Sync>(
         &mut self,
         table: Table,
         tree: &mut Tree<K, V>,

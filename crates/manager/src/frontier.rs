@@ -46,9 +46,9 @@ pub enum Allocation {
 /// The reserves that a checkpoint records: for each volume and slot, the counter value at which
 /// allocation goes on after a restart.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Reserves(BTreeMap<(u16, u16), u64>);
+pub struct LogReserves(BTreeMap<(u16, u16), u64>);
 
-impl Reserves {
+impl LogReserves {
     /// Appends the encoding.
     pub fn encode(&self, out: &mut Vec<u8>) {
         out.put_u32(self.0.len() as u32);
@@ -69,7 +69,7 @@ impl Reserves {
                 return Err(DecodeError::Invalid("frontier"));
             }
         }
-        Ok(Reserves(reserves))
+        Ok(LogReserves(reserves))
     }
 }
 
@@ -87,7 +87,7 @@ pub struct Frontiers {
 impl Frontiers {
     /// The frontiers of a manager that serves `slots` and hands out `range_len` numbers at once.
     /// `durable` are the reserves of its newest checkpoint.
-    pub fn new(slots: Vec<u16>, range_len: u64, durable: &Reserves) -> Self {
+    pub fn new(slots: Vec<u16>, range_len: u64, durable: &LogReserves) -> Self {
         let frontiers =
             durable.0.iter().map(|(&key, &reserved)| (key, Frontier { next: reserved, reserved })).collect();
         let mut all = Frontiers { slots, range_len, frontiers };
@@ -134,13 +134,13 @@ impl Frontiers {
     }
 
     /// The reserves for a checkpoint that is taken now.
-    pub fn to_reserve(&self) -> Reserves {
+    pub fn to_reserve(&self) -> LogReserves {
         let ahead = |f: &Frontier| f.reserved.max((f.next + RESERVE_RANGE_COUNT * self.range_len).min(COUNTER_END));
-        Reserves(self.frontiers.iter().map(|(&key, f)| (key, ahead(f))).collect())
+        LogReserves(self.frontiers.iter().map(|(&key, f)| (key, ahead(f))).collect())
     }
 
     /// Notes that a checkpoint with these reserves is durable.
-    pub fn made_durable(&mut self, reserves: &Reserves) {
+    pub fn made_durable(&mut self, reserves: &LogReserves) {
         for (key, &reserved) in &reserves.0 {
             if let Some(frontier) = self.frontiers.get_mut(key) {
                 frontier.reserved = frontier.reserved.max(reserved);
@@ -156,7 +156,7 @@ mod tests {
 
     const RANGE_LEN: u64 = 100;
 
-    fn checkpoint(f: &mut Frontiers) -> Reserves {
+    fn checkpoint(f: &mut Frontiers) -> LogReserves {
         let reserves = f.to_reserve();
         f.made_durable(&reserves);
         reserves
@@ -164,7 +164,7 @@ mod tests {
 
     #[test]
     fn nothing_is_handed_out_before_a_checkpoint_reserved_it() {
-        let mut f = Frontiers::new(vec![0, 4], RANGE_LEN, &Reserves::default());
+        let mut f = Frontiers::new(vec![0, 4], RANGE_LEN, &LogReserves::default());
         assert_eq!(f.allocate(0), Allocation::NeedsReserve);
         checkpoint(&mut f);
         let first = FileId::in_slot(0, 0, COUNTER_FIRST);
@@ -177,13 +177,13 @@ mod tests {
 
     #[test]
     fn a_full_slot_is_followed_by_the_next_and_the_last_by_an_error() {
-        let full = Reserves(BTreeMap::from([((0, 0), COUNTER_END - 5)]));
+        let full = LogReserves(BTreeMap::from([((0, 0), COUNTER_END - 5)]));
         let mut f = Frontiers::new(vec![0, 4], RANGE_LEN, &full);
         assert_eq!(f.allocate(0), Allocation::NeedsReserve);
         checkpoint(&mut f);
         let Allocation::Range(range) = f.allocate(0) else { panic!("the second slot was not used") };
         assert_eq!(range.first, FileId::in_slot(0, 4, COUNTER_FIRST));
-        let full = Reserves(BTreeMap::from([((0, 9), COUNTER_END)]));
+        let full = LogReserves(BTreeMap::from([((0, 9), COUNTER_END)]));
         assert_eq!(Frontiers::new(vec![9], RANGE_LEN, &full).allocate(0), Allocation::Exhausted);
     }
 
@@ -196,7 +196,7 @@ mod tests {
             let slots = vec![2, 7];
             let mut lens = lens.into_iter().cycle();
             let mut len = 16;
-            let mut durable = Reserves::default();
+            let mut durable = LogReserves::default();
             let mut f = Frontiers::new(slots.clone(), len, &durable);
             let mut ends = BTreeMap::new();
             for step in steps {
@@ -206,7 +206,7 @@ mod tests {
                         let mut bytes = Vec::new();
                         durable.encode(&mut bytes);
                         len = lens.next().unwrap();
-                        f = Frontiers::new(slots.clone(), len, &Reserves::decode(&mut Reader::new(&bytes)).unwrap());
+                        f = Frontiers::new(slots.clone(), len, &LogReserves::decode(&mut Reader::new(&bytes)).unwrap());
                     }
                     volume => match f.allocate(u16::from(volume % 2)) {
                         Allocation::Range(range) => {

@@ -57,4 +57,4 @@ pub use delta::Delta;
 pub use inode::{DirectoryShape, InodeRecord};
 pub use manager_map::ManagerMap;
 pub use roll_forward::{RollForward, roll_forward};
-pub use server::{Config, Lengths, Server};
+pub use server::{Lengths, ManagerConfig, ManagerServer};

@@ -5,7 +5,7 @@
 //! listed, and a longer one only if that has fewer than two roots.
 
 use crate::api::ManagerError;
-use crate::record::{Directory, RecordKey};
+use crate::record::{RecordDirectory, RecordKey};
 use stripe::{Stripe, StripeError};
 use thiserror::Error;
 use types::codec::DecodeError;
@@ -104,6 +104,6 @@ async fn root_candidates(
 
 /// The address of the root in a segment, if it has one.
 async fn find_root(stripe: &Stripe, segment: SegmentId) -> Result<Option<BlockAddr>, ReadError> {
-    let directory = Directory::decode(&stripe.deltas(segment).await?)?;
+    let directory = RecordDirectory::decode(&stripe.deltas(segment).await?)?;
     Ok(directory.records(segment).find(|(key, _)| *key == RecordKey::Root).map(|(_, addr)| addr))
 }

@@ -4,14 +4,14 @@ use crate::Lengths;
 use crate::api::ManagerError;
 use crate::newest::{ReadError, log_failed, newest_roots};
 use crate::root::Root;
-use crate::server::{Config, Core, Server};
-use crate::state::State;
+use crate::server::{Core, ManagerConfig, ManagerServer};
+use crate::state::ManagerState;
 use host::Host;
 use std::sync::Arc;
 use stripe::{LogWriter, Stripe};
 use types::{BlockAddr, SegmentId};
 
-impl Server {
+impl ManagerServer {
     /// Recovers the newest checkpoint from the manager's own log, and opens the log's next epoch.
     /// If the log is empty, writes a first checkpoint. The clients' logs are not applied yet;
     /// [`crate::roll_forward::roll_forward`] does that.
@@ -26,11 +26,11 @@ impl Server {
     pub async fn open(
         host: Host,
         stripe: Arc<Stripe>,
-        config: Config,
+        config: ManagerConfig,
         own_log_from_seq_hint: u64,
-    ) -> Result<Arc<Server>, ManagerError> {
+    ) -> Result<Arc<ManagerServer>, ManagerError> {
         let segment_len_max = config.lengths.segment_len_max.min(stripe.payload_len_max());
-        let config = Config { lengths: Lengths { segment_len_max, ..config.lengths }, ..config };
+        let config = ManagerConfig { lengths: Lengths { segment_len_max, ..config.lengths }, ..config };
         let started = host.clock.now();
         let core = open_core(stripe, config, own_log_from_seq_hint).await?;
         let core = Arc::new(core);
@@ -41,12 +41,12 @@ impl Server {
         let file_count = core.state.lock().file_count;
         let took = host.clock.now().saturating_sub(started);
         tracing::info!(manager = %core.config.id, file_count, ?took, "manager's checkpoint read");
-        Ok(Arc::new(Server { core }))
+        Ok(Arc::new(ManagerServer { core }))
     }
 }
 
 /// Opens a manager: restores its newest durable checkpoint, and opens its own log for writing.
-async fn open_core(stripe: Arc<Stripe>, config: Config, from_seq_hint: u64) -> Result<Core, ManagerError> {
+async fn open_core(stripe: Arc<Stripe>, config: ManagerConfig, from_seq_hint: u64) -> Result<Core, ManagerError> {
     let log = config.log;
     let candidates = newest_roots(&stripe, log, from_seq_hint).await?;
     let from = candidates.first().map_or(from_seq_hint, |(segment, _)| segment.seq);
@@ -79,7 +79,7 @@ async fn open_core(stripe: Arc<Stripe>, config: Config, from_seq_hint: u64) -> R
         }
     };
     let root_segment = root.as_ref().map(|(_, segment, _)| *segment);
-    let mut state = State::new(identity, root.map(|(root, _, addr)| (root, addr)));
+    let mut state = ManagerState::new(identity, root.map(|(root, _, addr)| (root, addr)));
     let root_seq = root_segment.map_or(0, |s| s.seq);
     let after = tail.segments.iter().copied().filter(|s| s.seq > root_seq);
     for segment in root_segment.into_iter().chain(after) {

@@ -1,7 +1,7 @@
 //! The contents of a manager's own log: records, and a directory of them in each segment
 //! (docs/disk-format-manager.md).
 //!
-//! A segment's payload is records back to back. Its delta section is the [`Directory`], so that the
+//! A segment's payload is records back to back. Its delta section is the [`RecordDirectory`], so that the
 //! records of a segment can be found without reading them. Every record begins with its kind and
 //! the version of the encoding.
 
@@ -103,11 +103,11 @@ impl RecordKey {
 
 /// The records of one segment, and their places in it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Directory {
+pub struct RecordDirectory {
     entries: Vec<(RecordKey, u32, u32)>,
 }
 
-impl Directory {
+impl RecordDirectory {
     /// Adds a record at `offset` with length `len`, in bytes of the payload.
     pub fn push(&mut self, key: RecordKey, offset: u32, len: u32) {
         self.entries.push((key, offset, len));
@@ -175,7 +175,7 @@ impl Directory {
         if !r.is_empty() {
             return Err(DecodeError::Invalid("directory length"));
         }
-        Ok(Directory { entries })
+        Ok(RecordDirectory { entries })
     }
 }
 
@@ -209,29 +209,29 @@ mod tests {
 
     #[test]
     fn regression_a_second_key_where_there_is_none_is_refused() {
-        let mut directory = Directory::default();
+        let mut directory = RecordDirectory::default();
         directory.push(RecordKey::Node(18), 0, 10);
         let mut bytes = directory.encode();
         bytes[DIRECTORY_HEADER_LEN + 9] = 1;
-        assert_eq!(Directory::decode(&bytes), Err(DecodeError::Invalid("entry key")));
+        assert_eq!(RecordDirectory::decode(&bytes), Err(DecodeError::Invalid("entry key")));
     }
 
     proptest! {
         #[test]
         fn prop_directory_round_trips(entries in prop::collection::vec((key(), 0u32..1 << 30, any::<u16>()), 0..40)) {
-            let mut directory = Directory::default();
+            let mut directory = RecordDirectory::default();
             for (key, offset, len) in entries {
                 directory.push(key, offset, len.into());
             }
             let bytes = directory.encode();
             prop_assert_eq!(bytes.len(), directory.encoded_len());
-            prop_assert_eq!(&Directory::decode(&bytes).unwrap(), &directory);
-            prop_assert!(Directory::decode(&bytes[..bytes.len() - 1]).is_err());
+            prop_assert_eq!(&RecordDirectory::decode(&bytes).unwrap(), &directory);
+            prop_assert!(RecordDirectory::decode(&bytes[..bytes.len() - 1]).is_err());
         }
 
         #[test]
         fn prop_rotten_directory_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-            let _ = Directory::decode(&bytes);
+            let _ = RecordDirectory::decode(&bytes);
         }
     }
 }

@@ -14,7 +14,7 @@
 use crate::Delta;
 use crate::api::{Manager, ManagerError, SegmentDeltas};
 use crate::newest::log_failed;
-use crate::server::Server;
+use crate::server::ManagerServer;
 use std::sync::Arc;
 use stripe::{LogTail, Stripe};
 use types::LogId;
@@ -37,7 +37,7 @@ pub struct RollForward {
 /// if the log has deltas that no client writes.
 pub async fn roll_forward(
     stripe: &Arc<Stripe>,
-    managers: &[Arc<Server>],
+    managers: &[Arc<ManagerServer>],
     log: LogId,
 ) -> Result<(LogTail, RollForward), ManagerError> {
     let applied = managers.iter().map(|m| m.applied(log).unwrap_or(0)).min().unwrap_or(0);

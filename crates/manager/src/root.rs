@@ -5,7 +5,7 @@
 //! everything that grows with the store is a tree, and the root has only its top page. So a root
 //! fits in a segment, and it is one record.
 
-use crate::frontier::Reserves;
+use crate::frontier::LogReserves;
 use crate::record::RecordKey;
 use crate::tree::{PAGE_ROWS_LEAST, PAGE_ROWS_MAX, Tree};
 use std::collections::BTreeMap;
@@ -75,7 +75,7 @@ pub struct Root {
     /// For each client's and cleaner's log: the last seq that the checkpoint covers.
     pub positions: BTreeMap<LogId, u64>,
     /// Where allocation of index numbers goes on after a restart.
-    pub reserves: Reserves,
+    pub reserves: LogReserves,
     /// The tables.
     pub trees: Trees,
 }
@@ -88,7 +88,7 @@ impl Root {
             block_size,
             file_count: 0,
             positions: BTreeMap::new(),
-            reserves: Reserves::default(),
+            reserves: LogReserves::default(),
             trees: Trees::new(rows_max),
         }
     }
@@ -124,7 +124,7 @@ impl Root {
         for _ in 0..r.count(12, "positions")? {
             positions.insert(LogId::new(r.u32("position log")?), r.u64("position seq")?);
         }
-        let reserves = Reserves::decode(&mut r)?;
+        let reserves = LogReserves::decode(&mut r)?;
         let trees = Trees {
             imap: Tree::decode(&mut r, rows_max)?,
             data_usage: Tree::decode(&mut r, rows_max)?,
@@ -172,7 +172,7 @@ mod tests {
         let segment_len_max = 256 << 10;
         let rows = page_rows_max(PAGE_ROWS_MAX, segment_len_max);
         assert_eq!(rows, PAGE_ROWS_MAX);
-        let mut frontiers = Frontiers::new(vec![0], 16, &Reserves::default());
+        let mut frontiers = Frontiers::new(vec![0], 16, &LogReserves::default());
         for volume in 0..=u16::MAX {
             frontiers.allocate(volume);
         }

@@ -21,9 +21,9 @@ use crate::apply::Turn;
 use crate::frontier::Allocation;
 use crate::index_node::NodeSize;
 use crate::manager_map::ManagerMap;
-use crate::record::{Directory, RecordKey};
+use crate::record::{RecordDirectory, RecordKey};
 use crate::root::page_rows_max;
-use crate::state::{EVICTION_STEPS_MAX, Identity, Missing, PageAt, State, Stop};
+use crate::state::{ApplyStop, EVICTION_STEPS_MAX, ManagerIdentity, ManagerState, MissingRecord, PageAt};
 use crate::token::Mode;
 use crate::tree::{PAGE_ROWS_MAX, Unloaded};
 use parking_lot::Mutex;
@@ -35,7 +35,7 @@ use types::{Answer, BlockAddr, ClientId, FileId, LogId, ManagerId, SegmentId};
 
 /// The configuration of a manager.
 #[derive(Clone, Debug)]
-pub struct Config {
+pub struct ManagerConfig {
     /// The manager.
     pub id: ManagerId,
     /// Its own log.
@@ -67,9 +67,9 @@ impl Lengths {
     pub const LARGEST: Lengths = Lengths { segment_len_max: u32::MAX, page_rows_max: PAGE_ROWS_MAX };
 }
 
-impl Config {
-    pub(crate) fn identity(&self) -> Identity {
-        Identity {
+impl ManagerConfig {
+    pub(crate) fn identity(&self) -> ManagerIdentity {
+        ManagerIdentity {
             id: self.id,
             log: self.log,
             map: self.map.clone(),
@@ -82,16 +82,16 @@ impl Config {
 }
 
 /// A manager. It implements [`Manager`].
-pub struct Server {
+pub struct ManagerServer {
     pub(crate) core: Arc<Core>,
 }
 
 /// The part of a manager that requests keep alive while they wait.
 pub(crate) struct Core {
-    pub(crate) config: Config,
+    pub(crate) config: ManagerConfig,
     pub(crate) stripe: Arc<Stripe>,
     pub(crate) writer: Arc<LogWriter>,
-    pub(crate) state: Mutex<State>,
+    pub(crate) state: Mutex<ManagerState>,
     /// Held by the caller whose turn it is to apply deltas, also across awaits. No caller waits for
     /// it while it holds `state`.
     pub(crate) order: Arc<tokio::sync::Mutex<()>>,
@@ -106,14 +106,14 @@ struct Batch {
     at: (usize, usize),
 }
 
-impl Server {
+impl ManagerServer {
     /// The seq up to which all segments of a log are applied; `None` if no segment is.
     pub fn applied(&self, log: LogId) -> Option<u64> {
         self.core.state.lock().positions.get(&log).copied()
     }
 
     /// The files that the next checkpoint writes, with the size of their nodes: see
-    /// [`State::owed`](crate::state::State::owed).
+    /// [`ManagerState::owed`](crate::state::ManagerState::owed).
     pub fn owed(&self) -> Vec<(FileId, Option<NodeSize>)> {
         self.core.state.lock().owed()
     }
@@ -131,7 +131,7 @@ impl Server {
 }
 
 impl Core {
-    pub(crate) fn new(config: Config, stripe: Arc<Stripe>, writer: Arc<LogWriter>, state: State) -> Self {
+    pub(crate) fn new(config: ManagerConfig, stripe: Arc<Stripe>, writer: Arc<LogWriter>, state: ManagerState) -> Self {
         Core {
             config,
             stripe,
@@ -149,15 +149,15 @@ impl Core {
 
     /// Reads a missing record into memory. Succeeds also if the record is not there any more: the
     /// request looks it up again.
-    pub(crate) async fn load(&self, missing: Missing) -> Result<(), ManagerError> {
+    pub(crate) async fn load(&self, missing: MissingRecord) -> Result<(), ManagerError> {
         let read = match missing {
-            Missing::Page(page) => {
+            MissingRecord::Page(page) => {
                 self.read(page.home).await.map(|bytes| self.state.lock().install_page(&page, &bytes))
             }
-            Missing::Leaf { file, index, addr } => {
+            MissingRecord::Leaf { file, index, addr } => {
                 self.read(addr).await.map(|bytes| self.state.lock().install_leaf(file, index, addr, &bytes))
             }
-            Missing::Node { file, addr } => self.load_nodes(file, addr).await,
+            MissingRecord::Node { file, addr } => self.load_nodes(file, addr).await,
         };
         match read {
             Ok(Ok(())) => Ok(()),
@@ -194,15 +194,15 @@ impl Core {
     /// Repeats a step until it has a result, and loads the records that it misses.
     pub(crate) async fn run<T>(
         &self,
-        mut missing: Missing,
-        mut step: impl FnMut(&mut State) -> Result<T, Stop>,
+        mut missing: MissingRecord,
+        mut step: impl FnMut(&mut ManagerState) -> Result<T, ApplyStop>,
     ) -> Result<T, ManagerError> {
         loop {
             self.load(missing).await?;
             let result = step(&mut self.state.lock());
             match result {
-                Err(Stop::Missing(next)) => missing = next,
-                Err(Stop::Refused(error)) => return Err(error),
+                Err(ApplyStop::Missing(next)) => missing = next,
+                Err(ApplyStop::Refused(error)) => return Err(error),
                 Ok(value) => {
                     self.state.lock().evict();
                     return Ok(value);
@@ -214,13 +214,13 @@ impl Core {
     /// Answers at once if memory is enough, otherwise later.
     fn answer<T: Send + 'static>(
         self: &Arc<Self>,
-        mut step: impl FnMut(&mut State) -> Result<T, Stop> + Send + 'static,
+        mut step: impl FnMut(&mut ManagerState) -> Result<T, ApplyStop> + Send + 'static,
     ) -> Answer<T, ManagerError> {
         let first = step(&mut self.state.lock());
         match first {
             Ok(value) => Answer::ok(value),
-            Err(Stop::Refused(error)) => Answer::err(error),
-            Err(Stop::Missing(missing)) => {
+            Err(ApplyStop::Refused(error)) => Answer::err(error),
+            Err(ApplyStop::Missing(missing)) => {
                 let core = self.clone();
                 Answer::later(async move { core.run(missing, step).await })
             }
@@ -228,7 +228,7 @@ impl Core {
     }
 
     /// Applies a batch until a record is missing in memory. `Ok` if the whole batch is applied.
-    fn step(&self, batch: &mut Batch) -> Result<(), Stop> {
+    fn step(&self, batch: &mut Batch) -> Result<(), ApplyStop> {
         while let Some(SegmentDeltas { segment, deltas }) = batch.segments.get(batch.at.0) {
             // Lock anew for each segment, so that other requests need not wait for a whole batch.
             let mut state = self.state.lock();
@@ -260,8 +260,8 @@ impl Core {
         let result = loop {
             match self.step(&mut batch) {
                 Ok(()) => break Ok(()),
-                Err(Stop::Refused(error)) => break Err(error),
-                Err(Stop::Missing(missing)) => {
+                Err(ApplyStop::Refused(error)) => break Err(error),
+                Err(ApplyStop::Missing(missing)) => {
                     if let Err(error) = self.load(missing).await {
                         break Err(error);
                     }
@@ -305,7 +305,7 @@ impl Core {
     async fn evacuate(&self, segments: Vec<SegmentId>) -> Result<(), ManagerError> {
         for segment in segments.into_iter().filter(|s| s.log == self.config.log) {
             let directory = match self.stripe.deltas(segment).await {
-                Ok(bytes) => Directory::decode(&bytes).map_err(|error| error.to_string()),
+                Ok(bytes) => RecordDirectory::decode(&bytes).map_err(|error| error.to_string()),
                 Err(StripeError::SegmentNotFound(_)) => continue,
                 Err(error) => Err(error.to_string()),
             };
@@ -314,9 +314,9 @@ impl Core {
                 ManagerError::Log
             })?;
             for (key, addr) in directory.records(segment) {
-                let step = |state: &mut State| state.rewrite(key, addr).map_err(Stop::from);
+                let step = |state: &mut ManagerState| state.rewrite(key, addr).map_err(ApplyStop::from);
                 let first = step(&mut self.state.lock());
-                if let Err(Stop::Missing(missing)) = first {
+                if let Err(ApplyStop::Missing(missing)) = first {
                     self.run(missing, step).await?;
                 }
             }
@@ -325,9 +325,9 @@ impl Core {
     }
 }
 
-impl State {
+impl ManagerState {
     /// Has the next checkpoint write a record anew, if the record is still in use.
-    fn rewrite(&mut self, key: RecordKey, addr: BlockAddr) -> Result<(), Missing> {
+    fn rewrite(&mut self, key: RecordKey, addr: BlockAddr) -> Result<(), MissingRecord> {
         match key {
             RecordKey::Node(raw) => {
                 if self.node_record(FileId::new(raw))? == Some(addr) && self.find(FileId::new(raw))? {
@@ -355,7 +355,7 @@ impl State {
     }
 }
 
-impl Manager for Server {
+impl Manager for ManagerServer {
     fn open(&self, client: ClientId, file: FileId, mode: Mode) -> Answer<Opened, ManagerError> {
         self.core.answer(move |state| state.open(client, file, mode))
     }
@@ -398,8 +398,8 @@ impl Manager for Server {
         match self.core.order.clone().try_lock_owned() {
             Ok(turn) => match core.step(&mut batch) {
                 Ok(()) => Answer::ok(()),
-                Err(Stop::Refused(error)) => Answer::err(error),
-                Err(Stop::Missing(missing)) => Answer::later(async move {
+                Err(ApplyStop::Refused(error)) => Answer::err(error),
+                Err(ApplyStop::Missing(missing)) => Answer::later(async move {
                     core.load(missing).await?;
                     core.finish(batch, turn).await
                 }),

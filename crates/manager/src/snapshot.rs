@@ -4,13 +4,13 @@
 //! A snapshot is the state at one instant. It shares index nodes and pages with the state; they are
 //! copied only if they change while the checkpoint is being written. A change after that instant
 //! has a later stamp and stays dirty, or is in a difference that the snapshot does not have. Before
-//! [`State::install`] nothing counts as saved, so a checkpoint that fails, or is given up half-way,
+//! [`ManagerState::install`] nothing counts as saved, so a checkpoint that fails, or is given up half-way,
 //! loses nothing.
 
 use crate::index_node::{IndexNode, LeafHomes};
 use crate::root::{Root, Trees};
 use crate::s_file::Difference;
-use crate::state::{DurableRoot, PageAt, State};
+use crate::state::{DurableRoot, ManagerState, PageAt};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use types::{BlockAddr, FileId, LogId, SegmentId};
@@ -30,7 +30,7 @@ pub struct Item {
 
 /// The state that a checkpoint writes.
 #[derive(Clone, Debug)]
-pub struct Snapshot {
+pub struct TreeSnapshot {
     /// The snapshot has all changes up to this stamp.
     pub stamp: u64,
     /// The number of this snapshot, counted from 1.
@@ -63,7 +63,7 @@ pub struct Written {
     pub root: BlockAddr,
 }
 
-impl State {
+impl ManagerState {
     /// True if a checkpoint would write anything that the durable one does not have.
     pub fn needs_checkpoint(&self) -> bool {
         let Some(root) = &self.root else { return true };
@@ -75,14 +75,14 @@ impl State {
     }
 
     /// Takes a snapshot of the present state.
-    pub fn snapshot(&mut self) -> Snapshot {
+    pub fn snapshot(&mut self) -> TreeSnapshot {
         self.snapshot_count += 1;
         let items = self.dirty.iter().filter_map(|file| {
             let entry = self.cache.get(file)?;
             let (content, homes) = (entry.content.clone(), entry.homes.clone());
             Some(Item { file: *file, content, homes, saved: entry.saved })
         });
-        Snapshot {
+        TreeSnapshot {
             stamp: self.stamp,
             number: self.snapshot_count,
             items: items.collect(),
@@ -101,8 +101,8 @@ impl State {
     }
 
     /// Takes over a checkpoint that is durable.
-    pub fn install(&mut self, snapshot: Snapshot, written: Written) {
-        let Snapshot { stamp, number, items, forced_pages, data_usage, orphans, root } = snapshot;
+    pub fn install(&mut self, snapshot: TreeSnapshot, written: Written) {
+        let TreeSnapshot { stamp, number, items, forced_pages, data_usage, orphans, root } = snapshot;
         // Give up the snapshot's share of the index nodes, so that the next change need not copy
         // them.
         drop(items);

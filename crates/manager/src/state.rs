@@ -4,7 +4,7 @@
 //! since the last checkpoint is there as a tombstone. The imap of the newest durable checkpoint
 //! counts for files that are not in the cache. A file in neither does not exist. Live bytes and
 //! orphans are the tables of the newest durable checkpoint, plus the difference since. A method
-//! that needs a record that is only in the log returns [`Missing`] **before it changes anything**;
+//! that needs a record that is only in the log returns [`MissingRecord`] **before it changes anything**;
 //! the server loads the record and calls again.
 //!
 //! Invariants:
@@ -16,12 +16,12 @@
 //! - Every cached file is exactly once in `ring`.
 //!
 //! Memory: an index node takes about 1.2 KiB, a leaf of a table at most 4 KiB; both are bounded by
-//! number ([`Identity`]). Not bounded are the inner pages, with half a byte per file and one byte
+//! number ([`ManagerIdentity`]). Not bounded are the inner pages, with half a byte per file and one byte
 //! per segment, and 24 bytes per segment that changed since the last checkpoint.
 
 use crate::api::{BlockAt, ManagerError, ManagerStatus, Opened, RUN_EXTENTS_MAX};
 use crate::changes::Changes;
-use crate::frontier::{Frontiers, Reserves};
+use crate::frontier::{Frontiers, LogReserves};
 use crate::index_node::{IndexNode, LeafHomes, NodeSize, decode_leaf};
 use crate::manager_map::ManagerMap;
 use crate::record::Table;
@@ -48,7 +48,7 @@ const LEAVES_LEAST: usize = 8;
 
 /// The identity and the bounds of a manager.
 #[derive(Clone, Debug)]
-pub struct Identity {
+pub struct ManagerIdentity {
     /// The manager.
     pub id: ManagerId,
     /// Its own log.
@@ -76,7 +76,7 @@ pub struct PageAt {
 
 /// A record that must be read from the manager's own log first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Missing {
+pub enum MissingRecord {
     /// A page of the imap.
     Page(Unloaded),
     /// An index node.
@@ -99,26 +99,26 @@ pub enum Missing {
 
 /// Why a step on the state has no result.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Stop {
+pub enum ApplyStop {
     /// A record is missing: load it, then repeat the step.
-    Missing(Missing),
+    Missing(MissingRecord),
     /// The request is refused.
     Refused(ManagerError),
 }
 
-impl From<Unloaded> for Missing {
+impl From<Unloaded> for MissingRecord {
     fn from(page: Unloaded) -> Self {
-        Missing::Page(page)
+        MissingRecord::Page(page)
     }
 }
-impl From<Missing> for Stop {
-    fn from(missing: Missing) -> Self {
-        Stop::Missing(missing)
+impl From<MissingRecord> for ApplyStop {
+    fn from(missing: MissingRecord) -> Self {
+        ApplyStop::Missing(missing)
     }
 }
-impl From<ManagerError> for Stop {
+impl From<ManagerError> for ApplyStop {
     fn from(error: ManagerError) -> Self {
-        Stop::Refused(error)
+        ApplyStop::Refused(error)
     }
 }
 
@@ -139,8 +139,8 @@ pub(crate) struct Entry {
 
 /// A manager's memory.
 #[derive(Debug)]
-pub struct State {
-    pub(crate) identity: Identity,
+pub struct ManagerState {
+    pub(crate) identity: ManagerIdentity,
     /// Grows with every change.
     pub(crate) stamp: u64,
     pub(crate) cache: HashMap<FileId, Entry>,
@@ -186,19 +186,19 @@ pub struct State {
 pub(crate) struct DurableRoot {
     pub(crate) record: BlockAddr,
     pub(crate) positions: BTreeMap<LogId, u64>,
-    pub(crate) reserves: Reserves,
+    pub(crate) reserves: LogReserves,
 }
 
-impl State {
+impl ManagerState {
     /// The state of the newest durable root, which is stored at the address. Without a root, the
     /// state of a manager without files.
-    pub fn new(identity: Identity, root: Option<(Root, BlockAddr)>) -> Self {
+    pub fn new(identity: ManagerIdentity, root: Option<(Root, BlockAddr)>) -> Self {
         let (root, record) = match root {
             Some((root, record)) => (root, Some(record)),
             None => (Root::empty(identity.id, identity.block_size, identity.rows_max), None),
         };
         let slots = identity.map.slots_of(identity.id).collect();
-        State {
+        ManagerState {
             stamp: 0,
             cache: HashMap::new(),
             ring: VecDeque::new(),
@@ -242,19 +242,19 @@ impl State {
     }
 
     /// True if the file exists. Its index node is in the cache then.
-    pub(crate) fn find(&mut self, file: FileId) -> Result<bool, Missing> {
+    pub(crate) fn find(&mut self, file: FileId) -> Result<bool, MissingRecord> {
         if let Some(entry) = self.cache.get_mut(&file) {
             entry.referenced = true;
             return Ok(entry.content.is_some());
         }
         match self.node_record(file)? {
             None => Ok(false),
-            Some(addr) => Err(Missing::Node { file, addr }),
+            Some(addr) => Err(MissingRecord::Node { file, addr }),
         }
     }
 
     /// The address of a file's index node in the newest durable checkpoint.
-    pub(crate) fn node_record(&self, file: FileId) -> Result<Option<BlockAddr>, Missing> {
+    pub(crate) fn node_record(&self, file: FileId) -> Result<Option<BlockAddr>, MissingRecord> {
         Ok(self.trees.imap.get(file)?)
     }
 
@@ -266,14 +266,14 @@ impl State {
     }
 
     /// Like [`find`](Self::find). Also finds all leaves with blocks of `first .. end`.
-    pub(crate) fn find_blocks(&mut self, file: FileId, first: u64, end: u64) -> Result<bool, Missing> {
+    pub(crate) fn find_blocks(&mut self, file: FileId, first: u64, end: u64) -> Result<bool, MissingRecord> {
         if !self.find(file)? {
             return Ok(false);
         }
         match self.cache.get(&file).and_then(|e| Some((e, e.content.as_ref()?.missing(first, end)?))) {
             None => Ok(true),
             Some((entry, index)) => match entry.homes.get(&index) {
-                Some(&addr) => Err(Missing::Leaf { file, index, addr }),
+                Some(&addr) => Err(MissingRecord::Leaf { file, index, addr }),
                 // Unloaded leaves come from a node record, together with their homes.
                 None => unreachable!("a leaf that is not in memory has a record"),
             },
@@ -312,7 +312,7 @@ impl State {
     }
 
     /// Takes tokens on a file for a client, and returns the file's inode and locations.
-    pub fn open(&mut self, client: ClientId, file: FileId, mode: Mode) -> Result<Opened, Stop> {
+    pub fn open(&mut self, client: ClientId, file: FileId, mode: Mode) -> Result<Opened, ApplyStop> {
         self.serves(file)?;
         if !self.find_blocks(file, 0, 1)? {
             return Err(ManagerError::NotFound.into());
@@ -338,7 +338,7 @@ impl State {
     }
 
     /// Locations from block `first` on.
-    pub fn locate(&mut self, file: FileId, first: u64) -> Result<crate::api::Located, Stop> {
+    pub fn locate(&mut self, file: FileId, first: u64) -> Result<crate::api::Located, ApplyStop> {
         self.serves(file)?;
         if !self.find_blocks(file, first, first.saturating_add(1))? {
             return Err(ManagerError::NotFound.into());
@@ -396,11 +396,11 @@ impl State {
 
     /// True if a missing record is still at its address. Meanwhile a checkpoint may have moved it,
     /// and the cleaner may have deleted the old copy.
-    pub fn is_current(&self, missing: &Missing) -> bool {
+    pub fn is_current(&self, missing: &MissingRecord) -> bool {
         match *missing {
-            Missing::Page(page) => self.trees.imap.lacks(&page),
-            Missing::Node { file, addr } => self.trees.imap.get(file) == Ok(Some(addr)),
-            Missing::Leaf { file, index, addr } => {
+            MissingRecord::Page(page) => self.trees.imap.lacks(&page),
+            MissingRecord::Node { file, addr } => self.trees.imap.get(file) == Ok(Some(addr)),
+            MissingRecord::Leaf { file, index, addr } => {
                 self.cache.get(&file).is_some_and(|entry| entry.homes.get(&index) == Some(&addr))
             }
         }
@@ -457,7 +457,7 @@ impl State {
 
     /// How much the next checkpoint writes for a file if this run of it is moved; `None` if the
     /// file is gone.
-    pub fn size(&mut self, run: &BlockAt) -> Result<Option<NodeSize>, Missing> {
+    pub fn size(&mut self, run: &BlockAt) -> Result<Option<NodeSize>, MissingRecord> {
         let (file, extent) = (run.file, run.extent);
         let is_there = self.is_mine(file) && self.find_blocks(file, extent.first, extent.end())?;
         Ok(self.node(file).filter(|_| is_there).map(|node| node.size(extent.first, extent.end())))
@@ -486,10 +486,10 @@ mod tests {
     }
 
     /// A manager with one file in its checkpoint, at `addr(1)`.
-    fn state(file: FileId) -> State {
+    fn state(file: FileId) -> ManagerState {
         let id = ManagerId::new(0);
         let map = ManagerMap::single(id);
-        let identity = Identity {
+        let identity = ManagerIdentity {
             id,
             log: LogId::new(3),
             map,
@@ -498,7 +498,7 @@ mod tests {
             index_range_len: 16,
             rows_max: 8,
         };
-        let mut state = State::new(identity, None);
+        let mut state = ManagerState::new(identity, None);
         state.trees.imap.edit(&[(file, addr(1))], |_, _, addr| Some(*addr)).unwrap();
         state.file_count = 1;
         state
@@ -509,11 +509,11 @@ mod tests {
         let file = FileId::new(5000);
         let mut state = state(file);
         let record = IndexNode::new(inode(file, 1, 1), BLOCK).encode(None);
-        assert_eq!(state.find(file), Err(Missing::Node { file, addr: addr(1) }));
+        assert_eq!(state.find(file), Err(MissingRecord::Node { file, addr: addr(1) }));
         state.install_node(file, addr(2), &record).unwrap();
         assert!(state.find(file).is_err(), "a stale record was taken");
-        assert!(state.is_current(&Missing::Node { file, addr: addr(1) }));
-        assert!(!state.is_current(&Missing::Node { file, addr: addr(2) }));
+        assert!(state.is_current(&MissingRecord::Node { file, addr: addr(1) }));
+        assert!(!state.is_current(&MissingRecord::Node { file, addr: addr(2) }));
         state.install_node(file, addr(1), &record).unwrap();
         assert_eq!(state.find(file), Ok(true));
         let other = IndexNode::new(inode(FileId::new(5001), 1, 1), BLOCK).encode(None);

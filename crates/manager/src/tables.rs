@@ -8,8 +8,8 @@
 use crate::api::{ManagerError, SegmentUsage, UsageChanges};
 use crate::record::Table;
 use crate::server::Core;
-use crate::state::State;
-use crate::tree::{Key, Tree, Unloaded, Value};
+use crate::state::ManagerState;
+use crate::tree::{Tree, TreeKey, Unloaded, Value};
 use std::collections::BTreeMap;
 use types::{BlockAddr, FileId, SegmentId};
 
@@ -26,7 +26,7 @@ struct Counts {
     own: Tree<SegmentId, u64>,
 }
 
-impl State {
+impl ManagerState {
     /// The present counts of the segments in `wanted`; without it, of all segments.
     fn counts(&self, wanted: Option<&[SegmentId]>) -> Counts {
         let difference = |s: SegmentId| (s, self.data_usage.of(s) + self.own_pages.of(s));
@@ -41,7 +41,7 @@ impl State {
 
 impl Core {
     /// Reads pages into a working copy of a table.
-    pub(crate) async fn fetch<K: Key, V: Value>(
+    pub(crate) async fn fetch<K: TreeKey, V: Value>(
         &self,
         table: Table,
         tree: &mut Tree<K, V>,
@@ -64,7 +64,7 @@ impl Core {
     }
 
     /// The values of `keys`, without keys that have none.
-    pub(crate) async fn values<K: Key, V: Value>(
+    pub(crate) async fn values<K: TreeKey, V: Value>(
         &self,
         table: Table,
         tree: &mut Tree<K, V>,
@@ -80,7 +80,7 @@ impl Core {
     }
 
     /// Passes all rows of a table on, leaf by leaf.
-    pub(crate) async fn scan<K: Key, V: Value>(
+    pub(crate) async fn scan<K: TreeKey, V: Value>(
         &self,
         table: Table,
         mut tree: Tree<K, V>,
@@ -109,7 +109,7 @@ impl Core {
     }
 
     /// The homes of all pages of a table below its top.
-    pub(crate) async fn homes<K: Key, V: Value>(
+    pub(crate) async fn homes<K: TreeKey, V: Value>(
         &self,
         table: Table,
         tree: &mut Tree<K, V>,

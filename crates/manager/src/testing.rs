@@ -2,7 +2,7 @@
 //! apply.
 
 use crate::api::{INDEX_RANGE_LEN, ManagerError, SegmentDeltas};
-use crate::server::{Config, Lengths, Server};
+use crate::server::{Lengths, ManagerConfig, ManagerServer};
 use crate::{Delta, DirectoryShape, InodeRecord};
 use crate::{ManagerMap, roll_forward};
 use bytes::Bytes;
@@ -201,7 +201,7 @@ pub struct Setup {
 pub struct Running {
     pub machine: Machine,
     pub stripe: Arc<Stripe>,
-    pub server: Arc<Server>,
+    pub server: Arc<ManagerServer>,
     pub client: TestWriter,
     pub cleaner: TestWriter,
 }
@@ -250,9 +250,9 @@ impl Setup {
         self.stores.iter().map(|s| s.contents.lock().listed).sum()
     }
 
-    pub fn config(&self) -> Config {
+    pub fn config(&self) -> ManagerConfig {
         let id = ManagerId::new(0);
-        Config {
+        ManagerConfig {
             id,
             log: MANAGER_LOG,
             block_size: BLOCK,
@@ -270,10 +270,10 @@ impl Setup {
     }
 
     /// Opens the manager alone, without the client's and the cleaner's log.
-    pub async fn start_manager(&self) -> Result<(Machine, Arc<Stripe>, Arc<Server>), ManagerError> {
+    pub async fn start_manager(&self) -> Result<(Machine, Arc<Stripe>, Arc<ManagerServer>), ManagerError> {
         let machine = self.sim.machine("node");
         let stripe = self.stripe(&machine);
-        let server = Server::open(machine.host(), stripe.clone(), self.config(), 0).await?;
+        let server = ManagerServer::open(machine.host(), stripe.clone(), self.config(), 0).await?;
         Ok((machine, stripe, server))
     }
 

@@ -13,7 +13,7 @@
 //! Tokens are only in memory. Nothing brings them back yet after a crash of a manager alone
 //! (docs/core.md#tokens).
 
-use crate::api::Grant;
+use crate::api::TokenGrant;
 use crate::token::{Mode, Scope};
 use std::collections::HashMap;
 use types::{ClientId, FileId};
@@ -23,7 +23,7 @@ use types::{ClientId, FileId};
 pub struct Decision {
     /// The grant. If `revoke` is not empty, nothing is recorded yet, and this is the grant that
     /// would be made after the recall.
-    pub grant: Grant,
+    pub grant: TokenGrant,
     /// Which clients must give back which tokens first. The mode is the requested one: with
     /// [`Mode::Read`] the holder may keep reading, with [`Mode::Write`] it keeps nothing.
     pub revoke: Vec<(ClientId, FileId, Scope, Mode)>,
@@ -65,7 +65,7 @@ impl TokenTable {
             rivals().filter_map(|h| Some((h.client, file, intersection(h.scope, scope)?, mode))).collect();
         revoke.sort_unstable();
         let granted = rivals().fold(everything_like(scope), |grown, h| trim(grown, h.scope, scope));
-        let decision = Decision { grant: Grant { scope: granted, mode }, revoke };
+        let decision = Decision { grant: TokenGrant { scope: granted, mode }, revoke };
         if decision.revoke.is_empty() {
             self.edit(file, |holdings| record(holdings, Holding { client, scope: granted, mode }));
         }
@@ -248,7 +248,7 @@ mod tests {
     fn lone_writer_asks_once_for_the_whole_file() {
         let mut t = TokenTable::new();
         let d = t.request(client(1), FILE, blocks(5, 6), Mode::Write);
-        assert_eq!(d, Decision { grant: Grant { scope: ALL, mode: Mode::Write }, revoke: vec![] });
+        assert_eq!(d, Decision { grant: TokenGrant { scope: ALL, mode: Mode::Write }, revoke: vec![] });
         assert!(t.holds(client(1), FILE, blocks(1000, 2000), Mode::Write));
         assert!(!t.holds(client(1), FILE, Scope::Inode, Mode::Read));
     }

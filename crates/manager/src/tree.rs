@@ -25,7 +25,7 @@ mod page;
 
 use crate::record::{RecordKey, Table};
 pub use edit::Combine;
-pub use page::{Key, Value, page_again};
+pub use page::{TreeKey, Value, page_again};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use types::BlockAddr;
@@ -44,12 +44,12 @@ pub const LEVEL_COUNT_MAX: u8 = 16;
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Page<K, V> {
     Leaf(Vec<(K, V)>),
-    Inner(Vec<Link<K, V>>),
+    Inner(Vec<PageLink<K, V>>),
 }
 
 /// A link to a page below.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Link<K, V> {
+pub struct PageLink<K, V> {
     first: K,
     /// The page's home; `None` if it has changed and is not written yet.
     home: Option<BlockAddr>,
@@ -89,7 +89,7 @@ pub struct Tree<K, V> {
     recent: VecDeque<K>,
 }
 
-impl<K: Key, V: Value> Tree<K, V> {
+impl<K: TreeKey, V: Value> Tree<K, V> {
     /// An empty table with at most `rows_max` rows in a page.
     pub fn new(rows_max: usize) -> Self {
         let top = Arc::new(Page::Leaf(Vec::new()));
@@ -239,7 +239,7 @@ impl<K: Key, V: Value> Tree<K, V> {
     }
 
     /// The pages of a level that must be written. Pages of lower levels must have been written.
-    pub fn unwritten(&mut self, level: u8) -> Vec<&mut Link<K, V>> {
+    pub fn unwritten(&mut self, level: u8) -> Vec<&mut PageLink<K, V>> {
         let mut out = Vec::new();
         collect_unwritten(&mut self.top, self.height, level, &mut out);
         out
@@ -266,15 +266,15 @@ impl<K: Key, V: Value> Tree<K, V> {
 }
 
 /// The index of the link that leads to a key. There must be at least one link.
-fn position<K: Key, V>(links: &[Link<K, V>], key: K) -> usize {
+fn position<K: TreeKey, V>(links: &[PageLink<K, V>], key: K) -> usize {
     links.partition_point(|link| link.first <= key).saturating_sub(1)
 }
 
-fn collect_unwritten<'a, K: Key, V: Value>(
+fn collect_unwritten<'a, K: TreeKey, V: Value>(
     page: &'a mut Arc<Page<K, V>>,
     page_level: u8,
     level: u8,
-    out: &mut Vec<&'a mut Link<K, V>>,
+    out: &mut Vec<&'a mut PageLink<K, V>>,
 ) {
     if page_level <= level {
         return;
@@ -290,7 +290,7 @@ fn collect_unwritten<'a, K: Key, V: Value>(
     }
 }
 
-impl<K: Key, V: Value> Link<K, V> {
+impl<K: TreeKey, V: Value> PageLink<K, V> {
     fn loaded(&self, level: u8) -> Result<&Page<K, V>, Unloaded> {
         match (&self.page, self.home) {
             (Some(page), _) => Ok(page),

@@ -6,7 +6,7 @@ mod documented;
 
 use bytes::Bytes;
 use manager::index_node::{IndexNode, LeafHomes};
-use manager::record::{Directory, RecordKey};
+use manager::record::{RecordDirectory, RecordKey};
 use manager::{Delta, DirectoryShape, InodeRecord};
 use types::codec::Reader;
 use types::{BlockAddr, Extent, FileId, Kind, LogId, SegmentId, Time};
@@ -19,10 +19,10 @@ const BLOCK_SIZE: u32 = 65536;
 #[test]
 fn the_directory_of_a_segment_is_as_documented() {
     let documented = documented::structure(DOCUMENT, "A directory of one record");
-    let mut directory = Directory::default();
+    let mut directory = RecordDirectory::default();
     directory.push(RecordKey::Node(0x403), 512, 190);
     assert_eq!(directory.encode(), documented);
-    assert_eq!(Directory::decode(&documented), Ok(directory));
+    assert_eq!(RecordDirectory::decode(&documented), Ok(directory));
 }
 
 #[test]

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 /// One class of traffic.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Class {
+pub struct TicketClass {
     /// Its tickets. A class without tickets sends only if no class with tickets waits, or if its
     /// chunk has aged.
     pub tickets: u32,
@@ -27,7 +27,7 @@ pub struct Class {
 /// Draws which class of traffic sends the next chunk.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Lottery {
-    classes: Vec<Class>,
+    classes: Vec<TicketClass>,
     /// The last chunk was sent because it had aged.
     last_had_aged: bool,
     /// The class that held at least half of the tickets in the last draw and lost it.
@@ -36,12 +36,12 @@ pub struct Lottery {
 
 impl Lottery {
     /// A lottery among these classes.
-    pub fn new(classes: Vec<Class>) -> Lottery {
+    pub fn new(classes: Vec<TicketClass>) -> Lottery {
         Lottery { classes, last_had_aged: false, lost: None }
     }
 
     /// Replaces one class. The number of classes stays.
-    pub fn set(&mut self, class: usize, to: Class) {
+    pub fn set(&mut self, class: usize, to: TicketClass) {
         if let Some(class) = self.classes.get_mut(class) {
             *class = to;
         }
@@ -107,7 +107,7 @@ mod tests {
     const NOW: Option<Duration> = Some(Duration::ZERO);
 
     fn lottery(tickets: &[u32]) -> Lottery {
-        Lottery::new(tickets.iter().map(|&tickets| Class { tickets, wait_max: None }).collect())
+        Lottery::new(tickets.iter().map(|&tickets| TicketClass { tickets, wait_max: None }).collect())
     }
 
     /// Uniform numbers, the same each time.
@@ -166,7 +166,8 @@ mod tests {
     #[test]
     fn what_has_aged_goes_next_but_never_twice_in_a_row_while_others_wait() {
         let bound = Duration::from_secs(30);
-        let classes = vec![Class { tickets: 100, wait_max: None }, Class { tickets: 0, wait_max: Some(bound) }];
+        let classes =
+            vec![TicketClass { tickets: 100, wait_max: None }, TicketClass { tickets: 0, wait_max: Some(bound) }];
         let mut lottery = Lottery::new(classes);
         let aged = Some(bound);
         let drawn: Vec<_> = numbers().take(6).map(|n| lottery.draw(&[NOW, aged], n).unwrap()).collect();
@@ -175,7 +176,7 @@ mod tests {
         assert_eq!(drawn, [1, 1, 1]);
         let young = Some(bound - Duration::from_nanos(1));
         assert!(numbers().take(100).all(|n| lottery.draw(&[NOW, young], n) == Some(0)));
-        lottery.set(1, Class { tickets: 100, wait_max: None });
+        lottery.set(1, TicketClass { tickets: 100, wait_max: None });
         assert!(numbers().take(100).any(|n| lottery.draw(&[NOW, young], n) == Some(1)));
     }
 }

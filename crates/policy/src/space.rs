@@ -101,7 +101,7 @@ pub enum Purpose {
 pub struct Look {
     /// All managers' checkpoints covered the client's log up to here, before the look.
     pub covered_seq: u64,
-    /// [`Space::placed_bytes`] before the look.
+    /// [`SpaceAccount::placed_bytes`] before the look.
     pub placed_bytes: u64,
     /// Bytes that were free.
     pub free_bytes: u64,
@@ -208,7 +208,7 @@ struct Cut {
 
 /// A client's account of the stores' room: what is used, what is owed, and what is free.
 #[derive(Debug)]
-pub struct Space {
+pub struct SpaceAccount {
     reserves: Reserves,
     /// Live payload bytes, never less than the truth.
     used_bytes: u64,
@@ -234,11 +234,11 @@ pub struct Space {
     lent_bytes: u64,
 }
 
-impl Space {
+impl SpaceAccount {
     /// An account with managers that owe `owed_bytes` to a checkpoint. Until the first
     /// [look](Self::looked) the stores count as having room for everything.
-    pub fn new(reserves: Reserves, limit_bytes: u64, owed_bytes: u64) -> Space {
-        Space {
+    pub fn new(reserves: Reserves, limit_bytes: u64, owed_bytes: u64) -> SpaceAccount {
+        SpaceAccount {
             reserves,
             used_bytes: 0,
             limit_bytes,

@@ -7,7 +7,7 @@
 //! goes when it wins a draw. Roaming clients have all four, and draw lots for each chunk when
 //! several classes of traffic want the link ([`TICKETS`], [`crate::lottery`]).
 
-use crate::lottery::Class;
+use crate::lottery::TicketClass;
 use std::time::Duration;
 
 /// The link counts as idle when no program has waited for it for this long.
@@ -19,10 +19,10 @@ pub const DELAY: Duration = Duration::from_secs(15 * 60);
 
 /// The classes of traffic: what a program waits for, what is fetched ahead, and what goes home. The
 /// last two have a bound on their wait, so neither starves.
-pub const TICKETS: [Class; 3] = [
-    Class { tickets: 60, wait_max: None },
-    Class { tickets: 10, wait_max: Some(Duration::from_secs(120)) },
-    Class { tickets: 30, wait_max: Some(Duration::from_secs(30)) },
+pub const TICKETS: [TicketClass; 3] = [
+    TicketClass { tickets: 60, wait_max: None },
+    TicketClass { tickets: 10, wait_max: Some(Duration::from_secs(120)) },
+    TicketClass { tickets: 30, wait_max: Some(Duration::from_secs(30)) },
 ];
 
 /// How long a slow link is busy with one chunk, at most. Lots are drawn for each chunk, so a

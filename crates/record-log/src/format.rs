@@ -28,12 +28,12 @@ pub const RECORD_LEN_MAX: usize = 1 << 20;
 
 /// The owner of a log: four bytes that name its kind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Of(pub [u8; 4]);
+pub struct LogOwner(pub [u8; 4]);
 
 /// The head of a snapshot. The records that follow the snapshot carry its generation.
-pub type Head = crate::checkpoint_pair::Head<Of>;
+pub type LogHead = crate::checkpoint_pair::Head<LogOwner>;
 
-impl Owner for Of {
+impl Owner for LogOwner {
     const MAGIC: &'static [u8; 8] = b"STARRLOG";
     const VERSION: u16 = VERSION;
     const WHAT: &'static str = "snapshot";
@@ -46,7 +46,7 @@ impl Owner for Of {
     fn decode(r: &mut Reader<'_>) -> Result<Self, DecodeError> {
         let mut owner = [0; 4];
         owner.copy_from_slice(r.take(4, "owner")?);
-        Ok(Of(owner))
+        Ok(LogOwner(owner))
     }
 }
 

@@ -31,7 +31,7 @@ mod snapshot_map;
 pub use crate::snapshot_map::SnapshotMap;
 
 use crate::checkpoint_pair::{BODY_OFFSET, CheckpointPair, NewestError};
-use crate::format::{Head, Of, RECORD_LEN_MAX, frame_len, put_frame, records};
+use crate::format::{LogHead, LogOwner, RECORD_LEN_MAX, frame_len, put_frame, records};
 use bytes::Bytes;
 use host::{Clock, Disk, File, Host, first};
 use parking_lot::Mutex;
@@ -65,7 +65,7 @@ const GROUP_LEN_MAX: usize = 4 << 20;
 
 /// Why a log cannot be opened.
 #[derive(Debug, Error)]
-pub enum OpenError {
+pub enum LogOpenError {
     /// The disk failed.
     #[error("its disk: {0}")]
     Disk(#[from] io::Error),
@@ -80,13 +80,13 @@ pub enum OpenError {
     Foreign,
 }
 
-impl From<NewestError> for OpenError {
+impl From<NewestError> for LogOpenError {
     fn from(error: NewestError) -> Self {
         match error {
-            NewestError::Disk(error) => OpenError::Disk(error),
-            NewestError::Version(error) => OpenError::Version(error),
-            NewestError::Mixed => OpenError::Foreign,
-            NewestError::Rotten => OpenError::Damaged(DecodeError::Checksum("heads of its newest snapshot")),
+            NewestError::Disk(error) => LogOpenError::Disk(error),
+            NewestError::Version(error) => LogOpenError::Version(error),
+            NewestError::Mixed => LogOpenError::Foreign,
+            NewestError::Rotten => LogOpenError::Damaged(DecodeError::Checksum("heads of its newest snapshot")),
         }
     }
 }
@@ -124,7 +124,7 @@ struct Lazy {
 }
 
 /// A log as an earlier run left it, before it is [started](Found::start).
-pub struct Found {
+pub struct FoundLog {
     /// The newest snapshot; `None` if there never was one.
     pub snapshot: Option<Bytes>,
     /// The records since that snapshot, in order.
@@ -143,7 +143,7 @@ struct Files {
     sequence: u64,
     /// The newest snapshot's head as it was read, and the file that has it. It may have been read
     /// from a cache only, and not be on the disk.
-    unsettled: Option<(usize, Head)>,
+    unsettled: Option<(usize, LogHead)>,
 }
 
 type Done = oneshot::Sender<Result<(), AppendError>>;
@@ -242,16 +242,16 @@ impl Drop for Handle {
 }
 
 /// Opens the log `name` in a folder and reads its snapshot and records. Creates files that are
-/// missing; nothing else changes before [`Found::start`].
-pub async fn open(disk: &dyn Disk, name: &str, owner: [u8; 4]) -> Result<Found, OpenError> {
+/// missing; nothing else changes before [`FoundLog::start`].
+pub async fn open(disk: &dyn Disk, name: &str, owner: [u8; 4]) -> Result<FoundLog, LogOpenError> {
     let pair = CheckpointPair::open(disk, [&format!("{name}-a"), &format!("{name}-b")]).await?;
     let log = disk.open(&format!("{name}-log"), true).await?;
     disk.sync_names().await?;
-    let newest: Option<(usize, Head)> = pair.newest().await?;
-    if newest.is_some_and(|(_, head)| head.owner != Of(owner)) {
-        return Err(OpenError::Foreign);
+    let newest: Option<(usize, LogHead)> = pair.newest().await?;
+    if newest.is_some_and(|(_, head)| head.owner != LogOwner(owner)) {
+        return Err(LogOpenError::Foreign);
     }
-    let files = |newest: Option<(usize, Head)>| {
+    let files = |newest: Option<(usize, LogHead)>| {
         let sequence = newest.map_or(0, |(_, head)| head.sequence);
         Files { pair: pair.clone(), log: log.clone(), owner, sequence, unsettled: newest }
     };
@@ -259,7 +259,7 @@ pub async fn open(disk: &dyn Disk, name: &str, owner: [u8; 4]) -> Result<Found, 
     let Some((at, head)) = newest else {
         // The first snapshot precedes the first record.
         return match len {
-            0 => Ok(Found {
+            0 => Ok(FoundLog {
                 snapshot: None,
                 records: Vec::new(),
                 files: files(None),
@@ -267,10 +267,10 @@ pub async fn open(disk: &dyn Disk, name: &str, owner: [u8; 4]) -> Result<Found, 
                 log_len: LOG_LEN,
                 lazy: None,
             }),
-            _ => Err(OpenError::Damaged(DecodeError::Checksum("snapshot head"))),
+            _ => Err(LogOpenError::Damaged(DecodeError::Checksum("snapshot head"))),
         };
     };
-    let rotten = || OpenError::Damaged(DecodeError::Checksum("snapshot"));
+    let rotten = || LogOpenError::Damaged(DecodeError::Checksum("snapshot"));
     let body = match head.body_len {
         // The file may end before the body's offset.
         0 => Bytes::new(),
@@ -280,27 +280,34 @@ pub async fn open(disk: &dyn Disk, name: &str, owner: [u8; 4]) -> Result<Found, 
         return Err(rotten());
     }
     let bytes = log.read_at(0, len as usize).await?;
-    let records = records(&bytes, head.generation).map_err(OpenError::Damaged)?;
-    Ok(Found { snapshot: Some(body), records, files: files(newest), is_patient: false, log_len: LOG_LEN, lazy: None })
+    let records = records(&bytes, head.generation).map_err(LogOpenError::Damaged)?;
+    Ok(FoundLog {
+        snapshot: Some(body),
+        records,
+        files: files(newest),
+        is_patient: false,
+        log_len: LOG_LEN,
+        lazy: None,
+    })
 }
 
-impl Found {
+impl FoundLog {
     /// Lets the log grow to `log_len` bytes instead of [`LOG_LEN`] before it takes a snapshot.
-    pub fn growing_to(mut self, log_len: u64) -> Found {
+    pub fn growing_to(mut self, log_len: u64) -> FoundLog {
         self.log_len = log_len;
         self
     }
 
     /// Makes the log patient: when its disk is full, it waits for room instead of failing. It sets
     /// [room](RecordLog::room) aside for records that come meanwhile.
-    pub fn patiently(mut self) -> Found {
+    pub fn patiently(mut self) -> FoundLog {
         self.is_patient = true;
         self
     }
 
     /// Makes the log lazy: it writes when a record has waited for `period`, when an owner [waits
     /// for it](RecordLog::settled), or when many bytes wait. Before that it calls `gather`.
-    pub fn lazily(mut self, period: Duration, gather: Gather) -> Found {
+    pub fn lazily(mut self, period: Duration, gather: Gather) -> FoundLog {
         self.lazy = Some(Lazy { period, gather });
         self
     }
@@ -725,7 +732,7 @@ impl Writer {
         }
         let sequence = self.files.sequence + 1;
         let generation = self.random.next_u64();
-        let head = Head::of(Of(self.files.owner), sequence, generation, &body).encode();
+        let head = LogHead::of(LogOwner(self.files.owner), sequence, generation, &body).encode();
         let which = (sequence % 2) as usize;
         if self.is_patient {
             match self.files.pair.allocate(which, BODY_OFFSET + body.len() as u64).await {

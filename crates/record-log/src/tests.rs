@@ -20,17 +20,17 @@ fn number(bytes: &[u8]) -> u64 {
     u64::from_le_bytes(bytes[..8].try_into().unwrap())
 }
 
-async fn start(machine: Machine, disk: Arc<dyn Disk>) -> Result<Owner, OpenError> {
+async fn start(machine: Machine, disk: Arc<dyn Disk>) -> Result<Owner, LogOpenError> {
     let found = open(disk.as_ref(), "log", OWNER).await?;
     go_on(machine, found).await
 }
 
-async fn start_patiently(machine: Machine, disk: Arc<dyn Disk>) -> Result<Owner, OpenError> {
+async fn start_patiently(machine: Machine, disk: Arc<dyn Disk>) -> Result<Owner, LogOpenError> {
     let found = open(disk.as_ref(), "log", OWNER).await?;
     go_on(machine, found.patiently()).await
 }
 
-async fn go_on(machine: Machine, found: Found) -> Result<Owner, OpenError> {
+async fn go_on(machine: Machine, found: FoundLog) -> Result<Owner, LogOpenError> {
     let snapshot = found.snapshot.clone().unwrap_or_default();
     let numbers: Vec<u64> =
         snapshot.chunks_exact(8).skip(1).chain(found.records.iter().map(|r| &r[..])).map(number).collect();
@@ -43,7 +43,7 @@ async fn go_on(machine: Machine, found: Found) -> Result<Owner, OpenError> {
         [numbers.len() as u64].iter().chain(numbers.iter()).flat_map(|n| n.to_le_bytes()).collect()
     });
     let host = machine.host();
-    let log = found.start(&host, &host.tasks, source).await.map_err(|e| OpenError::Disk(io::Error::other(e)))?;
+    let log = found.start(&host, &host.tasks, source).await.map_err(|e| LogOpenError::Disk(io::Error::other(e)))?;
     Ok(Owner { numbers, log, acknowledged: Arc::default() })
 }
 
@@ -221,7 +221,7 @@ fn closing_leaves_nothing_to_replay_and_takes_nothing_more() {
     assert_eq!(sim.block_on(owner.log.close()), Err(AppendError::Closed));
     let found = sim.block_on(open(disk.mount(&machine).as_ref(), "log", OWNER)).expect("open");
     assert_eq!((found.snapshot.map(|s| s.len()), found.records.len()), (Some(808), 0));
-    assert!(matches!(sim.block_on(open(disk.mount(&machine).as_ref(), "log", *b"else")), Err(OpenError::Foreign)));
+    assert!(matches!(sim.block_on(open(disk.mount(&machine).as_ref(), "log", *b"else")), Err(LogOpenError::Foreign)));
 }
 
 /// Such a record was refused, and owners that waited for the log to settle never learned of it.
@@ -311,7 +311,7 @@ fn rot_is_said() {
         disk.rot("log-log", 0..20 * 128, 1);
         let machine = sim.machine("node");
         match sim.block_on(open(disk.mount(&machine).as_ref(), "log", OWNER)) {
-            Err(OpenError::Damaged(_)) => damaged += 1,
+            Err(LogOpenError::Damaged(_)) => damaged += 1,
             // Rot in the last record looks like a write that a crash has torn. Rot in the padding
             // between records has no effect.
             Ok(found) => assert!(found.records.len() >= 19, "seed {seed}: {}", found.records.len()),

@@ -19,7 +19,7 @@ pub const OPEN_COUNT_MAX: usize = 1 << 12;
 
 /// Which kind of lock it is. Locks of different kinds do not exclude each other.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Space {
+pub enum LockKind {
     /// fcntl(2).
     Posix,
     /// flock(2).
@@ -27,7 +27,7 @@ pub enum Space {
     /// One of the two; the client does not know which. Such locks exclude each other.
     Mixed,
 }
-wire_enum!(Space { 1 => Posix, 2 => Flock, 3 => Mixed });
+wire_enum!(LockKind { 1 => Posix, 2 => Flock, 3 => Mixed });
 
 /// A lock of a byte range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -35,7 +35,7 @@ pub struct Lock {
     /// The locked file.
     pub file: FileId,
     /// Which locks this one excludes.
-    pub space: Space,
+    pub space: LockKind,
     /// The owner's number on its client.
     pub owner: u64,
     /// The owner's process on its client, for fcntl(2) to report.

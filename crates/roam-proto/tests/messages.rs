@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use roam_proto::channel::MESSAGE_LEN_MAX;
 use roam_proto::codec::Wire;
 use roam_proto::delegation::{Behind, Hold, Kept, Recall, Watch};
-use roam_proto::lock::{Lock, Locking, Space};
+use roam_proto::lock::{Lock, LockKind, Locking};
 use roam_proto::message::{
     Applied, Company, Conflict, Facts, NamedFacts, Outcome, Pushed, Refusal, Reply, Request, Sent, User, pack, unpack,
 };
@@ -190,7 +190,7 @@ fn watch() -> impl Strategy<Value = Watch> {
 prop_compose! {
     fn lock()(
         file in file(),
-        space in prop::sample::select(vec![Space::Posix, Space::Flock, Space::Mixed]),
+        space in prop::sample::select(vec![LockKind::Posix, LockKind::Flock, LockKind::Mixed]),
         (owner, pid) in any::<(u64, u32)>(),
         exclusive in any::<Option<bool>>(),
         (start, end) in any::<(u64, u64)>(),

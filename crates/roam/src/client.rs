@@ -11,7 +11,7 @@ use crate::replica::{Child, Record, Replica};
 use crate::settings::Settings;
 use host::{Disk, Host};
 use parking_lot::Mutex;
-use record_log::{AppendError, OpenError, RecordLog};
+use record_log::{AppendError, LogOpenError, RecordLog};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::hash::Hash;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ use vfs::locks::Locks;
 pub enum CacheError {
     /// Its log cannot be opened.
     #[error("the cache: {0}")]
-    Open(#[from] OpenError),
+    Open(#[from] LogOpenError),
     /// A record or the snapshot cannot be decoded.
     #[error("the cache is damaged: {0}")]
     Damaged(#[from] DecodeError),

@@ -2,7 +2,7 @@
 
 use crate::connection::state::LinkState;
 use policy::defaults::ROAMING_CACHE_BYTES;
-use policy::lottery::Class as Tickets;
+use policy::lottery::TicketClass as Tickets;
 pub use policy::write_back::IDLE_WAIT_MAX;
 use policy::write_back::{DELAY, TICKETS, Terms};
 use std::fmt;

@@ -2,7 +2,7 @@
 
 mod rig;
 
-use host::sim::{SimDisk, Snapshot};
+use host::sim::{DiskSnapshot, SimDisk};
 use rig::Rig;
 use rig::session::{How, Op, close, find, perform, read_all};
 use rig::setup::Setup;
@@ -128,7 +128,7 @@ const FILE: &str = "/dir/below/file";
 
 /// A client and a backup of its home from before the home knew the client's file. With `has_begun`,
 /// the client had attached before the backup.
-fn known_after_the_backup(has_begun: bool) -> (Setup, Snapshot) {
+fn known_after_the_backup(has_begun: bool) -> (Setup, DiskSnapshot) {
     let rig = Rig::new(1);
     for op in [
         Op::MakeDir("/dir".into()),

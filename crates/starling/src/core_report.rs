@@ -2,7 +2,7 @@
 
 use crate::location::Location;
 use crate::recording::Recordings;
-use cluster::Machine;
+use cluster::CoreMachine;
 use cluster::maps::MapsStatus;
 use serde_json::{Value, json};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,7 +11,7 @@ use stripe::{ScrubReport, StoreState};
 /// What a process that serves a file system of the core consists of.
 pub struct ServedCore {
     /// The roles.
-    pub machine: Machine,
+    pub machine: CoreMachine,
     /// The places of its stores, by store id.
     pub places: Vec<Location>,
     /// The mount, until it ends.

@@ -9,7 +9,7 @@ use crate::location::Location;
 use crate::settings::Geometry;
 use crate::{keys, usage};
 use anyhow::Context;
-use cluster::Place;
+use cluster::StorePlace;
 use host::real::RealDisk;
 use host::{Disk, Host};
 use serde::{Deserialize, Serialize};
@@ -227,7 +227,7 @@ impl Folder {
     }
 
     /// The places of the stores for the machine. Folders stay locked until the places are dropped.
-    pub fn places(&self, host: &Host, stores: &Stores) -> anyhow::Result<Vec<Place>> {
+    pub fn places(&self, host: &Host, stores: &Stores) -> anyhow::Result<Vec<StorePlace>> {
         let keys = match (&stores.keys, stores.places.iter().find(|p| matches!(p, Location::Server { tls: true, .. })))
         {
             (_, None) => None,
@@ -241,24 +241,24 @@ impl Folder {
             Location::Server { tls, host: name, port } => {
                 let keys = keys.clone().filter(|_| *tls);
                 let address = Address { host: name.clone(), port: *port, keys };
-                Ok(Place::Remote(Remote::new(host.clone(), address)))
+                Ok(StorePlace::Remote(Remote::new(host.clone(), address)))
             }
         };
         stores.places.iter().map(open).collect()
     }
 
-    fn folder_place(&self, folder: &Path) -> anyhow::Result<Place> {
+    fn folder_place(&self, folder: &Path) -> anyhow::Result<StorePlace> {
         let path = self.path.join(folder);
         let disk = match RealDisk::open(&path) {
             Ok(disk) => disk,
             Err(e) if e.kind() == ErrorKind::NotFound => {
-                return Ok(Place::Missing(format!("its folder is missing, {}", path.display())));
+                return Ok(StorePlace::Missing(format!("its folder is missing, {}", path.display())));
             }
-            Err(e) => return Ok(Place::Missing(format!("{}: {e}", path.display()))),
+            Err(e) => return Ok(StorePlace::Missing(format!("{}: {e}", path.display()))),
         };
         let busy = |_| usage(format!("store folder {} is in use by another process", path.display()));
         disk.lock().map_err(busy)?;
-        Ok(Place::Disk(disk))
+        Ok(StorePlace::Disk(disk))
     }
 
     /// The disk of the consensus engine; its folder is made if it does not exist.

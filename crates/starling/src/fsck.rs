@@ -7,7 +7,7 @@ use crate::location::Location;
 use crate::usage;
 use anyhow::Context;
 use cluster::check::{self, Report};
-use cluster::machine::{INDEX_RANGE_LEN, Lengths, Machine, Run, StartError};
+use cluster::machine::{CoreMachine, INDEX_RANGE_LEN, Lengths, Run, StartError};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 use std::path::Path;
@@ -31,7 +31,7 @@ pub async fn run(data: &Path, as_json: bool) -> anyhow::Result<ExitCode> {
         manager_lengths: Lengths::LARGEST,
         accepts_loss: false,
     };
-    let machine = Machine::start(host, &places, &folder.consensus()?, run).await;
+    let machine = CoreMachine::start(host, &places, &folder.consensus()?, run).await;
     let machine = machine.map_err(|e| explain(e, &stores.places))?;
     let bar = if as_json { ProgressBar::hidden() } else { ProgressBar::new_spinner() };
     bar.set_style(ProgressStyle::with_template("{spinner} {pos} files checked, {elapsed}")?);

@@ -12,7 +12,7 @@ use crate::recording::Recordings;
 use crate::settings::{Geometry, Settings};
 use crate::{say, size, usage};
 use anyhow::Context;
-use cluster::machine::{self, Create, INDEX_RANGE_LEN, Lengths, Machine, Run, StartError};
+use cluster::machine::{self, CoreMachine, Create, INDEX_RANGE_LEN, Lengths, Run, StartError};
 use host::Host;
 use policy::defaults::{BLOCK_BYTES, PARITIES};
 use serde_json::{Value, json};
@@ -82,7 +82,7 @@ fn new_file_system(geometry: &Geometry) -> Create {
 }
 
 /// Starts the roles over a data folder, creating the file system if there is none.
-async fn start(host: &Host, folder: &Folder, settings: &Settings) -> anyhow::Result<(Machine, Vec<Location>)> {
+async fn start(host: &Host, folder: &Folder, settings: &Settings) -> anyhow::Result<(CoreMachine, Vec<Location>)> {
     let geometry = &settings.geometry;
     let known = folder.stores()?;
     if known.is_some() {
@@ -139,7 +139,7 @@ async fn start(host: &Host, folder: &Folder, settings: &Settings) -> anyhow::Res
         manager_lengths: Lengths::LARGEST,
         accepts_loss: settings.accept_loss,
     };
-    let machine = Machine::start(host.clone(), &places, &consensus, run).await;
+    let machine = CoreMachine::start(host.clone(), &places, &consensus, run).await;
     let machine = machine.map_err(|e| explain(e, &stores.places))?;
     let config = &machine.config;
     let fixed = [

@@ -1,7 +1,7 @@
 //! The interface to a storage server. It is the same in one process, over a network and in the
 //! simulated world.
 
-pub use crate::identity::Identity;
+pub use crate::identity::StoreIdentity;
 use crate::pages::{LANDING_PAGES, PAGE};
 pub use crate::seal::{Fence, Seal};
 use bytes::Bytes;
@@ -115,7 +115,7 @@ pub trait Storage: Send + Sync + 'static {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Presence {
     /// A store.
-    Store(Identity),
+    Store(StoreIdentity),
     /// No store yet, and the room on the disk.
     Empty(DiskSpace),
 }
@@ -128,7 +128,7 @@ pub trait RemoteStorage: Storage {
     /// not know the caller, or speaks another version.
     fn presence(&self) -> BoxFuture<io::Result<Presence>>;
     /// Makes an empty store there. Fails if there is a store.
-    fn initialise(&self, identity: Identity) -> BoxFuture<io::Result<()>>;
+    fn initialise(&self, identity: StoreIdentity) -> BoxFuture<io::Result<()>>;
     /// Uses this store from now on, whenever it is there. Done when it is reached, or when it was
     /// seen that it cannot be.
     fn expect(&self, fs: FsUuid, store: StoreId) -> BoxFuture<()>;

@@ -5,9 +5,9 @@
 //! receiving side answers requests with [`attach`] and [`answer`].
 
 use crate::api::{Presence, Seal, Storage, StorageError, StoreStatus};
-use crate::server::Server;
+use crate::server::StoreServer;
 use crate::site::Site;
-use crate::wire::{Answer, Frame, HEAD_LEN_MAX, LIST_COUNT_MAX, Request};
+use crate::wire::{Frame, HEAD_LEN_MAX, LIST_COUNT_MAX, StoreAnswer, StoreRequest};
 use bytes::Bytes;
 use std::io;
 use std::ops::Range;
@@ -19,20 +19,20 @@ use types::{BoxFuture, FragmentId, FsUuid, LogId, Maps, SegmentId, StoreId};
 pub trait Ask: Send + Sync + 'static {
     /// Sends one request, with `len` bytes of payload in it or in its answer. After an error it is
     /// unknown whether the store did it.
-    fn ask(&self, request: Request, len: usize) -> BoxFuture<Result<Answer, StorageError>>;
+    fn ask(&self, request: StoreRequest, len: usize) -> BoxFuture<Result<StoreAnswer, StorageError>>;
 }
 
 /// Sends a request and reads its answer with `meaning`. An answer of another kind counts as none.
 fn call<T: Send + 'static>(
     to: &impl Ask,
-    request: Request,
+    request: StoreRequest,
     len: usize,
-    meaning: impl FnOnce(Answer) -> Option<T> + Send + 'static,
+    meaning: impl FnOnce(StoreAnswer) -> Option<T> + Send + 'static,
 ) -> BoxFuture<Result<T, StorageError>> {
     let asked = to.ask(request, len);
     Box::pin(async move {
         match asked.await? {
-            Answer::Refused(error) => Err(error),
+            StoreAnswer::Refused(error) => Err(error),
             answer => meaning(answer).ok_or(StorageError::Unavailable),
         }
     })
@@ -54,19 +54,19 @@ impl<A: Ask> Storage for A {
             return Box::pin(std::future::ready(Err(StorageError::BadRequest("fragment header"))));
         }
         let len = fragment.payload.len();
-        call(self, Request::Put(fragment), len, answer!(Answer::Done => ()))
+        call(self, StoreRequest::Put(fragment), len, answer!(StoreAnswer::Done => ()))
     }
 
     fn read(&self, id: FragmentId, attempt: u16, range: Range<u32>) -> BoxFuture<Result<Bytes, StorageError>> {
         let len = range.len();
-        call(self, Request::Read { id, attempt, range }, len, move |answer| match answer {
-            Answer::Bytes(bytes) if bytes.len() == len => Some(bytes),
+        call(self, StoreRequest::Read { id, attempt, range }, len, move |answer| match answer {
+            StoreAnswer::Bytes(bytes) if bytes.len() == len => Some(bytes),
             _ => None,
         })
     }
 
     fn describe(&self, segment: SegmentId) -> BoxFuture<Result<Vec<FragmentHeader>, StorageError>> {
-        call(self, Request::Describe(segment), 0, answer!(Answer::Headers(headers) => headers))
+        call(self, StoreRequest::Describe(segment), 0, answer!(StoreAnswer::Headers(headers) => headers))
     }
 
     fn list(
@@ -76,39 +76,44 @@ impl<A: Ask> Storage for A {
         count_max: usize,
     ) -> BoxFuture<Result<Vec<FragmentHeader>, StorageError>> {
         let count_max = u32::try_from(count_max).unwrap_or(u32::MAX);
-        call(self, Request::List { log, from_seq, count_max }, 0, answer!(Answer::Headers(headers) => headers))
+        call(
+            self,
+            StoreRequest::List { log, from_seq, count_max },
+            0,
+            answer!(StoreAnswer::Headers(headers) => headers),
+        )
     }
 
     fn segments(&self) -> BoxFuture<Result<Vec<(SegmentId, u64)>, StorageError>> {
-        call(self, Request::Segments, 0, answer!(Answer::Segments(segments) => segments))
+        call(self, StoreRequest::Segments, 0, answer!(StoreAnswer::Segments(segments) => segments))
     }
 
     fn delete(&self, segments: Vec<SegmentId>) -> BoxFuture<Result<(), StorageError>> {
-        call(self, Request::Delete(segments), 0, answer!(Answer::Done => ()))
+        call(self, StoreRequest::Delete(segments), 0, answer!(StoreAnswer::Done => ()))
     }
 
     fn seal(&self, seal: Seal) -> BoxFuture<Result<Seal, StorageError>> {
-        call(self, Request::Seal(seal), 0, answer!(Answer::Seal(seal) => seal))
+        call(self, StoreRequest::Seal(seal), 0, answer!(StoreAnswer::Seal(seal) => seal))
     }
 
     fn seals(&self) -> BoxFuture<Result<Vec<Seal>, StorageError>> {
-        call(self, Request::Seals, 0, answer!(Answer::Seals(seals) => seals))
+        call(self, StoreRequest::Seals, 0, answer!(StoreAnswer::Seals(seals) => seals))
     }
 
     fn put_maps(&self, maps: Maps) -> BoxFuture<Result<(), StorageError>> {
-        call(self, Request::PutMaps(maps), 0, answer!(Answer::Done => ()))
+        call(self, StoreRequest::PutMaps(maps), 0, answer!(StoreAnswer::Done => ()))
     }
 
     fn maps(&self) -> BoxFuture<Result<Maps, StorageError>> {
-        call(self, Request::Maps, 0, answer!(Answer::Maps(maps) => maps))
+        call(self, StoreRequest::Maps, 0, answer!(StoreAnswer::Maps(maps) => maps))
     }
 
     fn verify(&self, id: FragmentId) -> BoxFuture<Result<(), StorageError>> {
-        call(self, Request::Verify(id), 0, answer!(Answer::Done => ()))
+        call(self, StoreRequest::Verify(id), 0, answer!(StoreAnswer::Done => ()))
     }
 
     fn status(&self) -> BoxFuture<Result<StoreStatus, StorageError>> {
-        call(self, Request::Status, 0, answer!(Answer::Status(status) => status))
+        call(self, StoreRequest::Status, 0, answer!(StoreAnswer::Status(status) => status))
     }
 }
 
@@ -116,78 +121,78 @@ fn unexpected() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, "the answer is of another kind than the request asks for")
 }
 
-/// Reads the answer to [`Request::Presence`].
-pub fn what_is_there(answer: Answer) -> io::Result<Presence> {
+/// Reads the answer to [`StoreRequest::Presence`].
+pub fn what_is_there(answer: StoreAnswer) -> io::Result<Presence> {
     match answer {
-        Answer::Presence(presence) => Ok(presence),
-        Answer::Not(text) => Err(io::Error::other(text)),
+        StoreAnswer::Presence(presence) => Ok(presence),
+        StoreAnswer::Not(text) => Err(io::Error::other(text)),
         _ => Err(unexpected()),
     }
 }
 
-/// Reads the answer to [`Request::Initialise`] or [`Request::Attach`].
-pub fn is_done(answer: Answer) -> io::Result<()> {
+/// Reads the answer to [`StoreRequest::Initialise`] or [`StoreRequest::Attach`].
+pub fn is_done(answer: StoreAnswer) -> io::Result<()> {
     match answer {
-        Answer::Done => Ok(()),
-        Answer::Not(text) => Err(io::Error::other(text)),
+        StoreAnswer::Done => Ok(()),
+        StoreAnswer::Not(text) => Err(io::Error::other(text)),
         _ => Err(unexpected()),
     }
 }
 
 /// Attaches a connection to a store: the store, if it is here, and the answer to send.
-pub fn attach(site: &Site, fs: FsUuid, store: StoreId) -> (Option<Arc<Server>>, Answer) {
+pub fn attach(site: &Site, fs: FsUuid, store: StoreId) -> (Option<Arc<StoreServer>>, StoreAnswer) {
     match site.store(fs, store) {
-        Some(server) => (Some(server), Answer::Done),
-        None => (None, Answer::Not("it has no store, or another one".into())),
+        Some(server) => (Some(server), StoreAnswer::Done),
+        None => (None, StoreAnswer::Not("it has no store, or another one".into())),
     }
 }
 
 /// Serves a request of a connection that is attached to `store`. Returns the frame of the answer.
-pub async fn answer(site: &Site, store: Option<&Server>, number: u64, request: Request) -> Frame {
+pub async fn answer(site: &Site, store: Option<&StoreServer>, number: u64, request: StoreRequest) -> Frame {
     let frame = of_site(site, store, request).await.encode(number);
     match frame[0].len() <= HEAD_LEN_MAX as usize {
         true => frame,
-        false => Answer::Refused(StorageError::BadRequest("answer too long")).encode(number),
+        false => StoreAnswer::Refused(StorageError::BadRequest("answer too long")).encode(number),
     }
 }
 
-async fn of_site(site: &Site, store: Option<&Server>, request: Request) -> Answer {
+async fn of_site(site: &Site, store: Option<&StoreServer>, request: StoreRequest) -> StoreAnswer {
     match request {
-        Request::Presence => match site.presence().await {
-            Ok(presence) => Answer::Presence(presence),
-            Err(error) => Answer::Not(error.to_string()),
+        StoreRequest::Presence => match site.presence().await {
+            Ok(presence) => StoreAnswer::Presence(presence),
+            Err(error) => StoreAnswer::Not(error.to_string()),
         },
-        Request::Initialise(identity) => match site.initialise(identity).await {
+        StoreRequest::Initialise(identity) => match site.initialise(identity).await {
             Ok(()) => {
                 tracing::info!(store = %identity.store, fs = %identity.fs, "an empty store was made");
-                Answer::Done
+                StoreAnswer::Done
             }
-            Err(error) => Answer::Not(error.to_string()),
+            Err(error) => StoreAnswer::Not(error.to_string()),
         },
         other => match store {
-            Some(store) => of_store(store, other).await.unwrap_or_else(Answer::Refused),
-            None => Answer::Refused(StorageError::Unavailable),
+            Some(store) => of_store(store, other).await.unwrap_or_else(StoreAnswer::Refused),
+            None => StoreAnswer::Refused(StorageError::Unavailable),
         },
     }
 }
 
-async fn of_store(store: &Server, request: Request) -> Result<Answer, StorageError> {
+async fn of_store(store: &StoreServer, request: StoreRequest) -> Result<StoreAnswer, StorageError> {
     match request {
-        Request::Put(fragment) => store.put(fragment).await.map(|()| Answer::Done),
-        Request::Read { id, attempt, range } => store.read(id, attempt, range).await.map(Answer::Bytes),
-        Request::Describe(segment) => store.describe(segment).await.map(Answer::Headers),
-        Request::List { log, from_seq, count_max } => {
-            store.list(log, from_seq, count_max.min(LIST_COUNT_MAX) as usize).await.map(Answer::Headers)
+        StoreRequest::Put(fragment) => store.put(fragment).await.map(|()| StoreAnswer::Done),
+        StoreRequest::Read { id, attempt, range } => store.read(id, attempt, range).await.map(StoreAnswer::Bytes),
+        StoreRequest::Describe(segment) => store.describe(segment).await.map(StoreAnswer::Headers),
+        StoreRequest::List { log, from_seq, count_max } => {
+            store.list(log, from_seq, count_max.min(LIST_COUNT_MAX) as usize).await.map(StoreAnswer::Headers)
         }
-        Request::Segments => store.segments().await.map(Answer::Segments),
-        Request::Delete(segments) => store.delete(segments).await.map(|()| Answer::Done),
-        Request::Seal(seal) => store.seal(seal).await.map(Answer::Seal),
-        Request::Seals => store.seals().await.map(Answer::Seals),
-        Request::PutMaps(maps) => store.put_maps(maps).await.map(|()| Answer::Done),
-        Request::Maps => store.maps().await.map(Answer::Maps),
-        Request::Verify(id) => store.verify(id).await.map(|()| Answer::Done),
-        Request::Status => store.status().await.map(Answer::Status),
-        Request::Presence | Request::Initialise(_) | Request::Attach { .. } => {
+        StoreRequest::Segments => store.segments().await.map(StoreAnswer::Segments),
+        StoreRequest::Delete(segments) => store.delete(segments).await.map(|()| StoreAnswer::Done),
+        StoreRequest::Seal(seal) => store.seal(seal).await.map(StoreAnswer::Seal),
+        StoreRequest::Seals => store.seals().await.map(StoreAnswer::Seals),
+        StoreRequest::PutMaps(maps) => store.put_maps(maps).await.map(|()| StoreAnswer::Done),
+        StoreRequest::Maps => store.maps().await.map(StoreAnswer::Maps),
+        StoreRequest::Verify(id) => store.verify(id).await.map(|()| StoreAnswer::Done),
+        StoreRequest::Status => store.status().await.map(StoreAnswer::Status),
+        StoreRequest::Presence | StoreRequest::Initialise(_) | StoreRequest::Attach { .. } => {
             Err(StorageError::BadRequest("not a request to a store"))
         }
     }

@@ -11,10 +11,10 @@
 //! is durable, or its deletion was asked for; its pages are in no reservation before the next
 //! checkpoint; and additions come after the slices, so they count.
 
-use crate::api::Identity;
-use crate::checkpoint::Head;
-use crate::files::{Files, Newest, WriteError};
-use crate::index::Key;
+use crate::api::StoreIdentity;
+use crate::checkpoint::StoreHead;
+use crate::files::{Newest, StoreFiles, WriteError};
+use crate::index::FragmentKey;
 use record_log::checkpoint_pair::Sum;
 
 /// Bytes of additions below which everything is not written anew. A longer body takes longer to
@@ -23,8 +23,8 @@ const ADDITIONS_LEN_MIN: u64 = 4096;
 
 /// The newest checkpoint, and the state from which the next is written.
 pub struct Chain {
-    files: Files,
-    owner: Identity,
+    files: StoreFiles,
+    owner: StoreIdentity,
     /// The file with the newest body.
     which: usize,
     sequence: u64,
@@ -41,14 +41,14 @@ pub struct Chain {
 struct Rolling {
     sum: Sum,
     /// The last fragment in it.
-    after: Option<Key>,
+    after: Option<FragmentKey>,
     /// The bytes that follow all fragments: the end of the checkpoint that was newest when this
     /// body was begun, and the additions since.
     rest: Vec<u8>,
 }
 
 impl Chain {
-    pub fn new(files: Files, newest: &Newest) -> Chain {
+    pub fn new(files: StoreFiles, newest: &Newest) -> Chain {
         let Newest { head, body, base_len, which } = newest;
         Chain {
             files,
@@ -68,8 +68,8 @@ impl Chain {
         self.generation
     }
 
-    fn head(&self, generation: u64, sum: Sum) -> Head {
-        Head::over(self.owner, self.sequence + 1, generation, sum)
+    fn head(&self, generation: u64, sum: Sum) -> StoreHead {
+        StoreHead::over(self.owner, self.sequence + 1, generation, sum)
     }
 
     /// Writes a checkpoint that adds these parts to the one before. After `Full`, nothing has
@@ -98,7 +98,7 @@ impl Chain {
         Ok(())
     }
 
-    fn put_in_force(&mut self, head: Head, end: Vec<u8>) {
+    fn put_in_force(&mut self, head: StoreHead, end: Vec<u8>) {
         (self.sequence, self.generation, self.sum, self.end) = (head.sequence, head.generation, head.sum(), end);
     }
 
@@ -109,7 +109,7 @@ impl Chain {
 
     /// Where the next slice begins: after this fragment, or with the first one (inner `None`).
     /// Outer `None` if no slice is to be written.
-    pub fn next_slice(&mut self) -> Option<Option<Key>> {
+    pub fn next_slice(&mut self) -> Option<Option<FragmentKey>> {
         if self.rolling.is_none() && self.sum.len >= self.rolls_at {
             self.rolling = Some(Rolling { sum: Sum::default(), after: None, rest: self.end.clone() });
         }
@@ -119,7 +119,7 @@ impl Chain {
     /// Writes the next slice, which ends with the fragment `last`. Without `last`, all fragments
     /// are written: writes the rest of the body, which is then the newest. After `Full`, the body
     /// is begun anew later.
-    pub async fn roll(&mut self, slice: Vec<u8>, last: Option<Key>) -> Result<(), WriteError> {
+    pub async fn roll(&mut self, slice: Vec<u8>, last: Option<FragmentKey>) -> Result<(), WriteError> {
         let Some(mut rolling) = self.rolling.take() else { return Ok(()) };
         let (other, before) = (1 - self.which, rolling.sum);
         let written = match last {

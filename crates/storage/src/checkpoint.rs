@@ -23,10 +23,10 @@
 //!            | count u32 x reserved (start u32 | length u32)
 //! ```
 
-use crate::api::{Identity, Seal};
-use crate::index::{Held, Index, Key};
+use crate::api::{Seal, StoreIdentity};
+use crate::index::{FragmentKey, Held, Index};
 use crate::packed::PackedHeader;
-use crate::pages::{Extent, pages};
+use crate::pages::{PageExtent, pages};
 use crate::seal::SEAL_LEN_MIN;
 use bytes::Bytes;
 use record_log::checkpoint_pair::Owner;
@@ -42,9 +42,9 @@ pub const VERSION: u16 = 7;
 /// The head of a checkpoint: names it and vouches for its body. All fragments that are written
 /// under the checkpoint carry its generation, and the generation is secret. Otherwise a user who
 /// can write a file could write bytes that recovery takes for a fragment.
-pub type Head = record_log::checkpoint_pair::Head<Identity>;
+pub type StoreHead = record_log::checkpoint_pair::Head<StoreIdentity>;
 
-impl Owner for Identity {
+impl Owner for StoreIdentity {
     const MAGIC: &'static [u8; 8] = b"STARSTOR";
     const VERSION: u16 = VERSION;
     const WHAT: &'static str = "store";
@@ -60,7 +60,7 @@ impl Owner for Identity {
         let store = StoreId::new(r.u16("store")?);
         let mut fs = FsUuid([0; 16]);
         fs.0.copy_from_slice(r.take(16, "file system")?);
-        Ok(Identity { fs, store, capacity_bytes: r.u64("capacity")? })
+        Ok(StoreIdentity { fs, store, capacity_bytes: r.u64("capacity")? })
     }
 }
 
@@ -74,7 +74,7 @@ pub struct Body {
     /// The newest maps.
     pub maps: Maps,
     /// The pages that may be written until the next checkpoint.
-    pub reservation: Vec<Extent>,
+    pub reservation: Vec<PageExtent>,
     /// All fragments.
     pub index: Index,
 }
@@ -88,17 +88,17 @@ const END: u8 = 3;
 /// Encoded length of a key in bytes.
 const KEY_LEN: usize = SegmentId::ENCODED_LEN + 3;
 
-impl Key {
+impl FragmentKey {
     fn encode(&self, out: &mut Vec<u8>) {
         self.segment().encode(out);
         out.put_u8(self.index);
         out.put_u16(self.attempt);
     }
 
-    fn decode(r: &mut Reader<'_>) -> Result<Key, DecodeError> {
+    fn decode(r: &mut Reader<'_>) -> Result<FragmentKey, DecodeError> {
         let segment = SegmentId::decode(r)?;
         let id = FragmentId { segment, index: r.u8("fragment index")? };
-        Ok(Key::new(id, r.u16("attempt")?))
+        Ok(FragmentKey::new(id, r.u16("attempt")?))
     }
 }
 
@@ -114,7 +114,10 @@ fn set_count(out: &mut [u8], begin: usize, count: u32) {
 }
 
 /// Appends a part with these fragments, if there are any. Returns the last of them.
-pub fn encode_held<'a>(held: impl Iterator<Item = (&'a Key, &'a Held)>, out: &mut Vec<u8>) -> Option<Key> {
+pub fn encode_held<'a>(
+    held: impl Iterator<Item = (&'a FragmentKey, &'a Held)>,
+    out: &mut Vec<u8>,
+) -> Option<FragmentKey> {
     let (mut count, mut last, begin) = (0, None, begin_part(HELD, out));
     for (key, held) in held {
         key.encode(out);
@@ -130,7 +133,7 @@ pub fn encode_held<'a>(held: impl Iterator<Item = (&'a Key, &'a Held)>, out: &mu
 }
 
 /// Appends a part with fragments that are gone, if there are any.
-pub fn encode_gone<'a>(gone: impl Iterator<Item = &'a Key>, out: &mut Vec<u8>) {
+pub fn encode_gone<'a>(gone: impl Iterator<Item = &'a FragmentKey>, out: &mut Vec<u8>) {
     let (mut count, begin) = (0, begin_part(GONE, out));
     for key in gone {
         key.encode(out);
@@ -143,7 +146,7 @@ pub fn encode_gone<'a>(gone: impl Iterator<Item = &'a Key>, out: &mut Vec<u8>) {
 }
 
 /// Encodes the end of a checkpoint.
-pub fn encode_end(page_count: u32, seals: &BTreeMap<LogId, Seal>, maps: &Maps, reservation: &[Extent]) -> Vec<u8> {
+pub fn encode_end(page_count: u32, seals: &BTreeMap<LogId, Seal>, maps: &Maps, reservation: &[PageExtent]) -> Vec<u8> {
     let mut out = Vec::with_capacity(64 + 64 * seals.len() + maps.bytes.len() + 8 * reservation.len());
     out.put_u8(END);
     out.put_u32(page_count);
@@ -175,7 +178,7 @@ impl Body {
         encode_end(self.page_count, &self.seals, &self.maps, &self.reservation)
     }
 
-    fn holds(&self, extent: Extent) -> bool {
+    fn holds(&self, extent: PageExtent) -> bool {
         extent.start.checked_add(extent.len).is_some_and(|end| end <= self.page_count)
     }
 
@@ -191,7 +194,7 @@ impl Body {
                 HELD => body.decode_held(r, fs)?,
                 GONE => {
                     for _ in 0..r.count(KEY_LEN, "fragments that are gone")? {
-                        body.index.remove(&Key::decode(r)?);
+                        body.index.remove(&FragmentKey::decode(r)?);
                     }
                 }
                 END => {
@@ -213,13 +216,13 @@ impl Body {
     fn decode_held(&mut self, r: &mut Reader<'_>, fs: FsUuid) -> Result<(), DecodeError> {
         let mut last = None;
         for _ in 0..r.count(KEY_LEN + 8, "fragments")? {
-            let key = Key::decode(r)?;
+            let key = FragmentKey::decode(r)?;
             let start = r.u32("page")?;
             let header = PackedHeader::decode(r.blob("packed header")?, fs, key.id(), key.attempt)?;
             if last.replace(key).is_some_and(|last| last >= key) {
                 return Err(DecodeError::Invalid("order of fragments"));
             }
-            self.index.insert(key, Held { place: Extent { start, len: pages(header.len()) }, header });
+            self.index.insert(key, Held { place: PageExtent { start, len: pages(header.len()) }, header });
         }
         Ok(())
     }
@@ -235,7 +238,7 @@ impl Body {
         self.maps.bytes = Bytes::copy_from_slice(r.blob("maps")?);
         self.reservation.clear();
         for _ in 0..r.count(8, "reservation")? {
-            let part = Extent { start: r.u32("reserved start")?, len: r.u32("reserved length")? };
+            let part = PageExtent { start: r.u32("reserved start")?, len: r.u32("reserved length")? };
             if !self.holds(part) {
                 return Err(DecodeError::Invalid("reservation"));
             }
@@ -252,34 +255,34 @@ mod tests {
     use proptest::prelude::*;
     use record_log::checkpoint_pair::{HEAD_LEN, crc32c};
 
-    fn identity() -> Identity {
-        Identity { fs: FS, store: STORE, capacity_bytes: 123_456_789 }
+    fn identity() -> StoreIdentity {
+        StoreIdentity { fs: FS, store: STORE, capacity_bytes: 123_456_789 }
     }
 
     #[test]
     fn a_head_reads_back_and_any_flipped_bit_is_noticed() {
-        let head = Head::of(identity(), 42, 43, b"the body");
+        let head = StoreHead::of(identity(), 42, 43, b"the body");
         let bytes = head.encode();
         assert_eq!(bytes.len(), HEAD_LEN);
-        assert_eq!(Head::decode(&bytes), Ok(head));
+        assert_eq!(StoreHead::decode(&bytes), Ok(head));
         for bit in 0..HEAD_LEN * 8 {
             let mut bad = bytes.to_vec();
             bad[bit / 8] ^= 1 << (bit % 8);
-            assert!(Head::decode(&bad).is_err(), "bit {bit}");
+            assert!(StoreHead::decode(&bad).is_err(), "bit {bit}");
         }
-        assert!(Head::decode(&bytes[..HEAD_LEN - 1]).is_err());
+        assert!(StoreHead::decode(&bytes[..HEAD_LEN - 1]).is_err());
     }
 
     #[test]
     fn a_head_of_another_version_says_so() {
         for other in [VERSION - 1, VERSION + 1] {
-            let mut bytes = Head::of(identity(), 42, 43, b"").encode().to_vec();
+            let mut bytes = StoreHead::of(identity(), 42, 43, b"").encode().to_vec();
             bytes[8..10].copy_from_slice(&other.to_le_bytes());
             let crc = crc32c(&bytes[..HEAD_LEN - 4]);
             bytes[HEAD_LEN - 4..].copy_from_slice(&crc.to_le_bytes());
-            let refused = Head::decode(&bytes).unwrap_err();
+            let refused = StoreHead::decode(&bytes).unwrap_err();
             assert_eq!(refused, DecodeError::Version { what: "store", found: other, known: VERSION });
-            let refused = crate::files::OpenError::from(refused).to_string();
+            let refused = crate::files::StoreOpenError::from(refused).to_string();
             assert!(refused.contains("use the version of starling that wrote it"), "{refused}");
         }
     }
@@ -296,9 +299,9 @@ mod tests {
     #[test]
     fn what_is_added_counts_and_the_base_is_told_apart() {
         let (before, mut after) = (body(), body());
-        let keys: Vec<Key> = before.index.iter().map(|(key, _)| *key).collect();
+        let keys: Vec<FragmentKey> = before.index.iter().map(|(key, _)| *key).collect();
         let moved = Held {
-            place: Extent { start: 1999, ..before.index.get(&keys[0]).unwrap().place },
+            place: PageExtent { start: 1999, ..before.index.get(&keys[0]).unwrap().place },
             ..before.index.get(&keys[0]).unwrap().clone()
         };
         after.index.insert(keys[0], moved);

@@ -16,10 +16,10 @@ use crate::chain::Chain;
 use crate::checkpoint::{encode_end, encode_gone, encode_held};
 use crate::compaction::Next;
 use crate::files::WriteError;
-use crate::index::{Held, Key};
+use crate::index::{FragmentKey, Held};
 use crate::packed::PackedHeader;
-use crate::pages::{Extent, PAGE, PAGES_MAX, footprint};
-use crate::shared::{Batch, Control, Growth, Put, Shared, State};
+use crate::pages::{PAGE, PAGES_MAX, PageExtent, footprint};
+use crate::shared::{Batch, Control, Growth, Put, Shared, StorageState};
 use crate::space::Draft;
 use crate::torn_tail::walk;
 use bytes::Bytes;
@@ -68,7 +68,7 @@ pub struct Committer {
     /// Seals or maps have changed since the last checkpoint.
     unrecorded: bool,
     /// Fragments that cannot be moved, since they have rotted.
-    unmovable: BTreeSet<(Extent, Key)>,
+    unmovable: BTreeSet<(PageExtent, FragmentKey)>,
     /// Pages from here on were never written, as far as is known.
     untouched_from: u32,
     /// How many pages the next small group clears that comes to untouched ones.
@@ -77,7 +77,7 @@ pub struct Committer {
 
 /// A fragment to write, and its place.
 struct Write {
-    place: Extent,
+    place: PageExtent,
     header: FragmentHeader,
     payload: Bytes,
 }
@@ -150,7 +150,7 @@ impl Committer {
 
     /// Gives places to puts from the front, until one finds none. Answers puts that need no place:
     /// refused ones, and fragments that are there already.
-    fn place(&self, waiting: &mut VecDeque<Put>) -> Vec<(Put, Extent)> {
+    fn place(&self, waiting: &mut VecDeque<Put>) -> Vec<(Put, PageExtent)> {
         let mut placed = Vec::with_capacity(waiting.len());
         let state = &mut *self.shared.state.lock();
         while let Some(put) = waiting.pop_front() {
@@ -169,7 +169,7 @@ impl Committer {
         placed
     }
 
-    async fn write_group(&mut self, group: Vec<(Put, Extent)>) {
+    async fn write_group(&mut self, group: Vec<(Put, PageExtent)>) {
         let mut puts = Vec::with_capacity(group.len());
         let mut writes = Vec::with_capacity(group.len());
         for (put, place) in group {
@@ -243,7 +243,7 @@ impl Committer {
         self.failed(&mut self.shared.state.lock(), what, error)
     }
 
-    fn failed(&self, state: &mut State, what: &'static str, error: &io::Error) -> StorageError {
+    fn failed(&self, state: &mut StorageState, what: &'static str, error: &io::Error) -> StorageError {
         tracing::error!(store = %self.shared.identity.store, %error, what, "the store takes no more changes until it is started again");
         state.writable = false;
         StorageError::Disk(format!("{what}: {error}"))
@@ -307,7 +307,7 @@ impl Committer {
 
     /// Writes a checkpoint with the reservation that `draft` gives at the instant of the
     /// checkpoint, and puts it into force. Fails with `Full` if there is no draft or no room.
-    async fn record(&mut self, draft: impl FnOnce(&State) -> Option<Draft> + Send) -> Result<(), StorageError> {
+    async fn record(&mut self, draft: impl FnOnce(&StorageState) -> Option<Draft> + Send) -> Result<(), StorageError> {
         let (draft, changed, deleted_count, changes, end) = {
             let state = &mut *self.shared.state.lock();
             if !state.writable {
@@ -370,7 +370,7 @@ impl Committer {
             wanted.checked_next_multiple_of(GROW_STEP).unwrap_or(u32::MAX).min(count_max.saturating_sub(count));
         while step > 0 {
             let file = &self.shared.files.fragments;
-            match file.allocate(Extent { start: 0, len: count + step }.byte_len()).await {
+            match file.allocate(PageExtent { start: 0, len: count + step }.byte_len()).await {
                 Ok(()) => {
                     // The checkpoint that follows relies on the file's length.
                     if let Err(error) = file.sync_data().await {
@@ -446,7 +446,7 @@ impl Committer {
     fn next_step(&self, goal: u32) -> Step {
         let state = self.shared.state.lock();
         let live = state.live();
-        let places: Vec<Extent> = live.iter().map(|(place, _)| *place).collect();
+        let places: Vec<PageExtent> = live.iter().map(|(place, _)| *place).collect();
         let unmovable =
             live.iter().filter(|here| self.unmovable.contains(here)).map(|(place, _)| place.start).collect();
         let (from, to) = match state.space.compaction(&places, &unmovable, goal) {
@@ -454,11 +454,11 @@ impl Committer {
             Next::Stuck => return Step::Stuck,
             Next::Move { from, to } => (from, to),
         };
-        let at = |place: &Extent| live.binary_search_by_key(place, |(place, _)| *place).ok().map(|i| live[i]);
+        let at = |place: &PageExtent| live.binary_search_by_key(place, |(place, _)| *place).ok().map(|i| live[i]);
         Step::Move { fragments: from.iter().filter_map(at).collect(), to }
     }
 
-    async fn read_whole(&self, place: Extent, key: Key) -> Stored {
+    async fn read_whole(&self, place: PageExtent, key: FragmentKey) -> Stored {
         let is_there = || self.shared.state.lock().index.get(&key).is_some_and(|held| held.place == place);
         if !is_there() {
             return Stored::Gone;
@@ -467,7 +467,7 @@ impl Committer {
         let Ok(bytes) = read else { return Stored::Rotten };
         match walk(&bytes, |_, _| true).0.into_iter().next() {
             _ if !is_there() => Stored::Gone,
-            Some(found) if found.intact && Key::new(found.header.id, found.header.attempt) == key => {
+            Some(found) if found.intact && FragmentKey::new(found.header.id, found.header.attempt) == key => {
                 Stored::Whole(found.header.clone(), bytes.slice(found.payload_range()))
             }
             _ => Stored::Rotten,
@@ -478,7 +478,7 @@ impl Committer {
     /// False if no reserved extent holds the first one.
     async fn move_to_reserved(
         &mut self,
-        fragments: Vec<(Extent, Key, FragmentHeader, Bytes)>,
+        fragments: Vec<(PageExtent, FragmentKey, FragmentHeader, Bytes)>,
     ) -> Result<bool, StorageError> {
         let (mut writes, mut moves) = (Vec::with_capacity(fragments.len()), Vec::with_capacity(fragments.len()));
         {
@@ -510,7 +510,7 @@ enum Step {
     /// None: its goal cannot be reached.
     Stuck,
     /// Move fragments to an extent.
-    Move { fragments: Vec<(Extent, Key)>, to: Extent },
+    Move { fragments: Vec<(PageExtent, FragmentKey)>, to: PageExtent },
 }
 
 /// A fragment that is to be moved.

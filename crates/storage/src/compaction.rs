@@ -20,7 +20,7 @@
 //! - *It ends.* The pages that are left to move in the best window shrink with each slide, and with
 //!   each landing and its return.
 
-use crate::pages::Extent;
+use crate::pages::PageExtent;
 use std::collections::BTreeSet;
 use std::ops::Range;
 
@@ -32,9 +32,9 @@ pub enum Next {
     /// These fragments, one after the other, to the front of a free extent that holds them all.
     Move {
         /// Where they are.
-        from: Vec<Extent>,
+        from: Vec<PageExtent>,
         /// Where they go.
-        to: Extent,
+        to: PageExtent,
     },
     /// Nothing, and the goal cannot be reached: between fragments that cannot be moved there are
     /// too few free pages.
@@ -47,17 +47,17 @@ struct Layout<'a> {
     begin: u32,
     page_count: u32,
     /// Outside the landing, in the order of the file.
-    live: &'a [Extent],
+    live: &'a [PageExtent],
 }
 
 /// The next step towards `goal` free pages together, outside the first `landing` of `page_count`
 /// pages. `live` are the places of all fragments in the order of the file; those whose start is in
 /// `unmovable` stay.
-pub fn next(page_count: u32, landing: u32, live: &[Extent], unmovable: &BTreeSet<u32>, goal: u32) -> Next {
+pub fn next(page_count: u32, landing: u32, live: &[PageExtent], unmovable: &BTreeSet<u32>, goal: u32) -> Next {
     let (landed, live) = live.split_at(live.partition_point(|place| place.start < landing));
     let layout = Layout { begin: landing, page_count, live };
-    let is_movable = |place: &&Extent| !unmovable.contains(&place.start);
-    let landed_movable: Vec<Extent> = landed.iter().filter(is_movable).copied().collect();
+    let is_movable = |place: &&PageExtent| !unmovable.contains(&place.start);
+    let landed_movable: Vec<PageExtent> = landed.iter().filter(is_movable).copied().collect();
     if let Some(first) = landed_movable.first() {
         let all = landed_movable.iter().map(|place| place.len).sum();
         return match (layout.first_gap_of(all), layout.first_gap_of(first.len)) {
@@ -71,13 +71,13 @@ pub fn next(page_count: u32, landing: u32, live: &[Extent], unmovable: &BTreeSet
     }
     let Some(window) = layout.window(unmovable, goal) else { return Next::Stuck };
     let gap = layout.gap_before(window.start);
-    let to = if live[window.start].len <= gap.len { gap } else { Extent { start: 0, len: landing } };
+    let to = if live[window.start].len <= gap.len { gap } else { PageExtent { start: 0, len: landing } };
     if to.start < landing && !landed.is_empty() {
         // A rotten fragment stays in the landing until it is deleted or repaired.
         return Next::Stuck;
     }
     let mut len = 0;
-    let fits = |place: &&Extent| {
+    let fits = |place: &&PageExtent| {
         len += place.len;
         len <= to.len
     };
@@ -86,14 +86,14 @@ pub fn next(page_count: u32, landing: u32, live: &[Extent], unmovable: &BTreeSet
 
 impl Layout<'_> {
     /// The free pages before fragment `i`, or after the last one.
-    fn gap_before(&self, i: usize) -> Extent {
+    fn gap_before(&self, i: usize) -> PageExtent {
         let start = i.checked_sub(1).map_or(self.begin, |before| self.live[before].end());
         let end = self.live.get(i).map_or(self.page_count, |next| next.start);
-        Extent { start, len: end.saturating_sub(start) }
+        PageExtent { start, len: end.saturating_sub(start) }
     }
 
     /// The first free extent of at least `len` pages.
-    fn first_gap_of(&self, len: u32) -> Option<Extent> {
+    fn first_gap_of(&self, len: u32) -> Option<PageExtent> {
         (0..=self.live.len()).map(|i| self.gap_before(i)).find(|gap| gap.len >= len)
     }
 
@@ -126,19 +126,19 @@ impl Layout<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::space::{Draft, Space};
+    use crate::space::{Draft, PageSpace};
     use host::SplitMix64;
     use std::collections::BTreeMap;
 
-    fn at(start: u32, len: u32) -> Extent {
-        Extent { start, len }
+    fn at(start: u32, len: u32) -> PageExtent {
+        PageExtent { start, len }
     }
 
-    fn step(live: &[Extent], unmovable: &[u32], goal: u32) -> Next {
+    fn step(live: &[PageExtent], unmovable: &[u32], goal: u32) -> Next {
         next(800, 20, live, &unmovable.iter().copied().collect(), goal)
     }
 
-    fn moves(from: &[Extent], to: Extent) -> Next {
+    fn moves(from: &[PageExtent], to: PageExtent) -> Next {
         Next::Move { from: from.to_vec(), to }
     }
 
@@ -168,14 +168,14 @@ mod tests {
 
     /// A store as the allocator sees it: pages that say which fragment was written to them.
     struct Store {
-        space: Space,
+        space: PageSpace,
         landing: u32,
         /// Fragments by number, with places.
-        index: BTreeMap<u32, Extent>,
+        index: BTreeMap<u32, PageExtent>,
         /// What the checkpoint in force lists.
-        recorded: BTreeMap<u32, Extent>,
+        recorded: BTreeMap<u32, PageExtent>,
         /// Fragments that were put since, not moved ones.
-        fresh: BTreeMap<u32, Extent>,
+        fresh: BTreeMap<u32, PageExtent>,
         disk: Vec<u32>,
         unmovable: BTreeSet<u32>,
         steps_left: u32,
@@ -185,7 +185,7 @@ mod tests {
     impl Store {
         fn new(page_count: u32, landing: u32) -> Store {
             Store {
-                space: Space::recover(page_count, landing, Vec::new()).unwrap(),
+                space: PageSpace::recover(page_count, landing, Vec::new()).unwrap(),
                 landing,
                 index: BTreeMap::new(),
                 recorded: BTreeMap::new(),
@@ -211,7 +211,7 @@ mod tests {
             Ok(())
         }
 
-        fn write(&mut self, number: u32, place: Extent) -> Result<(), Crash> {
+        fn write(&mut self, number: u32, place: PageExtent) -> Result<(), Crash> {
             let overwritten = self
                 .recorded
                 .iter()
@@ -225,7 +225,7 @@ mod tests {
 
         fn compact(&mut self, goal: u32) -> Result<bool, Crash> {
             for _ in 0..1000 {
-                let mut live: Vec<Extent> = self.index.values().copied().collect();
+                let mut live: Vec<PageExtent> = self.index.values().copied().collect();
                 live.sort_unstable();
                 let (from, to) = match self.space.compaction(&live, &self.unmovable, goal) {
                     Next::Done => return Ok(true),
@@ -285,7 +285,7 @@ mod tests {
             self.index = self.recorded.clone();
             self.index.extend(&self.fresh);
             let live = self.index.values().copied().collect();
-            self.space = Space::recover(self.disk.len() as u32, self.landing, live).expect("no two in one place");
+            self.space = PageSpace::recover(self.disk.len() as u32, self.landing, live).expect("no two in one place");
             self.steps_left = u32::MAX;
         }
 

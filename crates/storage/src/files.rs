@@ -6,9 +6,9 @@
 //! writes again, in place and byte for byte, everything that it builds upon and that may not be
 //! durable: the newest heads, and the fragments that it found.
 
-use crate::checkpoint::{Body, Head};
-use crate::pages::{Extent, PAGE};
-use crate::torn_tail::{Found, is_rotten, walk};
+use crate::checkpoint::{Body, StoreHead};
+use crate::pages::{PAGE, PageExtent};
+use crate::torn_tail::{FoundFragments, is_rotten, walk};
 use host::{Disk, File};
 use record_log::checkpoint_pair::{BODY_OFFSET, CheckpointPair, NewestError};
 use std::io;
@@ -27,7 +27,7 @@ const SCAN_BYTES_MAX: u64 = 8 << 20;
 
 /// Why a folder could not be opened, or made into a store.
 #[derive(Debug, Error)]
-pub enum OpenError {
+pub enum StoreOpenError {
     /// The folder has no store, or one whose creation was cut short and must be done again.
     #[error("not a store: no checkpoint found")]
     NotAStore,
@@ -56,30 +56,30 @@ pub enum OpenError {
     Disk(#[from] io::Error),
 }
 
-impl From<DecodeError> for OpenError {
+impl From<DecodeError> for StoreOpenError {
     fn from(error: DecodeError) -> Self {
         match error {
-            DecodeError::Version { found, known, .. } => OpenError::Version { found, known },
-            other => OpenError::damaged(other.to_string()),
+            DecodeError::Version { found, known, .. } => StoreOpenError::Version { found, known },
+            other => StoreOpenError::damaged(other.to_string()),
         }
     }
 }
 
-impl From<NewestError> for OpenError {
+impl From<NewestError> for StoreOpenError {
     fn from(error: NewestError) -> Self {
         match error {
-            NewestError::Disk(error) => OpenError::Disk(error),
+            NewestError::Disk(error) => StoreOpenError::Disk(error),
             NewestError::Version(error) => error.into(),
-            NewestError::Mixed => OpenError::Foreign,
-            error @ NewestError::Rotten => OpenError::damaged(error.to_string()),
+            NewestError::Mixed => StoreOpenError::Foreign,
+            error @ NewestError::Rotten => StoreOpenError::damaged(error.to_string()),
         }
     }
 }
 
-impl OpenError {
-    /// [`OpenError::Damaged`].
+impl StoreOpenError {
+    /// [`StoreOpenError::Damaged`].
     pub fn damaged(what: impl Into<String>) -> Self {
-        OpenError::Damaged { what: what.into() }
+        StoreOpenError::Damaged { what: what.into() }
     }
 }
 
@@ -94,7 +94,7 @@ pub enum WriteError {
 
 /// The open files of a store.
 #[derive(Clone)]
-pub struct Files {
+pub struct StoreFiles {
     /// All fragments.
     pub fragments: Arc<dyn File>,
     checkpoints: CheckpointPair,
@@ -103,7 +103,7 @@ pub struct Files {
 /// The newest checkpoint, and the file that has it.
 pub struct Newest {
     /// Its head.
-    pub head: Head,
+    pub head: StoreHead,
     /// Its contents.
     pub body: Body,
     /// Bytes of its body before the first end.
@@ -112,11 +112,11 @@ pub struct Newest {
     pub which: usize,
 }
 
-impl Files {
+impl StoreFiles {
     /// Opens the files, creating those that are not there.
-    pub async fn open(disk: &dyn Disk) -> io::Result<Files> {
+    pub async fn open(disk: &dyn Disk) -> io::Result<StoreFiles> {
         let fragments = disk.open(FRAGMENTS, true).await?;
-        Ok(Files { fragments, checkpoints: CheckpointPair::open(disk, CHECKPOINTS).await? })
+        Ok(StoreFiles { fragments, checkpoints: CheckpointPair::open(disk, CHECKPOINTS).await? })
     }
 
     /// True if a store has a file of this name.
@@ -129,25 +129,25 @@ impl Files {
         Ok(disk.list().await?.iter().any(|name| CHECKPOINTS.contains(&name.as_str())))
     }
 
-    /// The newest valid head, and the file that has it. Fails with [`OpenError::NotAStore`] if
+    /// The newest valid head, and the file that has it. Fails with [`StoreOpenError::NotAStore`] if
     /// nothing was ever written here.
-    pub async fn newest_head(&self) -> Result<(usize, Head), OpenError> {
+    pub async fn newest_head(&self) -> Result<(usize, StoreHead), StoreOpenError> {
         match self.checkpoints.newest().await? {
             Some(newest) => Ok(newest),
             // The first checkpoint precedes the first fragment.
-            None if self.fragments.len().await? == 0 => Err(OpenError::NotAStore),
-            None => Err(OpenError::damaged("no valid checkpoint")),
+            None if self.fragments.len().await? == 0 => Err(StoreOpenError::NotAStore),
+            None => Err(StoreOpenError::damaged("no valid checkpoint")),
         }
     }
 
     /// The newest checkpoint, by the newest valid head. Its body once was durable. So if the body
     /// is not whole now, the store is damaged.
-    pub async fn newest(&self) -> Result<Newest, OpenError> {
+    pub async fn newest(&self) -> Result<Newest, StoreOpenError> {
         let (which, head) = self.newest_head().await?;
         let body = self.checkpoints.body(which, head.body_len).await?;
-        let bytes = body.ok_or_else(|| OpenError::damaged("the newest checkpoint is cut short"))?;
+        let bytes = body.ok_or_else(|| StoreOpenError::damaged("the newest checkpoint is cut short"))?;
         if !head.vouches_for(&bytes) {
-            return Err(OpenError::damaged("the newest checkpoint does not match its checksum"));
+            return Err(StoreOpenError::damaged("the newest checkpoint does not match its checksum"));
         }
         let (body, base_len) = Body::decode(&bytes, head.owner.fs)?;
         Ok(Newest { head, body, base_len, which })
@@ -163,7 +163,12 @@ impl Files {
     /// their places. Writes them again; the caller's sync makes them durable. `len` is the length
     /// of the `fragments` file. The flag is true if the scan ended at a header that has rotted, so
     /// that fragments may be missing.
-    pub async fn scan(&self, part: Extent, head: &Head, len: u64) -> Result<(Vec<(Extent, Found)>, bool), OpenError> {
+    pub async fn scan(
+        &self,
+        part: PageExtent,
+        head: &StoreHead,
+        len: u64,
+    ) -> Result<(Vec<(PageExtent, FoundFragments)>, bool), StoreOpenError> {
         let belongs = |header: &FragmentHeader, generation: u64| {
             generation == head.generation && header.fs == head.owner.fs && head.owner.is_member(header)
         };
@@ -190,13 +195,13 @@ impl Files {
             self.fragments.write_at(offset, vec![bytes.slice(..end as usize)]).await?;
             all.extend(found.into_iter().map(|found| (found.place(rest.start), found)));
             let pages = end / PAGE;
-            rest = Extent { start: rest.start + pages, len: rest.len - pages };
+            rest = PageExtent { start: rest.start + pages, len: rest.len - pages };
         }
     }
 
     /// Writes a checkpoint, `head` with its body, over file `which`, which does not hold the newest
     /// one. `Ok` means durable.
-    pub async fn write(&self, which: usize, head: &Head, body: Vec<u8>) -> Result<(), WriteError> {
+    pub async fn write(&self, which: usize, head: &StoreHead, body: Vec<u8>) -> Result<(), WriteError> {
         self.finish(which, 0, head, body).await
     }
 
@@ -209,7 +214,7 @@ impl Files {
 
     /// Writes the last part of a body, from `offset` in it on, and then `head`. `Ok` means that
     /// everything is durable. This can also make the newest body longer.
-    pub async fn finish(&self, which: usize, offset: u64, head: &Head, rest: Vec<u8>) -> Result<(), WriteError> {
+    pub async fn finish(&self, which: usize, offset: u64, head: &StoreHead, rest: Vec<u8>) -> Result<(), WriteError> {
         self.make_room(which, offset, rest.len()).await?;
         self.checkpoints.finish(which, offset, head.encode(), rest.into()).await.map_err(WriteError::Failed)
     }

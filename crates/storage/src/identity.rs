@@ -6,7 +6,7 @@ use types::{FsUuid, StoreId};
 
 /// The identity of a store, and its capacity.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Identity {
+pub struct StoreIdentity {
     /// The file system.
     pub fs: FsUuid,
     /// The store.
@@ -15,7 +15,7 @@ pub struct Identity {
     pub capacity_bytes: u64,
 }
 
-impl Identity {
+impl StoreIdentity {
     /// True if the header names this store as the fragment's place.
     pub(crate) fn is_member(&self, header: &FragmentHeader) -> bool {
         header.geometry.members.get(usize::from(header.id.index)) == Some(&self.store)

@@ -7,7 +7,7 @@
 
 use crate::api::Seal;
 use crate::packed::PackedHeader;
-use crate::pages::Extent;
+use crate::pages::PageExtent;
 use std::collections::BTreeMap;
 use std::ops::{Bound, RangeInclusive};
 use striped_log::fragment::FragmentHeader;
@@ -16,7 +16,7 @@ use types::{FragmentId, FsUuid, LogId, SegmentId};
 
 /// The name of a stored fragment. The order of the fields is the order of listing.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct Key {
+pub struct FragmentKey {
     /// The log.
     pub log: LogId,
     /// Position in the log.
@@ -29,11 +29,11 @@ pub struct Key {
     pub attempt: u16,
 }
 
-impl Key {
+impl FragmentKey {
     /// The key of a fragment.
     pub fn new(id: FragmentId, attempt: u16) -> Self {
         let SegmentId { log, epoch, seq } = id.segment;
-        Key { log, seq, epoch, index: id.index, attempt }
+        FragmentKey { log, seq, epoch, index: id.index, attempt }
     }
     /// The fragment's name.
     pub fn id(&self) -> FragmentId {
@@ -49,7 +49,7 @@ impl Key {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Held {
     /// Its pages. They begin with the header.
-    pub place: Extent,
+    pub place: PageExtent,
     /// Its header.
     pub header: PackedHeader,
 }
@@ -57,24 +57,30 @@ pub struct Held {
 /// All fragments that are on the disk.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Index {
-    held: BTreeMap<Key, Held>,
+    held: BTreeMap<FragmentKey, Held>,
     parity_bytes: u64,
 }
 
 /// Bytes that a fragment takes if it is parity, otherwise 0.
-fn parity_bytes(key: &Key, held: &Held) -> u64 {
+fn parity_bytes(key: &FragmentKey, held: &Held) -> u64 {
     if key.index >= held.header.k() { held.place.byte_len() } else { 0 }
 }
 
 /// All keys of a segment.
-fn of_segment(segment: SegmentId) -> RangeInclusive<Key> {
+fn of_segment(segment: SegmentId) -> RangeInclusive<FragmentKey> {
     let SegmentId { log, epoch, seq } = segment;
-    Key { log, seq, epoch, index: 0, attempt: 0 }..=Key { log, seq, epoch, index: u8::MAX, attempt: u16::MAX }
+    FragmentKey { log, seq, epoch, index: 0, attempt: 0 }..=FragmentKey {
+        log,
+        seq,
+        epoch,
+        index: u8::MAX,
+        attempt: u16::MAX,
+    }
 }
 
 /// All keys of a log from a seq on.
-fn of_log(log: LogId, from_seq: u64) -> RangeInclusive<Key> {
-    Key { log, seq: from_seq, epoch: 0, index: 0, attempt: 0 }..=Key {
+fn of_log(log: LogId, from_seq: u64) -> RangeInclusive<FragmentKey> {
+    FragmentKey { log, seq: from_seq, epoch: 0, index: 0, attempt: 0 }..=FragmentKey {
         log,
         seq: u64::MAX,
         epoch: u32::MAX,
@@ -90,12 +96,12 @@ impl Index {
     }
 
     /// The fragment, if it is here.
-    pub fn get(&self, key: &Key) -> Option<&Held> {
+    pub fn get(&self, key: &FragmentKey) -> Option<&Held> {
         self.held.get(key)
     }
 
     /// Adds a fragment. Returns the one that had the key before.
-    pub fn insert(&mut self, key: Key, held: Held) -> Option<Held> {
+    pub fn insert(&mut self, key: FragmentKey, held: Held) -> Option<Held> {
         self.parity_bytes += parity_bytes(&key, &held);
         let before = self.held.insert(key, held);
         self.parity_bytes -= before.as_ref().map_or(0, |held| parity_bytes(&key, held));
@@ -108,40 +114,44 @@ impl Index {
     }
 
     /// All fragments in order.
-    pub fn iter(&self) -> impl DoubleEndedIterator<Item = (&Key, &Held)> {
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = (&FragmentKey, &Held)> {
         self.held.iter()
     }
 
     /// All attempts at a fragment that are here.
-    pub fn attempts(&self, id: FragmentId) -> impl Iterator<Item = (&Key, &Held)> {
-        self.held.range(Key::new(id, 0)..=Key::new(id, u16::MAX))
+    pub fn attempts(&self, id: FragmentId) -> impl Iterator<Item = (&FragmentKey, &Held)> {
+        self.held.range(FragmentKey::new(id, 0)..=FragmentKey::new(id, u16::MAX))
     }
 
     /// The fragments after a key, in order; without a key, all.
-    pub fn after(&self, key: Option<Key>) -> impl Iterator<Item = (&Key, &Held)> {
+    pub fn after(&self, key: Option<FragmentKey>) -> impl Iterator<Item = (&FragmentKey, &Held)> {
         self.held.range((key.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded))
     }
 
     /// Removes one fragment.
-    pub fn remove(&mut self, key: &Key) {
+    pub fn remove(&mut self, key: &FragmentKey) {
         if let Some(held) = self.held.remove(key) {
             self.parity_bytes -= parity_bytes(key, &held);
         }
     }
 
     /// Removes all fragments of a segment, and returns them.
-    pub fn remove_segment(&mut self, segment: SegmentId) -> Vec<(Key, Held)> {
+    pub fn remove_segment(&mut self, segment: SegmentId) -> Vec<(FragmentKey, Held)> {
         self.extract(of_segment(segment), |_| true)
     }
 
     /// Removes the fragments that recovery discarded with this seal, and returns them.
-    pub fn remove_discarded(&mut self, seal: &Seal) -> Vec<(Key, Held)> {
+    pub fn remove_discarded(&mut self, seal: &Seal) -> Vec<(FragmentKey, Held)> {
         let Some(from_seq) = seal.least_through().checked_add(1) else { return Vec::new() };
         self.extract(of_log(seal.log, from_seq), |key| seal.discards(&key.segment()))
     }
 
-    fn extract(&mut self, range: RangeInclusive<Key>, is_out: impl Fn(&Key) -> bool) -> Vec<(Key, Held)> {
-        let removed: Vec<(Key, Held)> = self.held.extract_if(range, |key, _| is_out(key)).collect();
+    fn extract(
+        &mut self,
+        range: RangeInclusive<FragmentKey>,
+        is_out: impl Fn(&FragmentKey) -> bool,
+    ) -> Vec<(FragmentKey, Held)> {
+        let removed: Vec<(FragmentKey, Held)> = self.held.extract_if(range, |key, _| is_out(key)).collect();
         self.parity_bytes -= removed.iter().map(|(key, held)| parity_bytes(key, held)).sum::<u64>();
         removed
     }
@@ -190,7 +200,7 @@ impl Index {
     }
 }
 
-fn unpack(fs: FsUuid, (key, held): (&Key, &Held)) -> Result<FragmentHeader, DecodeError> {
+fn unpack(fs: FsUuid, (key, held): (&FragmentKey, &Held)) -> Result<FragmentHeader, DecodeError> {
     held.header.unpack(fs, key.id(), key.attempt)
 }
 
@@ -208,8 +218,8 @@ mod tests {
         let mut index = Index::default();
         for (i, (segment, n, attempt)) in fragments.iter().enumerate() {
             let header = fragment_of(*segment, *n, *attempt, 100).header;
-            let held = Held { place: Extent { start: i as u32, len: 1 }, header: PackedHeader::new(&header) };
-            assert!(index.insert(Key::new(header.id, *attempt), held).is_none());
+            let held = Held { place: PageExtent { start: i as u32, len: 1 }, header: PackedHeader::new(&header) };
+            assert!(index.insert(FragmentKey::new(header.id, *attempt), held).is_none());
         }
         index
     }
@@ -229,7 +239,7 @@ mod tests {
         let parity = index.iter().next_back().map(|(key, held)| (*key, held.clone())).unwrap();
         assert_eq!(parity.1.header.k(), 1);
         assert_eq!((index.parity_bytes(), recounted(&index)), (3 * 4096, 3 * 4096));
-        index.insert(parity.0, Held { place: Extent { start: 9, len: 2 }, ..parity.1 });
+        index.insert(parity.0, Held { place: PageExtent { start: 9, len: 2 }, ..parity.1 });
         assert_eq!((index.parity_bytes(), recounted(&index)), (4 * 4096, 4 * 4096));
         index.remove_segment(segment(1, 1, 4));
         index.remove_discarded(&seal(4));

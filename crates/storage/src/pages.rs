@@ -22,21 +22,21 @@ pub const fn footprint(payload_len: u32) -> u32 {
 
 /// A run of consecutive pages.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct Extent {
+pub struct PageExtent {
     /// The first page.
     pub start: u32,
     /// Number of pages.
     pub len: u32,
 }
 
-impl Extent {
+impl PageExtent {
     /// The page after the last.
     pub fn end(&self) -> u32 {
         self.start + self.len
     }
 
     /// True if all of `other` is within.
-    pub fn holds(&self, other: &Extent) -> bool {
+    pub fn holds(&self, other: &PageExtent) -> bool {
         self.start <= other.start && other.end() <= self.end()
     }
 

@@ -8,16 +8,16 @@
 
 use crate::api::{Seal, Storage, StorageError, StoreStatus};
 use crate::chain::Chain;
-use crate::checkpoint::{Body, Head};
+use crate::checkpoint::{Body, StoreHead};
 use crate::commit::Committer;
-use crate::files::{Files, Newest, WriteError};
-use crate::index::{Held, Key};
+use crate::files::{Newest, StoreFiles, WriteError};
+use crate::index::{FragmentKey, Held};
 use crate::packed::PackedHeader;
 use crate::pages::LANDING_PAGES;
-use crate::pages::{Extent, PAGE};
-use crate::shared::{Growth, Shared, State};
-use crate::space::Space;
-use crate::torn_tail::Found;
+use crate::pages::{PAGE, PageExtent};
+use crate::shared::{Growth, Shared, StorageState};
+use crate::space::PageSpace;
+use crate::torn_tail::FoundFragments;
 use bytes::Bytes;
 use host::{Disk, DiskSpace, Host, Tasks};
 use std::collections::BTreeSet;
@@ -28,28 +28,32 @@ use striped_log::fragment::{CHUNK_LEN, Fragment, FragmentHeader, HEADER_LEN, chu
 use types::codec::DecodeError;
 use types::{BoxFuture, FragmentId, LogId, Maps, SegmentId};
 
-pub use crate::files::OpenError;
-pub use crate::identity::Identity;
+pub use crate::files::StoreOpenError;
+pub use crate::identity::StoreIdentity;
 
 /// A storage server. When dropped, it asks for a last checkpoint; [`close`](Self::close) also waits
 /// for that.
-pub struct Server {
+pub struct StoreServer {
     shared: Arc<Shared>,
     disk: Arc<dyn Disk>,
 }
 
-impl Server {
-    /// Makes the disk's folder into an empty store. Fails with [`OpenError::Foreign`] if there is a
+impl StoreServer {
+    /// Makes the disk's folder into an empty store. Fails with [`StoreOpenError::Foreign`] if there is a
     /// store already.
-    pub async fn create(host: Host, disk: Arc<dyn Disk>, identity: Identity) -> Result<Arc<Server>, OpenError> {
-        let files = Files::open(disk.as_ref()).await?;
+    pub async fn create(
+        host: Host,
+        disk: Arc<dyn Disk>,
+        identity: StoreIdentity,
+    ) -> Result<Arc<StoreServer>, StoreOpenError> {
+        let files = StoreFiles::open(disk.as_ref()).await?;
         match files.newest_head().await {
-            Err(OpenError::NotAStore) => {}
+            Err(StoreOpenError::NotAStore) => {}
             Err(error) => return Err(error),
-            Ok(_) => return Err(OpenError::Foreign),
+            Ok(_) => return Err(StoreOpenError::Foreign),
         }
         let body = Body::default().encode();
-        let head = Head::of(identity, 1, host.random.next_u64(), &body);
+        let head = StoreHead::of(identity, 1, host.random.next_u64(), &body);
         match files.write(0, &head, body).await {
             Ok(()) => {}
             Err(WriteError::Full) => return Err(io::Error::from(io::ErrorKind::StorageFull).into()),
@@ -60,11 +64,11 @@ impl Server {
 
     /// Opens a store: reads the newest checkpoint and looks for fragments that were written after
     /// it.
-    pub async fn open(host: Host, disk: Arc<dyn Disk>) -> Result<Arc<Server>, OpenError> {
-        if !Files::present(disk.as_ref()).await? {
-            return Err(OpenError::NotAStore);
+    pub async fn open(host: Host, disk: Arc<dyn Disk>) -> Result<Arc<StoreServer>, StoreOpenError> {
+        if !StoreFiles::present(disk.as_ref()).await? {
+            return Err(StoreOpenError::NotAStore);
         }
-        let files = Files::open(disk.as_ref()).await?;
+        let files = StoreFiles::open(disk.as_ref()).await?;
         let newest = files.newest().await?;
         files.settle(&newest).await?;
         let chain = Chain::new(files.clone(), &newest);
@@ -80,11 +84,11 @@ impl Server {
                 tracing::error!(store = %head.owner.store, page = part.start, "fragments have rotted, and it is not known which");
                 seals.values_mut().for_each(|seal| seal.has_lost = true);
             }
-            for (place, Found { header, intact, .. }) in found {
+            for (place, FoundFragments { header, intact, .. }) in found {
                 let segment = &header.id.segment;
                 let discarded = seals.get(&segment.log).is_some_and(|seal| seal.discards(segment));
                 let (key, held) =
-                    (Key::new(header.id, header.attempt), Held { place, header: PackedHeader::new(&header) });
+                    (FragmentKey::new(header.id, header.attempt), Held { place, header: PackedHeader::new(&header) });
                 // If the checkpoint lists the fragment elsewhere, it was moved here since, or put
                 // again because it had rotted there.
                 let is_known = |known: &Held| known.place == place || known.header != held.header;
@@ -97,8 +101,8 @@ impl Server {
         files.fragments.sync_data().await?;
 
         let live = index.iter().map(|(_, held)| held.place).collect();
-        let space = Space::recover(page_count, LANDING_PAGES, live).map_err(OpenError::damaged)?;
-        let state = State {
+        let space = PageSpace::recover(page_count, LANDING_PAGES, live).map_err(StoreOpenError::damaged)?;
+        let state = StorageState {
             index,
             space,
             growth: Growth::Possible,
@@ -113,11 +117,11 @@ impl Server {
         let shared = Shared::new(head.owner, files, tasks.clone(), state);
         let committer = Committer::new(shared.clone(), host.random.clone(), chain);
         tasks.spawn(Box::pin(committer.run()));
-        Ok(Arc::new(Server { shared, disk }))
+        Ok(Arc::new(StoreServer { shared, disk }))
     }
 
     /// The identity of the store, and its capacity.
-    pub fn identity(&self) -> Identity {
+    pub fn identity(&self) -> StoreIdentity {
         self.shared.identity
     }
 
@@ -134,7 +138,7 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for StoreServer {
     fn drop(&mut self) {
         self.shared.close_soon();
     }
@@ -142,7 +146,7 @@ impl Drop for Server {
 
 impl Shared {
     /// Checks a fragment before it is queued.
-    fn admit(&self, fragment: &Fragment) -> Result<Key, StorageError> {
+    fn admit(&self, fragment: &Fragment) -> Result<FragmentKey, StorageError> {
         let header = &fragment.header;
         if header.fs != self.identity.fs {
             return Err(StorageError::BadRequest("fragment of another file system"));
@@ -153,10 +157,10 @@ impl Shared {
         if !self.identity.is_member(header) {
             return Err(StorageError::BadRequest("fragment for another store"));
         }
-        Ok(Key::new(header.id, header.attempt))
+        Ok(FragmentKey::new(header.id, header.attempt))
     }
 
-    async fn read(&self, key: Key, range: Range<u32>) -> Result<Bytes, StorageError> {
+    async fn read(&self, key: FragmentKey, range: Range<u32>) -> Result<Bytes, StorageError> {
         loop {
             let (held, chunks, bytes) = {
                 let state = self.state.lock();
@@ -191,14 +195,14 @@ impl Shared {
     /// Asked after a read: true if the bytes that were read are this fragment's. A page is reused
     /// only after its fragment has left the index. So a fragment that is still at its place was not
     /// overwritten.
-    fn still_at(&self, key: &Key, place: Extent) -> Result<bool, StorageError> {
+    fn still_at(&self, key: &FragmentKey, place: PageExtent) -> Result<bool, StorageError> {
         let state = self.state.lock();
         let held = state.index.get(key).ok_or(StorageError::NotFound(key.id()))?;
         Ok(held.place == place)
     }
 
     /// Remembers that the fragment at `place` is damaged. Logs it the first time.
-    fn damaged(&self, key: Key, place: Extent) -> StorageError {
+    fn damaged(&self, key: FragmentKey, place: PageExtent) -> StorageError {
         let state = &mut *self.state.lock();
         if state.index.get(&key).is_some_and(|held| held.place == place) && state.damaged.insert(key) {
             tracing::warn!(store = %self.identity.store, fragment = %key.id(), attempt = key.attempt, "fragment is damaged");
@@ -227,7 +231,7 @@ impl Shared {
     }
 
     async fn verify(&self, id: FragmentId) -> Result<(), StorageError> {
-        let keys: Vec<Key> = self.state.lock().index.attempts(id).map(|(key, _)| *key).collect();
+        let keys: Vec<FragmentKey> = self.state.lock().index.attempts(id).map(|(key, _)| *key).collect();
         if keys.is_empty() {
             return Err(StorageError::NotFound(id));
         }
@@ -237,7 +241,7 @@ impl Shared {
         Ok(())
     }
 
-    async fn verify_attempt(&self, key: Key) -> Result<(), StorageError> {
+    async fn verify_attempt(&self, key: FragmentKey) -> Result<(), StorageError> {
         let id = key.id();
         loop {
             let held = self.state.lock().index.get(&key).cloned().ok_or(StorageError::NotFound(id))?;
@@ -273,7 +277,7 @@ fn unpackable(_: DecodeError) -> StorageError {
     StorageError::Disk("a header in memory does not decode".into())
 }
 
-impl Storage for Server {
+impl Storage for StoreServer {
     fn put(&self, fragment: Fragment) -> BoxFuture<Result<(), StorageError>> {
         let key = match self.shared.admit(&fragment) {
             Ok(key) => key,
@@ -291,7 +295,7 @@ impl Storage for Server {
 
     fn read(&self, id: FragmentId, attempt: u16, range: Range<u32>) -> BoxFuture<Result<Bytes, StorageError>> {
         let shared = self.shared.clone();
-        Box::pin(async move { shared.read(Key::new(id, attempt), range).await })
+        Box::pin(async move { shared.read(FragmentKey::new(id, attempt), range).await })
     }
 
     fn describe(&self, segment: SegmentId) -> BoxFuture<Result<Vec<FragmentHeader>, StorageError>> {

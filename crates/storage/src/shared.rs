@@ -1,12 +1,12 @@
 //! The state that requests and the commit loop of a server share, under its lock, and the queue of
 //! changes between them.
 
-use crate::api::{Identity, Seal, StorageError};
-use crate::files::Files;
-use crate::index::{Held, Index, Key};
+use crate::api::{Seal, StorageError, StoreIdentity};
+use crate::files::StoreFiles;
+use crate::index::{FragmentKey, Held, Index};
 use crate::packed::PackedHeader;
-use crate::pages::{Extent, PAGE, footprint};
-use crate::space::Space;
+use crate::pages::{PAGE, PageExtent, footprint};
+use crate::space::PageSpace;
 use host::Tasks;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -29,14 +29,14 @@ const DELETED_MAX: usize = 1024;
 /// Everything that the two halves of a server share.
 pub struct Shared {
     /// The identity of the store.
-    pub identity: Identity,
+    pub identity: StoreIdentity,
     /// The open files.
-    pub files: Files,
+    pub files: StoreFiles,
     /// The commit loop runs on these tasks. A task that waits for it best runs here too.
     pub tasks: Arc<dyn Tasks>,
     /// The state of the store. The lock is held for map operations and for encoding a checkpoint,
     /// never across an await.
-    pub state: Mutex<State>,
+    pub state: Mutex<StorageState>,
     queue: Mutex<Queue>,
     wake: Notify,
     room: Arc<Semaphore>,
@@ -68,11 +68,11 @@ impl Growth {
 }
 
 /// The state of a store, in memory.
-pub struct State {
+pub struct StorageState {
     /// All durable fragments.
     pub index: Index,
     /// The allocator of pages.
-    pub space: Space,
+    pub space: PageSpace,
     /// Whether the disk has more room.
     pub growth: Growth,
     /// The seals in force.
@@ -80,17 +80,17 @@ pub struct State {
     /// The newest maps.
     pub maps: Maps,
     /// Fragments found damaged since the start. Putting one of them again replaces it.
-    pub damaged: BTreeSet<Key>,
+    pub damaged: BTreeSet<FragmentKey>,
     /// False after a failed write or sync, and when closed.
     pub writable: bool,
     /// Fragments that were put, moved or deleted since the last checkpoint. They are bounded by the
     /// reserved pages and [`DELETED_MAX`].
-    pub changed: BTreeSet<Key>,
+    pub changed: BTreeSet<FragmentKey>,
     /// How many fragments were deleted since the last checkpoint.
     pub deleted_count: usize,
 }
 
-impl State {
+impl StorageState {
     /// True if recovery has discarded the segment, after its writer was declared dead. Segments
     /// that count may be put again at any time: that restores lost redundancy.
     pub fn is_sealed(&self, segment: &SegmentId) -> bool {
@@ -99,7 +99,7 @@ impl State {
 
     /// Answers a put that needs no write: a refused one, or a fragment that is there already.
     /// `None` if the fragment is to be written.
-    pub fn answer_put(&self, key: &Key, header: &FragmentHeader) -> Option<Result<(), StorageError>> {
+    pub fn answer_put(&self, key: &FragmentKey, header: &FragmentHeader) -> Option<Result<(), StorageError>> {
         if self.is_sealed(&key.segment()) {
             return Some(Err(StorageError::Sealed(key.log)));
         }
@@ -115,7 +115,7 @@ impl State {
 
     /// Adds a fragment that is durable at `held.place`. It replaces a damaged one. If a good one is
     /// there already, that one stays.
-    pub fn insert(&mut self, key: Key, held: Held) {
+    pub fn insert(&mut self, key: FragmentKey, held: Held) {
         self.changed.insert(key);
         let replaced = match self.index.get(&key) {
             Some(_) if !self.damaged.remove(&key) => Some(held.place),
@@ -146,7 +146,7 @@ impl State {
         true
     }
 
-    fn release(&mut self, gone: Vec<(Key, Held)>) {
+    fn release(&mut self, gone: Vec<(FragmentKey, Held)>) {
         self.deleted_count += gone.len();
         for (key, held) in gone {
             self.space.release(held.place);
@@ -155,15 +155,16 @@ impl State {
     }
 
     /// Notes that a fragment has moved from `from` to `held.place`.
-    pub fn moved(&mut self, key: Key, from: Extent, held: Held) {
+    pub fn moved(&mut self, key: FragmentKey, from: PageExtent, held: Held) {
         self.index.insert(key, held);
         self.changed.insert(key);
         self.space.release(from);
     }
 
     /// The places of all fragments, in the order of the file.
-    pub fn live(&self) -> Vec<(Extent, Key)> {
-        let mut live: Vec<(Extent, Key)> = self.index.iter().map(|(key, held)| (held.place, *key)).collect();
+    pub fn live(&self) -> Vec<(PageExtent, FragmentKey)> {
+        let mut live: Vec<(PageExtent, FragmentKey)> =
+            self.index.iter().map(|(key, held)| (held.place, *key)).collect();
         live.sort_unstable();
         live
     }
@@ -179,7 +180,7 @@ pub struct Put {
     /// The fragment.
     pub fragment: Fragment,
     /// Its key.
-    pub key: Key,
+    pub key: FragmentKey,
     /// Bytes that it takes on the disk.
     pub footprint: u32,
     /// Gets the result when the fragment is durable or refused.
@@ -218,7 +219,7 @@ pub struct Batch {
 
 impl Shared {
     /// Puts the parts together.
-    pub fn new(identity: Identity, files: Files, tasks: Arc<dyn Tasks>, state: State) -> Arc<Shared> {
+    pub fn new(identity: StoreIdentity, files: StoreFiles, tasks: Arc<dyn Tasks>, state: StorageState) -> Arc<Shared> {
         Arc::new(Shared {
             identity,
             files,
@@ -231,7 +232,7 @@ impl Shared {
     }
 
     /// Queues a fragment, and waits until it is durable.
-    pub async fn put(&self, fragment: Fragment, key: Key) -> Result<(), StorageError> {
+    pub async fn put(&self, fragment: Fragment, key: FragmentKey) -> Result<(), StorageError> {
         let footprint = footprint(fragment.header.len);
         let room = self.room.clone().acquire_many_owned(footprint / QUEUE_UNIT).await;
         let room = room.map_err(|_| StorageError::Unavailable)?;

@@ -1,9 +1,9 @@
 //! A folder that one storage server serves. It has a store, or it is empty until the program that
 //! creates a file system makes a store in it.
 
-use crate::api::{Identity, Presence, StorageError};
-use crate::files::Files;
-use crate::server::{OpenError, Server};
+use crate::api::{Presence, StorageError, StoreIdentity};
+use crate::files::StoreFiles;
+use crate::server::{StoreOpenError, StoreServer};
 use host::{Disk, Host};
 use parking_lot::Mutex;
 use std::io;
@@ -19,17 +19,17 @@ pub const LOG: &str = "starling.log";
 pub async fn is_empty(disk: &dyn Disk) -> io::Result<bool> {
     let mut names = disk.list().await?;
     names.retain(|name| name != LOG);
-    if names.is_empty() || !names.iter().all(|name| Files::is_name(name)) {
+    if names.is_empty() || !names.iter().all(|name| StoreFiles::is_name(name)) {
         return Ok(names.is_empty());
     }
-    Ok(matches!(Files::open(disk).await?.newest_head().await, Err(OpenError::NotAStore)))
+    Ok(matches!(StoreFiles::open(disk).await?.newest_head().await, Err(StoreOpenError::NotAStore)))
 }
 
 /// The folder that a storage server serves, and its store, if there is one.
 pub struct Site {
     host: Host,
     disk: Arc<dyn Disk>,
-    server: Mutex<Option<Arc<Server>>>,
+    server: Mutex<Option<Arc<StoreServer>>>,
     /// Held while a store is made.
     making: tokio::sync::Mutex<()>,
 }
@@ -37,16 +37,16 @@ pub struct Site {
 impl Site {
     /// Opens the store, if there is one. Fails if the folder is not empty and has no store that can
     /// be opened.
-    pub async fn open(host: Host, disk: Arc<dyn Disk>) -> Result<Arc<Site>, OpenError> {
+    pub async fn open(host: Host, disk: Arc<dyn Disk>) -> Result<Arc<Site>, StoreOpenError> {
         let empty = is_empty(disk.as_ref()).await?;
         let server = match empty {
             true => None,
-            false => Some(Server::open(host.clone(), disk.clone()).await?),
+            false => Some(StoreServer::open(host.clone(), disk.clone()).await?),
         };
         Ok(Arc::new(Site { host, disk, server: Mutex::new(server), making: tokio::sync::Mutex::default() }))
     }
 
-    fn server(&self) -> Option<Arc<Server>> {
+    fn server(&self) -> Option<Arc<StoreServer>> {
         self.server.lock().clone()
     }
 
@@ -58,23 +58,23 @@ impl Site {
         }
     }
 
-    /// Makes a store. Fails with [`OpenError::Foreign`] if there is one.
-    pub async fn initialise(&self, identity: Identity) -> Result<(), OpenError> {
+    /// Makes a store. Fails with [`StoreOpenError::Foreign`] if there is one.
+    pub async fn initialise(&self, identity: StoreIdentity) -> Result<(), StoreOpenError> {
         let _one_at_a_time = self.making.lock().await;
         if self.server().is_some() {
-            return Err(OpenError::Foreign);
+            return Err(StoreOpenError::Foreign);
         }
-        let server = Server::create(self.host.clone(), self.disk.clone(), identity).await?;
+        let server = StoreServer::create(self.host.clone(), self.disk.clone(), identity).await?;
         *self.server.lock() = Some(server);
         Ok(())
     }
 
     /// The store, if it is the one with these names.
-    pub fn store(&self, fs: FsUuid, store: StoreId) -> Option<Arc<Server>> {
+    pub fn store(&self, fs: FsUuid, store: StoreId) -> Option<Arc<StoreServer>> {
         self.server().filter(|server| (server.identity().fs, server.identity().store) == (fs, store))
     }
 
-    /// Closes the store, as [`Server::close`] does.
+    /// Closes the store, as [`StoreServer::close`] does.
     pub async fn close(&self) -> Result<(), StorageError> {
         let _one_at_a_time = self.making.lock().await;
         match self.server() {

@@ -22,19 +22,19 @@
 //!   a fragment in it.
 
 use crate::compaction;
-use crate::pages::{Extent, PAGE, PAGES_MAX};
+use crate::pages::{PAGE, PAGES_MAX, PageExtent};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Most extents shorter than [`PAGES_MAX`] in a reservation. More let short fragments use more
 /// gaps, but recovery reads a header in each.
 const SHORT_EXTENTS_MAX: usize = 1024;
 
-/// The reservation that the next checkpoint will record. It takes effect with [`Space::adopt`],
+/// The reservation that the next checkpoint will record. It takes effect with [`PageSpace::adopt`],
 /// once that checkpoint is durable.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Draft {
     /// The pages that may be written until the checkpoint after it, by start.
-    pub reservation: Vec<Extent>,
+    pub reservation: Vec<PageExtent>,
     /// How many quarantined extents the checkpoint frees.
     freed: usize,
 }
@@ -53,14 +53,14 @@ struct Pool {
 }
 
 impl Pool {
-    fn insert(&mut self, mut extent: Extent) {
+    fn insert(&mut self, mut extent: PageExtent) {
         if extent.len == 0 {
             return;
         }
         if let Some((&start, &len)) = self.len_by_start.range(..extent.start).next_back()
             && start + len == extent.start
         {
-            extent = Extent { start, len: len + extent.len };
+            extent = PageExtent { start, len: len + extent.len };
         }
         if let Some(len) = self.len_by_start.remove(&extent.end()) {
             extent.len += len;
@@ -69,22 +69,22 @@ impl Pool {
     }
 
     /// The free extent that has all of `part`.
-    fn around(&self, part: &Extent) -> Option<Extent> {
+    fn around(&self, part: &PageExtent) -> Option<PageExtent> {
         let (&start, &len) = self.len_by_start.range(..=part.start).next_back()?;
-        Some(Extent { start, len }).filter(|whole| whole.holds(part))
+        Some(PageExtent { start, len }).filter(|whole| whole.holds(part))
     }
 
     /// Takes out an extent. If not all of it is in the pool, changes nothing and returns false.
-    fn remove(&mut self, taken: Extent) -> bool {
+    fn remove(&mut self, taken: PageExtent) -> bool {
         let Some(whole) = self.around(&taken) else { return false };
         self.len_by_start.remove(&whole.start);
-        self.insert(Extent { start: whole.start, len: taken.start - whole.start });
-        self.insert(Extent { start: taken.end(), len: whole.end() - taken.end() });
+        self.insert(PageExtent { start: whole.start, len: taken.start - whole.start });
+        self.insert(PageExtent { start: taken.end(), len: whole.end() - taken.end() });
         true
     }
 
-    fn iter(&self) -> impl Iterator<Item = Extent> {
-        self.len_by_start.iter().map(|(&start, &len)| Extent { start, len })
+    fn iter(&self) -> impl Iterator<Item = PageExtent> {
+        self.len_by_start.iter().map(|(&start, &len)| PageExtent { start, len })
     }
 }
 
@@ -94,7 +94,7 @@ impl Pool {
 /// write the draft's reservation in a checkpoint, [`adopt`](Self::adopt) it, and go on. Call
 /// [`release`](Self::release) at any time.
 #[derive(Debug)]
-pub struct Space {
+pub struct PageSpace {
     page_count: u32,
     /// Number of pages at the beginning of the file that only compaction writes. The longest
     /// fragment fits in.
@@ -103,19 +103,19 @@ pub struct Space {
     landed_pages: u32,
     free: Pool,
     /// Released extents, in the order of their release.
-    quarantined: Vec<Extent>,
+    quarantined: Vec<PageExtent>,
     /// The rest of the reservation: `(len, start)` of each extent that may be written.
     reserved: BTreeSet<(u32, u32)>,
     used_pages: u64,
 }
 
-impl Space {
+impl PageSpace {
     /// An allocator over `page_count` pages. `live` are the places of fragments, and the first
     /// `landing` pages are for compaction. Nothing may be written before the first
     /// [`adopt`](Self::adopt). Fails if the places overlap or are out of bounds.
-    pub fn recover(page_count: u32, landing: u32, mut live: Vec<Extent>) -> Result<Space, &'static str> {
+    pub fn recover(page_count: u32, landing: u32, mut live: Vec<PageExtent>) -> Result<PageSpace, &'static str> {
         live.sort_unstable();
-        let mut space = Space {
+        let mut space = PageSpace {
             page_count,
             landing,
             landed_pages: 0,
@@ -143,17 +143,17 @@ impl Space {
         Ok(space)
     }
 
-    fn in_landing(&self, place: &Extent) -> bool {
+    fn in_landing(&self, place: &PageExtent) -> bool {
         place.start < self.landing
     }
 
     /// Adds the pages from `start` to `end` to the free ones, except those of the landing.
     fn put_free(&mut self, start: u32, end: u32) {
         let start = start.max(self.landing);
-        self.free.insert(Extent { start, len: end.saturating_sub(start) });
+        self.free.insert(PageExtent { start, len: end.saturating_sub(start) });
     }
 
-    fn count_used(&mut self, place: Extent) {
+    fn count_used(&mut self, place: PageExtent) {
         self.used_pages += u64::from(place.len);
         if self.in_landing(&place) {
             self.landed_pages += place.len;
@@ -191,13 +191,13 @@ impl Space {
 
     /// A place for a fragment: the start of the shortest reserved extent that is long enough. If
     /// there is none (`None`), a checkpoint must come first.
-    pub fn allocate(&mut self, pages: u32) -> Option<Extent> {
+    pub fn allocate(&mut self, pages: u32) -> Option<PageExtent> {
         let &(len, start) = self.reserved.range((pages, 0)..).next()?;
         self.reserved.remove(&(len, start));
         if len > pages {
             self.reserved.insert((len - pages, start + pages));
         }
-        let place = Extent { start, len: pages };
+        let place = PageExtent { start, len: pages };
         self.count_used(place);
         Some(place)
     }
@@ -208,7 +208,7 @@ impl Space {
     }
 
     /// Releases the place of a fragment that was removed, or was never written.
-    pub fn release(&mut self, place: Extent) {
+    pub fn release(&mut self, place: PageExtent) {
         self.used_pages -= u64::from(place.len);
         if self.in_landing(&place) {
             self.landed_pages -= place.len;
@@ -221,7 +221,7 @@ impl Space {
     /// releases.
     fn pool(&self, freed: usize) -> Pool {
         let mut pool = self.free.clone();
-        let reserved = self.reserved.iter().map(|&(len, start)| Extent { start, len });
+        let reserved = self.reserved.iter().map(|&(len, start)| PageExtent { start, len });
         reserved
             .filter(|extent| !self.in_landing(extent))
             .chain(self.quarantined[..freed].iter().copied())
@@ -238,7 +238,7 @@ impl Space {
         let mut pool = self.pool(freed);
         if let Some(longest) = pool.iter().max_by_key(|extent| extent.len) {
             let len = spare.min(longest.len);
-            pool.remove(Extent { start: longest.end() - len, len });
+            pool.remove(PageExtent { start: longest.end() - len, len });
         }
         let (mut reservation, mut short) = (Vec::new(), Vec::new());
         let mut left = target;
@@ -247,7 +247,7 @@ impl Space {
                 short.push(extent);
             } else if left > 0 {
                 let len = extent.len.min(left.max(PAGES_MAX));
-                reservation.push(Extent { len, ..extent });
+                reservation.push(PageExtent { len, ..extent });
                 left = left.saturating_sub(len);
             }
         }
@@ -259,9 +259,9 @@ impl Space {
 
     /// A draft that reserves only `to`, for a step of compaction. `None` if some of its pages are
     /// in use.
-    pub fn draft_only(&self, to: Extent) -> Option<Draft> {
+    pub fn draft_only(&self, to: PageExtent) -> Option<Draft> {
         let freed = self.quarantined.len();
-        let is_landing = to == Extent { start: 0, len: self.landing } && to.end() <= self.page_count;
+        let is_landing = to == PageExtent { start: 0, len: self.landing } && to.end() <= self.page_count;
         let is_free = if is_landing { !self.has_landed() } else { self.pool(freed).around(&to).is_some() };
         is_free.then(|| Draft { reservation: vec![to], freed })
     }
@@ -277,7 +277,7 @@ impl Space {
     }
 
     /// The next step towards `goal` free pages together; see [`compaction::next`].
-    pub fn compaction(&self, live: &[Extent], unmovable: &BTreeSet<u32>, goal: u32) -> compaction::Next {
+    pub fn compaction(&self, live: &[PageExtent], unmovable: &BTreeSet<u32>, goal: u32) -> compaction::Next {
         compaction::next(self.page_count, self.landing, live, unmovable, goal)
     }
 }
@@ -287,19 +287,19 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn fresh(page_count: u32, target: u32) -> Space {
-        let mut space = Space::recover(page_count, 0, Vec::new()).unwrap();
+    fn fresh(page_count: u32, target: u32) -> PageSpace {
+        let mut space = PageSpace::recover(page_count, 0, Vec::new()).unwrap();
         space.adopt(space.draft(target, 0));
         space
     }
 
-    fn at(start: u32, len: u32) -> Extent {
-        Extent { start, len }
+    fn at(start: u32, len: u32) -> PageExtent {
+        PageExtent { start, len }
     }
 
     #[test]
     fn nothing_is_written_before_a_checkpoint_is_in_force() {
-        let mut space = Space::recover(4, 0, Vec::new()).unwrap();
+        let mut space = PageSpace::recover(4, 0, Vec::new()).unwrap();
         assert_eq!(space.allocate(1), None);
         space.adopt(space.draft(1, 0));
         assert!(space.allocate(1).is_some());
@@ -316,7 +316,7 @@ mod tests {
 
     #[test]
     fn the_shortest_extent_that_fits_is_used() {
-        let mut space = Space::recover(1000, 0, vec![at(10, 90), at(103, 97)]).unwrap();
+        let mut space = PageSpace::recover(1000, 0, vec![at(10, 90), at(103, 97)]).unwrap();
         space.adopt(space.draft(1000, 0));
         assert_eq!(space.allocate(2), Some(at(100, 2)));
         assert_eq!(space.allocate(2), Some(at(0, 2)));
@@ -340,7 +340,7 @@ mod tests {
     #[test]
     fn what_is_released_between_draft_and_adoption_waits_for_the_next_checkpoint() {
         let mut space = fresh(30, 30);
-        let places: Vec<Extent> = (0..3).map(|_| space.allocate(10).unwrap()).collect();
+        let places: Vec<PageExtent> = (0..3).map(|_| space.allocate(10).unwrap()).collect();
         space.release(places[0]);
         let draft = space.draft(30, 0);
         space.release(places[1]);
@@ -351,7 +351,7 @@ mod tests {
 
     #[test]
     fn a_draft_leaves_the_landing_alone() {
-        let space = Space::recover(2000, 300, vec![at(600, 10)]).unwrap();
+        let space = PageSpace::recover(2000, 300, vec![at(600, 10)]).unwrap();
         assert_eq!(space.draft(5000, 0).reservation, [at(300, 300), at(610, 1390)]);
         assert_eq!(space.draft(1, 0).reservation, [at(300, 257)]);
         assert_eq!(space.roomy_pages(), 1690);
@@ -359,7 +359,7 @@ mod tests {
 
     #[test]
     fn a_step_reserves_only_what_is_free() {
-        let mut space = Space::recover(40, 10, vec![at(3, 5), at(20, 5)]).unwrap();
+        let mut space = PageSpace::recover(40, 10, vec![at(3, 5), at(20, 5)]).unwrap();
         assert!(space.has_landed());
         assert_eq!(space.draft_only(at(0, 10)), None);
         assert_eq!(space.draft_only(at(10, 11)), None);
@@ -375,7 +375,7 @@ mod tests {
 
     #[test]
     fn recovery_refuses_fragments_that_do_not_fit() {
-        let recover = |live: &[Extent]| Space::recover(20, 2, live.to_vec()).map(|s| s.used_bytes());
+        let recover = |live: &[PageExtent]| PageSpace::recover(20, 2, live.to_vec()).map(|s| s.used_bytes());
         assert_eq!(recover(&[at(0, 1), at(1, 1), at(10, 10)]), Ok(12 * 4096));
         assert!(recover(&[at(1, 2)]).is_err());
         assert!(recover(&[at(20, 1)]).is_err());
@@ -408,11 +408,11 @@ mod tests {
         #[test]
         fn prop_allocations_keep_the_invariants(ops in prop::collection::vec(op(), 1..200)) {
             const PAGES: u32 = 6 * PAGES_MAX;
-            let mut space = Space::recover(PAGES, 0, Vec::new()).unwrap();
-            let mut live: Vec<Extent> = Vec::new();
-            let mut recorded: Vec<Extent> = Vec::new();
-            let mut reservation: Vec<Extent> = Vec::new();
-            let overlap = |a: &Extent, b: &Extent| a.start < b.end() && b.start < a.end();
+            let mut space = PageSpace::recover(PAGES, 0, Vec::new()).unwrap();
+            let mut live: Vec<PageExtent> = Vec::new();
+            let mut recorded: Vec<PageExtent> = Vec::new();
+            let mut reservation: Vec<PageExtent> = Vec::new();
+            let overlap = |a: &PageExtent, b: &PageExtent| a.start < b.end() && b.start < a.end();
             for op in ops {
                 match op {
                     Op::Allocate(pages) => if let Some(new) = space.allocate(pages) {
@@ -442,7 +442,7 @@ mod tests {
                 prop_assert_eq!(space.used_bytes(), u64::from(used) * 4096);
             }
             live.drain(..).for_each(|place| space.release(place));
-            prop_assert_eq!(space.draft(PAGES, 0).reservation, [Extent { start: 0, len: PAGES }], "all space comes back");
+            prop_assert_eq!(space.draft(PAGES, 0).reservation, [PageExtent { start: 0, len: PAGES }], "all space comes back");
         }
     }
 }

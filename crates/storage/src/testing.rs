@@ -1,11 +1,11 @@
 //! Fragments and a checkpoint for tests, and large stores for studies.
 
 use crate::api::{Fence, Seal};
-use crate::checkpoint::{Body, Head};
-use crate::files::{Files, Newest, OpenError, WriteError};
-use crate::index::{Held, Key};
+use crate::checkpoint::{Body, StoreHead};
+use crate::files::{Newest, StoreFiles, StoreOpenError, WriteError};
+use crate::index::{FragmentKey, Held};
 use crate::packed::PackedHeader;
-use crate::pages::{Extent, pages};
+use crate::pages::{PageExtent, pages};
 use bytes::Bytes;
 use host::Disk;
 use std::io;
@@ -65,7 +65,7 @@ pub fn body() -> Body {
     let mut body = Body {
         page_count: 2000,
         maps: Maps { epoch: 4, bytes: Bytes::from_static(b"maps") },
-        reservation: vec![Extent { start: 1100, len: 1 }, Extent { start: 1200, len: 800 }],
+        reservation: vec![PageExtent { start: 1100, len: 1 }, PageExtent { start: 1200, len: 800 }],
         ..Body::default()
     };
     for log in [2, 5] {
@@ -76,9 +76,9 @@ pub fn body() -> Body {
     }
     for (i, len) in [0, 100, 70_000, 1 << 20].into_iter().enumerate() {
         let header = fragment(1, i as u64, 1, len).header;
-        let place = Extent { start: 300 * i as u32, len: pages(len) };
+        let place = PageExtent { start: 300 * i as u32, len: pages(len) };
         let held = Held { place, header: PackedHeader::new(&header) };
-        body.index.insert(Key::new(header.id, 0), held);
+        body.index.insert(FragmentKey::new(header.id, 0), held);
     }
     body
 }
@@ -88,20 +88,21 @@ pub fn body() -> Body {
 pub async fn list_fragments(
     disk: &dyn Disk,
     headers: impl Iterator<Item = FragmentHeader>,
-) -> Result<(), crate::server::OpenError> {
-    let files = Files::open(disk).await?;
+) -> Result<(), crate::server::StoreOpenError> {
+    let files = StoreFiles::open(disk).await?;
     let Newest { head, mut body, which, .. } = files.newest().await?;
     for header in headers {
-        let place = Extent { start: body.page_count, len: pages(header.len) };
-        body.page_count = place.start.checked_add(place.len).ok_or_else(|| OpenError::damaged("too many pages"))?;
-        let key = Key::new(header.id, header.attempt);
+        let place = PageExtent { start: body.page_count, len: pages(header.len) };
+        body.page_count =
+            place.start.checked_add(place.len).ok_or_else(|| StoreOpenError::damaged("too many pages"))?;
+        let key = FragmentKey::new(header.id, header.attempt);
         body.index.insert(key, Held { place, header: PackedHeader::new(&header) });
     }
-    files.fragments.set_len(Extent { start: 0, len: body.page_count }.byte_len()).await?;
+    files.fragments.set_len(PageExtent { start: 0, len: body.page_count }.byte_len()).await?;
     let bytes = body.encode();
-    let head = Head::of(head.owner, head.sequence + 1, head.generation, &bytes);
+    let head = StoreHead::of(head.owner, head.sequence + 1, head.generation, &bytes);
     files.write(1 - which, &head, bytes).await.map_err(|error| match error {
-        WriteError::Full => OpenError::Disk(io::ErrorKind::StorageFull.into()),
-        WriteError::Failed(error) => OpenError::Disk(error),
+        WriteError::Full => StoreOpenError::Disk(io::ErrorKind::StorageFull.into()),
+        WriteError::Failed(error) => StoreOpenError::Disk(error),
     })
 }

@@ -14,12 +14,12 @@
 //! The payload of a fragment is never taken for another fragment: the walk does not look for
 //! headers inside payloads.
 
-use crate::pages::{Extent, PAGE, footprint, pages};
+use crate::pages::{PAGE, PageExtent, footprint, pages};
 use striped_log::fragment::{FragmentHeader, HEADER_LEN, chunk_crcs};
 
 /// A fragment found in an extent.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Found {
+pub struct FoundFragments {
     /// Its header.
     pub header: FragmentHeader,
     /// Byte offset of the header from where the walk began.
@@ -28,7 +28,7 @@ pub struct Found {
     pub intact: bool,
 }
 
-impl Found {
+impl FoundFragments {
     /// Where the payload is in the bytes that were walked.
     pub fn payload_range(&self) -> std::ops::Range<usize> {
         let begin = self.offset as usize + HEADER_LEN;
@@ -36,15 +36,15 @@ impl Found {
     }
 
     /// The pages that it takes, if the walk began at page `begin`.
-    pub fn place(&self, begin: u32) -> Extent {
-        Extent { start: begin + self.offset / PAGE, len: pages(self.header.len) }
+    pub fn place(&self, begin: u32) -> PageExtent {
+        PageExtent { start: begin + self.offset / PAGE, len: pages(self.header.len) }
     }
 }
 
 /// Finds the fragments in `bytes`, which are an extent from its start on. Also returns the offset
 /// at which the walk ended. `belongs` judges each header and its generation; the first that does
 /// not belong ends the walk.
-pub fn walk(bytes: &[u8], belongs: impl Fn(&FragmentHeader, u64) -> bool) -> (Vec<Found>, u32) {
+pub fn walk(bytes: &[u8], belongs: impl Fn(&FragmentHeader, u64) -> bool) -> (Vec<FoundFragments>, u32) {
     let (mut found, mut offset) = (Vec::new(), 0);
     while let Some(rest) = bytes.get(offset as usize..).filter(|rest| rest.len() >= PAGE as usize) {
         let Ok((header, generation)) = FragmentHeader::decode_with_generation(rest) else { break };
@@ -53,7 +53,7 @@ pub fn walk(bytes: &[u8], belongs: impl Fn(&FragmentHeader, u64) -> bool) -> (Ve
         }
         let payload = &rest[HEADER_LEN..HEADER_LEN + header.len as usize];
         let intact = chunk_crcs(payload) == header.chunk_crcs;
-        let here = Found { header, offset, intact };
+        let here = FoundFragments { header, offset, intact };
         offset += footprint(here.header.len);
         found.push(here);
     }

@@ -8,13 +8,13 @@
 //! All integers are little-endian.
 //!
 //! Before any request to a store itself, a connection must be attached to the store by name
-//! ([`Request::Attach`]): by now another store may be at the same address, and it has segments with
-//! the same names. Only [`Request::Presence`] and [`Request::Initialise`] need no attachment.
+//! ([`StoreRequest::Attach`]): by now another store may be at the same address, and it has segments with
+//! the same names. Only [`StoreRequest::Presence`] and [`StoreRequest::Initialise`] need no attachment.
 //!
 //! Decoders take any bytes: they fail, but do not panic, and they ask for no more memory than the
 //! frame has.
 
-use crate::api::{Identity, Presence, Seal, StorageError, StoreStatus};
+use crate::api::{Presence, Seal, StorageError, StoreIdentity, StoreStatus};
 use crate::seal::SEAL_LEN_MIN;
 use bytes::Bytes;
 use host::DiskSpace;
@@ -73,7 +73,7 @@ pub fn lengths(bytes: [u8; LENGTHS_LEN]) -> Result<(usize, usize), DecodeError> 
 /// [`RemoteStorage`](crate::api::RemoteStorage).
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[allow(missing_docs, reason = "the fields are the arguments of the methods")]
-pub enum Request {
+pub enum StoreRequest {
     Put(Fragment),
     Read {
         id: FragmentId,
@@ -95,7 +95,7 @@ pub enum Request {
     Verify(FragmentId),
     Status,
     Presence,
-    Initialise(Identity),
+    Initialise(StoreIdentity),
     /// Attaches the connection: its later requests are for this store.
     Attach {
         fs: FsUuid,
@@ -105,7 +105,7 @@ pub enum Request {
 
 /// The result of a call.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Answer {
+pub enum StoreAnswer {
     /// Done, without a value.
     Done,
     /// Refused or failed.
@@ -188,14 +188,14 @@ fn fs(r: &mut Reader<'_>) -> Result<FsUuid, DecodeError> {
     Ok(FsUuid(fs))
 }
 
-fn put_identity(out: &mut Vec<u8>, identity: &Identity) {
+fn put_identity(out: &mut Vec<u8>, identity: &StoreIdentity) {
     put_fs(out, identity.fs);
     out.put_u16(identity.store.raw());
     out.put_u64(identity.capacity_bytes);
 }
 
-fn identity(r: &mut Reader<'_>) -> Result<Identity, DecodeError> {
-    Ok(Identity { fs: fs(r)?, store: StoreId::new(r.u16("store")?), capacity_bytes: r.u64("capacity")? })
+fn identity(r: &mut Reader<'_>) -> Result<StoreIdentity, DecodeError> {
+    Ok(StoreIdentity { fs: fs(r)?, store: StoreId::new(r.u16("store")?), capacity_bytes: r.u64("capacity")? })
 }
 
 /// Checks that the head was read to its end, and that the tail was used.
@@ -203,37 +203,37 @@ fn whole<T>(value: T, r: &Reader<'_>, tail: &Bytes) -> Result<T, DecodeError> {
     if r.is_empty() && tail.is_empty() { Ok(value) } else { Err(DecodeError::Invalid("frame length")) }
 }
 
-impl Request {
+impl StoreRequest {
     /// The frame of this request.
     pub fn encode(&self, number: u64) -> Frame {
         let short = |kind, fields: &dyn Fn(&mut Vec<u8>)| frame(number, kind, Bytes::new(), fields);
         match self {
-            Request::Put(fragment) => frame(number, 1, fragment.payload.clone(), |out| {
+            StoreRequest::Put(fragment) => frame(number, 1, fragment.payload.clone(), |out| {
                 out.extend_from_slice(&fragment.header.encode());
             }),
-            Request::Read { id, attempt, range } => short(2, &|out| {
+            StoreRequest::Read { id, attempt, range } => short(2, &|out| {
                 put_id(out, id);
                 out.put_u16(*attempt);
                 out.put_u32(range.start);
                 out.put_u32(range.end);
             }),
-            Request::Describe(segment) => short(3, &|out| segment.encode(out)),
-            Request::List { log, from_seq, count_max } => short(4, &|out| {
+            StoreRequest::Describe(segment) => short(3, &|out| segment.encode(out)),
+            StoreRequest::List { log, from_seq, count_max } => short(4, &|out| {
                 out.put_u32(log.raw());
                 out.put_u64(*from_seq);
                 out.put_u32(*count_max);
             }),
-            Request::Segments => short(5, &|_| ()),
-            Request::Delete(segments) => short(6, &|out| put_list(out, segments, |out, s| s.encode(out))),
-            Request::Seal(seal) => short(7, &|out| seal.encode(out)),
-            Request::Seals => short(8, &|_| ()),
-            Request::PutMaps(maps) => short(9, &|out| put_maps(out, maps)),
-            Request::Maps => short(10, &|_| ()),
-            Request::Verify(id) => short(11, &|out| put_id(out, id)),
-            Request::Status => short(12, &|_| ()),
-            Request::Presence => short(13, &|_| ()),
-            Request::Initialise(identity) => short(14, &|out| put_identity(out, identity)),
-            Request::Attach { fs, store } => short(15, &|out| {
+            StoreRequest::Segments => short(5, &|_| ()),
+            StoreRequest::Delete(segments) => short(6, &|out| put_list(out, segments, |out, s| s.encode(out))),
+            StoreRequest::Seal(seal) => short(7, &|out| seal.encode(out)),
+            StoreRequest::Seals => short(8, &|_| ()),
+            StoreRequest::PutMaps(maps) => short(9, &|out| put_maps(out, maps)),
+            StoreRequest::Maps => short(10, &|_| ()),
+            StoreRequest::Verify(id) => short(11, &|out| put_id(out, id)),
+            StoreRequest::Status => short(12, &|_| ()),
+            StoreRequest::Presence => short(13, &|_| ()),
+            StoreRequest::Initialise(identity) => short(14, &|out| put_identity(out, identity)),
+            StoreRequest::Attach { fs, store } => short(15, &|out| {
                 put_fs(out, *fs);
                 out.put_u16(store.raw());
             }),
@@ -241,7 +241,7 @@ impl Request {
     }
 
     /// Reads a frame's head and tail. A fragment comes with its checksums compared.
-    pub fn decode(head: &[u8], mut tail: Bytes) -> Result<(u64, Request), DecodeError> {
+    pub fn decode(head: &[u8], mut tail: Bytes) -> Result<(u64, StoreRequest), DecodeError> {
         let r = &mut Reader::new(head);
         let number = r.u64("request number")?;
         let request = match r.u8("request kind")? {
@@ -249,55 +249,55 @@ impl Request {
                 let header = FragmentHeader::decode(r.take(HEADER_LEN, "fragment header")?)?;
                 let fragment = Fragment { header, payload: std::mem::take(&mut tail) };
                 fragment.check()?;
-                Request::Put(fragment)
+                StoreRequest::Put(fragment)
             }
             2 => {
                 let (id, attempt) = (id(r)?, r.u16("attempt")?);
-                Request::Read { id, attempt, range: r.u32("range start")?..r.u32("range end")? }
+                StoreRequest::Read { id, attempt, range: r.u32("range start")?..r.u32("range end")? }
             }
-            3 => Request::Describe(SegmentId::decode(r)?),
+            3 => StoreRequest::Describe(SegmentId::decode(r)?),
             4 => {
                 let log = LogId::new(r.u32("log")?);
-                Request::List { log, from_seq: r.u64("from seq")?, count_max: r.u32("count")? }
+                StoreRequest::List { log, from_seq: r.u64("from seq")?, count_max: r.u32("count")? }
             }
-            5 => Request::Segments,
-            6 => Request::Delete(list(r, SegmentId::ENCODED_LEN, "segments", SegmentId::decode)?),
-            7 => Request::Seal(Seal::decode(r)?),
-            8 => Request::Seals,
-            9 => Request::PutMaps(maps(r)?),
-            10 => Request::Maps,
-            11 => Request::Verify(id(r)?),
-            12 => Request::Status,
-            13 => Request::Presence,
-            14 => Request::Initialise(identity(r)?),
-            15 => Request::Attach { fs: fs(r)?, store: StoreId::new(r.u16("store")?) },
+            5 => StoreRequest::Segments,
+            6 => StoreRequest::Delete(list(r, SegmentId::ENCODED_LEN, "segments", SegmentId::decode)?),
+            7 => StoreRequest::Seal(Seal::decode(r)?),
+            8 => StoreRequest::Seals,
+            9 => StoreRequest::PutMaps(maps(r)?),
+            10 => StoreRequest::Maps,
+            11 => StoreRequest::Verify(id(r)?),
+            12 => StoreRequest::Status,
+            13 => StoreRequest::Presence,
+            14 => StoreRequest::Initialise(identity(r)?),
+            15 => StoreRequest::Attach { fs: fs(r)?, store: StoreId::new(r.u16("store")?) },
             _ => return Err(DecodeError::Invalid("request kind")),
         };
         whole((number, request), r, &tail)
     }
 }
 
-impl Answer {
+impl StoreAnswer {
     /// The frame of the answer to request `number`.
     pub fn encode(&self, number: u64) -> Frame {
         let short = |kind, fields: &dyn Fn(&mut Vec<u8>)| frame(number, kind, Bytes::new(), fields);
         match self {
-            Answer::Done => short(1, &|_| ()),
-            Answer::Refused(error) => short(2, &|out| put_error(out, error)),
-            Answer::Bytes(bytes) => frame(number, 3, bytes.clone(), |_| ()),
-            Answer::Headers(headers) => {
+            StoreAnswer::Done => short(1, &|_| ()),
+            StoreAnswer::Refused(error) => short(2, &|out| put_error(out, error)),
+            StoreAnswer::Bytes(bytes) => frame(number, 3, bytes.clone(), |_| ()),
+            StoreAnswer::Headers(headers) => {
                 short(4, &|out| put_list(out, headers, |out, h| out.extend_from_slice(&h.encode())))
             }
-            Answer::Segments(segments) => short(5, &|out| {
+            StoreAnswer::Segments(segments) => short(5, &|out| {
                 put_list(out, segments, |out, (segment, bytes)| {
                     segment.encode(out);
                     out.put_u64(*bytes);
                 });
             }),
-            Answer::Seal(seal) => short(6, &|out| seal.encode(out)),
-            Answer::Seals(seals) => short(7, &|out| put_list(out, seals, |out, seal| seal.encode(out))),
-            Answer::Maps(maps) => short(8, &|out| put_maps(out, maps)),
-            Answer::Status(status) => short(9, &|out| {
+            StoreAnswer::Seal(seal) => short(6, &|out| seal.encode(out)),
+            StoreAnswer::Seals(seals) => short(7, &|out| put_list(out, seals, |out, seal| seal.encode(out))),
+            StoreAnswer::Maps(maps) => short(8, &|out| put_maps(out, maps)),
+            StoreAnswer::Status(status) => short(9, &|out| {
                 out.put_u16(status.id.raw());
                 out.put_u64(status.capacity_bytes);
                 out.put_u64(status.allocated_bytes);
@@ -307,30 +307,30 @@ impl Answer {
                 out.put_u8(status.writable.into());
                 put_space(out, &status.disk);
             }),
-            Answer::Presence(Presence::Store(identity)) => short(10, &|out| put_identity(out, identity)),
-            Answer::Presence(Presence::Empty(space)) => short(11, &|out| put_space(out, space)),
-            Answer::Not(text) => short(12, &|out| out.put_blob(text.as_bytes())),
+            StoreAnswer::Presence(Presence::Store(identity)) => short(10, &|out| put_identity(out, identity)),
+            StoreAnswer::Presence(Presence::Empty(space)) => short(11, &|out| put_space(out, space)),
+            StoreAnswer::Not(text) => short(12, &|out| out.put_blob(text.as_bytes())),
         }
     }
 
     /// Reads a frame's head and tail.
-    pub fn decode(head: &[u8], mut tail: Bytes) -> Result<(u64, Answer), DecodeError> {
+    pub fn decode(head: &[u8], mut tail: Bytes) -> Result<(u64, StoreAnswer), DecodeError> {
         let r = &mut Reader::new(head);
         let number = r.u64("request number")?;
         let answer = match r.u8("answer kind")? {
-            1 => Answer::Done,
-            2 => Answer::Refused(error(r)?),
-            3 => Answer::Bytes(std::mem::take(&mut tail)),
-            4 => Answer::Headers(list(r, HEADER_LEN, "headers", |r| {
+            1 => StoreAnswer::Done,
+            2 => StoreAnswer::Refused(error(r)?),
+            3 => StoreAnswer::Bytes(std::mem::take(&mut tail)),
+            4 => StoreAnswer::Headers(list(r, HEADER_LEN, "headers", |r| {
                 FragmentHeader::decode(r.take(HEADER_LEN, "fragment header")?)
             })?),
-            5 => Answer::Segments(list(r, SegmentId::ENCODED_LEN + 8, "segments", |r| {
+            5 => StoreAnswer::Segments(list(r, SegmentId::ENCODED_LEN + 8, "segments", |r| {
                 Ok((SegmentId::decode(r)?, r.u64("segment bytes")?))
             })?),
-            6 => Answer::Seal(Seal::decode(r)?),
-            7 => Answer::Seals(list(r, SEAL_LEN_MIN, "seals", Seal::decode)?),
-            8 => Answer::Maps(maps(r)?),
-            9 => Answer::Status(StoreStatus {
+            6 => StoreAnswer::Seal(Seal::decode(r)?),
+            7 => StoreAnswer::Seals(list(r, SEAL_LEN_MIN, "seals", Seal::decode)?),
+            8 => StoreAnswer::Maps(maps(r)?),
+            9 => StoreAnswer::Status(StoreStatus {
                 id: StoreId::new(r.u16("store")?),
                 capacity_bytes: r.u64("capacity")?,
                 allocated_bytes: r.u64("allocated")?,
@@ -344,9 +344,9 @@ impl Answer {
                 },
                 disk: space(r)?,
             }),
-            10 => Answer::Presence(Presence::Store(identity(r)?)),
-            11 => Answer::Presence(Presence::Empty(space(r)?)),
-            12 => Answer::Not(String::from_utf8_lossy(r.blob("refusal")?).into_owned()),
+            10 => StoreAnswer::Presence(Presence::Store(identity(r)?)),
+            11 => StoreAnswer::Presence(Presence::Empty(space(r)?)),
+            12 => StoreAnswer::Not(String::from_utf8_lossy(r.blob("refusal")?).into_owned()),
             _ => return Err(DecodeError::Invalid("answer kind")),
         };
         whole((number, answer), r, &tail)
@@ -409,7 +409,8 @@ mod tests {
     use crate::testing::{fragment, segment};
     use proptest::prelude::*;
 
-    const IDENTITY: Identity = Identity { fs: FsUuid([9; 16]), store: StoreId::new(3), capacity_bytes: 1 << 40 };
+    const IDENTITY: StoreIdentity =
+        StoreIdentity { fs: FsUuid([9; 16]), store: StoreId::new(3), capacity_bytes: 1 << 40 };
 
     fn seal() -> Seal {
         let fence = |epoch, through| Fence { epoch, through };
@@ -417,30 +418,30 @@ mod tests {
         seal.told([1, 2].map(StoreId::new).into())
     }
 
-    fn requests() -> Vec<Request> {
+    fn requests() -> Vec<StoreRequest> {
         let one = fragment(1, 2, 1, 70_000);
         let id = one.header.id;
         vec![
-            Request::Put(one),
-            Request::Put(fragment(1, 3, 0, 0)),
-            Request::Read { id, attempt: 3, range: 5..9 },
-            Request::Describe(id.segment),
-            Request::List { log: LogId::new(4), from_seq: 9, count_max: 100 },
-            Request::Segments,
-            Request::Delete(vec![id.segment, segment(9, 8, 7)]),
-            Request::Seal(seal()),
-            Request::Seals,
-            Request::PutMaps(Maps { epoch: 8, bytes: Bytes::from_static(b"maps") }),
-            Request::Maps,
-            Request::Verify(id),
-            Request::Status,
-            Request::Presence,
-            Request::Initialise(IDENTITY),
-            Request::Attach { fs: IDENTITY.fs, store: IDENTITY.store },
+            StoreRequest::Put(one),
+            StoreRequest::Put(fragment(1, 3, 0, 0)),
+            StoreRequest::Read { id, attempt: 3, range: 5..9 },
+            StoreRequest::Describe(id.segment),
+            StoreRequest::List { log: LogId::new(4), from_seq: 9, count_max: 100 },
+            StoreRequest::Segments,
+            StoreRequest::Delete(vec![id.segment, segment(9, 8, 7)]),
+            StoreRequest::Seal(seal()),
+            StoreRequest::Seals,
+            StoreRequest::PutMaps(Maps { epoch: 8, bytes: Bytes::from_static(b"maps") }),
+            StoreRequest::Maps,
+            StoreRequest::Verify(id),
+            StoreRequest::Status,
+            StoreRequest::Presence,
+            StoreRequest::Initialise(IDENTITY),
+            StoreRequest::Attach { fs: IDENTITY.fs, store: IDENTITY.store },
         ]
     }
 
-    fn answers() -> Vec<Answer> {
+    fn answers() -> Vec<StoreAnswer> {
         let header = fragment(1, 2, 1, 70_000).header;
         let errors = [
             StorageError::NotFound(header.id),
@@ -462,19 +463,19 @@ mod tests {
             writable: true,
             disk: space,
         };
-        let mut answers: Vec<Answer> = errors.into_iter().map(Answer::Refused).collect();
+        let mut answers: Vec<StoreAnswer> = errors.into_iter().map(StoreAnswer::Refused).collect();
         answers.extend([
-            Answer::Done,
-            Answer::Bytes(Bytes::from_static(b"bytes")),
-            Answer::Headers(vec![header.clone(), header]),
-            Answer::Segments(vec![(segment(1, 2, 3), 4096)]),
-            Answer::Seal(seal()),
-            Answer::Seals(vec![seal()]),
-            Answer::Maps(Maps { epoch: 8, bytes: Bytes::from_static(b"maps") }),
-            Answer::Status(status),
-            Answer::Presence(Presence::Store(IDENTITY)),
-            Answer::Presence(Presence::Empty(space)),
-            Answer::Not("there is a store already".into()),
+            StoreAnswer::Done,
+            StoreAnswer::Bytes(Bytes::from_static(b"bytes")),
+            StoreAnswer::Headers(vec![header.clone(), header]),
+            StoreAnswer::Segments(vec![(segment(1, 2, 3), 4096)]),
+            StoreAnswer::Seal(seal()),
+            StoreAnswer::Seals(vec![seal()]),
+            StoreAnswer::Maps(Maps { epoch: 8, bytes: Bytes::from_static(b"maps") }),
+            StoreAnswer::Status(status),
+            StoreAnswer::Presence(Presence::Store(IDENTITY)),
+            StoreAnswer::Presence(Presence::Empty(space)),
+            StoreAnswer::Not("there is a store already".into()),
         ]);
         answers
     }
@@ -487,12 +488,12 @@ mod tests {
         (head.slice(LENGTHS_LEN..), tail)
     }
 
-    fn request_of((head, tail): (Bytes, Bytes)) -> Result<(u64, Request), DecodeError> {
-        Request::decode(&head, tail)
+    fn request_of((head, tail): (Bytes, Bytes)) -> Result<(u64, StoreRequest), DecodeError> {
+        StoreRequest::decode(&head, tail)
     }
 
-    fn answer_of((head, tail): (Bytes, Bytes)) -> Result<(u64, Answer), DecodeError> {
-        Answer::decode(&head, tail)
+    fn answer_of((head, tail): (Bytes, Bytes)) -> Result<(u64, StoreAnswer), DecodeError> {
+        StoreAnswer::decode(&head, tail)
     }
 
     #[test]
@@ -511,15 +512,15 @@ mod tests {
     fn frames_cut_short_or_too_long_are_refused() {
         for request in requests() {
             let (head, tail) = parts(request.encode(1));
-            let cut = |len| Request::decode(&head[..len], tail.clone());
+            let cut = |len| StoreRequest::decode(&head[..len], tail.clone());
             assert!((0..head.len()).all(|len| cut(len).is_err()), "{request:?}");
             let longer = [&head[..], &[0]].concat();
-            assert!(Request::decode(&longer, tail.clone()).is_err(), "{request:?}");
+            assert!(StoreRequest::decode(&longer, tail.clone()).is_err(), "{request:?}");
             let longer = Bytes::from([&tail[..], &[0]].concat());
-            assert!(Request::decode(&head, longer).is_err(), "{request:?}");
+            assert!(StoreRequest::decode(&head, longer).is_err(), "{request:?}");
         }
         let (head, tail) = parts(requests()[0].encode(1));
-        assert!(Request::decode(&head, tail.slice(1..)).is_err());
+        assert!(StoreRequest::decode(&head, tail.slice(1..)).is_err());
         let absurd = (HEAD_LEN_MAX + 1).to_le_bytes();
         assert!(lengths([absurd, [0; 4]].concat().try_into().unwrap()).is_err());
         let absurd = (TAIL_LEN_MAX + 1).to_le_bytes();
@@ -531,7 +532,7 @@ mod tests {
         let (head, tail) = parts(requests()[0].encode(1));
         let mut tail = tail.to_vec();
         tail[69_999] ^= 1;
-        assert_eq!(Request::decode(&head, tail.into()), Err(DecodeError::Checksum("fragment payload")));
+        assert_eq!(StoreRequest::decode(&head, tail.into()), Err(DecodeError::Checksum("fragment payload")));
     }
 
     #[test]
@@ -559,10 +560,10 @@ mod tests {
                 head[at] = value;
             }
             // A value that decodes must encode, and decode to the same value again.
-            if let Ok((number, request)) = Request::decode(&head, tail.clone()) {
+            if let Ok((number, request)) = StoreRequest::decode(&head, tail.clone()) {
                 prop_assert_eq!(request_of(parts(request.encode(number))), Ok((number, request)));
             }
-            if let Ok((number, answer)) = Answer::decode(&head, tail.clone()) {
+            if let Ok((number, answer)) = StoreAnswer::decode(&head, tail.clone()) {
                 prop_assert_eq!(answer_of(parts(answer.encode(number))), Ok((number, answer)));
             }
         }

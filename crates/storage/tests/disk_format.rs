@@ -4,8 +4,8 @@
 #[path = "../../striped-log/tests/documented/mod.rs"]
 mod documented;
 
-use storage::api::Identity;
-use storage::checkpoint::{Body, Head};
+use storage::api::StoreIdentity;
+use storage::checkpoint::{Body, StoreHead};
 use types::{FsUuid, StoreId};
 
 const DOCUMENT: &str = include_str!("../../../docs/disk-format-store.md");
@@ -20,9 +20,9 @@ fn the_checkpoint_is_as_documented() {
     let encoded = body.encode();
     assert_eq!(encoded, documented);
 
-    let identity = Identity { fs: FS, store: StoreId::new(2), capacity_bytes: 1 << 30 };
-    let head = Head::of(identity, 42, 0x1122_3344_5566_7788, &encoded);
+    let identity = StoreIdentity { fs: FS, store: StoreId::new(2), capacity_bytes: 1 << 30 };
+    let head = StoreHead::of(identity, 42, 0x1122_3344_5566_7788, &encoded);
     let documented = documented::structure(DOCUMENT, "Head");
     assert_eq!(head.encode()[..], documented);
-    assert_eq!(Head::decode(&documented), Ok(head));
+    assert_eq!(StoreHead::decode(&documented), Ok(head));
 }

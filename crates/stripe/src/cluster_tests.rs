@@ -8,7 +8,7 @@
 use crate::testing::{FS, Fault, LOG, Rig};
 use crate::{LogTail, LogWriter, Options, Stripe, StripeError};
 use bytes::Bytes;
-use host::sim::{Link, LinkFaults, Machine, Sim, SimDisk, SimRandom};
+use host::sim::{LinkFaults, Machine, Sim, SimDisk, SimLink, SimRandom};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::future::pending;
@@ -16,7 +16,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 use storage::api::{Seal, Storage, StorageError, StoreStatus};
-use storage::server::{Identity, Server};
+use storage::server::{StoreIdentity, StoreServer};
 use striped_log::builder::SegmentBuilder;
 use striped_log::fragment::{Fragment, FragmentHeader};
 use striped_log::segment::Segment;
@@ -221,7 +221,7 @@ struct Node {
     id: StoreId,
     disk: SimDisk,
     machine: Mutex<Machine>,
-    server: Mutex<Option<Arc<Server>>>,
+    server: Mutex<Option<Arc<StoreServer>>>,
     cut: Mutex<bool>,
     faults: Mutex<LinkFaults>,
 }
@@ -246,8 +246,8 @@ impl Servers {
                 faults: Mutex::default(),
             };
             let machine = node.machine.lock().clone();
-            let identity = Identity { fs: FS, store: node.id, capacity_bytes: 200 << 20 };
-            let made = Server::create(machine.host(), node.disk.mount(&machine), identity);
+            let identity = StoreIdentity { fs: FS, store: node.id, capacity_bytes: 200 << 20 };
+            let made = StoreServer::create(machine.host(), node.disk.mount(&machine), identity);
             *node.server.lock() = Some(sim.block_on(machine.run(made)).expect("machine is up").expect("store is made"));
             Arc::new(node)
         });
@@ -261,8 +261,8 @@ impl Servers {
         *node.server.lock() = None;
         node.disk.wipe();
         let machine = self.sim.machine(&format!("store-{}", node.id.raw()));
-        let identity = Identity { fs: FS, store: node.id, capacity_bytes: 200 << 20 };
-        let made = Server::create(machine.host(), node.disk.mount(&machine), identity);
+        let identity = StoreIdentity { fs: FS, store: node.id, capacity_bytes: 200 << 20 };
+        let made = StoreServer::create(machine.host(), node.disk.mount(&machine), identity);
         *node.server.lock() =
             Some(self.sim.block_on(machine.run(made)).expect("machine is up").expect("store is made"));
         *node.machine.lock() = machine;
@@ -273,7 +273,7 @@ impl Servers {
         *node.server.lock() = None;
         node.disk.hang(false);
         let machine = self.sim.machine(&format!("store-{}", node.id.raw()));
-        let opened = Server::open(machine.host(), node.disk.mount(&machine));
+        let opened = StoreServer::open(machine.host(), node.disk.mount(&machine));
         *node.server.lock() =
             Some(self.sim.block_on(machine.run(opened)).expect("machine is up").expect("store opens"));
         *node.machine.lock() = machine;
@@ -342,9 +342,9 @@ struct Remote {
 impl Remote {
     fn call<T: Send + 'static>(
         &self,
-        request: impl Fn(&Server) -> BoxFuture<Result<T, StorageError>> + Send + Sync + 'static,
+        request: impl Fn(&StoreServer) -> BoxFuture<Result<T, StorageError>> + Send + Sync + 'static,
     ) -> BoxFuture<Result<T, StorageError>> {
-        let link = Link::new(&self.client, &self.node.machine.lock(), Duration::ZERO..Duration::from_millis(2));
+        let link = SimLink::new(&self.client, &self.node.machine.lock(), Duration::ZERO..Duration::from_millis(2));
         link.cut(*self.node.cut.lock());
         link.set_faults(*self.node.faults.lock());
         let server = self.node.server.lock().clone();

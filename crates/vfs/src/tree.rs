@@ -29,7 +29,7 @@ pub struct TreeEntry {
 
 /// The part of a [`TreeEntry`] that two implementations must agree on: no file ids, times, blocks,
 /// or sizes of directories.
-pub type Facts<'a> = (
+pub type TreeFacts<'a> = (
     (&'a [u8], &'a [u8], Kind, u32),
     (u32, u32, u32, u64),
     (u64, u64, Option<&'a [u8]>, &'a BTreeMap<Vec<u8>, Vec<u8>>),
@@ -37,7 +37,7 @@ pub type Facts<'a> = (
 
 impl TreeEntry {
     /// (path, first path, kind, mode), (nlink, uid, gid, rdev), (size, content, target, xattrs).
-    pub fn facts(&self) -> Facts<'_> {
+    pub fn facts(&self) -> TreeFacts<'_> {
         let a = &self.attr;
         let size = if a.kind == Kind::Directory { 0 } else { a.size };
         (

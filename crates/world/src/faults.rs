@@ -3,9 +3,9 @@
 
 use crate::node::{Node, Weather};
 use crate::remote::Remote;
-use cluster::Place;
+use cluster::StorePlace;
 use host::SplitMix64;
-use host::sim::{Machine, SimDisk, Snapshot};
+use host::sim::{DiskSnapshot, Machine, SimDisk};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,9 +19,9 @@ pub struct Store {
 
 impl Store {
     /// The store as roles on `on` reach it.
-    pub fn place(&self, on: &Machine) -> Place {
+    pub fn place(&self, on: &Machine) -> StorePlace {
         match &self.node {
-            Some(node) => Place::Remote(Remote::new(node.clone(), on.clone())),
+            Some(node) => StorePlace::Remote(Remote::new(node.clone(), on.clone())),
             None => self.disk.mount(on).into(),
         }
     }
@@ -90,7 +90,7 @@ pub struct Bad {
     pub store: usize,
     /// Its fault.
     pub fault: Fault,
-    snapshot: Option<Snapshot>,
+    snapshot: Option<DiskSnapshot>,
     /// The file system has run since the snapshot.
     is_old: bool,
 }
@@ -279,7 +279,7 @@ const HEADS_LEN: u64 = 8192;
 /// everything in it, so these may happen at any time, whatever faults the stores have.
 #[derive(Default)]
 pub struct Consensus {
-    backup: Option<Snapshot>,
+    backup: Option<DiskSnapshot>,
 }
 
 impl Consensus {

@@ -5,7 +5,7 @@
 //! itself if its store cannot be opened. Then no process listens until the world starts it again.
 
 use host::SplitMix64;
-use host::sim::{Link, LinkFaults, Machine, Sim, SimDisk};
+use host::sim::{LinkFaults, Machine, Sim, SimDisk, SimLink};
 use parking_lot::Mutex;
 use std::ops::Range;
 use std::sync::Arc;
@@ -52,7 +52,7 @@ struct State {
     process: watch::Receiver<Process>,
     weather: Weather,
     /// Links of connections that may still stand, with the machines that they come from.
-    links: Vec<(Machine, Link)>,
+    links: Vec<(Machine, SimLink)>,
     counts: Counts,
 }
 
@@ -71,7 +71,7 @@ pub struct Listener {
     /// What it serves.
     pub site: Arc<Site>,
     /// The way there.
-    pub link: Link,
+    pub link: SimLink,
 }
 
 impl Node {
@@ -183,7 +183,7 @@ impl Node {
         let process = state.process.borrow().clone();
         let (Process::Serving(site), true) = (process, state.machine.is_up()) else { return None };
         let machine = state.machine.clone();
-        let link = Link::new(from, &machine, DELAY);
+        let link = SimLink::new(from, &machine, DELAY);
         expose(&link, state.weather);
         state.links.retain(|(from, _)| from.is_up());
         state.links.push((from.clone(), link.clone()));
@@ -196,7 +196,7 @@ impl Node {
     }
 }
 
-fn expose(link: &Link, weather: Weather) {
+fn expose(link: &SimLink, weather: Weather) {
     link.cut(weather.cut);
     link.set_faults(LinkFaults { lost_requests: weather.lost, lost_answers: weather.lost, repeated_requests: 0 });
 }

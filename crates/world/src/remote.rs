@@ -18,10 +18,10 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
-use storage::api::{Identity, Presence, RemoteStorage, StorageError};
+use storage::api::{Presence, RemoteStorage, StorageError, StoreIdentity};
 use storage::calls::{Ask, answer, attach, is_done, what_is_there};
-use storage::server::Server;
-use storage::wire::{Answer, Frame, LENGTHS_LEN, Request, lengths};
+use storage::server::StoreServer;
+use storage::wire::{Frame, LENGTHS_LEN, StoreAnswer, StoreRequest, lengths};
 use tokio::sync::{oneshot, watch};
 use types::{BoxFuture, FsUuid, StoreId};
 
@@ -43,7 +43,7 @@ struct Connection {
     node: Arc<Node>,
     to: Listener,
     /// The store's end: the store that requests are for.
-    attached: Mutex<Option<Arc<Server>>>,
+    attached: Mutex<Option<Arc<StoreServer>>>,
     last_number: AtomicU64,
 }
 
@@ -67,7 +67,7 @@ impl Connection {
     }
 
     /// Sends a request. Waits for ever if the request or its answer is lost.
-    async fn ask(self: Arc<Self>, request: Request) -> Answer {
+    async fn ask(self: Arc<Self>, request: StoreRequest) -> StoreAnswer {
         let number = self.last_number.fetch_add(1, Relaxed) + 1;
         let (frame, lag, me) = (request.encode(number), self.node.lag(), self.clone());
         let served = self.to.link.call(move || {
@@ -79,7 +79,7 @@ impl Connection {
         });
         let frame = served.await;
         let (head, tail) = unframed(&frame);
-        let (answered, answer) = Answer::decode(head, tail).expect("what a store encodes can be decoded");
+        let (answered, answer) = StoreAnswer::decode(head, tail).expect("what a store encodes can be decoded");
         assert_eq!(answered, number);
         answer
     }
@@ -87,8 +87,8 @@ impl Connection {
     /// Serves a request at the store's end.
     async fn serve(&self, frame: Frame) -> Frame {
         let (head, tail) = unframed(&frame);
-        let (number, request) = Request::decode(head, tail).expect("what a client encodes can be decoded");
-        if let Request::Attach { fs, store } = request {
+        let (number, request) = StoreRequest::decode(head, tail).expect("what a client encodes can be decoded");
+        if let StoreRequest::Attach { fs, store } = request {
             let (server, answer) = attach(&self.to.site, fs, store);
             *self.attached.lock() = server;
             return answer.encode(number);
@@ -133,7 +133,7 @@ impl Remote {
     }
 
     /// One request over a connection of its own.
-    fn ask_once(&self, request: Request, time: Duration) -> BoxFuture<io::Result<Answer>> {
+    fn ask_once(&self, request: StoreRequest, time: Duration) -> BoxFuture<io::Result<StoreAnswer>> {
         let (clock, connection) = (self.from.host().clock, Connection::new(&self.node, &self.from));
         Box::pin(async move {
             let connection = connection.ok_or(io::ErrorKind::ConnectionRefused)?;
@@ -143,7 +143,7 @@ impl Remote {
 }
 
 impl Ask for Remote {
-    fn ask(&self, request: Request, _: usize) -> BoxFuture<Result<Answer, StorageError>> {
+    fn ask(&self, request: StoreRequest, _: usize) -> BoxFuture<Result<StoreAnswer, StorageError>> {
         let standing = self.standing.lock().clone();
         let connection = standing.as_ref().and_then(|standing| standing.borrow().clone());
         let clock = self.from.host().clock;
@@ -163,12 +163,12 @@ impl Ask for Remote {
 
 impl RemoteStorage for Remote {
     fn presence(&self) -> BoxFuture<io::Result<Presence>> {
-        let asked = self.ask_once(Request::Presence, 2 * CONNECT_TIME_MAX);
+        let asked = self.ask_once(StoreRequest::Presence, 2 * CONNECT_TIME_MAX);
         Box::pin(async move { what_is_there(asked.await?) })
     }
 
-    fn initialise(&self, identity: Identity) -> BoxFuture<io::Result<()>> {
-        let asked = self.ask_once(Request::Initialise(identity), INITIALISE_TIME_MAX);
+    fn initialise(&self, identity: StoreIdentity) -> BoxFuture<io::Result<()>> {
+        let asked = self.ask_once(StoreRequest::Initialise(identity), INITIALISE_TIME_MAX);
         Box::pin(async move { is_done(asked.await?) })
     }
 
@@ -177,7 +177,7 @@ impl RemoteStorage for Remote {
         let (first_tried, tried) = oneshot::channel();
         let (node, from) = (self.node.clone(), self.from.clone());
         self.from.host().tasks.spawn(Box::pin(async move {
-            let kept = keep(node, from, Request::Attach { fs, store }, &tell, first_tried);
+            let kept = keep(node, from, StoreRequest::Attach { fs, store }, &tell, first_tried);
             first(kept, tell.closed()).await;
         }));
         *self.standing.lock() = Some(standing);
@@ -192,7 +192,7 @@ impl RemoteStorage for Remote {
 async fn keep(
     node: Arc<Node>,
     from: Machine,
-    attach: Request,
+    attach: StoreRequest,
     tell: &watch::Sender<Standing>,
     first_tried: oneshot::Sender<()>,
 ) {
@@ -203,9 +203,9 @@ async fn keep(
         let connection = Connection::new(&node, &from);
         let attached = match &connection {
             Some(connection) => timeout(&*host.clock, CONNECT_TIME_MAX, connection.clone().ask(attach.clone())).await,
-            None => Ok(Answer::Refused(StorageError::Unavailable)),
+            None => Ok(StoreAnswer::Refused(StorageError::Unavailable)),
         };
-        let stands = attached == Ok(Answer::Done);
+        let stands = attached == Ok(StoreAnswer::Done);
         if stands {
             tell.send_replace(connection.clone());
         }

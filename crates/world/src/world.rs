@@ -9,8 +9,8 @@ use crate::oracle::{Found, Oracle, new_model};
 use crate::twin::Twin;
 use crate::worker::{Desk, Shared, Worker};
 use client::Client;
-use cluster::Place;
-use cluster::machine::{Create, Lengths, Limits, Machine, Run};
+use cluster::StorePlace;
+use cluster::machine::{CoreMachine, Create, Lengths, Limits, Run};
 use host::sim::{Crashed, Sim, SimDisk};
 use host::{Disk, SplitMix64, join_all};
 use manager::api::Manager;
@@ -252,7 +252,7 @@ async fn read_along(fs: Arc<dyn FileSystem>, clock: Arc<dyn host::Clock>, shared
 }
 
 /// Raises the manager map's epoch.
-async fn change_maps(machine: &Machine, epochs: &Mutex<MapEpochs>) {
+async fn change_maps(machine: &CoreMachine, epochs: &Mutex<MapEpochs>) {
     let mut asked = 0;
     let changed = machine.change_maps(|config| {
         config.managers.epoch += 1;
@@ -331,7 +331,7 @@ struct MapEpochs {
 /// A started machine of the file system, on a simulated machine.
 struct Running {
     on: host::sim::Machine,
-    machine: Arc<Machine>,
+    machine: Arc<CoreMachine>,
     twin: Twin,
     kernel: Kernel,
 }
@@ -623,7 +623,7 @@ impl World {
         }
         self.consensus.wipe();
         self.start_nodes(&[]).await?;
-        let places: Vec<Place> = self.stores.iter().map(|store| store.place(on)).collect();
+        let places: Vec<StorePlace> = self.stores.iter().map(|store| store.place(on)).collect();
         let consensus: Arc<dyn Disk> = self.consensus.mount(on);
         let (host, create) = (on.host(), self.create);
         let work = async move { cluster::machine::create(&host, &places, &consensus, create).await.map_err(failed) };
@@ -637,10 +637,10 @@ impl World {
     async fn start_without(&self, on: &host::sim::Machine, missing: &[usize]) -> Result<Running, End> {
         self.start_nodes(missing).await?;
         let place = |(at, store): (usize, &Store)| match store.node.is_none() && missing.contains(&at) {
-            true => Place::Missing("taken away".into()),
+            true => StorePlace::Missing("taken away".into()),
             false => store.place(on),
         };
-        let places: Vec<Place> = self.stores.iter().enumerate().map(place).collect();
+        let places: Vec<StorePlace> = self.stores.iter().enumerate().map(place).collect();
         let run = Run {
             cache_bytes: CACHE_BYTES,
             root_mode: self.root_mode,
@@ -653,7 +653,7 @@ impl World {
         let consensus: Arc<dyn Disk> = self.consensus.mount(on);
         let (host, limits) = (on.host(), self.limits);
         let work = async move {
-            let started = Machine::start_within(host, &places, &consensus, run, limits).await;
+            let started = CoreMachine::start_within(host, &places, &consensus, run, limits).await;
             started.map_err(|e| End::Refused(format!("start: {e}")))
         };
         let machine = Arc::new(self.on_machine(on, "start", work).await??);

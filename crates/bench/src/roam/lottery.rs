@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use host::sim::Sim;
 use linkem::Rate;
-use policy::lottery::Class as Tickets;
+use policy::lottery::TicketClass as Tickets;
 use roam::schedule::{CHUNK_LEN_MAX, Direction, Schedule, TICKETS};
 use roam_proto::channel::Class;
 use serde_json::json;

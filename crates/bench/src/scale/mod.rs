@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use clap::{Args, Subcommand};
-use cluster::machine::Machine;
+use cluster::machine::CoreMachine;
 use serde::{Deserialize, Serialize};
 use types::FileId;
 use vfs::fs::{Cred, FileSystem, OpenFlags};
@@ -246,13 +246,13 @@ async fn run_machine(dir: &Path, segments: u64) -> Result<Ran> {
 }
 
 /// The time of a `starling status`, in milliseconds.
-async fn status_ms(machine: &Machine) -> f64 {
+async fn status_ms(machine: &CoreMachine) -> f64 {
     let since = Instant::now();
     std::hint::black_box((machine.maintenance.done(), machine.stripe.glance().await));
     since.elapsed().as_secs_f64() * 1e3
 }
 
-async fn create(machine: &Machine, name: &str) -> Result<()> {
+async fn create(machine: &CoreMachine, name: &str) -> Result<()> {
     let fs = &machine.client;
     let flags = OpenFlags { read: false, write: true, ..OpenFlags::default() };
     let (entry, handle) =

@@ -7,8 +7,8 @@ use std::{fs, io};
 use anyhow::{Context, Result};
 use bytes::Bytes;
 use cluster::config::CLIENT_LOG;
-use cluster::machine::{self, Create, INDEX_RANGE_LEN, Lengths, Machine, Run};
-use cluster::stores::Place;
+use cluster::machine::{self, CoreMachine, Create, INDEX_RANGE_LEN, Lengths, Run};
+use cluster::stores::StorePlace;
 use host::real::RealDisk;
 use host::{Disk, DiskSpace, File, Host};
 use manager::api::{Manager, SegmentDeltas};
@@ -120,12 +120,12 @@ impl Rig {
         Ok(Rig { host, disks, consensus: open("consensus")? })
     }
 
-    fn places(&self) -> Vec<Place> {
-        self.disks.iter().cloned().map(Place::Disk).collect()
+    fn places(&self) -> Vec<StorePlace> {
+        self.disks.iter().cloned().map(StorePlace::Disk).collect()
     }
 
     /// Starts the machine.
-    pub async fn start(&self) -> Result<Machine> {
+    pub async fn start(&self) -> Result<CoreMachine> {
         let run = Run {
             cache_bytes: CACHE_BYTES,
             root_mode: 0o755,
@@ -135,7 +135,7 @@ impl Rig {
             manager_lengths: Lengths::LARGEST,
             accepts_loss: false,
         };
-        Machine::start(self.host.clone(), &self.places(), &self.consensus, run).await.context("start the machine")
+        CoreMachine::start(self.host.clone(), &self.places(), &self.consensus, run).await.context("start the machine")
     }
 
     /// Makes a machine with this many full segments of this many files, and stops it.

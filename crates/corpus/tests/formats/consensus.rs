@@ -1,5 +1,5 @@
 use crate::replay;
-use consensus::files::{Head, Of};
+use consensus::files::{VoterHead, VoterOwner};
 use consensus::image::Image;
 use consensus::testing::example;
 use corpus::consensus as checks;
@@ -16,7 +16,13 @@ fn the_corpus_has_what_this_program_writes() {
     let mut first = example();
     first.entries.clear();
     (first.vote, first.committed) = (None, None);
-    let head = Head { owner: Of(FsUuid([7; 16])), sequence: 41, generation: 0, body_len: 300, body_crc: 0x0102_0304 };
+    let head = VoterHead {
+        owner: VoterOwner(FsUuid([7; 16])),
+        sequence: 41,
+        generation: 0,
+        body_len: 300,
+        body_crc: 0x0102_0304,
+    };
     let body = |image: Image| [vec![0], image.encode()].concat();
     let all = body(example());
     replay::compare(

@@ -4,11 +4,11 @@ use corpus::home as checks;
 use corpus::session;
 use corpus::session::world::{MALLORY, VOLUME, World, at, attach_request, changed, made};
 use home::invitation::Invitation;
-use home::state::{Intent, Record, State};
+use home::state::{HomeRecord, HomeState, Intent};
 use home::volume::{OTHERS, Print, RunStart, Volume};
 use roam_proto::codec::Wire;
 use roam_proto::delegation::{Hold, Watch};
-use roam_proto::lock::{Lock, Locking, Space};
+use roam_proto::lock::{Lock, LockKind, Locking};
 use roam_proto::message::{Conflict, Outcome, Request, Sent, User};
 use roam_proto::operation::Operation;
 use roam_proto::volume_stamp::Stamp;
@@ -28,7 +28,7 @@ fn user() -> User {
 }
 
 /// Records of a home's life.
-fn records() -> Vec<Record> {
+fn records() -> Vec<HomeRecord> {
     let name = || "work".to_string();
     let print = |kind| Print { kind, mode: 0o750, uid: 1000, gid: 100, nlink: 1, size: 5, mtime: TIME, ctime: TIME };
     let mut volume = Volume::new(0, 77);
@@ -41,44 +41,44 @@ fn records() -> Vec<Record> {
     volume.learn(stored.clone()).expect("sense");
     let left = volume.left(&place).expect("it was there");
     let real = seen.id;
-    let learned = |learned| Record::Learned { volume: name(), learned };
+    let learned = |learned| HomeRecord::Learned { volume: name(), learned };
     let operations = vec![(3, Operation::Link { file: seen.id, at: place.clone() })];
     let intent = Intent { seq: 4, identity: b"stored".to_vec(), file: seen.id, beside: None };
     let outcome = Outcome::Conflict(Conflict::Changed);
     vec![
-        Record::Volume { name: name(), epoch: 77 },
-        Record::Enrolled { key: KEY, volumes: vec![name(), "photos".into()], user: user() },
-        Record::Began { key: KEY, volume: name(), incarnation: 9 },
+        HomeRecord::Volume { name: name(), epoch: 77 },
+        HomeRecord::Enrolled { key: KEY, volumes: vec![name(), "photos".into()], user: user() },
+        HomeRecord::Began { key: KEY, volume: name(), incarnation: 9 },
         learned(root),
         learned(seen),
-        Record::Reserved { key: KEY, volume: name(), next: 1 << 24 },
-        Record::Answered { key: KEY, volume: name(), seq: 2, outcome: Outcome::Done },
-        Record::Applying { key: KEY, volume: name(), operations: operations.clone() },
-        Record::Answered { key: KEY, volume: name(), seq: 3, outcome },
-        Record::Acknowledged { key: KEY, volume: name(), through: 2 },
-        Record::Intended { key: KEY, volume: name(), intent },
-        Record::Applying { key: KEY, volume: name(), operations },
+        HomeRecord::Reserved { key: KEY, volume: name(), next: 1 << 24 },
+        HomeRecord::Answered { key: KEY, volume: name(), seq: 2, outcome: Outcome::Done },
+        HomeRecord::Applying { key: KEY, volume: name(), operations: operations.clone() },
+        HomeRecord::Answered { key: KEY, volume: name(), seq: 3, outcome },
+        HomeRecord::Acknowledged { key: KEY, volume: name(), through: 2 },
+        HomeRecord::Intended { key: KEY, volume: name(), intent },
+        HomeRecord::Applying { key: KEY, volume: name(), operations },
         learned(stored),
         learned(left),
-        Record::Became { volume: name(), alias: FileId::new(9), real },
-        Record::Promised { key: KEY, volume: name(), file: real, contents: 3 },
-        Record::Promised { key: KEY, volume: name(), file: FileId::new(9), contents: 4 },
-        Record::Concluded { key: KEY, volume: name(), file: FileId::new(9) },
-        Record::Named { key: KEY, name: "laptop".into() },
-        Record::TurnedAway { key: KEY },
-        Record::Acts { key: KEY, volume: name(), user: User { groups: vec![27, 28], ..user() } },
-        Record::Run { volume: name(), start: RunStart { seq: 1_000, next: 1 << 25 } },
+        HomeRecord::Became { volume: name(), alias: FileId::new(9), real },
+        HomeRecord::Promised { key: KEY, volume: name(), file: real, contents: 3 },
+        HomeRecord::Promised { key: KEY, volume: name(), file: FileId::new(9), contents: 4 },
+        HomeRecord::Concluded { key: KEY, volume: name(), file: FileId::new(9) },
+        HomeRecord::Named { key: KEY, name: "laptop".into() },
+        HomeRecord::TurnedAway { key: KEY },
+        HomeRecord::Acts { key: KEY, volume: name(), user: User { groups: vec![27, 28], ..user() } },
+        HomeRecord::Run { volume: name(), start: RunStart { seq: 1_000, next: 1 << 25 } },
     ]
 }
 
 #[test]
 fn the_corpus_has_what_this_program_writes() {
     let part = |bytes: Vec<u8>| [&(bytes.len() as u16).to_le_bytes()[..], &bytes].concat();
-    let life = |records: &[Record]| {
+    let life = |records: &[HomeRecord]| {
         let parts = records.iter().map(|record| part(record.to_bytes()));
-        [vec![3], part(State::default().to_bytes())].into_iter().chain(parts).collect::<Vec<_>>().concat()
+        [vec![3], part(HomeState::default().to_bytes())].into_iter().chain(parts).collect::<Vec<_>>().concat()
     };
-    let mut state = State::default();
+    let mut state = HomeState::default();
     records().into_iter().for_each(|record| state.apply(record).expect("sense"));
     let invitation =
         Invitation { volumes: vec!["work".into(), "photos".into()], user: user(), until: TIME, name: "laptop".into() };
@@ -87,7 +87,7 @@ fn the_corpus_has_what_this_program_writes() {
     replay::compare(
         "home",
         &[
-            ("empty", [vec![0], State::default().to_bytes()].concat()),
+            ("empty", [vec![0], HomeState::default().to_bytes()].concat()),
             ("truncated", state[..60].to_vec()),
             ("state", state),
             ("enrolled", record(1)),
@@ -157,7 +157,7 @@ fn questions() -> [Vec<Request>; 3] {
         apply(6, Operation::Remove { at: at(bob, b"diary"), file: diary, last: true }, b""),
     ];
     let exclusive = Some(true);
-    let lock = Lock { file: plain, space: Space::Mixed, owner: 7, pid: 70, exclusive, start: 0, end: u64::MAX };
+    let lock = Lock { file: plain, space: LockKind::Mixed, owner: 7, pid: 70, exclusive, start: 0, end: u64::MAX };
     let delegations = vec![
         attach_request(Watch::Delegations { run: 0, changed: Vec::new(), locks: Vec::new(), term: 0 }),
         list(root),

@@ -3,9 +3,9 @@ use bytes::Bytes;
 use corpus::manager as checks;
 use manager::ManagerMap;
 use manager::extents::ExtentMap;
-use manager::frontier::{Frontiers, Reserves};
+use manager::frontier::{Frontiers, LogReserves};
 use manager::index_node::{IndexNode, LeafHomes, encode_leaf};
-use manager::record::{Directory, RecordKey, Table};
+use manager::record::{RecordDirectory, RecordKey, Table};
 use manager::root::Root;
 use manager::tree::{Tree, page_again};
 use manager::{DirectoryShape, InodeRecord};
@@ -79,7 +79,7 @@ fn tall_tree() -> (Tree<SegmentId, u64>, Vec<Vec<u8>>) {
 fn root() -> (Root, Vec<Vec<u8>>) {
     let mut root = Root { file_count: 17, ..Root::empty(ManagerId::new(1), BLOCK, 8) };
     root.positions.extend([(LogId::new(1), 99), (LogId::new(2), 5)]);
-    root.reserves = Frontiers::new(vec![1, 3], manager::api::INDEX_RANGE_LEN, &Reserves::default()).to_reserve();
+    root.reserves = Frontiers::new(vec![1, 3], manager::api::INDEX_RANGE_LEN, &LogReserves::default()).to_reserve();
     root.trees.orphans.edit(&[(FileId::new(5000), ())], |_, _, ()| Some(())).expect("all is in memory");
     let nodes = [(FileId::new(4711), addr(5, 300)), (FileId::new(4800), addr(6, 300))];
     root.trees.imap.edit(&nodes, |_, _, node| Some(*node)).expect("all is in memory");
@@ -101,7 +101,7 @@ fn imap_leaf() -> Vec<u8> {
 
 #[test]
 fn the_corpus_has_what_this_program_writes() {
-    let mut directory = Directory::default();
+    let mut directory = RecordDirectory::default();
     let keys = [
         RecordKey::Node(4711),
         RecordKey::Leaf(4711, 1),

@@ -1,6 +1,6 @@
 use crate::replay;
 use corpus::record_log as checks;
-use record_log::format::{Head, Of, put_frame};
+use record_log::format::{LogHead, LogOwner, put_frame};
 
 #[test]
 fn logs_of_the_corpus_and_changed_ones_are_decoded_or_refused() {
@@ -21,7 +21,7 @@ fn the_corpus_has_what_this_program_writes() {
         }
         [vec![0], log].concat()
     };
-    let head = Head { owner: Of(*b"test"), sequence: 41, generation: 9, body_len: 300, body_crc: 0x0102_0304 };
+    let head = LogHead { owner: LogOwner(*b"test"), sequence: 41, generation: 9, body_len: 300, body_crc: 0x0102_0304 };
     let some = log(&[&[b"one", b"two and three"], &[b"", b"12345678"], &[&[7; 100]]]);
     replay::compare(
         "record_log",

@@ -2,7 +2,7 @@ use crate::replay;
 use corpus::roam_proto as checks;
 use roam_proto::codec::Wire;
 use roam_proto::delegation::{Behind, Hold, Kept, Recall, Watch};
-use roam_proto::lock::{Lock, Locking, Space};
+use roam_proto::lock::{Lock, LockKind, Locking};
 use roam_proto::message::{
     Applied, Company, Conflict, Facts, NamedFacts, Outcome, Pushed, Refusal, Reply, Request, Sent, User, pack,
 };
@@ -98,7 +98,7 @@ fn the_corpus_has_what_this_program_writes() {
     };
     let list = |after: &[u8], makes| Request::List { dir: FileId::new(1), after: after.to_vec(), known: 60, makes };
     let lock =
-        Lock { file, space: Space::Mixed, owner: 1 << 60, pid: 77, exclusive: Some(true), start: 0, end: u64::MAX };
+        Lock { file, space: LockKind::Mixed, owner: 1 << 60, pid: 77, exclusive: Some(true), start: 0, end: u64::MAX };
     let locking = Locking { term: 6, number: 3, over: 3, open: vec![1, 3], lock, waits: true, gives_up: 0 };
     let strong = Watch::Delegations { run: 5, changed: vec![file], locks: vec![lock], term: 6 };
     let recall = Recall { number: 3, file, held: Hold::Write, keep: true };

@@ -1,8 +1,8 @@
 use crate::replay;
 use corpus::connection;
 use corpus::storage as checks;
-use storage::api::Identity;
-use storage::checkpoint::Head;
+use storage::api::StoreIdentity;
+use storage::checkpoint::StoreHead;
 use storage::testing::{FS, STORE, body, fragment};
 
 #[test]
@@ -22,14 +22,14 @@ fn the_corpus_has_the_checkpoints_that_this_program_writes() {
     let encoded = |kind: u8, bytes: &[u8]| [&[kind], bytes].concat();
     let encode = |body: storage::checkpoint::Body| body.encode();
     let all = encode(body());
-    let identity = Identity { fs: FS, store: STORE, capacity_bytes: 1 << 30 };
+    let identity = StoreIdentity { fs: FS, store: STORE, capacity_bytes: 1 << 30 };
     replay::compare(
         "checkpoint",
         &[
             ("empty", encoded(0, &encode(Default::default()))),
             ("all", encoded(0, &all)),
             ("truncated", encoded(0, &all[..200])),
-            ("head", encoded(1, &Head::of(identity, 42, 43, &all).encode())),
+            ("head", encoded(1, &StoreHead::of(identity, 42, 43, &all).encode())),
         ],
     );
 }
@@ -61,7 +61,7 @@ fn the_corpus_has_the_extents_that_this_program_writes() {
 
 mod tcp {
     use super::{connection, fragment, replay};
-    use storage::wire::{Request, greeting};
+    use storage::wire::{StoreRequest, greeting};
 
     #[test]
     fn streams_of_the_corpus_and_changed_ones_are_cut_into_frames_or_refused() {
@@ -74,10 +74,10 @@ mod tcp {
         let stream = |piece_len: u16, frames: &[[bytes::Bytes; 2]]| {
             [&piece_len.to_le_bytes(), &greeting()[..], &frames.concat().concat()].concat()
         };
-        let status = Request::Status.encode(7);
-        let put = Request::Put(fragment(1, 2, 0, 300)).encode(8);
+        let status = StoreRequest::Status.encode(7);
+        let put = StoreRequest::Put(fragment(1, 2, 0, 300)).encode(8);
         let cut = &stream(100, &[status.clone(), put.clone()])[..400];
-        let large = Request::Put(fragment(1, 3, 0, 17_000)).encode(9);
+        let large = StoreRequest::Put(fragment(1, 3, 0, 17_000)).encode(9);
         replay::compare(
             "connection",
             &[

@@ -3,7 +3,7 @@
 use super::{Doing, Done, Stop, conflict};
 use crate::export::Whole;
 use crate::exported::Exported;
-use crate::state::Record;
+use crate::state::HomeRecord;
 use crate::volume::{OTHERS, Print, Volume};
 use bytes::Bytes;
 use roam_proto::message::{Conflict, Sent};
@@ -199,7 +199,7 @@ impl Doing<'_> {
         }
         let volume = self.volume.name.clone();
         // Another program may have made it without making it durable.
-        let became = Record::Became { volume: volume.clone(), alias: file, real };
+        let became = HomeRecord::Became { volume: volume.clone(), alias: file, real };
         self.home.live.lock().record_done(&volume, became);
         self.home.log.settled().await.map_err(|_| Stop::Refused(FsError::Io))?;
         Err(Stop::Became(real))

@@ -1,7 +1,7 @@
 //! One simulated file: the bytes that readers see, the bytes that survive a power loss, and the
 //! pending changes in between.
 
-use super::image::{Image, PAGE};
+use super::image::{DiskImage, PAGE};
 use crate::SplitMix64;
 use bytes::Bytes;
 use std::ops::Range;
@@ -13,8 +13,8 @@ pub const SECTOR: u64 = 512;
 /// failed sync.
 #[derive(Clone, Default)]
 pub struct Content {
-    visible: Image,
-    durable: Image,
+    visible: DiskImage,
+    durable: DiskImage,
     pending: Vec<(u64, Change)>,
     /// The number of changes so far; a pending change carries its number.
     changes: u64,
@@ -64,7 +64,7 @@ enum Fate {
 
 impl Content {
     /// The bytes that readers see.
-    pub fn visible(&self) -> &Image {
+    pub fn visible(&self) -> &DiskImage {
         &self.visible
     }
 

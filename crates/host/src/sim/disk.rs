@@ -7,7 +7,7 @@
 use super::content::{Content, Loss};
 use super::executor::{Sim, World};
 use super::machine::Machine;
-use super::mount::Mount;
+use super::mount::DiskMount;
 use crate::random::mix;
 use crate::{Disk, DiskSpace, Random, SplitMix64};
 use parking_lot::Mutex;
@@ -48,7 +48,7 @@ pub struct Counts {
 
 /// The contents of a disk at some time.
 #[derive(Clone, Default)]
-pub struct Snapshot(BTreeMap<String, Content>);
+pub struct DiskSnapshot(BTreeMap<String, Content>);
 
 impl SimDisk {
     /// An empty disk of `capacity_bytes`.
@@ -65,7 +65,7 @@ impl SimDisk {
 
     /// The disk as `machine` sees it, until the machine crashes or the disk loses power.
     pub fn mount(&self, machine: &Machine) -> Arc<dyn Disk> {
-        Arc::new(Mount::new(self.0.clone(), machine.clone()))
+        Arc::new(DiskMount::new(self.0.clone(), machine.clone()))
     }
 
     /// Loses power. Synced changes remain; of the other changes any part remains, torn at sectors
@@ -155,9 +155,9 @@ impl SimDisk {
     }
 
     /// The contents that readers see now.
-    pub fn snapshot(&self) -> Snapshot {
+    pub fn snapshot(&self) -> DiskSnapshot {
         let state = self.0.state.lock();
-        Snapshot(
+        DiskSnapshot(
             (state.names.iter())
                 .filter_map(|(name, id)| Some((name.clone(), state.files.get(id)?.content.clone())))
                 .collect(),
@@ -166,7 +166,7 @@ impl SimDisk {
 
     /// Replaces everything by a snapshot, durably: a store that returns with an old state. Earlier
     /// mounts are dead.
-    pub fn restore(&self, snapshot: &Snapshot) {
+    pub fn restore(&self, snapshot: &DiskSnapshot) {
         let mut state = self.0.state.lock();
         state.incarnation += 1;
         state.pending_names.clear();
@@ -184,7 +184,7 @@ impl SimDisk {
 
     /// Empties the disk, durably: a replaced disk. Earlier mounts are dead.
     pub fn wipe(&self) {
-        self.restore(&Snapshot::default());
+        self.restore(&DiskSnapshot::default());
     }
 
     /// Operations so far.

@@ -11,12 +11,12 @@ type Page = [u8; PAGE as usize];
 
 /// A file's bytes. Missing pages are zeroes. Invariant: no non-zero byte at or after `len`.
 #[derive(Clone, Default)]
-pub struct Image {
+pub struct DiskImage {
     len: u64,
     pages: BTreeMap<u64, Arc<Page>>,
 }
 
-impl Image {
+impl DiskImage {
     /// Length in bytes.
     pub fn len(&self) -> u64 {
         self.len
@@ -74,7 +74,7 @@ impl Image {
     }
 
     /// Uses `other`'s page wherever both have the same bytes in the byte range, to save memory.
-    pub fn share(&mut self, other: &Image, range: Range<u64>) {
+    pub fn share(&mut self, other: &DiskImage, range: Range<u64>) {
         for (index, page) in self.pages.range_mut(range.start / PAGE..range.end.div_ceil(PAGE)) {
             if let Some(theirs) = other.pages.get(index)
                 && page == theirs
@@ -125,7 +125,7 @@ mod tests {
     proptest! {
         #[test]
         fn model_image_is_a_vector_of_bytes(steps in proptest::collection::vec(step(), 0..30)) {
-            let (mut image, mut model) = (Image::default(), Vec::new());
+            let (mut image, mut model) = (DiskImage::default(), Vec::new());
             for step in steps {
                 let before = image.clone();
                 let model_before = model.clone();

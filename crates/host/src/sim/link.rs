@@ -23,7 +23,7 @@ pub struct LinkFaults {
 
 /// The way from one machine to another and back. Clones are the same link.
 #[derive(Clone)]
-pub struct Link(Arc<Shared>);
+pub struct SimLink(Arc<Shared>);
 
 struct Shared {
     from: Machine,
@@ -38,11 +38,11 @@ struct State {
     cut: bool,
 }
 
-impl Link {
+impl SimLink {
     /// A faultless link on which each message takes a random time in `delay`.
     pub fn new(from: &Machine, to: &Machine, delay: Range<Duration>) -> Self {
         let seed = mix(from.new_seed() ^ mix(to.new_seed()));
-        Link(Arc::new(Shared {
+        SimLink(Arc::new(Shared {
             from: from.clone(),
             to: to.clone(),
             random: SplitMix64::new(seed),
@@ -136,7 +136,7 @@ mod tests {
         sim: Sim,
         client: Machine,
         server: Machine,
-        link: Link,
+        link: SimLink,
         served: Arc<AtomicU64>,
     }
 
@@ -144,7 +144,7 @@ mod tests {
         fn new(seed: u64) -> Self {
             let sim = Sim::new(seed);
             let (client, server) = (sim.machine("client"), sim.machine("server"));
-            let link = Link::new(&client, &server, DELAY);
+            let link = SimLink::new(&client, &server, DELAY);
             Setup { sim, client, server, link, served: Arc::default() }
         }
 

@@ -29,9 +29,9 @@ mod link;
 mod machine;
 mod mount;
 
-pub use disk::{Counts, SimDisk, Snapshot};
+pub use disk::{Counts, DiskSnapshot, SimDisk};
 pub use executor::Sim;
-pub use link::{Link, LinkFaults};
+pub use link::{LinkFaults, SimLink};
 pub use machine::{Crashed, Machine};
 
 /// Random numbers of a simulated machine; they depend only on the world's seed and the machine.

@@ -17,20 +17,20 @@ use std::time::Duration;
 use types::BoxFuture;
 
 #[derive(Clone)]
-pub struct Mount {
+pub struct DiskMount {
     disk: Arc<Shared>,
     machine: Machine,
     incarnation: u64,
 }
 
-impl Mount {
+impl DiskMount {
     pub fn new(disk: Arc<Shared>, machine: Machine) -> Self {
         let incarnation = disk.state.lock().incarnation;
-        Mount { disk, machine, incarnation }
+        DiskMount { disk, machine, incarnation }
     }
 
     /// Runs an operation on the machine.
-    fn run<T, W>(&self, work: impl FnOnce(Mount) -> W + Send + 'static) -> BoxFuture<io::Result<T>>
+    fn run<T, W>(&self, work: impl FnOnce(DiskMount) -> W + Send + 'static) -> BoxFuture<io::Result<T>>
     where
         T: Send + 'static,
         W: Future<Output = io::Result<T>> + Send + 'static,
@@ -47,7 +47,7 @@ impl Mount {
         &self,
         step: impl FnOnce(&mut State) -> io::Result<T> + Send + 'static,
     ) -> BoxFuture<io::Result<T>> {
-        self.run(async move |mount: Mount| mount.do_step(step).await)
+        self.run(async move |mount: DiskMount| mount.do_step(step).await)
     }
 
     async fn do_step<T>(&self, step: impl FnOnce(&mut State) -> io::Result<T>) -> io::Result<T> {
@@ -91,7 +91,7 @@ impl Mount {
     }
 }
 
-impl Disk for Mount {
+impl Disk for DiskMount {
     fn open(&self, name: &str, create: bool) -> BoxFuture<io::Result<Arc<dyn File>>> {
         let (name, mount) = (name.to_owned(), self.clone());
         let opened = self.step(move |state| {
@@ -133,7 +133,7 @@ impl Disk for Mount {
     }
 
     fn sync_all(&self) -> BoxFuture<io::Result<()>> {
-        self.run(async move |mount: Mount| {
+        self.run(async move |mount: DiskMount| {
             // Changes made during the sync are not covered by it.
             let (names, changes) = mount.with(|state| Ok((state.pending_names(), state.changes())))?;
             mount.pause().await;
@@ -161,7 +161,7 @@ fn joined(mut pieces: Vec<Bytes>) -> Bytes {
 
 #[derive(Clone)]
 struct OpenFile {
-    mount: Mount,
+    mount: DiskMount,
     id: StoredFileId,
     /// Keeps a removed file alive while it is open.
     _handle: Arc<()>,
@@ -232,7 +232,7 @@ impl OpenFile {
 impl File for OpenFile {
     fn read_at(&self, offset: u64, len: usize) -> BoxFuture<io::Result<Bytes>> {
         let file = self.clone();
-        self.mount.run(async move |mount: Mount| {
+        self.mount.run(async move |mount: DiskMount| {
             let bytes = mount
                 .do_step(|state| {
                     state.counts.reads += 1;

@@ -99,7 +99,7 @@ struct Follower {
 
 impl Follower {
     /// Takes in the changes. Sometimes the answer is lost on its way.
-    async fn follow(&mut self, server: &crate::Server, is_lost: bool) {
+    async fn follow(&mut self, server: &crate::ManagerServer, is_lost: bool) {
         let covered = server.core.state.lock().covered();
         let told = server.usage_changes(self.since).await.unwrap();
         if is_lost {
@@ -368,7 +368,7 @@ impl World {
             node.crash_after(self.below(80));
             let (stripe, config) = (self.setup.stripe(&node), self.setup.config());
             let host = node.host();
-            let opening = node.run(async move { crate::Server::open(host, stripe, config, 0).await });
+            let opening = node.run(async move { crate::ManagerServer::open(host, stripe, config, 0).await });
             if let Ok(opened) = opening.await {
                 opened.expect("opens while all stores are up");
             }

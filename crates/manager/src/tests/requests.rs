@@ -378,7 +378,8 @@ fn a_huge_files_checkpoint_rewrites_only_the_leaf_that_changed() {
             let core = run.server.core.clone();
             async move {
                 let root = core.state.lock().root.as_ref().map(|r| r.record.segment).unwrap();
-                let directory = crate::record::Directory::decode(&core.stripe.deltas(root).await.unwrap()).unwrap();
+                let directory =
+                    crate::record::RecordDirectory::decode(&core.stripe.deltas(root).await.unwrap()).unwrap();
                 let keys = directory.records(root).map(|(key, _)| key);
                 keys.filter(|key| matches!(key, crate::record::RecordKey::Leaf(..))).count()
             }
@@ -486,7 +487,7 @@ fn another_block_size_or_manager_is_refused() {
         let stripe = setup.stripe(&machine);
         let mut config = setup.config();
         config.block_size = 4096;
-        let opened = crate::Server::open(machine.host(), stripe, config, 0).await;
+        let opened = crate::ManagerServer::open(machine.host(), stripe, config, 0).await;
         assert!(matches!(opened.err(), Some(ManagerError::BadRequest(_))));
     });
 }
@@ -499,7 +500,7 @@ fn files_of_other_managers_are_ignored_and_not_served() {
         let stripe = setup.stripe(&machine);
         let mut config = setup.config();
         config.map = crate::ManagerMap { epoch: 4, owners: vec![config.id, types::ManagerId::new(1)] };
-        let server = crate::Server::open(machine.host(), stripe, config, 0).await.unwrap();
+        let server = crate::ManagerServer::open(machine.host(), stripe, config, 0).await.unwrap();
         let theirs = FileId::in_slot(0, 1, 5000);
         let segment = SegmentId { log: CLIENT_LOG, epoch: 1, seq: 1 };
         let deltas = Arc::new(vec![Delta::Inode(inode(theirs, 1, 1)), Delta::Inode(inode(file(0), 1, 1))]);

@@ -2,8 +2,8 @@
 
 use crate::Delta;
 use crate::api::{Manager, SegmentDeltas};
-use crate::record::{Directory, RecordKey};
-use crate::server::Server;
+use crate::record::{RecordDirectory, RecordKey};
+use crate::server::ManagerServer;
 use crate::testing::{BLOCK, CLIENT_LOG, Setup, inode};
 use crate::tests::requests::file;
 use crate::token::Mode;
@@ -32,14 +32,14 @@ struct Cost {
     root_bytes: u64,
 }
 
-async fn checkpoint(stripe: &Stripe, server: &Server) -> Cost {
+async fn checkpoint(stripe: &Stripe, server: &ManagerServer) -> Cost {
     let newest = || server.core.state.lock().root.as_ref().map_or(0, |root| root.record.segment.seq);
     let before = newest();
     server.checkpoint().await.unwrap();
     let mut cost = Cost { records: 0, bytes: 0, root_bytes: 0 };
     let tail: Vec<SegmentId> = stripe.segments().await.unwrap().into_keys().collect();
     for segment in tail.into_iter().filter(|s| s.log == server.core.config.log && s.seq > before) {
-        let directory = Directory::decode(&stripe.deltas(segment).await.unwrap()).unwrap();
+        let directory = RecordDirectory::decode(&stripe.deltas(segment).await.unwrap()).unwrap();
         for (key, addr) in directory.records(segment) {
             cost.records += 1;
             cost.bytes += u64::from(addr.len);

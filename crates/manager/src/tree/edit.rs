@@ -1,7 +1,7 @@
 //! Changes a tree: all changes of a checkpoint at once, in order, so that each page is copied once.
 
-use super::page::{Key, Value};
-use super::{Link, Page, Tree, Unloaded, position};
+use super::page::{TreeKey, Value};
+use super::{Page, PageLink, Tree, Unloaded, position};
 use std::sync::Arc;
 use types::BlockAddr;
 
@@ -11,7 +11,7 @@ pub type Combine<K, V, C> = fn(K, Option<V>, &C) -> Option<V>;
 /// A page during an edit, before it is cut to length.
 enum Child<K, V> {
     /// An unchanged page.
-    Kept(Link<K, V>),
+    Kept(PageLink<K, V>),
     /// A page with new rows, at least one.
     New(Page<K, V>),
 }
@@ -28,7 +28,7 @@ struct Edit<K, V, C> {
     leaves: Vec<K>,
 }
 
-impl<K: Key, V: Value> Tree<K, V> {
+impl<K: TreeKey, V: Value> Tree<K, V> {
     /// Changes rows. `combine` gives a key's new value. `changes` ascend by key. Returns the
     /// records that are not part of the tree any more.
     ///
@@ -85,7 +85,7 @@ impl<K: Key, V: Value> Tree<K, V> {
     }
 }
 
-impl<K: Key, V: Value, C> Edit<K, V, C> {
+impl<K: TreeKey, V: Value, C> Edit<K, V, C> {
     /// The new page; `None` if it stays as it is.
     fn page(&mut self, page: &Page<K, V>, level: u8, changes: &[(K, C)]) -> Option<Page<K, V>> {
         match page {
@@ -110,7 +110,7 @@ impl<K: Key, V: Value, C> Edit<K, V, C> {
     }
 
     /// Changes an inner page. `level` is the level of the pages that the links lead to.
-    fn inner(&mut self, links: &[Link<K, V>], level: u8, changes: &[(K, C)]) -> Option<Page<K, V>> {
+    fn inner(&mut self, links: &[PageLink<K, V>], level: u8, changes: &[(K, C)]) -> Option<Page<K, V>> {
         let (mut children, mut rest, mut is_changed) = (Vec::with_capacity(links.len()), changes, false);
         for (at, link) in links.iter().enumerate() {
             let end = links.get(at + 1).map_or(rest.len(), |next| rest.partition_point(|(key, _)| *key < next.first));
@@ -167,7 +167,7 @@ impl<K: Key, V: Value, C> Edit<K, V, C> {
     }
 
     /// The page of a child. Returns the link if the page is not in memory.
-    fn contents(&mut self, child: Child<K, V>, level: u8) -> Result<Page<K, V>, Link<K, V>> {
+    fn contents(&mut self, child: Child<K, V>, level: u8) -> Result<Page<K, V>, PageLink<K, V>> {
         match child {
             Child::New(page) => Ok(page),
             Child::Kept(link) => self.take(link, level),
@@ -176,7 +176,7 @@ impl<K: Key, V: Value, C> Edit<K, V, C> {
 
     /// Takes the page of a link, and frees its record. Returns the link if the page is not in
     /// memory.
-    fn take(&mut self, mut link: Link<K, V>, level: u8) -> Result<Page<K, V>, Link<K, V>> {
+    fn take(&mut self, mut link: PageLink<K, V>, level: u8) -> Result<Page<K, V>, PageLink<K, V>> {
         match link.page.take() {
             Some(page) => {
                 self.freed.extend(link.home);
@@ -190,7 +190,7 @@ impl<K: Key, V: Value, C> Edit<K, V, C> {
     }
 
     /// Cuts a page to length, three quarters full so that it can grow.
-    fn cut(&mut self, page: Page<K, V>) -> Vec<Link<K, V>> {
+    fn cut(&mut self, page: Page<K, V>) -> Vec<PageLink<K, V>> {
         let mut pages = Vec::new();
         match page {
             Page::Leaf(rows) => {
@@ -200,7 +200,7 @@ impl<K: Key, V: Value, C> Edit<K, V, C> {
             }
             Page::Inner(links) => pages.extend(cut_rows(links, self.rows_max).into_iter().map(Page::Inner)),
         }
-        let link = |page: Page<K, V>| Some(Link { first: page.first()?, home: None, page: Some(Arc::new(page)) });
+        let link = |page: Page<K, V>| Some(PageLink { first: page.first()?, home: None, page: Some(Arc::new(page)) });
         pages.into_iter().filter_map(link).collect()
     }
 

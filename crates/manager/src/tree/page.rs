@@ -1,6 +1,6 @@
 //! Pages as bytes (docs/disk-format-manager.md).
 
-use super::{Link, Page};
+use super::{Page, PageLink};
 use crate::record::{RecordKey, Table};
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use types::codec::{DecodeError, Put, Reader};
 use types::{BlockAddr, FileId, LogId, SegmentId};
 
 /// The key of a table, which the table is sorted by.
-pub trait Key: Copy + Ord + Debug + Send + Sync + 'static {
+pub trait TreeKey: Copy + Ord + Debug + Send + Sync + 'static {
     /// The key as a number, in the same order.
     fn wide(self) -> u128;
     /// The key with this number, if there is one.
@@ -23,7 +23,7 @@ pub trait Value: Copy + Eq + Debug + Send + Sync + 'static {
     fn decode(r: &mut Reader<'_>) -> Result<Self, DecodeError>;
 }
 
-impl Key for FileId {
+impl TreeKey for FileId {
     fn wide(self) -> u128 {
         self.raw().into()
     }
@@ -32,7 +32,7 @@ impl Key for FileId {
     }
 }
 
-impl Key for SegmentId {
+impl TreeKey for SegmentId {
     fn wide(self) -> u128 {
         u128::from(self.log.raw()) << 96 | u128::from(self.epoch) << 64 | u128::from(self.seq)
     }
@@ -75,7 +75,7 @@ impl Value for BlockAddr {
     }
 }
 
-impl<K: Key, V: Value> Page<K, V> {
+impl<K: TreeKey, V: Value> Page<K, V> {
     pub(super) fn len(&self) -> usize {
         match self {
             Page::Leaf(rows) => rows.len(),
@@ -127,7 +127,8 @@ impl<K: Key, V: Value> Page<K, V> {
         match level {
             0 => Ok(Page::Leaf((0..count).map(|_| Ok((key(r)?, V::decode(r)?))).collect::<Result<_, DecodeError>>()?)),
             _ => {
-                let mut link = || Ok(Link { first: key(r)?, home: Some(<BlockAddr as Value>::decode(r)?), page: None });
+                let mut link =
+                    || Ok(PageLink { first: key(r)?, home: Some(<BlockAddr as Value>::decode(r)?), page: None });
                 Ok(Page::Inner((0..count).map(|_| link()).collect::<Result<_, DecodeError>>()?))
             }
         }
@@ -147,10 +148,10 @@ impl<K: Key, V: Value> Page<K, V> {
 
 /// Decodes a record as a page of a table, and encodes it again. For checks of the format.
 pub fn page_again(record: &[u8], table: Table, level: u8) -> Result<Vec<u8>, DecodeError> {
-    fn again<K: Key, V: Value>(record: &[u8], table: Table, level: u8) -> Result<Vec<u8>, DecodeError> {
+    fn again<K: TreeKey, V: Value>(record: &[u8], table: Table, level: u8) -> Result<Vec<u8>, DecodeError> {
         let page = Page::<K, V>::decode(record, table, level)?;
         let first = page.first().ok_or(DecodeError::Invalid("page rows"))?;
-        let link = Link { first, home: None, page: Some(Arc::new(page)) };
+        let link = PageLink { first, home: None, page: Some(Arc::new(page)) };
         Ok(link.encode(table, level).1)
     }
     match table {
@@ -162,7 +163,7 @@ pub fn page_again(record: &[u8], table: Table, level: u8) -> Result<Vec<u8>, Dec
 
 /// Appends a key as its distance to the one before: first the distance of the upper halves, then
 /// that of the lower halves. If the upper halves differ, the whole lower half follows instead.
-fn put_key<K: Key>(key: K, before: u128, out: &mut Vec<u8>) -> u128 {
+fn put_key<K: TreeKey>(key: K, before: u128, out: &mut Vec<u8>) -> u128 {
     let key = key.wide();
     let upper = (key >> 64) as u64 - (before >> 64) as u64;
     out.put_number(upper);

@@ -1,4 +1,4 @@
-//! Tests of [`Space`] against a model of a store.
+//! Tests of [`SpaceAccount`] against a model of a store.
 
 use super::*;
 use proptest::prelude::*;
@@ -9,9 +9,9 @@ const SEGMENT: u64 = 1 << 20;
 /// What a checkpoint writes for one file.
 const INDEX_BYTES: u64 = 20 << 10;
 
-/// A store, the logs on it, and a client that asks [`Space`].
+/// A store, the logs on it, and a client that asks [`SpaceAccount`].
 struct Model {
-    space: Space,
+    space: SpaceAccount,
     files: BTreeMap<u64, u64>,
     dirty: BTreeMap<u64, bool>,
     dirty_bytes: u64,
@@ -34,7 +34,7 @@ fn share(bytes: u64) -> u64 {
 
 impl Model {
     fn new() -> Model {
-        let mut space = Space::new(Reserves::new(4 << 20, CAPACITY), LIMIT, 0);
+        let mut space = SpaceAccount::new(Reserves::new(4 << 20, CAPACITY), LIMIT, 0);
         space.looked(Look { covered_seq: 0, placed_bytes: 0, free_bytes: CAPACITY });
         Model {
             space,
@@ -204,7 +204,7 @@ fn purposes_stop_one_after_the_other() {
 
 #[test]
 fn what_is_owed_is_not_free_until_a_look_after_the_checkpoint() {
-    let mut space = Space::new(Reserves::new(0, 0), u64::MAX, 1000);
+    let mut space = SpaceAccount::new(Reserves::new(0, 0), u64::MAX, 1000);
     space.looked(Look { covered_seq: 0, placed_bytes: 0, free_bytes: 100 << 20 });
     space.owe(1, 500, 1);
     space.owe(2, 500, 1);
@@ -238,7 +238,7 @@ fn a_loan_has_room_for_what_moving_makes_the_managers_owe() {
 #[test]
 fn what_is_lent_is_not_there_for_others_until_it_is_given_back() {
     let reserves = Reserves::new(0, 0);
-    let mut space = Space::new(reserves, u64::MAX, 0);
+    let mut space = SpaceAccount::new(reserves, u64::MAX, 0);
     let spare = 40 << 20;
     space.looked(Look { covered_seq: 0, placed_bytes: 0, free_bytes: reserves.kept_from(Purpose::Write) + spare });
     assert!(space.admits(Purpose::Write, spare, share));

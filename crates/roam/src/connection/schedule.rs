@@ -13,7 +13,7 @@ use crate::connection::forecast::LossForecast;
 use crate::settings::Writes;
 use host::Host;
 use parking_lot::Mutex;
-use policy::lottery::{Class as Tickets, Lottery};
+use policy::lottery::{Lottery, TicketClass as Tickets};
 use policy::write_back::{self, CHUNK_TIME};
 pub use policy::write_back::{CHUNK_LEN_MAX, TICKETS};
 use roam_proto::channel::{Class, Path};

@@ -10,7 +10,7 @@ use crate::live::Live;
 use host::timeout;
 use roam_proto::channel::Class;
 use roam_proto::delegation::Kept;
-use roam_proto::lock::{LOCK_COUNT_MAX, Lock, Locking, OPEN_COUNT_MAX, Space};
+use roam_proto::lock::{LOCK_COUNT_MAX, Lock, LockKind, Locking, OPEN_COUNT_MAX};
 use roam_proto::message::{Reply, Request};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -28,9 +28,9 @@ const DECIDE_TIME_MAX: Duration = Duration::from_secs(120);
 /// A lock in the form that the home knows.
 fn told(file: FileId, lock: &FileLock) -> Lock {
     let space = match lock.space {
-        LockSpace::Posix => Space::Posix,
-        LockSpace::Flock => Space::Flock,
-        LockSpace::Mixed => Space::Mixed,
+        LockSpace::Posix => LockKind::Posix,
+        LockSpace::Flock => LockKind::Flock,
+        LockSpace::Mixed => LockKind::Mixed,
     };
     let FileLock { owner, pid, exclusive, start, end, .. } = *lock;
     // The kernel's owners have 64 bits.
@@ -315,7 +315,7 @@ impl Drop for GivesUp {
         }
         self.client.tell(&mut live, asked.lock, asked.number);
         // As flock(2) says, an owner that waits to convert its lock has given up the old one.
-        if asked.waits && asked.lock.space == Space::Flock {
+        if asked.waits && asked.lock.space == LockKind::Flock {
             self.client.0.locks.release_owner(asked.lock.file, LockSpace::Flock, asked.lock.owner.into());
             self.client.tell(&mut live, Lock { exclusive: None, ..asked.lock }, 0);
         }

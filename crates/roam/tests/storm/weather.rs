@@ -7,7 +7,7 @@ use crate::together::tags_of;
 use crate::trees::make_quiet_files;
 use crate::worker::{Ledger, Mind, Sort, Worker, say};
 use host::SplitMix64;
-use host::sim::{Machine, SimDisk, Snapshot};
+use host::sim::{DiskSnapshot, Machine, SimDisk};
 use parking_lot::Mutex;
 use record_log::LOG_LEN;
 use roam::{Client, Consistency, Durability, Line, Settings, Unit, Validation, Writes};
@@ -69,7 +69,7 @@ pub struct Storm {
     /// The home's state is restored from backups, which may bring clients into conflict with
     /// themselves.
     pub backups: bool,
-    backup: Option<Snapshot>,
+    backup: Option<DiskSnapshot>,
     /// The silence that clients believe. A network that is down says nothing, so they have to find
     /// out.
     silence_believed: Duration,

@@ -3,9 +3,9 @@
 use super::frames::{Inbox, Outbox};
 use super::tls::ClientKeys;
 use super::{CONNECT_TIME_MAX, REQUESTS_MAX, ReadEnd, WriteEnd, greet, invalid, prepare};
-use crate::api::{Identity, Presence, RemoteStorage, StorageError};
+use crate::api::{Presence, RemoteStorage, StorageError, StoreIdentity};
 use crate::calls::{Ask, is_done, what_is_there};
-use crate::wire::{Answer, Request};
+use crate::wire::{StoreAnswer, StoreRequest};
 use host::{Clock, Either, Host, first, join_all, timeout};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -86,10 +86,10 @@ impl Address {
 }
 
 /// Sends one request and reads its answer, outside of any link.
-async fn ask(inbox: &mut Inbox, outbox: &Outbox, request: Request) -> io::Result<Answer> {
+async fn ask(inbox: &mut Inbox, outbox: &Outbox, request: StoreRequest) -> io::Result<StoreAnswer> {
     outbox.send(request.encode(0));
     let (head, tail) = inbox.next().await?;
-    let (_, answer) = Answer::decode(&head, tail).map_err(invalid)?;
+    let (_, answer) = StoreAnswer::decode(&head, tail).map_err(invalid)?;
     Ok(answer)
 }
 
@@ -123,7 +123,7 @@ impl Remote {
     }
 
     /// Sends one request over a connection of its own.
-    fn ask_once(&self, request: Request, time: Duration) -> BoxFuture<io::Result<Answer>> {
+    fn ask_once(&self, request: StoreRequest, time: Duration) -> BoxFuture<io::Result<StoreAnswer>> {
         let (host, address) = (self.host.clone(), self.address.clone());
         Box::pin(async move {
             let asking = async {
@@ -150,7 +150,7 @@ impl Remote {
 }
 
 impl Ask for Remote {
-    fn ask(&self, request: Request, len: usize) -> BoxFuture<Result<Answer, StorageError>> {
+    fn ask(&self, request: StoreRequest, len: usize) -> BoxFuture<Result<StoreAnswer, StorageError>> {
         let Some(link) = self.link(len) else {
             return Box::pin(std::future::ready(Err(StorageError::Unavailable)));
         };
@@ -168,12 +168,12 @@ impl Ask for Remote {
 
 impl RemoteStorage for Remote {
     fn presence(&self) -> BoxFuture<io::Result<Presence>> {
-        let asked = self.ask_once(Request::Presence, 2 * CONNECT_TIME_MAX);
+        let asked = self.ask_once(StoreRequest::Presence, 2 * CONNECT_TIME_MAX);
         Box::pin(async move { what_is_there(asked.await?) })
     }
 
-    fn initialise(&self, identity: Identity) -> BoxFuture<io::Result<()>> {
-        let asked = self.ask_once(Request::Initialise(identity), INITIALISE_TIME_MAX);
+    fn initialise(&self, identity: StoreIdentity) -> BoxFuture<io::Result<()>> {
+        let asked = self.ask_once(StoreRequest::Initialise(identity), INITIALISE_TIME_MAX);
         Box::pin(async move { is_done(asked.await?) })
     }
 
@@ -210,7 +210,7 @@ struct Link {
 struct LinkState {
     /// Where requests go while the connection is up.
     outbox: Option<Arc<Outbox>>,
-    waiting: BTreeMap<u64, oneshot::Sender<Answer>>,
+    waiting: BTreeMap<u64, oneshot::Sender<StoreAnswer>>,
     last_number: u64,
 }
 
@@ -250,7 +250,7 @@ impl Link {
         }
     }
 
-    fn register(self: &Arc<Self>, done: oneshot::Sender<Answer>) -> Result<(Arc<Outbox>, Waiting), StorageError> {
+    fn register(self: &Arc<Self>, done: oneshot::Sender<StoreAnswer>) -> Result<(Arc<Outbox>, Waiting), StorageError> {
         let state = &mut *self.state.lock();
         let outbox = state.outbox.clone().ok_or(StorageError::Unavailable)?;
         state.last_number += 1;
@@ -262,7 +262,7 @@ impl Link {
     async fn receive(&self, mut inbox: Inbox) -> io::Error {
         loop {
             let decoded = match inbox.next().await {
-                Ok((head, tail)) => Answer::decode(&head, tail).map_err(invalid),
+                Ok((head, tail)) => StoreAnswer::decode(&head, tail).map_err(invalid),
                 Err(error) => Err(error),
             };
             match decoded {
@@ -292,7 +292,7 @@ impl Keeper {
         let (outbox, writing) = Outbox::new(to);
         self.host.tasks.spawn(Box::pin(writing));
         let mut inbox = Inbox::new(from);
-        let attach = Request::Attach { fs: self.fs, store: self.store };
+        let attach = StoreRequest::Attach { fs: self.fs, store: self.store };
         let asked = timeout(self.host.clock.as_ref(), CONNECT_TIME_MAX, ask(&mut inbox, &outbox, attach)).await;
         let asked = asked.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
         match asked.and_then(is_done) {

@@ -4,9 +4,9 @@ use super::frames::{Inbox, Outbox};
 use super::tls::ServerKeys;
 use super::{CONNECT_TIME_MAX, REQUESTS_MAX, ReadEnd, WriteEnd, greet, invalid, prepare};
 use crate::calls::{answer, attach};
-use crate::server::Server;
+use crate::server::StoreServer;
 use crate::site::Site;
-use crate::wire::Request;
+use crate::wire::StoreRequest;
 use host::{Host, timeout};
 use std::io;
 use std::sync::Arc;
@@ -71,12 +71,12 @@ async fn accept(stream: TcpStream, keys: Option<ServerKeys>) -> io::Result<(Read
 /// Takes requests until the connection ends.
 async fn requests(host: &Host, mut inbox: Inbox, outbox: &Arc<Outbox>, site: &Arc<Site>) -> io::Result<()> {
     let places = Arc::new(Semaphore::new(REQUESTS_MAX));
-    let mut attached: Option<Arc<Server>> = None;
+    let mut attached: Option<Arc<StoreServer>> = None;
     loop {
         outbox.room().await;
         let (head, tail) = inbox.next().await?;
-        let (number, request) = Request::decode(&head, tail).map_err(invalid)?;
-        if let Request::Attach { fs, store } = request {
+        let (number, request) = StoreRequest::decode(&head, tail).map_err(invalid)?;
+        if let StoreRequest::Attach { fs, store } = request {
             let (store, answer) = attach(site, fs, store);
             attached = store;
             outbox.send(answer.encode(number));
@@ -85,7 +85,7 @@ async fn requests(host: &Host, mut inbox: Inbox, outbox: &Arc<Outbox>, site: &Ar
         let place = places.clone().acquire_owned().await.map_err(io::Error::other)?;
         let (site, store, outbox) = (site.clone(), attached.clone(), outbox.clone());
         let tasks = match (&store, &request) {
-            (Some(store), Request::Put(_)) => store.tasks().clone(),
+            (Some(store), StoreRequest::Put(_)) => store.tasks().clone(),
             _ => host.tasks.clone(),
         };
         let work = Box::pin(async move {

@@ -5,7 +5,7 @@
 
 use crate::api::{Fence, Seal, Storage, StorageError};
 use crate::pages::footprint;
-use crate::server::{Identity, Server};
+use crate::server::{StoreIdentity, StoreServer};
 use crate::testing::{FS, STORE, fragment_of, payload};
 use bytes::Bytes;
 use host::{SplitMix64, join_all};
@@ -20,8 +20,8 @@ const CAPACITY_BYTES: u64 = 12 << 20;
 const LOGS: u32 = 3;
 const CHUNK: u64 = 64 * 1024;
 
-pub fn identity() -> Identity {
-    Identity { fs: FS, store: STORE, capacity_bytes: CAPACITY_BYTES + 100 }
+pub fn identity() -> StoreIdentity {
+    StoreIdentity { fs: FS, store: STORE, capacity_bytes: CAPACITY_BYTES + 100 }
 }
 
 /// Two seeded numbers are enough for everything random here.
@@ -111,7 +111,7 @@ impl Model {
 }
 
 /// Reads a whole fragment and compares it.
-async fn read_whole(server: &Server, (id, attempt): (FragmentId, u16)) -> Result<(), StorageError> {
+async fn read_whole(server: &StoreServer, (id, attempt): (FragmentId, u16)) -> Result<(), StorageError> {
     let bytes = server.read(id, attempt, 0..len_of(id)).await?;
     assert!(bytes == payload(id, len_of(id)), "{id} has wrong bytes");
     Ok(())
@@ -119,7 +119,7 @@ async fn read_whole(server: &Server, (id, attempt): (FragmentId, u16)) -> Result
 
 /// Checks that a server that was just opened has all that it must have, and nothing that it must
 /// not.
-pub async fn check_opened(server: &Server, model: &SharedModel) {
+pub async fn check_opened(server: &StoreServer, model: &SharedModel) {
     for seal in server.seals().await.unwrap() {
         let mut model = model.lock();
         if model.seals_asked.get(&seal.log) == Some(&seal) {
@@ -150,14 +150,14 @@ pub async fn check_opened(server: &Server, model: &SharedModel) {
     check(server, model).await;
 }
 
-async fn check_maps(server: &Server, model: &SharedModel) {
+async fn check_maps(server: &StoreServer, model: &SharedModel) {
     let (kept, epoch) = (server.maps().await.unwrap(), model.lock().maps_epoch);
     assert_eq!(kept, if epoch == 0 { Maps::default() } else { maps(epoch) });
 }
 
 /// Checks listings and accounts against the model. Only for when no request is under way and no
 /// result is unknown.
-pub async fn check(server: &Server, model: &SharedModel) {
+pub async fn check(server: &StoreServer, model: &SharedModel) {
     let held: Vec<(FragmentId, u16)> = {
         let model = model.lock();
         assert!(model.fragments.values().all(|fate| *fate != Fate::Maybe));
@@ -191,7 +191,7 @@ pub async fn check(server: &Server, model: &SharedModel) {
 
 /// Makes one random request, or several at the same time. Fails when the store takes no more
 /// changes.
-pub async fn step(server: &Arc<Server>, model: &SharedModel, random: &SplitMix64) -> Result<(), StorageError> {
+pub async fn step(server: &Arc<StoreServer>, model: &SharedModel, random: &SplitMix64) -> Result<(), StorageError> {
     match below(random, 20) {
         0..8 => puts(server, model, random).await,
         8..13 => delete(server, model, random).await,
@@ -223,7 +223,7 @@ pub async fn step(server: &Arc<Server>, model: &SharedModel, random: &SplitMix64
     }
 }
 
-async fn puts(server: &Arc<Server>, model: &SharedModel, random: &SplitMix64) -> Result<(), StorageError> {
+async fn puts(server: &Arc<StoreServer>, model: &SharedModel, random: &SplitMix64) -> Result<(), StorageError> {
     let mut putting = Vec::new();
     for _ in 0..1 + below(random, 6) {
         let again = model.lock().any(random).filter(|_| below(random, 8) == 0);
@@ -275,7 +275,7 @@ async fn puts(server: &Arc<Server>, model: &SharedModel, random: &SplitMix64) ->
     join_all(putting).await.into_iter().collect()
 }
 
-async fn delete(server: &Server, model: &SharedModel, random: &SplitMix64) -> Result<(), StorageError> {
+async fn delete(server: &StoreServer, model: &SharedModel, random: &SplitMix64) -> Result<(), StorageError> {
     let mut segments = Vec::new();
     for _ in 0..1 + below(random, 4) {
         segments.extend(model.lock().any(random).map(|((id, _), _)| id.segment));
@@ -288,7 +288,7 @@ async fn delete(server: &Server, model: &SharedModel, random: &SplitMix64) -> Re
     server.delete(segments).await
 }
 
-async fn read_some(server: &Server, model: &SharedModel, random: &SplitMix64) -> Result<(), StorageError> {
+async fn read_some(server: &StoreServer, model: &SharedModel, random: &SplitMix64) -> Result<(), StorageError> {
     let Some((key, fate)) = model.lock().any(random) else { return Ok(()) };
     let (id, attempt) = key;
     let len = len_of(id);
@@ -307,7 +307,7 @@ async fn read_some(server: &Server, model: &SharedModel, random: &SplitMix64) ->
     Ok(())
 }
 
-async fn seal(server: &Server, model: &SharedModel, random: &SplitMix64) -> Result<(), StorageError> {
+async fn seal(server: &StoreServer, model: &SharedModel, random: &SplitMix64) -> Result<(), StorageError> {
     let seal = {
         let model = model.lock();
         let log = below(random, u64::from(LOGS)) as u32;
@@ -347,7 +347,7 @@ async fn seal(server: &Server, model: &SharedModel, random: &SplitMix64) -> Resu
 }
 
 /// Requests until `steps` are done or the store fails, then perhaps a clean end.
-pub async fn live(server: Arc<Server>, model: SharedModel, random: Arc<SplitMix64>, steps: u64) {
+pub async fn live(server: Arc<StoreServer>, model: SharedModel, random: Arc<SplitMix64>, steps: u64) {
     for _ in 0..steps {
         match step(&server, &model, &random).await {
             Ok(()) => {}

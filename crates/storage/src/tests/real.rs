@@ -2,7 +2,7 @@
 
 use super::model::{Model, below, check, check_opened, identity, live, step};
 use crate::api::{Storage, StorageError};
-use crate::server::{OpenError, Server};
+use crate::server::{StoreOpenError, StoreServer};
 use crate::testing::fragment;
 use host::SplitMix64;
 use host::real::RealDisk;
@@ -23,9 +23,9 @@ fn model_real_disk_through_restarts() {
     on_disk(|host, disk| async move {
         let model: Arc<Mutex<Model>> = Arc::default();
         let random = Arc::new(SplitMix64::new(1));
-        drop(Server::create(host.clone(), disk.clone(), identity()).await.unwrap());
+        drop(StoreServer::create(host.clone(), disk.clone(), identity()).await.unwrap());
         for _ in 0..6 {
-            let server = Server::open(host.clone(), disk.clone()).await.unwrap();
+            let server = StoreServer::open(host.clone(), disk.clone()).await.unwrap();
             check_opened(&server, &model).await;
             let steps = 20 + below(&random, 40);
             for _ in 0..steps {
@@ -44,18 +44,21 @@ fn model_real_disk_through_restarts() {
 #[test]
 fn a_folder_without_a_store_is_told_apart_from_one_with() {
     on_disk(|host, disk| async move {
-        assert!(matches!(Server::open(host.clone(), disk.clone()).await, Err(OpenError::NotAStore)));
-        let server = Server::create(host.clone(), disk.clone(), identity()).await.unwrap();
+        assert!(matches!(StoreServer::open(host.clone(), disk.clone()).await, Err(StoreOpenError::NotAStore)));
+        let server = StoreServer::create(host.clone(), disk.clone(), identity()).await.unwrap();
         server.close().await.unwrap();
-        assert!(matches!(Server::create(host.clone(), disk.clone(), identity()).await, Err(OpenError::Foreign)));
-        assert_eq!(Server::open(host, disk).await.unwrap().identity(), identity());
+        assert!(matches!(
+            StoreServer::create(host.clone(), disk.clone(), identity()).await,
+            Err(StoreOpenError::Foreign)
+        ));
+        assert_eq!(StoreServer::open(host, disk).await.unwrap().identity(), identity());
     });
 }
 
 #[test]
 fn a_closed_store_reads_but_takes_no_changes() {
     on_disk(|host, disk| async move {
-        let server = Server::create(host, disk, identity()).await.unwrap();
+        let server = StoreServer::create(host, disk, identity()).await.unwrap();
         let one = fragment(1, 1, 0, 5000);
         server.put(one.clone()).await.unwrap();
         server.close().await.unwrap();
@@ -68,7 +71,7 @@ fn a_closed_store_reads_but_takes_no_changes() {
 #[test]
 fn fragments_that_do_not_belong_here_are_refused() {
     on_disk(|host, disk| async move {
-        let server = Server::create(host, disk, identity()).await.unwrap();
+        let server = StoreServer::create(host, disk, identity()).await.unwrap();
         let refused = |result| matches!(result, Err(StorageError::BadRequest(_)));
         let good = fragment(1, 1, 0, 100);
 

@@ -4,7 +4,7 @@ use super::model::{Model, below, check_opened, identity, live};
 use crate::api::{Fence, Seal, Storage, StorageError};
 use crate::pages::LANDING_PAGES;
 use crate::pages::{PAGE, footprint};
-use crate::server::{Identity, OpenError, Server};
+use crate::server::{StoreIdentity, StoreOpenError, StoreServer};
 use crate::shared::Growth;
 use crate::site::is_empty;
 use crate::testing::{fragment, fragment_of, list_fragments, segment};
@@ -43,7 +43,7 @@ fn lives(seed: u64, count: u32) -> (Model, u64) {
     let random = Arc::new(SplitMix64::new(seed));
     sim.block_on(async {
         let machine = sim.machine("store");
-        let created = Server::create(machine.host(), disk.mount(&machine), identity()).await.unwrap();
+        let created = StoreServer::create(machine.host(), disk.mount(&machine), identity()).await.unwrap();
         drop(created);
         machine.crash();
         for _ in 0..count {
@@ -56,7 +56,7 @@ fn lives(seed: u64, count: u32) -> (Model, u64) {
                 machine.crash_after(below(&random, 3000));
             }
             let life = machine.run(async move {
-                let server = Server::open(host.clone(), mount).await.unwrap();
+                let server = StoreServer::open(host.clone(), mount).await.unwrap();
                 check_opened(&server, &shared).await;
                 host.tasks.spawn(Box::pin(trouble(host.clone(), faulty, random_in.clone())));
                 let steps = below(&random_in, 60);
@@ -109,7 +109,8 @@ fn regression_crash_at_any_point_of_creation_leaves_a_folder_to_create_in_or_an_
             let machine = sim.machine("store");
             machine.crash_after(polls);
             let (host, mount) = (machine.host(), disk.mount(&machine));
-            let created = machine.run(async move { Server::create(host, mount, identity()).await.map(drop) }).await;
+            let created =
+                machine.run(async move { StoreServer::create(host, mount, identity()).await.map(drop) }).await;
             machine.crash();
             if polls % 2 == 0 {
                 disk.power_loss();
@@ -119,9 +120,9 @@ fn regression_crash_at_any_point_of_creation_leaves_a_folder_to_create_in_or_an_
             let server = match is_empty(mount.as_ref()).await.unwrap() {
                 true => {
                     assert!(created.is_err(), "a store that was created is gone");
-                    Server::create(host, mount.clone(), identity()).await.unwrap()
+                    StoreServer::create(host, mount.clone(), identity()).await.unwrap()
                 }
-                false => Server::open(host, mount.clone()).await.unwrap(),
+                false => StoreServer::open(host, mount.clone()).await.unwrap(),
             };
             assert!(!is_empty(mount.as_ref()).await.unwrap());
             server.put(fragment(1, 1, 0, 100)).await.unwrap();
@@ -134,8 +135,8 @@ fn closed_store(sim: &Sim, disk: &SimDisk, seqs: std::ops::Range<u64>) {
     sim.block_on(async {
         let machine = sim.machine("store");
         let (host, mount) = (machine.host(), disk.mount(&machine));
-        let server = match Server::open(host.clone(), mount.clone()).await {
-            Err(OpenError::NotAStore) => Server::create(host, mount, identity()).await.unwrap(),
+        let server = match StoreServer::open(host.clone(), mount.clone()).await {
+            Err(StoreOpenError::NotAStore) => StoreServer::create(host, mount, identity()).await.unwrap(),
             other => other.unwrap(),
         };
         for seq in seqs {
@@ -146,9 +147,9 @@ fn closed_store(sim: &Sim, disk: &SimDisk, seqs: std::ops::Range<u64>) {
     });
 }
 
-fn open(sim: &Sim, disk: &SimDisk) -> Result<Arc<Server>, OpenError> {
+fn open(sim: &Sim, disk: &SimDisk) -> Result<Arc<StoreServer>, StoreOpenError> {
     let machine = sim.machine("store");
-    sim.block_on(Server::open(machine.host(), disk.mount(&machine)))
+    sim.block_on(StoreServer::open(machine.host(), disk.mount(&machine)))
 }
 
 #[test]
@@ -212,7 +213,7 @@ fn regression_what_replaced_a_rotten_fragment_is_there_after_a_crash() {
     let id = good.header.id;
     sim.block_on(async {
         let machine = sim.machine("store");
-        let server = Server::open(machine.host(), disk.mount(&machine)).await.unwrap();
+        let server = StoreServer::open(machine.host(), disk.mount(&machine)).await.unwrap();
         assert_eq!(server.verify(id).await, Err(StorageError::Damaged(id)));
         server.put(good.clone()).await.unwrap();
         assert_eq!(server.verify(id).await, Ok(()));
@@ -262,7 +263,7 @@ fn a_rotten_checkpoint_is_reported_and_never_goes_back_in_time() {
                 assert!(opens, "{range:?}");
                 assert_eq!(sim.block_on(server.status()).unwrap().fragment_count, 5);
             }
-            Err(error) => assert!(!opens && matches!(error, OpenError::Damaged { .. }), "{range:?}: {error}"),
+            Err(error) => assert!(!opens && matches!(error, StoreOpenError::Damaged { .. }), "{range:?}: {error}"),
         }
     }
 }
@@ -352,14 +353,14 @@ fn regression_a_store_whose_newest_headers_have_rotted_says_so_until_the_next_ep
     closed_store(&sim, &disk, 0..1);
     sim.block_on(async {
         let machine = sim.machine("store");
-        let server = Server::open(machine.host(), disk.mount(&machine)).await.unwrap();
+        let server = StoreServer::open(machine.host(), disk.mount(&machine)).await.unwrap();
         server.seal(first.clone()).await.unwrap();
         for seq in 1..5 {
             server.put(fragment(1, seq, 0, 100)).await.unwrap();
         }
         machine.crash();
     });
-    let has_lost = |server: &Server| sim.block_on(server.seals()).unwrap()[0].has_lost;
+    let has_lost = |server: &StoreServer| sim.block_on(server.seals()).unwrap()[0].has_lost;
     let whole = disk.snapshot();
     assert!(!has_lost(&open(&sim, &disk).unwrap()));
     disk.restore(&whole);
@@ -368,7 +369,7 @@ fn regression_a_store_whose_newest_headers_have_rotted_says_so_until_the_next_ep
     disk.rot("fragments", second..second + 20, 1);
     for closes in [false, true, true] {
         let machine = sim.machine("store");
-        let server = sim.block_on(Server::open(machine.host(), disk.mount(&machine))).unwrap();
+        let server = sim.block_on(StoreServer::open(machine.host(), disk.mount(&machine))).unwrap();
         assert!(has_lost(&server), "also when it has written a checkpoint since");
         if closes {
             sim.block_on(server.close()).unwrap();
@@ -388,7 +389,7 @@ fn what_a_checkpoint_for_which_there_was_no_room_did_not_record_is_in_the_next()
     closed_store(&sim, &disk, 0..1);
     sim.block_on(async {
         let machine = sim.machine("store");
-        let server = Server::open(machine.host(), disk.mount(&machine)).await.unwrap();
+        let server = StoreServer::open(machine.host(), disk.mount(&machine)).await.unwrap();
         for seq in 1..5 {
             server.put(fragment(1, seq, 0, 100)).await.unwrap();
         }
@@ -410,8 +411,8 @@ fn checkpoints_of_different_stores_do_not_mix() {
     closed_store(&sim, &disk, 0..2);
     sim.block_on(async {
         let machine = sim.machine("store");
-        let identity = Identity { store: StoreId::new(9), ..identity() };
-        Server::create(machine.host(), other.mount(&machine), identity).await.unwrap().close().await.unwrap();
+        let identity = StoreIdentity { store: StoreId::new(9), ..identity() };
+        StoreServer::create(machine.host(), other.mount(&machine), identity).await.unwrap().close().await.unwrap();
         let (from, to) = (other.mount(&machine), disk.mount(&machine));
         let (from, to) =
             (from.open("checkpoint-a", false).await.unwrap(), to.open("checkpoint-b", false).await.unwrap());
@@ -419,7 +420,7 @@ fn checkpoints_of_different_stores_do_not_mix() {
         to.write_and_sync(vec![(0, vec![bytes])]).await.unwrap();
         machine.crash();
     });
-    assert!(matches!(open(&sim, &disk), Err(OpenError::Foreign)));
+    assert!(matches!(open(&sim, &disk), Err(StoreOpenError::Foreign)));
 }
 
 #[test]
@@ -731,7 +732,7 @@ fn regression_a_store_holds_each_epoch_to_the_first_fence_against_it() {
         assert_eq!(server.seal(second.clone()).await, Ok(second.clone()));
         assert_eq!(server.seal(rival).await, Ok(second.clone()), "one seal of an epoch");
     });
-    let put = |server: &Arc<Server>, epoch, seq| {
+    let put = |server: &Arc<StoreServer>, epoch, seq| {
         let id = segment(1, epoch, seq);
         sim.block_on(server.put(fragment_of(id, 0, 0, 100)))
     };

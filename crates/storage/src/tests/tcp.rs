@@ -1,8 +1,8 @@
 //! The server through connections on the loopback interface.
 
 use super::model::identity;
-use crate::api::{Fence, Identity, Presence, RemoteStorage, Seal, Storage, StorageError};
-use crate::server::Server;
+use crate::api::{Fence, Presence, RemoteStorage, Seal, Storage, StorageError, StoreIdentity};
+use crate::server::StoreServer;
 use crate::site::Site;
 use crate::tcp::{Address, ClientKeys, Remote, ServerKeys, TLS_NAME, serve};
 use crate::testing::fragment;
@@ -55,7 +55,7 @@ impl Rig {
         remote
     }
 
-    fn server(&self) -> Arc<Server> {
+    fn server(&self) -> Arc<StoreServer> {
         self.site.store(identity().fs, identity().store).unwrap()
     }
 }
@@ -87,7 +87,7 @@ fn an_empty_site_tells_its_space_and_takes_one_store() {
         assert_eq!(remote.status().await, Err(StorageError::Unavailable));
         remote.initialise(identity()).await.unwrap();
         assert_eq!(remote.presence().await.unwrap(), Presence::Store(identity()));
-        let refused = remote.initialise(Identity { fs: FsUuid([1; 16]), ..identity() }).await.unwrap_err();
+        let refused = remote.initialise(StoreIdentity { fs: FsUuid([1; 16]), ..identity() }).await.unwrap_err();
         assert!(refused.to_string().contains("another store"), "{refused}");
         remote.expect(identity().fs, identity().store).await;
         assert_eq!(remote.put(fragment(1, 0, 0, 100)).await, Ok(()));
@@ -206,7 +206,7 @@ fn a_peer_that_speaks_something_else_is_cut_off_and_harms_nobody() {
         let remote = rig.remote().await;
         let greeting = crate::wire::greeting();
         let absurd = [&greeting[..], &[255; 100]].concat();
-        let without_attaching = [&greeting[..], &crate::wire::Request::Segments.encode(1).concat()].concat();
+        let without_attaching = [&greeting[..], &crate::wire::StoreRequest::Segments.encode(1).concat()].concat();
         for said in [&b"GET / HTTP/1.1\r\n\r\n"[..], &absurd, &without_attaching] {
             let mut stranger = TcpStream::connect(("127.0.0.1", rig.port)).await.unwrap();
             stranger.write_all(said).await.unwrap();
@@ -214,7 +214,7 @@ fn a_peer_that_speaks_something_else_is_cut_off_and_harms_nobody() {
             let mut heard = Vec::new();
             // The connection may end orderly or by a reset, but it must end.
             let _ = stranger.read_to_end(&mut heard).await;
-            let refused = crate::wire::Answer::Refused(StorageError::Unavailable).encode(1).concat();
+            let refused = crate::wire::StoreAnswer::Refused(StorageError::Unavailable).encode(1).concat();
             let told = heard.strip_prefix(&greeting[..]).unwrap_or(&heard);
             assert!(told.is_empty() || told == refused, "{heard:?}");
         }

@@ -30,7 +30,7 @@ use line::Line;
 pub use line::Link;
 use log::{Log, PaperLog, ProductLog, Written};
 use policy::defaults::ROAMING_CACHE_BYTES;
-use policy::lottery::Class;
+use policy::lottery::TicketClass;
 use policy::replacement::Replacement;
 use policy::write_back::{DELAY, IDLE_TIME, TICKETS, Terms};
 use serde::{Serialize, Serializer};
@@ -246,7 +246,8 @@ impl Parameters {
                     WriteBack::Delayed => Some(Terms::delayed(age)),
                 };
                 let [demand, _, replay] = TICKETS;
-                let classes = [Class { tickets: read_tickets, ..demand }, Class { tickets: write_tickets, ..replay }];
+                let classes =
+                    [TicketClass { tickets: read_tickets, ..demand }, TicketClass { tickets: write_tickets, ..replay }];
                 (terms, Sharing::DrawsAmongWaiting(classes))
             }
         }

@@ -1,7 +1,7 @@
 //! What uses the link next, whenever it is free: a fetch that the user waits for, or what goes home
 //! (Froese and Bunt, section 4.6).
 
-use policy::lottery::{Class, Lottery};
+use policy::lottery::{Lottery, TicketClass};
 use policy::write_back::Terms;
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ pub(super) enum Sharing {
     /// whenever the link was idle for the policy's time.
     Draws([u32; 2]),
     /// The product's: lots are drawn for each piece, and only among those who wait.
-    DrawsAmongWaiting([Class; 2]),
+    DrawsAmongWaiting([TicketClass; 2]),
 }
 
 /// What waits for the link, which is free.
@@ -147,7 +147,7 @@ mod tests {
     fn lots_are_drawn_among_those_who_wait_or_always() {
         let now = Some(Duration::ZERO);
         let alone = Waiting { oldest: now, idle_for: seconds(1), ..Waiting::default() };
-        let classes = [11, 1].map(|tickets| Class { tickets, wait_max: None });
+        let classes = [11, 1].map(|tickets| TicketClass { tickets, wait_max: None });
         let mut turns = Turns::new(Some(Terms::AT_ONCE), Sharing::DrawsAmongWaiting(classes));
         assert_eq!(turns.next(&alone, || panic!("nothing is drawn")), Turn::Send);
         assert_eq!(turns.next(&Waiting { demand: now, ..alone }, || u64::MAX), Turn::Send);

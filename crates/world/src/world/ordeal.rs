@@ -10,7 +10,7 @@ use super::{End, MapEpochs, World, failed};
 use crate::faults::rot_checkpoints;
 use crate::oracle::{Oracle, new_model};
 use host::SplitMix64;
-use host::sim::{Machine, SimDisk, Snapshot};
+use host::sim::{DiskSnapshot, Machine, SimDisk};
 
 /// Harm to one store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,10 +29,10 @@ enum Harm {
 
 /// Copies of stores' disks, made now and then.
 #[derive(Default)]
-pub(super) struct Copies(Vec<Option<Snapshot>>);
+pub(super) struct Copies(Vec<Option<DiskSnapshot>>);
 
 impl Copies {
-    fn of(&self, store: usize) -> Option<&Snapshot> {
+    fn of(&self, store: usize) -> Option<&DiskSnapshot> {
         self.0.get(store)?.as_ref()
     }
 }
@@ -52,7 +52,7 @@ impl World {
     /// the stores back.
     pub(super) async fn ordeal(&mut self) -> Result<(), End> {
         self.nodes().for_each(|node| node.crash());
-        let before: Vec<Snapshot> = self.stores.iter().map(|store| store.disk.snapshot()).collect();
+        let before: Vec<DiskSnapshot> = self.stores.iter().map(|store| store.disk.snapshot()).collect();
         let harmed = self.choose_harmed();
         self.say(|| format!("ordeal: {harmed:?}"));
         self.outcome.ordeals += 1;
