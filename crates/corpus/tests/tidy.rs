@@ -301,3 +301,42 @@ fn comments_say_something() {
         }
     }
 }
+
+/// Crates that other crates do not build on: programs, studies, and worlds of tests. Their types
+/// need not have names of their own.
+const ON_TOP: [&str; 7] = ["bench", "corpus", "linkem", "starling", "studies", "trace", "world"];
+
+/// Names that mean two public types, and why.
+const SAME_NAMES: [(&str, &str); 1] =
+    [("Client", "each half has one: `client::Client` of the core, `roam::Client` of the fringe")];
+
+#[test]
+fn a_name_means_one_public_type() {
+    let mut places: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for name in names(&root().join("crates")) {
+        if ON_TOP.contains(&&name[..]) {
+            continue;
+        }
+        for file in files(&root().join("crates").join(&name).join("src"), ".rs") {
+            if file.components().any(|part| part.as_os_str().to_string_lossy().contains("test")) {
+                continue;
+            }
+            for line in code(&file).lines() {
+                let mut words = line.strip_prefix("pub ").into_iter().flat_map(str::split_whitespace);
+                if let Some("struct" | "enum" | "trait" | "type" | "union") = words.next()
+                    && let Some(word) = words.next()
+                {
+                    let word: String = word.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
+                    places.entry(word).or_default().insert(file.display().to_string());
+                }
+            }
+        }
+    }
+    assert!(places.len() > 300, "only {} public types were found", places.len());
+    for (name, reason) in SAME_NAMES {
+        let places = places.remove(name).unwrap_or_default();
+        assert!(places.len() > 1 && !reason.is_empty(), "{name} means one type: take it out of the list");
+    }
+    let same: Vec<_> = places.into_iter().filter(|(_, places)| places.len() > 1).collect();
+    assert!(same.is_empty(), "give each its noun, or a reason in the list: {same:#?}");
+}

@@ -23,7 +23,7 @@ use crate::volume::{DEPTH_MAX, Print};
 use crate::whose::{Whose, cred};
 use roam_proto::channel::MESSAGE_LEN_MAX;
 use roam_proto::codec::Wire;
-use roam_proto::message::{Applied, Conflict, DATA_LEN_MAX, Facts, Outcome, Sent};
+use roam_proto::message::{Applied, ConflictReason, DATA_LEN_MAX, Facts, Outcome, Sent};
 use roam_proto::operation::{Attributes, Operation, Place, is_name};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -38,10 +38,10 @@ const SAME_LEN_MAX: u64 = 64 << 20;
 
 /// Why an operation was not done.
 pub(crate) enum Stop {
-    Conflict(Conflict),
+    Conflict(ConflictReason),
     Refused(FsError),
     /// The home cannot do it now, for reasons of its own. The client asks again.
-    Trouble(FsError),
+    HomeFailed(FsError),
     /// The object exists already: a directory or symlink, which the client's id means from now on,
     /// or a file with the same contents.
     Became(FileId),
@@ -53,7 +53,7 @@ impl From<FsError> for Stop {
     fn from(error: FsError) -> Stop {
         match error {
             // The subject, or a directory above it, is gone.
-            FsError::Stale => Stop::Conflict(Conflict::Gone),
+            FsError::Stale => Stop::Conflict(ConflictReason::Gone),
             error => Stop::Refused(error),
         }
     }
@@ -63,7 +63,7 @@ pub(crate) type Done = Result<(), Stop>;
 /// Held while files are changed, until the change is known.
 pub(crate) type Scene<'a> = Option<tokio::sync::RwLockWriteGuard<'a, ()>>;
 
-fn conflict(conflict: Conflict) -> Done {
+fn conflict(conflict: ConflictReason) -> Done {
     Err(Stop::Conflict(conflict))
 }
 
@@ -95,7 +95,7 @@ fn is_made_and_gone(operation: &Operation, later: &[Operation], is_done: impl Fn
 /// not have been done, so `is_done` looks for the result of a later one.
 fn is_overtaken(
     operation: &Operation,
-    conflict: Conflict,
+    conflict: ConflictReason,
     later: &[Operation],
     redone: bool,
     is_done: impl Fn(&Operation) -> bool,
@@ -109,8 +109,10 @@ fn is_overtaken(
     match operation {
         // Contents must not be lost.
         Operation::Make { .. } => false,
-        Operation::Store { .. } | Operation::Copy { .. } => conflict == Conflict::Gone && later.iter().any(removes),
-        Operation::Set { .. } | Operation::SetXattr { .. } if conflict == Conflict::Gone => {
+        Operation::Store { .. } | Operation::Copy { .. } => {
+            conflict == ConflictReason::Gone && later.iter().any(removes)
+        }
+        Operation::Set { .. } | Operation::SetXattr { .. } if conflict == ConflictReason::Gone => {
             later.iter().any(removes) || redone && later.iter().any(meets)
         }
         _ => redone && later.iter().any(meets),
@@ -236,7 +238,7 @@ impl Inner {
                         // The file system or the home is in trouble, or full. The client tries
                         // again.
                         Err(
-                            Stop::Trouble(error)
+                            Stop::HomeFailed(error)
                             | Stop::Refused(error @ (FsError::Io | FsError::TimedOut | FsError::NoSpace)),
                         ) => match applied.is_empty() {
                             true => return Err(error),
@@ -458,7 +460,7 @@ impl Doing<'_> {
             let aspect = if rights { file.rights } else { file.contents };
             Some(aspect.is_as_known(base, self.whose.author))
         })?;
-        known.ok_or(Stop::Conflict(Conflict::Gone))
+        known.ok_or(Stop::Conflict(ConflictReason::Gone))
     }
 
     /// Takes in what was done at places, as this client's doing.
@@ -474,7 +476,7 @@ impl Doing<'_> {
         self.check_reach_file(file).await?;
         match self.look(at).await? {
             Some((there, _)) if there == file => return Ok(()),
-            Some(_) => return conflict(Conflict::Taken),
+            Some(_) => return conflict(ConflictReason::Taken),
             None => {}
         }
         if !self.volume.may_change(&self.whose.user, file).await {
@@ -483,7 +485,7 @@ impl Doing<'_> {
         }
         let (source, _) = self.volume.glance(file, crate::volume::OTHERS).await?;
         match self.volume.fs.link(&self.cred, source, dir, &at.1).await {
-            Err(FsError::Exists) => return conflict(Conflict::Taken),
+            Err(FsError::Exists) => return conflict(ConflictReason::Taken),
             linked => linked?,
         };
         self.settle(&[at]).await
@@ -494,7 +496,7 @@ impl Doing<'_> {
         match parent {
             Some((parent, _)) => self.check_name_space(parent).await,
             None if file == self.volume.root()? => Ok(()),
-            None => conflict(Conflict::Gone),
+            None => conflict(ConflictReason::Gone),
         }
     }
 
@@ -502,7 +504,9 @@ impl Doing<'_> {
         let found = match self.enter(at.0).await {
             Ok(dir) => self.look(at).await?.map(|(there, entry)| (dir, there, entry)),
             // It was removed with its directory.
-            Err(Stop::Conflict(Conflict::Gone)) if self.volume.with(|volume| volume.file(at.0).is_some())? => None,
+            Err(Stop::Conflict(ConflictReason::Gone)) if self.volume.with(|volume| volume.file(at.0).is_some())? => {
+                None
+            }
             Err(stop) => return Err(stop),
         };
         let (dir, entry) = match found {
@@ -513,12 +517,12 @@ impl Doing<'_> {
                 // The name was removed already, and the file with it, or others have moved the
                 // file.
                 let elsewhere = self.volume.with(|volume| volume.file(file).is_some_and(|file| file.place().is_some()));
-                return if last && elsewhere? { conflict(Conflict::Changed) } else { Ok(()) };
+                return if last && elsewhere? { conflict(ConflictReason::Changed) } else { Ok(()) };
             }
         };
         let is_dir = entry.attr.kind == Kind::Directory;
         if !is_dir && !self.may_end(file, &entry, self.sent.bases.0, last)? {
-            return conflict(Conflict::Changed);
+            return conflict(ConflictReason::Changed);
         }
         let fs = &self.volume.fs;
         match is_dir {
@@ -526,7 +530,7 @@ impl Doing<'_> {
             false => fs.unlink(&self.cred, dir, &at.1).await,
         }
         .map_err(|error| match error {
-            FsError::NotEmpty => Stop::Conflict(Conflict::NotEmpty),
+            FsError::NotEmpty => Stop::Conflict(ConflictReason::NotEmpty),
             error => error.into(),
         })?;
         self.settle(&[at]).await
@@ -555,16 +559,16 @@ impl Doing<'_> {
             return self.settle(&[to, from]).await;
         }
         if !is(&source, file) {
-            return conflict(Conflict::Gone);
+            return conflict(ConflictReason::Gone);
         }
         let in_the_way = match (&target, replaced) {
             (None, _) => None,
             (Some((there, entry)), Some((gone, last))) if *there == gone => {
                 let is_dir = entry.attr.kind == Kind::Directory;
                 let may_go = is_dir || self.may_end(gone, entry, self.sent.bases.1, last)?;
-                (!may_go).then_some(Conflict::Changed)
+                (!may_go).then_some(ConflictReason::Changed)
             }
-            (Some(_), _) => Some(Conflict::Taken),
+            (Some(_), _) => Some(ConflictReason::Taken),
         };
         // Two users who have saved the same agree.
         if let (Some(why), Some((_, mine)), Some((_, theirs))) = (in_the_way, &source, &target)
@@ -574,8 +578,8 @@ impl Doing<'_> {
         }
         let flags = RenameFlags { no_replace: target.is_none(), exchange: false };
         self.volume.fs.rename(&self.cred, from_dir, &from.1, to_dir, &to.1, flags).await.map_err(|e| match e {
-            FsError::Exists => Stop::Conflict(Conflict::Taken),
-            FsError::NotEmpty => Stop::Conflict(Conflict::NotEmpty),
+            FsError::Exists => Stop::Conflict(ConflictReason::Taken),
+            FsError::NotEmpty => Stop::Conflict(ConflictReason::NotEmpty),
             error => error.into(),
         })?;
         // The new place comes first, so the file never seems lost.
@@ -624,12 +628,12 @@ impl Doing<'_> {
     async fn exchange(&self, file: FileId, from: &Place, other: FileId, to: &Place) -> Done {
         let (from_dir, to_dir) = (self.enter(from.0).await?, self.enter(to.0).await?);
         let (a, b) = (self.look(from).await?, self.look(to).await?);
-        let (Some((a, _)), Some((b, _))) = (a, b) else { return conflict(Conflict::Gone) };
+        let (Some((a, _)), Some((b, _))) = (a, b) else { return conflict(ConflictReason::Gone) };
         if (a, b) == (other, file) {
             return Ok(());
         }
         if (a, b) != (file, other) {
-            return conflict(Conflict::Changed);
+            return conflict(ConflictReason::Changed);
         }
         let flags = RenameFlags { no_replace: false, exchange: true };
         self.volume.fs.rename(&self.cred, from_dir, &from.1, to_dir, &to.1, flags).await?;
@@ -652,11 +656,11 @@ impl Doing<'_> {
         }
         let rights = mode.is_some() || uid.is_some() || gid.is_some();
         if rights && !self.is_as_known(file, self.sent.bases.0, true)? {
-            return conflict(Conflict::Changed);
+            return conflict(ConflictReason::Changed);
         }
         // A time belongs to contents that the client knew.
         if mtime.is_some() && !self.is_as_known(file, self.sent.bases.0, false)? && attr.kind != Kind::Directory {
-            return conflict(Conflict::Changed);
+            return conflict(ConflictReason::Changed);
         }
         let (atime, mtime) = (atime.map(SetTime::At), mtime.map(SetTime::At));
         let set = SetAttr { mode, uid, gid, size: None, atime, mtime };
@@ -677,7 +681,7 @@ impl Doing<'_> {
             return Ok(());
         }
         if !self.is_as_known(file, self.sent.bases.0, true)? {
-            return conflict(Conflict::Changed);
+            return conflict(ConflictReason::Changed);
         }
         match value {
             Some(value) => fs.setxattr(&self.cred, source, name, value, XattrMode::Any).await?,

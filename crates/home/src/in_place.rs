@@ -12,7 +12,7 @@ use crate::exported::Exported;
 use crate::own::before_name;
 use crate::store::{Data, Over, READ};
 use crate::volume::{OTHERS, Print};
-use roam_proto::message::{Conflict, DATA_LEN_MAX};
+use roam_proto::message::{ConflictReason, DATA_LEN_MAX};
 use roam_proto::operation::Change;
 use roam_proto::ranges::Ranges;
 use std::ops::Range;
@@ -55,7 +55,7 @@ impl Doing<'_> {
         stored: (&Change, &Data),
         scene: &mut Scene<'a>,
     ) -> Done {
-        self.keep_before(source, entry, stored.0).await.map_err(Stop::Trouble)?;
+        self.keep_before(source, entry, stored.0).await.map_err(Stop::HomeFailed)?;
         self.intend(file, identity).await?;
         self.write_in_place(file, (source, identity), stored, scene).await
     }
@@ -75,7 +75,7 @@ impl Doing<'_> {
                 return self.write_in_place(file, (source, identity), (&change, data), scene).await;
             }
             self.volume.learn(OTHERS, |volume| volume.rewritten(file, OTHERS));
-            return Err(Stop::Conflict(Conflict::Changed));
+            return Err(Stop::Conflict(ConflictReason::Changed));
         }
         self.write_in_place(file, (source, identity), (change, data), scene).await
     }
@@ -186,7 +186,7 @@ impl Doing<'_> {
             return Ok(false);
         }
         let (fs, superuser) = (&self.volume.fs, self.volume.fs.superuser());
-        let own = self.volume.own().await.map_err(Stop::Trouble)?;
+        let own = self.volume.own().await.map_err(Stop::HomeFailed)?;
         let name = before_name(self.whose.author, self.sent.seq);
         let before = match fs.lookup(&superuser, own, name.as_bytes()).await {
             Ok(before) => before,
@@ -196,7 +196,7 @@ impl Doing<'_> {
                 return if is_all { self.is_stored(source, entry, change).await } else { Ok(true) };
             }
             Err(FsError::NotFound) => return Ok(false),
-            Err(error) => return Err(Stop::Trouble(error)),
+            Err(error) => return Err(Stop::HomeFailed(error)),
         };
         if ![before.attr.size, change.cut, change.size].contains(&entry.attr.size) {
             return Ok(false);
@@ -231,7 +231,7 @@ impl Doing<'_> {
         for (id, handle) in [Ok(now), was].into_iter().flatten() {
             let _ = fs.release(id, handle, None).await;
         }
-        same.map_err(Stop::Trouble)
+        same.map_err(Stop::HomeFailed)
     }
 
     async fn is_range_stored_so_far(

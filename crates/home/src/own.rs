@@ -8,7 +8,7 @@
 //! could change what clients store, and one who could read it would see what clients upload. The
 //! home puts nothing into another user's folder.
 //!
-//! A failure of the folder is [the home's trouble](crate::apply::Stop::Trouble) and never a
+//! A failure of the folder is [a failure of the home](crate::apply::Stop::HomeFailed) and never a
 //! conflict: operations never get ENOENT or ESTALE because of the folder.
 
 use crate::apply::Stop;
@@ -133,7 +133,7 @@ impl OwnFile {
         match volume.fs.identified(self.dir, self.name.as_bytes()).await {
             Ok((there, _)) if there.attr.id == self.id => FsError::Stale.into(),
             // The file was removed, not what is at the place.
-            _ => Stop::Trouble(FsError::TimedOut),
+            _ => Stop::HomeFailed(FsError::TimedOut),
         }
     }
 }

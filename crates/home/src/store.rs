@@ -17,7 +17,7 @@ use crate::uploads::Upload;
 use crate::volume::Print;
 use crate::whose::Whose;
 use bytes::Bytes;
-use roam_proto::message::{Conflict, DATA_LEN_MAX, Sent};
+use roam_proto::message::{ConflictReason, DATA_LEN_MAX, Sent};
 use roam_proto::operation::{Change, Operation, Place};
 use roam_proto::ranges::Ranges;
 use std::ops::Range;
@@ -91,8 +91,9 @@ impl Exported {
             let live = self.live.lock();
             let grants = live.state.clients.values();
             let grants = grants.filter_map(|client| Some((client.number, client.grants.get(&self.name)?)));
-            let all =
-                |(number, grant): (u32, &VolumeGrant)| grant.applying.clone().into_iter().map(move |(n, o)| (number, n, o));
+            let all = |(number, grant): (u32, &VolumeGrant)| {
+                grant.applying.clone().into_iter().map(move |(n, o)| (number, n, o))
+            };
             grants.flat_map(all).collect()
         };
         self.with(|volume| {
@@ -310,13 +311,13 @@ impl Doing<'_> {
         self.check_reach_file(file).await?;
         let known = volume.with(|volume| volume.file(file).cloned())?;
         let Some(place) = known.and_then(|file| file.place().cloned()) else {
-            return Err(Stop::Conflict(Conflict::Gone));
+            return Err(Stop::Conflict(ConflictReason::Gone));
         };
         let dir = self.enter(place.0).await?;
         let redone = self.intended().filter(|intent| intent.file == file);
         let (source, entry) = match self.look(&place).await? {
             Some((there, entry)) if there == file => (entry.attr.id, entry),
-            _ => return Err(Stop::Conflict(Conflict::Gone)),
+            _ => return Err(Stop::Conflict(ConflictReason::Gone)),
         };
         if entry.attr.kind != Kind::File {
             return Err(Stop::Refused(FsError::InvalidArgument));
@@ -333,7 +334,7 @@ impl Doing<'_> {
         if !self.is_as_known(file, self.sent.bases.0, false)? {
             return match other.is_none() && self.is_stored(source, &entry, change).await? {
                 true => Ok(()),
-                false => Err(Stop::Conflict(Conflict::Changed)),
+                false => Err(Stop::Conflict(ConflictReason::Changed)),
             };
         }
         if is_half_done {
@@ -435,7 +436,7 @@ impl Doing<'_> {
     ) -> Done {
         let (volume, fs) = (self.volume, &self.volume.fs);
         let superuser = fs.superuser();
-        let own = volume.make_own(temporary_name(self.whose.author, self.sent.seq)).await.map_err(Stop::Trouble)?;
+        let own = volume.make_own(temporary_name(self.whose.author, self.sent.seq)).await.map_err(Stop::HomeFailed)?;
         let (new, handle) = (own.id, own.handle);
         let made = async {
             let kept = change.cut.min(kept_entry.attr.size);
@@ -508,24 +509,24 @@ impl Doing<'_> {
             }
             // Another program has just removed it, with the home's own folder.
             Err(FsError::NotFound | FsError::Stale | FsError::NotADirectory) => (true, true),
-            Err(error) => return Err(Stop::Trouble(error)),
+            Err(error) => return Err(Stop::HomeFailed(error)),
         };
         if !has_its_bytes || !has_its_rights {
-            fs.rename(&superuser, own_dir, temporary, dir, &place.1, flags).await.map_err(Stop::Trouble)?;
-            let (again, again_identity) = fs.identified(own_dir, temporary).await.map_err(Stop::Trouble)?;
+            fs.rename(&superuser, own_dir, temporary, dir, &place.1, flags).await.map_err(Stop::HomeFailed)?;
+            let (again, again_identity) = fs.identified(own_dir, temporary).await.map_err(Stop::HomeFailed)?;
             if again_identity == made && again.attr.size == change.size {
-                fs.unlink(&superuser, own_dir, temporary).await.map_err(Stop::Trouble)?;
+                fs.unlink(&superuser, own_dir, temporary).await.map_err(Stop::HomeFailed)?;
             } else {
                 // Another program came twice: what came out now is kept beside the file.
                 let kept = [&place.1[..], format!(" (kept {})", self.sent.seq).as_bytes()].concat();
                 let flags = RenameFlags { no_replace: true, exchange: false };
-                fs.rename(&superuser, own_dir, temporary, dir, &kept, flags).await.map_err(Stop::Trouble)?;
+                fs.rename(&superuser, own_dir, temporary, dir, &kept, flags).await.map_err(Stop::HomeFailed)?;
             }
             volume.look(place.0, &place.1, crate::volume::OTHERS).await?;
             return Err(match has_its_bytes {
                 // The next try gives the new file these rights.
-                true => Stop::Trouble(FsError::TimedOut),
-                false => Stop::Conflict(Conflict::Changed),
+                true => Stop::HomeFailed(FsError::TimedOut),
+                false => Stop::Conflict(ConflictReason::Changed),
             });
         }
         let now = fs.getattr(new).await?;

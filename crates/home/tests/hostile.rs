@@ -12,7 +12,7 @@ use roam_proto::channel::MESSAGE_LEN_MAX;
 use roam_proto::codec::Wire;
 use roam_proto::delegation::Watch;
 use roam_proto::message::{
-    Applied, Conflict, DATA_LEN_MAX, Outcome, Pushed, Refusal, Reply, Request, Sent, pack, unpack,
+    Applied, ConflictReason, DATA_LEN_MAX, Outcome, Pushed, Refusal, Reply, Request, Sent, pack, unpack,
 };
 use roam_proto::operation::{Attributes, Change, Operation, Place};
 use roam_proto::ranges::Ranges;
@@ -168,7 +168,7 @@ fn that_a_file_contains_the_same_is_told_to_whom_may_read_it() {
             other => panic!("{other:?}"),
         };
         let real = mallory.id(dir, &name);
-        let expected = if there { Outcome::Became(real) } else { Outcome::Conflict(Conflict::Taken) };
+        let expected = if there { Outcome::Became(real) } else { Outcome::Conflict(ConflictReason::Taken) };
         assert_eq!(outcome, expected, "{mode:o}");
     }
 }
@@ -345,7 +345,10 @@ fn ids_that_mean_what_was_there_already_lead_nowhere_else() {
         // The id means one directory for ever.
         assert_eq!(mallory.outcome(make(at(dir, b"new"), mine(0), kind), b""), Outcome::Became(bob));
         assert_eq!(mallory.outcome(make(at(dir, b"new"), mine(0), Kind::File), b""), invalid);
-        assert_eq!(mallory.outcome(make(at(dir, b"plain"), mine(3), kind), b""), Outcome::Conflict(Conflict::Taken));
+        assert_eq!(
+            mallory.outcome(make(at(dir, b"plain"), mine(3), kind), b""),
+            Outcome::Conflict(ConflictReason::Taken)
+        );
         // Other clients cannot give this id to a file, but may use it for what they may know.
         assert_eq!(bobs.outcome(make(at(bob, b"new"), mine(0), kind), b""), invalid);
         assert_eq!(bobs.outcome(make(at(bob, b"new"), mine(9), kind), b""), invalid);
@@ -357,7 +360,10 @@ fn ids_that_mean_what_was_there_already_lead_nowhere_else() {
         assert_eq!(mallory.outcome(make(at(mine(5), b"deep"), mine(7), kind), b""), Outcome::Became(mine(6)));
         let into = at(mine(7), b"loop");
         mallory.refused(Operation::Rename { file: mine(5), from: at(dir, b"sub"), to: into, replaced: None }, b"");
-        assert_eq!(mallory.outcome(make(at(mine(8), b"x"), mine(8), kind), b""), Outcome::Conflict(Conflict::Gone));
+        assert_eq!(
+            mallory.outcome(make(at(mine(8), b"x"), mine(8), kind), b""),
+            Outcome::Conflict(ConflictReason::Gone)
+        );
         (dir, first, root)
     };
     assert_eq!(check_aliases(&world), 4);

@@ -2,8 +2,8 @@
 //! gives it (inode number and generation). Where the file system gives no handle, the inode number
 //! and the time of birth take its place.
 //!
-//! Homes keep identities over restarts, with a [`VolumeMark`] in place of the device. For files of a
-//! Starling file system, these identities are the index numbers.
+//! Homes keep identities over restarts, with a [`VolumeMark`] in place of the device. For files of
+//! a Starling file system, these identities are the index numbers.
 
 use crate::stat;
 use crate::volume::{VOLUME_LEN_MAX, VolumeMark};
@@ -15,8 +15,8 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 /// Longest handle that Linux has.
 const HANDLE_LEN_MAX: usize = libc::MAX_HANDLE_SZ as usize;
-/// The first byte of a handle or of its substitute: what the rest of [`FileIdentity::handle`] is. These
-/// are on the disks of homes.
+/// The first byte of a handle or of its substitute: what the rest of [`FileIdentity::handle`] is.
+/// These are on the disks of homes.
 const HANDLE: u8 = 0;
 const BIRTH: u8 = 1;
 const NUMBER: u8 = 2;

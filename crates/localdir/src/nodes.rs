@@ -1,8 +1,8 @@
 //! Which file has which id, and under which names it was seen. Pure.
 //!
-//! An id belongs to one [`FileIdentity`] for ever. Names are hints, since other programs rename as they
-//! like. Code that opens a file by its name compares what it finds with the identity, and forgets a
-//! name that led elsewhere.
+//! An id belongs to one [`FileIdentity`] for ever. Names are hints, since other programs rename as
+//! they like. Code that opens a file by its name compares what it finds with the identity, and
+//! forgets a name that led elsewhere.
 
 use crate::identity::FileIdentity;
 use std::collections::{BTreeMap, BTreeSet, HashMap};

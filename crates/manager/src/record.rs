@@ -1,9 +1,9 @@
 //! The contents of a manager's own log: records, and a directory of them in each segment
 //! (docs/disk-format-manager.md).
 //!
-//! A segment's payload is records back to back. Its delta section is the [`RecordDirectory`], so that the
-//! records of a segment can be found without reading them. Every record begins with its kind and
-//! the version of the encoding.
+//! A segment's payload is records back to back. Its delta section is the [`RecordDirectory`], so
+//! that the records of a segment can be found without reading them. Every record begins with its
+//! kind and the version of the encoding.
 
 use types::codec::{DecodeError, Put, Reader};
 use types::{BlockAddr, SegmentId};

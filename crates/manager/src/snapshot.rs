@@ -4,8 +4,8 @@
 //! A snapshot is the state at one instant. It shares index nodes and pages with the state; they are
 //! copied only if they change while the checkpoint is being written. A change after that instant
 //! has a later stamp and stays dirty, or is in a difference that the snapshot does not have. Before
-//! [`ManagerState::install`] nothing counts as saved, so a checkpoint that fails, or is given up half-way,
-//! loses nothing.
+//! [`ManagerState::install`] nothing counts as saved, so a checkpoint that fails, or is given up
+//! half-way, loses nothing.
 
 use crate::index_node::{IndexNode, LeafHomes};
 use crate::root::{Root, Trees};

@@ -4,8 +4,8 @@
 //! since the last checkpoint is there as a tombstone. The imap of the newest durable checkpoint
 //! counts for files that are not in the cache. A file in neither does not exist. Live bytes and
 //! orphans are the tables of the newest durable checkpoint, plus the difference since. A method
-//! that needs a record that is only in the log returns [`MissingRecord`] **before it changes anything**;
-//! the server loads the record and calls again.
+//! that needs a record that is only in the log returns [`MissingRecord`] **before it changes
+//! anything**; the server loads the record and calls again.
 //!
 //! Invariants:
 //! - An entry that differs from the log (`changed > saved`) is in `dirty` and is never evicted.
@@ -16,8 +16,8 @@
 //! - Every cached file is exactly once in `ring`.
 //!
 //! Memory: an index node takes about 1.2 KiB, a leaf of a table at most 4 KiB; both are bounded by
-//! number ([`ManagerIdentity`]). Not bounded are the inner pages, with half a byte per file and one byte
-//! per segment, and 24 bytes per segment that changed since the last checkpoint.
+//! number ([`ManagerIdentity`]). Not bounded are the inner pages, with half a byte per file and one
+//! byte per segment, and 24 bytes per segment that changed since the last checkpoint.
 
 use crate::api::{BlockAt, ManagerError, ManagerStatus, Opened, RUN_EXTENTS_MAX};
 use crate::changes::Changes;

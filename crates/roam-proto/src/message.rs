@@ -136,7 +136,7 @@ wire_struct!(Sent { seq, bases, operation, data });
 
 /// Why the home did not do an operation that the client had done for itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Conflict {
+pub enum ConflictReason {
     /// Another client or program changed the file since.
     Changed,
     /// Another client or program removed or moved the file, or a directory above it.
@@ -146,7 +146,7 @@ pub enum Conflict {
     /// Another client or program put something into the directory.
     NotEmpty,
 }
-wire_enum!(Conflict { 1 => Changed, 2 => Gone, 3 => Taken, 4 => NotEmpty });
+wire_enum!(ConflictReason { 1 => Changed, 2 => Gone, 3 => Taken, 4 => NotEmpty });
 
 /// How an operation ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -155,7 +155,7 @@ pub enum Outcome {
     /// the home may undo it.
     Done,
     /// The home did not do it, since others changed something.
-    Conflict(Conflict),
+    Conflict(ConflictReason),
     /// The home did not do it: its file system refuses it for this user.
     Refused(FsError),
     /// The object that the client made exists already, as this file.

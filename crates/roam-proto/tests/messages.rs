@@ -7,7 +7,8 @@ use roam_proto::codec::Wire;
 use roam_proto::delegation::{Behind, Hold, Kept, Recall, Watch};
 use roam_proto::lock::{Lock, LockKind, Locking};
 use roam_proto::message::{
-    Applied, Company, Conflict, Facts, NamedFacts, Outcome, Pushed, Refusal, Reply, Request, Sent, User, pack, unpack,
+    Applied, Company, ConflictReason, Facts, NamedFacts, Outcome, Pushed, Refusal, Reply, Request, Sent, User, pack,
+    unpack,
 };
 use roam_proto::operation::{Attributes, Change, Made, Operation, Place, RANGE_COUNT_MAX};
 use roam_proto::piece::Piece;
@@ -144,7 +145,7 @@ prop_compose! {
 }
 
 fn outcome() -> impl Strategy<Value = Outcome> {
-    let conflicts = [Conflict::Changed, Conflict::Gone, Conflict::Taken, Conflict::NotEmpty];
+    let conflicts = [ConflictReason::Changed, ConflictReason::Gone, ConflictReason::Taken, ConflictReason::NotEmpty];
     prop_oneof![
         Just(Outcome::Done),
         prop::sample::select(conflicts.to_vec()).prop_map(Outcome::Conflict),

@@ -6,7 +6,7 @@ use crate::connection::state::LinkState;
 use crate::connection::trunk::Line;
 use crate::consistency::kernel::Forget;
 use crate::live::{Live, Need};
-use crate::replica::conflict::{Case, Trouble};
+use crate::replica::conflict::{Case, Conflict};
 use crate::replica::{Child, Record, Replica};
 use crate::settings::Settings;
 use host::{Disk, Host};
@@ -197,7 +197,7 @@ impl Client {
     pub async fn settle(&self, number: u64) -> Result<bool, CacheError> {
         {
             let mut live = self.0.live.lock();
-            if !live.replica.troubles().any(|(known, _)| known == number) {
+            if !live.replica.conflicts().any(|(known, _)| known == number) {
                 return Ok(false);
             }
             live.learn(Record::Settled(number));
@@ -210,8 +210,8 @@ impl Client {
     /// there is no conflict of this number.
     pub fn case(&self, number: u64) -> Option<Case> {
         let live = self.0.live.lock();
-        let trouble = Trouble { base: 0, kept: 0, ..live.replica.trouble(number)?.clone() };
-        Some(Case { trouble, meant: live.replica.meant(number).cloned() })
+        let conflict = Conflict { base: 0, kept: 0, ..live.replica.conflict(number)?.clone() };
+        Some(Case { conflict, meant: live.replica.meant(number).cloned() })
     }
 
     /// Undoes the resolution of a conflict, so that it is open again. `mine`: the name of this
@@ -219,23 +219,23 @@ impl Client {
     pub async fn reopen(&self, number: u64, case: Case, mine: Option<Vec<u8>>) -> Result<(), CacheError> {
         {
             let mut live = self.0.live.lock();
-            if live.replica.trouble(number).is_some() {
+            if live.replica.conflict(number).is_some() {
                 return Ok(());
             }
             let mut case = Box::new(case);
             let is_meant = case.meant.is_some();
-            let trouble = &mut case.trouble;
+            let conflict = &mut case.conflict;
             let root = live.replica.membership().map(|membership| membership.root);
-            let dir = trouble.place.as_ref().map(|(dir, _)| *dir).or(root);
-            trouble.mine = trouble.mine.take().or_else(|| Some((dir?, mine?)));
-            if let Some(Child::Is(copy)) = trouble.mine.as_ref().map(|place| live.replica.child(place)) {
-                trouble.copy = copy;
+            let dir = conflict.place.as_ref().map(|(dir, _)| *dir).or(root);
+            conflict.mine = conflict.mine.take().or_else(|| Some((dir?, mine?)));
+            if let Some(Child::Is(copy)) = conflict.mine.as_ref().map(|place| live.replica.child(place)) {
+                conflict.copy = copy;
             }
             // Another file may be there by now.
-            if (trouble.mine.is_some() || !is_meant)
-                && let Some(Child::Is(file)) = trouble.place.as_ref().map(|place| live.replica.child(place))
+            if (conflict.mine.is_some() || !is_meant)
+                && let Some(Child::Is(file)) = conflict.place.as_ref().map(|place| live.replica.child(place))
             {
-                trouble.file = file;
+                conflict.file = file;
             }
             live.learn(Record::Reopened { number, case });
         }

@@ -35,7 +35,7 @@ pub use node::{Node, Unlogged};
 pub use paths::Paths;
 
 use bytes::Bytes;
-use conflict::{Case, Deed, Trouble};
+use conflict::{Case, Conflict, Deed};
 use record_log::SnapshotMap;
 use roam_proto::message::{Applied, Facts, NamedFacts, Outcome, User};
 use roam_proto::operation::{Change, Operation};
@@ -47,8 +47,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use types::{FileId, FsError, Time};
 use vfs::fs::FILE_SIZE_MAX;
 
-/// Greatest number of a file of the cache, or of a trouble, that a record may name. It is far below
-/// `u64::MAX`, so counting on from there cannot overflow.
+/// Greatest number of a file of the cache, or of a conflict, that a record may name. It is far
+/// below `u64::MAX`, so counting on from there cannot overflow.
 const NUMBER_MAX: u64 = 1 << 62;
 /// Longest small file, in bytes. Longer ones are files of the cache from the start: copying their
 /// bytes into the log would cost more than it saves.
@@ -280,9 +280,9 @@ pub struct Replica {
     unused: Vec<u64>,
     /// Stores that were logged again: the old number, the new number, and the change.
     pub(crate) logged_again: Vec<(u64, u64, Change)>,
-    troubles: BTreeMap<u64, Trouble>,
-    next_trouble: u64,
-    /// For troubles of attributes and of moved names: the operation that failed.
+    conflicts: BTreeMap<u64, Conflict>,
+    next_conflict: u64,
+    /// For conflicts of attributes and of moved names: the operation that failed.
     meant: BTreeMap<u64, Operation>,
     /// Ids of files made here that the home had already, and the ids that they stand for.
     aliases: BTreeMap<FileId, FileId>,
@@ -321,20 +321,20 @@ impl Replica {
     }
 
     /// Operations that the home could not do as they were, and their outcomes.
-    pub fn troubles(&self) -> impl Iterator<Item = (u64, &Trouble)> {
-        self.troubles.iter().map(|(number, trouble)| (*number, trouble))
+    pub fn conflicts(&self) -> impl Iterator<Item = (u64, &Conflict)> {
+        self.conflicts.iter().map(|(number, conflict)| (*number, conflict))
     }
 
-    /// The trouble with this number.
-    pub fn trouble(&self, number: u64) -> Option<&Trouble> {
-        self.troubles.get(&number)
+    /// The conflict with this number.
+    pub fn conflict(&self, number: u64) -> Option<&Conflict> {
+        self.conflicts.get(&number)
     }
 
-    pub(crate) fn trouble_mut(&mut self, number: u64) -> Option<&mut Trouble> {
-        self.troubles.get_mut(&number)
+    pub(crate) fn conflict_mut(&mut self, number: u64) -> Option<&mut Conflict> {
+        self.conflicts.get_mut(&number)
     }
 
-    /// The operation that failed, for a trouble of attributes or of a moved name.
+    /// The operation that failed, for a conflict of attributes or of a moved name.
     pub fn meant(&self, number: u64) -> Option<&Operation> {
         self.meant.get(&number)
     }
@@ -412,8 +412,8 @@ impl Replica {
     pub fn needed(&self) -> impl Iterator<Item = u64> {
         let logged = |node: &Node| node.unlogged.as_ref().map_or(0, |unlogged| unlogged.data.max(unlogged.base));
         let nodes = self.nodes.values().flat_map(move |node| [node.data, node.base, logged(node)]);
-        let troubles = self.troubles.values().flat_map(|trouble| [trouble.base, trouble.kept]);
-        nodes.chain(troubles).filter(|number| *number > 0)
+        let conflicts = self.conflicts.values().flat_map(|conflict| [conflict.base, conflict.kept]);
+        nodes.chain(conflicts).filter(|number| *number > 0)
     }
 
     /// True if operations on a file wait, or its bytes have changes that are not logged yet.
@@ -563,19 +563,19 @@ impl Replica {
                 self.renumber_made();
             }
             Record::Settled(number) => {
-                let trouble = self.troubles.remove(&number)?;
-                self.unused.extend([trouble.base, trouble.kept]);
+                let conflict = self.conflicts.remove(&number)?;
+                self.unused.extend([conflict.base, conflict.kept]);
                 self.meant.remove(&number);
             }
             Record::Reopened { number, case } => {
-                let Case { trouble, meant } = *case;
-                if number > NUMBER_MAX || self.troubles.contains_key(&number) {
+                let Case { conflict, meant } = *case;
+                if number > NUMBER_MAX || self.conflicts.contains_key(&number) {
                     return None;
                 }
-                self.uses(trouble.base)?;
-                self.uses(trouble.kept)?;
-                self.next_trouble = self.next_trouble.max(number);
-                self.troubles.insert(number, trouble);
+                self.uses(conflict.base)?;
+                self.uses(conflict.kept)?;
+                self.next_conflict = self.next_conflict.max(number);
+                self.conflicts.insert(number, conflict);
                 self.meant.extend(meant.map(|meant| (number, meant)));
             }
         }
@@ -717,7 +717,7 @@ impl Replica {
     }
 
     /// Handles bytes that are missing in the cache: the stores of this file leave the log, and a
-    /// trouble records that they are lost.
+    /// conflict records that they are lost.
     fn lost(&mut self, file: FileId) -> Option<()> {
         let is_store = |operation: &Operation| matches!(operation, Operation::Store { .. });
         let stores: Vec<u64> = self.log.naming(file).filter(|(_, o)| is_store(o)).map(|(seq, _)| seq).collect();
@@ -738,7 +738,7 @@ impl Replica {
             (node.facts.size, node.facts.blocks) = (0, 0);
         }
         let (place, outcome) = (self.place_of(file), Outcome::Refused(FsError::Io));
-        self.note(Trouble {
+        self.note(Conflict {
             deed: Deed::Lost,
             place,
             file,
@@ -785,16 +785,16 @@ impl Replica {
         self.nodes.remove(&file).is_some()
     }
 
-    /// Records a trouble.
-    pub(crate) fn note(&mut self, trouble: Trouble) {
-        self.next_trouble += 1;
-        self.troubles.insert(self.next_trouble, trouble);
+    /// Records a conflict.
+    pub(crate) fn note(&mut self, conflict: Conflict) {
+        self.next_conflict += 1;
+        self.conflicts.insert(self.next_conflict, conflict);
     }
 
-    /// Records a trouble with what was to be done.
-    pub(crate) fn note_meant(&mut self, trouble: Trouble, operation: Operation) {
-        self.note(trouble);
-        self.meant.insert(self.next_trouble, operation);
+    /// Records a conflict with what was to be done.
+    pub(crate) fn note_meant(&mut self, conflict: Conflict, operation: Operation) {
+        self.note(conflict);
+        self.meant.insert(self.next_conflict, operation);
     }
 
     /// Logs an operation again, as if it was done now. Returns its number; the log has no operation

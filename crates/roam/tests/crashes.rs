@@ -104,8 +104,8 @@ fn view(setup: &Setup) -> Vec<TreeEntry> {
 /// Checks that all files are as the model has them, here and at home, and that nothing is in
 /// conflict.
 fn check(setup: &Setup, model: &MemFs, when: &str) {
-    let troubles = setup.client.look(|replica, _| replica.troubles().map(|(_, t)| t.clone()).collect::<Vec<_>>());
-    assert_eq!(troubles, [], "{when}");
+    let conflicts = setup.client.look(|replica, _| replica.conflicts().map(|(_, t)| t.clone()).collect::<Vec<_>>());
+    assert_eq!(conflicts, [], "{when}");
     assert_eq!(setup.client.look(|replica, _| replica.log().len()), 0, "{when}");
     for (whose, tree) in [("the home", files(setup.rig.fs.dump())), ("the client", view(setup))] {
         assert_eq!(difference(&model.dump(), &tree), None, "{whose}, {when}");

@@ -54,8 +54,8 @@ impl Setup {
         self.client.look(|replica, _| replica.log().len())
     }
 
-    fn troubles(&self) -> usize {
-        self.client.look(|replica, _| replica.troubles().count())
+    fn conflicts(&self) -> usize {
+        self.client.look(|replica, _| replica.conflicts().count())
     }
 
     /// Leaves this much room on the disk.
@@ -97,7 +97,7 @@ fn whoever_writes_into_a_full_cache_waits_for_the_home() {
     assert!(most < 3 * bound, "{most} bytes beyond the bound");
     setup.rig.sim.run_for(20 * SECOND);
     let fullness = setup.client.fullness();
-    assert_eq!((fullness.beyond, fullness.writers_wait, setup.troubles()), (0, false, 0));
+    assert_eq!((fullness.beyond, fullness.writers_wait, setup.conflicts()), (0, false, 0));
     assert!(setup.client.cached_bytes() <= bound);
     for number in 0..30 {
         assert_eq!(setup.read(number), Ok(text(number)));
@@ -172,7 +172,7 @@ fn regression_a_full_disk_loses_what_can_be_had_again_before_anybody_is_refused(
     (40..60).for_each(|number| assert_eq!(setup.read(number), Ok(text(number))));
     let setup = setup.restart(true);
     setup.online(true);
-    assert_eq!((setup.waiting(), setup.troubles()), (0, 0));
+    assert_eq!((setup.waiting(), setup.conflicts()), (0, 0));
     assert!((0..60).all(|number| setup.is_home(number)));
 }
 
@@ -207,7 +207,7 @@ fn regression_a_log_without_room_refuses_what_is_made_and_goes_on() {
         (0..100).for_each(|number| make(&setup, number).expect("there is room again"));
         setup.online(true);
         setup.rig.sim.run_for(600 * SECOND);
-        assert_eq!((count(&setup), setup.troubles()), (0, 0));
+        assert_eq!((count(&setup), setup.conflicts()), (0, 0));
         let there = setup.rig.fs.dump().iter().filter(|entry| entry.path.starts_with(b"/link-")).count();
         assert_eq!(there, made);
     }
@@ -240,7 +240,7 @@ fn a_full_disk_is_enospc_and_the_client_goes_on() {
         assert!(!setup.client.fullness().disk_is_full);
         let setup = if seed % 2 == 0 { setup.restart(true) } else { setup };
         setup.online(true);
-        assert_eq!((setup.waiting(), setup.troubles()), (0, 0));
+        assert_eq!((setup.waiting(), setup.conflicts()), (0, 0));
         assert!(written[3..].iter().chain(&[200, 201]).all(|number| setup.is_home(*number)));
     }
 }
@@ -261,7 +261,7 @@ fn regression_what_fills_the_disk_goes_home() {
     assert_eq!(setup.try_to_write(20), Err(FsError::NoSpace));
     let expected = setup.read(3).expect("read");
     setup.online(true);
-    assert_eq!((setup.waiting(), setup.troubles()), (0, 0));
+    assert_eq!((setup.waiting(), setup.conflicts()), (0, 0));
     assert!((0..10).filter(|number| *number != 3).all(|number| setup.is_home(number)));
     assert_eq!(setup.at_home(&path(3)).map(String::into_bytes), Ok(expected));
     setup.try_to_write(20).expect("there is room again");

@@ -168,7 +168,7 @@ fn in_a_conflict_with_a_removal_it_is_said_what_is_missing() {
     let mut mine = vec![0; LEN];
     mine.extend(b"mine\n");
     assert_eq!(setup.home_has("/log (conflict)"), mine);
-    let why = setup.client.look(|replica, _| replica.troubles().map(|(_, t)| t.why()).collect::<Vec<_>>());
+    let why = setup.client.look(|replica, _| replica.conflicts().map(|(_, t)| t.why()).collect::<Vec<_>>());
     assert!(matches!(&why[..], [why] if why.contains("missing")), "{why:?}");
 }
 
@@ -248,7 +248,7 @@ fn short() -> Vec<u8> {
 }
 
 fn check(setup: &Setup, log: &[u8], when: &str) {
-    let why: Vec<_> = setup.client.look(|replica, _| replica.troubles().map(|(_, t)| t.why()).collect());
+    let why: Vec<_> = setup.client.look(|replica, _| replica.conflicts().map(|(_, t)| t.why()).collect());
     assert!(why.is_empty(), "{when}: {why:?}");
     assert_eq!(setup.client.look(|replica, _| replica.log().len()), 0, "{when}");
     for (whose, there) in [("home", setup.home_has("/log")), ("client", setup.client_has("/log").expect("all"))] {
@@ -353,7 +353,7 @@ fn crash_at_every_step_of_a_conflict_leaves_both_versions() {
         let first = mine.iter().zip(&beside).position(|(a, b)| a != b);
         assert!(beside == mine, "{when}: {} bytes, {first:?}", beside.len());
         assert_eq!(setup.client_has("/log (conflict)").expect("beside"), mine, "{when}");
-        assert_eq!(setup.client.look(|replica, _| replica.troubles().count()), 1, "{when}");
+        assert_eq!(setup.client.look(|replica, _| replica.conflicts().count()), 1, "{when}");
         if !crashed && kind == 3 {
             assert!(steps > 20, "{steps} steps are not all that it takes");
             return;

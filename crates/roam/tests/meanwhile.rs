@@ -92,7 +92,7 @@ fn what_is_half_done_when_the_home_crashes_is_done_when_it_is_asked_for_again() 
             setup.rig.sim.run_for(Duration::from_secs(120));
         }
         assert_eq!(setup.at_home("/file").as_deref(), Ok("old olmined old old old old old "), "{steps}");
-        assert_eq!(setup.client.look(|replica, _| (replica.troubles().count(), replica.log().len())), (0, 0));
+        assert_eq!(setup.client.look(|replica, _| (replica.conflicts().count(), replica.log().len())), (0, 0));
         if !crashed {
             break;
         }

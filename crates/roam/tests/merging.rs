@@ -7,7 +7,7 @@ use rig::session::{How, Op, XATTR, find, open_to_write, perform, read_all};
 use rig::{Network, Rig};
 use roam::conflict::Deed;
 use roam::{Client, Consistency};
-use roam_proto::message::{Conflict, Outcome};
+use roam_proto::message::{ConflictReason, Outcome};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use types::{FileId, FsError};
@@ -54,8 +54,8 @@ impl Laptop {
         self.client = rig.client(&self.machine, &self.disk, &self.network);
     }
 
-    fn troubles(&self) -> Vec<(Deed, Outcome)> {
-        self.client.look(|replica, _| replica.troubles().map(|(_, t)| (t.deed, t.outcome)).collect())
+    fn conflicts(&self) -> Vec<(Deed, Outcome)> {
+        self.client.look(|replica, _| replica.conflicts().map(|(_, t)| (t.deed, t.outcome)).collect())
     }
 }
 
@@ -106,7 +106,7 @@ fn directories_that_two_have_made_are_one() {
     one.online(&rig, true);
     two.online(&rig, true);
     assert_eq!(paths(&rig), MERGED);
-    assert_eq!((one.troubles(), two.troubles()), (vec![], vec![]));
+    assert_eq!((one.conflicts(), two.conflicts()), (vec![], vec![]));
     check_views(&rig, &[&one, &two], "merged");
     // Later writes go to the right files, too.
     two.write(&rig, "/dir/sub/file-1", "by two");
@@ -157,7 +157,7 @@ fn what_was_open_stays_of_use() {
         assert_eq!(client.fsync_dir(old, handle).await, Err(FsError::BadHandle));
     });
     rig.sim.run_for(Duration::from_secs(60));
-    assert_eq!(two.troubles(), []);
+    assert_eq!(two.conflicts(), []);
     check_views(&rig, &[&one, &two], "changed");
     assert!(paths(&rig).contains(&"/dir/sub/newer".to_string()));
 }
@@ -189,7 +189,7 @@ fn crashes(of_home: bool, make: impl Fn(&Rig) -> (Laptop, Laptop), there: &[&str
             machine.crash_after(u64::MAX);
         }
         let when = format!("{steps} steps");
-        assert_eq!((one.troubles(), two.troubles()), (vec![], vec![]), "{when}");
+        assert_eq!((one.conflicts(), two.conflicts()), (vec![], vec![]), "{when}");
         assert_eq!(paths(&rig), there, "{when}");
         assert_eq!(at_home(&rig, path).as_deref(), Ok(text), "{when}");
         check_views(&rig, &[&one, &two], &when);
@@ -229,7 +229,7 @@ fn lost_answers_are_told_again() {
     two.online(&rig, true);
     let expected: Vec<String> = MERGED.iter().map(|path| path.replacen("/dir", "/moved", 1)).collect();
     assert_eq!(paths(&rig), expected);
-    assert_eq!((one.troubles(), two.troubles()), (vec![], vec![]));
+    assert_eq!((one.conflicts(), two.conflicts()), (vec![], vec![]));
     check_views(&rig, &[&one, &two], "told again");
 }
 
@@ -254,7 +254,7 @@ fn what_clashes_is_a_conflict() {
     assert_eq!(at_home(&rig, "/other").as_deref(), Ok("a file"));
     assert_eq!(at_home(&rig, "/other (conflict)/file").as_deref(), Ok("below"));
     assert_eq!(at_home(&rig, "/dir/mixed (conflict)").as_deref(), Ok("a file"));
-    assert_eq!(two.troubles(), [(Deed::Make, Outcome::Conflict(Conflict::Taken)); 3]);
+    assert_eq!(two.conflicts(), [(Deed::Make, Outcome::Conflict(ConflictReason::Taken)); 3]);
     check_views(&rig, &[&one, &two], "in conflict");
 }
 
@@ -278,11 +278,11 @@ fn attributes_of_before_are_not_taken_over() {
         two.online(&rig, true);
         let dir = || rig.fs.dump().into_iter().find(|entry| entry.path == b"/dir").expect("a directory");
         assert_eq!((dir().attr.mode & 0o777, dir().xattrs.len()), (0o700, 0));
-        assert_eq!(two.troubles(), []);
+        assert_eq!(two.conflicts(), []);
         check_views(&rig, &[&one, &two], "merged");
         two.done(&rig, Op::SetMode("/dir".into(), 0o755));
         rig.sim.run_for(Duration::from_secs(60));
-        assert_eq!((dir().attr.mode & 0o777, two.troubles()), (0o755, vec![]));
+        assert_eq!((dir().attr.mode & 0o777, two.conflicts()), (0o755, vec![]));
         check_views(&rig, &[&one, &two], "changed");
     }
 }
@@ -301,7 +301,7 @@ fn directories_of_other_programs_are_merged_too() {
     }
     two.online(&rig, true);
     assert_eq!(paths(&rig), ["/dir", "/dir/mine", "/dir/theirs"]);
-    assert_eq!(two.troubles(), []);
+    assert_eq!(two.conflicts(), []);
     // From now on the client notices what others do there.
     let tree = rig.home.lock().as_ref().expect("home").tree.clone();
     let op = Op::Write("/dir/mine".into(), How::Replace, b"changed".to_vec());
@@ -332,7 +332,7 @@ fn a_directory_that_is_gone_is_made() {
     one.online(&rig, true);
     two.online(&rig, true);
     assert_eq!(at_home(&rig, "/dir/file").as_deref(), Ok("mine"));
-    assert_eq!(two.troubles(), []);
+    assert_eq!(two.conflicts(), []);
     check_views(&rig, &[&one, &two], "made");
 }
 
@@ -357,7 +357,7 @@ fn a_directory_that_moved_on_is_one_all_the_same() {
     two.network.lose_requests.store(false, Relaxed);
     two.online(&rig, true);
     assert_eq!(paths(&rig), ["/dir", "/dir/again", "/moved", "/moved/file-1", "/moved/file-2"]);
-    assert_eq!((one.troubles(), two.troubles()), (vec![], vec![]));
+    assert_eq!((one.conflicts(), two.conflicts()), (vec![], vec![]));
     check_views(&rig, &[&one, &two], "moved");
 }
 
@@ -375,7 +375,7 @@ fn symlinks_with_the_same_target_are_one() {
     one.online(&rig, true);
     two.online(&rig, true);
     assert_eq!(paths(&rig), ["/name", "/other", "/other (conflict)", "/same"]);
-    assert_eq!(two.troubles(), [(Deed::Make, Outcome::Conflict(Conflict::Taken))]);
+    assert_eq!(two.conflicts(), [(Deed::Make, Outcome::Conflict(ConflictReason::Taken))]);
     check_views(&rig, &[&one, &two], "merged");
 }
 
@@ -398,7 +398,7 @@ fn regression_a_new_directory_is_not_the_one_that_was_to_be_moved_away() {
     let expected =
         ["/dir", "/dir/new", "/taken", "/taken (conflict)", "/taken (conflict)/moved", "/taken (conflict)/moved/old"];
     assert_eq!(paths(&rig), expected);
-    assert_eq!(two.troubles(), [(Deed::Make, Outcome::Conflict(Conflict::Taken))]);
+    assert_eq!(two.conflicts(), [(Deed::Make, Outcome::Conflict(ConflictReason::Taken))]);
     check_views(&rig, &[&one, &two], "moved away");
 }
 
@@ -419,7 +419,7 @@ fn what_is_merged_is_claimed_from_who_works_under_delegations() {
         assert_eq!(seen[1..], paths(&rig));
     }
     assert_eq!(paths(&rig), MERGED);
-    assert_eq!((one.troubles(), two.troubles()), (vec![], vec![]));
+    assert_eq!((one.conflicts(), two.conflicts()), (vec![], vec![]));
     check_views(&rig, &[&one, &two], "merged");
 }
 
@@ -445,7 +445,7 @@ fn files_with_the_same_contents_are_one() {
         let (one, mut two) = both_write(&rig, [&text, &text]);
         one.online(&rig, true);
         two.online(&rig, true);
-        assert_eq!((one.troubles(), two.troubles()), (vec![], vec![]), "{len} bytes");
+        assert_eq!((one.conflicts(), two.conflicts()), (vec![], vec![]), "{len} bytes");
         assert_eq!(paths(&rig), ["/dir", "/dir/file"]);
         check_views(&rig, &[&one, &two], "one");
         let mode = rig.sim.block_on(async { rig.fs.getattr(find(&rig.fs, "/dir/file").await?).await });
@@ -462,7 +462,7 @@ fn files_with_the_same_contents_are_one() {
 
 #[test]
 fn files_that_differ_or_go_on_are_in_conflict() {
-    let taken = (Deed::Make, Outcome::Conflict(Conflict::Taken));
+    let taken = (Deed::Make, Outcome::Conflict(ConflictReason::Taken));
     type Go = fn(&Rig, &Laptop);
     let goes_on: [(&str, Go); 4] = [
         ("other", |_, _| {}),
@@ -481,7 +481,7 @@ fn files_that_differ_or_go_on_are_in_conflict() {
         go(&rig, &two);
         two.online(&rig, true);
         let moved = when == 2;
-        assert_eq!((one.troubles(), two.troubles()), (vec![], if moved { vec![] } else { vec![taken] }), "{when}");
+        assert_eq!((one.conflicts(), two.conflicts()), (vec![], if moved { vec![] } else { vec![taken] }), "{when}");
         let beside = if moved { "/dir/moved" } else { "/dir/file (conflict)" };
         assert_eq!(at_home(&rig, beside).as_deref(), Ok("same"), "{when}: {:?}", paths(&rig));
         assert_eq!(at_home(&rig, "/dir/file").as_deref(), Ok(text), "{when}");
@@ -520,7 +520,7 @@ fn empty_files_are_one() {
         assert_eq!(paths(&rig), expected, "{writes}");
         let text = at_home(&rig, expected.last().expect("a path"));
         assert_eq!(text.as_deref(), Ok(if writes.is_empty() { "" } else { "mine" }));
-        assert_eq!(two.troubles().len(), expected.len() - 1);
+        assert_eq!(two.conflicts().len(), expected.len() - 1);
         check_views(&rig, &[&one, &two], writes);
     }
 }
@@ -563,8 +563,8 @@ fn regression_two_conflicts_about_one_name_have_each_its_version() {
         one.online(&rig, true);
         two.online(&rig, true);
         for laptop in [&one, &two] {
-            assert_eq!(laptop.troubles(), [(Deed::Store, Outcome::Conflict(Conflict::Changed))]);
-            let mine = laptop.client.look(|replica, _| replica.troubles().next().and_then(|(_, t)| t.mine.clone()));
+            assert_eq!(laptop.conflicts(), [(Deed::Store, Outcome::Conflict(ConflictReason::Changed))]);
+            let mine = laptop.client.look(|replica, _| replica.conflicts().next().and_then(|(_, t)| t.mine.clone()));
             let mine = format!("/{}", String::from_utf8(mine.expect("a place").1).expect("a name"));
             assert_eq!(at_home(&rig, &mine), Ok(format!("by {}", laptop.key)), "{mine}");
         }

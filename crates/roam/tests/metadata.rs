@@ -43,8 +43,8 @@ impl Setup {
         self.client.look(|replica, _| replica.file_count())
     }
 
-    fn troubles(&self) -> usize {
-        self.client.look(|replica, _| replica.troubles().count())
+    fn conflicts(&self) -> usize {
+        self.client.look(|replica, _| replica.conflicts().count())
     }
 
     fn id(&self, path: &str) -> FileId {
@@ -147,7 +147,7 @@ fn what_is_used_hoarded_or_not_home_yet_is_never_forgotten() {
     setup.rig.sim.block_on(close(&setup.client, open.0, open.1)).expect("close");
     setup.online(true);
     setup.rig.sim.block_on(setup.client.send_all()).expect("send");
-    assert_eq!((setup.at_home(&path(3, 0)).as_deref(), setup.troubles()), (Ok("mine"), 0));
+    assert_eq!((setup.at_home(&path(3, 0)).as_deref(), setup.conflicts()), (Ok("mine"), 0));
     assert_eq!(setup.at_home("/d05/moved"), Ok(path(4, 0)));
 }
 

@@ -173,8 +173,9 @@ fn regression_a_crash_of_the_home_makes_no_conflicts_of_ones_own_work() {
         rig.crash_home();
         rig.start_home();
         rig.sim.run_for(Duration::from_secs(60));
-        let troubles = one.look(|replica, _| replica.troubles().map(|(_, one)| format!("{one:?}")).collect::<Vec<_>>());
-        assert_eq!(troubles, Vec::<String>::new(), "seed {seed}");
+        let conflicts =
+            one.look(|replica, _| replica.conflicts().map(|(_, one)| format!("{one:?}")).collect::<Vec<_>>());
+        assert_eq!(conflicts, Vec::<String>::new(), "seed {seed}");
         for (path, text) in [("/file", "first second third"), ("/name", "kept"), ("/index", "third")] {
             assert_eq!(read(&rig, &one, path).as_deref(), Ok(text), "seed {seed}, {path}");
             let there = rig.sim.block_on(async { read_all(&rig.fs, find(&rig.fs, path).await?).await });

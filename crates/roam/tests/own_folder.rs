@@ -52,7 +52,7 @@ fn regression_without_the_homes_own_folder_stores_are_done() {
     setup.online(true);
     assert_eq!(names(&setup), ["/a", "/b", "/c"]);
     assert_eq!(setup.at_home("/b").as_deref(), Ok("/b"));
-    assert_eq!(setup.client.look(|replica, _| (replica.troubles().count(), replica.log().len())), (0, 0));
+    assert_eq!(setup.client.look(|replica, _| (replica.conflicts().count(), replica.log().len())), (0, 0));
 }
 
 /// The folder went in the moment in which new contents were to take their place. That was a
@@ -77,7 +77,7 @@ fn regression_the_homes_own_folder_goes_before_the_exchange() {
     setup.online(true);
     assert_eq!(names(&setup), ["/file"]);
     assert_eq!(setup.at_home("/file").as_deref(), Ok("new"));
-    assert_eq!(setup.client.look(|replica, _| (replica.troubles().count(), replica.log().len())), (0, 0));
+    assert_eq!(setup.client.look(|replica, _| (replica.conflicts().count(), replica.log().len())), (0, 0));
 }
 
 fn perform_now(fs: &MemFs, op: &Op) -> Result<(), FsError> {
@@ -106,7 +106,7 @@ fn regression_a_folder_of_somebody_else_gets_nothing() {
     write(&setup, "/file", "secret");
     setup.online(true);
     assert_eq!(setup.at_home("/file").as_deref(), Ok("public"));
-    assert_eq!(setup.client.look(|replica, _| replica.troubles().count()), 0);
+    assert_eq!(setup.client.look(|replica, _| replica.conflicts().count()), 0);
     assert_eq!(setup.client.held_up(), Some(FsError::NotPermitted));
     own(0);
     setup.rig.sim.run_for(Duration::from_secs(60));

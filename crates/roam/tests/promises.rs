@@ -127,7 +127,7 @@ fn what_a_writer_that_is_gone_has_promised_is_not_waited_for_longer_than_its_lea
     assert_eq!(setup.read(&[LEN / 4, LEN / 2, LEN - 1]), Ok(vec![1, 1, 1]), "the file is as it was before");
     setup.writer.1.up.store(true, Relaxed);
     setup.rig.sim.run_for(Duration::from_secs(600));
-    assert_eq!((setup.waits(), setup.writer.0.look(|replica, _| replica.troubles().count())), (0, 0));
+    assert_eq!((setup.waits(), setup.writer.0.look(|replica, _| replica.conflicts().count())), (0, 0));
     assert_eq!(setup.read(&[LEN / 8, LEN / 2, LEN - 1]), Ok(vec![1, 2, 2]));
     assert!(setup.at_home() == after());
 }
@@ -146,5 +146,5 @@ fn what_was_promised_before_a_home_crashes_is_not_taken_for_what_is_there() {
     setup.writer.1.up.store(true, Relaxed);
     setup.rig.sim.run_for(Duration::from_secs(600));
     assert_eq!(setup.read(&[LEN / 2, LEN - 1]), Ok(vec![2, 2]));
-    assert_eq!(setup.writer.0.look(|replica, _| replica.troubles().count()), 0);
+    assert_eq!(setup.writer.0.look(|replica, _| replica.conflicts().count()), 0);
 }

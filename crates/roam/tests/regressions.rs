@@ -150,8 +150,8 @@ fn home_crashes_at_every_step(before: &[Op], done: &[Op], expected: &[(&str, Opt
             setup.rig.sim.block_on(vfs::tree::walk(&other)).unwrap();
             setup.online(true);
         }
-        let troubles = setup.client.look(|replica, _| replica.troubles().map(|(_, t)| t.clone()).collect::<Vec<_>>());
-        assert_eq!(troubles, [], "{steps} steps");
+        let conflicts = setup.client.look(|replica, _| replica.conflicts().map(|(_, t)| t.clone()).collect::<Vec<_>>());
+        assert_eq!(conflicts, [], "{steps} steps");
         for (path, content) in expected {
             assert_eq!(setup.at_home(path).ok().as_deref(), *content, "{path}, {steps} steps");
         }
@@ -328,7 +328,7 @@ fn regression_what_the_home_refuses_to_make_comes_to_rest_and_is_kept() {
     let setup = setup.restart(true);
     setup.client.look(|replica, _| {
         assert!(replica.log().is_empty(), "{:?}", replica.log().iter().collect::<Vec<_>>());
-        let kept: Vec<bool> = replica.troubles().map(|(_, trouble)| trouble.kept > 0).collect();
+        let kept: Vec<bool> = replica.conflicts().map(|(_, conflict)| conflict.kept > 0).collect();
         assert_eq!(kept.iter().filter(|kept| **kept).count(), 2, "not both files are kept: {kept:?}");
     });
     assert_eq!(setup.at_home("/dir/other"), Err(FsError::NotFound));
@@ -368,7 +368,7 @@ fn regression_what_is_made_read_only_gets_home_with_what_is_in_it() {
         });
         setup.online(true);
         setup.client.look(|replica, _| {
-            assert_eq!(replica.troubles().map(|(_, trouble)| trouble.why()).collect::<Vec<_>>(), [""; 0]);
+            assert_eq!(replica.conflicts().map(|(_, conflict)| conflict.why()).collect::<Vec<_>>(), [""; 0]);
             assert!(replica.log().is_empty());
         });
         for path in ["object", "unpacked"].map(|name| format!("/{name}-{online}")) {
@@ -444,7 +444,7 @@ fn regression_what_is_on_another_file_system_at_home_is_stored_there() {
         setup.online(true);
         assert_eq!(setup.at_home("/mounted/file").as_deref(), Ok(text));
     }
-    assert_eq!(setup.client.look(|replica, _| (replica.log().len(), replica.troubles().count())), (0, 0));
+    assert_eq!(setup.client.look(|replica, _| (replica.log().len(), replica.conflicts().count())), (0, 0));
     assert_eq!(setup.rig.fs.dump().len(), 4, "{:?}", setup.rig.fs.dump());
 }
 
@@ -480,8 +480,8 @@ fn regression_what_was_announced_and_not_done_is_not_taken_for_done() {
         assert_eq!(setup.at_home("/doc").as_deref(), Ok("theirs"));
         assert_eq!(setup.at_home("/doc (conflict)").as_deref(), Ok("mine"));
         assert_eq!((setup.read("/doc"), setup.read("/doc (conflict)")), ("theirs".into(), "mine".into()));
-        let troubles = setup.client.look(|replica, _| replica.troubles().map(|(_, t)| t.deed).collect::<Vec<_>>());
-        assert_eq!(troubles, [roam::conflict::Deed::Rename]);
+        let conflicts = setup.client.look(|replica, _| replica.conflicts().map(|(_, t)| t.deed).collect::<Vec<_>>());
+        assert_eq!(conflicts, [roam::conflict::Deed::Rename]);
     }
 }
 
@@ -567,7 +567,7 @@ fn regression_a_mode_that_others_set_while_a_file_is_stored_stays() {
     let fs = &setup.rig.fs;
     let attr = setup.rig.sim.block_on(async { fs.getattr(find(fs, "/file").await.expect("file")).await });
     assert_eq!(attr.expect("stat").attr.mode, 0o600);
-    assert_eq!(setup.client.look(|replica, _| replica.troubles().count()), 0);
+    assert_eq!(setup.client.look(|replica, _| replica.conflicts().count()), 0);
 }
 
 /// The file of a failed store stayed in the home's own folder until the next start.
@@ -632,8 +632,8 @@ fn regression_what_the_home_refuses_to_store_comes_to_rest_and_is_kept() {
     setup.online(true);
     setup.client.look(|replica, _| {
         assert!(replica.log().is_empty(), "{:?}", replica.log().iter().collect::<Vec<_>>());
-        let troubles: Vec<_> = replica.troubles().map(|(_, trouble)| (trouble.kept > 0, trouble.why())).collect();
-        assert_eq!(troubles, [(true, "the home refuses: access denied".to_string())]);
+        let conflicts: Vec<_> = replica.conflicts().map(|(_, conflict)| (conflict.kept > 0, conflict.why())).collect();
+        assert_eq!(conflicts, [(true, "the home refuses: access denied".to_string())]);
     });
     assert_eq!((setup.at_home("/file").as_deref(), setup.read("/file")), (Ok("theirs"), "theirs".into()));
     assert_eq!(setup.rig.fs.dump().len(), 3, "{:?}", setup.rig.fs.dump());
@@ -806,7 +806,7 @@ fn regression_what_is_saved_by_way_of_another_name_is_beside_what_has_changed_at
         assert_eq!((setup.read("/file"), setup.read("/file (conflict)")), ("theirs".into(), "mine and more".into()));
         assert_eq!(setup.at_home("/.saved"), Err(FsError::NotFound));
         let (mine, base) = setup.client.look(|replica, _| {
-            let all: Vec<_> = replica.troubles().map(|(_, trouble)| (trouble.mine.clone(), trouble.base)).collect();
+            let all: Vec<_> = replica.conflicts().map(|(_, conflict)| (conflict.mine.clone(), conflict.base)).collect();
             assert_eq!(all.len(), 1, "{all:?}");
             all[0].clone()
         });
@@ -832,7 +832,7 @@ fn two_who_have_saved_the_same_by_way_of_other_names_are_of_one_mind() {
         }
         setup.online(true);
         assert_eq!(setup.at_home("/file").as_deref(), Ok("same"));
-        assert_eq!(setup.client.look(|replica, _| replica.troubles().count()), 0);
+        assert_eq!(setup.client.look(|replica, _| replica.conflicts().count()), 0);
         assert_eq!(setup.read("/file"), "same");
     }
 }

@@ -14,7 +14,9 @@ use roam::{Client, Consistency, Line, LinkState, Settings, Unit, Writes};
 use roam_proto::channel::{Channel, Class, DialError, Dialer, Lost, Path};
 use roam_proto::codec::Wire;
 use roam_proto::delegation::Watch;
-use roam_proto::message::{Applied, Conflict, Facts, NamedFacts, Outcome, Pushed, Reply, Request, User, pack, unpack};
+use roam_proto::message::{
+    Applied, ConflictReason, Facts, NamedFacts, Outcome, Pushed, Reply, Request, User, pack, unpack,
+};
 use roam_proto::operation::{Change, Made, Operation};
 use roam_proto::ranges::Ranges;
 use std::sync::Arc;
@@ -46,8 +48,8 @@ impl Setup {
         self.rig.sim.run_for(Duration::from_secs(60));
     }
 
-    fn troubles(&self) -> Vec<String> {
-        self.client.look(|replica, _| replica.troubles().map(|(_, trouble)| trouble.why()).collect())
+    fn conflicts(&self) -> Vec<String> {
+        self.client.look(|replica, _| replica.conflicts().map(|(_, conflict)| conflict.why()).collect())
     }
 
     fn mode(&self, fs: &dyn FileSystem, path: &str) -> u32 {
@@ -129,7 +131,7 @@ fn regression_a_missing_file_of_the_cache_is_not_taken_for_zeroes() {
     setup.wait();
     assert_eq!((setup.waiting(), setup.at_home("/file")), (0, Ok(old.clone() + "new")));
     // The client reports the lost bytes, and sends nothing in their place.
-    assert_eq!(setup.troubles(), ["a file of the cache is not there"]);
+    assert_eq!(setup.conflicts(), ["a file of the cache is not there"]);
     assert_eq!(setup.at_home("/other").as_ref(), Ok(&old));
     assert_eq!(setup.read("/other").as_ref(), Ok(&old));
 }
@@ -159,12 +161,12 @@ fn regression_rights_that_others_have_set_are_not_overwritten_unseen() {
     let modes = |fs: &dyn FileSystem| [setup.mode(fs, "/file"), setup.mode(fs, "/dir")];
     assert_eq!(modes(&setup.rig.fs), [0o600, 0o700]);
     assert_eq!(modes(&setup.client), [0o600, 0o700]);
-    assert_eq!(setup.troubles().len(), 2, "{:?}", setup.troubles());
+    assert_eq!(setup.conflicts().len(), 2, "{:?}", setup.conflicts());
     assert_eq!(setup.at_home("/file").map(|text| text.len()), Ok(1 << 20));
     // Rights that are set now are based on those that are seen now.
     setup.done(Op::SetMode("/file".into(), 0o640));
     setup.wait();
-    assert_eq!((setup.mode(&setup.rig.fs, "/file"), setup.troubles().len()), (0o640, 2));
+    assert_eq!((setup.mode(&setup.rig.fs, "/file"), setup.conflicts().len()), (0o640, 2));
 }
 
 /// A file was opened to be written anew while its saved version was still waiting. It came home as
@@ -190,7 +192,7 @@ fn regression_what_was_saved_comes_home_as_it_was_saved() {
             setup.end(open);
             setup.wait();
             assert!(setup.at_home("/file") == here, "{how:?} {then:?}");
-            assert_eq!((setup.waiting(), setup.troubles()), (0, vec![]));
+            assert_eq!((setup.waiting(), setup.conflicts()), (0, vec![]));
             assert_eq!(setup.mode(&setup.rig.fs, "/file"), if logged_between { 0o600 } else { 0o644 });
         }
     }
@@ -213,7 +215,7 @@ fn regression_each_of_several_versions_that_wait_is_whole() {
         setup.end(open);
         setup.wait();
         assert!(setup.at_home("/file").is_ok_and(|text| text.starts_with("third")), "{how:?}");
-        assert_eq!((setup.waiting(), setup.troubles()), (0, vec![]));
+        assert_eq!((setup.waiting(), setup.conflicts()), (0, vec![]));
     }
 }
 
@@ -393,7 +395,7 @@ fn regression_what_a_client_did_after_its_backup_is_not_overwritten() {
     setup.write("/other", "two");
     setup.wait();
     assert_eq!((setup.at_home("/file").as_deref(), setup.at_home("/other").as_deref()), (Ok("newest"), Ok("two")));
-    assert_eq!(setup.troubles().len(), 1, "{:?}", setup.troubles());
+    assert_eq!(setup.conflicts().len(), 1, "{:?}", setup.conflicts());
 }
 
 /// Very many changes at once take several messages. All messages but the last had an older stamp,
@@ -510,10 +512,10 @@ fn regression_a_log_that_does_not_grow_takes_no_more_room() {
 fn regression_without_ids_a_version_in_conflict_is_kept() {
     let mut replica = replica(0);
     store(&mut replica, 2);
-    let outcome = Outcome::Conflict(Conflict::Changed);
+    let outcome = Outcome::Conflict(ConflictReason::Changed);
     replica.apply(Record::Pinned(1)).expect("pinned");
     replica.apply(Record::Answered(Applied { seq: 1, outcome, facts: Vec::new() })).expect("answered");
-    assert_eq!(replica.troubles().map(|(_, trouble)| trouble.kept).collect::<Vec<_>>(), [1]);
+    assert_eq!(replica.conflicts().map(|(_, conflict)| conflict.kept).collect::<Vec<_>>(), [1]);
     assert_eq!(replica.needed().collect::<Vec<_>>(), [1]);
     assert_eq!(replica.node(FileId::new(2)).map(|node| node.data), Ok(0));
 }
@@ -783,7 +785,7 @@ fn regression_a_copy_for_a_conflict_gets_no_copy() {
         (Request::Apply { operations, .. }, Reply::Applied(mut applied)) => {
             for (sent, applied) in operations.iter().zip(&mut applied) {
                 if matches!(sent.operation, Operation::Store { .. }) {
-                    applied.outcome = Outcome::Conflict(Conflict::Gone);
+                    applied.outcome = Outcome::Conflict(ConflictReason::Gone);
                 }
             }
             Reply::Applied(applied)
@@ -793,9 +795,10 @@ fn regression_a_copy_for_a_conflict_gets_no_copy() {
     let (rig, client, ..) = client_of(gone);
     rig.sim.block_on(perform(&client, &Op::Write("/file".into(), How::Replace, b"new".to_vec()))).expect("written");
     rig.sim.run_for(Duration::from_secs(60));
-    let troubles: Vec<_> = client.look(|replica, _| replica.troubles().map(|(_, trouble)| trouble.clone()).collect());
-    assert_eq!(troubles.len(), 1, "{troubles:?}");
-    assert!(troubles[0].mine.is_none() && troubles[0].kept > 0, "{troubles:?}");
+    let conflicts: Vec<_> =
+        client.look(|replica, _| replica.conflicts().map(|(_, conflict)| conflict.clone()).collect());
+    assert_eq!(conflicts.len(), 1, "{conflicts:?}");
+    assert!(conflicts[0].mine.is_none() && conflicts[0].kept > 0, "{conflicts:?}");
     let names = rig.fs.dump().len();
     assert!(names <= 5, "{names} files");
 }
@@ -822,6 +825,6 @@ fn regression_a_file_at_the_place_of_a_copy_gets_a_copy_of_its_own() {
     for text in ["mine", "THEIRS", "something else"] {
         assert!(files.iter().any(|file| file == text), "{text} is not in {files:?}");
     }
-    let kept = setup.client.look(|replica, _| replica.troubles().filter(|(_, trouble)| trouble.kept > 0).count());
+    let kept = setup.client.look(|replica, _| replica.conflicts().filter(|(_, conflict)| conflict.kept > 0).count());
     assert_eq!(kept, 0);
 }

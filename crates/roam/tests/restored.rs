@@ -71,7 +71,7 @@ fn regression_what_a_restored_home_has_is_not_taken_for_what_a_client_knows() {
         setup.rig.sim.run_for(Duration::from_secs(60));
         assert_eq!(setup.at_home("/file").as_deref(), Ok("THEIRS"), "{change_count}");
         assert_eq!(setup.at_home("/file (conflict)").as_deref(), Ok("mined 5"), "{change_count}");
-        assert_eq!(setup.client.look(|replica, _| (replica.troubles().count(), replica.log().len())), (1, 0));
+        assert_eq!(setup.client.look(|replica, _| (replica.conflicts().count(), replica.log().len())), (1, 0));
     }
 }
 
@@ -121,7 +121,7 @@ fn regression_what_a_restored_cache_makes_is_made() {
         assert_eq!(here(&setup, path).as_deref(), Ok(path));
     }
     assert_eq!(setup.at_home("/new-dir/file").as_deref(), Ok("deep"));
-    assert_eq!(setup.client.look(|replica, _| (replica.troubles().count(), replica.log().len())), (0, 0));
+    assert_eq!(setup.client.look(|replica, _| (replica.conflicts().count(), replica.log().len())), (0, 0));
 }
 
 const FILE: &str = "/dir/below/file";
@@ -168,7 +168,7 @@ fn regression_files_that_a_restored_home_does_not_know_are_asked_for_again() {
     write(&setup, FILE, "mine");
     setup.online(true);
     assert_eq!(setup.at_home(FILE).as_deref(), Ok("mine"));
-    assert_eq!(setup.client.look(|replica, _| (replica.troubles().count(), replica.log().len())), (0, 0));
+    assert_eq!(setup.client.look(|replica, _| (replica.conflicts().count(), replica.log().len())), (0, 0));
 }
 
 /// The home refused files that were made with ids which it had given since the backup.
@@ -182,7 +182,7 @@ fn regression_what_is_made_with_ids_that_a_restored_home_has_forgotten_is_made()
     setup.rig.start_home();
     setup.online(true);
     assert_eq!(setup.at_home("/new").as_deref(), Ok("text"));
-    assert_eq!(setup.client.look(|replica, _| (replica.troubles().count(), replica.log().len())), (0, 0));
+    assert_eq!(setup.client.look(|replica, _| (replica.conflicts().count(), replica.log().len())), (0, 0));
 }
 
 /// The file got another id. Programs that had it open got EBADF, and their writes never went home.
@@ -208,5 +208,5 @@ fn regression_what_is_open_stays_open_when_it_gets_another_id() {
     });
     setup.online(true);
     assert_eq!(setup.at_home("/new").as_deref(), Ok("text"));
-    assert_eq!(setup.client.look(|replica, _| (replica.troubles().count(), replica.log().len())), (0, 0));
+    assert_eq!(setup.client.look(|replica, _| (replica.conflicts().count(), replica.log().len())), (0, 0));
 }

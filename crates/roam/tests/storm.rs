@@ -44,7 +44,7 @@ struct Outcome {
     digest: u64,
     done: u64,
     crashes: u64,
-    troubles: u64,
+    conflicts: u64,
     tags: u64,
     dropped: u64,
     /// Ids of clients that became other ids.
@@ -104,7 +104,7 @@ impl Storm {
             if let Some(difference) = vfs::tree::difference(&all, &view) {
                 return Err(format!("the home against client {number}: {difference}"));
             }
-            self.outcome.troubles += client.look(|replica, _| replica.troubles().count()) as u64;
+            self.outcome.conflicts += client.look(|replica, _| replica.conflicts().count()) as u64;
         }
         Ok(())
     }
@@ -141,7 +141,7 @@ fn run_all(from: u64, count: u64, sort: Sort, name: &str) -> Outcome {
         };
         sum.done += outcome.done;
         sum.crashes += outcome.crashes;
-        sum.troubles += outcome.troubles;
+        sum.conflicts += outcome.conflicts;
         sum.tags += outcome.tags;
         sum.dropped += outcome.dropped;
         sum.merged += outcome.merged;

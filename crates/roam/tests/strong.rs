@@ -182,12 +182,12 @@ impl Worker {
     }
 
     async fn write_home(&self, register: u64) -> Result<(), FsError> {
-        let troubles = || self.client.look(|replica, _| replica.troubles().count());
-        let (at, before) = (self.begin_write(register), troubles());
+        let conflicts = || self.client.look(|replica, _| replica.conflicts().count());
+        let (at, before) = (self.begin_write(register), conflicts());
         let value = self.history.lock().events[at].value;
         self.put(&format!("/r{register}"), value, 1).await?;
         self.client.send_all().await?;
-        if troubles() == before {
+        if conflicts() == before {
             self.history.lock().events[at].ended = Some(self.clock.now());
         }
         Ok(())
@@ -408,12 +408,14 @@ impl Storm {
         self.rig.sim.run_for(Duration::from_secs(120));
         for (number, laptop) in self.laptops.iter().enumerate() {
             let Some((_, client)) = &laptop.running else { return Err("a client is down".into()) };
-            let troubles: Vec<String> =
-                client.look(|replica, _| replica.troubles().map(|(_, trouble)| format!("{trouble:?}")).collect());
+            let conflicts: Vec<String> =
+                client.look(|replica, _| replica.conflicts().map(|(_, conflict)| format!("{conflict:?}")).collect());
             let waits = client.look(|replica, _| replica.log().len());
-            if (!troubles.is_empty() && number != OTHERWISE) || waits > 0 || !laptop.ended.load(Relaxed) {
+            if (!conflicts.is_empty() && number != OTHERWISE) || waits > 0 || !laptop.ended.load(Relaxed) {
                 let ended = laptop.ended.load(Relaxed);
-                return Err(format!("client {number}: ended {ended}, {waits} operations wait, troubles {troubles:?}"));
+                return Err(format!(
+                    "client {number}: ended {ended}, {waits} operations wait, conflicts {conflicts:?}"
+                ));
             }
         }
         let history = self.history.lock();

@@ -312,7 +312,7 @@ fn model_volumes_on_a_bad_link_converge() {
         }
         for (volume, client) in &laptop.clients {
             assert_eq!(client.look(|replica, _| replica.log().len()), 0, "seed {seed}: {volume}");
-            assert_eq!(client.look(|replica, _| replica.troubles().count()), 0, "seed {seed}: {volume}");
+            assert_eq!(client.look(|replica, _| replica.conflicts().count()), 0, "seed {seed}: {volume}");
         }
         rig.crash_home();
     }

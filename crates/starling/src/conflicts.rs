@@ -8,7 +8,7 @@
 mod kept;
 mod versions;
 
-pub use kept::{BASE, TROUBLE};
+pub use kept::{BASE, CASE};
 
 use crate::attributes::Meant;
 use crate::control::{Request, ask};

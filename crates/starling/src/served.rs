@@ -3,7 +3,7 @@
 
 use crate::args::Behaviour;
 use crate::attributes::Meant;
-use crate::conflicts::{BASE, TROUBLE};
+use crate::conflicts::{BASE, CASE};
 use crate::control::{self, Request, not_here};
 use crate::recording::Recordings;
 use crate::{hoarding, names, private};
@@ -244,8 +244,7 @@ impl Mounted {
                     if let Some(case) = client.case(number)
                         && kept.is_dir()
                     {
-                        private::put(&kept, TROUBLE, &case.to_bytes())
-                            .map_err(|e| format!("{}: {e}", kept.display()))?;
+                        private::put(&kept, CASE, &case.to_bytes()).map_err(|e| format!("{}: {e}", kept.display()))?;
                     }
                     match client.settle(number).await {
                         Ok(true) => Ok(json!({})),
@@ -261,8 +260,8 @@ impl Mounted {
                 Box::pin(async move {
                     // If the conflict was never marked as resolved, it is still there.
                     if client.case(number).is_none() {
-                        let failed = |e: String| format!("{}: {e}", kept.join(TROUBLE).display());
-                        let case = std::fs::read(kept.join(TROUBLE)).map_err(|e| failed(e.to_string()))?;
+                        let failed = |e: String| format!("{}: {e}", kept.join(CASE).display());
+                        let case = std::fs::read(kept.join(CASE)).map_err(|e| failed(e.to_string()))?;
                         let case = Case::from_bytes(&case).map_err(|e| failed(e.to_string()))?;
                         client.reopen(number, case, mine).await.map_err(|e| e.to_string())?;
                     }
@@ -359,7 +358,7 @@ impl Counts {
                 logged: saved.logged,
                 saved: saved.operations,
                 saved_bytes: saved.bytes,
-                conflicts: replica.troubles().count() as u64,
+                conflicts: replica.conflicts().count() as u64,
                 files: replica.nodes().count() as u64,
                 file_bytes: replica.nodes().map(|(_, node)| node.have.len()).sum(),
                 hoarded: replica.hoard().len() as u64,
@@ -515,38 +514,38 @@ impl Mounted {
         let (state, resolved) = (state_folder(&self.cache, &volume.name), self.resolved(volume));
         let all: Vec<(Value, Option<PathBuf>)> = volume.client.look(|replica, _| {
             let paths = Paths::of(replica);
-            let all = replica.troubles().map(|(number, trouble)| {
+            let all = replica.conflicts().map(|(number, conflict)| {
                 let operation = replica.meant(number);
                 let meant = operation.map(Meant::of).filter(|meant| *meant != Meant::default());
                 let at = |place: &Place| path_at(&paths, &prefix, place);
-                let file = || Some([prefix.as_bytes(), &paths.path_of(trouble.file)?].concat());
+                let file = || Some([prefix.as_bytes(), &paths.path_of(conflict.file)?].concat());
                 // Attributes belong to the file, even if it has moved.
-                let path = meant.as_ref().and_then(|_| file()).or_else(|| trouble.place.as_ref().map(at));
+                let path = meant.as_ref().and_then(|_| file()).or_else(|| conflict.place.as_ref().map(at));
                 // The place may be unknown by now.
                 let path = path.unwrap_or_else(|| [prefix.as_bytes(), b"lost"].concat());
                 let in_cache = |number| (number > 0).then(|| state.join(roam::data_name(number)));
                 let mut about = json!({
                     "number": number,
-                    "here": trouble.deed.text(),
-                    "why": trouble.why(),
+                    "here": conflict.deed.text(),
+                    "why": conflict.why(),
                     "mine": null,
                     "base": null,
                     "kept": null,
                     "meant": meant,
-                    "age_s": seconds_since(now, Some(trouble.when)),
+                    "age_s": seconds_since(now, Some(conflict.when)),
                 });
                 let (mut before, mut named_now) = (None, None);
-                if let (Some(Operation::Rename { from, .. }), None) = (operation, &trouble.mine) {
+                if let (Some(Operation::Rename { from, .. }), None) = (operation, &conflict.mine) {
                     (before, named_now) = (Some(at(from)), file());
                 }
-                let kept = in_cache(trouble.kept).map(|path| path.into_os_string().into_encoded_bytes());
-                let mine = trouble.mine.as_ref().map(at);
+                let kept = in_cache(conflict.kept).map(|path| path.into_os_string().into_encoded_bytes());
+                let mine = conflict.mine.as_ref().map(at);
                 let paths =
                     [("path", Some(path)), ("mine", mine), ("kept", kept), ("before", before), ("now", named_now)];
                 for (field, path) in paths {
                     path.into_iter().for_each(|path| names::put(&mut about, field, &path));
                 }
-                (about, in_cache(trouble.base))
+                (about, in_cache(conflict.base))
             });
             all.collect()
         });

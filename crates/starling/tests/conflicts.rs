@@ -641,13 +641,13 @@ fn regression_a_resolution_that_was_cut_short_goes_on_with_what_was_kept() {
         conflict(&laptop, &["resolve", "1", "mine"]);
         let mut kept: Value = serde_json::from_slice(&fs::read(&about).expect("read")).expect("JSON");
         kept["what"]["contents"]["is_whole"] = false.into();
-        let trouble = fs::read(about.with_file_name("trouble")).expect("read");
+        let case = fs::read(about.with_file_name("trouble")).expect("read");
         conflict(&laptop, &["undo", "1"]);
         // As if the machine had gone down while the file was being written.
         for (name, text) in [("mine", "mine, in all its length"), ("theirs", "theirs")] {
             fs::write(about.with_file_name(name), text).expect("write");
         }
-        fs::write(about.with_file_name("trouble"), trouble).expect("write");
+        fs::write(about.with_file_name("trouble"), case).expect("write");
         fs::write(&about, kept.to_string()).expect("write");
         fs::write(&place, "mine, in").expect("write");
         match how {

@@ -1,5 +1,5 @@
-//! Trouble that a machine makes for a roaming mount: a wrong clock, a full disk, a cache of another
-//! version of the program.
+//! Conflict that a machine makes for a roaming mount: a wrong clock, a full disk, a cache of
+//! another version of the program.
 
 mod common;
 #[path = "common/roaming.rs"]

@@ -19,7 +19,7 @@ use crate::files::WriteError;
 use crate::index::{FragmentKey, Held};
 use crate::packed::PackedHeader;
 use crate::pages::{PAGE, PAGES_MAX, PageExtent, footprint};
-use crate::shared::{Batch, Control, Growth, Put, Shared, StorageState};
+use crate::shared::{Batch, Control, Growth, Shared, StorageState, WaitingPut};
 use crate::space::Draft;
 use crate::torn_tail::walk;
 use bytes::Bytes;
@@ -128,7 +128,7 @@ impl Committer {
         true
     }
 
-    async fn puts(&mut self, mut waiting: VecDeque<Put>) {
+    async fn puts(&mut self, mut waiting: VecDeque<WaitingPut>) {
         while !waiting.is_empty() {
             let placed = self.place(&mut waiting);
             if !placed.is_empty() {
@@ -150,7 +150,7 @@ impl Committer {
 
     /// Gives places to puts from the front, until one finds none. Answers puts that need no place:
     /// refused ones, and fragments that are there already.
-    fn place(&self, waiting: &mut VecDeque<Put>) -> Vec<(Put, PageExtent)> {
+    fn place(&self, waiting: &mut VecDeque<WaitingPut>) -> Vec<(WaitingPut, PageExtent)> {
         let mut placed = Vec::with_capacity(waiting.len());
         let state = &mut *self.shared.state.lock();
         while let Some(put) = waiting.pop_front() {
@@ -169,11 +169,11 @@ impl Committer {
         placed
     }
 
-    async fn write_group(&mut self, group: Vec<(Put, PageExtent)>) {
+    async fn write_group(&mut self, group: Vec<(WaitingPut, PageExtent)>) {
         let mut puts = Vec::with_capacity(group.len());
         let mut writes = Vec::with_capacity(group.len());
         for (put, place) in group {
-            let Put { fragment, key, done, .. } = put;
+            let WaitingPut { fragment, key, done, .. } = put;
             let held = Held { place, header: PackedHeader::new(&fragment.header) };
             writes.push(Write { place, header: fragment.header, payload: fragment.payload });
             puts.push((key, held, done));

@@ -39,8 +39,8 @@ pub struct StoreServer {
 }
 
 impl StoreServer {
-    /// Makes the disk's folder into an empty store. Fails with [`StoreOpenError::Foreign`] if there is a
-    /// store already.
+    /// Makes the disk's folder into an empty store. Fails with [`StoreOpenError::Foreign`] if there
+    /// is a store already.
     pub async fn create(
         host: Host,
         disk: Arc<dyn Disk>,

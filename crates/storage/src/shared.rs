@@ -176,7 +176,7 @@ impl StorageState {
 }
 
 /// A fragment that waits to be written.
-pub struct Put {
+pub struct WaitingPut {
     /// The fragment.
     pub fragment: Fragment,
     /// Its key.
@@ -198,7 +198,7 @@ pub enum Control {
 
 #[derive(Default)]
 struct Queue {
-    puts: VecDeque<Put>,
+    puts: VecDeque<WaitingPut>,
     controls: Vec<Control>,
     checkpoint: bool,
     closing: bool,
@@ -208,7 +208,7 @@ struct Queue {
 /// The work that the commit loop takes at once.
 pub struct Batch {
     /// Fragments to write.
-    pub puts: VecDeque<Put>,
+    pub puts: VecDeque<WaitingPut>,
     /// Seals and maps to keep.
     pub controls: Vec<Control>,
     /// True if a checkpoint was asked for.
@@ -237,7 +237,7 @@ impl Shared {
         let room = self.room.clone().acquire_many_owned(footprint / QUEUE_UNIT).await;
         let room = room.map_err(|_| StorageError::Unavailable)?;
         let (done, answer) = oneshot::channel();
-        self.push(|queue| queue.puts.push_back(Put { fragment, key, footprint, done, _room: room }))?;
+        self.push(|queue| queue.puts.push_back(WaitingPut { fragment, key, footprint, done, _room: room }))?;
         answer.await.map_err(|_| StorageError::Unavailable)?
     }
 
@@ -320,7 +320,7 @@ impl Shared {
             }
             count += 1;
         }
-        let puts: VecDeque<Put> = if count == queue.puts.len() {
+        let puts: VecDeque<WaitingPut> = if count == queue.puts.len() {
             std::mem::take(&mut queue.puts)
         } else {
             queue.puts.drain(..count).collect()

@@ -8,8 +8,9 @@
 //! All integers are little-endian.
 //!
 //! Before any request to a store itself, a connection must be attached to the store by name
-//! ([`StoreRequest::Attach`]): by now another store may be at the same address, and it has segments with
-//! the same names. Only [`StoreRequest::Presence`] and [`StoreRequest::Initialise`] need no attachment.
+//! ([`StoreRequest::Attach`]): by now another store may be at the same address, and it has segments
+//! with the same names. Only [`StoreRequest::Presence`] and [`StoreRequest::Initialise`] need no
+//! attachment.
 //!
 //! Decoders take any bytes: they fail, but do not panic, and they ask for no more memory than the
 //! frame has.

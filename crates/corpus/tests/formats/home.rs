@@ -9,7 +9,7 @@ use home::volume::{OTHERS, Print, RunStart, Volume};
 use roam_proto::codec::Wire;
 use roam_proto::delegation::{Hold, Watch};
 use roam_proto::lock::{Lock, LockKind, Locking};
-use roam_proto::message::{Conflict, Outcome, Request, Sent, User};
+use roam_proto::message::{ConflictReason, Outcome, Request, Sent, User};
 use roam_proto::operation::Operation;
 use roam_proto::volume_stamp::Stamp;
 use types::{FileId, Kind, Time};
@@ -44,7 +44,7 @@ fn records() -> Vec<HomeRecord> {
     let learned = |learned| HomeRecord::Learned { volume: name(), learned };
     let operations = vec![(3, Operation::Link { file: seen.id, at: place.clone() })];
     let intent = Intent { seq: 4, identity: b"stored".to_vec(), file: seen.id, beside: None };
-    let outcome = Outcome::Conflict(Conflict::Changed);
+    let outcome = Outcome::Conflict(ConflictReason::Changed);
     vec![
         HomeRecord::Volume { name: name(), epoch: 77 },
         HomeRecord::Enrolled { key: KEY, volumes: vec![name(), "photos".into()], user: user() },

@@ -1,9 +1,9 @@
 use crate::replay;
 use corpus::roam as checks;
-use roam::conflict::{Case, Deed, Trouble};
+use roam::conflict::{Case, Conflict, Deed};
 use roam::replica::{Membership, Record, Replica};
 use roam_proto::codec::Wire;
-use roam_proto::message::{Applied, Conflict, Facts, NamedFacts, Outcome, User};
+use roam_proto::message::{Applied, ConflictReason, Facts, NamedFacts, Outcome, User};
 use roam_proto::operation::{Attributes, Change, Made, Operation};
 use roam_proto::ranges::Ranges;
 use roam_proto::volume_stamp::Stamp;
@@ -85,8 +85,8 @@ fn records() -> Vec<Record> {
         Made { kind: Kind::Directory, mode: 0o755, uid: 1000, gid: 100, rdev: 0, target: Vec::new(), when: TIME };
     let attributes = Attributes { mode: Some(0o700), ..Attributes::default() };
     let (place, mine) = (Some((id(1), b"file".to_vec())), Some((id(1), b"file (conflict)".to_vec())));
-    let outcome = Outcome::Conflict(Conflict::Changed);
-    let trouble = Trouble {
+    let outcome = Outcome::Conflict(ConflictReason::Changed);
+    let conflict = Conflict {
         deed: Deed::Store,
         place,
         file: id(2),
@@ -99,11 +99,11 @@ fn records() -> Vec<Record> {
         is_part: false,
     };
     let meant = Some(Operation::Set { file: id(2), attributes });
-    let case = Case { trouble, meant };
+    let case = Case { conflict, meant };
     records.extend([
         Record::Pinned(5),
-        answered(1, Outcome::Conflict(Conflict::Taken)),
-        answered(5, Outcome::Conflict(Conflict::Changed)),
+        answered(1, Outcome::Conflict(ConflictReason::Taken)),
+        answered(5, Outcome::Conflict(ConflictReason::Changed)),
         answered(3, Outcome::Refused(FsError::AccessDenied)),
         answered(6, Outcome::Done),
         Record::Did { operation: Operation::Make { at: (id(1), b"both".to_vec()), file: id(110), made }, when: TIME },

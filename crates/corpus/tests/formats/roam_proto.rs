@@ -4,7 +4,7 @@ use roam_proto::codec::Wire;
 use roam_proto::delegation::{Behind, Hold, Kept, Recall, Watch};
 use roam_proto::lock::{Lock, LockKind, Locking};
 use roam_proto::message::{
-    Applied, Company, Conflict, Facts, NamedFacts, Outcome, Pushed, Refusal, Reply, Request, Sent, User, pack,
+    Applied, Company, ConflictReason, Facts, NamedFacts, Outcome, Pushed, Refusal, Reply, Request, Sent, User, pack,
 };
 use roam_proto::operation::{Attributes, Change, Made, Operation};
 use roam_proto::piece::Piece;
@@ -106,7 +106,7 @@ fn the_corpus_has_what_this_program_writes() {
     let behind = Behind { seq: 9, base: 70, change };
     let outcomes = [
         Outcome::Done,
-        Outcome::Conflict(Conflict::NotEmpty),
+        Outcome::Conflict(ConflictReason::NotEmpty),
         Outcome::Refused(FsError::AccessDenied),
         Outcome::Became(file),
     ];

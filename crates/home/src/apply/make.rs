@@ -6,7 +6,7 @@ use crate::exported::Exported;
 use crate::state::HomeRecord;
 use crate::volume::{OTHERS, Print, Volume};
 use bytes::Bytes;
-use roam_proto::message::{Conflict, Sent};
+use roam_proto::message::{ConflictReason, Sent};
 use roam_proto::operation::{Made, Operation, Place};
 use types::{FileId, FsError, Kind};
 use vfs::fs::{Cred, Entry, FILE_SIZE_MAX, NewNode, SetAttr, SetTime};
@@ -54,7 +54,7 @@ impl Doing<'_> {
             Err(FsError::Exists) => {
                 return match self.found(dir, at).await? {
                     Some((entry, identity)) => self.meet(at, file, made, (&entry, &identity)).await,
-                    None => conflict(Conflict::Taken),
+                    None => conflict(ConflictReason::Taken),
                 };
             }
             entry => entry?,
@@ -143,16 +143,16 @@ impl Doing<'_> {
             Kind::File if is_alike && self.may_merge && self.is_all(file) && is_as_private => {
                 match self.volume.saw(entry, identity, Some(at), OTHERS) {
                     Some(real) => Err(Stop::Empty(real)),
-                    None => conflict(Conflict::Taken),
+                    None => conflict(ConflictReason::Taken),
                 }
             }
             Kind::File if self.may_merge && self.is_there(file, entry).await? => {
                 match self.volume.saw(entry, identity, Some(at), OTHERS) {
                     Some(real) => Err(Stop::Became(real)),
-                    None => conflict(Conflict::Taken),
+                    None => conflict(ConflictReason::Taken),
                 }
             }
-            _ => conflict(Conflict::Taken),
+            _ => conflict(ConflictReason::Taken),
         }
     }
 
@@ -189,10 +189,10 @@ impl Doing<'_> {
     /// Makes the client's id mean what exists. That is durable before anything else is done to it.
     async fn merge(&self, at: &Place, file: FileId, (entry, identity): (&Entry, &[u8])) -> Done {
         if !self.may_merge || !self.volume.with(Volume::has_room_for_aliases)? {
-            return conflict(Conflict::Taken);
+            return conflict(ConflictReason::Taken);
         }
         let Some(real) = self.volume.saw(entry, identity, Some(at), OTHERS) else {
-            return conflict(Conflict::Taken);
+            return conflict(ConflictReason::Taken);
         };
         if entry.attr.kind == Kind::Directory {
             self.volume.watch(real, entry.attr.id).await;

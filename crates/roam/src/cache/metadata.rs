@@ -56,9 +56,9 @@ impl Live {
         needed.extend(self.cache.mapped().map(|(_, id)| id));
         needed.extend(self.cache.changing().chain(self.prefetch.completing()));
         needed.extend(self.priorities().into_keys());
-        for (_, trouble) in self.replica.troubles() {
-            needed.extend(trouble.place.iter().chain(&trouble.mine).map(|(dir, _)| *dir));
-            needed.extend([trouble.file, trouble.copy]);
+        for (_, conflict) in self.replica.conflicts() {
+            needed.extend(conflict.place.iter().chain(&conflict.mine).map(|(dir, _)| *dir));
+            needed.extend([conflict.file, conflict.copy]);
         }
         // Other clients know nothing of what this client changes under a write delegation.
         needed.extend(self.freshness.held_to_write());

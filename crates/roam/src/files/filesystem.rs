@@ -275,7 +275,7 @@ impl Live {
 /// The state of a file in the cache, in a word.
 fn state_of(live: &Live, id: FileId, node: &Node) -> &'static str {
     let mine = |place: &roam_proto::operation::Place| live.replica.child(place) == crate::replica::Child::Is(id);
-    if live.replica.troubles().any(|(_, trouble)| trouble.file == id || trouble.mine.as_ref().is_some_and(mine)) {
+    if live.replica.conflicts().any(|(_, conflict)| conflict.file == id || conflict.mine.as_ref().is_some_and(mine)) {
         return "in conflict";
     }
     if live.replica.is_own(id) {

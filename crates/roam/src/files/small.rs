@@ -493,8 +493,8 @@ impl Live {
     /// Contents that are to become files of the cache: those of conflicts, which other programs
     /// read, and the oldest if there are too many.
     fn contents_to_file(&self) -> Vec<(u64, Bytes)> {
-        let troubles = self.replica.troubles().flat_map(|(_, trouble)| [trouble.base, trouble.kept]);
-        let mut numbers: Vec<u64> = troubles.filter(|number| self.replica.contents(*number).is_some()).collect();
+        let conflicts = self.replica.conflicts().flat_map(|(_, conflict)| [conflict.base, conflict.kept]);
+        let mut numbers: Vec<u64> = conflicts.filter(|number| self.replica.contents(*number).is_some()).collect();
         let mut len = self.replica.contents_len();
         if len > CONTENTS_LEN {
             for (number, bytes) in self.replica.all_contents() {

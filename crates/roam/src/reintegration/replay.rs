@@ -15,7 +15,7 @@ use bytes::Bytes;
 use host::{Either, File, first, timeout};
 use roam_proto::channel::Class;
 use roam_proto::codec::Wire;
-use roam_proto::message::{Applied, Conflict, DATA_LEN_MAX, INLINE_LEN_MAX, Outcome, Reply, Request, Sent};
+use roam_proto::message::{Applied, ConflictReason, DATA_LEN_MAX, INLINE_LEN_MAX, Outcome, Reply, Request, Sent};
 use roam_proto::operation::{Change, Operation, Place};
 use std::ops::Range;
 use std::sync::{Arc, Weak};
@@ -161,7 +161,7 @@ impl Client {
     /// Sends all operations up to now, even if the settings say later, and waits until they are
     /// home. ETIMEDOUT if the home cannot be reached.
     pub async fn send_all(&self) -> Result<(), FsError> {
-        let newest_conflict = |replica: &Replica| replica.troubles().map(|(number, _)| number).max();
+        let newest_conflict = |replica: &Replica| replica.conflicts().map(|(number, _)| number).max();
         loop {
             let (last, conflict) = self.look(|replica, _| (replica.log().last(), newest_conflict(replica)));
             self.send_through(last).await?;
@@ -445,7 +445,7 @@ impl Client {
         {
             let mut live = self.0.live.lock();
             for mut applied in applied {
-                let before = live.replica.troubles().count();
+                let before = live.replica.conflicts().count();
                 let about = live.replica.log().iter().find(|(seq, _)| *seq == applied.seq).map(|(_, o)| o.clone());
                 if let Some(Operation::Make { file, made, .. }) = &about
                     && made.kind == Kind::File
@@ -454,7 +454,7 @@ impl Client {
                     applied.outcome = match applied.outcome {
                         Outcome::Empty(real) if !is_open && live.replica.is_just_made(*file) => Outcome::Became(real),
                         Outcome::Became(real) if !is_open && live.replica.may_give_way(*file) => Outcome::Became(real),
-                        Outcome::Empty(_) | Outcome::Became(_) => Outcome::Conflict(Conflict::Taken),
+                        Outcome::Empty(_) | Outcome::Became(_) => Outcome::Conflict(ConflictReason::Taken),
                         other => other,
                     };
                 }
@@ -489,14 +489,14 @@ impl Client {
                     live.became(*file);
                     merged.extend((made.kind == Kind::Directory).then(|| live.replica.real(*file)));
                 }
-                if let Some((number, trouble)) = live.replica.troubles().last()
-                    && live.replica.troubles().count() > before
+                if let Some((number, conflict)) = live.replica.conflicts().last()
+                    && live.replica.conflicts().count() > before
                 {
                     let at = |place: &Place| live.replica.path_at(place).unwrap_or_else(|| place.1.clone());
-                    let path = trouble.place.as_ref().map_or_else(Vec::new, at);
-                    let (path, here, why) = (String::from_utf8_lossy(&path), trouble.deed.text(), trouble.why());
+                    let path = conflict.place.as_ref().map_or_else(Vec::new, at);
+                    let (path, here, why) = (String::from_utf8_lossy(&path), conflict.deed.text(), conflict.why());
                     tracing::warn!(number, ?path, here, why, "a conflict; list it with `starling conflicts`");
-                    if let Some((dir, _)) = trouble.mine {
+                    if let Some((dir, _)) = conflict.mine {
                         live.kernel.forget_file(dir);
                     }
                 }

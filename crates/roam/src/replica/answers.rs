@@ -5,7 +5,7 @@
 //! way to the home's if that has the same contents.
 
 use super::{Node, Replica, makes};
-use roam_proto::message::{Applied, Conflict, Facts, Outcome};
+use roam_proto::message::{Applied, ConflictReason, Facts, Outcome};
 use roam_proto::operation::{Operation, Place};
 use types::{FileId, Kind};
 
@@ -25,7 +25,7 @@ impl Replica {
                 self.give_way(operation, real);
             }
             Outcome::Became(real) => self.became(applied.seq, &operation, real, &applied.facts),
-            Outcome::Empty(_) => self.fail(operation, Outcome::Conflict(Conflict::Taken)),
+            Outcome::Empty(_) => self.fail(operation, Outcome::Conflict(ConflictReason::Taken)),
             failed => self.fail(operation, failed),
         }
         for facts in applied.facts {
@@ -71,7 +71,7 @@ impl Replica {
         let file = operation.file();
         let Operation::Make { at, .. } = &operation else { return };
         if !self.may_give_way(file) && !self.is_just_made(file) {
-            return self.fail(operation, Outcome::Conflict(Conflict::Taken));
+            return self.fail(operation, Outcome::Conflict(ConflictReason::Taken));
         }
         let own: Vec<u64> = self.log.naming(file).map(|(seq, _)| seq).collect();
         own.into_iter().for_each(|seq| drop(self.log.remove(seq)));
@@ -80,7 +80,7 @@ impl Replica {
         // Until the home has said more, what is known of the own file stands for the home's.
         let facts = Facts { id: real, version: 1, contents: 1, ..mine.facts.clone() };
         self.nodes.get_or_insert_with(real, || Node { facts, is_stale: true, base: 0, ..mine });
-        self.troubles.values_mut().filter(|trouble| trouble.file == file).for_each(|trouble| trouble.file = real);
+        self.conflicts.values_mut().filter(|conflict| conflict.file == file).for_each(|conflict| conflict.file = real);
         self.is_found(at, real);
     }
 
@@ -116,7 +116,7 @@ impl Replica {
         }
         self.nodes.values_mut().filter(|node| node.parent == file).for_each(|node| node.parent = real);
         let name = |id: FileId| if id == file { real } else { id };
-        self.troubles.values_mut().for_each(|trouble| trouble.rename_files(name));
+        self.conflicts.values_mut().for_each(|conflict| conflict.rename_files(name));
         self.aliases.values_mut().filter(|id| **id == file).for_each(|id| *id = real);
         self.aliases.insert(file, real);
         self.is_found(at, real);
@@ -142,7 +142,7 @@ impl Replica {
                 self.nodes.insert(file, node);
             }
             self.nodes.values_mut().for_each(|node| node.parent = name(node.parent));
-            self.troubles.values_mut().for_each(|trouble| trouble.rename_files(name));
+            self.conflicts.values_mut().for_each(|conflict| conflict.rename_files(name));
             self.meant.values_mut().for_each(|operation| operation.rename_files(name));
             // Programs that have it open still use the old id.
             self.aliases.values_mut().for_each(|id| *id = name(*id));

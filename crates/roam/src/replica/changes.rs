@@ -136,7 +136,7 @@ mod tests {
                 }
             }
         }
-        assert!(!Changes::Logged.owe(Change::of_all(SIZE, THEN)), "then it is a trouble");
+        assert!(!Changes::Logged.owe(Change::of_all(SIZE, THEN)), "then it is a conflict");
     }
 
     #[test]

@@ -2,14 +2,14 @@
 //! Pure.
 //!
 //! The home's version stays in its place. This client's version of a file becomes a file beside it,
-//! under a name that says so, and goes home like any other. A trouble records the conflict until it
-//! is resolved. What the home refuses to make or store, it would refuse beside its version too;
-//! this stays in the cache. So does a copy that meets a conflict itself while its trouble is open:
-//! there are never copies of copies.
+//! under a name that says so, and goes home like any other. A [`Conflict`] stays on record until a
+//! user resolves it. What the home refuses to make or store, it would refuse beside its version
+//! too; this stays in the cache. So does a copy that meets a conflict itself while the first one is
+//! open: there are never copies of copies.
 
 use super::{BASE_LEN_MAX, Changes, Child, Node, Replica};
 use roam_proto::codec::Wire;
-use roam_proto::message::{Conflict, Outcome};
+use roam_proto::message::{ConflictReason, Outcome};
 use roam_proto::operation::{Change, Made, Operation, Place};
 use roam_proto::ranges::Ranges;
 use roam_proto::{wire_enum, wire_struct};
@@ -58,7 +58,7 @@ impl Deed {
 
 /// A conflict: an operation that the home could not do as it was.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Trouble {
+pub struct Conflict {
     /// What the operation was to do.
     pub deed: Deed,
     /// Its place.
@@ -82,14 +82,14 @@ pub struct Trouble {
     /// is zeroes.
     pub is_part: bool,
 }
-wire_struct!(Trouble { deed, place, file, outcome, when, mine, copy, base, kept, is_part });
+wire_struct!(Conflict { deed, place, file, outcome, when, mine, copy, base, kept, is_part });
 
-/// A trouble in the form in which a resolver keeps it, so that the resolution can be undone.
+/// A conflict in the form in which a resolver keeps it, so that the resolution can be undone.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Case {
-    /// The trouble, without its files of the cache, which are gone.
-    pub trouble: Trouble,
-    /// The operation that failed, where the trouble does not say all of it.
+    /// The conflict, without its files of the cache, which are gone.
+    pub conflict: Conflict,
+    /// The operation that failed, where the conflict does not say all of it.
     pub meant: Option<Operation>,
 }
 
@@ -99,19 +99,19 @@ const CASE_VERSION: u16 = 3;
 impl Wire for Case {
     fn encode(&self, out: &mut Vec<u8>) {
         CASE_VERSION.encode(out);
-        self.trouble.encode(out);
+        self.conflict.encode(out);
         self.meant.encode(out);
     }
 
     fn decode(r: &mut Reader<'_>) -> Result<Self, DecodeError> {
         match u16::decode(r)? {
-            CASE_VERSION => Ok(Case { trouble: Wire::decode(r)?, meant: Wire::decode(r)? }),
+            CASE_VERSION => Ok(Case { conflict: Wire::decode(r)?, meant: Wire::decode(r)? }),
             found => Err(DecodeError::Version { what: "a conflict", found, known: CASE_VERSION }),
         }
     }
 }
 
-impl Trouble {
+impl Conflict {
     /// Replaces the ids in it.
     pub(crate) fn rename_files(&mut self, name: impl Fn(FileId) -> FileId) {
         let dirs = self.place.iter_mut().chain(&mut self.mine).map(|(dir, _)| dir);
@@ -131,10 +131,10 @@ impl Trouble {
             _ if self.deed == Deed::Lost => "a file of the cache is not there".to_string(),
             Outcome::Done => "done".to_string(),
             Outcome::Became(_) | Outcome::Empty(_) => "it was there at home already".to_string(),
-            Outcome::Conflict(Conflict::Changed) => "changed at home meanwhile".to_string(),
-            Outcome::Conflict(Conflict::Gone) => "gone at home meanwhile".to_string(),
-            Outcome::Conflict(Conflict::Taken) => "something else is there at home".to_string(),
-            Outcome::Conflict(Conflict::NotEmpty) => "not empty at home".to_string(),
+            Outcome::Conflict(ConflictReason::Changed) => "changed at home meanwhile".to_string(),
+            Outcome::Conflict(ConflictReason::Gone) => "gone at home meanwhile".to_string(),
+            Outcome::Conflict(ConflictReason::Taken) => "something else is there at home".to_string(),
+            Outcome::Conflict(ConflictReason::NotEmpty) => "not empty at home".to_string(),
             Outcome::Refused(error) => format!("the home refuses: {error}"),
         }
     }
@@ -188,8 +188,8 @@ impl Replica {
         // The place where this client's version was to be kept was taken too, which this client did
         // not know.
         let before = match &operation {
-            Operation::Make { at, .. } | Operation::Rename { to: at, .. } => self.trouble_kept_at(at),
-            Operation::Store { .. } => self.trouble_of_copy(file),
+            Operation::Make { at, .. } | Operation::Rename { to: at, .. } => self.conflict_kept_at(at),
+            Operation::Store { .. } => self.conflict_of_copy(file),
             _ => None,
         };
         let mine = match &operation {
@@ -203,7 +203,7 @@ impl Replica {
             Operation::Store { .. } if matches!(outcome, Outcome::Refused(_)) || before.is_some() => None,
             Operation::Store { change, .. } => self.store_beside(file, change, place.as_ref(), when),
             Operation::Rename { from, to, .. }
-                if matches!(outcome, Outcome::Conflict(Conflict::Changed | Conflict::Taken)) =>
+                if matches!(outcome, Outcome::Conflict(ConflictReason::Changed | ConflictReason::Taken)) =>
             {
                 self.rename_beside(file, from, to, when)
             }
@@ -230,11 +230,11 @@ impl Replica {
             _ => 0,
         };
         let is_part = is_part && kept > 0;
-        if let Some(trouble) = before.and_then(|before| self.trouble_mut(before)) {
-            trouble.is_part |= is_part;
-            if trouble.kept == 0 || kept == 0 {
-                trouble.mine = mine;
-                trouble.kept = trouble.kept.max(kept);
+        if let Some(conflict) = before.and_then(|before| self.conflict_mut(before)) {
+            conflict.is_part |= is_part;
+            if conflict.kept == 0 || kept == 0 {
+                conflict.mine = mine;
+                conflict.kept = conflict.kept.max(kept);
                 return;
             }
         }
@@ -243,28 +243,28 @@ impl Replica {
             Some(Child::Is(copy)) if deed == Deed::Store => copy,
             Some(_) => file,
         };
-        let trouble = Trouble { deed, place, file, outcome, when, mine, copy, base, kept, is_part };
+        let conflict = Conflict { deed, place, file, outcome, when, mine, copy, base, kept, is_part };
         match deed {
-            Deed::Set | Deed::Rename => self.note_meant(trouble, operation),
-            _ => self.note(trouble),
+            Deed::Set | Deed::Rename => self.note_meant(conflict, operation),
+            _ => self.note(conflict),
         }
     }
 
-    /// The trouble whose copy is this file.
-    fn trouble_of_copy(&self, file: FileId) -> Option<u64> {
-        self.troubles().find(|(_, trouble)| trouble.copy == file).map(|(number, _)| number)
+    /// The conflict whose copy is this file.
+    fn conflict_of_copy(&self, file: FileId) -> Option<u64> {
+        self.conflicts().find(|(_, conflict)| conflict.copy == file).map(|(number, _)| number)
     }
 
-    /// The trouble whose copy was to be at this place.
-    fn trouble_kept_at(&self, at: &Place) -> Option<u64> {
-        self.troubles().find(|(_, trouble)| trouble.mine.as_ref() == Some(at)).map(|(number, _)| number)
+    /// The conflict whose copy was to be at this place.
+    fn conflict_kept_at(&self, at: &Place) -> Option<u64> {
+        self.conflicts().find(|(_, conflict)| conflict.mine.as_ref() == Some(at)).map(|(number, _)| number)
     }
 
     /// A free place in a directory for this client's version of what is at `at`. If `at` is itself
     /// the place of such a version, the name is made from the original's, with the next number.
     fn beside(&self, dir: FileId, at: &Place) -> Place {
-        let before = self.trouble_kept_at(at).and_then(|number| self.trouble(number));
-        let name = before.and_then(|trouble| trouble.place.as_ref()).map_or(&at.1, |(_, name)| name);
+        let before = self.conflict_kept_at(at).and_then(|number| self.conflict(number));
+        let name = before.and_then(|conflict| conflict.place.as_ref()).map_or(&at.1, |(_, name)| name);
         let tried = (0..TRIED_COUNT_MAX).find(|number| name_of_mine(name, *number) == at.1);
         let mut number = tried.map_or(0, |tried| tried + 1);
         loop {
@@ -291,7 +291,7 @@ impl Replica {
                 let is_part = self.node(file).is_ok_and(|node| !node.is_whole());
                 let (place, copy, kept) = (Some(at), FileId::new(0), self.put_aside(file));
                 let (mine, base) = (None, 0);
-                self.note(Trouble { deed: Deed::Make, place, file, outcome, when, mine, copy, base, kept, is_part });
+                self.note(Conflict { deed: Deed::Make, place, file, outcome, when, mine, copy, base, kept, is_part });
             }
         }
     }
@@ -339,7 +339,7 @@ impl Replica {
     /// and repeats what was done to it since.
     fn make_beside(&mut self, at: &Place, file: FileId, made: &Made, outcome: Outcome, when: Time) -> Option<Place> {
         let dir = match outcome {
-            Outcome::Conflict(Conflict::Gone) => self.membership()?.root,
+            Outcome::Conflict(ConflictReason::Gone) => self.membership()?.root,
             _ => at.0,
         };
         let since: Vec<u64> = self.log().depending_on(file, &[at]);
@@ -408,9 +408,9 @@ impl Replica {
     /// missing.
     fn misses_rest(&mut self, file: FileId) {
         let Some(place) = self.place_of(file) else { return };
-        let number = self.trouble_kept_at(&place);
-        if let Some(trouble) = number.and_then(|number| self.trouble_mut(number)) {
-            trouble.is_part = true;
+        let number = self.conflict_kept_at(&place);
+        if let Some(conflict) = number.and_then(|number| self.conflict_mut(number)) {
+            conflict.is_part = true;
         }
     }
 

@@ -43,10 +43,10 @@ impl Replica {
             }
             Record::Did { operation, .. } => self.may_do(operation),
             Record::Ids(first, count) | Record::Renewed(first, count) => first.raw().checked_add(*count).is_some(),
-            Record::Settled(number) => self.troubles.contains_key(number),
+            Record::Settled(number) => self.conflicts.contains_key(number),
             Record::Reopened { number, case } => {
-                let numbers = [*number, case.trouble.base, case.trouble.kept];
-                numbers.iter().all(|number| *number <= NUMBER_MAX) && !self.troubles.contains_key(number)
+                let numbers = [*number, case.conflict.base, case.conflict.kept];
+                numbers.iter().all(|number| *number <= NUMBER_MAX) && !self.conflicts.contains_key(number)
             }
         }
     }
@@ -93,7 +93,7 @@ fn matches(change: &Change, bytes: &Bytes) -> bool {
 mod tests {
     use super::*;
     use crate::replica::Membership;
-    use crate::replica::conflict::{Case, Deed, Trouble};
+    use crate::replica::conflict::{Case, Conflict, Deed};
     use crate::testing;
     use host::SplitMix64;
     use roam_proto::codec::Wire;
@@ -165,7 +165,7 @@ mod tests {
 
         fn case(&self) -> Case {
             let (base, kept) = (self.number(), self.number());
-            let trouble = Trouble {
+            let conflict = Conflict {
                 deed: Deed::Lost,
                 place: None,
                 file: self.id(),
@@ -177,7 +177,7 @@ mod tests {
                 kept,
                 is_part: false,
             };
-            Case { trouble, meant: None }
+            Case { conflict, meant: None }
         }
 
         fn record(&self) -> Record {

@@ -115,8 +115,8 @@ impl Replica {
         self.newest.encode(&mut rest);
         self.next_data.encode(&mut rest);
         self.hoard.encode(&mut rest);
-        self.troubles.encode(&mut rest);
-        self.next_trouble.encode(&mut rest);
+        self.conflicts.encode(&mut rest);
+        self.next_conflict.encode(&mut rest);
         self.aliases.encode(&mut rest);
         self.meant.encode(&mut rest);
         Snapshot { bytes, rest, apart: Vec::new(), contents: self.contents.clone() }
@@ -180,8 +180,8 @@ impl Wire for Replica {
             hoard: Wire::decode(r)?,
             unused: Vec::new(),
             logged_again: Vec::new(),
-            troubles: Wire::decode(r)?,
-            next_trouble: Wire::decode(r)?,
+            conflicts: Wire::decode(r)?,
+            next_conflict: Wire::decode(r)?,
             aliases: Wire::decode(r)?,
             meant: Wire::decode(r)?,
         };
@@ -200,7 +200,7 @@ impl Wire for Replica {
             return Err(DecodeError::Invalid("id that means another file"));
         }
         let (first, count) = replica.ids;
-        if first.checked_add(count).is_none() || replica.next_data.max(replica.next_trouble) > NUMBER_MAX {
+        if first.checked_add(count).is_none() || replica.next_data.max(replica.next_conflict) > NUMBER_MAX {
             return Err(DecodeError::Invalid("numbers of a cache"));
         }
         Ok(replica)

@@ -152,10 +152,10 @@ impl Storm {
         let all = self.rig.fs.dump();
         for (number, laptop) in self.laptops.iter().enumerate() {
             let (_, client) = laptop.running.as_ref().ok_or("a client is down")?;
-            let troubles =
-                client.look(|replica, _| replica.troubles().map(|(_, t)| format!("{t:?}")).collect::<Vec<_>>());
-            if !troubles.is_empty() {
-                return Err(format!("client {number} is in trouble: {troubles:?}"));
+            let conflicts =
+                client.look(|replica, _| replica.conflicts().map(|(_, t)| format!("{t:?}")).collect::<Vec<_>>());
+            if !conflicts.is_empty() {
+                return Err(format!("client {number} has conflicts: {conflicts:?}"));
             }
             let mind = laptop.mind.lock();
             if mind.pending.is_some() || mind.has_lost {

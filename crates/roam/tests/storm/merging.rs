@@ -5,8 +5,8 @@ use crate::rig::session::{How, Op, close, find_as, parent_as, perform_as, read_a
 use crate::weather::Storm;
 use crate::worker::Worker;
 use host::SplitMix64;
-use roam::conflict::{Deed, Trouble};
-use roam_proto::message::{self, Conflict};
+use roam::conflict::{Conflict, Deed};
+use roam_proto::message::{self, ConflictReason};
 use types::{FileId, FsError};
 use vfs::FileSystem;
 use vfs::fs::{OpenFlags, RenameFlags};
@@ -211,14 +211,14 @@ impl Storm {
         for (number, laptop) in self.laptops.iter().enumerate() {
             let (_, client) = laptop.running.as_ref().ok_or("a client is down")?;
             // Several clients may have changed the mode of a directory.
-            let of_modes = |trouble: &Trouble| {
-                trouble.deed == Deed::Set && trouble.outcome == message::Outcome::Conflict(Conflict::Changed)
+            let of_modes = |conflict: &Conflict| {
+                conflict.deed == Deed::Set && conflict.outcome == message::Outcome::Conflict(ConflictReason::Changed)
             };
-            let troubles = client.look(|replica, _| {
-                replica.troubles().filter(|(_, t)| !of_modes(t)).map(|(_, t)| format!("{t:?}")).collect::<Vec<_>>()
+            let conflicts = client.look(|replica, _| {
+                replica.conflicts().filter(|(_, t)| !of_modes(t)).map(|(_, t)| format!("{t:?}")).collect::<Vec<_>>()
             });
-            if !troubles.is_empty() {
-                return Err(format!("client {number} is in trouble: {troubles:?}"));
+            if !conflicts.is_empty() {
+                return Err(format!("client {number} has conflicts: {conflicts:?}"));
             }
         }
         Ok(())

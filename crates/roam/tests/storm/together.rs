@@ -233,7 +233,7 @@ impl Storm {
             let (machine, client) = laptop.running.as_ref().ok_or("a client is down")?;
             let disk = laptop.disk.mount(machine);
             let kept: Vec<u64> =
-                client.look(|replica, _| replica.troubles().map(|(_, trouble)| trouble.kept).collect());
+                client.look(|replica, _| replica.conflicts().map(|(_, conflict)| conflict.kept).collect());
             for number in kept.into_iter().filter(|number| *number > 0) {
                 let read = async {
                     let file = disk.open(&roam::data_name(number), false).await?;

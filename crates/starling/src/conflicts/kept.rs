@@ -3,7 +3,7 @@
 //!
 //! [`ABOUT`] says what was done. For a conflict of contents, `mine`, `theirs`, `base` and `merged`
 //! are the versions. A version that is missing stands for no file; a directory stands for any
-//! directory. `trouble` is the conflict itself, as the process that serves the mount knows it.
+//! directory. `conflict` is the conflict itself, as the process that serves the mount knows it.
 //!
 //! This must survive a crash at any point. [`ABOUT`] is written when both versions are durable,
 //! before anything is removed. A file's contents are replaced within the file, which is not one
@@ -26,7 +26,7 @@ const FORMAT: u16 = 1;
 /// The version that both were made from.
 pub const BASE: &str = "base";
 /// The conflict, as the process that serves the mount knows it.
-pub const TROUBLE: &str = "trouble";
+pub const CASE: &str = "trouble";
 
 /// A version of the file at a place.
 #[derive(Serialize, Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
@@ -141,7 +141,7 @@ impl<'a> Kept<'a> {
 fn forget(folder: &Path) -> anyhow::Result<()> {
     let all = [Version::Mine, Version::Theirs, Version::Merged].map(Version::name);
     // Without the first file, the folder counts as empty.
-    for name in [ABOUT, TROUBLE].into_iter().chain(all) {
+    for name in [ABOUT, CASE].into_iter().chain(all) {
         let path = folder.join(name);
         let removed = match kind(&path)? {
             None => Ok(()),
