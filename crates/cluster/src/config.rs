@@ -5,6 +5,7 @@
 use bytes::Bytes;
 use manager::manager_map::ManagerMap;
 use std::collections::BTreeSet;
+use thiserror::Error;
 use types::codec::{DecodeError, Put, Reader};
 use types::{FsUuid, LogId, ManagerId, StoreId};
 
@@ -106,35 +107,28 @@ impl FsConfig {
         usize::from(self.store_count - u16::from(self.parity))
     }
 
-    /// Checks the numbers; the error says what is wrong.
-    pub fn check(&self) -> Result<(), String> {
+    /// Checks the numbers.
+    pub fn check(&self) -> Result<(), ConfigError> {
         let n = self.store_count;
         if !matches!(self.parity, 1 | 2) {
-            return Err(format!("--parity must be 1 or 2, not {}", self.parity));
+            return Err(ConfigError::Parity(self.parity));
         }
         if n <= self.parity.into() || n > STORE_COUNT_MAX {
             let least = self.parity + 1;
-            return Err(format!("{n} stores with --parity {}: use {least} to {STORE_COUNT_MAX} stores", self.parity));
+            return Err(ConfigError::StoreCount { count: n, parity: self.parity, least });
         }
         if !self.block_size.is_power_of_two() || !(4096..=1 << 20).contains(&self.block_size) {
-            return Err(format!(
-                "--block-size must be a power of two from 4KiB to 1MiB, not {} bytes",
-                self.block_size
-            ));
+            return Err(ConfigError::BlockSize(self.block_size));
         }
         let managers = self.manager_ids();
         if managers.is_empty() || managers.len() > MANAGER_COUNT_MAX.into() {
-            return Err(format!("1 to {MANAGER_COUNT_MAX} managers, not {}", managers.len()));
+            return Err(ConfigError::ManagerCount(managers.len()));
         }
         if managers.iter().zip(0..).any(|(id, index)| id.raw() != index) {
-            return Err("managers must be numbered from 0 without gaps".into());
+            return Err(ConfigError::ManagerNumbers);
         }
         if self.store_capacity_bytes < STORE_CAPACITY_BYTES_MIN {
-            let least = STORE_CAPACITY_BYTES_MIN >> 20;
-            return Err(format!(
-                "each store needs at least {least}MiB, {} bytes were given",
-                self.store_capacity_bytes
-            ));
+            return Err(ConfigError::StoreCapacity(self.store_capacity_bytes));
         }
         Ok(())
     }
@@ -151,16 +145,60 @@ impl FsConfig {
     /// Checks whether this may be changed into `next`. Properties fixed at creation stay. The
     /// manager of each slot stays too, as nothing hands a slot over yet. Only the manager map's
     /// epoch may grow.
-    pub fn may_become(&self, next: &FsConfig) -> Result<(), String> {
+    pub fn may_become(&self, next: &FsConfig) -> Result<(), ConfigError> {
         let managers = ManagerMap { epoch: self.managers.epoch, ..next.managers.clone() };
         if (FsConfig { managers, ..next.clone() }) != *self {
-            return Err("identity, stores, parity, sizes and the managers of slots cannot be changed".into());
+            return Err(ConfigError::Fixed);
         }
         match next.managers.epoch < self.managers.epoch {
-            true => Err(format!("the manager map's epoch is {} and never goes back", self.managers.epoch)),
+            true => Err(ConfigError::EpochBack(self.managers.epoch)),
             false => Ok(()),
         }
     }
+}
+
+/// Why a file system cannot have a configuration.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+pub enum ConfigError {
+    /// The parity is not possible.
+    #[error("--parity must be 1 or 2, not {0}")]
+    Parity(u8),
+    /// The number of stores does not fit the parity.
+    #[error("{count} stores with --parity {parity}: use {least} to {STORE_COUNT_MAX} stores")]
+    StoreCount {
+        /// Stores that were given.
+        count: u16,
+        /// The parity.
+        parity: u8,
+        /// The fewest stores for it.
+        least: u8,
+    },
+    /// A file system has another number of stores than were given.
+    #[error("the file system has {known} stores, but {given} were given")]
+    OtherStoreCount {
+        /// Stores of the file system.
+        known: u16,
+        /// Stores that were given.
+        given: usize,
+    },
+    /// The block size, in bytes, is not possible.
+    #[error("--block-size must be a power of two from 4KiB to 1MiB, not {0} bytes")]
+    BlockSize(u32),
+    /// There are too many managers, or none.
+    #[error("1 to {MANAGER_COUNT_MAX} managers, not {0}")]
+    ManagerCount(usize),
+    /// The managers' numbers have gaps.
+    #[error("managers must be numbered from 0 without gaps")]
+    ManagerNumbers,
+    /// A store of this many bytes is too small.
+    #[error("each store needs at least {least}MiB, {0} bytes were given", least = STORE_CAPACITY_BYTES_MIN >> 20)]
+    StoreCapacity(u64),
+    /// The change concerns what was settled when the file system was made.
+    #[error("identity, stores, parity, sizes and the managers of slots cannot be changed")]
+    Fixed,
+    /// The change would set the manager map's epoch, which is this one, back.
+    #[error("the manager map's epoch is {0} and never goes back")]
+    EpochBack(u64),
 }
 
 /// Smallest store in bytes: room for a handful of segments of each log.
@@ -229,7 +267,7 @@ mod tests {
             (FsConfig { managers: first_manager_map(17), ..config() }, "1 to 16 managers"),
             (FsConfig { managers: ManagerMap { epoch: 1, owners: vec![ManagerId::new(1)] }, ..config() }, "numbered"),
         ] {
-            assert!(change.check().is_err_and(|e| e.contains(word)), "{word}");
+            assert!(change.check().is_err_and(|e| e.to_string().contains(word)), "{word}");
         }
     }
 }

@@ -9,7 +9,7 @@
 //! the voter's memory turns out to be lost, that change may be on a few stores that are away. So
 //! its epoch is not given to other maps: the same maps continue with an epoch that is two higher.
 
-use crate::config::FsConfig;
+use crate::config::{ConfigError, FsConfig};
 use crate::start_error::StartError;
 use consensus::files::LoadError;
 use consensus::{Consensus, ProposeError, Status, VoterOpenError};
@@ -49,7 +49,7 @@ pub enum ChangeError {
     NoVoter(String),
     /// The change is not allowed.
     #[error("{0}")]
-    Fixed(String),
+    Fixed(ConfigError),
     /// The present maps cannot be read.
     #[error("the maps in force: {0}")]
     Decode(#[from] DecodeError),

@@ -1,5 +1,6 @@
 //! Why a file system does not start.
 
+use crate::config::ConfigError;
 use manager::api::ManagerError;
 use storage::api::StorageError;
 use storage::server::StoreOpenError;
@@ -13,7 +14,7 @@ use types::{FsError, FsUuid, StoreId};
 pub enum StartError {
     /// The numbers asked for are invalid.
     #[error("{0}")]
-    Impossible(String),
+    Impossible(ConfigError),
     /// The stores would be larger than their disks can hold.
     #[error(
         "no room for stores of {capacity} bytes: their disks have room for {most} bytes each; use a smaller --store-size, or more disks"

@@ -1,14 +1,15 @@
 //! The stores of a file system: their places; creates them, and opens those that can be opened.
 
-use crate::config::FsConfig;
+use crate::config::{ConfigError, FsConfig};
 use crate::start_error::StartError;
 use bytes::Bytes;
 use host::{Disk, DiskSpace, Host, join_all};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
+use std::{fmt, io};
 use storage::api::{Presence, RemoteStorage, Seal, Storage, StorageError, StoreStatus};
-use storage::server::{StoreIdentity, StoreServer};
+use storage::server::{StoreIdentity, StoreOpenError, StoreServer};
 use storage::site::is_empty;
 use striped_log::fragment::{Fragment, FragmentHeader};
 use types::{BoxFuture, FragmentId, LogId, Maps, SegmentId, StoreId};
@@ -130,28 +131,49 @@ impl Open {
 enum NotOpen {
     /// The place is empty: a store can be made there.
     Empty,
-    /// The place cannot be reached or used, for this reason.
-    Bad(String),
+    /// It is not known where the store is now, for this reason.
+    Missing(String),
+    /// The store's machine cannot be reached, or refuses.
+    Remote(io::Error),
+    /// The folder cannot be listed.
+    List(io::Error),
+    /// The store is damaged, or its disk fails.
+    Store(StoreOpenError),
+    /// The disk does not answer.
+    Silent(host::Elapsed),
+}
+
+impl fmt::Display for NotOpen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            NotOpen::Empty => f.write_str("its folder is empty"),
+            NotOpen::Missing(reason) => f.write_str(reason),
+            NotOpen::Remote(error) => error.fmt(f),
+            NotOpen::List(error) => write!(f, "its folder cannot be listed: {error}"),
+            NotOpen::Store(error) => error.fmt(f),
+            NotOpen::Silent(elapsed) => write!(f, "its disk does not answer: {elapsed}"),
+        }
+    }
 }
 
 async fn open_one(host: &Host, place: &StorePlace) -> Result<Open, NotOpen> {
     match place {
-        StorePlace::Missing(reason) => Err(NotOpen::Bad(reason.clone())),
+        StorePlace::Missing(reason) => Err(NotOpen::Missing(reason.clone())),
         StorePlace::Remote(remote) => match remote.presence().await {
             Ok(Presence::Store(identity)) => {
                 remote.expect(identity.fs, identity.store).await;
                 Ok(Open::Remote(remote.clone(), identity))
             }
             Ok(Presence::Empty(_)) => Err(NotOpen::Empty),
-            Err(error) => Err(NotOpen::Bad(error.to_string())),
+            Err(error) => Err(NotOpen::Remote(error)),
         },
         StorePlace::Disk(disk) => {
             let empty = is_empty(disk.as_ref()).await;
-            if empty.map_err(|e| NotOpen::Bad(format!("its folder cannot be listed: {e}")))? {
+            if empty.map_err(NotOpen::List)? {
                 return Err(NotOpen::Empty);
             }
             let server = StoreServer::open(host.clone(), disk.clone()).await;
-            server.map(Open::Local).map_err(|e| NotOpen::Bad(e.to_string()))
+            server.map(Open::Local).map_err(NotOpen::Store)
         }
     }
 }
@@ -172,19 +194,15 @@ pub(crate) struct Opened {
 pub(crate) async fn open(host: &Host, places: &[StorePlace]) -> Result<Opened, StartError> {
     let open_in_time = |place| async move {
         let opened = host::timeout(&*host.clock, OPEN_TIMEOUT, open_one(host, place)).await;
-        opened.unwrap_or_else(|elapsed| Err(NotOpen::Bad(format!("its disk does not answer: {elapsed}"))))
+        opened.unwrap_or_else(|elapsed| Err(NotOpen::Silent(elapsed)))
     };
     let mut opened: Vec<Option<Open>> = Vec::new();
     let (mut reasons, mut empty) = (Vec::new(), Vec::new());
     for (at, result) in join_all(places.iter().map(open_in_time).collect()).await.into_iter().enumerate() {
         let store = StoreId::new(at as u16);
-        match &result {
-            Ok(_) => {}
-            Err(NotOpen::Empty) => {
-                reasons.push(format!("{store}: its folder is empty"));
-                empty.push(store);
-            }
-            Err(NotOpen::Bad(reason)) => reasons.push(format!("{store}: {reason}")),
+        if let Err(reason) = &result {
+            reasons.push(format!("{store}: {reason}"));
+            empty.extend(matches!(reason, NotOpen::Empty).then_some(store));
         }
         opened.push(result.ok());
     }
@@ -208,10 +226,8 @@ pub(crate) async fn open(host: &Host, places: &[StorePlace]) -> Result<Opened, S
     }
     let config = FsConfig::decode(&newest.bytes)?;
     if usize::from(config.store_count) != count {
-        return Err(StartError::Impossible(format!(
-            "the file system has {} stores, but {count} were given",
-            config.store_count
-        )));
+        let counts = ConfigError::OtherStoreCount { known: config.store_count, given: count };
+        return Err(StartError::Impossible(counts));
     }
     // New stores have no data, but they count towards a majority.
     let least = config.least_stores();

@@ -5,7 +5,7 @@
 //! and at the end of a session it unmounts the path, even if another mount is there by then.
 
 use crate::apart;
-use crate::error::MountError;
+use crate::error::{DetachError, MountError};
 use crate::mountinfo::{Device, KIND};
 use crate::options::MountOptions;
 use std::ffi::{CString, OsStr};
@@ -279,8 +279,8 @@ pub(crate) enum Detached {
     InUse,
 }
 
-/// Unmounts `path`, which the caller knows to hold its own mount. The error is the system's text.
-pub(crate) fn detach(path: &Path) -> Result<Detached, String> {
+/// Unmounts `path`, which the caller knows to hold its own mount.
+pub(crate) fn detach(path: &Path) -> Result<Detached, DetachError> {
     if is_root() { detach_as_root(path) } else { detach_by_helper(path) }
 }
 
@@ -296,12 +296,8 @@ pub(crate) fn abort(path: &Path, device: &Device) {
 }
 
 /// Removes a mount whose connection was aborted.
-pub(crate) fn detach_dead(path: &Path) -> Result<(), String> {
-    if is_root() {
-        unmount_as_root(path, libc::MNT_DETACH).map_err(|error| error.to_string())
-    } else {
-        run_helper("-uz", path)
-    }
+pub(crate) fn detach_dead(path: &Path) -> Result<(), DetachError> {
+    if is_root() { Ok(unmount_as_root(path, libc::MNT_DETACH)?) } else { run_helper("-uz", path) }
 }
 
 /// Calls umount2(2) on a thread apart: the kernel may wait there for pages that this process must
@@ -315,24 +311,27 @@ fn unmount_as_root(path: &Path, flags: libc::c_int) -> io::Result<()> {
     })
 }
 
-fn detach_as_root(path: &Path) -> Result<Detached, String> {
+fn detach_as_root(path: &Path) -> Result<Detached, DetachError> {
     match unmount_as_root(path, 0) {
         Ok(()) => Ok(Detached::Clean),
-        Err(error) if error.raw_os_error() == Some(libc::EBUSY) => match unmount_as_root(path, libc::MNT_DETACH) {
-            Ok(()) => Ok(Detached::InUse),
-            Err(error) => Err(error.to_string()),
-        },
-        Err(error) => Err(error.to_string()),
+        Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
+            unmount_as_root(path, libc::MNT_DETACH)?;
+            Ok(Detached::InUse)
+        }
+        Err(error) => Err(error.into()),
     }
 }
 
-fn run_helper(options: &str, path: &Path) -> Result<(), String> {
+fn run_helper(options: &str, path: &Path) -> Result<(), DetachError> {
     let arguments = [OsStr::new(options), OsStr::new("--"), path.as_os_str()];
-    let output = helper().args(arguments).output().map_err(|e| format!("{HELPER}: {e}"))?;
-    if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&output.stderr).trim().to_owned()) }
+    let output = helper().args(arguments).output().map_err(DetachError::NoHelper)?;
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(DetachError::Helper(String::from_utf8_lossy(&output.stderr).trim().to_owned()))
 }
 
-fn detach_by_helper(path: &Path) -> Result<Detached, String> {
+fn detach_by_helper(path: &Path) -> Result<Detached, DetachError> {
     match run_helper("-u", path) {
         Ok(()) => Ok(Detached::Clean),
         Err(_) => run_helper("-uz", path).map(|()| Detached::InUse),

@@ -91,16 +91,33 @@ pub enum MountError {
     },
 }
 
+/// Why a mount is still there.
+#[derive(Debug, Error)]
+pub enum DetachError {
+    /// Its mount point shows another mount.
+    #[error("another file system is mounted over it")]
+    Covered,
+    /// `fusermount3` could not be run.
+    #[error("fusermount3: {0}")]
+    NoHelper(#[source] io::Error),
+    /// `fusermount3` refused, and printed this.
+    #[error("{0}")]
+    Helper(String),
+    /// The system refused.
+    #[error("{0}")]
+    System(#[from] io::Error),
+}
+
 /// Why an unmount did not complete.
 #[derive(Debug, Error)]
 pub enum UnmountError {
     /// The file system is still mounted.
-    #[error("{path} could not be unmounted: {message}; try `fusermount3 -uz {path}`")]
+    #[error("{path} could not be unmounted: {source}; try `fusermount3 -uz {path}`")]
     Refused {
         /// The mount point.
         path: PathBuf,
-        /// The system's error text.
-        message: String,
+        /// Why.
+        source: DetachError,
     },
     /// The file system is unmounted, but the last changes may be lost.
     #[error("{path} is unmounted, but not all changes are known to be durable: {source}")]

@@ -4,7 +4,7 @@ use crate::attach::{self, Detached, Mountpoint};
 use crate::count::Counters;
 use crate::dead;
 use crate::dispatch::{FrontEnd, sync_blocking};
-use crate::error::{MountError, UnmountError};
+use crate::error::{DetachError, MountError, UnmountError};
 use crate::forgetting::Forgetting;
 use crate::mountinfo::{self, Device};
 use crate::options::MountOptions;
@@ -139,8 +139,8 @@ pub fn mount(fs: Arc<dyn FileSystem>, mountpoint: &Path, options: MountOptions) 
             Ok(Mount { shared })
         }
         Err(error) => {
-            if let Err(said) = attach::detach(&at.path) {
-                tracing::warn!(path = %at.path.display(), said, "could not undo a mount that failed");
+            if let Err(error) = attach::detach(&at.path) {
+                tracing::warn!(path = %at.path.display(), %error, "could not undo a mount that failed");
             }
             Err(error)
         }
@@ -210,7 +210,7 @@ impl Mount {
     pub fn unmount(self) -> Result<(), UnmountError> {
         let path = self.shared.mountpoint.clone();
         let durable = match self.shared.detach() {
-            Err(message) => return Err(UnmountError::Refused { path, message }),
+            Err(source) => return Err(UnmountError::Refused { path, source }),
             Ok(Detached::Clean) if self.shared.is_let_go() => self.shared.wait_ended(),
             Ok(_) => sync_blocking(&self.shared.fs, &self.shared.options),
         };
@@ -228,7 +228,7 @@ impl Drop for Mount {
             match shared.detach() {
                 Ok(Detached::Clean) if shared.is_let_go() => drop(shared.wait_ended()),
                 Ok(_) => {}
-                Err(said) => tracing::warn!(path = %shared.mountpoint.display(), said, "could not unmount"),
+                Err(error) => tracing::warn!(path = %shared.mountpoint.display(), %error, "could not unmount"),
             };
         };
         if Handle::try_current().is_err() {
@@ -283,7 +283,7 @@ impl Shared {
 
     /// Unmounts, unless another program has done so. Only ever unmounts this mount, and not a mount
     /// that covers it.
-    fn detach(&self) -> Result<Detached, String> {
+    fn detach(&self) -> Result<Detached, DetachError> {
         if self.ended.lock().is_some() {
             return Ok(Detached::Clean);
         }
@@ -291,7 +291,7 @@ impl Shared {
         match (&there, &self.device) {
             // Another program detached it while files are open: their last close ends it.
             (None, Some(_)) => Ok(Detached::InUse),
-            (Some(there), Some(own)) if there != own => Err("another file system is mounted over it".to_owned()),
+            (Some(there), Some(own)) if there != own => Err(DetachError::Covered),
             _ => attach::detach(&self.mountpoint),
         }
     }

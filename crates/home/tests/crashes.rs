@@ -31,6 +31,7 @@ fn asked_again_in_parts(operations: impl Fn([FileId; 3]) -> Vec<Operation>) {
             (message, world.sim.block_on(asked).is_err())
         };
         if !crashed {
+            assert!(polls > 0, "nothing crashed");
             return;
         }
         world.disk.power_loss();

@@ -40,5 +40,6 @@ pub use durability::COMMIT_TIME_MAX;
 pub use files::filesystem::VALID;
 pub use replica::conflict;
 pub use settings::{
-    Consistency, Durability, IDLE_WAIT_MAX, SHARE_MAX, SILENCE_BELIEVED, Settings, Unit, Validation, Writes,
+    Consistency, Durability, IDLE_WAIT_MAX, SHARE_MAX, SILENCE_BELIEVED, SettingError, Settings, Unit, Validation,
+    Writes,
 };

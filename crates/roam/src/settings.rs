@@ -147,9 +147,39 @@ impl Settings {
     }
 }
 
+/// Why a text is no setting, and what can be written instead.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum SettingError {
+    /// It is no time.
+    #[error("{0:?} is not a time; write a number with s, m, h or d")]
+    Time(String),
+    /// It is no share of the link, or too great a one.
+    #[error("{0:?} is not a share of the link; write lottery=30%, at most {SHARE_MAX}%, so that reads go on")]
+    Share(String),
+    /// Polling would never pause.
+    #[error("poll=0s would ask the home without a pause; write at least poll=1s")]
+    NoPause,
+    /// There is no such choice.
+    #[error("unknown {setting} {text:?}; choose one of: {choices}")]
+    Choice {
+        /// What is set.
+        setting: &'static str,
+        /// What was written.
+        text: String,
+        /// What there is.
+        choices: &'static str,
+    },
+}
+
+impl SettingError {
+    fn choice(setting: &'static str, text: &str, choices: &'static str) -> SettingError {
+        SettingError::Choice { setting, text: text.to_owned(), choices }
+    }
+}
+
 /// `90s`, `15m`, `12h`, `7d`.
-pub fn parse_time(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("{text:?} is not a time; write a number with s, m, h or d");
+pub fn parse_time(text: &str) -> Result<Duration, SettingError> {
+    let wrong = || SettingError::Time(text.to_owned());
     let seconds: u64 = match text.chars().next_back() {
         Some('s') => 1,
         Some('m') => 60,
@@ -162,11 +192,9 @@ pub fn parse_time(text: &str) -> Result<Duration, String> {
 }
 
 /// `30%`.
-fn parse_share(text: &str) -> Result<u8, String> {
+fn parse_share(text: &str) -> Result<u8, SettingError> {
     let share = text.strip_suffix('%').and_then(|number| number.trim().parse().ok());
-    share.filter(|share| *share <= SHARE_MAX).ok_or_else(|| {
-        format!("{text:?} is not a share of the link; write lottery=30%, at most {SHARE_MAX}%, so that reads go on")
-    })
+    share.filter(|share| *share <= SHARE_MAX).ok_or_else(|| SettingError::Share(text.to_owned()))
 }
 
 struct Shown(Duration);
@@ -183,18 +211,18 @@ impl fmt::Display for Shown {
 }
 
 impl FromStr for Consistency {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
+    type Err = SettingError;
+    fn from_str(text: &str) -> Result<Self, SettingError> {
         match text.split_once('=') {
             None if text == "callbacks" => Ok(Consistency::Callbacks),
             None if text == "strong" => Ok(Consistency::Strong),
             None if text == "none" => Ok(Consistency::None),
             None if text == "poll" => Ok(Consistency::Poll(Duration::from_secs(30))),
             Some(("poll", time)) => match parse_time(time)? {
-                Duration::ZERO => Err("poll=0s would ask the home without a pause; write at least poll=1s".into()),
+                Duration::ZERO => Err(SettingError::NoPause),
                 time => Ok(Consistency::Poll(time)),
             },
-            _ => Err(format!("unknown consistency {text:?}; choose one of: callbacks, poll=30s, strong, none")),
+            _ => Err(SettingError::choice("consistency", text, "callbacks, poll=30s, strong, none")),
         }
     }
 }
@@ -211,8 +239,8 @@ impl fmt::Display for Consistency {
 }
 
 impl FromStr for Writes {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
+    type Err = SettingError;
+    fn from_str(text: &str) -> Result<Self, SettingError> {
         Ok(match text.split_once('=') {
             None if text == "idle" => Writes::Idle,
             None if text == "lottery" => Writes::Lottery,
@@ -223,9 +251,8 @@ impl FromStr for Writes {
             None if text == "delayed" => Writes::Delayed(DELAY),
             Some(("delayed", time)) => Writes::Delayed(parse_time(time)?),
             _ => {
-                return Err(format!(
-                    "unknown way to write {text:?}; choose one of: idle, lottery, lottery=30%, delayed=15m, preemptive, through, manual"
-                ));
+                let choices = "idle, lottery, lottery=30%, delayed=15m, preemptive, through, manual";
+                return Err(SettingError::choice("way to write", text, choices));
             }
         })
     }
@@ -295,13 +322,13 @@ impl Writes {
 }
 
 impl FromStr for Unit {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
+    type Err = SettingError;
+    fn from_str(text: &str) -> Result<Self, SettingError> {
         match text {
             "auto" => Ok(Unit::Auto),
             "file" => Ok(Unit::File),
             "block" => Ok(Unit::Block),
-            _ => Err(format!("unknown unit {text:?}; choose one of: auto, file, block")),
+            _ => Err(SettingError::choice("unit", text, "auto, file, block")),
         }
     }
 }
@@ -317,12 +344,12 @@ impl fmt::Display for Unit {
 }
 
 impl FromStr for Durability {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
+    type Err = SettingError;
+    fn from_str(text: &str) -> Result<Self, SettingError> {
         match text {
             "grouped" => Ok(Durability::Grouped),
             "always" => Ok(Durability::Always),
-            _ => Err(format!("unknown durability {text:?}; choose one of: grouped, always")),
+            _ => Err(SettingError::choice("durability", text, "grouped, always")),
         }
     }
 }
@@ -337,13 +364,13 @@ impl fmt::Display for Durability {
 }
 
 impl FromStr for Validation {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
+    type Err = SettingError;
+    fn from_str(text: &str) -> Result<Self, SettingError> {
         match text {
             "volume" => Ok(Validation::Volume),
             "batched" => Ok(Validation::Files(BATCHED)),
             "single" => Ok(Validation::Files(1)),
-            _ => Err(format!("unknown validation {text:?}; choose one of: volume, batched, single")),
+            _ => Err(SettingError::choice("validation", text, "volume, batched, single")),
         }
     }
 }

@@ -187,6 +187,7 @@ fn crash_of_a_client_at_every_step_of_what_it_does() {
         setup.online(true);
         check(&setup, &known, &when);
         if !crashed {
+            assert!(steps > 0, "nothing crashed");
             return;
         }
     }
@@ -255,6 +256,7 @@ fn crash_of_a_client_at_every_step_leaves_what_was_done_up_to_some_operation() {
         setup.online(true);
         check(&setup, &known, &when);
         if !crashed {
+            assert!(steps > 0, "nothing crashed");
             break;
         }
     }
@@ -278,6 +280,7 @@ fn crash_of_a_client_at_every_step_of_bringing_home_what_it_did() {
         setup.online(true);
         check(&setup, &model(&setup, session().len()), &when);
         if !crashed {
+            assert!(steps > 0, "nothing crashed");
             return;
         }
     }

@@ -8,6 +8,7 @@ mod rig;
 use host::sim::{Machine, SimDisk};
 use host::{Clock, Random, SplitMix64, timeout};
 use parking_lot::Mutex;
+use rig::faults::Faults;
 use rig::session::{How, Op, close, find, open_to_write, perform, read_all, read_open};
 use rig::{Network, Rig, VOLUME};
 use roam::{Client, Consistency, Line, Settings};
@@ -138,6 +139,7 @@ struct Storm {
     history: Arc<Mutex<History>>,
     stop: Arc<AtomicBool>,
     home_back: Option<Duration>,
+    faults: Faults,
     verbose: bool,
 }
 
@@ -149,7 +151,8 @@ impl Storm {
         rig.sim.block_on(perform(&rig.fs, &made)).expect("made");
         let verbose = std::env::var_os("STORM_VERBOSE").is_some();
         let (history, stop) = (Arc::default(), Arc::default());
-        let mut storm = Storm { rig, random, laptops: Vec::new(), history, stop, home_back: None, verbose };
+        let faults = Faults::default();
+        let mut storm = Storm { rig, random, laptops: Vec::new(), history, stop, home_back: None, faults, verbose };
         for number in 0..CLIENT_COUNT {
             let delay = Duration::from_millis(1 + storm.random.below(60));
             let network = storm.rig.network(number as u8 + 1, delay);
@@ -216,20 +219,29 @@ impl Storm {
             0 | 1 if is_here => {
                 laptop.network.up.store(false, Relaxed);
                 laptop.away = Some(away);
+                self.faults.note("network down");
                 self.say(format!("client {number} is away until {away:?}"));
             }
             2 if is_here => {
                 if let Some((machine, _)) = laptop.running.take() {
                     machine.crash();
+                    self.faults.note("client crashes");
                 }
                 laptop.away = Some(away);
                 self.say(format!("client {number} crashes until {away:?}"));
             }
             3 => laptop.network.lag_ms.store(self.random.below(400), Relaxed),
             4 => laptop.network.answer_lag_ms.store(self.random.below(400), Relaxed),
-            5 => laptop.network.lose_answers.store(self.random.chance(1, 3), Relaxed),
+            5 => {
+                let lose = self.random.chance(1, 3);
+                laptop.network.lose_answers.store(lose, Relaxed);
+                if lose {
+                    self.faults.note("answers lost");
+                }
+            }
             6 if self.home_back.is_none() && self.random.chance(1, 3) => {
                 self.rig.crash_home();
+                self.faults.note("home crashes");
                 self.home_back = Some(now + Duration::from_millis(self.random.below(5000)));
                 self.say("the home crashes");
             }
@@ -237,7 +249,7 @@ impl Storm {
         }
     }
 
-    fn run(&mut self) -> Result<History, String> {
+    fn run(&mut self) -> Result<(History, Faults), String> {
         while self.rig.sim.now() < STORM_TIME {
             let pause = 100 + self.random.below(3000);
             self.rig.sim.run_for(Duration::from_millis(pause));
@@ -272,17 +284,18 @@ impl Storm {
         if count < most {
             return Err(format!("{most} was counted, and the counter says {count}"));
         }
-        Ok(history)
+        Ok((history, std::mem::take(&mut self.faults)))
     }
 }
 
 #[test]
 fn sim_counters_under_locks_count_everything_once() {
     let (mut all, mut failed) = (History::default(), Vec::new());
-    let mut counted = 0;
+    let (mut counted, mut faults) = (0, Faults::default());
     for seed in rig::seeds(0, 40) {
         match catch_unwind(AssertUnwindSafe(|| Storm::new(seed).run())) {
-            Ok(Ok(history)) => {
+            Ok(Ok((history, more))) => {
+                faults.add(&more);
                 counted += history.counted.len();
                 all.begun += history.begun;
                 all.interrupted += history.interrupted;
@@ -302,6 +315,9 @@ fn sim_counters_under_locks_count_everything_once() {
     assert!(failed.is_empty(), "{} seeds failed; replay: STORM_SEED={} {again}", failed.len(), failed[0].0);
     println!("{counted} counted of {} begun, {} interrupted, {} lost", all.begun, all.interrupted, all.lost);
     assert!(counted > 0 && all.interrupted > 0 && all.lost > 0);
+    if std::env::var_os("STORM_SEED").is_none() {
+        faults.happened(&["network down", "client crashes", "answers lost", "home crashes"]);
+    }
 }
 
 /// Two clients under `strong` that have one file open.

@@ -94,6 +94,7 @@ fn what_is_half_done_when_the_home_crashes_is_done_when_it_is_asked_for_again() 
         assert_eq!(setup.at_home("/file").as_deref(), Ok("old olmined old old old old old "), "{steps}");
         assert_eq!(setup.client.look(|replica, _| (replica.conflicts().count(), replica.log().len())), (0, 0));
         if !crashed {
+            assert!(steps > 0, "nothing crashed");
             break;
         }
     }
@@ -107,6 +108,7 @@ fn regression_what_is_stored_in_place_as_a_whole_needs_no_copy_of_what_was_there
     for steps in 0.. {
         let (setup, crashed) = crash_in_place(steps, text("/file", "mine"));
         if !crashed {
+            assert!(steps > 0, "nothing crashed");
             break;
         }
         let is_stored = setup.at_home("/file").as_deref() == Ok("mine");

@@ -194,6 +194,7 @@ fn crashes(of_home: bool, make: impl Fn(&Rig) -> (Laptop, Laptop), there: &[&str
         assert_eq!(at_home(&rig, path).as_deref(), Ok(text), "{when}");
         check_views(&rig, &[&one, &two], &when);
         if !crashed {
+            assert!(steps > 0, "nothing crashed");
             return;
         }
     }

@@ -95,6 +95,7 @@ fn regression_what_a_crash_left_is_still_there_after_a_loss_of_power() {
 /// nothing was cached.
 #[test]
 fn regression_half_of_a_file_is_not_passed_off_as_what_was_left_of_it() {
+    let mut crash_count = 0;
     for seed in 0..SEED_COUNT {
         let setup = Setup::new(seed);
         let (fs, old) = (setup.rig.fs.clone(), "old ".repeat(200_000));
@@ -113,11 +114,13 @@ fn regression_half_of_a_file_is_not_passed_off_as_what_was_left_of_it() {
         let cut = setup.machine.run(async move { open_to_write(&client, "/file", How::Replace).await.map(drop) });
         setup.rig.sim.run_for(Duration::from_secs(1));
         drop(cut);
+        crash_count += u64::from(!setup.machine.is_up());
         let setup = setup.restart(seed % 2 == 0);
         setup.online(true);
         let there = setup.at_home("/file").unwrap();
         assert!(there == old || there.is_empty(), "seed {seed}: {} bytes", there.len());
     }
+    assert!(crash_count > 0, "nothing crashed");
 }
 
 /// The home has `before`, and a client did `done` without a network. The home crashes at every step
@@ -158,6 +161,7 @@ fn home_crashes_at_every_step(before: &[Op], done: &[Op], expected: &[(&str, Opt
         let names = setup.rig.fs.dump().len() - 2;
         assert_eq!(names, setup.rig.sim.block_on(vfs::tree::walk(&setup.client)).unwrap().len() - 1, "{steps} steps");
         if !crashed {
+            assert!(steps > 0, "nothing crashed");
             return;
         }
     }
@@ -289,6 +293,7 @@ fn regression_what_others_did_while_the_home_was_down_is_not_overwritten() {
         home.crash_after(steps);
         setup.online(true);
         if home.is_up() {
+            assert!(steps > 0, "nothing crashed");
             return;
         }
         setup.rig.crash_home();

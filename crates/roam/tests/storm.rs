@@ -26,6 +26,7 @@ mod weather;
 mod worker;
 
 use crate::rig::VOLUME;
+use crate::rig::faults::Faults;
 use crate::trees::{below, quiet_files};
 use crate::weather::Storm;
 use crate::worker::Sort;
@@ -59,7 +60,30 @@ struct Outcome {
     in_holes: u64,
     /// Files whose metadata clients forgot, to keep their bound.
     forgotten: u64,
+    faults: Faults,
 }
+
+impl Outcome {
+    fn note_if(&mut self, happened: bool, fault: &'static str) {
+        if happened {
+            self.faults.note(fault);
+        }
+    }
+}
+
+/// The faults of the weather, which all sorts of storms have.
+const WEATHER: [&str; 10] = [
+    "network down",
+    "requests lost",
+    "answers lost",
+    "lag",
+    "slow link",
+    "client crashes",
+    "client loses power",
+    "home crashes",
+    "home loses power",
+    "disk full",
+];
 
 impl Storm {
     fn run(&mut self) -> Result<(), String> {
@@ -150,9 +174,13 @@ fn run_all(from: u64, count: u64, sort: Sort, name: &str) -> Outcome {
         sum.in_place += outcome.in_place;
         sum.in_holes += outcome.in_holes;
         sum.forgotten += outcome.forgotten;
+        sum.faults.add(&outcome.faults);
     }
     assert!(failed.is_empty(), "{} seeds failed: {failed:?}", failed.len());
     println!("{sum:?}");
+    if !are_others() {
+        sum.faults.happened(&WEATHER);
+    }
     sum
 }
 

@@ -11,6 +11,7 @@ mod rig;
 use host::sim::{Machine, SimDisk};
 use host::{Clock, Random, SplitMix64};
 use parking_lot::Mutex;
+use rig::faults::Faults;
 use rig::session::{How, Op, close, find, open_to_write, perform, read_all};
 use rig::{Network, Rig, VOLUME};
 use roam::{Client, Consistency, Line, Settings, Writes};
@@ -265,6 +266,7 @@ struct Storm {
     home_back: Option<Duration>,
     /// How many times a reader had to wait for bytes of a promised store.
     wanted: u64,
+    faults: Faults,
     verbose: bool,
 }
 
@@ -287,6 +289,7 @@ impl Storm {
             stop: Arc::default(),
             home_back: None,
             wanted: 0,
+            faults: Faults::default(),
             verbose: std::env::var_os("STORM_VERBOSE").is_some(),
             rig,
         };
@@ -335,6 +338,7 @@ impl Storm {
         if power {
             self.laptops[number].disk.power_loss();
         }
+        self.faults.note(if power { "client loses power" } else { "client crashes" });
         self.history.lock().crashed(number, self.rig.sim.now());
         self.say(format!("client {number} crashes{}", if power { ", and loses power" } else { "" }));
     }
@@ -366,6 +370,7 @@ impl Storm {
             0 | 1 if free => {
                 self.laptops[number].network.up.store(false, Relaxed);
                 self.laptops[number].away = Some(away);
+                self.faults.note("network down");
                 self.say(format!("client {number} is away until {away:?}"));
             }
             2 if free => {
@@ -375,6 +380,7 @@ impl Storm {
             3 => self.laptops[number].network.lag_ms.store(self.random.below(400), Relaxed),
             4 if self.laptops.iter().all(|laptop| laptop.away.is_none() && now >= laptop.calm_until) => {
                 self.rig.crash_home();
+                self.faults.note("home crashes");
                 if self.random.chance(1, 2) {
                     self.rig.disk.power_loss();
                 }
@@ -478,14 +484,17 @@ fn check(events: &[Event]) -> Result<(), String> {
 
 #[test]
 fn sim_clients_under_delegations_see_one_copy() {
-    let (mut done, mut wanted, mut failed) = (0, 0, Vec::new());
+    let (mut done, mut wanted, mut failed, mut faults) = (0, 0, Vec::new(), Faults::default());
     for seed in rig::seeds(0, 60) {
         let storm = || {
             let mut storm = Storm::new(seed);
-            storm.run().map(|done| (done, storm.wanted))
+            storm.run().map(|done| (done, storm.wanted, std::mem::take(&mut storm.faults)))
         };
         match catch_unwind(AssertUnwindSafe(storm)) {
-            Ok(Ok(more)) => (done, wanted) = (done + more.0, wanted + more.1),
+            Ok(Ok(more)) => {
+                (done, wanted) = (done + more.0, wanted + more.1);
+                faults.add(&more.2);
+            }
             Ok(Err(failure)) => failed.push((seed, failure)),
             Err(_) => failed.push((seed, "a panic".into())),
         }
@@ -500,6 +509,9 @@ fn sim_clients_under_delegations_see_one_copy() {
     assert!(failed.is_empty(), "{} seeds failed; replay: STORM_SEED={} {again}", failed.len(), failed[0].0);
     println!("{done} operations, {wanted} times bytes of stores that were behind");
     assert!(done > 0 && wanted > 0);
+    if std::env::var_os("STORM_SEED").is_none() {
+        faults.happened(&["network down", "client crashes", "client loses power", "home crashes"]);
+    }
 }
 
 /// Files that were exported from the start had the version of files that no other client knows.

@@ -146,7 +146,7 @@ pub async fn invite(args: Invite) -> anyhow::Result<ExitCode> {
         true => addresses(about.listen)?,
         false => args.address.clone(),
     };
-    let valid = roam::settings::parse_time(&args.valid).map_err(usage)?;
+    let valid = roam::settings::parse_time(&args.valid).map_err(|error| usage(error.to_string()))?;
     let identity = Identity::load_or_make(&args.data, KEY).map_err(|e| usage(e.to_string()))?;
     let mut secret = [0; 16];
     for half in secret.chunks_exact_mut(8) {

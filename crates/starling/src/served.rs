@@ -11,11 +11,12 @@ use host::{Clock, join_all};
 use roam::conflict::Case;
 use roam::replica::Paths;
 use roam::schedule::Direction;
-use roam::{Client, Fullness, LinkState, Writes};
+use roam::{Client, Fullness, LinkState, SettingError, Writes};
 use roam_proto::codec::Wire;
 use roam_proto::operation::{Operation, Place};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -102,6 +103,11 @@ impl Mounted {
     }
 }
 
+/// Reads a setting, if it is to change.
+fn chosen<T: FromStr<Err = SettingError>>(text: Option<String>) -> Result<Option<T>, String> {
+    text.map(|text| text.parse()).transpose().map_err(|error: SettingError| error.to_string())
+}
+
 impl control::Served for Mounted {
     fn answer(&self, request: Request, progress: mpsc::Sender<Value>) -> BoxFuture<Result<Value, String>> {
         match self.answer_now(request, progress) {
@@ -136,11 +142,11 @@ impl Mounted {
             }),
             Request::Set { consistency, writes, unit, validation, durability, cache_bytes, cache_files } => {
                 let behaviour = Behaviour {
-                    consistency: consistency.map(|text| text.parse()).transpose()?,
-                    writes: writes.map(|text| text.parse()).transpose()?,
-                    unit: unit.map(|text| text.parse()).transpose()?,
-                    validation: validation.map(|text| text.parse()).transpose()?,
-                    durability: durability.map(|text| text.parse()).transpose()?,
+                    consistency: chosen(consistency)?,
+                    writes: chosen(writes)?,
+                    unit: chosen(unit)?,
+                    validation: chosen(validation)?,
+                    durability: chosen(durability)?,
                     cache_size: cache_bytes,
                     cache_files,
                 };

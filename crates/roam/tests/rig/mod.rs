@@ -1,6 +1,7 @@
 //! A home over the model file system, and roaming clients, in the simulated world.
 #![allow(dead_code)]
 
+pub mod faults;
 pub mod session;
 pub mod setup;
 pub mod tree;

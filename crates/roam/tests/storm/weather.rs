@@ -235,6 +235,7 @@ impl Storm {
             self.laptops[number].disk.power_loss();
         }
         self.outcome.crashes += 1;
+        self.outcome.note_if(true, if power { "client loses power" } else { "client crashes" });
         self.say(format!("client {number} crashes{}", if power { ", and loses power" } else { "" }));
     }
 
@@ -245,6 +246,7 @@ impl Storm {
             self.rig.lose_power(self.random.chance(1, 2));
         }
         self.outcome.crashes += 1;
+        self.outcome.note_if(true, if power { "home loses power" } else { "home crashes" });
         self.say(format!("the home crashes{}", if power { ", and loses power" } else { "" }));
     }
 
@@ -270,6 +272,7 @@ impl Storm {
             false => space.total_bytes - space.free_bytes + self.random.below(20_000),
         };
         laptop.disk.set_capacity(capacity);
+        self.outcome.note_if(!is_full, "disk full");
         self.say(format!("disk {number} full: {}", !is_full));
     }
 
@@ -361,16 +364,19 @@ impl Storm {
             0..=3 => {
                 let up = !network.up.load(Relaxed);
                 network.up.store(up, Relaxed);
+                self.outcome.note_if(!up, "network down");
                 self.say(format!("network {number} up: {up}"));
             }
             4 => {
                 let lose = !network.lose_requests.load(Relaxed);
                 network.lose_requests.store(lose, Relaxed);
+                self.outcome.note_if(lose, "requests lost");
                 self.say(format!("network {number} loses requests: {lose}"));
             }
             5 | 6 => {
                 let lose = !network.lose_answers.load(Relaxed);
                 network.lose_answers.store(lose, Relaxed);
+                self.outcome.note_if(lose, "answers lost");
                 self.say(format!("network {number} loses answers: {lose}"));
             }
             7 => {
@@ -378,6 +384,7 @@ impl Storm {
                 let answers = self.random.chance(1, 2);
                 let late = if answers { &network.answer_lag_ms } else { &network.lag_ms };
                 late.store(lag, Relaxed);
+                self.outcome.note_if(lag > 0, "lag");
                 self.say(format!(
                     "network {number} lags {lag} ms with {}",
                     if answers { "answers" } else { "requests" }
@@ -401,6 +408,7 @@ impl Storm {
             19 => {
                 let rate = [0, 0, 3000, 20_000][self.random.below(4) as usize];
                 network.bytes_per_second.store(rate, Relaxed);
+                self.outcome.note_if(rate > 0, "slow link");
                 self.say(format!("network {number} carries {rate} bytes in a second"));
             }
             20 if self.backups && self.random.chance(1, 2) => self.restore_home(),

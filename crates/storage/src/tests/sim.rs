@@ -102,6 +102,7 @@ fn sim_same_seed_gives_the_same_run() {
 
 #[test]
 fn regression_crash_at_any_point_of_creation_leaves_a_folder_to_create_in_or_an_empty_store() {
+    let mut crash_count = 0;
     for polls in 0..200 {
         let sim = Sim::new(polls);
         let disk = SimDisk::new(&sim, DISK_BYTES);
@@ -111,6 +112,7 @@ fn regression_crash_at_any_point_of_creation_leaves_a_folder_to_create_in_or_an_
             let (host, mount) = (machine.host(), disk.mount(&machine));
             let created =
                 machine.run(async move { StoreServer::create(host, mount, identity()).await.map(drop) }).await;
+            crash_count += u64::from(created.is_err());
             machine.crash();
             if polls % 2 == 0 {
                 disk.power_loss();
@@ -128,6 +130,7 @@ fn regression_crash_at_any_point_of_creation_leaves_a_folder_to_create_in_or_an_
             server.put(fragment(1, 1, 0, 100)).await.unwrap();
         });
     }
+    assert!(crash_count > 0, "nothing crashed");
 }
 
 /// Makes a store with some fragments and closes it, so that the disk is ready for another life.
@@ -270,6 +273,7 @@ fn a_rotten_checkpoint_is_reported_and_never_goes_back_in_time() {
 
 #[test]
 fn crash_after_a_checkpoint_whose_last_sync_failed_finds_it_or_the_one_before() {
+    let mut crash_count = 0;
     for polls in 0..60 {
         let sim = Sim::new(polls);
         let disk = SimDisk::new(&sim, DISK_BYTES);
@@ -296,6 +300,7 @@ fn crash_after_a_checkpoint_whose_last_sync_failed_finds_it_or_the_one_before() 
         let machine = sim.machine("store");
         machine.crash_after(polls);
         let sealed = sim.block_on(machine.run(async move { server.seal(seal(2)).await }));
+        crash_count += u64::from(sealed.is_err());
         machine.crash();
         disk.power_loss();
         let server = open(&sim, &disk).unwrap();
@@ -303,6 +308,7 @@ fn crash_after_a_checkpoint_whose_last_sync_failed_finds_it_or_the_one_before() 
         let seals = sim.block_on(server.seals()).unwrap();
         assert!(seals == [seal(2)] || (sealed.is_err() && seals == [seal(1)]), "{seals:?} after {sealed:?}");
     }
+    assert!(crash_count > 0, "nothing crashed");
 }
 
 /// Both files of checkpoints.
