@@ -184,6 +184,27 @@ fn every_fuzz_target_has_a_corpus() {
     }
 }
 
+/// A file that a document names by its crate, as in `roam/cache/fetch.rs`.
+fn is_code_of_a_crate(path: &str) -> Option<bool> {
+    let (name, rest) = path.split_once('/').filter(|(_, rest)| rest.ends_with(".rs"))?;
+    let folder = root().join("crates").join(name.replace('_', "-"));
+    folder.is_dir().then(|| folder.join(rest).is_file() || folder.join("src").join(rest).is_file())
+}
+
+#[test]
+fn code_that_documents_name_is_there() {
+    let mut count = 0;
+    for document in files(&root().join("docs"), ".md") {
+        for path in read(&document).split('`').skip(1).step_by(2) {
+            if let Some(is_there) = is_code_of_a_crate(path.strip_prefix("crates/").unwrap_or(path)) {
+                count += 1;
+                assert!(is_there, "{} names {path}", document.display());
+            }
+        }
+    }
+    assert!(count > 100, "only {count} names were found");
+}
+
 /// Widest comment line, in characters with its indent: two files fit beside each other.
 const COMMENT_WIDTH: usize = 100;
 
