@@ -28,8 +28,11 @@ const CLOSE_TIME_MAX: Duration = Duration::from_millis(450);
 fn what_one_mount_has_closed_the_other_opens() {
     const ROUND_COUNT: usize = 120;
     let two = Two::mount_as(&[]);
+    // On a busy machine a home can seem to be far for a while, and then nothing waits for it.
+    let are_near = || two.mounts.iter().all(|laptop| laptop.ask(&["status"])["state"] == "connected");
     let mut prompt = 0;
     for round in 0..ROUND_COUNT {
+        let were_near = are_near();
         let (from, to) = (&two.mounts[round % 2].mountpoint, &two.mounts[(round + 1) % 2].mountpoint);
         // Short ones are written in memory, long ones in the cache.
         let text = noise(&format!("round {round}"), if round % 5 == 0 { 100_000 } else { 1 + 37 * round });
@@ -44,7 +47,7 @@ fn what_one_mount_has_closed_the_other_opens() {
         let new = fs::read_to_string(to.join(format!("new {round}"))).unwrap_or_default();
         let has_old = round > 0 && to.join(format!("new {}", round - 1)).exists();
         let has_renamed = round == 0 || to.join("renamed").exists();
-        if is_prompt {
+        if is_prompt && were_near && are_near() {
             prompt += 1;
             assert!(seen == text && new == text && has_renamed && !has_old, "round {round}");
         } else {
