@@ -191,8 +191,8 @@ impl Link {
 mod tests {
     use super::*;
 
-    fn parse(line: &str) -> Result<Args, String> {
-        Args::try_parse_from(line.split(' ')).map_err(|error| error.to_string())
+    fn parse(line: &str) -> Result<Args, clap::Error> {
+        Args::try_parse_from(line.split(' '))
     }
 
     #[test]

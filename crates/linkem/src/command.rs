@@ -1,7 +1,8 @@
 //! The commands that a running link takes, one per line.
 
-use linkem::{Direction, Rate, Shape, units};
+use linkem::{Direction, Rate, Shape, UnitError, units};
 use std::time::Duration;
+use thiserror::Error;
 
 /// What to do with a link.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -55,16 +56,30 @@ pub struct Flap {
     pub off: Duration,
 }
 
+/// Why a command is not understood.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum CommandError {
+    /// The line is not a command.
+    #[error("{0:?} is not a command; linkem --help lists them")]
+    Unknown(String),
+    /// The text does not say how to flap.
+    #[error("{0:?} does not say how to flap: write how long on and how long off, such as 5s/2s")]
+    Flap(String),
+    /// The new value of a setting is wrong.
+    #[error(transparent)]
+    Value(#[from] UnitError),
+}
+
 /// Parses times such as `5s/2s`.
-pub fn flap(text: &str) -> Result<Flap, String> {
-    let wrong = || format!("{text:?} does not say how to flap: write how long on and how long off, such as 5s/2s");
+pub fn flap(text: &str) -> Result<Flap, CommandError> {
+    let wrong = || CommandError::Flap(text.to_owned());
     let (on, off) = text.split_once('/').ok_or_else(wrong)?;
     let flap = Flap { on: units::time(on)?, off: units::time(off)? };
     if flap.on.is_zero() || flap.off.is_zero() { Err(wrong()) } else { Ok(flap) }
 }
 
 /// Parses a line; `None` if it is blank.
-pub fn parse(line: &str) -> Result<Option<Command>, String> {
+pub fn parse(line: &str) -> Result<Option<Command>, CommandError> {
     let words: Vec<_> = line.split_whitespace().collect();
     let Some((name, rest)) = words.split_first() else { return Ok(None) };
     let (directions, rest): (&[Direction], _) = match rest {
@@ -86,7 +101,7 @@ pub fn parse(line: &str) -> Result<Option<Command>, String> {
         ("flap", [times]) if is_for_both => Command::Flap(Some(flap(times)?)),
         ("counters", []) if is_for_both => Command::Counters,
         ("quit", []) if is_for_both => Command::Quit,
-        _ => return Err(format!("{line:?} is not a command; linkem --help lists them")),
+        _ => return Err(CommandError::Unknown(line.to_owned())),
     };
     Ok(Some(command))
 }

@@ -25,4 +25,4 @@ pub use model::{Counters, Shape};
 pub use namespace::Namespace;
 pub use relay::Relay;
 pub use tun::{Device, End, Tun, TunError};
-pub use units::Rate;
+pub use units::{Rate, UnitError};

@@ -4,6 +4,29 @@ use std::fmt;
 use std::num::NonZeroU64;
 use std::str::FromStr;
 use std::time::Duration;
+use thiserror::Error;
+
+const RATE_HINT: &str = "write bits per second with b/s, kb/s, Mb/s or Gb/s, such as 64kb/s";
+
+/// Why a text, which each variant holds, has no meaning here.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum UnitError {
+    /// The text is not a rate.
+    #[error("{0:?} is not a rate: {RATE_HINT}")]
+    Rate(String),
+    /// The text is neither a rate nor `unlimited`.
+    #[error("{0:?} is not a rate: {RATE_HINT}, or unlimited")]
+    RateOrUnlimited(String),
+    /// The text is not a time.
+    #[error("{0:?} is not a time: write one with us, ms, s or min, such as 40ms")]
+    Time(String),
+    /// The text is not a size.
+    #[error("{0:?} is not a size: write one with B, KiB or MiB, such as 64KiB")]
+    Size(String),
+    /// The text is not a probability.
+    #[error("{0:?} is not a probability: write a number from 0 to 1, such as 0.01")]
+    Probability(String),
+}
 
 /// A rate in bits per second, never zero: a link that carries nothing is off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -32,15 +55,13 @@ impl Rate {
 }
 
 impl FromStr for Rate {
-    type Err = String;
+    type Err = UnitError;
 
     /// Parses `9.6kb/s`, `64kb/s`, `10Mb/s`, `1Gb/s` or `300b/s`: bits, in powers of ten.
-    fn from_str(text: &str) -> Result<Rate, String> {
+    fn from_str(text: &str) -> Result<Rate, UnitError> {
         const UNITS: [(&str, f64); 4] = [("kb/s", 1e3), ("Mb/s", 1e6), ("Gb/s", 1e9), ("b/s", 1.0)];
         let bits = number(text, &UNITS).filter(|bits| *bits >= 1.0 && *bits < 1e15);
-        bits.map(|bits| Rate::bits_per_s(bits.round() as u64)).ok_or_else(|| {
-            format!("{text:?} is not a rate: write bits per second with b/s, kb/s, Mb/s or Gb/s, such as 64kb/s")
-        })
+        bits.map(|bits| Rate::bits_per_s(bits.round() as u64)).ok_or_else(|| UnitError::Rate(text.to_owned()))
     }
 }
 
@@ -57,34 +78,32 @@ impl fmt::Display for Rate {
 }
 
 /// Parses a rate, or `unlimited`.
-pub fn rate(text: &str) -> Result<Option<Rate>, String> {
+pub fn rate(text: &str) -> Result<Option<Rate>, UnitError> {
     match text {
         "unlimited" => Ok(None),
-        _ => text.parse().map(Some).map_err(|error| format!("{error}, or unlimited")),
+        _ => text.parse().map(Some).map_err(|_| UnitError::RateOrUnlimited(text.to_owned())),
     }
 }
 
 /// Parses `40ms`, `1.5s`, `200us` or `2min`.
-pub fn time(text: &str) -> Result<Duration, String> {
+pub fn time(text: &str) -> Result<Duration, UnitError> {
     const UNITS: [(&str, f64); 4] = [("us", 1e-6), ("ms", 1e-3), ("min", 60.0), ("s", 1.0)];
     let seconds = number(text, &UNITS).filter(|seconds| *seconds < 1e6);
     let time = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-    time.ok_or_else(|| format!("{text:?} is not a time: write one with us, ms, s or min, such as 40ms"))
+    time.ok_or_else(|| UnitError::Time(text.to_owned()))
 }
 
 /// Parses `64KiB`, `1MiB` or `1500B` to bytes.
-pub fn size(text: &str) -> Result<u64, String> {
+pub fn size(text: &str) -> Result<u64, UnitError> {
     const UNITS: [(&str, f64); 3] = [("KiB", 1024.0), ("MiB", 1_048_576.0), ("B", 1.0)];
     let bytes = number(text, &UNITS).filter(|bytes| *bytes < 1e15);
-    bytes
-        .map(|bytes| bytes as u64)
-        .ok_or_else(|| format!("{text:?} is not a size: write one with B, KiB or MiB, such as 64KiB"))
+    bytes.map(|bytes| bytes as u64).ok_or_else(|| UnitError::Size(text.to_owned()))
 }
 
 /// Parses a probability, `0` to `1`.
-pub fn probability(text: &str) -> Result<f64, String> {
+pub fn probability(text: &str) -> Result<f64, UnitError> {
     let number = text.parse().ok().filter(|number| (0.0..=1.0).contains(number));
-    number.ok_or_else(|| format!("{text:?} is not a probability: write a number from 0 to 1, such as 0.01"))
+    number.ok_or_else(|| UnitError::Probability(text.to_owned()))
 }
 
 /// Parses a non-negative number, times the factor of its unit. If one unit ends like another, the

@@ -95,7 +95,7 @@ fn named<T: Copy, const N: usize>(option: &str, asked: &str, all: [(&str, T); N]
 }
 
 /// An error about the option that `fault` begins with.
-fn wrong(fault: String) -> anyhow::Error {
+fn wrong(fault: impl std::fmt::Display) -> anyhow::Error {
     usage(format!("--{fault}"))
 }
 

@@ -21,4 +21,7 @@ pub mod cooperative;
 pub mod figure;
 pub mod locality;
 pub mod mobile;
+mod parameter_error;
 pub mod sweep;
+
+pub use parameter_error::ParameterError;

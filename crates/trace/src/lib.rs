@@ -16,7 +16,10 @@ pub mod import;
 pub mod merge;
 pub mod summary;
 pub mod synth;
+mod workload_error;
 pub mod worst_case;
+
+pub use workload_error::WorkloadError;
 
 /// What a client did to a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -6,6 +6,7 @@
 //! than the cache. Three parameters vary: the size of each client's data, the pause between bursts,
 //! and the share of reads that go to other clients' data.
 
+use crate::WorkloadError::{self, Bounds, NoOtherClients, Range};
 use crate::{Deed, Record};
 use host::SplitMix64;
 use std::cmp::Reverse;
@@ -49,19 +50,18 @@ impl Default for WorstCase {
 
 impl WorstCase {
     /// Checks the parameters; an error names the wrong one.
-    pub fn check(&self) -> Result<(), String> {
-        let fault = [
-            (!(1..=CLIENT_COUNT_MAX).contains(&self.clients), "clients: 1 to 65536"),
-            (!(1..=CACHE_BLOCKS_MAX).contains(&self.cache_blocks), "cache-blocks: 1 to 16777216"),
+    pub fn check(&self) -> Result<(), WorkloadError> {
+        WorkloadError::first([
+            (!(1..=CLIENT_COUNT_MAX).contains(&self.clients), Bounds("clients", 1, CLIENT_COUNT_MAX.into())),
+            (!(1..=CACHE_BLOCKS_MAX).contains(&self.cache_blocks), Bounds("cache-blocks", 1, CACHE_BLOCKS_MAX)),
             (
                 !(self.working_set > 0.0 && self.working_set <= 1e6),
-                "working-set: more than 0, up to 1000000 times a cache",
+                Range("working-set", "more than 0, up to 1000000 times a cache"),
             ),
-            (!(0.0..=1.0).contains(&self.locality), "locality: 0 to 1"),
-            (self.locality < 1.0 && self.clients == 1, "locality: there are no other clients' data"),
-            (!(0.0..=1e3).contains(&self.gap), "gap: 0 to 1000 bursts"),
-        ];
-        fault.into_iter().find(|(is, _)| *is).map_or(Ok(()), |(_, what)| Err(what.into()))
+            (!(0.0..=1.0).contains(&self.locality), Range("locality", "0 to 1")),
+            (self.locality < 1.0 && self.clients == 1, NoOtherClients),
+            (!(0.0..=1e3).contains(&self.gap), Range("gap", "0 to 1000 bursts")),
+        ])
     }
 
     /// Blocks of each client's data, rounded.
@@ -165,7 +165,7 @@ mod tests {
 
     #[test]
     fn what_makes_no_sense_is_named() {
-        let fault = |of: WorstCase| of.check().expect_err("wrong");
+        let fault = |of: WorstCase| of.check().expect_err("wrong").to_string();
         let worst = WorstCase::default();
         assert!(fault(WorstCase { clients: 0, ..worst }).starts_with("clients"));
         assert!(fault(WorstCase { clients: u32::MAX, ..worst }).starts_with("clients"));

@@ -6,6 +6,7 @@ use crate::args::Availability;
 use crate::usage;
 use serde_json::json;
 use std::process::ExitCode;
+use studies::ParameterError;
 use studies::availability::cost::{self, Disks};
 use studies::availability::machines::{Trial, hours_per_month, losses_per_year};
 use studies::availability::report::Study;
@@ -19,8 +20,8 @@ fn hours(us: u64) -> f64 {
 }
 
 /// Turns a study's error into one that names the option.
-fn checked(checked: Result<(), String>) -> anyhow::Result<()> {
-    checked.map_err(|fault| wrong(fault.replacen("-hours", "", 1)))
+fn checked(checked: Result<(), ParameterError>) -> anyhow::Result<()> {
+    checked.map_err(|fault| wrong(fault.to_string().replacen("-hours", "", 1)))
 }
 
 /// The disks of table 4-1, with one parity in each group.

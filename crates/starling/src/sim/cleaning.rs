@@ -6,6 +6,7 @@ use crate::traces::Source;
 use crate::usage;
 use serde_json::json;
 use std::process::ExitCode;
+use studies::ParameterError;
 use studies::cleaning::Parameters;
 use studies::cleaning::report::Study;
 use studies::cooperative::experiments::comparison::Workload;
@@ -18,7 +19,7 @@ pub fn run(asked: &Cleaning) -> anyhow::Result<ExitCode> {
     let cache_blocks = blocks_of("client-cache", has.client_cache, has.block, 1)?;
     let (segment_bytes, utilisation, seed) = (asked.segment.unwrap_or(has.segment), asked.utilisation, asked.seed);
     let parameters = Parameters { segment_bytes, utilisation, cache_blocks, seed, ..Parameters::default() };
-    let option = |fault: String| wrong(fault.replacen("segment-bytes", "segment", 1));
+    let option = |fault: ParameterError| wrong(fault.to_string().replacen("segment-bytes", "segment", 1));
     parameters.check(has.block).map_err(option)?;
     output::check(&asked.output, Some(&asked.trace))?;
     let source = Source::open(&asked.trace, false)?;

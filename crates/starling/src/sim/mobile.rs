@@ -6,6 +6,7 @@ use crate::traces::Source;
 use crate::usage;
 use serde_json::json;
 use std::process::ExitCode;
+use studies::ParameterError;
 use studies::mobile::findings::findings;
 use studies::mobile::study::{Grid, figures, study};
 use studies::mobile::{Activity, ActivityError, Link, Outcome, Parameters, Rules, Tuning, Unit, WriteBack, simulate};
@@ -58,9 +59,9 @@ pub fn run(asked: &Mobile) -> anyhow::Result<ExitCode> {
         slow: varied(&asked.bandwidths, paper.slow.clone()),
         fast: if asked.bandwidths.is_empty() { paper.fast.clone() } else { Vec::new() },
     };
-    let lists = |fault: String| match fault.split_once(": ") {
-        Some(("cache", what)) => usage(format!("--caches: {what}")),
-        Some(("bandwidth", what)) => usage(format!("--bandwidths: {what}")),
+    let lists = |fault| match fault {
+        ParameterError::Range("cache", what) => usage(format!("--caches: {what}")),
+        ParameterError::Range("bandwidth", what) => usage(format!("--bandwidths: {what}")),
         _ => wrong(fault),
     };
     grid(parameters(asked, u64::MAX)?).check().map_err(lists)?;

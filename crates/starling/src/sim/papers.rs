@@ -159,7 +159,7 @@ fn of_sprite(traces: &Traces, steps: &Steps) -> anyhow::Result<([Section; 2], Se
     let accesses = traces::accesses(trace.records())?;
     let setup = Setup::thesis(warm_up, traces.seed);
     let parameters = json!({ "trace": format!("{trace:?}"), "setup": setup });
-    setup.check(&blocks).map_err(anyhow::Error::msg)?;
+    setup.check(&blocks)?;
     steps.begin("Sprite: algorithms", comparison::RUNS);
     let compared = comparison::compare(&blocks, &setup, || steps.done());
     let runs = sensitivity::Runs::of(&blocks, &setup);
@@ -201,7 +201,7 @@ fn of_auspex(traces: &Traces, steps: &Steps) -> anyhow::Result<Vec<Section>> {
     steps.done();
     let accesses: Accesses = traces::accesses(trace.records())?;
     let setup = Setup::thesis(traces.auspex_warm_up(), traces.seed);
-    setup.check(&blocks).map_err(anyhow::Error::msg)?;
+    setup.check(&blocks)?;
     steps.begin("Auspex: algorithms", comparison::RUNS);
     let compared = comparison::compare(&blocks, &setup, || steps.done());
     let cleaning_of = cleaning::Parameters { seed: traces.seed, ..cleaning::Parameters::default() };

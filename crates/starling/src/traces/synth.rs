@@ -7,7 +7,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use std::path::Path;
 use std::process::ExitCode;
 use trace::synth::{auspex, office, sprite, stress};
-use trace::{Deed, Record, worst_case};
+use trace::{Deed, Record, WorkloadError, worst_case};
 
 /// Runs `starling trace synth`.
 pub fn run(command: &SynthCommand) -> anyhow::Result<ExitCode> {
@@ -45,7 +45,7 @@ pub fn run(command: &SynthCommand) -> anyhow::Result<ExitCode> {
     }
 }
 
-fn checked(check: Result<(), String>) -> anyhow::Result<()> {
+fn checked(check: Result<(), WorkloadError>) -> anyhow::Result<()> {
     check.map_err(|fault| usage(format!("--{fault}")))
 }
 

@@ -3,7 +3,7 @@
 //! Performance is in units of one disk's large accesses, cost in disks. The table, and this module,
 //! assume one parity in each group.
 
-use super::first;
+use crate::ParameterError::{self, Range};
 use crate::figure::{Finding, Kind};
 use serde::Serialize;
 
@@ -88,12 +88,12 @@ impl Default for Disks {
 
 impl Disks {
     /// Checks the parameters; an error names the wrong one.
-    pub fn check(&self) -> Result<(), String> {
-        first(&[
-            (self.data == 0, "data: at least one disk"),
-            (self.group == 0, "group: at least one fragment of data"),
-            (self.data < self.group, "data: at least as many disks as a group has fragments of data"),
-            (!(self.small > 0.0 && self.small <= 1.0), "small: more than 0, up to 1"),
+    pub fn check(&self) -> Result<(), ParameterError> {
+        ParameterError::first([
+            (self.data == 0, Range("data", "at least one disk")),
+            (self.group == 0, Range("group", "at least one fragment of data")),
+            (self.data < self.group, Range("data", "at least as many disks as a group has fragments of data")),
+            (!(self.small > 0.0 && self.small <= 1.0), Range("small", "more than 0, up to 1")),
         ])
     }
 
@@ -309,7 +309,7 @@ mod tests {
 
     #[test]
     fn what_makes_no_sense_is_named() {
-        let fault = |of: Disks| of.check().expect_err("wrong");
+        let fault = |of: Disks| of.check().expect_err("wrong").to_string();
         let disks = Disks::default();
         assert!(fault(Disks { data: 0, ..disks }).starts_with("data"));
         assert!(fault(Disks { group: 0, ..disks }).starts_with("group"));

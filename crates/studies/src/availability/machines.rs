@@ -2,6 +2,7 @@
 //! of [`Outages`] and [`Losses`].
 
 use super::{Layout, Losses, MONTH_HOURS, Outages, YEAR_HOURS};
+use crate::ParameterError::{self, LongTrial, Range};
 use host::{Random, SplitMix64};
 use serde::Serialize;
 use std::cmp::Reverse;
@@ -32,20 +33,20 @@ pub struct Trial {
 impl Trial {
     /// Checks that the trial suits these outages and does not take too long; an error names the
     /// wrong parameter. The outages must pass [`Outages::check`].
-    pub fn check_outages(&self, of: &Outages) -> Result<(), String> {
+    pub fn check_outages(&self, of: &Outages) -> Result<(), ParameterError> {
         self.check(self.events_of_outages(of))
     }
 
     /// The same for losses, which must pass [`Losses::check`].
-    pub fn check_losses(&self, of: &Losses) -> Result<(), String> {
+    pub fn check_losses(&self, of: &Losses) -> Result<(), ParameterError> {
         self.check(self.events_of_losses(of))
     }
 
-    fn check(&self, events: f64) -> Result<(), String> {
+    fn check(&self, events: f64) -> Result<(), ParameterError> {
         let most = PART_HOURS_MAX * f64::from(PARTS);
-        super::first(&[
-            (!(self.hours > 0.0 && self.hours <= most), "hours: more than 0, up to 32000000000"),
-            (events > EVENT_COUNT_MAX, "hours: too many; with this many failures the trial would take too long"),
+        ParameterError::first([
+            (!(self.hours > 0.0 && self.hours <= most), Range("hours", "more than 0, up to 32000000000")),
+            (events > EVENT_COUNT_MAX, LongTrial),
         ])
     }
 

@@ -15,6 +15,7 @@ pub mod cost;
 pub mod machines;
 pub mod report;
 
+use crate::ParameterError::{self, Bounds, Range};
 use serde::Serialize;
 
 /// Hours of a month, of thirty days.
@@ -41,15 +42,14 @@ pub struct Layout {
 
 impl Layout {
     /// Checks the parameters; an error names the wrong one.
-    pub fn check(&self) -> Result<(), String> {
-        let fault = [
-            (!(1..=MACHINE_COUNT_MAX).contains(&self.machines), "machines: 1 to 1000000"),
-            (self.parities > PARITY_COUNT_MAX, "parities: 0 to 16"),
-            (self.machines <= self.parities, "machines: more than parities"),
-            (self.group.is_some_and(|group| group <= self.parities), "group: more machines than parities"),
-            (self.group.is_some_and(|group| group > self.machines), "group: at most all machines"),
-        ];
-        first(&fault)
+    pub fn check(&self) -> Result<(), ParameterError> {
+        ParameterError::first([
+            (!(1..=MACHINE_COUNT_MAX).contains(&self.machines), Bounds("machines", 1, MACHINE_COUNT_MAX.into())),
+            (self.parities > PARITY_COUNT_MAX, Bounds("parities", 0, PARITY_COUNT_MAX.into())),
+            (self.machines <= self.parities, Range("machines", "more than parities")),
+            (self.group.is_some_and(|group| group <= self.parities), Range("group", "more machines than parities")),
+            (self.group.is_some_and(|group| group > self.machines), Range("group", "at most all machines")),
+        ])
     }
 
     /// How many machines a group has, and how many groups have this size, for both sizes.
@@ -58,11 +58,6 @@ impl Layout {
         let (least, more) = (self.machines / groups, self.machines % groups);
         [(least, groups - more), (least + 1, more)]
     }
-}
-
-/// Returns the first fault as an error.
-fn first(fault: &[(bool, &str)]) -> Result<(), String> {
-    fault.iter().find(|(is, _)| *is).map_or(Ok(()), |(_, what)| Err((*what).into()))
 }
 
 fn is_time(hours: f64) -> bool {
@@ -90,12 +85,15 @@ impl Outages {
     }
 
     /// Checks the parameters; an error names the wrong one.
-    pub fn check(&self) -> Result<(), String> {
+    pub fn check(&self) -> Result<(), ParameterError> {
         self.layout.check()?;
-        first(&[
-            (!is_time(self.up_hours), "up-hours: more than 0, up to 1000000000"),
-            (!is_time(self.down_hours), "down-hours: more than 0, up to 1000000000"),
-            (self.rebuild_hours.is_some_and(|hours| !is_time(hours)), "rebuild-hours: more than 0, up to 1000000000"),
+        ParameterError::first([
+            (!is_time(self.up_hours), Range("up-hours", "more than 0, up to 1000000000")),
+            (!is_time(self.down_hours), Range("down-hours", "more than 0, up to 1000000000")),
+            (
+                self.rebuild_hours.is_some_and(|hours| !is_time(hours)),
+                Range("rebuild-hours", "more than 0, up to 1000000000"),
+            ),
         ])
     }
 
@@ -153,11 +151,11 @@ pub struct Losses {
 
 impl Losses {
     /// Checks the parameters; an error names the wrong one.
-    pub fn check(&self) -> Result<(), String> {
+    pub fn check(&self) -> Result<(), ParameterError> {
         self.layout.check()?;
-        first(&[
-            (!is_time(self.life_hours), "life-hours: more than 0, up to 1000000000"),
-            (!is_time(self.rebuild_hours), "rebuild-hours: more than 0, up to 1000000000"),
+        ParameterError::first([
+            (!is_time(self.life_hours), Range("life-hours", "more than 0, up to 1000000000")),
+            (!is_time(self.rebuild_hours), Range("rebuild-hours", "more than 0, up to 1000000000")),
         ])
     }
 

@@ -2,6 +2,7 @@
 
 use super::machines::{self, Estimate, Trial};
 use super::{Layout, Losses, MONTH_HOURS, Outages};
+use crate::ParameterError;
 use crate::figure::{Axis, Curve, Figure, Finding, Kind, Scale, Shape};
 use crate::sweep::sweep;
 use serde::Serialize;
@@ -47,7 +48,7 @@ impl Study {
     pub const STEPS: usize = ORGANIZATIONS.len() * TRIED.len();
 
     /// Checks that the trial is not too long; an error names the wrong parameter.
-    pub fn check(trial: &Trial) -> Result<(), String> {
+    pub fn check(trial: &Trial) -> Result<(), ParameterError> {
         let all = ORGANIZATIONS.iter().flat_map(|of| TRIED.map(|machines| (of, machines)));
         all.into_iter().try_for_each(|(&(_, parities, group), machines)| {
             let layout = Layout { machines, parities, group };

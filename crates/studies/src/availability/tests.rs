@@ -93,7 +93,7 @@ fn who_rebuilds_sooner_is_down_less_and_loses_less() {
 
 #[test]
 fn a_trial_in_which_too_much_would_happen_is_refused() {
-    let fault = |checked: Result<(), String>| checked.expect_err("too much").starts_with("hours");
+    let fault = |checked: Result<(), ParameterError>| checked.expect_err("too much").to_string().starts_with("hours");
     let (trial, of) = (Trial { hours: YEAR_HOURS, seed: 1 }, Outages::monthly(layout(2, 1, None)));
     let often = Outages { up_hours: 3e-7, down_hours: 3e-7, ..of };
     assert!(fault(trial.check_outages(&often)));
@@ -146,7 +146,7 @@ fn the_last_machines_are_spread_over_the_groups() {
 
 #[test]
 fn what_makes_no_sense_is_named() {
-    let fault = |of: Layout| of.check().expect_err("wrong");
+    let fault = |of: Layout| of.check().expect_err("wrong").to_string();
     assert!(fault(layout(0, 0, None)).starts_with("machines"));
     assert!(fault(layout(2, 2, None)).starts_with("machines"));
     assert!(fault(layout(200, 17, None)).starts_with("parities"));
@@ -155,13 +155,21 @@ fn what_makes_no_sense_is_named() {
     assert!(fault(layout(20, 1, Some(50))).starts_with("group"));
     assert_eq!(layout(20, 1, Some(20)).check(), Ok(()));
     let of = Outages::monthly(layout(10, 1, None));
-    assert!(Outages { up_hours: 0.0, ..of }.check().expect_err("wrong").starts_with("up-hours"));
-    assert!(Outages { down_hours: f64::NAN, ..of }.check().expect_err("wrong").starts_with("down-hours"));
-    assert!(Outages { rebuild_hours: Some(-1.0), ..of }.check().expect_err("wrong").starts_with("rebuild-hours"));
+    assert!(Outages { up_hours: 0.0, ..of }.check().expect_err("wrong").to_string().starts_with("up-hours"));
+    assert!(Outages { down_hours: f64::NAN, ..of }.check().expect_err("wrong").to_string().starts_with("down-hours"));
+    assert!(
+        Outages { rebuild_hours: Some(-1.0), ..of }
+            .check()
+            .expect_err("wrong")
+            .to_string()
+            .starts_with("rebuild-hours")
+    );
     let of = Losses { layout: layout(10, 1, None), life_hours: 1e5, rebuild_hours: 1.0 };
     assert_eq!(of.check(), Ok(()));
-    assert!(Losses { life_hours: f64::INFINITY, ..of }.check().expect_err("wrong").starts_with("life-hours"));
-    assert!(Losses { rebuild_hours: 0.0, ..of }.check().expect_err("wrong").starts_with("rebuild-hours"));
+    assert!(
+        Losses { life_hours: f64::INFINITY, ..of }.check().expect_err("wrong").to_string().starts_with("life-hours")
+    );
+    assert!(Losses { rebuild_hours: 0.0, ..of }.check().expect_err("wrong").to_string().starts_with("rebuild-hours"));
     let outages = Outages::monthly(layout(10, 1, None));
     for hours in [0.0, f64::NAN, 1e12] {
         let trial = Trial { hours, seed: 1 };

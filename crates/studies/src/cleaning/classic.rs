@@ -4,6 +4,7 @@
 
 use super::log::{Cleaner, Counts, Log};
 use super::{Ages, Full, When, serialize_rule};
+use crate::ParameterError::{self, Bounds, NothingCold, Range};
 use crate::figure::{Axis, Curve, Figure, Finding, Kind, Scale, Shape};
 use crate::sweep::sweep;
 use host::SplitMix64;
@@ -71,22 +72,21 @@ impl Classic {
     }
 
     /// Checks the parameters; an error names the wrong one.
-    pub fn check(&self) -> Result<(), String> {
-        let fault = [
-            (!(20..=1 << 20).contains(&self.segments), "segments: 20 to 1048576"),
-            (!(2..=1 << 12).contains(&self.segment_blocks), "segment-blocks: 2 to 4096"),
-            (!(self.utilisation > 0.0 && self.utilisation < 1.0), "utilisation: more than 0, less than 1"),
+    pub fn check(&self) -> Result<(), ParameterError> {
+        ParameterError::first([
+            (!(20..=1 << 20).contains(&self.segments), Bounds("segments", 20, 1 << 20)),
+            (!(2..=1 << 12).contains(&self.segment_blocks), Bounds("segment-blocks", 2, 1 << 12)),
+            (!(self.utilisation > 0.0 && self.utilisation < 1.0), Range("utilisation", "more than 0, less than 1")),
             (
                 u64::from(self.segments) * u64::from(self.segment_blocks) > BLOCK_COUNT_MAX,
-                "segments: of together up to 67108864 blocks",
+                Range("segments", "of together up to 67108864 blocks"),
             ),
-            (!(self.hot > 0.0 && self.hot <= 1.0), "hot: more than 0, up to 1"),
-            (!(0.0..=1.0).contains(&self.hot_writes), "hot-writes: 0 to 1"),
-            (self.hot == 1.0 && self.hot_writes < 1.0, "hot-writes: nothing is cold"),
-            (self.warm_up_turnovers > 1000, "warm-up-turnovers: 0 to 1000"),
-            (!(1..=1000).contains(&self.turnovers), "turnovers: 1 to 1000"),
-        ];
-        fault.into_iter().find(|(is, _)| *is).map_or(Ok(()), |(_, what)| Err(what.into()))
+            (!(self.hot > 0.0 && self.hot <= 1.0), Range("hot", "more than 0, up to 1")),
+            (!(0.0..=1.0).contains(&self.hot_writes), Range("hot-writes", "0 to 1")),
+            (self.hot == 1.0 && self.hot_writes < 1.0, NothingCold),
+            (self.warm_up_turnovers > 1000, Bounds("warm-up-turnovers", 0, 1000)),
+            (!(1..=1000).contains(&self.turnovers), Bounds("turnovers", 1, 1000)),
+        ])
     }
 
     /// Number of live blocks.
@@ -347,7 +347,7 @@ mod tests {
 
     #[test]
     fn what_makes_no_sense_is_named() {
-        let fault = |of: Classic| of.check().expect_err("wrong");
+        let fault = |of: Classic| of.check().expect_err("wrong").to_string();
         let of = Classic::hot_and_cold();
         assert!(fault(Classic { segments: 19, ..of }).starts_with("segments"));
         assert!(fault(Classic { segment_blocks: 1, ..of }).starts_with("segment-blocks"));

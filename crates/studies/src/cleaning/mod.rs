@@ -18,6 +18,7 @@ pub mod classic;
 pub mod log;
 pub mod report;
 
+use crate::ParameterError::{self, Range};
 use crate::cooperative::simulation::Simulation as Caches;
 use crate::cooperative::{self, Algorithm, Conditions};
 use crate::locality::accesses::{Accesses, What};
@@ -129,17 +130,16 @@ impl Parameters {
     }
 
     /// Checks the parameters for blocks of this many bytes; an error names the wrong one.
-    pub fn check(&self, block_bytes: u64) -> Result<(), String> {
+    pub fn check(&self, block_bytes: u64) -> Result<(), ParameterError> {
         let blocks = self.segment_bytes / block_bytes.max(1);
-        let fault = [
-            (!(2..=SEGMENT_BLOCKS_MAX).contains(&blocks), "segment-bytes: 2 to 1048576 blocks"),
-            (!self.segment_bytes.is_multiple_of(block_bytes.max(1)), "segment-bytes: whole blocks"),
+        ParameterError::first([
+            (!(2..=SEGMENT_BLOCKS_MAX).contains(&blocks), Range("segment-bytes", "2 to 1048576 blocks")),
+            (!self.segment_bytes.is_multiple_of(block_bytes.max(1)), Range("segment-bytes", "whole blocks")),
             (
                 !(self.utilisation >= UTILISATION_MIN && self.utilisation < 1.0),
-                "utilisation: 0.01 or more, less than 1",
+                Range("utilisation", "0.01 or more, less than 1"),
             ),
-        ];
-        fault.into_iter().find(|(is, _)| *is).map_or(Ok(()), |(_, what)| Err(what.into()))
+        ])
     }
 }
 

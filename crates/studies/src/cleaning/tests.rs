@@ -91,7 +91,7 @@ fn what_cannot_be_is_refused_and_nothing_is_nothing() {
     let full = Parameters { utilisation: 0.999, ..parameters() };
     assert_eq!((full.check(BLOCK_BYTES), simulate(&accesses(10_000, 4), &full)), (Ok(()), Err(Full)));
     assert!(Full.to_string().starts_with("utilisation"));
-    let fault = |of: Parameters| of.check(BLOCK_BYTES).expect_err("wrong");
+    let fault = |of: Parameters| of.check(BLOCK_BYTES).expect_err("wrong").to_string();
     assert!(fault(Parameters { segment_bytes: 8192, ..parameters() }).starts_with("segment-bytes"));
     assert!(fault(Parameters { segment_bytes: 20_000, ..parameters() }).starts_with("segment-bytes"));
     assert!(fault(Parameters { segment_bytes: u64::MAX, ..parameters() }).starts_with("segment-bytes"));

@@ -25,6 +25,7 @@ pub use blocks::{Blocks, BlocksError};
 pub use simulation::{simulate, simulate_under};
 pub use technology::{Technology, mean_us};
 
+use crate::ParameterError;
 use caches::RECIRCULATED_MAX;
 use serde::Serialize;
 
@@ -169,17 +170,13 @@ pub struct Parameters {
 
 impl Parameters {
     /// Checks the parameters for these blocks; an error names the wrong one.
-    pub fn check(&self, blocks: &Blocks) -> Result<(), String> {
+    pub fn check(&self, blocks: &Blocks) -> Result<(), ParameterError> {
         let often = matches!(self.algorithm, Algorithm::NChance(n) if n as usize > RECIRCULATED_MAX);
-        let fault = [
-            (self.client_blocks == 0, "client-cache: it holds no block".to_owned()),
-            (often, format!("n: 0 to {RECIRCULATED_MAX}")),
-            (
-                self.warm_up >= blocks.len(),
-                format!("warm-up: the trace has {} accesses of blocks, nothing would be left to count", blocks.len()),
-            ),
-        ];
-        fault.into_iter().find(|(is, _)| *is).map_or(Ok(()), |(_, what)| Err(what))
+        ParameterError::first([
+            (self.client_blocks == 0, ParameterError::EmptyCache),
+            (often, ParameterError::Bounds("n", 0, RECIRCULATED_MAX as u64)),
+            (self.warm_up >= blocks.len(), ParameterError::NothingLeft(blocks.len())),
+        ])
     }
 }
 
@@ -206,11 +203,11 @@ impl Default for Conditions {
 
 impl Conditions {
     /// Checks the conditions; an error names the wrong one.
-    pub fn check(&self) -> Result<(), String> {
+    pub fn check(&self) -> Result<(), ParameterError> {
         self.technology.check()?;
         match (0.0..=1.0).contains(&self.common_part) {
             true => Ok(()),
-            false => Err("common-part: 0 to 1".into()),
+            false => Err(ParameterError::Range("common-part", "0 to 1")),
         }
     }
 }

@@ -2,6 +2,7 @@
 //! and today.
 
 use super::Algorithm;
+use crate::ParameterError;
 use serde::Serialize;
 
 /// Times, in microseconds.
@@ -45,7 +46,7 @@ impl Technology {
     }
 
     /// Checks the times; an error names the wrong one.
-    pub fn check(&self) -> Result<(), String> {
+    pub fn check(&self) -> Result<(), ParameterError> {
         let all = [
             ("local-us", self.local_us),
             ("transfer-us", self.transfer_us),
@@ -53,7 +54,7 @@ impl Technology {
             ("disk-us", self.disk_us),
         ];
         let fault = all.into_iter().find(|(_, time)| !(0.0..=1e12).contains(time));
-        fault.map_or(Ok(()), |(name, _)| Err(format!("{name}: 0 to 1e12 microseconds")))
+        fault.map_or(Ok(()), |(name, _)| Err(ParameterError::Range(name, "0 to 1e12 microseconds")))
     }
 
     /// How long a read takes from each [`Level`](super::Level), in microseconds (table 3-2).
@@ -107,7 +108,7 @@ mod tests {
 
     #[test]
     fn times_that_make_no_sense_are_named() {
-        let wrong = |of: Technology| of.check().expect_err("wrong");
+        let wrong = |of: Technology| of.check().expect_err("wrong").to_string();
         assert!(wrong(Technology { hop_us: -1.0, ..Technology::ATM }).starts_with("hop-us"));
         assert!(wrong(Technology { disk_us: f64::NAN, ..Technology::ATM }).starts_with("disk-us"));
         assert_eq!(Technology::ATM.check(), Ok(()));

@@ -238,11 +238,11 @@ fn what_is_gone_is_nowhere() {
 fn parameters_that_make_no_sense_are_named() {
     let blocks = any(1);
     let of = Parameters { algorithm: N_CHANCE, client_blocks: 1, server_blocks: 0, warm_up: 0, seed: 1 };
-    let fault = |of: Parameters| of.check(&blocks).expect_err("wrong");
+    let fault = |of: Parameters| of.check(&blocks).expect_err("wrong").to_string();
     assert!(fault(Parameters { client_blocks: 0, ..of }).starts_with("client-cache"));
     assert!(fault(Parameters { warm_up: blocks.len(), ..of }).starts_with("warm-up"));
     assert!(fault(Parameters { algorithm: Algorithm::NChance(16), ..of }).starts_with("n:"));
     assert_eq!(of.check(&blocks), Ok(()));
     let conditions = Conditions { common_part: 1.5, ..Conditions::default() };
-    assert!(conditions.check().expect_err("wrong").starts_with("common-part"));
+    assert!(conditions.check().expect_err("wrong").to_string().starts_with("common-part"));
 }

@@ -22,6 +22,7 @@
 pub mod accesses;
 pub mod report;
 
+use crate::ParameterError;
 use accesses::{Access, Accesses, What};
 use host::SplitMix64;
 use policy::cache::WeightedLru;
@@ -79,9 +80,9 @@ impl Default for Parameters {
 
 impl Parameters {
     /// Checks the parameters; an error names the wrong one.
-    pub fn check(&self) -> Result<(), String> {
+    pub fn check(&self) -> Result<(), ParameterError> {
         match self.cache_blocks {
-            0 => Err("cache-blocks: at least one".into()),
+            0 => Err(ParameterError::Range("cache-blocks", "at least one")),
             _ => Ok(()),
         }
     }

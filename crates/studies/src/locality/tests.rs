@@ -203,7 +203,7 @@ fn a_trace_of_reads_only_has_no_locality_but_by_chance() {
 
 #[test]
 fn a_cache_of_nothing_is_refused() {
-    let fault = Parameters { cache_blocks: 0, ..Parameters::default() }.check().expect_err("wrong");
+    let fault = Parameters { cache_blocks: 0, ..Parameters::default() }.check().expect_err("wrong").to_string();
     assert!(fault.starts_with("cache-blocks"));
     assert_eq!(Parameters::default().check(), Ok(()));
 }

@@ -24,6 +24,7 @@ pub mod study;
 mod turns;
 mod why;
 
+use crate::ParameterError::{self, Bounds, Range};
 pub use activity::{Activity, ActivityError};
 use cache::{Cache, Key, Units};
 use line::Line;
@@ -203,21 +204,20 @@ impl Parameters {
     };
 
     /// Checks the parameters; an error names the wrong one.
-    pub fn check(&self) -> Result<(), String> {
+    pub fn check(&self) -> Result<(), ParameterError> {
         let Tuning { idle_us, age_us, read_tickets, write_tickets } = self.tuning;
         let tickets = 1..=1000;
-        let fault = [
-            (!(512..=1 << 20).contains(&self.block_bytes), "block: 512 to 1048576 bytes"),
-            (self.cache_bytes < self.block_bytes, "cache: at least a block"),
-            (self.cache_bytes / self.block_bytes.max(1) > BLOCK_COUNT_MAX, "cache: up to 16777216 blocks"),
-            (!(1..=1_000_000_000_000).contains(&self.link.bits_per_second), "bandwidth: 1 b/s to 1 Tb/s"),
-            (self.link.round_trip_us > 3_600_000_000, "latency: up to an hour"),
-            (!(1000..=DAY_US).contains(&idle_us), "idle: 1 ms to a day"),
-            (age_us > 365 * DAY_US, "age: up to 365 days"),
-            (!tickets.contains(&read_tickets), "read-tickets: 1 to 1000"),
-            (!tickets.contains(&write_tickets), "write-tickets: 1 to 1000"),
-        ];
-        fault.into_iter().find(|(is, _)| *is).map_or(Ok(()), |(_, what)| Err(what.into()))
+        ParameterError::first([
+            (!(512..=1 << 20).contains(&self.block_bytes), Range("block", "512 to 1048576 bytes")),
+            (self.cache_bytes < self.block_bytes, Range("cache", "at least a block")),
+            (self.cache_bytes / self.block_bytes.max(1) > BLOCK_COUNT_MAX, Range("cache", "up to 16777216 blocks")),
+            (!(1..=1_000_000_000_000).contains(&self.link.bits_per_second), Range("bandwidth", "1 b/s to 1 Tb/s")),
+            (self.link.round_trip_us > 3_600_000_000, Range("latency", "up to an hour")),
+            (!(1000..=DAY_US).contains(&idle_us), Range("idle", "1 ms to a day")),
+            (age_us > 365 * DAY_US, Range("age", "up to 365 days")),
+            (!tickets.contains(&read_tickets), Bounds("read-tickets", 1, 1000)),
+            (!tickets.contains(&write_tickets), Bounds("write-tickets", 1, 1000)),
+        ])
     }
 
     /// The same with the office's link, where every write is home at once.

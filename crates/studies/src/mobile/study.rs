@@ -4,6 +4,7 @@ use super::activity::Work;
 use super::{
     Activity, Link, Logged, Outcome, Parameters, Rules, Tuning, Unit, WriteBack, simulate_weak, strong_stall_us,
 };
+use crate::ParameterError;
 use crate::figure::{Axis, Curve, Figure, Scale, Shape};
 use crate::sweep::sweep;
 use policy::replacement::Replacement;
@@ -38,10 +39,9 @@ impl Grid {
     }
 
     /// Checks the parameters; an error names the wrong one.
-    pub fn check(&self) -> Result<(), String> {
-        let lists = [(&self.caches_bytes, "caches: none"), (&self.slow, "bandwidths: none")];
-        let is_wrong = lists.into_iter().find(|(list, _)| list.is_empty());
-        is_wrong.map_or(Ok(()), |(_, what)| Err(what.to_string()))?;
+    pub fn check(&self) -> Result<(), ParameterError> {
+        let lists = [(&self.caches_bytes, "caches"), (&self.slow, "bandwidths")];
+        ParameterError::first(lists.map(|(list, name)| (list.is_empty(), ParameterError::EmptyList(name))))?;
         self.all().iter().try_for_each(Parameters::check)
     }
 

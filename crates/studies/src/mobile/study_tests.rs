@@ -161,7 +161,7 @@ fn why_values_differ_is_said_of_what_was_simulated() {
 #[test]
 fn a_grid_with_nothing_in_it_is_refused() {
     assert_eq!((Grid::paper().check(), grid().check()), (Ok(()), Ok(())));
-    assert!(Grid { caches_bytes: vec![], ..grid() }.check().expect_err("wrong").starts_with("caches"));
-    assert!(Grid { slow: vec![], ..grid() }.check().expect_err("wrong").starts_with("bandwidths"));
-    assert!(Grid { slow: vec![0], ..grid() }.check().expect_err("wrong").starts_with("bandwidth"));
+    assert!(Grid { caches_bytes: vec![], ..grid() }.check().expect_err("wrong").to_string().starts_with("caches"));
+    assert!(Grid { slow: vec![], ..grid() }.check().expect_err("wrong").to_string().starts_with("bandwidths"));
+    assert!(Grid { slow: vec![0], ..grid() }.check().expect_err("wrong").to_string().starts_with("bandwidth"));
 }

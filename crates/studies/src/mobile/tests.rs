@@ -257,7 +257,7 @@ fn nothing_panics_on_any_trace() {
 
 #[test]
 fn what_makes_no_sense_is_named() {
-    let fault = |of: Parameters| of.check().expect_err("wrong");
+    let fault = |of: Parameters| of.check().expect_err("wrong").to_string();
     let tuned = |tuning| fault(Parameters { tuning, ..Parameters::PAPER });
     let right = Parameters::PAPER;
     assert!(fault(Parameters { cache_bytes: 4095, ..right }).starts_with("cache"));

@@ -8,10 +8,56 @@ use super::{ImportError, Lines, time_us};
 use crate::{Deed, Record};
 use std::collections::HashMap;
 use std::io::BufRead;
+use thiserror::Error;
 
 /// The first line.
 pub const HEADER: &str = "time_s,client,op,file,offset,len";
 const FIELD_COUNT: usize = 6;
+
+/// What is wrong with a line of a table. The text begins with the field's name if the fault is in
+/// one field.
+#[derive(Debug, Error)]
+pub enum CsvError {
+    /// The first line is not [`HEADER`].
+    #[error("the header is not {HEADER}")]
+    Header,
+    /// The line has too many fields.
+    #[error("more than {FIELD_COUNT} fields")]
+    ManyFields,
+    /// The line has too few fields: only this many.
+    #[error("{0} fields in place of {FIELD_COUNT}")]
+    FewFields(usize),
+    /// Text follows the closing quote of this field, counted from 1.
+    #[error("field {0}: text follows the closing quote")]
+    AfterQuote(usize),
+    /// A quoted field has no closing quote.
+    #[error("quotes that do not end on this line")]
+    OpenQuote,
+    /// The time is not a number of seconds.
+    #[error("time_s: not a number of seconds")]
+    NotSeconds,
+    /// The time is earlier than that of the line before it.
+    #[error("time_s: earlier than the line before it: sort the lines by time")]
+    Earlier,
+    /// This field holds no name.
+    #[error("{0}: the name is missing")]
+    NoName(&'static str),
+    /// This field is not a number of bytes.
+    #[error("{0}: not a number of bytes")]
+    NotBytes(&'static str),
+    /// The bytes lie beyond the end of the largest file.
+    #[error("len: it reaches beyond the largest file")]
+    BeyondLargest,
+    /// This field says that only a part of a file is removed.
+    #[error("{0}: a file is removed as a whole, leave this empty")]
+    PartDeleted(&'static str),
+    /// The operation is unknown.
+    #[error("op: neither read, write nor delete")]
+    UnknownOp,
+    /// There are too many clients.
+    #[error("client: more than can be numbered")]
+    ManyClients,
+}
 
 /// Reads a table: an iterator over records.
 #[derive(Debug)]
@@ -32,7 +78,7 @@ impl<R: BufRead> Csv<R> {
         let header = lines.next()?.ok_or(ImportError::Empty)?;
         // Some programs begin a text with a byte order mark.
         if header.trim_start_matches('\u{feff}') != HEADER {
-            return Err(lines.fault(format!("the header is not {HEADER}")));
+            return Err(lines.fault(CsvError::Header));
         }
         let (clients, files) = (HashMap::new(), HashMap::new());
         Ok(Csv { lines, clients, files, begun_us: None, last_us: 0, ended: false })
@@ -55,32 +101,32 @@ impl<R: BufRead> Csv<R> {
         }
     }
 
-    /// Parses a line; `None` if it holds no record. An error names the field and the fault.
-    fn parse(&mut self, line: &str) -> Result<Option<Record>, String> {
+    /// Parses a line; `None` if it holds no record.
+    fn parse(&mut self, line: &str) -> Result<Option<Record>, CsvError> {
         if line.is_empty() {
             return Ok(None);
         }
         let [time, client, op, file, offset, len] = fields(line)?;
-        let now_us = time_us(&time).ok_or("time_s: not a number of seconds")?;
+        let now_us = time_us(&time).ok_or(CsvError::NotSeconds)?;
         let begun_us = *self.begun_us.get_or_insert(now_us);
         if now_us < self.last_us.max(begun_us) {
-            return Err("time_s: earlier than the line before it: sort the lines by time".into());
+            return Err(CsvError::Earlier);
         }
         self.last_us = now_us;
         for (name, text) in [("client", &client), ("file", &file)] {
             if text.is_empty() {
-                return Err(format!("{name}: the name is missing"));
+                return Err(CsvError::NoName(name));
             }
         }
-        let number = |name: &str, text: &str| match text.bytes().all(|byte| byte.is_ascii_digit()) {
-            true => text.parse::<u64>().map_err(|_| format!("{name}: not a number of bytes")),
-            false => Err(format!("{name}: not a number of bytes")),
+        let number = |name, text: &str| match text.bytes().all(|byte| byte.is_ascii_digit()) {
+            true => text.parse::<u64>().map_err(|_| CsvError::NotBytes(name)),
+            false => Err(CsvError::NotBytes(name)),
         };
         let deed = match op.as_str() {
             "read" | "write" => {
                 let (offset, len) = (number("offset", &offset)?, number("len", &len)?);
                 if offset.checked_add(len).is_none() {
-                    return Err("len: it reaches beyond the largest file".into());
+                    return Err(CsvError::BeyondLargest);
                 }
                 match (op.as_str(), len) {
                     (_, 0) => return Ok(None),
@@ -91,14 +137,14 @@ impl<R: BufRead> Csv<R> {
             "delete" => {
                 for (name, text) in [("offset", &offset), ("len", &len)] {
                     if !text.is_empty() && number(name, text)? != 0 {
-                        return Err(format!("{name}: a file is removed as a whole, leave this empty"));
+                        return Err(CsvError::PartDeleted(name));
                     }
                 }
                 Deed::Delete
             }
-            _ => return Err("op: neither read, write nor delete".into()),
+            _ => return Err(CsvError::UnknownOp),
         };
-        let next = u32::try_from(self.clients.len()).map_err(|_| "client: more than can be numbered")?;
+        let next = u32::try_from(self.clients.len()).map_err(|_| CsvError::ManyClients)?;
         let client = *self.clients.entry(client).or_insert(next);
         let next = self.files.len() as u64;
         let file = *self.files.entry(file).or_insert(next);
@@ -120,11 +166,11 @@ impl<R: BufRead> Iterator for Csv<R> {
 }
 
 /// The fields of a line. A quoted field may contain commas, and quotes, which are doubled.
-fn fields(line: &str) -> Result<[String; FIELD_COUNT], String> {
+fn fields(line: &str) -> Result<[String; FIELD_COUNT], CsvError> {
     let (mut fields, mut rest) = (Vec::new(), Some(line));
     while let Some(text) = rest {
         if fields.len() == FIELD_COUNT {
-            return Err(format!("more than {FIELD_COUNT} fields"));
+            return Err(CsvError::ManyFields);
         }
         let (field, after) = match text.strip_prefix('"') {
             Some(quoted) => unquoted(quoted)?,
@@ -136,18 +182,18 @@ fn fields(line: &str) -> Result<[String; FIELD_COUNT], String> {
         rest = match after.strip_prefix(',') {
             Some(after) => Some(after),
             None if after.is_empty() => None,
-            None => return Err(format!("field {}: text follows the closing quote", fields.len() + 1)),
+            None => return Err(CsvError::AfterQuote(fields.len() + 1)),
         };
         fields.push(field);
     }
-    fields.try_into().map_err(|fields: Vec<String>| format!("{} fields in place of {FIELD_COUNT}", fields.len()))
+    fields.try_into().map_err(|fields: Vec<String>| CsvError::FewFields(fields.len()))
 }
 
 /// A quoted field and the text after it; `text` starts after the opening quote.
-fn unquoted(mut text: &str) -> Result<(String, &str), String> {
+fn unquoted(mut text: &str) -> Result<(String, &str), CsvError> {
     let mut field = String::new();
     loop {
-        let (before, after) = text.split_once('"').ok_or("quotes that do not end on this line")?;
+        let (before, after) = text.split_once('"').ok_or(CsvError::OpenQuote)?;
         field.push_str(before);
         match after.strip_prefix('"') {
             Some(after) => {

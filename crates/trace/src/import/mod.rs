@@ -9,7 +9,9 @@
 pub mod csv;
 pub mod strace;
 
+use csv::CsvError;
 use std::io::{BufRead, Read};
+use strace::StraceError;
 use thiserror::Error;
 
 /// Longest line, in bytes.
@@ -23,8 +25,8 @@ pub enum ImportError {
     Line {
         /// The line, from 1.
         line: u64,
-        /// The fault; it begins with the field's name if it is in one field.
-        what: String,
+        /// The fault.
+        what: LineError,
     },
     /// The input has no records.
     #[error("it has no records")]
@@ -32,6 +34,26 @@ pub enum ImportError {
     /// An error of the disk.
     #[error(transparent)]
     Io(#[from] std::io::Error),
+}
+
+/// What is wrong with a line.
+#[derive(Debug, Error)]
+pub enum LineError {
+    /// It is too long.
+    #[error("longer than a mebibyte")]
+    Long,
+    /// The input ends within the line.
+    #[error("it breaks off here: the line has no end")]
+    BreaksOff,
+    /// It is not text.
+    #[error("not text in UTF-8")]
+    NotText,
+    /// It does not belong in a table.
+    #[error(transparent)]
+    Csv(#[from] CsvError),
+    /// It is not as strace writes it.
+    #[error(transparent)]
+    Strace(#[from] StraceError),
 }
 
 /// The lines of a file.
@@ -47,7 +69,7 @@ impl<R: BufRead> Lines<R> {
     }
 
     /// An error about the line that was read last.
-    fn fault(&self, what: impl Into<String>) -> ImportError {
+    fn fault(&self, what: impl Into<LineError>) -> ImportError {
         ImportError::Line { line: self.count, what: what.into() }
     }
 
@@ -61,14 +83,14 @@ impl<R: BufRead> Lines<R> {
         self.count += 1;
         if line.pop() != Some(b'\n') {
             return Err(self.fault(match len as u64 == LINE_LEN_MAX {
-                true => "longer than a mebibyte",
-                false => "it breaks off here: the line has no end",
+                true => LineError::Long,
+                false => LineError::BreaksOff,
             }));
         }
         if line.last() == Some(&b'\r') {
             line.pop();
         }
-        String::from_utf8(line).map(Some).map_err(|_| self.fault("not text in UTF-8"))
+        String::from_utf8(line).map(Some).map_err(|_| self.fault(LineError::NotText))
     }
 }
 

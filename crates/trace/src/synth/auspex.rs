@@ -16,6 +16,7 @@
 //! to the results of algorithms on it.
 
 use super::community::{Community, Habits, Requests};
+use crate::WorkloadError;
 
 /// Reads and writes at the beginning that only fill the caches.
 pub const WARM_UP: u64 = 1_000_000;
@@ -71,7 +72,7 @@ impl Default for Auspex {
 
 impl Auspex {
     /// Checks the parameters; an error names the wrong one.
-    pub fn check(&self) -> Result<(), String> {
+    pub fn check(&self) -> Result<(), WorkloadError> {
         self.community().check()
     }
 
@@ -157,7 +158,7 @@ mod tests {
 
     #[test]
     fn what_makes_no_sense_is_named() {
-        let fault = Auspex { unseen_s: -1.0, ..Auspex::default() }.check().expect_err("wrong");
+        let fault = Auspex { unseen_s: -1.0, ..Auspex::default() }.check().expect_err("wrong").to_string();
         assert!(fault.starts_with("unseen-s"), "{fault}");
         assert_eq!(Auspex::default().check(), Ok(()));
     }

@@ -7,8 +7,8 @@
 //! says otherwise.
 
 use super::draw::{chance, part, rank, size_bytes};
-use super::first_fault;
 use super::hours::{DAY_COUNT_MAX, Hours};
+use crate::WorkloadError::{self, Bounds, Range};
 use crate::{Deed, Record};
 use host::SplitMix64;
 use std::cmp::Reverse;
@@ -106,28 +106,31 @@ fn is_part(of: f64) -> bool {
 
 impl Community {
     /// Checks the parameters; an error names the wrong one.
-    pub fn check(&self) -> Result<(), String> {
+    pub fn check(&self) -> Result<(), WorkloadError> {
         let Habits { common, group, fresh, latest, passing, again, .. } = self.habits;
         let reads = [common, group, fresh, latest, common + group + fresh + latest];
         let habits = &self.habits;
         let is_steep = |of: f64| (0.0..=10.0).contains(&of);
-        first_fault([
-            (!(1..=CLIENT_COUNT_MAX).contains(&self.clients), "clients: 1 to 65536"),
-            (!(1..=ACCESS_COUNT_MAX).contains(&self.accesses), "accesses: 1 to 1099511627776"),
-            (!(1..=DAY_COUNT_MAX).contains(&self.days), "days: 1 to 3660"),
-            (!is_part(self.writes), "writes: a part, 0 to 1"),
-            (!(0.0..=3600.0).contains(&self.unseen_s), "unseen-s: 0 to 3600 seconds"),
-            (!(1..=1 << 32).contains(&habits.common_files), "common-files: 1 to 4294967296"),
-            (!is_steep(habits.common_steepness), "common-steepness: 0 to 10"),
-            (!reads.into_iter().all(is_part), "common, group, fresh, latest: parts, together 0 to 1"),
-            (!is_steep(habits.recency), "recency: 0 to 10"),
-            (!is_part(habits.partial), "partial: a part, 0 to 1"),
-            (![passing, again, passing + again].into_iter().all(is_part), "passing, again: parts, together 0 to 1"),
-            (!(1.0..=1e6).contains(&habits.passing_s), "passing-s: 1 to 1000000 seconds"),
-            (!is_steep(habits.again_recency), "again-recency: 0 to 10"),
-            (!is_part(habits.foreign), "foreign: a part, 0 to 1"),
-            (!(0.0..1.0).contains(&habits.same_block), "same-block: a part, 0 or more, less than 1"),
-            (!(0.0..=100.0).contains(&habits.old_removals), "old-removals: 0 to 100"),
+        WorkloadError::first([
+            (!(1..=CLIENT_COUNT_MAX).contains(&self.clients), Bounds("clients", 1, CLIENT_COUNT_MAX.into())),
+            (!(1..=ACCESS_COUNT_MAX).contains(&self.accesses), Bounds("accesses", 1, ACCESS_COUNT_MAX)),
+            (!(1..=DAY_COUNT_MAX).contains(&self.days), Bounds("days", 1, DAY_COUNT_MAX.into())),
+            (!is_part(self.writes), Range("writes", "a part, 0 to 1")),
+            (!(0.0..=3600.0).contains(&self.unseen_s), Range("unseen-s", "0 to 3600 seconds")),
+            (!(1..=1 << 32).contains(&habits.common_files), Bounds("common-files", 1, 1 << 32)),
+            (!is_steep(habits.common_steepness), Range("common-steepness", "0 to 10")),
+            (!reads.into_iter().all(is_part), Range("common, group, fresh, latest", "parts, together 0 to 1")),
+            (!is_steep(habits.recency), Range("recency", "0 to 10")),
+            (!is_part(habits.partial), Range("partial", "a part, 0 to 1")),
+            (
+                ![passing, again, passing + again].into_iter().all(is_part),
+                Range("passing, again", "parts, together 0 to 1"),
+            ),
+            (!(1.0..=1e6).contains(&habits.passing_s), Range("passing-s", "1 to 1000000 seconds")),
+            (!is_steep(habits.again_recency), Range("again-recency", "0 to 10")),
+            (!is_part(habits.foreign), Range("foreign", "a part, 0 to 1")),
+            (!(0.0..1.0).contains(&habits.same_block), Range("same-block", "a part, 0 or more, less than 1")),
+            (!(0.0..=100.0).contains(&habits.old_removals), Range("old-removals", "0 to 100")),
         ])
     }
 

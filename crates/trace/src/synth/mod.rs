@@ -17,8 +17,3 @@ pub mod office;
 pub mod sprite;
 pub mod stress;
 pub mod week;
-
-/// Returns the first fault as an error.
-fn first_fault(faults: impl IntoIterator<Item = (bool, &'static str)>) -> Result<(), String> {
-    faults.into_iter().find(|(is, _)| *is).map_or(Ok(()), |(_, what)| Err(what.into()))
-}

@@ -17,6 +17,7 @@
 //! calibrate each seed. Nothing is fitted to the results of algorithms on the trace.
 
 use super::community::{Community, Habits, Requests};
+use crate::WorkloadError;
 
 /// Reads and writes at the beginning that only fill the caches.
 pub const WARM_UP: u64 = 400_000;
@@ -74,7 +75,7 @@ impl Default for Sprite {
 
 impl Sprite {
     /// Checks the parameters; an error names the wrong one.
-    pub fn check(&self) -> Result<(), String> {
+    pub fn check(&self) -> Result<(), WorkloadError> {
         self.community().check()
     }
 
@@ -224,7 +225,7 @@ mod tests {
 
     #[test]
     fn what_makes_no_sense_is_named() {
-        let fault = |of: Sprite| of.check().expect_err("wrong");
+        let fault = |of: Sprite| of.check().expect_err("wrong").to_string();
         let sprite = Sprite::default();
         assert_eq!(sprite.check(), Ok(()));
         assert!(fault(Sprite { clients: 0, ..sprite }).starts_with("clients"));

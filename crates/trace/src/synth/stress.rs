@@ -6,6 +6,7 @@
 //! trace has no removals. [`super::week`] sets the rest.
 
 use super::week::{Requests, Week};
+use crate::WorkloadError;
 
 /// The parameters.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -31,7 +32,7 @@ impl Default for Stress {
 
 impl Stress {
     /// Checks the parameters; an error names the wrong one.
-    pub fn check(&self) -> Result<(), String> {
+    pub fn check(&self) -> Result<(), WorkloadError> {
         self.0.check()
     }
 

@@ -6,8 +6,8 @@
 //! files is also written, and files used later are preferred ([`Week::recency`]).
 
 use super::draw::{chance, part, rank, size_at};
-use super::first_fault;
 use super::hours::{DAY_COUNT_MAX, HOUR_US, Hours};
+use crate::WorkloadError::{self, Bounds, FewReads, FewWrittenBytes, ManyReadBytes, Range, RareRequests};
 use crate::{Deed, Record};
 use host::SplitMix64;
 
@@ -62,34 +62,34 @@ pub struct Week {
 
 impl Week {
     /// Checks the parameters; an error names the wrong one.
-    pub fn check(&self) -> Result<(), String> {
+    pub fn check(&self) -> Result<(), WorkloadError> {
         let bytes = |of: u64| (1..=BYTES_MAX).contains(&of);
-        first_fault([
-            (!(1..=DAY_COUNT_MAX).contains(&self.days), "days: 1 to 3660"),
+        WorkloadError::first([
+            (!(1..=DAY_COUNT_MAX).contains(&self.days), Bounds("days", 1, DAY_COUNT_MAX.into())),
             (
                 !(self.active_h >= 0.01 && self.active_h <= HOURS_A_DAY_MAX * f64::from(self.days)),
-                "active-h: a hundredth of an hour to four hours for each day",
+                Range("active-h", "a hundredth of an hour to four hours for each day"),
             ),
-            (!(1..=REQUEST_COUNT_MAX).contains(&self.requests), "requests: 1 to 4294967296"),
-            (
-                self.active_us() / self.requests.max(1) > PAUSE_US_MAX,
-                "requests: fewer than one in ten minutes, which does not count as active",
-            ),
-            (!(0.0..=1.0).contains(&self.writes), "writes: a part, 0 to 1"),
-            (!(1..=FILE_COUNT_MAX).contains(&self.files), "files: 1 to 65536"),
-            (self.reads() < self.files, "files: more than there are reads"),
+            (!(1..=REQUEST_COUNT_MAX).contains(&self.requests), Bounds("requests", 1, REQUEST_COUNT_MAX)),
+            (self.active_us() / self.requests.max(1) > PAUSE_US_MAX, RareRequests),
+            (!(0.0..=1.0).contains(&self.writes), Range("writes", "a part, 0 to 1")),
+            (!(1..=FILE_COUNT_MAX).contains(&self.files), Bounds("files", 1, FILE_COUNT_MAX)),
+            (self.reads() < self.files, FewReads),
             (
                 !bytes(self.unique_bytes) || self.unique_bytes < self.files * FILE_BYTES_MIN,
-                "unique-bytes: 64 for each file, to 1 PiB",
+                Range("unique-bytes", "64 for each file, to 1 PiB"),
             ),
-            (!bytes(self.read_bytes) || self.read_bytes < self.unique_bytes, "read-bytes: unique-bytes to 1 PiB"),
-            (self.written_bytes > BYTES_MAX, "written-bytes: to 1 PiB"),
-            (self.written_bytes < self.requests - self.reads(), "written-bytes: fewer than there are writes"),
-            (!(0.0..=10.0).contains(&self.recency), "recency: 0 to 10"),
+            (
+                !bytes(self.read_bytes) || self.read_bytes < self.unique_bytes,
+                Range("read-bytes", "unique-bytes to 1 PiB"),
+            ),
+            (self.written_bytes > BYTES_MAX, Range("written-bytes", "to 1 PiB")),
+            (self.written_bytes < self.requests - self.reads(), FewWrittenBytes),
+            (!(0.0..=10.0).contains(&self.recency), Range("recency", "0 to 10")),
         ])?;
         let largest = self.sizes().into_iter().max().unwrap_or_default();
         match u128::from(self.read_bytes) > u128::from(largest) * u128::from(self.reads()) {
-            true => Err("read-bytes: more than so many reads of the largest file".into()),
+            true => Err(ManyReadBytes),
             false => Ok(()),
         }
     }
@@ -373,7 +373,7 @@ mod tests {
     #[test]
     fn what_makes_no_sense_is_named() {
         let week = Office::default().0;
-        let fault = |of: Week| of.check().expect_err("wrong");
+        let fault = |of: Week| of.check().expect_err("wrong").to_string();
         for (of, name) in [
             (Week { days: 0, ..week }, "days"),
             (Week { active_h: 29.0, ..week }, "active-h"),

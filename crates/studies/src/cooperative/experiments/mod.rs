@@ -20,6 +20,7 @@ pub mod worst;
 
 use super::blocks::Deal;
 use super::{Algorithm, Blocks, Conditions, Level, Parameters, mean_us, simulate_under};
+use crate::ParameterError;
 use crate::figure::Curve;
 use serde::Serialize;
 
@@ -48,15 +49,15 @@ impl Setup {
     }
 
     /// Checks the parameters for these blocks; an error names the wrong one.
-    pub fn check(&self, blocks: &Blocks) -> Result<(), String> {
+    pub fn check(&self, blocks: &Blocks) -> Result<(), ParameterError> {
         if self.block_bytes == 0 {
-            return Err("block: a block has at least one byte".into());
+            return Err(ParameterError::EmptyBlock);
         }
         self.parameters(Algorithm::Base).check(blocks)?;
         let counted = blocks.accesses().filter(|access| access.deal != Deal::Forget).skip(self.warm_up as usize);
         match counted.into_iter().any(|access| access.deal == Deal::Read) {
             true => Ok(()),
-            false => Err(format!("warm-up: nothing is read after the first {} accesses of blocks", self.warm_up)),
+            false => Err(ParameterError::NothingRead(self.warm_up)),
         }
     }
 

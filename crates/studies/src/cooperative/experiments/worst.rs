@@ -2,6 +2,7 @@
 //! section 3.3.4.3): the only workload that the thesis specifies completely.
 
 use super::{Case, Measured, curves, found, shown, speed_up};
+use crate::ParameterError;
 use crate::cooperative::{Algorithm, Blocks, Conditions, Knowledge, Parameters};
 use crate::figure::{Axis, Figure, Finding, Kind, Scale, Shape};
 use crate::sweep::sweep;
@@ -59,10 +60,10 @@ const REQUESTS_MAX: u64 = 100_000_000;
 
 impl Setup {
     /// Checks the parameters; an error names the wrong one.
-    pub fn check(&self) -> Result<(), String> {
+    pub fn check(&self) -> Result<(), ParameterError> {
         match (REQUESTS_MIN..=REQUESTS_MAX).contains(&self.requests) {
             true => Ok(()),
-            false => Err(format!("requests: {REQUESTS_MIN} to {REQUESTS_MAX}")),
+            false => Err(ParameterError::Bounds("requests", REQUESTS_MIN, REQUESTS_MAX)),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Times of strace's lines.
 
+use super::StraceError;
 use crate::import::time_us;
 
 /// Stamps of at least this many seconds count from 1970, and not from the line before.
@@ -37,8 +38,8 @@ impl Clock {
     }
 
     /// The time since the first line.
-    pub fn at(&mut self, stamp: &str) -> Result<u64, String> {
-        let wrong = || format!("not a time: {stamp}");
+    pub fn at(&mut self, stamp: &str) -> Result<u64, StraceError> {
+        let wrong = || StraceError::NotTime(stamp.to_owned());
         let (us, kind) = match stamp.split(':').collect::<Vec<_>>()[..] {
             [hours, minutes, seconds] => {
                 let part = |text: &str, most: u64| time_us(text).filter(|us| *us < most * 1_000_000);
@@ -59,7 +60,7 @@ impl Clock {
             _ => return Err(wrong()),
         };
         if *self.kind.get_or_insert(kind) != kind {
-            return Err(format!("{stamp} is another kind of time than the first line's"));
+            return Err(StraceError::OtherTime(stamp.to_owned()));
         }
         if kind == Stamp::SinceLast {
             // Counts from the line before it; the first line has none.
@@ -70,7 +71,7 @@ impl Clock {
         }
         let begun_us = *self.begun_us.get_or_insert(us);
         if us + BACK_US_MAX < self.stamp_us {
-            return Err("earlier than the line before it: sort the lines by time".into());
+            return Err(StraceError::Earlier);
         }
         self.stamp_us = us.max(self.stamp_us);
         self.now_us = us.saturating_sub(begun_us).max(self.now_us);

@@ -27,6 +27,30 @@ use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 use std::io::BufRead;
 use std::rc::Rc;
+use thiserror::Error;
+
+/// What is wrong with a line of strace's output.
+#[derive(Debug, Error)]
+pub enum StraceError {
+    /// The line is not one of strace's.
+    #[error("not a line of strace")]
+    NotStrace,
+    /// The call on it has no end.
+    #[error("the call breaks off")]
+    CallBreaksOff,
+    /// It has no time.
+    #[error("it has no time: run strace with -ttt")]
+    NoTime,
+    /// This text is in the place of its time.
+    #[error("not a time: {0}")]
+    NotTime(String),
+    /// This time has another format than the first line's.
+    #[error("{0} is another kind of time than the first line's")]
+    OtherTime(String),
+    /// Its time is earlier than that of the line before it.
+    #[error("earlier than the line before it: sort the lines by time")]
+    Earlier,
+}
 
 /// Reads strace's output: an iterator over records of client 0.
 #[derive(Debug)]
@@ -77,11 +101,11 @@ impl<R: BufRead> Strace<R> {
         Ok(self.ready.pop_front())
     }
 
-    fn line(&mut self, text: &str) -> Result<(), String> {
+    fn line(&mut self, text: &str) -> Result<(), StraceError> {
         let Some(line) = line::parse(text) else {
             // The line may be the rest of that call.
             let part = self.interrupted.take().and_then(|pid| Some((pid, self.unfinished.remove(&pid)?)));
-            let (pid, part) = part.ok_or("not a line of strace")?;
+            let (pid, part) = part.ok_or(StraceError::NotStrace)?;
             return self.whole(&(part + text), pid);
         };
         if let Event::Attached(child, part) = line.event {
@@ -96,7 +120,7 @@ impl<R: BufRead> Strace<R> {
         self.name_first(line.pid);
         if line.stamp.is_empty() {
             return match line.event {
-                Event::Call(_) | Event::Resumed(..) => Err("it has no time: run strace with -ttt".into()),
+                Event::Call(_) | Event::Resumed(..) => Err(StraceError::NoTime),
                 _ => Ok(()),
             };
         }
@@ -127,8 +151,8 @@ impl<R: BufRead> Strace<R> {
     }
 
     /// Handles a whole call of a process.
-    fn whole(&mut self, text: &str, pid: u32) -> Result<(), String> {
-        let call = call(text).ok_or("the call breaks off")?;
+    fn whole(&mut self, text: &str, pid: u32) -> Result<(), StraceError> {
+        let call = call(text).ok_or(StraceError::CallBreaksOff)?;
         let process = self.process(pid);
         let time_us = self.clock.now_us;
         for (file, deed) in self.calls(&process, &call, pid) {
