@@ -20,7 +20,7 @@ enum Asked {
     Waits(WaiterId),
     /// It was granted, and replaced these locks of its owner.
     Granted(Vec<FileLock>),
-    /// It was refused, or given up; or it was no request for a lock.
+    /// It was refused or given up, or it gave up another one.
     Ended(Result<(), FsError>),
 }
 
@@ -194,6 +194,9 @@ impl LockedFiles {
         let known = self.terms.get_mut(&client).filter(|known| known.number == term).ok_or(FsError::Stale)?;
         if open.len() > OPEN_COUNT_MAX {
             return Err(FsError::ArgumentTooBig);
+        }
+        if lock.start > lock.end {
+            return Err(FsError::InvalidArgument);
         }
         known.is_over(over, open);
         if !known.is_open(number) {

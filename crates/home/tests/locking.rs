@@ -32,6 +32,8 @@ fn regression_a_request_that_is_given_up_leaves_what_the_client_had_before() {
             assert_eq!(locked.ask(1, &asks(2, wanted)), Ok(Locked::Waits));
             assert_eq!(locked.ask(2, &asks(2, lock(6, None, 20, 29))), Ok(Locked::Done));
         }
+        let empty = Locking { gives_up: 2, ..asks(3, lock(5, Some(true), 5, 2)) };
+        assert_eq!(locked.ask(1, &empty), Err(FsError::InvalidArgument));
         assert_eq!(locked.ask(1, &Locking { gives_up: 2, ..asks(3, wanted) }), Ok(Locked::Done));
         assert_eq!(locked.test(2, &lock(6, Some(true), 0, 29)), Some(Lock { owner: 0, pid: 0, ..before }));
         let at_once = |number, lock| Locking { waits: false, ..asks(number, lock) };

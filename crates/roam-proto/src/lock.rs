@@ -65,7 +65,7 @@ pub struct Locking {
     /// The request waits until the owners of conflicting locks have unlocked.
     pub waits: bool,
     /// If not 0, the client gives up the request of this number, which asked for this same lock. If
-    /// the home has granted it already, the home unlocks it.
+    /// the home has granted it already, the home takes it back, and leaves what it replaced.
     pub gives_up: u64,
 }
 wire_struct!(Locking { term, number, over, open, lock, waits, gives_up });

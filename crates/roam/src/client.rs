@@ -34,6 +34,9 @@ pub enum CacheError {
     /// Its log cannot be written.
     #[error("the cache: {0}")]
     Append(#[from] AppendError),
+    /// A conflict cannot be opened again, since what was kept of it is damaged.
+    #[error("what was kept of the conflict is damaged")]
+    Case,
     /// Its disk failed.
     #[error("the cache: {0}")]
     Disk(#[from] std::io::Error),
@@ -237,7 +240,7 @@ impl Client {
             {
                 conflict.file = file;
             }
-            live.learn(Record::Reopened { number, case });
+            live.record(Record::Reopened { number, case }).map_err(|_| CacheError::Case)?;
         }
         Ok(self.0.log.settled().await?)
     }

@@ -150,10 +150,10 @@ impl Settings {
 /// Why a text is no setting, and what can be written instead.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum SettingError {
-    /// It is no time.
+    /// The text is not a time.
     #[error("{0:?} is not a time; write a number with s, m, h or d")]
     Time(String),
-    /// It is no share of the link, or too great a one.
+    /// The text is not a share of the link, or the share is too great.
     #[error("{0:?} is not a share of the link; write lottery=30%, at most {SHARE_MAX}%, so that reads go on")]
     Share(String),
     /// Polling would never pause.

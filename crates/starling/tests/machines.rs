@@ -1,4 +1,4 @@
-//! Conflict that a machine makes for a roaming mount: a wrong clock, a full disk, a cache of
+//! Trouble that a machine makes for a roaming mount: a wrong clock, a full disk, a cache of
 //! another version of the program.
 
 mod common;

@@ -60,7 +60,7 @@ impl CachedFiles {
         self.open.entry(number).or_insert(file).clone()
     }
 
-    /// A file of the cache holds these bytes now, and no other does.
+    /// Replaces the open file of the cache with this number.
     pub(crate) fn replace_open(&mut self, number: u64, file: Arc<dyn File>) {
         self.open.insert(number, file);
     }

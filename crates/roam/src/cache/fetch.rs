@@ -482,8 +482,12 @@ impl Client {
             let (contents, data, at, end, missing) = {
                 let live = inner.live.lock();
                 let node = live.replica.node(id)?;
-                if version.replace(node.facts.contents) != Some(node.facts.contents) {
+                if version.replace(node.facts.contents).is_some_and(|before| before != node.facts.contents) {
                     read.clear();
+                    changes += 1;
+                }
+                if changes > CHANGE_COUNT_MAX {
+                    return Err(FsError::TimedOut);
                 }
                 if live.replica.has_rest_nowhere(id) {
                     return Err(FsError::TimedOut);

@@ -349,6 +349,8 @@ impl Client {
     pub(crate) async fn upload_ahead(&self, seq: u64, range: Range<u64>) -> Result<(), FsError> {
         let outgoing = self.0.live.lock().sending.aside(seq).cloned();
         let Some(Outgoing::File(from, _)) = outgoing else { return Ok(()) };
+        // A reader waits: nothing is looked up in other files first.
+        self.0.live.lock().sending.begin_ahead(seq);
         let end = range.end.min(from.len().await.map_err(|error| disk_error(&error))?);
         let mut offset = range.start;
         while offset < end {

@@ -24,7 +24,7 @@ const PACE_MAX: Duration = Duration::from_micros(300);
 /// Length of a block. Holes are whole blocks.
 const BLOCK_LEN: u64 = 4096;
 
-/// The model file system, with the conflicts that real file systems have.
+/// The model file system, with the faults that real file systems have.
 struct Model {
     fs: MemFs,
     durable: Arc<Mutex<MemFs>>,

@@ -3,7 +3,7 @@
 //!
 //! [`ABOUT`] says what was done. For a conflict of contents, `mine`, `theirs`, `base` and `merged`
 //! are the versions. A version that is missing stands for no file; a directory stands for any
-//! directory. `conflict` is the conflict itself, as the process that serves the mount knows it.
+//! directory. `trouble` is the conflict itself, as the process that serves the mount knows it.
 //!
 //! This must survive a crash at any point. [`ABOUT`] is written when both versions are durable,
 //! before anything is removed. A file's contents are replaced within the file, which is not one
