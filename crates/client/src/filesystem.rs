@@ -313,7 +313,7 @@ impl FileSystem for Client {
 }
 
 impl Client {
-    /// Writes at an offset, or at the end. A long write is done in parts, each of which is in one
+    /// Writes at an offset, or at the end. A long write is done in parts, and each part is in one
     /// segment.
     fn put<T: Send + 'static>(
         &self,

@@ -165,8 +165,8 @@ fn set_id_bits_are_lost_by_changes_of_others() {
 /// returned no error.
 fn as_user(f: impl FnOnce() -> i64) -> bool {
     let code = in_child(|| {
-        // SAFETY: plain system calls; libc's functions would look for other threads, of which a
-        // child has none.
+        // SAFETY: plain system calls; libc's functions would look for other threads, and a child
+        // has none.
         let denied = unsafe {
             libc::syscall(libc::SYS_setgroups, 0, std::ptr::null::<libc::gid_t>())
                 | libc::syscall(libc::SYS_setgid, USER)

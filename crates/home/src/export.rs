@@ -56,7 +56,7 @@ pub trait Export: FileSystem {
     fn beside(&self) -> Option<FileId> {
         None
     }
-    /// Returns a file's identity: the same for as long as the file exists, whatever its name, also
+    /// Returns a file's identity: the same for as long as the file exists, under any name, also
     /// after a restart. No permissions are checked.
     fn identity(&self, id: FileId) -> Answer<Bytes>;
     /// Looks up a name, without checking permissions. Returns its entry and identity.

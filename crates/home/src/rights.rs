@@ -1,4 +1,4 @@
-//! Which clients are told of which files, and which may claim them. Other clients give up what they
+//! Which files a client is told of, and which it may claim. Other clients give up what they
 //! have only for a user who may use it.
 
 use crate::exported::Exported;

@@ -93,7 +93,7 @@ impl Print {
         (self.mode, self.uid, self.gid) == (other.mode, other.uid, other.gid)
     }
 
-    /// True if surely no user but the owner can get through this directory, whatever its ACL says.
+    /// True if surely no user but the owner can get through this directory, with any ACL.
     fn is_closed(&self) -> bool {
         self.mode & 0o011 == 0
     }
@@ -464,7 +464,7 @@ impl Volume {
         Some(learned)
     }
 
-    /// Returns what is learned when a file has new contents, whatever its attributes say.
+    /// Returns what is learned when a file has new contents, even if its attributes are the same.
     pub fn rewritten(&self, id: FileId, author: u32) -> Option<Learned> {
         let mut file = self.files.get(&id)?.clone();
         file.version = self.journal.stamp().seq + 1;
@@ -507,7 +507,7 @@ impl Volume {
         Some(Learned { id, file })
     }
 
-    /// Returns files below a directory of which a user may have missed changes while the directory
+    /// Returns files below a directory whose changes a user may have missed while the directory
     /// was closed, and could now get at: the directory opens, or moves out from below a closed one.
     /// Every change since the closing is among them.
     pub fn revealed(&self, learned: &Learned) -> Vec<FileId> {

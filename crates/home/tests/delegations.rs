@@ -1,5 +1,5 @@
 //! Delegations: what one client has, others get when it is returned, or when its lease has ended,
-//! whatever the client says.
+//! even if the client says that it still has it.
 
 mod common;
 

@@ -279,7 +279,7 @@ fn ids_that_are_not_the_clients_own_make_nothing() {
     mallory.outcome(make(b"newer"), b"");
     assert_eq!(mallory.id(dir, "new"), mine);
     assert!(!mallory.list(dir).contains_key(&b"newer"[..]));
-    // Users cannot make devices, whatever the mode says.
+    // Users cannot make devices, with any mode.
     for (kind, mode) in [(Kind::CharDevice, 0o666), (Kind::BlockDevice, 0o666), (Kind::File, 0o020_666)] {
         let file = FileId::new(mine.raw() + 1);
         mallory.refused(Operation::Make { at: at(dir, b"device"), file, made: made(kind, mode) }, b"");

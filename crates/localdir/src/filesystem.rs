@@ -107,7 +107,7 @@ impl Inner {
     }
 
     /// Notes that a file or directory was changed, so that the next [`sync`](Self::sync) makes the
-    /// change durable, whatever file system it is on.
+    /// change durable, on any file system.
     pub(crate) fn touched(&self, file: &OwnedFd) -> Result<(), FsError> {
         let device = rustix::fs::fstat(file).map_err(error)?.st_dev;
         if device == self.root_device {

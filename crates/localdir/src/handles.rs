@@ -56,7 +56,7 @@ impl Handles {
         Ok(())
     }
 
-    /// Returns an open descriptor of a file, whatever its names.
+    /// Returns an open descriptor of a file. Its names do not matter.
     pub fn file_of(&self, id: FileId) -> Option<Arc<OwnedFd>> {
         self.open.values().find(|open| open.id == id).map(|open| open.file.clone())
     }

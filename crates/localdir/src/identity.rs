@@ -1,6 +1,6 @@
-//! A file's identity, whatever its name: its device, and the handle that the local file system
-//! gives it (inode number and generation). Where the file system gives no handle, the inode number
-//! and the time of birth take its place.
+//! A file's identity, which no change of its name changes: its device, and the handle that the
+//! local file system gives it (inode number and generation). Where the file system gives no handle,
+//! the inode number and the time of birth take its place.
 //!
 //! Homes keep identities over restarts, with a [`VolumeMark`] in place of the device. For files of
 //! a Starling file system, these identities are the index numbers.

@@ -1,6 +1,6 @@
 //! A directory of the local file system as a [`FileSystem`]: what `dir:` homes export.
 //!
-//! - [`identity`]: what a file is, whatever its name; [`volume`]: which file system it is on, in
+//! - [`identity`]: what a file is, apart from its name; [`volume`]: which file system it is on, in
 //!   terms that outlast a mount; [`nodes`]: ids and names; `crew`: threads that act as the caller;
 //!   `stat`: attributes and errors; `handles`: open files; `filesystem`: the trait; `exports`: what
 //!   homes need besides; `longest`: the longest possible file; `watches`: directories in which

@@ -1,8 +1,8 @@
 //! Directories that are watched for changes by other programs, with inotify, and the thread that
 //! reads the events.
 //!
-//! The kernel watches the directory, whatever its name. A watch ends when the directory is removed
-//! or its file system is unmounted. The thread ends with the [`Watches`].
+//! The kernel watches the directory, even if its name changes. A watch ends when the directory is
+//! removed or its file system is unmounted. The thread ends with the [`Watches`].
 
 use crate::alias::alias;
 use crate::notices::{DirNotice, NOTICE_COUNT_MAX, Notices};

@@ -95,14 +95,14 @@ fn priority_of(class: Class, stream: StreamId) -> i32 {
 
 /// Returns the priority of an answer. A short answer goes at once and delays nothing. At the
 /// priority of its class it could wait for as long as other traffic fills the link, and the sender
-/// of the request could not go on: replay would stand still whatever tickets it has.
+/// of the request could not go on: replay would stand still with any number of tickets.
 fn priority_of_answer(class: Class, stream: StreamId, len: usize) -> i32 {
     priority_of(if len <= AT_ONCE_LEN_MAX { Class::Interactive } else { class }, stream)
 }
 
 /// Room in a window for background messages: those that no program waits for. Without this bound
-/// they would fill the window, and an urgent message would wait until they are through, whatever
-/// its priority.
+/// they would fill the window, and an urgent message would wait until they are through, even at
+/// the highest priority.
 pub(crate) struct Background {
     room: Arc<Semaphore>,
     bytes: usize,

@@ -7,7 +7,7 @@ const OWNER: [u8; 4] = *b"test";
 
 type Numbers = Arc<Mutex<Vec<u64>>>;
 
-/// An owner whose state is a list of numbers, each of which is a record.
+/// An owner whose state is a list of numbers. Each number is a record.
 #[derive(Clone)]
 struct Owner {
     numbers: Numbers,

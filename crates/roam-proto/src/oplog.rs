@@ -10,8 +10,8 @@
 //! Invariant: sending the optimized log leaves the home in the same state as sending every
 //! operation would. If every operation of the full log can be done, so can every operation of the
 //! optimized one. The log knows neither who may do what nor what a directory passes on to new files
-//! in it. So it moves nothing past a change of rights, unless the outcome is the same whatever the
-//! rights are.
+//! in it. So it moves nothing past a change of rights, unless the outcome is the same with all
+//! rights.
 
 use crate::codec::Wire;
 use crate::operation::{Operation, Place};

@@ -96,7 +96,7 @@ impl Live {
             // A caller that needs it durable waits for the log to settle.
             log.post(record.to_bytes().into());
         }
-        let made = self.replica.apply(record);
+        let made = self.replica.apply_fitting(record);
         debug_assert!(made.is_some(), "a record that fits can be applied");
         for (before, seq) in self.replica.take_logged_again() {
             self.sending.renumber(before, seq);

@@ -457,9 +457,11 @@ impl Replica {
     /// Makes a lasting change. `None`, and nothing has changed, if the record does not
     /// [fit](Self::fits) the state.
     pub fn apply(&mut self, record: Record) -> Option<()> {
-        if !self.fits(&record) {
-            return None;
-        }
+        if self.fits(&record) { self.apply_fitting(record) } else { None }
+    }
+
+    /// As [`apply`](Self::apply), for a record that is known to fit.
+    pub(crate) fn apply_fitting(&mut self, record: Record) -> Option<()> {
         match record {
             Record::Joined(membership) => {
                 let known = self.membership.replace(membership).map(|membership| membership.incarnation);

@@ -18,7 +18,7 @@ const LEN: usize = 1 << 20;
 const WRITTEN: std::ops::Range<usize> = LEN / 4..LEN;
 const FILE: &str = "/large";
 
-/// A file to which one client has written much, and of which another reads a little.
+/// One client has written much to a file, and another reads a little of it.
 struct Setup {
     rig: Rig,
     writer: (Client, Network),

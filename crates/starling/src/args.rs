@@ -349,7 +349,7 @@ pub struct Invite {
     /// The home's data folder.
     #[arg(long)]
     pub data: PathBuf,
-    /// A volume to let the client use; repeat for several, each of which becomes a directory of the
+    /// A volume to let the client use; repeat for several: each becomes a directory of the
     /// mount [default: all volumes of the home].
     #[arg(long)]
     pub volume: Vec<String>,

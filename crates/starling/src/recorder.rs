@@ -138,7 +138,7 @@ mod tests {
         let recorder = Recorder::new();
         assert!(!recorder.is_on());
         recorder.on_access(FILE, Access::Delete);
-        let recording = recorder.begin().expect("nobody records");
+        let recording = recorder.begin().expect("no recording goes on");
         assert_eq!(recorder.begin().err(), Some(RecordError::Busy));
         assert!(recorder.is_on());
         recorder.on_access(FILE, Access::Write { offset: 5, len: 3 });
@@ -151,14 +151,14 @@ mod tests {
         recorder.on_access(FILE, Access::Delete);
         drop(recording);
         assert!(!recorder.is_on());
-        let next = recorder.begin().expect("nobody records any more");
+        let next = recorder.begin().expect("no recording goes on");
         assert!(next.take().records.is_empty(), "what others did not take is not the next one's");
     }
 
     #[test]
     fn what_there_is_no_room_for_is_counted() {
         let recorder = Recorder::new();
-        let recording = recorder.begin().expect("nobody records");
+        let recording = recorder.begin().expect("no recording goes on");
         (0..QUEUE_COUNT_MAX + 3).for_each(|_| recorder.on_access(FILE, Access::Delete));
         let taken = recording.take();
         assert_eq!((taken.records.len(), taken.lost_count), (QUEUE_COUNT_MAX, 3));
@@ -169,7 +169,7 @@ mod tests {
     #[test]
     fn the_end_of_a_mount_ends_a_recording_whose_rest_can_be_taken() {
         let recorder = Recorder::new();
-        let recording = recorder.begin().expect("nobody records");
+        let recording = recorder.begin().expect("no recording goes on");
         recorder.on_access(FILE, Access::Delete);
         recorder.close();
         recorder.on_access(FILE, Access::Delete);

@@ -18,7 +18,7 @@ fn advise(trace: &Path) -> Command {
 fn what_is_advised_is_what_was_simulated_and_the_same_each_time() {
     let below = tempfile::tempdir().expect("folder");
     let (trace, json) = (below.path().join("work.trace"), below.path().join("advice.json"));
-    // Two clients read shared data, all of which fits into each client's cache.
+    // Two clients read shared data. All of it fits into each client's cache.
     let synth = ["trace", "synth", "worst-case", "--clients", "2", "--locality", "0%", "--requests", "3000", "--out"];
     run(starling().args(synth).arg(&trace));
     let said = [(); 2].map(|()| {

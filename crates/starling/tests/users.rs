@@ -1,7 +1,7 @@
 //! The command as an ordinary user, who mounts through fusermount3.
 //!
 //! The tests run in a mount namespace of their own, where /dev/fuse is open to all and
-//! /etc/fuse.conf is empty, whatever the machine has. Its mounts vanish with it.
+//! /etc/fuse.conf is empty here, unlike the machine's own. Its mounts vanish with it.
 
 mod common;
 

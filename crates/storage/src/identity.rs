@@ -1,4 +1,4 @@
-//! Which store this is, and of which file system.
+//! Which store this is, and its file system.
 
 use crate::pages::PAGE;
 use striped_log::fragment::FragmentHeader;

@@ -20,7 +20,7 @@ pub enum ParameterError {
     /// Clients' caches hold no block.
     #[error("client-cache: it holds no block")]
     EmptyCache,
-    /// All accesses of the trace, of which there are this many, only fill the caches.
+    /// The trace has this many accesses, and all of them only fill the caches.
     #[error("warm-up: the trace has {0} accesses of blocks, nothing would be left to count")]
     NothingLeft(u64),
     /// Nothing is read after this many accesses, which fill the caches.

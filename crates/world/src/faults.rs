@@ -276,7 +276,7 @@ pub fn rot_checkpoints(random: &SplitMix64, disk: &SimDisk) {
 const HEADS_LEN: u64 = 8192;
 
 /// Faults of the consensus folder between two runs of the file system. The stores can give back
-/// everything in it, so these may happen at any time, whatever faults the stores have.
+/// everything in it, so these may happen at any time, with any faults of the stores.
 #[derive(Default)]
 pub struct Consensus {
     backup: Option<DiskSnapshot>,

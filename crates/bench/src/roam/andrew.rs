@@ -94,7 +94,7 @@ pub fn measure(site: &Site, quick: bool) -> Result<Found> {
     Ok(Found {
         conditions: format!(
             "A project of {sources} sources and {headers} headers is copied and built in a mount that has it in its \
-             cache. The link of {MODEM} has {} ms each way. Medians of {runs} rounds, in each of which all cases run, \
+             cache. The link of {MODEM} has {} ms each way. Medians of {runs} rounds. All cases run in each, \
              in an order that rotates ({runs_through} with `--writes through`); ratios are medians of the rounds' \
              ratios.",
             MODEM_DELAY.as_millis()

@@ -209,7 +209,7 @@ pub fn measure_pending(site: &Site, quick: bool) -> Result<Found> {
     let files = if quick { 1_000 } else { 50_000 };
     let mut found = Found {
         conditions: conditions(&format!(
-            "{} files of 64 bytes are made without a network; then it is there again. Meanwhile somebody makes, stats, \
+            "{} files of 64 bytes are made without a network; then it is there again. Meanwhile a program makes, stats, \
              reads, renames and removes small files, as fast as possible, in pieces of {PROBE_S} s.",
             count(files)
         )),

@@ -114,7 +114,7 @@ pub fn measure_repository(site: &Site, quick: bool) -> Result<Found> {
     Ok(Found {
         conditions: format!(
             "A link of {RATE} with {} ms each way. A mount has a repository of {} files of {FILE_BYTES} bytes in its \
-             cache; a run lists and reads {} of them. After {RUNS} runs somebody changes files at home, first a part, \
+             cache; a run lists and reads {} of them. After {RUNS} runs another program changes files at home, first a part, \
              then, after all is up to date again, all.",
             DELAY.as_millis(),
             count((main + part).into()),

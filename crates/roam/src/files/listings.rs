@@ -109,7 +109,7 @@ pub(crate) fn after(listing: &[Listed], cookie: u64) -> &[Listed] {
     &listing[listing.partition_point(|entry| entry.cookie <= cookie)..]
 }
 
-/// Cookies for `count` names, none of which has one yet.
+/// Cookies for `count` names that have none yet.
 fn anew(count: usize) -> Vec<u64> {
     let count = count as u64;
     // Half of the room is left for later names.
@@ -117,7 +117,7 @@ fn anew(count: usize) -> Vec<u64> {
     (1..=count).map(|at| DOT_COUNT + at * distance).collect()
 }
 
-/// Cookies for names, some of which have one already. `None` if there is no room between two of
+/// Cookies for names. Some have one already. `None` if there is no room between two of
 /// these.
 fn between(before: &[Listed], names: &BTreeMap<Vec<u8>, FileId>) -> Option<Vec<u64>> {
     let mut known = before.iter().peekable();

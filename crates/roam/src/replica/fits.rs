@@ -104,7 +104,7 @@ mod tests {
 
     const TIME: Time = Time { sec: 1, nsec: 0 };
 
-    /// Draws records about few files, of which some exist.
+    /// Draws records about few files. Some of the files exist.
     struct Draw(SplitMix64);
 
     impl Draw {

@@ -133,8 +133,8 @@ fn what_was_never_used_before_can_be_hoarded_only_by_who_knows_it() {
 
 #[test]
 fn what_is_to_be_hoarded_is_what_was_read_most_before() {
-    // Ten files again and again, and then others once, the first of which does not fit into half of
-    // the cache.
+    // Ten files again and again, and then others once. The first of these does not fit into half
+    // of the cache.
     let often = |count: u64| (0..count).map(|at| (0, at % 10, read(0, 10_000)));
     let once = [(0, 50, read(0, 300_000))].into_iter().chain((100..250).map(|file| (0, file, read(0, 10_000))));
     let large = (0..500).map(|at| (0, 50, read(at % 30 * 10_000, 10_000)));

@@ -476,7 +476,7 @@ fn blocks(study: &Study) -> Vec<Finding> {
         (format!("from {} to {}", shown(slowest, 2, ""), shown(fastest, 2, POINTS)), is_less(fastest, slowest))
     };
     let (figure_11, figure_12, section) = ("figure 11", "figure 12", "section 5.3");
-    let what = "blocks expand time less than files, whatever the policy";
+    let what = "blocks expand time less than files, with each policy";
     let differ = "blocks instead of files make more of a difference than the policy";
     let bandwidth = "that difference becomes less as bandwidth increases";
     let mut found = vec![

@@ -14,7 +14,7 @@ pub(super) enum Sharing {
     Stops,
     /// The paper's lottery: fetches hold the first of these tickets, and what goes home the second.
     /// Draws are independent. Fetches hold their tickets even while none waits, so that what goes
-    /// home must win against nobody. A draw takes place when a transfer has ended, and again
+    /// home must win against no other. A draw takes place when a transfer has ended, and again
     /// whenever the link was idle for the policy's time.
     Draws([u32; 2]),
     /// The product's: lots are drawn for each piece, and only among those who wait.

@@ -37,7 +37,7 @@ const PARTIAL: f64 = 0.22;
 /// The parameters.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Week {
-    /// Days, of which the first is a Monday.
+    /// Days. The first is a Monday.
     pub days: u32,
     /// Hours of work in all: no pause longer than 15 minutes counts.
     pub active_h: f64,
