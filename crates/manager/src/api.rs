@@ -1,7 +1,8 @@
 //! The interface to a manager. It is the same in one process, over a network and in the simulated
 //! world.
 
-use crate::token::{Mode, Scope};
+use crate::token::Mode;
+pub use crate::token_table::{GiveBack, Recall};
 use crate::{Delta, InodeRecord};
 use bytes::Bytes;
 use std::sync::Arc;
@@ -31,19 +32,25 @@ pub enum ManagerError {
     /// At a start: the stores cannot give a whole log.
     #[error("{0}")]
     Stores(StripeError),
+    /// The client is not, or no longer, among the clients of this manager: it was declared dead, or
+    /// it has begun anew.
+    #[error("this client was declared dead")]
+    Expelled,
     /// The request can never succeed (deltas out of order, malformed deltas).
     #[error("bad request: {0}")]
     BadRequest(&'static str),
 }
 
-/// A granted token.
+/// A granted token on a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TokenGrant {
-    /// The largest scope that takes nothing from other clients. It covers at least what the client
-    /// asked for.
-    pub scope: Scope,
-    /// The right to read or to write.
+    /// The right to read or to write, at least what the client asked for.
     pub mode: Mode,
+    /// Greater than the numbers of all earlier grants of this manager.
+    pub number: u64,
+    /// Another client has the file open, without a token. Who removes the file's last name leaves
+    /// its contents to that client.
+    pub open_elsewhere: bool,
 }
 
 /// Where the blocks of a stretch of a file are.
@@ -55,7 +62,7 @@ pub struct Located {
     pub known_until: u64,
 }
 
-/// The answer to an open: the file, and tokens on it.
+/// The answer to an open: the file, and a token on it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Opened {
     /// The inode.
@@ -66,8 +73,8 @@ pub struct Opened {
     pub target: Option<Bytes>,
     /// Locations from block 0 on, as many as fit in an answer.
     pub located: Located,
-    /// The tokens granted: on the inode, and on all its blocks if no other client has any.
-    pub grants: Vec<TokenGrant>,
+    /// The token granted.
+    pub grant: TokenGrant,
 }
 
 /// Consecutive, fresh index numbers. The range is a write token on files that do not exist yet.
@@ -152,10 +159,19 @@ pub struct ManagerStatus {
     pub checkpoint_count: u64,
 }
 
+/// A client, as its managers see it.
+pub trait TokenHolder: Send + Sync + 'static {
+    /// Asks the client to give tokens back. Returns at once; the client answers each recall with
+    /// [`Manager::give_back`], when its changes are durable and the managers have applied them. A
+    /// recall may come twice, and before the answer that grants the token.
+    fn recall(&self, recalls: Vec<Recall>);
+}
+
 /// A manager.
 pub trait Manager: Send + Sync + 'static {
-    /// Takes a token on a file for a client, and returns the file's inode and locations. Fails with
-    /// [`ManagerError::NotFound`] if there is no such file.
+    /// Takes a token on a file for a client, and returns the file's inode and locations. Waits
+    /// until other clients have given back theirs, in the order in which the requests came. Fails
+    /// with [`ManagerError::NotFound`] if there is no such file.
     fn open(&self, client: ClientId, file: FileId, mode: Mode) -> Answer<Opened, ManagerError>;
     /// Opens several files with one message. The answers are in the order of `files`.
     fn open_many(
@@ -163,14 +179,18 @@ pub trait Manager: Send + Sync + 'static {
         client: ClientId,
         files: &[FileId],
         mode: Mode,
-    ) -> Answer<Vec<Result<Opened, ManagerError>>, ManagerError> {
-        let answers = files.iter().map(|&file| self.open(client, file, mode).into_future()).collect();
-        Answer::later(async move { Ok(host::join_all(answers).await) })
-    }
+    ) -> Answer<Vec<Result<Opened, ManagerError>>, ManagerError>;
     /// Locations of a file from block `first` on.
     fn locate(&self, client: ClientId, file: FileId, first: u64) -> Answer<Located, ManagerError>;
-    /// Returns all of a client's tokens on a file. The client has dropped the file from its cache.
-    fn release(&self, client: ClientId, file: FileId);
+    /// Returns a client's token on a file, if `number` is that of the newest grant. The client has
+    /// dropped the file from its cache, and no program there has it open.
+    fn release(&self, client: ClientId, file: FileId, number: u64);
+    /// A client's answer to a recall.
+    fn give_back(&self, client: ClientId, back: GiveBack);
+    /// Notes that no program at the client has a file open any more that was open when the client
+    /// gave its token back. Answers true if the file has no name any more: the caller then takes
+    /// the right to change it, and removes it if no other client has it open.
+    fn closed(&self, client: ClientId, file: FileId) -> Answer<bool, ManagerError>;
     /// Fresh index numbers of a volume. No number is handed out twice, not even after a crash of
     /// the manager. The unused numbers of a dead client are lost.
     fn allocate(&self, client: ClientId, volume: u16) -> Answer<IndexRange, ManagerError>;
@@ -194,7 +214,8 @@ pub trait Manager: Send + Sync + 'static {
     /// Has the next checkpoint write all records anew that are in use and in `segments`, which are
     /// of this manager's own log: index nodes, their leaves, pages and the root.
     fn evacuate(&self, segments: Vec<SegmentId>) -> Answer<(), ManagerError>;
-    /// Orphans: files with nlink 0 that survived a crash. The recovering client removes them.
+    /// Orphans: files with nlink 0 that no client has a token on or has open. They survived a crash
+    /// of the manager or of a client, and the caller removes them.
     fn orphans(&self) -> Answer<Vec<FileId>, ManagerError>;
     /// The manager's numbers for `status`.
     fn status(&self) -> ManagerStatus;

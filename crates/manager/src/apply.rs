@@ -14,7 +14,7 @@ use crate::state::{ManagerState, MissingRecord};
 use crate::{Delta, InodeRecord};
 use bytes::Bytes;
 use std::cmp::Ordering;
-use types::{BlockAddr, Extent, FileId, SegmentId};
+use types::{BlockAddr, ClientId, Extent, FileId, SegmentId};
 
 /// Whether a segment's deltas can be applied now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -65,19 +65,20 @@ impl ManagerState {
         }
     }
 
-    /// Applies `deltas[0]`. The others are the deltas that follow it in the same segment.
-    pub fn apply(&mut self, deltas: &[Delta]) -> Result<(), MissingRecord> {
+    /// Applies `deltas[0]`. The others are the deltas that follow it in the same segment. A file
+    /// that `author` makes so is under a write token of that client.
+    pub fn apply(&mut self, author: Option<ClientId>, deltas: &[Delta]) -> Result<(), MissingRecord> {
         let Some((delta, rest)) = deltas.split_first() else { return Ok(()) };
         let file = delta.file();
         if !self.is_mine(file) {
             return Ok(());
         }
         match delta {
-            Delta::Inode(inode) => self.apply_inode(inode),
-            Delta::Blocks { extent, .. } => self.apply_blocks(file, *extent, rest),
+            Delta::Inode(inode) => self.apply_inode(author, inode),
+            Delta::Blocks { extent, .. } => self.apply_blocks(author, file, *extent, rest),
             Delta::Unmap { first, end, .. } => self.apply_unmap(file, *first, *end),
             Delta::Xattr { name, value, .. } => {
-                if self.find_or_create(file, rest)?
+                if self.find_or_create(author, file, rest)?
                     && let Some((node, _)) = self.node_mut(file)
                 {
                     match value {
@@ -88,7 +89,7 @@ impl ManagerState {
                 Ok(())
             }
             Delta::Symlink { target, .. } => {
-                if self.find_or_create(file, rest)?
+                if self.find_or_create(author, file, rest)?
                     && let Some((node, _)) = self.node_mut(file)
                 {
                     node.target = Some(Bytes::copy_from_slice(target));
@@ -100,11 +101,12 @@ impl ManagerState {
         }
     }
 
-    fn apply_inode(&mut self, inode: &InodeRecord) -> Result<(), MissingRecord> {
+    fn apply_inode(&mut self, author: Option<ClientId>, inode: &InodeRecord) -> Result<(), MissingRecord> {
         let mut was_orphan = false;
         if !self.find(inode.id)? {
             self.put(inode.id, Some(IndexNode::new(*inode, self.identity.block_size)));
             self.file_count += 1;
+            author.into_iter().for_each(|client| self.tokens.created(client, inode.id));
         } else if let Some((node, _)) = self.node_mut(inode.id) {
             was_orphan = node.inode.nlink == 0;
             node.inode = *inode;
@@ -118,7 +120,12 @@ impl ManagerState {
 
     /// Finds a file, or creates it if its inode comes later in the same segment. False if there is
     /// no such file.
-    fn find_or_create(&mut self, file: FileId, rest: &[Delta]) -> Result<bool, MissingRecord> {
+    fn find_or_create(
+        &mut self,
+        author: Option<ClientId>,
+        file: FileId,
+        rest: &[Delta],
+    ) -> Result<bool, MissingRecord> {
         if self.find(file)? {
             return Ok(true);
         }
@@ -127,7 +134,7 @@ impl ManagerState {
             _ => None,
         });
         match inode {
-            Some(inode) => self.apply_inode(inode).map(|()| true),
+            Some(inode) => self.apply_inode(author, inode).map(|()| true),
             None => {
                 tracing::warn!(%file, "a log changes a file that does not exist");
                 Ok(false)
@@ -135,8 +142,14 @@ impl ManagerState {
         }
     }
 
-    fn apply_blocks(&mut self, file: FileId, extent: Extent, rest: &[Delta]) -> Result<(), MissingRecord> {
-        if !self.find_or_create(file, rest)? || !self.find_blocks(file, extent.first, extent.end())? {
+    fn apply_blocks(
+        &mut self,
+        author: Option<ClientId>,
+        file: FileId,
+        extent: Extent,
+        rest: &[Delta],
+    ) -> Result<(), MissingRecord> {
+        if !self.find_or_create(author, file, rest)? || !self.find_blocks(file, extent.first, extent.end())? {
             return Ok(());
         }
         self.map_blocks(file, extent);

@@ -20,7 +20,7 @@
 //! - `changes`: the names of segments whose counts changed, for the follower of a manager.
 //! - [`record`], [`root`]: the records of a manager's own log.
 //!
-//! Plumbing: [`server`], [`roll_forward`](mod@roll_forward), [`audit`], the writing of checkpoints
+//! Plumbing: [`server`], `clients`, [`roll_forward`](mod@roll_forward), [`audit`], the writing of checkpoints
 //! and the reading of tables.
 
 pub mod api;
@@ -28,6 +28,7 @@ pub mod apply;
 pub mod audit;
 mod changes;
 mod checkpoint;
+mod clients;
 pub mod delta;
 pub mod extents;
 pub mod frontier;

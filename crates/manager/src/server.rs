@@ -14,10 +14,11 @@
 //!   are looked up again.
 
 use crate::api::{
-    BlockAt, CheckpointState, IndexRange, Located, Manager, ManagerError, ManagerStatus, Opened, SegmentDeltas,
+    BlockAt, CheckpointState, GiveBack, IndexRange, Located, Manager, ManagerError, ManagerStatus, Opened, SegmentDeltas,
     SegmentUsage, UsageChanges,
 };
 use crate::apply::Turn;
+use crate::clients::{Clients, open_many};
 use crate::frontier::Allocation;
 use crate::index_node::NodeSize;
 use crate::manager_map::ManagerMap;
@@ -92,6 +93,7 @@ pub(crate) struct Core {
     pub(crate) stripe: Arc<Stripe>,
     pub(crate) writer: Arc<LogWriter>,
     pub(crate) state: Mutex<ManagerState>,
+    pub(crate) clients: Clients,
     /// Held by the caller whose turn it is to apply deltas, also across awaits. No caller waits for
     /// it while it holds `state`.
     pub(crate) order: Arc<tokio::sync::Mutex<()>>,
@@ -137,6 +139,7 @@ impl Core {
             stripe,
             writer,
             state: Mutex::new(state),
+            clients: Clients::default(),
             order: Arc::default(),
             checkpointing: tokio::sync::Mutex::new(()),
         }
@@ -242,8 +245,9 @@ impl Core {
                     if batch.at.1 == 0 {
                         deltas.iter().try_for_each(|delta| state.check(delta))?;
                     }
+                    let author = state.owners.get(&segment.log).copied();
                     while batch.at.1 < deltas.len() {
-                        state.apply(&deltas[batch.at.1..])?;
+                        state.apply(author, &deltas[batch.at.1..])?;
                         batch.at.1 += 1;
                     }
                     state.advance(*segment);
@@ -357,15 +361,33 @@ impl ManagerState {
 
 impl Manager for ManagerServer {
     fn open(&self, client: ClientId, file: FileId, mode: Mode) -> Answer<Opened, ManagerError> {
-        self.core.answer(move |state| state.open(client, file, mode))
+        self.core.open(client, file, mode)
+    }
+
+    fn open_many(
+        &self,
+        client: ClientId,
+        files: &[FileId],
+        mode: Mode,
+    ) -> Answer<Vec<Result<Opened, ManagerError>>, ManagerError> {
+        open_many(self, client, files, mode)
     }
 
     fn locate(&self, _client: ClientId, file: FileId, first: u64) -> Answer<Located, ManagerError> {
         self.core.answer(move |state| state.locate(file, first))
     }
 
-    fn release(&self, client: ClientId, file: FileId) {
-        self.core.state.lock().tokens.release(client, file);
+    fn release(&self, client: ClientId, file: FileId, number: u64) {
+        self.core.take_back(client, GiveBack { file, number, keep: None, is_open: false });
+    }
+
+    fn give_back(&self, client: ClientId, back: GiveBack) {
+        self.core.take_back(client, back);
+    }
+
+    fn closed(&self, client: ClientId, file: FileId) -> Answer<bool, ManagerError> {
+        self.core.state.lock().tokens.closed(client, file);
+        self.core.answer(move |state| state.is_abandoned(file))
     }
 
     fn allocate(&self, _client: ClientId, volume: u16) -> Answer<IndexRange, ManagerError> {

@@ -27,8 +27,9 @@ use crate::manager_map::ManagerMap;
 use crate::record::Table;
 use crate::root::{Root, Trees};
 use crate::s_file::Difference;
-use crate::token::{Mode, Scope};
-use crate::token_table::TokenTable;
+use crate::clients::Step;
+use crate::token::Mode;
+use crate::token_table::{Decision, TokenTable};
 use crate::tree::{PAGE_ROWS_MAX, Unloaded};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
@@ -168,6 +169,8 @@ pub struct ManagerState {
     pub(crate) frontiers: Frontiers,
     pub(crate) file_count: u64,
     pub(crate) tokens: TokenTable,
+    /// The logs of the clients that were let in.
+    pub(crate) owners: BTreeMap<LogId, ClientId>,
     /// The newest durable root; `None` before the first checkpoint.
     pub(crate) root: Option<DurableRoot>,
     /// Pages that the next checkpoint writes anew, if they are still at these addresses.
@@ -213,6 +216,7 @@ impl ManagerState {
             frontiers: Frontiers::new(slots, identity.index_range_len, &root.reserves),
             file_count: root.file_count,
             tokens: TokenTable::new(),
+            owners: BTreeMap::new(),
             root: record.map(|record| DurableRoot {
                 record,
                 positions: root.positions.clone(),
@@ -311,30 +315,30 @@ impl ManagerState {
         self.dirty.insert(file);
     }
 
-    /// Takes tokens on a file for a client, and returns the file's inode and locations.
-    pub fn open(&mut self, client: ClientId, file: FileId, mode: Mode) -> Result<Opened, ApplyStop> {
+    /// Takes a token on a file for a client, and returns the file's inode and locations.
+    pub(crate) fn grant(&mut self, client: ClientId, file: FileId, mode: Mode) -> Result<Step, ApplyStop> {
         self.serves(file)?;
         if !self.find_blocks(file, 0, 1)? {
             return Err(ManagerError::NotFound.into());
         }
-        let mut grants = Vec::with_capacity(2);
-        for scope in [Scope::Inode, Scope::Blocks { first: 0, end: u64::MAX }] {
-            let decision = self.tokens.request(client, file, scope, mode);
-            if !decision.revoke.is_empty() {
-                // Recalls need a channel to the client that has the token. There is none yet, and
-                // a single client never needs one.
-                return Err(ManagerError::BadRequest("another client holds the file").into());
-            }
-            grants.push(decision.grant);
-        }
+        let grant = match self.tokens.request(client, file, mode) {
+            Decision::Granted(grant) => grant,
+            Decision::Blocked(recalls) => return Ok(Step::Blocked(recalls)),
+        };
         let Some(node) = self.node(file) else { return Err(ManagerError::NotFound.into()) };
-        Ok(Opened {
+        Ok(Step::Opened(Box::new(Opened {
             inode: node.inode,
             xattrs: node.xattrs.iter().map(|(name, value)| (name.clone(), value.clone())).collect(),
             target: node.target.clone(),
             located: node.locate(0, RUN_EXTENTS_MAX),
-            grants,
-        })
+            grant,
+        })))
+    }
+
+    /// True if the file has no name any more, and no client without a token has it open.
+    pub fn is_abandoned(&mut self, file: FileId) -> Result<bool, ApplyStop> {
+        self.serves(file)?;
+        Ok(self.find(file)? && !self.tokens.is_open(file) && self.node(file).is_some_and(|n| n.inode.nlink == 0))
     }
 
     /// Locations from block `first` on.
@@ -527,10 +531,10 @@ mod tests {
         let record = IndexNode::new(inode(file, 1, 1), BLOCK).encode(None);
         state.install_node(file, addr(1), &record).unwrap();
         let extent = Extent { first: 0, count: 1, addr: BlockAddr { len: BLOCK, ..addr(7) } };
-        state.apply(&[crate::Delta::Blocks { file, extent }]).unwrap();
+        state.apply(None, &[crate::Delta::Blocks { file, extent }]).unwrap();
         state.install_node(file, addr(1), &record).unwrap();
         assert_eq!(state.node(file).map(|node| node.range(0, 9).count()), Some(1));
-        state.apply(&[crate::Delta::Remove { file }]).unwrap();
+        state.apply(None, &[crate::Delta::Remove { file }]).unwrap();
         state.install_node(file, addr(1), &record).unwrap();
         assert_eq!(state.find(file), Ok(false), "a removed file came back");
     }

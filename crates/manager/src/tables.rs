@@ -196,6 +196,8 @@ impl Core {
             orphans.entry(file).or_insert(true);
         })
         .await?;
-        Ok(orphans.into_iter().filter(|(_, is_orphan)| *is_orphan).map(|(file, _)| file).collect())
+        let state = self.state.lock();
+        let is_abandoned = |(file, is_orphan): (FileId, bool)| (is_orphan && state.tokens.is_unused(file)).then_some(file);
+        Ok(orphans.into_iter().filter_map(is_abandoned).collect())
     }
 }

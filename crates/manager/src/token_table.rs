@@ -1,47 +1,83 @@
-//! The token table: which client may cache or change which part of a file (docs/core.md#manager).
+//! The token table: which client may cache or change which file, and which clients have files open
+//! that they have no token on (docs/core.md#manager).
 //!
 //! Pure: a request is granted and recorded, or it names the tokens that other clients must give
-//! back first and changes nothing. The caller then recalls those tokens, reports each with
+//! back first. The caller then recalls those tokens, reports each with
 //! [`TokenTable::give_back`], and asks again. So a token is never recorded before it is free, and
-//! the invariant holds at every instant: **if two clients hold tokens on the same inode or block,
-//! both only read.**
+//! the invariant holds at every instant: **if two clients hold tokens on the same file, both only
+//! read.**
 //!
-//! A grant is the largest range that takes nothing from other clients, as in GPFS: a lone writer
-//! asks once for the whole file. When a second client comes, only the blocks that it needs are
-//! split off.
+//! Each grant has a number, which grows. A message about a token names the number of the newest
+//! grant that its sender knows. So a release that arrives late never takes a later grant.
 //!
-//! Tokens are only in memory. Nothing brings them back yet after a crash of a manager alone
+//! Tokens are only in memory. After a crash of a manager, clients begin anew
 //! (docs/core.md#tokens).
 
 use crate::api::TokenGrant;
-use crate::token::{Mode, Scope};
-use std::collections::HashMap;
+use crate::token::Mode;
+use std::collections::{BTreeSet, HashMap};
 use types::{ClientId, FileId};
+
+/// A client must give a token back, or weaken it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, PartialOrd, Ord)]
+pub struct Recall {
+    /// The file.
+    pub file: FileId,
+    /// The number of the grant that is recalled. Earlier grants of the file to the same client are
+    /// recalled with it.
+    pub number: u64,
+    /// What another client wants. With [`Mode::Read`] the holder may keep reading, with
+    /// [`Mode::Write`] it keeps nothing.
+    pub wanted: Mode,
+}
+
+/// A client's answer to a recall.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct GiveBack {
+    /// The file.
+    pub file: FileId,
+    /// The number of the newest grant of the file that the client knows.
+    pub number: u64,
+    /// What the client keeps: nothing, or [`Mode::Read`].
+    pub keep: Option<Mode>,
+    /// A program at the client has the file open.
+    pub is_open: bool,
+}
 
 /// The decision on a request.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Decision {
-    /// The grant. If `revoke` is not empty, nothing is recorded yet, and this is the grant that
-    /// would be made after the recall.
-    pub grant: TokenGrant,
-    /// Which clients must give back which tokens first. The mode is the requested one: with
-    /// [`Mode::Read`] the holder may keep reading, with [`Mode::Write`] it keeps nothing.
-    pub revoke: Vec<(ClientId, FileId, Scope, Mode)>,
+pub enum Decision {
+    /// The token is granted and recorded.
+    Granted(TokenGrant),
+    /// Other clients hold tokens in conflict. Nothing was granted. These recalls must be sent: they
+    /// were not returned before.
+    Blocked(Vec<(ClientId, Recall)>),
 }
 
-/// A token of a client. The block tokens that one client has on a file do not overlap.
+/// A token of a client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Holding {
     client: ClientId,
-    scope: Scope,
     mode: Mode,
+    number: u64,
+    /// What the newest recall asked for.
+    recalled: Option<Mode>,
+}
+
+/// What the table knows of one file.
+#[derive(Debug, Default)]
+struct FileTokens {
+    holdings: Vec<Holding>,
+    /// Clients that gave back their token while a program had the file open.
+    open_at: Vec<ClientId>,
 }
 
 /// All tokens that a manager has granted.
 #[derive(Debug, Default)]
 pub struct TokenTable {
-    files: HashMap<FileId, Vec<Holding>>,
+    files: HashMap<FileId, FileTokens>,
     count: u64,
+    last_number: u64,
 }
 
 impl TokenTable {
@@ -55,178 +91,140 @@ impl TokenTable {
         self.count
     }
 
-    /// Asks for a token that covers at least `scope`. An empty block range counts as its first
-    /// block.
-    pub fn request(&mut self, client: ClientId, file: FileId, scope: Scope, mode: Mode) -> Decision {
-        let scope = not_empty(scope);
-        let held = self.files.get(&file).map(Vec::as_slice).unwrap_or_default();
-        let rivals = || held.iter().filter(|h| h.client != client && conflicts(h.mode, mode));
-        let mut revoke: Vec<_> =
-            rivals().filter_map(|h| Some((h.client, file, intersection(h.scope, scope)?, mode))).collect();
-        revoke.sort_unstable();
-        let granted = rivals().fold(everything_like(scope), |grown, h| trim(grown, h.scope, scope));
-        let decision = Decision { grant: TokenGrant { scope: granted, mode }, revoke };
-        if decision.revoke.is_empty() {
-            self.edit(file, |holdings| record(holdings, Holding { client, scope: granted, mode }));
-        }
-        decision
-    }
-
-    /// Notes that a client gives back `scope`, or keeps only the right `keep` on it.
-    pub fn give_back(&mut self, client: ClientId, file: FileId, scope: Scope, keep: Option<Mode>) {
-        let scope = not_empty(scope);
-        self.edit(file, |holdings| {
-            let taken = cut_out(holdings, client, scope);
-            if keep == Some(Mode::Read) {
-                for part in taken {
-                    record(holdings, Holding { mode: Mode::Read, ..part });
-                }
-            } else if keep == Some(Mode::Write) {
-                holdings.extend(taken);
+    /// Asks for a token. A client that has a stronger one keeps that, under the new number.
+    pub fn request(&mut self, client: ClientId, file: FileId, mode: Mode) -> Decision {
+        let held = self.files.entry(file).or_default();
+        let in_conflict = |h: &&mut Holding| h.client != client && (h.mode == Mode::Write || mode == Mode::Write);
+        let mut is_blocked = false;
+        let mut recalls = Vec::new();
+        for h in held.holdings.iter_mut().filter(in_conflict) {
+            is_blocked = true;
+            if h.recalled < Some(mode) {
+                h.recalled = Some(mode);
+                recalls.push((h.client, Recall { file, number: h.number, wanted: mode }));
             }
-        });
+        }
+        if is_blocked {
+            return Decision::Blocked(recalls);
+        }
+        self.last_number += 1;
+        let number = self.last_number;
+        held.open_at.retain(|other| *other != client);
+        let open_elsewhere = !held.open_at.is_empty();
+        let mode = match held.holdings.iter_mut().find(|h| h.client == client) {
+            Some(h) => {
+                (h.mode, h.number) = (h.mode.max(mode), number);
+                h.mode
+            }
+            None => {
+                held.holdings.push(Holding { client, mode, number, recalled: None });
+                self.count += 1;
+                mode
+            }
+        };
+        Decision::Granted(TokenGrant { mode, number, open_elsewhere })
     }
 
-    /// Notes that a client gives back all its tokens on a file.
-    pub fn release(&mut self, client: ClientId, file: FileId) {
-        self.edit(file, |holdings| holdings.retain(|h| h.client != client));
+    /// Notes that a client's log has made a file, which nobody else can know yet: the client has a
+    /// write token, with number 0.
+    pub fn created(&mut self, client: ClientId, file: FileId) {
+        let held = self.files.entry(file).or_default();
+        if held.holdings.is_empty() {
+            held.holdings.push(Holding { client, mode: Mode::Write, number: 0, recalled: None });
+            self.count += 1;
+        }
     }
 
-    /// Frees all tokens of a client that is gone, or was declared dead and fenced.
-    pub fn release_client(&mut self, client: ClientId) {
-        self.files.retain(|_, holdings| {
-            let before = holdings.len();
-            holdings.retain(|h| h.client != client);
-            self.count -= (before - holdings.len()) as u64;
-            !holdings.is_empty()
+    /// Notes what a client gives back, unless it was granted the file again since then. Returns
+    /// false if nothing changed.
+    pub fn give_back(&mut self, client: ClientId, back: GiveBack) -> bool {
+        let Some(held) = self.files.get_mut(&back.file) else { return false };
+        let Some(at) = held.holdings.iter().position(|h| h.client == client) else { return false };
+        if held.holdings[at].number > back.number {
+            return false;
+        }
+        match back.keep {
+            Some(keep) => {
+                let h = &mut held.holdings[at];
+                (h.mode, h.recalled) = (h.mode.min(keep), None);
+            }
+            None => {
+                held.holdings.swap_remove(at);
+                self.count -= 1;
+                if back.is_open && !held.open_at.contains(&client) {
+                    held.open_at.push(client);
+                }
+                self.drop_if_empty(back.file);
+            }
+        }
+        true
+    }
+
+    /// Notes that a client has dropped a file from its cache, unless it was granted the file again
+    /// since then. Returns false if nothing changed.
+    pub fn release(&mut self, client: ClientId, file: FileId, number: u64) -> bool {
+        self.give_back(client, GiveBack { file, number, keep: None, is_open: false })
+    }
+
+    /// Notes that no program at the client has the file open any more.
+    pub fn closed(&mut self, client: ClientId, file: FileId) {
+        if let Some(held) = self.files.get_mut(&file) {
+            held.open_at.retain(|other| *other != client);
+            self.drop_if_empty(file);
+        }
+    }
+
+    /// True if no client has a token on the file, and none has it open.
+    pub fn is_unused(&self, file: FileId) -> bool {
+        !self.files.contains_key(&file)
+    }
+
+    /// True if a client has the file open without a token on it.
+    pub fn is_open(&self, file: FileId) -> bool {
+        self.files.get(&file).is_some_and(|held| !held.open_at.is_empty())
+    }
+
+    /// The recalls that a client has not answered.
+    pub fn unanswered(&self, client: ClientId) -> Vec<Recall> {
+        let recall = |(file, held): (&FileId, &FileTokens)| {
+            let h = held.holdings.iter().find(|h| h.client == client)?;
+            Some(Recall { file: *file, number: h.number, wanted: h.recalled? })
+        };
+        self.files.iter().filter_map(recall).collect()
+    }
+
+    /// Frees all tokens and opens of a client that is gone, or was declared dead and fenced.
+    /// Returns the files concerned.
+    pub fn release_client(&mut self, client: ClientId) -> BTreeSet<FileId> {
+        let mut freed = BTreeSet::new();
+        self.files.retain(|file, held| {
+            let before = (held.holdings.len(), held.open_at.len());
+            held.holdings.retain(|h| h.client != client);
+            held.open_at.retain(|other| *other != client);
+            self.count -= (before.0 - held.holdings.len()) as u64;
+            if before != (held.holdings.len(), held.open_at.len()) {
+                freed.insert(*file);
+            }
+            !held.holdings.is_empty() || !held.open_at.is_empty()
         });
+        freed
     }
 
     /// Frees all tokens on a file that is gone for good.
     pub fn forget(&mut self, file: FileId) {
-        self.count -= self.files.remove(&file).map_or(0, |holdings| holdings.len() as u64);
+        self.count -= self.files.remove(&file).map_or(0, |held| held.holdings.len() as u64);
     }
 
-    /// True if the client has tokens on all of `scope` that allow `mode`.
-    pub fn holds(&self, client: ClientId, file: FileId, scope: Scope, mode: Mode) -> bool {
-        let held = self.files.get(&file).map(Vec::as_slice).unwrap_or_default();
-        let mut own: Vec<Scope> =
-            held.iter().filter(|h| h.client == client && h.mode >= mode).map(|h| h.scope).collect();
-        own.sort_unstable();
-        match not_empty(scope) {
-            Scope::Inode => own.contains(&Scope::Inode),
-            Scope::Blocks { first, end } => {
-                let reached = own.iter().fold(first, |reached, s| match *s {
-                    Scope::Blocks { first, end } if first <= reached => reached.max(end),
-                    _ => reached,
-                });
-                reached >= end
-            }
-        }
+    /// True if the client has a token on the file that allows `mode`.
+    pub fn holds(&self, client: ClientId, file: FileId, mode: Mode) -> bool {
+        self.files.get(&file).is_some_and(|held| held.holdings.iter().any(|h| h.client == client && h.mode >= mode))
     }
 
-    /// Changes the tokens on a file, and updates the count.
-    fn edit(&mut self, file: FileId, change: impl FnOnce(&mut Vec<Holding>)) {
-        let holdings = self.files.entry(file).or_default();
-        let before = holdings.len() as u64;
-        change(holdings);
-        self.count = self.count - before + holdings.len() as u64;
-        if holdings.is_empty() {
+    fn drop_if_empty(&mut self, file: FileId) {
+        if self.files.get(&file).is_some_and(|held| held.holdings.is_empty() && held.open_at.is_empty()) {
             self.files.remove(&file);
         }
     }
-}
-
-fn conflicts(a: Mode, b: Mode) -> bool {
-    a == Mode::Write || b == Mode::Write
-}
-
-fn not_empty(scope: Scope) -> Scope {
-    match scope {
-        Scope::Blocks { first, end } if end <= first => {
-            Scope::Blocks { first: first.min(u64::MAX - 1), end: first.saturating_add(1) }
-        }
-        scope => scope,
-    }
-}
-
-/// The largest scope of the same kind.
-fn everything_like(scope: Scope) -> Scope {
-    match scope {
-        Scope::Inode => Scope::Inode,
-        Scope::Blocks { .. } => Scope::Blocks { first: 0, end: u64::MAX },
-    }
-}
-
-fn intersection(a: Scope, b: Scope) -> Option<Scope> {
-    match (a, b) {
-        (Scope::Inode, Scope::Inode) => Some(Scope::Inode),
-        (Scope::Blocks { first: a, end: b }, Scope::Blocks { first: c, end: d }) => {
-            let (first, end) = (a.max(c), b.min(d));
-            (first < end).then_some(Scope::Blocks { first, end })
-        }
-        _ => None,
-    }
-}
-
-/// The part of `grown` that remains if a rival keeps all of `theirs` that is outside `wanted`.
-/// `wanted` is within `grown` before and after.
-fn trim(grown: Scope, theirs: Scope, wanted: Scope) -> Scope {
-    match (grown, theirs, wanted) {
-        (
-            Scope::Blocks { first, end },
-            Scope::Blocks { first: t_first, end: t_end },
-            Scope::Blocks { first: w_first, end: w_end },
-        ) => Scope::Blocks {
-            first: if t_first < w_first { first.max(t_end.min(w_first)) } else { first },
-            end: if t_end > w_end { end.min(t_first.max(w_end)) } else { end },
-        },
-        _ => grown,
-    }
-}
-
-/// Takes `scope` out of a client's tokens. Returns the parts that were taken out.
-fn cut_out(holdings: &mut Vec<Holding>, client: ClientId, scope: Scope) -> Vec<Holding> {
-    let (mut kept, mut taken) = (Vec::with_capacity(holdings.len()), Vec::new());
-    for h in holdings.drain(..) {
-        let Some(part) = (h.client == client).then(|| intersection(h.scope, scope)).flatten() else {
-            kept.push(h);
-            continue;
-        };
-        taken.push(Holding { scope: part, ..h });
-        if let (Scope::Blocks { first, end }, Scope::Blocks { first: p_first, end: p_end }) = (h.scope, part) {
-            for (first, end) in [(first, p_first), (p_end, end)] {
-                if first < end {
-                    kept.push(Holding { scope: Scope::Blocks { first, end }, ..h });
-                }
-            }
-        }
-    }
-    *holdings = kept;
-    taken
-}
-
-/// Adds a token to those that its client has. A read token does not replace a write token, and
-/// adjacent tokens of the same mode become one.
-fn record(holdings: &mut Vec<Holding>, new: Holding) {
-    let taken = cut_out(holdings, new.client, new.scope);
-    holdings.push(new);
-    if new.mode == Mode::Read {
-        for stronger in taken.into_iter().filter(|h| h.mode == Mode::Write) {
-            cut_out(holdings, new.client, stronger.scope);
-            holdings.push(stronger);
-        }
-    }
-    holdings.sort_unstable_by_key(|h| (h.client, h.scope));
-    holdings.dedup_by(|next, h| match (h.scope, next.scope) {
-        (Scope::Blocks { first, end: joint }, Scope::Blocks { first: other, end })
-            if joint == other && h.client == next.client && h.mode == next.mode =>
-        {
-            h.scope = Scope::Blocks { first, end };
-            true
-        }
-        _ => false,
-    });
 }
 
 #[cfg(test)]
@@ -235,164 +233,180 @@ mod tests {
     use proptest::prelude::*;
 
     const FILE: FileId = FileId::new(77);
-    const ALL: Scope = Scope::Blocks { first: 0, end: u64::MAX };
 
     fn client(n: u32) -> ClientId {
         ClientId::new(n)
     }
-    fn blocks(first: u64, end: u64) -> Scope {
-        Scope::Blocks { first, end }
+
+    fn granted(decision: Decision) -> TokenGrant {
+        match decision {
+            Decision::Granted(grant) => grant,
+            Decision::Blocked(recalls) => panic!("blocked by {recalls:?}"),
+        }
+    }
+
+    fn back(number: u64, keep: Option<Mode>) -> GiveBack {
+        GiveBack { file: FILE, number, keep, is_open: false }
     }
 
     #[test]
-    fn lone_writer_asks_once_for_the_whole_file() {
+    fn a_second_writer_gets_the_file_only_after_the_first_gave_it_back() {
         let mut t = TokenTable::new();
-        let d = t.request(client(1), FILE, blocks(5, 6), Mode::Write);
-        assert_eq!(d, Decision { grant: TokenGrant { scope: ALL, mode: Mode::Write }, revoke: vec![] });
-        assert!(t.holds(client(1), FILE, blocks(1000, 2000), Mode::Write));
-        assert!(!t.holds(client(1), FILE, Scope::Inode, Mode::Read));
+        let first = granted(t.request(client(1), FILE, Mode::Write));
+        let recall = Recall { file: FILE, number: first.number, wanted: Mode::Write };
+        assert_eq!(t.request(client(2), FILE, Mode::Write), Decision::Blocked(vec![(client(1), recall)]));
+        assert!(!t.holds(client(2), FILE, Mode::Read), "granted before the recall was answered");
+        assert_eq!(t.request(client(2), FILE, Mode::Write), Decision::Blocked(vec![]), "recalled twice");
+        assert_eq!(t.unanswered(client(1)), [recall]);
+        assert!(t.give_back(client(1), back(first.number, None)));
+        assert!(granted(t.request(client(2), FILE, Mode::Write)).number > first.number);
+        assert!(!t.holds(client(1), FILE, Mode::Read) && t.unanswered(client(1)).is_empty());
+        assert_eq!(t.count(), 1);
     }
 
     #[test]
-    fn second_writer_splits_off_only_what_it_needs() {
+    fn a_reader_lets_the_writer_keep_reading() {
         let mut t = TokenTable::new();
-        t.request(client(1), FILE, ALL, Mode::Write);
-        let d = t.request(client(2), FILE, blocks(10, 20), Mode::Write);
-        assert_eq!(d.grant.scope, blocks(10, 20));
-        assert_eq!(d.revoke, [(client(1), FILE, blocks(10, 20), Mode::Write)]);
-        assert!(!t.holds(client(2), FILE, blocks(10, 20), Mode::Read), "granted before the recall was answered");
-        t.give_back(client(1), FILE, blocks(10, 20), None);
-        assert_eq!(t.request(client(2), FILE, blocks(10, 20), Mode::Write).revoke, []);
-        assert!(t.holds(client(1), FILE, blocks(0, 10), Mode::Write));
-        assert!(t.holds(client(1), FILE, blocks(20, u64::MAX), Mode::Write));
-        assert!(t.holds(client(2), FILE, blocks(10, 20), Mode::Write));
-        assert_eq!(t.count(), 3);
+        let first = granted(t.request(client(1), FILE, Mode::Write));
+        assert!(matches!(t.request(client(2), FILE, Mode::Read), Decision::Blocked(recalls) if recalls.len() == 1));
+        t.give_back(client(1), back(first.number, Some(Mode::Read)));
+        granted(t.request(client(2), FILE, Mode::Read));
+        assert!(t.holds(client(1), FILE, Mode::Read) && t.holds(client(2), FILE, Mode::Read));
+        let again = t.request(client(1), FILE, Mode::Write);
+        assert!(matches!(again, Decision::Blocked(recalls) if recalls[0].0 == client(2) && recalls.len() == 1));
     }
 
     #[test]
-    fn reader_lets_the_writer_keep_reading() {
+    fn a_stronger_wish_is_recalled_again() {
         let mut t = TokenTable::new();
-        t.request(client(1), FILE, Scope::Inode, Mode::Write);
-        let d = t.request(client(2), FILE, Scope::Inode, Mode::Read);
-        assert_eq!(d.revoke, [(client(1), FILE, Scope::Inode, Mode::Read)]);
-        t.give_back(client(1), FILE, Scope::Inode, Some(Mode::Read));
-        assert_eq!(t.request(client(2), FILE, Scope::Inode, Mode::Read).revoke, []);
-        assert!(
-            t.holds(client(1), FILE, Scope::Inode, Mode::Read) && t.holds(client(2), FILE, Scope::Inode, Mode::Read)
-        );
+        granted(t.request(client(1), FILE, Mode::Write));
+        assert!(matches!(t.request(client(2), FILE, Mode::Read), Decision::Blocked(r) if r[0].1.wanted == Mode::Read));
+        assert!(matches!(t.request(client(3), FILE, Mode::Write), Decision::Blocked(r) if r[0].1.wanted == Mode::Write));
     }
 
     #[test]
     fn asking_to_read_does_not_weaken_ones_own_write_token() {
         let mut t = TokenTable::new();
-        t.request(client(1), FILE, ALL, Mode::Write);
-        t.request(client(1), FILE, blocks(3, 4), Mode::Read);
-        assert!(t.holds(client(1), FILE, ALL, Mode::Write));
+        granted(t.request(client(1), FILE, Mode::Write));
+        assert_eq!(granted(t.request(client(1), FILE, Mode::Read)).mode, Mode::Write);
+        assert!(t.holds(client(1), FILE, Mode::Write));
         assert_eq!(t.count(), 1);
     }
 
     #[test]
-    fn a_dead_clients_tokens_are_free() {
+    fn a_late_release_does_not_take_a_later_grant() {
+        let mut t = TokenTable::new();
+        let first = granted(t.request(client(1), FILE, Mode::Read));
+        let second = granted(t.request(client(1), FILE, Mode::Read));
+        assert!(!t.release(client(1), FILE, first.number));
+        assert!(t.holds(client(1), FILE, Mode::Read));
+        assert!(t.release(client(1), FILE, second.number));
+        assert!(t.is_unused(FILE) && t.count() == 0);
+    }
+
+    #[test]
+    fn who_removes_the_last_name_learns_of_open_files_elsewhere() {
+        let mut t = TokenTable::new();
+        let reader = granted(t.request(client(1), FILE, Mode::Read));
+        t.request(client(2), FILE, Mode::Write);
+        t.give_back(client(1), GiveBack { file: FILE, number: reader.number, keep: None, is_open: true });
+        assert!(granted(t.request(client(2), FILE, Mode::Write)).open_elsewhere);
+        assert!(t.is_open(FILE));
+        t.closed(client(1), FILE);
+        assert!(!granted(t.request(client(2), FILE, Mode::Write)).open_elsewhere && !t.is_open(FILE));
+    }
+
+    #[test]
+    fn a_dead_clients_tokens_and_opens_are_free() {
         let mut t = TokenTable::new();
         for f in 1..10 {
-            t.request(client(1), FileId::new(f), ALL, Mode::Write);
+            t.request(client(1), FileId::new(f), Mode::Write);
         }
-        t.release_client(client(1));
+        t.created(client(1), FileId::new(10));
+        t.give_back(client(1), GiveBack { file: FileId::new(3), number: 100, keep: None, is_open: true });
+        assert_eq!(t.count(), 9);
+        assert_eq!(t.release_client(client(1)).len(), 10);
         assert_eq!(t.count(), 0);
-        assert_eq!(t.request(client(2), FileId::new(3), ALL, Mode::Write).revoke, []);
+        assert!(!granted(t.request(client(2), FileId::new(3), Mode::Write)).open_elsewhere);
         t.forget(FileId::new(3));
         assert_eq!(t.count(), 0);
     }
 
     #[derive(Debug, Clone)]
     enum Op {
-        Request(u32, Scope, Mode),
+        Request(u32, Mode),
         /// A request. All recalls are answered, and the request is repeated.
-        Insist(u32, Scope, Mode),
-        GiveBack(u32, Scope, Option<Mode>),
-        Release(u32),
+        Insist(u32, Mode, bool),
+        GiveBack(u32, Option<Mode>, u64),
+        Release(u32, u64),
         ReleaseClient(u32),
+        Closed(u32),
     }
 
     fn op() -> impl Strategy<Value = Op> {
-        let scope = || {
-            prop_oneof![
-                1 => Just(Scope::Inode),
-                5 => (0u64..20, 0u64..8).prop_map(|(a, n)| blocks(a, a + n)),
-                1 => (0u64..20).prop_map(|a| blocks(a, u64::MAX)),
-            ]
-        };
         let mode = || prop_oneof![Just(Mode::Read), Just(Mode::Write)];
         prop_oneof![
-            3 => (0u32..3, scope(), mode()).prop_map(|(c, s, m)| Op::Request(c, s, m)),
-            4 => (0u32..3, scope(), mode()).prop_map(|(c, s, m)| Op::Insist(c, s, m)),
-            2 => (0u32..3, scope(), prop::option::of(mode())).prop_map(|(c, s, k)| Op::GiveBack(c, s, k)),
-            1 => (0u32..3).prop_map(Op::Release),
+            3 => (0u32..3, mode()).prop_map(|(c, m)| Op::Request(c, m)),
+            4 => (0u32..3, mode(), any::<bool>()).prop_map(|(c, m, o)| Op::Insist(c, m, o)),
+            2 => (0u32..3, prop::option::of(mode()), 0u64..3).prop_map(|(c, k, n)| Op::GiveBack(c, k, n)),
+            1 => (0u32..3, 0u64..3).prop_map(|(c, n)| Op::Release(c, n)),
             1 => (0u32..3).prop_map(Op::ReleaseClient),
+            1 => (0u32..3).prop_map(Op::Closed),
         ]
     }
 
-    /// The places that are checked: blocks 0 to 29, block `u64::MAX - 1` for the end of a file, and
-    /// the inode.
-    fn places() -> impl Iterator<Item = Scope> {
-        (0u64..30).chain([u64::MAX - 1]).map(|b| blocks(b, b + 1)).chain([Scope::Inode])
-    }
-
-    fn rights(t: &TokenTable) -> Vec<Vec<Option<Mode>>> {
-        (0..3)
-            .map(|c| {
-                places()
-                    .map(|p| [Mode::Write, Mode::Read].into_iter().find(|&m| t.holds(client(c), FILE, p, m)))
-                    .collect()
-            })
-            .collect()
+    fn rights(t: &TokenTable) -> Vec<Option<Mode>> {
+        (0..3).map(|c| [Mode::Write, Mode::Read].into_iter().find(|&m| t.holds(client(c), FILE, m))).collect()
     }
 
     proptest! {
         #[test]
         fn prop_never_two_writers_never_a_writer_beside_a_reader(ops in prop::collection::vec(op(), 1..60)) {
             let mut t = TokenTable::new();
+            let mut newest = [0u64; 3];
             for op in ops {
                 let before = rights(&t);
                 match op {
-                    Op::Request(c, s, m) => {
-                        let d = t.request(client(c), FILE, s, m);
-                        prop_assert_eq!(d.revoke.is_empty(), t.holds(client(c), FILE, d.grant.scope, m));
-                        if !d.revoke.is_empty() {
-                            prop_assert_eq!(&before, &rights(&t));
+                    Op::Request(c, m) => match t.request(client(c), FILE, m) {
+                        Decision::Granted(grant) => {
+                            newest[c as usize] = grant.number;
+                            prop_assert!(t.holds(client(c), FILE, m) && grant.mode >= m);
                         }
-                    }
-                    Op::Insist(c, s, m) => {
-                        for (holder, file, scope, asked) in t.request(client(c), FILE, s, m).revoke {
-                            prop_assert_ne!(holder, client(c));
-                            t.give_back(holder, file, scope, (asked == Mode::Read).then_some(Mode::Read));
-                        }
-                        let d = t.request(client(c), FILE, s, m);
-                        prop_assert_eq!(&d.revoke, &vec![]);
-                        prop_assert_eq!(intersection(d.grant.scope, not_empty(s)), Some(not_empty(s)));
-                        prop_assert!(t.holds(client(c), FILE, d.grant.scope, m));
-                        // No client lost more than was recalled from it.
-                        let after = rights(&t);
-                        for (i, place) in places().enumerate() {
-                            for other in (0..3).filter(|&o| o != c) {
-                                let (was, is) = (before[other as usize][i], after[other as usize][i]);
-                                let asked = intersection(place, not_empty(s)).is_some();
-                                prop_assert!(is == was || (asked && is < was));
+                        Decision::Blocked(_) => prop_assert_eq!(&before, &rights(&t)),
+                    },
+                    Op::Insist(c, m, is_open) => {
+                        t.request(client(c), FILE, m);
+                        for other in (0..3).filter(|other| *other != c) {
+                            for recall in t.unanswered(client(other)) {
+                                prop_assert_eq!(recall.number, newest[other as usize]);
+                                let keep = (recall.wanted == Mode::Read).then_some(Mode::Read);
+                                t.give_back(client(other), GiveBack { file: FILE, number: recall.number, keep, is_open });
                             }
                         }
+                        newest[c as usize] = granted(t.request(client(c), FILE, m)).number;
+                        prop_assert!(t.holds(client(c), FILE, m));
                     }
-                    Op::GiveBack(c, s, keep) => t.give_back(client(c), FILE, s, keep),
-                    Op::Release(c) => t.release(client(c), FILE),
-                    Op::ReleaseClient(c) => t.release_client(client(c)),
+                    Op::GiveBack(c, k, behind) => {
+                        let number = newest[c as usize].saturating_sub(behind);
+                        t.give_back(client(c), back(number, k));
+                        if number < newest[c as usize] {
+                            prop_assert_eq!(&before, &rights(&t), "an old answer took a later grant");
+                        } else {
+                            prop_assert!(!t.holds(client(c), FILE, Mode::Read) || k.is_some());
+                        }
+                    }
+                    Op::Release(c, behind) => {
+                        t.release(client(c), FILE, newest[c as usize].saturating_sub(behind));
+                    }
+                    Op::ReleaseClient(c) => {
+                        t.release_client(client(c));
+                        prop_assert!(!t.holds(client(c), FILE, Mode::Read));
+                    }
+                    Op::Closed(c) => t.closed(client(c), FILE),
                 }
-                let now = rights(&t);
-                for i in 0..now[0].len() {
-                    let writers = now.iter().filter(|r| r[i] == Some(Mode::Write)).count();
-                    let holders = now.iter().filter(|r| r[i].is_some()).count();
-                    prop_assert!(writers == 0 || holders == 1, "place {}: {:?}", i, now);
-                }
-                prop_assert_eq!(t.count(), t.files.values().map(|h| h.len() as u64).sum::<u64>());
-                prop_assert!(t.files.values().all(|h| !h.is_empty()));
+                let held: Vec<Mode> = rights(&t).into_iter().flatten().collect();
+                prop_assert!(held.len() <= 1 || held.iter().all(|m| *m == Mode::Read), "{:?}", held);
+                prop_assert_eq!(t.count(), held.len() as u64);
             }
         }
     }

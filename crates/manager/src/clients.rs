@@ -1,0 +1,196 @@
+//! The clients of a manager: who they are, and how their requests for tokens wait for each other.
+//!
+//! Requests for one file are served in the order in which they came, so none starves. The first
+//! one recalls what is in its way, and waits for each answer.
+
+use crate::api::{GiveBack, Manager, ManagerError, Opened, Recall, TokenHolder};
+use crate::server::{Core, ManagerServer};
+use crate::state::{ApplyStop, ManagerState};
+use crate::token::Mode;
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use tokio::sync::Notify;
+use types::{Answer, ClientId, FileId, LogId};
+
+/// What a step of an open came to.
+pub(crate) enum Step {
+    /// The token is granted.
+    Opened(Box<Opened>),
+    /// Other clients must give back first; these recalls were not sent before.
+    Blocked(Vec<(ClientId, Recall)>),
+}
+
+/// The requests that wait for one file.
+#[derive(Default)]
+struct Queue {
+    /// Held by the request whose turn it is. It is fair.
+    turn: tokio::sync::Mutex<()>,
+    /// Notified when a token on the file was given back.
+    given_back: Notify,
+}
+
+/// The clients, and the requests that wait.
+#[derive(Default)]
+pub(crate) struct Clients {
+    holders: Mutex<BTreeMap<ClientId, Arc<dyn TokenHolder>>>,
+    queues: Mutex<HashMap<FileId, Arc<Queue>>>,
+}
+
+impl Clients {
+    fn queue(&self, file: FileId) -> Arc<Queue> {
+        self.queues.lock().entry(file).or_default().clone()
+    }
+
+    fn is_contended(&self, file: FileId) -> bool {
+        self.queues.lock().contains_key(&file)
+    }
+
+    fn given_back(&self, file: FileId) {
+        if let Some(queue) = self.queues.lock().get(&file) {
+            queue.given_back.notify_one();
+        }
+    }
+
+    /// Sends recalls. A client without a connection gets them when it has one.
+    fn recall(&self, recalls: Vec<(ClientId, Recall)>) {
+        let mut by_client: BTreeMap<ClientId, Vec<Recall>> = BTreeMap::new();
+        for (client, recall) in recalls {
+            by_client.entry(client).or_default().push(recall);
+        }
+        for (client, recalls) in by_client {
+            let holder = self.holders.lock().get(&client).cloned();
+            if let Some(holder) = holder {
+                holder.recall(recalls);
+            }
+        }
+    }
+}
+
+/// A request's place in a queue. The last one to leave takes the queue away.
+struct Place {
+    core: Arc<Core>,
+    file: FileId,
+    queue: Arc<Queue>,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut queues = self.core.clients.queues.lock();
+        // Two references are the map's and this one.
+        if Arc::strong_count(&self.queue) <= 2 {
+            queues.remove(&self.file);
+        }
+    }
+}
+
+impl ManagerServer {
+    /// Lets a client in that changes files through `log`. From now on only clients that were let
+    /// in get tokens. If the client is in already, recalls that it has not answered are sent anew.
+    pub fn admit(&self, client: ClientId, log: LogId, holder: Arc<dyn TokenHolder>) {
+        self.core.clients.holders.lock().insert(client, holder.clone());
+        let unanswered = {
+            let mut state = self.core.state.lock();
+            state.owners.insert(log, client);
+            state.tokens.unanswered(client)
+        };
+        if !unanswered.is_empty() {
+            holder.recall(unanswered);
+        }
+    }
+
+    /// Frees the tokens and opens of a client that is gone: its log is sealed, and this manager has
+    /// applied all of it. The client gets no more tokens until it is let in again.
+    pub fn expel(&self, client: ClientId) {
+        self.core.clients.holders.lock().remove(&client);
+        let freed = {
+            let mut state = self.core.state.lock();
+            state.owners.retain(|_, owner| *owner != client);
+            state.tokens.release_client(client)
+        };
+        freed.into_iter().for_each(|file| self.core.clients.given_back(file));
+    }
+
+    /// The clients that were let in.
+    pub fn clients(&self) -> BTreeSet<ClientId> {
+        self.core.state.lock().owners.values().copied().collect()
+    }
+}
+
+impl Core {
+    /// Opens a file for a client, now or when others have given back.
+    pub(crate) fn open(self: &Arc<Self>, client: ClientId, file: FileId, mode: Mode) -> Answer<Opened, ManagerError> {
+        if !self.clients.is_contended(file) {
+            let first = self.state.lock().open(client, file, mode);
+            match first {
+                Ok(Step::Opened(opened)) => return Answer::ok(*opened),
+                Ok(Step::Blocked(recalls)) => self.clients.recall(recalls),
+                Err(ApplyStop::Refused(error)) => return Answer::err(error),
+                Err(ApplyStop::Missing(_)) => {}
+            }
+        }
+        let place = Place { core: self.clone(), file, queue: self.clients.queue(file) };
+        Answer::later(async move { place.core.open_in_turn(client, file, mode, &place.queue).await })
+    }
+
+    async fn open_in_turn(
+        &self,
+        client: ClientId,
+        file: FileId,
+        mode: Mode,
+        queue: &Queue,
+    ) -> Result<Opened, ManagerError> {
+        let _turn = queue.turn.lock().await;
+        loop {
+            let step = self.state.lock().open(client, file, mode);
+            match step {
+                Ok(Step::Opened(opened)) => {
+                    self.state.lock().evict();
+                    return Ok(*opened);
+                }
+                Ok(Step::Blocked(recalls)) => {
+                    self.clients.recall(recalls);
+                    queue.given_back.notified().await;
+                }
+                Err(ApplyStop::Refused(error)) => return Err(error),
+                Err(ApplyStop::Missing(missing)) => self.load(missing).await?,
+            }
+        }
+    }
+
+    /// Takes a token back.
+    pub(crate) fn take_back(&self, client: ClientId, back: GiveBack) {
+        let changed = self.state.lock().tokens.give_back(client, back);
+        if changed {
+            self.clients.given_back(back.file);
+        }
+    }
+}
+
+impl ManagerState {
+    /// True if the client may have tokens. Before any client was let in, all may.
+    fn is_client(&self, client: ClientId) -> bool {
+        self.owners.is_empty() || self.owners.values().any(|owner| *owner == client)
+    }
+
+    /// Takes a token on a file for a client. The only client gets the right to change the file
+    /// whatever it asks for, because that takes nothing from anybody.
+    pub(crate) fn open(&mut self, client: ClientId, file: FileId, mode: Mode) -> Result<Step, ApplyStop> {
+        if !self.is_client(client) {
+            return Err(ManagerError::Expelled.into());
+        }
+        let mode = if self.owners.len() <= 1 { Mode::Write } else { mode };
+        self.grant(client, file, mode)
+    }
+}
+
+/// Opens several files, each in its turn.
+pub(crate) fn open_many(
+    manager: &impl Manager,
+    client: ClientId,
+    files: &[FileId],
+    mode: Mode,
+) -> Answer<Vec<Result<Opened, ManagerError>>, ManagerError> {
+    let answers = files.iter().map(|&file| manager.open(client, file, mode).into_future()).collect();
+    Answer::later(async move { Ok(host::join_all(answers).await) })
+}
