@@ -348,6 +348,8 @@ impl Core {
             inode.map.set(extent);
         }
         inode.known_until = opened.located.known_until;
+        (inode.mode, inode.grant) = (opened.grant.mode, opened.grant.number);
+        inode.open_elsewhere = opened.grant.open_elsewhere;
         let mut state = self.state.lock();
         if state.removals.contains(&id) || state.gone.contains_key(&id) {
             return Err(FsError::Stale);
@@ -379,8 +381,9 @@ impl Core {
                 state.hand.push_back(id);
                 continue;
             }
+            let grant = inode.grant;
             state.inodes.remove(&id);
-            self.managers.of(id).release(self.config.id, id);
+            self.managers.of(id).release(self.config.id, id, grant);
         }
     }
 

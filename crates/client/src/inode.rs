@@ -14,6 +14,7 @@ use crate::directory::{BLOCK_DELTA_BYTES, Directory};
 use bytes::Bytes;
 use manager::extents::ExtentMap;
 use manager::index_node::{INLINE_EXTENTS_MAX, LEAF_BLOCKS};
+use manager::token::Mode;
 use manager::{Delta, InodeRecord};
 use policy::space;
 use std::collections::{BTreeMap, BTreeSet};
@@ -64,6 +65,12 @@ pub struct Inode {
     pub owed_bytes: u64,
     /// It was used since the eviction hand last passed.
     pub used: bool,
+    /// The right that the client's token on it gives.
+    pub mode: Mode,
+    /// The number of the token's newest grant; 0 for a file that this client made.
+    pub grant: u64,
+    /// Another client has it open, and removes it when its last name is gone.
+    pub open_elsewhere: bool,
 }
 
 /// A set of changed blocks, summarised.
@@ -124,6 +131,9 @@ impl Inode {
             listed: false,
             owed_bytes: 0,
             used: true,
+            mode: Mode::Write,
+            grant: 0,
+            open_elsewhere: false,
         }
     }
 

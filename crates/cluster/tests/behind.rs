@@ -7,7 +7,7 @@ use cluster::machine::{CoreMachine, Create, INDEX_RANGE_LEN, Lengths, Run, creat
 use host::Host;
 use host::sim::{Sim, SimDisk};
 use manager::api::{
-    BlockAt, CheckpointState, IndexRange, Located, Manager, ManagerError, ManagerStatus, Opened, SegmentDeltas,
+    BlockAt, CheckpointState, GiveBack, IndexRange, Located, Manager, ManagerError, ManagerStatus, Opened, SegmentDeltas,
     SegmentUsage, UsageChanges,
 };
 use manager::token::Mode;
@@ -57,8 +57,25 @@ impl Manager for Halting {
         self.manager.locate(client, file, first)
     }
 
-    fn release(&self, client: ClientId, file: FileId) {
-        self.manager.release(client, file);
+    fn open_many(
+        &self,
+        client: ClientId,
+        files: &[FileId],
+        mode: Mode,
+    ) -> Answer<Vec<Result<Opened, ManagerError>>, ManagerError> {
+        self.manager.open_many(client, files, mode)
+    }
+
+    fn release(&self, client: ClientId, file: FileId, number: u64) {
+        self.manager.release(client, file, number);
+    }
+
+    fn give_back(&self, client: ClientId, back: GiveBack) {
+        self.manager.give_back(client, back);
+    }
+
+    fn closed(&self, client: ClientId, file: FileId) -> Answer<bool, ManagerError> {
+        self.manager.closed(client, file)
     }
 
     fn allocate(&self, client: ClientId, volume: u16) -> Answer<IndexRange, ManagerError> {

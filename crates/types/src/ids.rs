@@ -1,4 +1,4 @@
-//! Names of things: files, stores, logs, clients, managers.
+//! Names of things: files, stores, logs, clients, nodes, managers.
 
 use std::fmt;
 
@@ -96,6 +96,11 @@ id!(
 id!(
     /// A client of the core.
     ClientId(u32), "client-"
+);
+id!(
+    /// A node: one process with a data folder and an identity. The first node of a file system has
+    /// number 0.
+    NodeId(u16), "node-"
 );
 id!(
     /// A manager, which serves some of the slots.

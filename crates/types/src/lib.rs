@@ -17,7 +17,7 @@ pub use addr::{BlockAddr, Extent, FragmentId, SegmentId};
 pub use answer::Answer;
 pub use attr::{Attr, Kind, Time};
 pub use error::FsError;
-pub use ids::{ClientId, FileId, FsUuid, LogId, ManagerId, StoreId};
+pub use ids::{ClientId, FileId, FsUuid, LogId, ManagerId, NodeId, StoreId};
 pub use maps::Maps;
 
 /// A boxed future that can be spawned on any task runner.

@@ -410,6 +410,8 @@ impl World {
             assert_eq!(blocks, file.blocks, "{id:?}");
             if opened.inode.nlink == 0 {
                 orphans.push(id);
+                assert!(!run.server.orphans().await.unwrap().contains(&id), "a client has a token on it");
+                run.server.release(CLIENT, id, opened.grant.number);
             }
         }
         assert_eq!(run.server.orphans().await.unwrap(), orphans);
