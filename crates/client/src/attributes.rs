@@ -17,7 +17,7 @@ const XATTR_TOTAL_LEN_MAX: usize = 256 * 1024;
 
 impl Core {
     pub(crate) fn try_setattr(&self, cred: &Cred, id: FileId, handle: Option<Handle>, set: SetAttr) -> Attempt<Entry> {
-        let s = &mut *self.state.lock();
+        let s = &mut *self.begin();
         let writable = match handle {
             Some(h) => s.handle(id, h)?.flags.write,
             None => false,
@@ -29,6 +29,9 @@ impl Core {
             _ => None,
         };
         let access_bytes = access.as_ref().map_or(0, |value| xattr_bytes(acl::XATTR_ACCESS, value));
+        if set != SetAttr::default() {
+            s.writable(id)?;
+        }
         match allowed.size {
             Some(size) => self.resize(s, cred, id, size, access_bytes)?,
             None => self.admit(s, access_bytes, Purpose::Change)?,
@@ -68,12 +71,12 @@ impl Core {
         if mask & !7 != 0 {
             return Err(FsError::InvalidArgument.into());
         }
-        let s = &mut *self.state.lock();
+        let s = &mut *self.begin();
         Ok(perm::check(cred, &subject(s.inode(id)?), mask)?)
     }
 
     pub(crate) fn try_readlink(&self, id: FileId) -> Attempt<Bytes> {
-        let s = &mut *self.state.lock();
+        let s = &mut *self.begin();
         self.access_time(s, id);
         let inode = s.inode(id)?;
         if inode.record.kind != Kind::Symlink {
@@ -83,14 +86,14 @@ impl Core {
     }
 
     pub(crate) fn try_getxattr(&self, cred: &Cred, id: FileId, name: &[u8]) -> Attempt<Bytes> {
-        let s = &mut *self.state.lock();
+        let s = &mut *self.begin();
         let inode = s.inode(id)?;
         perm::xattr_access(cred, &subject(inode), name, XattrUse::Read)?;
         Ok(inode.xattrs.get(name).cloned().ok_or(FsError::NoSuchXattr)?)
     }
 
     pub(crate) fn try_listxattr(&self, cred: &Cred, id: FileId) -> Attempt<Vec<Vec<u8>>> {
-        let s = &mut *self.state.lock();
+        let s = &mut *self.begin();
         Ok(s.inode(id)?.xattrs.keys().filter(|n| perm::xattr_listed(cred, n)).cloned().collect())
     }
 
@@ -102,7 +105,7 @@ impl Core {
         value: &[u8],
         mode: XattrMode,
     ) -> Attempt<()> {
-        let s = &mut *self.state.lock();
+        let s = &mut *self.begin();
         let inode = s.inode(id)?;
         if name.is_empty() || name.len() > XATTR_NAME_LEN_MAX {
             return Err(FsError::BufferTooSmall.into());
@@ -118,6 +121,7 @@ impl Core {
             return Err(FsError::NoSpace.into());
         }
         let need = xattr_bytes(name, value);
+        s.writable(id)?;
         self.admit(s, need, Purpose::Write)?;
         let inode = s.inode(id)?;
         match effect {
@@ -136,13 +140,14 @@ impl Core {
     }
 
     pub(crate) fn try_removexattr(&self, cred: &Cred, id: FileId, name: &[u8]) -> Attempt<()> {
-        let s = &mut *self.state.lock();
+        let s = &mut *self.begin();
         let inode = s.inode(id)?;
         perm::xattr_access(cred, &subject(inode), name, XattrUse::Write)?;
         if !inode.xattrs.contains_key(name) {
             return Err(FsError::NoSuchXattr.into());
         }
         let need = xattr_bytes(name, &[]);
+        s.writable(id)?;
         self.admit(s, need, Purpose::Remove)?;
         let inode = s.inode(id)?;
         inode.xattrs.remove(name);

@@ -8,26 +8,27 @@
 
 use crate::cache::{DataCache, Expect};
 use crate::directory::Bucket;
-use crate::inode::{Blocks, Inode};
+use crate::inode::Blocks;
 use crate::state::{Attempt, ClientState, INODE_DELTA_BYTES, Miss, Stop};
+use crate::tokens::Pins;
+use crate::touched::{self, Needs};
 use crate::under_way::UnderWay;
 use bytes::Bytes;
 use host::{Host, first};
 use manager::Delta;
-use manager::api::{Manager, ManagerError, Opened, SegmentDeltas};
+use manager::api::{Manager, ManagerError, SegmentDeltas};
 use manager::manager_map::ManagerMap;
-use manager::token::Mode;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use policy::space::{Purpose, SpaceAccount};
-use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use stripe::{LogTail, LogWriter, Stripe};
 use striped_log::builder::{SegmentBuilder, SegmentDraft};
 use striped_log::fragment::CHUNK_LEN;
 use tokio::sync::{Notify, watch};
 use types::{Answer, BlockAddr, ClientId, FileId, FsError, ManagerId, Time};
+use vfs::kernel::Kernel;
 use vfs::locks::Locks;
 
 /// Bound of repetitions of one attempt. Each fetches something, so only a cache that is far too
@@ -78,8 +79,11 @@ pub struct ClientConfig {
     /// Number of inodes in memory from which on the client evicts inodes for new ones. Inodes that
     /// must stay in memory count too, and may exceed it.
     pub inode_count_max: usize,
-    /// How long kernels may cache names and attributes: the rest of the lease of the tokens.
+    /// How long kernels may cache names and attributes at most.
     pub lease: Duration,
+    /// When the lease of the tokens is over, in nanoseconds of the host's clock; `None` if no other
+    /// client can want the tokens. From then on the client answers nothing.
+    pub lease_until: Option<Arc<AtomicU64>>,
 }
 
 /// The managers, and which of them serves which slot.
@@ -98,7 +102,11 @@ impl Managers {
 
     /// The manager of a file, to send it one message.
     pub(crate) fn of(&self, file: FileId) -> &Arc<dyn Manager> {
-        self.at(self.map.owner_of(file).raw() as usize)
+        self.at(self.manager_of(file).raw() as usize)
+    }
+
+    pub(crate) fn manager_of(&self, file: FileId) -> ManagerId {
+        self.map.owner_of(file)
     }
 
     /// One manager after the other, to send it one message.
@@ -151,7 +159,11 @@ pub struct Core {
     pub(crate) leaves_atime: AtomicBool,
     /// Counts the rounds in which maintenance looked for space.
     pub(crate) space_round: watch::Sender<u64>,
-    stopped: AtomicBool,
+    /// Counts changes of pins, claims and recalls.
+    pub(crate) tokens_change: watch::Sender<u64>,
+    /// The kernel behind the mount, if there is one.
+    pub(crate) kernel: OnceLock<Arc<dyn Kernel>>,
+    pub(crate) stopped: AtomicBool,
 }
 
 impl Core {
@@ -185,6 +197,8 @@ impl Core {
             inode_fetch_count: AtomicU64::new(0),
             leaves_atime: AtomicBool::new(false),
             space_round: watch::Sender::new(0),
+            tokens_change: watch::Sender::new(0),
+            kernel: OnceLock::new(),
             stopped: AtomicBool::new(false),
             host,
             config,
@@ -208,6 +222,13 @@ impl Core {
         self.stopped.store(true, SeqCst);
         self.committed.notify_one();
         self.apply_wanted.notify_one();
+        self.tokens_change.send_modify(|count| *count += 1);
+    }
+
+    /// Begins an attempt: locks the state.
+    pub(crate) fn begin(&self) -> MutexGuard<'_, ClientState> {
+        touched::begin();
+        self.state.lock()
     }
 
     pub(crate) fn wall(&self) -> Time {
@@ -227,17 +248,20 @@ impl Core {
         match first {
             Ok(value) => Answer::Now(Ok(value)),
             Err(Stop::Fail(e)) => Answer::Now(Err(e)),
-            Err(Stop::Miss(miss)) => Answer::Later(Box::pin(self.clone().repeat(miss, again()))),
+            Err(Stop::Miss(miss)) => Answer::Later(Box::pin(self.clone().repeat(miss, touched::needs(), again()))),
         }
     }
 
-    /// Fetches `miss` and repeats the attempt until it succeeds or fails.
+    /// Fetches `miss` and repeats the attempt until it succeeds or fails. `needs` are the tokens
+    /// that the attempt looked at.
     pub(crate) async fn repeat<T>(
         self: Arc<Self>,
         mut miss: Miss,
+        mut needs: Needs,
         mut attempt: impl FnMut(&Arc<Core>) -> Attempt<T>,
     ) -> Result<T, FsError> {
-        let mut space_waits = 0;
+        let (mut space_waits, mut gone) = (0, None);
+        let mut pins = Pins::new(&self);
         for count in 0..ATTEMPTS_MAX {
             if let Miss::Data(_, _, expect) = &mut miss
                 && count >= STREAM_ATTEMPTS_MAX
@@ -250,11 +274,31 @@ impl Core {
                     return Err(FsError::NoSpace);
                 }
             }
-            self.fetch(&miss).await?;
+            match &miss {
+                Miss::Token(..) => match pins.take(&needs).await {
+                    Ok(()) => {}
+                    // The directory that named the file may have changed meanwhile. If the file is
+                    // missed again, the caller named it.
+                    Err((file, FsError::Stale)) if gone.replace(file) != Some(file) => pins.unpin_from(FileId::new(0)),
+                    Err((_, e)) => return Err(e),
+                },
+                Miss::Attributes(ids) => {
+                    // Nothing is pinned while tokens are taken without order.
+                    pins.unpin_from(FileId::new(0));
+                    self.fetch_inodes(ids).await;
+                }
+                other => {
+                    pins.pin_held(&needs);
+                    self.fetch(other).await?;
+                }
+            }
+            if self.is_over() {
+                return Err(FsError::Io);
+            }
             match attempt(&self) {
                 Ok(value) => return Ok(value),
                 Err(Stop::Fail(e)) => return Err(e),
-                Err(Stop::Miss(next)) => miss = next,
+                Err(Stop::Miss(next)) => (miss, needs) = (next, touched::needs()),
             }
         }
         tracing::error!(?miss, "an operation keeps missing what it fetches: is the cache far too small?");
@@ -263,11 +307,7 @@ impl Core {
 
     async fn fetch(self: &Arc<Self>, miss: &Miss) -> Result<(), FsError> {
         match miss {
-            Miss::Inodes(ids) => self.fetch_inodes(ids).await.into_iter().collect(),
-            Miss::Attributes(ids) => {
-                self.fetch_inodes(ids).await;
-                Ok(())
-            }
+            Miss::Token(..) | Miss::Attributes(_) => Ok(()),
             Miss::Bucket(dir, bucket) => self.fetch_bucket(*dir, *bucket).await,
             Miss::Map(id) => self.fetch_map(*id, u64::MAX).await,
             Miss::MapUntil(id, block) => self.fetch_map(*id, *block).await,
@@ -303,65 +343,6 @@ impl Core {
         }
     }
 
-    /// Fetches inodes, with one message to each manager concerned.
-    async fn fetch_inodes(self: &Arc<Self>, ids: &[FileId]) -> Vec<Result<(), FsError>> {
-        let mut results = vec![Ok(()); ids.len()];
-        let mut wanted: BTreeMap<ManagerId, Vec<usize>> = BTreeMap::new();
-        {
-            let state = self.state.lock();
-            for (i, id) in ids.iter().enumerate() {
-                if state.inodes.contains_key(id) {
-                    continue;
-                }
-                if state.removals.contains(id) || state.gone.contains_key(id) {
-                    results[i] = Err(FsError::Stale);
-                } else {
-                    wanted.entry(self.managers.map.owner_of(*id)).or_default().push(i);
-                }
-            }
-        }
-        let ask = |places: &Vec<usize>| {
-            let files: Vec<FileId> = places.iter().map(|&i| ids[i]).collect();
-            self.inode_fetch_count.fetch_add(files.len() as u64, Relaxed);
-            self.managers.of(files[0]).open_many(self.config.id, &files, Mode::Write).into_future()
-        };
-        let answers = host::join_all(wanted.values().map(ask).collect()).await;
-        for (places, opened) in wanted.into_values().zip(answers) {
-            match opened.map_err(from_manager) {
-                Ok(opened) => {
-                    for (i, opened) in places.into_iter().zip(opened) {
-                        results[i] = opened.map_err(from_manager).and_then(|opened| self.learn(ids[i], opened));
-                    }
-                }
-                Err(e) => places.into_iter().for_each(|i| results[i] = Err(e)),
-            }
-        }
-        results
-    }
-
-    /// Puts a manager's answer about a file into memory, unless the file is there already.
-    fn learn(&self, id: FileId, opened: Opened) -> Result<(), FsError> {
-        let mut inode = Inode::known(opened.inode, self.config.block_size);
-        inode.xattrs = opened.xattrs.into_iter().collect();
-        inode.target = opened.target;
-        for extent in opened.located.extents {
-            inode.map.set(extent);
-        }
-        inode.known_until = opened.located.known_until;
-        (inode.mode, inode.grant) = (opened.grant.mode, opened.grant.number);
-        inode.open_elsewhere = opened.grant.open_elsewhere;
-        let mut state = self.state.lock();
-        if state.removals.contains(&id) || state.gone.contains_key(&id) {
-            return Err(FsError::Stale);
-        }
-        if !state.inodes.contains_key(&id) {
-            self.make_room(&mut state);
-            state.inodes.insert(id, inode);
-            state.hand.push_back(id);
-        }
-        Ok(())
-    }
-
     /// Evicts inodes whose state the log and the managers have completely, until there is room for
     /// one more.
     pub(crate) fn make_room(&self, state: &mut ClientState) {
@@ -374,8 +355,10 @@ impl Core {
             looked += 1;
             let Some(id) = state.hand.pop_front() else { return };
             let applied = state.applied;
+            let is_open = state.opens.contains_key(&id);
+            let is_kept = state.tokens.keeps(id);
             let Some(inode) = state.inodes.get_mut(&id) else { continue };
-            let held = inode.listed || inode.open_count > 0 || inode.last_cut > applied || !inode.logged;
+            let held = inode.listed || is_open || is_kept || inode.last_cut > applied || !inode.logged;
             if held || inode.used || id == FileId::ROOT {
                 inode.used = false;
                 state.hand.push_back(id);
@@ -389,14 +372,15 @@ impl Core {
 
     async fn fetch_map(self: &Arc<Self>, id: FileId, until: u64) -> Result<(), FsError> {
         loop {
-            let from = self.state.lock().inodes.get(&id).map(|inode| inode.known_until);
-            let Some(from) = from.filter(|from| *from < until) else { return Ok(()) };
+            let place = |state: &ClientState| state.inodes.get(&id).map(|inode| (inode.known_until, inode.grant));
+            let before = place(&self.state.lock());
+            let Some((from, _)) = before.filter(|(from, _)| *from < until) else { return Ok(()) };
             let located = self.managers.of(id).locate(self.config.id, id, from).await.map_err(from_manager)?;
             let mut state = self.state.lock();
-            let Some(inode) = state.inodes.get_mut(&id) else { return Ok(()) };
-            if inode.known_until != from {
+            if place(&state) != before {
                 continue;
             }
+            let Some(inode) = state.inodes.get_mut(&id) else { return Ok(()) };
             for extent in located.extents {
                 inode.map.set(extent);
             }

@@ -8,6 +8,7 @@ use crate::join::joined;
 use crate::namespace::subject;
 use crate::state::{Attempt, ClientState, Miss, Stop};
 use bytes::Bytes;
+use manager::token::Mode;
 use policy::space::Purpose;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -26,7 +27,7 @@ struct Plan {
 
 impl Core {
     pub(crate) fn try_open(&self, cred: &Cred, id: FileId, flags: OpenFlags) -> Attempt<Handle> {
-        let s = &mut *self.state.lock();
+        let s = &mut *self.begin();
         let inode = s.inode(id)?;
         match inode.record.kind {
             Kind::Directory => return Err(FsError::IsADirectory.into()),
@@ -45,7 +46,7 @@ impl Core {
             return;
         }
         let now = self.wall();
-        let Some(inode) = s.inodes.get_mut(&id) else { return };
+        let Some(inode) = s.inodes.get_mut(&id).filter(|inode| inode.allows(Mode::Write)) else { return };
         let r = &inode.record;
         if atime::needs_update(r.atime, r.mtime, r.ctime, now) && self.admit(s, 0, Purpose::Change).is_ok() {
             if let Some(inode) = s.inodes.get_mut(&id) {
@@ -57,7 +58,7 @@ impl Core {
     }
 
     fn plan_read(&self, id: FileId, handle: Handle, offset: u64, len: u32) -> Attempt<Plan> {
-        let s = &mut *self.state.lock();
+        let s = &mut *self.begin();
         let open = s.handle(id, handle)?;
         if !open.flags.read && !open.flags.execute {
             return Err(FsError::BadHandle.into());
@@ -145,8 +146,8 @@ impl Core {
     }
 
     /// A file whose whole map is known: every change of contents needs that.
-    fn mapped<'s>(&self, s: &'s mut ClientState, id: FileId) -> Attempt<&'s mut crate::inode::Inode> {
-        let inode = s.inode(id)?;
+    fn mapped<'s>(&self, s: &'s mut ClientState, id: FileId, mode: Mode) -> Attempt<&'s mut crate::inode::Inode> {
+        let inode = s.under(id, mode)?;
         if inode.known_until != u64::MAX {
             return Err(Stop::Miss(Miss::Map(id)));
         }
@@ -162,19 +163,19 @@ impl Core {
         offset: Option<u64>,
         data: &[u8],
     ) -> Attempt<Appended> {
-        let s = &mut *self.state.lock();
+        let s = &mut *self.begin();
         let open = s.handle(id, handle)?;
         if !open.flags.write {
             return Err(FsError::BadHandle.into());
         }
         let offset = offset.filter(|_| !open.flags.append);
-        let inode = s.inode(id)?;
+        let inode = s.writable(id)?;
         let offset = offset.unwrap_or(inode.record.size);
         if data.is_empty() {
             return Ok(Appended { offset, count: 0 });
         }
         let end = offset.checked_add(data.len() as u64).filter(|e| *e <= FILE_SIZE_MAX).ok_or(FsError::FileTooLarge)?;
-        self.mapped(s, id)?;
+        self.mapped(s, id, Mode::Write)?;
         self.put_bytes(s, id, offset, data, Purpose::Write)?;
         let now = self.wall();
         if let Some(inode) = s.inodes.get_mut(&id) {
@@ -205,7 +206,7 @@ impl Core {
             None
         };
         let mut added = 0;
-        let Some(inode) = s.inodes.get_mut(&id) else { return Err(Stop::Miss(Miss::Inodes(vec![id]))) };
+        let inode = s.writable(id)?;
         for b in first..=last {
             let (from, to) = span(b);
             let old = if b == first { &old_first } else { &old_last };
@@ -228,7 +229,7 @@ impl Core {
         size: u64,
         more_bytes: u64,
     ) -> Attempt<()> {
-        self.mapped(s, id)?;
+        self.mapped(s, id, Mode::Write)?;
         let bs = u64::from(self.config.block_size);
         let purpose = if size < s.inode(id)?.record.size { Purpose::Remove } else { Purpose::Change };
         self.admit(s, bs + DROP_DELTA_BYTES + more_bytes, purpose)?;
@@ -237,7 +238,7 @@ impl Core {
         let inode = s.inode(id)?;
         let needed = inode.needed_for_trim(last, rest).filter(|_| rest > 0 && size < inode.record.size);
         let kept = needed.map(|addr| self.collect(id, vec![BlockPiece::Log(addr)], Expect::Reuse)).transpose()?;
-        let Some(inode) = s.inodes.get_mut(&id) else { return Err(Stop::Miss(Miss::Inodes(vec![id]))) };
+        let inode = s.writable(id)?;
         let mut dropped = 0;
         if size < inode.record.size {
             if rest > 0 {
@@ -265,11 +266,11 @@ impl Core {
         len: u64,
         mode: Fallocate,
     ) -> Attempt<()> {
-        let s = &mut *self.state.lock();
+        let s = &mut *self.begin();
         if !s.handle(id, handle)?.flags.write {
             return Err(FsError::BadHandle.into());
         }
-        let inode = s.inode(id)?;
+        let inode = s.writable(id)?;
         if inode.record.kind != Kind::File {
             return Err(FsError::NotSupported.into());
         }
@@ -279,7 +280,7 @@ impl Core {
         let end = offset.checked_add(len).filter(|e| *e <= FILE_SIZE_MAX).ok_or(FsError::FileTooLarge)?;
         let size = inode.record.size;
         let mode_after = perm::mode_after_write(cred, &subject(inode));
-        self.mapped(s, id)?;
+        self.mapped(s, id, Mode::Write)?;
         let zeroes = matches!(mode, Fallocate::PunchHole | Fallocate::ZeroRange | Fallocate::ZeroRangeKeepSize);
         let grows = matches!(mode, Fallocate::Allocate | Fallocate::ZeroRange) && end > size;
         if zeroes && offset < size {
@@ -349,14 +350,14 @@ impl Core {
     }
 
     pub(crate) fn try_lseek(&self, id: FileId, handle: Handle, offset: u64, whence: Seek) -> Attempt<u64> {
-        let s = &mut *self.state.lock();
+        let s = &mut *self.begin();
         s.handle(id, handle)?;
         let size = s.inode(id)?.record.size;
         if offset >= size {
             return Err(FsError::NoSuchAddress.into());
         }
         let bs = u64::from(self.config.block_size);
-        let inode = self.mapped(s, id)?;
+        let inode = self.mapped(s, id, Mode::Read)?;
         let mut b = offset / bs;
         match whence {
             Seek::Data => {

@@ -5,6 +5,7 @@ use crate::Client;
 use crate::core::Core;
 use crate::namespace::Making;
 use crate::state::{Attempt, ClientState, Miss, Stop};
+use crate::touched;
 use bytes::Bytes;
 use std::sync::Arc;
 use types::{Answer, FileId, FsError, Kind};
@@ -339,7 +340,7 @@ impl Client {
                 let written = match attempt(&core) {
                     Ok(written) => Ok(written),
                     Err(Stop::Fail(e)) => Err(e),
-                    Err(Stop::Miss(miss)) => core.clone().repeat(miss, attempt).await,
+                    Err(Stop::Miss(miss)) => core.clone().repeat(miss, touched::needs(), attempt).await,
                 };
                 match (written, &mut done) {
                     (Ok(more), Some(done)) => done.count += more.count,
@@ -353,10 +354,8 @@ impl Client {
     }
 
     fn close(&self, s: &mut ClientState, id: FileId, handle: Handle) {
-        s.handles.remove(&handle.0);
-        if let Some(inode) = s.inodes.get_mut(&id) {
-            inode.open_count -= 1;
+        if s.close(id, handle) {
+            self.core.abandoned(s, id);
         }
-        s.remove_if_unused(id, self.core.host.clock.now());
     }
 }

@@ -14,6 +14,7 @@ use crate::directory::{BLOCK_DELTA_BYTES, Directory};
 use bytes::Bytes;
 use manager::extents::ExtentMap;
 use manager::index_node::{INLINE_EXTENTS_MAX, LEAF_BLOCKS};
+use manager::api::Opened;
 use manager::token::Mode;
 use manager::{Delta, InodeRecord};
 use policy::space;
@@ -53,8 +54,6 @@ pub struct Inode {
     pub directory: Option<Directory>,
     /// Other changes since the last cut.
     pub pending: Pending,
-    /// Open handles.
-    pub open_count: u32,
     /// Seq of the last cut that had something of this inode in it.
     pub last_cut: u64,
     /// The managers know this inode, or will learn of it from a cut.
@@ -71,6 +70,8 @@ pub struct Inode {
     pub grant: u64,
     /// Another client has it open, and removes it when its last name is gone.
     pub open_elsewhere: bool,
+    /// The token is about to be given back: no operation uses it any more.
+    pub closing: bool,
 }
 
 /// A set of changed blocks, summarised.
@@ -125,7 +126,6 @@ impl Inode {
             dirty: BTreeMap::new(),
             directory,
             pending: Pending::default(),
-            open_count: 0,
             last_cut: 0,
             logged: true,
             listed: false,
@@ -134,7 +134,25 @@ impl Inode {
             mode: Mode::Write,
             grant: 0,
             open_elsewhere: false,
+            closing: false,
         }
+    }
+
+    /// An inode as a manager's answer describes it.
+    pub fn opened(opened: Opened, block_size: u32) -> Self {
+        let mut inode = Inode::known(opened.inode, block_size);
+        inode.xattrs = opened.xattrs.into_iter().collect();
+        inode.target = opened.target;
+        opened.located.extents.into_iter().for_each(|extent| drop(inode.map.set(extent)));
+        inode.known_until = opened.located.known_until;
+        (inode.mode, inode.grant) = (opened.grant.mode, opened.grant.number);
+        inode.open_elsewhere = opened.grant.open_elsewhere;
+        inode
+    }
+
+    /// True if operations may use it so.
+    pub fn allows(&self, mode: Mode) -> bool {
+        self.mode >= mode && !self.closing
     }
 
     /// Bytes of the newest version of block `b`.

@@ -4,6 +4,7 @@
 //! - [`directory`], [`inode`], [`cache`]: directories, files and log addresses in memory; pure, or
 //!   nearly.
 //! - `state`: all of this under one lock, and how operations are attempted on it.
+//! - `tokens`: claims, pins and recalls of tokens; `touched`: the tokens that an attempt needs.
 //! - `namespace`, `data`, `attributes`: the operations, as attempts.
 //! - `core`: fetches what attempts miss, cuts segments, tells managers; `fetch`: bytes from the
 //!   stores.
@@ -20,6 +21,8 @@ pub mod inode;
 mod join;
 mod namespace;
 mod state;
+mod tokens;
+mod touched;
 mod under_way;
 
 pub use crate::core::{ClientConfig, IN_FLIGHT_BYTES_MAX, Managers, UNAPPLIED_CUTS_MAX};
@@ -32,6 +35,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use stripe::{LogTail, Stripe, StripeError};
 use types::{BlockAddr, Extent, FileId, FsError};
+use vfs::kernel::Kernel;
 
 /// A client of the core. Cheap to clone; all clones are one client.
 #[derive(Clone)]
@@ -102,6 +106,24 @@ impl Client {
                 Err(FsError::Io)
             }
         }
+    }
+
+    /// Tells the client which kernel caches what it answers. Call it before the first request.
+    pub fn set_kernel(&self, kernel: Arc<dyn Kernel>) {
+        self.core.kernel.get_or_init(|| kernel);
+    }
+
+    /// Removes files without a name that a dead client had open, and that no other client has open.
+    /// Returns how many managers listed.
+    pub async fn sweep_orphans(&self) -> Result<u64, FsError> {
+        let mut count = 0;
+        for manager in self.core.managers.each() {
+            for file in manager.orphans().await.map_err(|_| FsError::Io)? {
+                self.core.remove_orphan(file).await;
+                count += 1;
+            }
+        }
+        Ok(count)
     }
 
     /// Ends the background tasks. Does not commit: see [`vfs::fs::FileSystem::sync`].

@@ -55,7 +55,8 @@ pub(crate) struct Making<'a> {
 
 impl Core {
     pub(crate) fn entry(&self, attr: Attr) -> Entry {
-        Entry { attr, valid: self.config.lease }
+        let lease = self.config.lease;
+        Entry { attr, valid: self.rest_of_lease().map_or(lease, |rest| rest.min(lease)) }
     }
 
     pub(crate) fn attr(&self, inode: &Inode) -> Attr {
@@ -70,7 +71,7 @@ impl Core {
     }
 
     pub(crate) fn try_lookup(&self, cred: &Cred, parent: FileId, name: &[u8]) -> Attempt<Entry> {
-        let s = &mut *self.state.lock();
+        let s = &mut *self.begin();
         check_name(name)?;
         let dir = self.searchable(s, cred, parent)?;
         let id = match name {
@@ -83,7 +84,7 @@ impl Core {
     }
 
     pub(crate) fn try_getattr(&self, id: FileId) -> Attempt<Entry> {
-        let s = &mut *self.state.lock();
+        let s = &mut *self.begin();
         let inode = s.inode(id)?;
         Ok(self.entry(self.attr(inode)))
     }
@@ -181,6 +182,7 @@ impl Core {
         let start = perm::new_node_mode(cred, &subject(dir), default, new.kind, new.mode, new.umask)?;
         let acl_len = start.access_acl.iter().chain(&start.default_acl).map(|a| a.len() + 64).sum::<usize>();
         let need = (target_len + acl_len) as u64;
+        s.writable(parent)?;
         self.admit(s, NAME_CHANGE_BYTES + need, Purpose::Write)?;
         let id = self.number(s)?;
         self.make_room(s);
@@ -227,7 +229,7 @@ impl Core {
     }
 
     pub(crate) fn try_make(&self, cred: &Cred, parent: FileId, name: &[u8], new: Making) -> Attempt<Entry> {
-        let s = &mut *self.state.lock();
+        let s = &mut *self.begin();
         let id = self.make(s, cred, parent, name, new)?;
         Ok(self.entry(self.attr(s.inode(id)?)))
     }
@@ -251,14 +253,14 @@ impl Core {
         (mode, umask): (u32, u32),
         flags: OpenFlags,
     ) -> Attempt<(Entry, Handle)> {
-        let s = &mut *self.state.lock();
+        let s = &mut *self.begin();
         let id = self.make(s, cred, parent, name, Making { kind: Kind::File, mode, umask, rdev: 0, target: None })?;
         let handle = s.open(id, flags);
         Ok((self.entry(self.attr(s.inode(id)?)), handle))
     }
 
     pub(crate) fn try_link(&self, cred: &Cred, id: FileId, parent: FileId, name: &[u8]) -> Attempt<Entry> {
-        let s = &mut *self.state.lock();
+        let s = &mut *self.begin();
         let record = s.inode(id)?.record;
         self.ready_to_add(s, cred, parent, name)?;
         match record {
@@ -267,6 +269,8 @@ impl Core {
             r if r.nlink >= LINK_COUNT_MAX => return Err(FsError::TooManyLinks.into()),
             _ => {}
         }
+        s.writable(parent)?;
+        s.writable(id)?;
         self.admit(s, NAME_CHANGE_BYTES, Purpose::Write)?;
         self.put_name(s, parent, name, id, record.kind)?;
         self.relink(s, id, 1);
@@ -287,8 +291,8 @@ impl Core {
         Ok(record)
     }
 
-    pub(crate) fn try_unlink(&self, cred: &Cred, parent: FileId, name: &[u8]) -> Attempt<()> {
-        let s = &mut *self.state.lock();
+    pub(crate) fn try_unlink(self: &Arc<Self>, cred: &Cred, parent: FileId, name: &[u8]) -> Attempt<()> {
+        let s = &mut *self.begin();
         if is_dots(name) {
             return Err(FsError::IsADirectory.into());
         }
@@ -296,15 +300,17 @@ impl Core {
         if victim.kind == Kind::Directory {
             return Err(FsError::IsADirectory.into());
         }
+        s.writable(parent)?;
+        s.writable(victim.id)?;
         self.admit(s, NAME_CHANGE_BYTES, Purpose::Remove)?;
         self.take_name(s, parent, name)?;
         self.relink(s, victim.id, -1);
-        s.remove_if_unused(victim.id, self.host.clock.now());
+        self.lost_a_name(s, victim.id);
         Ok(())
     }
 
-    pub(crate) fn try_rmdir(&self, cred: &Cred, parent: FileId, name: &[u8]) -> Attempt<()> {
-        let s = &mut *self.state.lock();
+    pub(crate) fn try_rmdir(self: &Arc<Self>, cred: &Cred, parent: FileId, name: &[u8]) -> Attempt<()> {
+        let s = &mut *self.begin();
         match name {
             b"." => return Err(FsError::InvalidArgument.into()),
             b".." => return Err(FsError::NotEmpty.into()),
@@ -317,6 +323,8 @@ impl Core {
         if victim.shape.entries > 0 {
             return Err(FsError::NotEmpty.into());
         }
+        s.writable(parent)?;
+        s.writable(victim.id)?;
         self.admit(s, NAME_CHANGE_BYTES, Purpose::Remove)?;
         self.take_name(s, parent, name)?;
         self.relink(s, parent, -1);
@@ -325,9 +333,17 @@ impl Core {
     }
 
     /// Drops the links of a directory that has lost its name.
-    fn drop_directory(&self, s: &mut ClientState, id: FileId) {
+    fn drop_directory(self: &Arc<Self>, s: &mut ClientState, id: FileId) {
         self.relink(s, id, -2);
-        s.remove_if_unused(id, self.host.clock.now());
+        self.lost_a_name(s, id);
+    }
+
+    /// Removes a file that has no name and is not open here, or leaves it to a client where it is
+    /// open.
+    fn lost_a_name(self: &Arc<Self>, s: &mut ClientState, id: FileId) {
+        if !s.opens.contains_key(&id) {
+            self.abandoned(s, id);
+        }
     }
 
     /// True if `id` is `of` or below it. Loads the chain of parents.
@@ -345,13 +361,13 @@ impl Core {
     }
 
     pub(crate) fn try_rename(
-        &self,
+        self: &Arc<Self>,
         cred: &Cred,
         (from_dir, from): (FileId, &[u8]),
         (to_dir, to): (FileId, &[u8]),
         flags: RenameFlags,
     ) -> Attempt<()> {
-        let s = &mut *self.state.lock();
+        let s = &mut *self.begin();
         if flags.no_replace && flags.exchange {
             return Err(FsError::InvalidArgument.into());
         }
@@ -410,6 +426,9 @@ impl Core {
         }
         self.ready_to_insert(s.directory(to_dir)?, to)?;
         self.ready_to_insert(s.directory(from_dir)?, from)?;
+        for changed in [from_dir, to_dir, id].into_iter().chain(victim.map(|v| v.id)) {
+            s.writable(changed)?;
+        }
         self.admit(s, 2 * NAME_CHANGE_BYTES, Purpose::Write)?;
 
         self.put_name(s, to_dir, to, id, kind)?;
@@ -433,7 +452,7 @@ impl Core {
                 self.drop_directory(s, v.id);
             } else {
                 self.relink(s, v.id, -1);
-                s.remove_if_unused(v.id, self.host.clock.now());
+                self.lost_a_name(s, v.id);
             }
         }
         Ok(())
@@ -448,7 +467,7 @@ impl Core {
     }
 
     pub(crate) fn try_opendir(&self, cred: &Cred, id: FileId) -> Attempt<Handle> {
-        let s = &mut *self.state.lock();
+        let s = &mut *self.begin();
         let dir = s.directory(id)?;
         perm::check(cred, &subject(dir), READ)?;
         Ok(s.open(id, OpenFlags { read: true, ..Default::default() }))
@@ -465,7 +484,7 @@ impl Core {
         plus: bool,
         load: bool,
     ) -> Attempt<Vec<DirEntry>> {
-        let s = &mut *self.state.lock();
+        let s = &mut *self.begin();
         s.directory_handle(id, handle)?;
         self.access_time(s, id);
         let dir = s.directory(id)?;
@@ -494,12 +513,12 @@ impl Core {
             }));
         }
         if plus {
-            let missing: Vec<FileId> = out.iter().map(|e| e.id).filter(|id| !s.inodes.contains_key(id)).collect();
+            let missing: Vec<FileId> = out.iter().map(|e| e.id).filter(|id| s.readable(*id).is_none()).collect();
             if load && !missing.is_empty() {
                 return Err(Stop::Miss(Miss::Attributes(missing)));
             }
             for e in &mut out {
-                e.attr = s.inodes.get(&e.id).map(|inode| self.attr(inode));
+                e.attr = s.readable(e.id).map(|inode| self.attr(inode));
             }
         }
         Ok(out)
@@ -526,7 +545,7 @@ impl Core {
             parent: FileId::ROOT,
             shape: manager::DirectoryShape { buckets: 1, hash_key, ..Default::default() },
         };
-        let s = &mut *self.state.lock();
+        let s = &mut *self.begin();
         let mut inode = Inode::fresh(record, self.config.block_size);
         inode.pending.record = true;
         s.inodes.insert(FileId::ROOT, inode);
@@ -542,7 +561,7 @@ impl Core {
             for some in orphans.chunks(REMOVALS_PER_CUT) {
                 count += some.len() as u64;
                 self.commit().await?;
-                let s = &mut *self.state.lock();
+                let s = &mut *self.begin();
                 some.iter().for_each(|file| s.space.owe(file.raw(), 0, s.last_cut + 1));
                 s.removals.extend(some);
                 s.dirty_bytes += some.len() as u64 * INODE_DELTA_BYTES;

@@ -9,7 +9,10 @@
 use crate::cache::Expect;
 use crate::directory;
 use crate::inode::Inode;
+use crate::tokens::Tokens;
+use crate::touched;
 use manager::api::SegmentDeltas;
+use manager::token::Mode;
 use policy::space::SpaceAccount;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
@@ -19,8 +22,8 @@ use vfs::fs::{Handle, OpenFlags};
 /// What an attempt needs before it can succeed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Miss {
-    /// These inodes.
-    Inodes(Vec<FileId>),
+    /// A token on this file.
+    Token(FileId, Mode),
     /// The attributes of those of these files that still exist.
     Attributes(Vec<FileId>),
     /// This bucket of this directory.
@@ -109,6 +112,10 @@ pub struct ClientState {
     pub removals: BTreeSet<FileId>,
     /// Removed files with the seq of the cut that removes them, until the managers have applied it.
     pub gone: BTreeMap<FileId, u64>,
+    /// Handles by file.
+    pub opens: HashMap<FileId, u32>,
+    /// What the client knows of its tokens.
+    pub(crate) tokens: Tokens,
     /// Fresh index numbers.
     pub numbers: Numbers,
     /// Seq of the last cut, 0 before the first.
@@ -136,6 +143,8 @@ impl ClientState {
             dirty_since: None,
             removals: BTreeSet::new(),
             gone: BTreeMap::new(),
+            opens: HashMap::new(),
+            tokens: Tokens::default(),
             numbers: Numbers::default(),
             last_cut,
             synced_at: None,
@@ -145,15 +154,31 @@ impl ClientState {
         }
     }
 
-    /// An inode, or the miss.
+    /// An inode to look at, or the miss.
     pub fn inode(&mut self, id: FileId) -> Attempt<&mut Inode> {
+        self.under(id, Mode::Read)
+    }
+
+    /// An inode to change, or the miss. Attempts call this for all that they will change before
+    /// they change anything.
+    pub fn writable(&mut self, id: FileId) -> Attempt<&mut Inode> {
+        self.under(id, Mode::Write)
+    }
+
+    pub(crate) fn under(&mut self, id: FileId, mode: Mode) -> Attempt<&mut Inode> {
+        touched::note(id, mode);
         match self.inodes.get_mut(&id) {
-            Some(inode) => {
+            Some(inode) if inode.allows(mode) => {
                 inode.used = true;
                 Ok(inode)
             }
-            None => Err(Stop::Miss(Miss::Inodes(vec![id]))),
+            _ => Err(Stop::Miss(Miss::Token(id, mode))),
         }
+    }
+
+    /// An inode that is in memory and may be looked at.
+    pub fn readable(&self, id: FileId) -> Option<&Inode> {
+        self.inodes.get(&id).filter(|inode| inode.allows(Mode::Read))
     }
 
     /// The inode of a directory.
@@ -177,12 +202,9 @@ impl ClientState {
     pub fn open(&mut self, id: FileId, flags: OpenFlags) -> Handle {
         let number = self.next_handle;
         self.next_handle += 1;
-        let inode = self.inodes.get_mut(&id);
-        let is_directory = inode.as_ref().is_some_and(|inode| inode.record.kind == Kind::Directory);
+        let is_directory = self.inodes.get(&id).is_some_and(|inode| inode.record.kind == Kind::Directory);
         self.handles.insert(number, OpenFile { id, flags, is_directory, window: Default::default() });
-        if let Some(inode) = inode {
-            inode.open_count += 1;
-        }
+        *self.opens.entry(id).or_default() += 1;
         Handle(number)
     }
 
@@ -214,10 +236,22 @@ impl ClientState {
         !self.dirty_list.is_empty() || !self.removals.is_empty()
     }
 
-    /// Removes an inode if its last name and its last handle are gone.
+    /// Closes a handle. True if it was the file's last one here.
+    pub fn close(&mut self, id: FileId, handle: Handle) -> bool {
+        self.handles.remove(&handle.0);
+        let Some(count) = self.opens.get_mut(&id) else { return true };
+        *count -= 1;
+        let is_last = *count == 0;
+        if is_last {
+            self.opens.remove(&id);
+        }
+        is_last
+    }
+
+    /// Removes an inode that the client may change if its last name and its last handle are gone.
     pub fn remove_if_unused(&mut self, id: FileId, now: Duration) {
         let Some(inode) = self.inodes.get(&id) else { return };
-        if inode.record.nlink > 0 || inode.open_count > 0 {
+        if inode.record.nlink > 0 || self.opens.contains_key(&id) {
             return;
         }
         let (logged, dirty) = (inode.logged, inode.dirty.values().map(|b| b.len() as u64).sum::<u64>());

@@ -215,6 +215,7 @@ impl CoreMachine {
             cache_bytes: run.cache_bytes - 2 * inode_bytes,
             inode_count_max,
             lease: LEASE,
+            lease_until: None,
         };
         let space = room::space(&config, &stripe, managers.iter().flat_map(|manager| manager.owed()));
         let by_id = managers.iter().map(|m| m.clone() as Arc<dyn Manager>).collect();

@@ -144,6 +144,7 @@ fn regression_a_client_waits_for_managers_that_are_far_behind() {
         cache_bytes: 16 << 20,
         inode_count_max: 100,
         lease: Duration::from_secs(10),
+        lease_until: None,
     };
     let space = SpaceAccount::new(Reserves::new(0, 0), u64::MAX, 0);
     let client = Client::start(host.clone(), config, space, managers, machine.stripe.clone(), tail);

@@ -32,6 +32,10 @@ pub enum ManagerError {
     /// At a start: the stores cannot give a whole log.
     #[error("{0}")]
     Stores(StripeError),
+    /// Another client has a token in conflict, and was asked to give it back: ask for this file
+    /// alone, and wait.
+    #[error("another client has a token on the file")]
+    Held,
     /// The client is not, or no longer, among the clients of this manager: it was declared dead, or
     /// it has begun anew.
     #[error("this client was declared dead")]
@@ -173,7 +177,9 @@ pub trait Manager: Send + Sync + 'static {
     /// until other clients have given back theirs, in the order in which the requests came. Fails
     /// with [`ManagerError::NotFound`] if there is no such file.
     fn open(&self, client: ClientId, file: FileId, mode: Mode) -> Answer<Opened, ManagerError>;
-    /// Opens several files with one message. The answers are in the order of `files`.
+    /// Opens several files with one message. The answers are in the order of `files`. Does not wait
+    /// for other clients: what they hold answers [`ManagerError::Held`]. So a client never has
+    /// tokens that it does not know of yet while it waits for others.
     fn open_many(
         &self,
         client: ClientId,

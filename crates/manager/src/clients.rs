@@ -3,7 +3,7 @@
 //! Requests for one file are served in the order in which they came, so none starves. The first
 //! one recalls what is in its way, and waits for each answer.
 
-use crate::api::{GiveBack, Manager, ManagerError, Opened, Recall, TokenHolder};
+use crate::api::{GiveBack, ManagerError, Opened, Recall, TokenHolder};
 use crate::server::{Core, ManagerServer};
 use crate::state::{ApplyStop, ManagerState};
 use crate::token::Mode;
@@ -133,6 +133,28 @@ impl Core {
         Answer::later(async move { place.core.open_in_turn(client, file, mode, &place.queue).await })
     }
 
+    /// Opens a file, unless that means waiting for another client.
+    pub(crate) async fn open_now(&self, client: ClientId, file: FileId, mode: Mode) -> Result<Opened, ManagerError> {
+        loop {
+            if self.clients.is_contended(file) {
+                return Err(ManagerError::Held);
+            }
+            let step = self.state.lock().open(client, file, mode);
+            match step {
+                Ok(Step::Opened(opened)) => return Ok(*opened),
+                Ok(Step::Blocked(recalls)) => {
+                    self.clients.recall(recalls);
+                    return Err(ManagerError::Held);
+                }
+                Err(ApplyStop::Refused(error)) => return Err(error),
+                Err(ApplyStop::Missing(missing)) => {
+                    self.load(missing).await?;
+                    self.state.lock().evict();
+                }
+            }
+        }
+    }
+
     async fn open_in_turn(
         &self,
         client: ClientId,
@@ -182,15 +204,4 @@ impl ManagerState {
         let mode = if self.owners.len() <= 1 { Mode::Write } else { mode };
         self.grant(client, file, mode)
     }
-}
-
-/// Opens several files, each in its turn.
-pub(crate) fn open_many(
-    manager: &impl Manager,
-    client: ClientId,
-    files: &[FileId],
-    mode: Mode,
-) -> Answer<Vec<Result<Opened, ManagerError>>, ManagerError> {
-    let answers = files.iter().map(|&file| manager.open(client, file, mode).into_future()).collect();
-    Answer::later(async move { Ok(host::join_all(answers).await) })
 }

@@ -18,7 +18,7 @@ use crate::api::{
     SegmentUsage, UsageChanges,
 };
 use crate::apply::Turn;
-use crate::clients::{Clients, open_many};
+use crate::clients::Clients;
 use crate::frontier::Allocation;
 use crate::index_node::NodeSize;
 use crate::manager_map::ManagerMap;
@@ -370,7 +370,14 @@ impl Manager for ManagerServer {
         files: &[FileId],
         mode: Mode,
     ) -> Answer<Vec<Result<Opened, ManagerError>>, ManagerError> {
-        open_many(self, client, files, mode)
+        let (core, files) = (self.core.clone(), files.to_vec());
+        Answer::later(async move {
+            let answers = files.into_iter().map(|file| {
+                let core = core.clone();
+                Box::pin(async move { core.open_now(client, file, mode).await }) as types::BoxFuture<_>
+            });
+            Ok(host::join_all(answers.collect()).await)
+        })
     }
 
     fn locate(&self, _client: ClientId, file: FileId, first: u64) -> Answer<Located, ManagerError> {

@@ -4,6 +4,7 @@
 //! - [`fs`]: the trait and its argument types; [`joined`]: several file systems as one.
 //! - [`perm`]: POSIX permission rules as pure functions, shared by all implementations; [`acl`]:
 //!   POSIX ACLs; [`atime`]: when reads update access times; [`locks`]: advisory locks.
+//! - [`kernel`]: the kernel behind a mount, which caches what a file system answers.
 //! - [`mem`]: [`MemFs`], the model that tests compare with: written for clarity, not speed.
 //! - [`suite`]: the behaviour that docs/semantics.md promises, as checks that run against any
 //!   implementation.
@@ -13,6 +14,7 @@ pub mod acl;
 pub mod atime;
 pub mod fs;
 pub mod joined;
+pub mod kernel;
 pub mod locks;
 pub mod mem;
 pub mod perm;

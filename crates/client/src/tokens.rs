@@ -1,0 +1,511 @@
+//! Tokens at the client: claims, pins, and recalls (docs/core.md#tokens).
+//!
+//! - A **claim** asks a manager for a token. A client has at most one claim on its way for each
+//!   file, so answers cannot overtake each other.
+//! - A **pin** keeps a token from being given back while an operation that needs it also waits for
+//!   something else. An operation that waits for a token pins only tokens of files with smaller
+//!   ids. So operations at two clients never wait for each other's pins.
+//! - A **recall** waits until nobody pins the token. Then the *gate* closes: no operation uses the
+//!   token from here on. The client makes its changes durable, waits until the managers have
+//!   applied them and the kernel has forgotten what it cached, and gives the token back.
+
+use crate::Client;
+use crate::core::{Core, from_manager};
+use crate::inode::Inode;
+use crate::state::{Attempt, ClientState};
+use crate::touched::Needs;
+use manager::api::{GiveBack, ManagerError, Opened, Recall, TokenHolder};
+use manager::token::Mode;
+use policy::space::Purpose;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::time::Duration;
+use types::{BoxFuture, FileId, FsError, ManagerId};
+
+/// Pause before a client whose log cannot be written looks at a recall again.
+const LOG_PAUSE: Duration = Duration::from_millis(200);
+
+/// What a client knows of its tokens besides the inodes that they are for.
+#[derive(Default)]
+pub(crate) struct Tokens {
+    /// How many operations pin a token.
+    pins: HashMap<FileId, u32>,
+    /// Claims on their way, each with a recall that has overtaken its answer.
+    claims: HashMap<FileId, Option<Recall>>,
+    /// Recalls that the client is about to answer.
+    recalled: HashMap<FileId, Recall>,
+    /// Files whose managers were told that a program here has them open, without a token.
+    told_open: HashSet<FileId>,
+}
+
+impl Tokens {
+    /// True if the inode must stay in memory.
+    pub(crate) fn keeps(&self, id: FileId) -> bool {
+        self.pins.contains_key(&id) || self.claims.contains_key(&id) || self.recalled.contains_key(&id)
+    }
+
+    /// The last program here has closed a file. True if its manager counts on being told.
+    pub(crate) fn closes(&mut self, id: FileId) -> bool {
+        self.told_open.remove(&id)
+    }
+}
+
+/// The tokens that one operation has pinned. They are unpinned when this is dropped.
+pub(crate) struct Pins {
+    core: Arc<Core>,
+    pinned: Needs,
+}
+
+impl Pins {
+    pub(crate) fn new(core: &Arc<Core>) -> Pins {
+        Pins { core: core.clone(), pinned: Needs::new() }
+    }
+
+    /// Pins those of the tokens that the client has.
+    pub(crate) fn pin_held(&mut self, needs: &Needs) {
+        let core = self.core.clone();
+        let s = &mut *core.state.lock();
+        for (&id, &mode) in needs {
+            if !s.tokens.recalled.contains_key(&id) && s.inodes.get(&id).is_some_and(|inode| inode.allows(mode)) {
+                self.pin(s, id, mode);
+            }
+        }
+    }
+
+    fn pin(&mut self, s: &mut ClientState, id: FileId, mode: Mode) {
+        match self.pinned.insert(id, mode) {
+            Some(before) => {
+                self.pinned.insert(id, before.max(mode));
+            }
+            None => *s.tokens.pins.entry(id).or_default() += 1,
+        }
+    }
+
+    fn has(&self, id: FileId, mode: Mode) -> bool {
+        self.pinned.get(&id).is_some_and(|pinned| *pinned >= mode)
+    }
+
+    /// Unpins all files from `from` on.
+    pub(crate) fn unpin_from(&mut self, from: FileId) {
+        let given_up = self.pinned.split_off(&from);
+        if given_up.is_empty() {
+            return;
+        }
+        let s = &mut *self.core.state.lock();
+        for id in given_up.into_keys() {
+            if let Some(count) = s.tokens.pins.get_mut(&id) {
+                *count -= 1;
+                if *count == 0 {
+                    s.tokens.pins.remove(&id);
+                }
+            }
+        }
+        self.core.tokens_changed();
+    }
+
+    /// Pins all of `needs`, and takes the tokens that the client lacks. Ends with the file that is
+    /// not there any more, if there is one; then the others may be pinned or not.
+    pub(crate) async fn take(&mut self, needs: &Needs) -> Result<(), (FileId, FsError)> {
+        for (&id, &mode) in needs {
+            if !self.has(id, mode) {
+                // An operation waits only while what it pins comes before what it waits for.
+                self.unpin_from(id);
+                self.take_one(id, mode).await.map_err(|e| (id, e))?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn take_one(&mut self, id: FileId, mode: Mode) -> Result<(), FsError> {
+        let core = self.core.clone();
+        loop {
+            let mut changed = core.tokens_change.subscribe();
+            let may_claim = {
+                let s = &mut *core.state.lock();
+                if core.is_over() {
+                    return Err(FsError::Io);
+                }
+                if s.removals.contains(&id) || s.gone.contains_key(&id) {
+                    return Err(FsError::Stale);
+                }
+                let is_free = !s.tokens.recalled.contains_key(&id);
+                if is_free && s.inodes.get(&id).is_some_and(|inode| inode.allows(mode)) {
+                    self.pin(s, id, mode);
+                    return Ok(());
+                }
+                is_free && s.tokens.begin_claim(id)
+            };
+            if !may_claim {
+                // The sender lives as long as the core.
+                let _ = changed.changed().await;
+                continue;
+            }
+            core.inode_fetch_count.fetch_add(1, Relaxed);
+            let asked = core.managers.of(id).open(core.config.id, id, mode).into_future();
+            let opened = Claim { core: core.clone(), id, asked: Some(asked) }.answered().await;
+            core.install(id, opened, |s| self.pin(s, id, mode))?;
+            let s = &mut *core.state.lock();
+            if s.inodes.get(&id).is_some_and(|inode| inode.allows(mode)) {
+                return Ok(());
+            }
+            // A weaker token than wanted was granted: never by a manager that is whole.
+            return Err(FsError::Io);
+        }
+    }
+}
+
+impl Drop for Pins {
+    fn drop(&mut self) {
+        self.unpin_from(FileId::new(0));
+    }
+}
+
+impl Tokens {
+    /// Notes that a claim is on its way, unless one is already.
+    fn begin_claim(&mut self, id: FileId) -> bool {
+        let is_first = !self.claims.contains_key(&id);
+        if is_first {
+            self.claims.insert(id, None);
+        }
+        is_first
+    }
+}
+
+/// A claim on its way. If its caller stops waiting, a task goes on, because the manager counts the
+/// token as granted once it has answered.
+struct Claim {
+    core: Arc<Core>,
+    id: FileId,
+    asked: Option<BoxFuture<Result<Opened, ManagerError>>>,
+}
+
+impl Claim {
+    async fn answered(mut self) -> Result<Opened, ManagerError> {
+        match &mut self.asked {
+            Some(asked) => {
+                let answer = asked.await;
+                self.asked = None;
+                answer
+            }
+            None => Err(ManagerError::Expelled),
+        }
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        let Some(asked) = self.asked.take() else { return };
+        let (core, id) = (self.core.clone(), self.id);
+        self.core.host.tasks.spawn(Box::pin(async move {
+            let opened = asked.await;
+            // Nobody waits for it: an error is of no use either.
+            let _ = core.install(id, opened, |_| {});
+        }));
+    }
+}
+
+impl Core {
+    /// Wakes everybody who waits for a pin, a claim or a recall to end.
+    fn tokens_changed(&self) {
+        self.tokens_change.send_modify(|count| *count += 1);
+    }
+
+    /// Puts a manager's answer to a claim into memory, and calls `and` in the same instant.
+    fn install(
+        self: &Arc<Self>,
+        id: FileId,
+        opened: Result<Opened, ManagerError>,
+        and: impl FnOnce(&mut ClientState),
+    ) -> Result<(), FsError> {
+        let s = &mut *self.state.lock();
+        let early = s.tokens.claims.remove(&id).flatten();
+        self.tokens_changed();
+        let opened = opened.map_err(from_manager)?;
+        let grant = opened.grant;
+        if s.removals.contains(&id) || s.gone.contains_key(&id) {
+            return Err(FsError::Stale);
+        }
+        match s.inodes.get_mut(&id) {
+            // The token was never given back, so memory is at least as new as the answer.
+            Some(inode) if inode.grant < grant.number => {
+                (inode.mode, inode.grant) = (inode.mode.max(grant.mode), grant.number);
+                inode.open_elsewhere = grant.open_elsewhere;
+            }
+            Some(_) => {}
+            None => {
+                self.make_room(s);
+                s.inodes.insert(id, Inode::opened(opened, self.config.block_size));
+                s.hand.push_back(id);
+            }
+        }
+        s.tokens.told_open.remove(&id);
+        and(s);
+        if let Some(recall) = early
+            && recall.number >= grant.number
+        {
+            self.begin_recall(s, recall);
+        }
+        Ok(())
+    }
+
+    /// Fetches inodes to read them, with one message to each manager concerned, and one more for
+    /// each file that another client must give back first.
+    pub(crate) async fn fetch_inodes(self: &Arc<Self>, ids: &[FileId]) {
+        let mut wanted: BTreeMap<ManagerId, Vec<FileId>> = BTreeMap::new();
+        {
+            let s = &mut *self.state.lock();
+            for &id in ids.iter().collect::<BTreeSet<_>>() {
+                let is_known = s.inodes.contains_key(&id) || s.removals.contains(&id) || s.gone.contains_key(&id);
+                if !is_known && s.tokens.begin_claim(id) {
+                    wanted.entry(self.managers.manager_of(id)).or_default().push(id);
+                }
+            }
+        }
+        let ask = |files: Vec<FileId>| -> BoxFuture<()> {
+            self.inode_fetch_count.fetch_add(files.len() as u64, Relaxed);
+            let asked = self.managers.of(files[0]).open_many(self.config.id, &files, Mode::Read).into_future();
+            let core = self.clone();
+            Box::pin(async move {
+                let answers = match asked.await {
+                    Ok(answers) => answers,
+                    Err(e) => vec![Err(e); files.len()],
+                };
+                let mut held: Vec<BoxFuture<()>> = Vec::new();
+                for (id, opened) in files.into_iter().zip(answers) {
+                    if opened == Err(ManagerError::Held) {
+                        let (core, asked) = (core.clone(), core.managers.of(id).open(core.config.id, id, Mode::Read));
+                        held.push(Box::pin(async move {
+                            let opened = asked.await;
+                            let _ = core.install(id, opened, |_| {});
+                        }));
+                    } else {
+                        // A file that is gone is listed without attributes.
+                        let _ = core.install(id, opened, |_| {});
+                    }
+                }
+                host::join_all(held).await;
+            })
+        };
+        // Tasks of their own: claims must be answered, though nobody waits for them any more.
+        let (tell, told) = tokio::sync::oneshot::channel();
+        let asked = host::join_all(wanted.into_values().map(ask).collect());
+        self.host.tasks.start(Box::pin(async move {
+            asked.await;
+            let _ = tell.send(());
+        }));
+        let _ = told.await;
+    }
+
+    /// Answers a recall, now or when the client can.
+    fn recall(self: &Arc<Self>, recall: Recall) {
+        let s = &mut *self.state.lock();
+        let grant = s.inodes.get(&recall.file).map(|inode| inode.grant);
+        if let Some(early) = s.tokens.claims.get_mut(&recall.file)
+            && grant.is_none_or(|grant| grant < recall.number)
+        {
+            // It is about a grant whose answer has not come yet.
+            if early.is_none_or(|early| early < recall) {
+                *early = Some(recall);
+            }
+            return;
+        }
+        match grant {
+            Some(grant) if recall.number >= grant => self.begin_recall(s, recall),
+            // The client has given that token back, and has a newer one.
+            Some(_) => {}
+            None => self.give_nothing(s, recall),
+        }
+    }
+
+    /// Answers the recall of a file that is not in memory.
+    fn give_nothing(self: &Arc<Self>, s: &mut ClientState, recall: Recall) {
+        let (file, number) = (recall.file, recall.number);
+        let is_open = s.opens.contains_key(&file);
+        if is_open {
+            s.tokens.told_open.insert(file);
+        }
+        let (is_removed, last_cut) = (s.removals.contains(&file), s.last_cut);
+        let removed_by = s.gone.get(&file).copied().or(is_removed.then_some(last_cut + 1));
+        let core = self.clone();
+        self.host.tasks.spawn(Box::pin(async move {
+            if let Some(seq) = removed_by
+                && core.make_known(seq).await.is_err()
+            {
+                return;
+            }
+            core.managers.of(file).give_back(core.config.id, GiveBack { file, number, keep: None, is_open });
+        }));
+    }
+
+    /// Has the client give a token back. A recall that is under way already takes in a stronger
+    /// wish.
+    pub(crate) fn begin_recall(self: &Arc<Self>, s: &mut ClientState, recall: Recall) {
+        if let Some(known) = s.tokens.recalled.get_mut(&recall.file) {
+            known.wanted = known.wanted.max(recall.wanted);
+            return;
+        }
+        s.tokens.recalled.insert(recall.file, recall);
+        self.host.tasks.spawn(Box::pin(self.clone().answer_recall(recall.file)));
+    }
+
+    async fn answer_recall(self: Arc<Self>, file: FileId) {
+        let Some((seq, is_directory)) = self.close_gate(file).await else { return };
+        let mut has_forgotten = false;
+        loop {
+            let wanted = self.state.lock().tokens.recalled.get(&file).map(|recall| recall.wanted);
+            if wanted == Some(Mode::Write)
+                && !has_forgotten
+                && let Some(kernel) = self.kernel.get()
+            {
+                kernel.forget(vec![file], is_directory).await;
+            }
+            has_forgotten |= wanted == Some(Mode::Write);
+            if self.make_known(seq).await.is_err() {
+                return;
+            }
+            let s = &mut *self.state.lock();
+            let Some(recall) = s.tokens.recalled.get(&file).copied() else { return };
+            if recall.wanted == Mode::Write && !has_forgotten {
+                continue;
+            }
+            self.give(s, recall);
+            return;
+        }
+    }
+
+    /// Waits until nobody pins the token, and lets no operation use it from then on. Returns the
+    /// cut with which the file's changes are in the log, and whether it is a directory. `None` if
+    /// the client has ended.
+    async fn close_gate(self: &Arc<Self>, file: FileId) -> Option<(u64, bool)> {
+        loop {
+            let mut changed = self.tokens_change.subscribe();
+            {
+                let s = &mut *self.state.lock();
+                if self.is_over() {
+                    return None;
+                }
+                if !s.tokens.pins.contains_key(&file) {
+                    let last_cut = s.last_cut;
+                    let inode = s.inodes.get_mut(&file)?;
+                    inode.closing = true;
+                    let seq = if inode.listed { last_cut + 1 } else { inode.last_cut };
+                    return Some((seq, inode.directory.is_some()));
+                }
+            }
+            let _ = changed.changed().await;
+        }
+    }
+
+    /// Makes everything up to this cut durable, and waits until the managers have applied it. While
+    /// the log cannot be written it tries again. Fails if the client has ended.
+    async fn make_known(self: &Arc<Self>, seq: u64) -> Result<(), FsError> {
+        loop {
+            if self.is_over() {
+                return Err(FsError::Io);
+            }
+            if self.state.lock().applied >= seq {
+                return Ok(());
+            }
+            match self.commit().await {
+                Ok(()) => {
+                    self.wait_applied(seq).await;
+                    return if self.is_over() { Err(FsError::Io) } else { Ok(()) };
+                }
+                Err(_) => self.host.clock.sleep(LOG_PAUSE).await,
+            }
+        }
+    }
+
+    /// Gives the token back, or weakens it. The changes under it are known to the managers.
+    fn give(self: &Arc<Self>, s: &mut ClientState, recall: Recall) {
+        let file = recall.file;
+        s.tokens.recalled.remove(&file);
+        let Some(inode) = s.inodes.get_mut(&file) else { return };
+        let number = inode.grant.max(recall.number);
+        let keep = (recall.wanted == Mode::Read).then_some(Mode::Read);
+        let is_open = s.opens.contains_key(&file);
+        match keep {
+            Some(mode) => {
+                inode.mode = mode;
+                inode.closing = false;
+            }
+            None => {
+                s.inodes.remove(&file);
+                if is_open {
+                    s.tokens.told_open.insert(file);
+                }
+            }
+        }
+        self.managers.of(file).give_back(self.config.id, GiveBack { file, number, keep, is_open });
+        self.tokens_changed();
+    }
+
+    /// A file without a name has lost its last handle here: removes it, or leaves it to a client
+    /// that has it open.
+    pub(crate) fn abandoned(self: &Arc<Self>, s: &mut ClientState, id: FileId) {
+        let told_open = s.tokens.closes(id);
+        let Some(inode) = s.inodes.get(&id) else {
+            if told_open {
+                let core = self.clone();
+                self.host.tasks.spawn(Box::pin(async move {
+                    let asked = core.managers.of(id).closed(core.config.id, id);
+                    if asked.await == Ok(true) {
+                        core.remove_orphan(id).await;
+                    }
+                }));
+            }
+            return;
+        };
+        if inode.record.nlink > 0 {
+            return;
+        }
+        if inode.allows(Mode::Write) && !inode.open_elsewhere {
+            s.remove_if_unused(id, self.host.clock.now());
+        } else if inode.open_elsewhere {
+            // Whoever has it open must be able to remove it.
+            let recall = Recall { file: id, number: inode.grant, wanted: Mode::Write };
+            self.begin_recall(s, recall);
+        } else {
+            let core = self.clone();
+            self.host.tasks.spawn(Box::pin(async move { core.remove_orphan(id).await }));
+        }
+    }
+
+    /// Removes a file that has no name, unless a program has it open.
+    pub(crate) async fn remove_orphan(self: &Arc<Self>, id: FileId) {
+        let attempt = move |core: &Arc<Core>| -> Attempt<()> {
+            let s = &mut *core.begin();
+            s.writable(id)?;
+            core.admit(s, 0, Purpose::Remove)?;
+            if !s.opens.contains_key(&id) {
+                core.abandoned(s, id);
+            }
+            Ok(())
+        };
+        let removed = self.answer(attempt(self), || attempt).await;
+        if let Err(e) = removed
+            && e != FsError::Stale
+        {
+            tracing::debug!(%id, "a file without a name stays for the next start: {e}");
+        }
+    }
+
+    /// True if the client may not answer any more: it was stopped, or its lease is over.
+    pub(crate) fn is_over(&self) -> bool {
+        self.stopped.load(SeqCst) || self.rest_of_lease().is_some_and(|rest| rest.is_zero())
+    }
+
+    /// How long the client's lease lasts; `None` if it has no lease because no other client can
+    /// want its tokens.
+    pub(crate) fn rest_of_lease(&self) -> Option<Duration> {
+        let until = Duration::from_nanos(self.config.lease_until.as_ref()?.load(SeqCst));
+        Some(until.saturating_sub(self.host.clock.now()))
+    }
+}
+
+impl TokenHolder for Client {
+    fn recall(&self, recalls: Vec<Recall>) {
+        recalls.into_iter().for_each(|recall| self.core.recall(recall));
+    }
+}
