@@ -355,7 +355,12 @@ impl Core {
     }
 
     async fn answer_recall(self: Arc<Self>, file: FileId) {
-        let Some((seq, is_directory)) = self.close_gate(file).await else { return };
+        let Some((seq, is_directory)) = self.close_gate(file).await else {
+            // The manager frees the tokens of a removed file when it hears of the removal.
+            self.state.lock().tokens.recalled.remove(&file);
+            self.tokens_changed();
+            return;
+        };
         let mut has_forgotten = false;
         loop {
             let wanted = self.state.lock().tokens.recalled.get(&file).map(|recall| recall.wanted);
@@ -381,7 +386,7 @@ impl Core {
 
     /// Waits until nobody pins the token, and lets no operation use it from then on. Returns the
     /// cut with which the file's changes are in the log, and whether it is a directory. `None` if
-    /// the client has ended.
+    /// the client has ended, or has removed the file.
     async fn close_gate(self: &Arc<Self>, file: FileId) -> Option<(u64, bool)> {
         loop {
             let mut changed = self.tokens_change.subscribe();

@@ -393,6 +393,7 @@ impl World {
     /// Some programs make one call each, at the same time.
     async fn round(&mut self) -> Result<(), String> {
         let planned = self.plan();
+        let plan: Vec<String> = planned.iter().map(|p| format!("client {} {:?}", p.client, p.call)).collect();
         self.outcome.rounds += 1;
         self.operations += planned.len() as u64;
         self.outcome.operations += planned.len() as u64;
@@ -430,10 +431,10 @@ impl World {
         }
         let mut calls = join_all(runs);
         let events = match victim {
-            None => self.in_time("a round", calls).await?,
+            None => self.in_time(&format!("round of {plan:#?}"), calls).await?,
             Some(number) => {
                 let mut death = Box::pin(self.bury(number));
-                match self.in_time("a round with a crash", first(&mut calls, &mut death)).await? {
+                match self.in_time(&format!("round with a crash of {plan:#?}"), first(&mut calls, &mut death)).await? {
                     Either::Left(events) => {
                         if let Some(member) = &self.members[number] {
                             member.on.crash();
@@ -443,7 +444,7 @@ impl World {
                     }
                     Either::Right(buried) => {
                         buried?;
-                        self.in_time("the rest of a round with a crash", calls).await?
+                        self.in_time(&format!("the rest of a round with a crash of {plan:#?}"), calls).await?
                     }
                 }
             }
