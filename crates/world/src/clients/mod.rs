@@ -144,6 +144,8 @@ struct Member {
     mount: Mount,
     /// Files that answers to this client have named.
     named: BTreeSet<FileId>,
+    /// The newest call of this client that its kernel may know the answer of.
+    looked: Option<Call>,
 }
 
 struct World {
@@ -325,7 +327,7 @@ impl World {
             manager.admit(client_id(number), log_of(number), holder.clone());
         }
         let named = BTreeSet::from([FileId::ROOT]);
-        self.members[number] = Some(Member { on, session, mount, named });
+        self.members[number] = Some(Member { on, session, mount, named, looked: None });
     }
 
     /// Starts a client on a machine of its own.
@@ -374,7 +376,9 @@ impl World {
             let opens: Vec<_> = member.mount.opens().into_iter().filter(|(open, _)| !closed.contains(open)).collect();
             let is_known = |f: &&Known| member.named.contains(&f.id);
             let files: Vec<Known> = all.iter().filter(is_known).copied().collect();
-            let call = choice.call(&View { files: &files, opens: &opens, next_open: self.next_open });
+            let again = member.looked.clone().filter(|_| random.chance(1, 5));
+            let view = View { files: &files, opens: &opens, next_open: self.next_open };
+            let call = again.unwrap_or_else(|| choice.call(&view));
             if let Some(open) = call.uses() {
                 if planned.iter().any(|p| p.client == client && p.call.uses() == Some(open)) && call.closes() {
                     continue;
@@ -453,14 +457,17 @@ impl World {
             self.say(|| event.to_string());
             if let (Some(member), Some(answered)) = (&mut self.members[event.client], &event.answered) {
                 choice::named(answered, &mut member.named);
+                if matches!(event.call, Call::Lookup { .. } | Call::Getattr { .. }) {
+                    member.looked = Some(event.call.clone());
+                }
             }
             self.outcome.refused += u64::from(matches!(event.answered, Some(Err(_))));
         }
-        self.oracle.round(&events)?;
-        self.outcome.ambiguous += u64::from(self.oracle.state_count() > 1);
-        if let Some(number) = victim {
-            self.after_crash(number).await?;
+        match victim {
+            None => self.oracle.round(&events)?,
+            Some(number) => self.after_crash(number, &events).await?,
         }
+        self.outcome.ambiguous += u64::from(self.oracle.state_count() > 1);
         if self.random.chance(1, 6) {
             let scale = 1 << self.random.below(14);
             clock.sleep(Duration::from_millis(self.random.below(scale))).await;
@@ -497,12 +504,12 @@ impl World {
         Ok(())
     }
 
-    async fn after_crash(&mut self, number: usize) -> Result<(), String> {
+    async fn after_crash(&mut self, number: usize, events: &[Event]) -> Result<(), String> {
         self.members[number] = None;
         self.outcome.crashes += 1;
         self.sync_all().await?;
         let tree = self.tree().await?;
-        self.outcome.losses += u64::from(self.oracle.crashed(number, &tree)?);
+        self.outcome.losses += u64::from(self.oracle.crashed(number, events, &tree)?);
         self.oracle.settled(&tree)
     }
 

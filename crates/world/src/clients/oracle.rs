@@ -34,6 +34,13 @@ pub(super) struct Event {
     pub(super) ended: Duration,
 }
 
+impl Event {
+    /// True if what the client did before is durable.
+    fn has_synced(&self, client: usize) -> bool {
+        self.client == client && self.call.syncs() && matches!(self.answered, Some(Ok(_)))
+    }
+}
+
 impl std::fmt::Display for Event {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let answered = self.answered.as_ref().map_or("nothing".into(), shown);
@@ -295,7 +302,7 @@ impl Oracle {
         let mut found: BTreeMap<u64, State> = BTreeMap::new();
         let mut why = BTreeSet::new();
         for state in &self.states {
-            orders(state, self.round, events, &mut found, &mut why);
+            orders(state, self.round, events, None, &mut found, &mut why);
         }
         if found.is_empty() {
             let events: Vec<String> = events.iter().map(Event::to_string).collect();
@@ -350,24 +357,36 @@ impl Oracle {
         }
     }
 
-    /// Takes in that a client crashed, and that its log was rolled forward.
-    /// True if calls of the client were lost for sure.
-    pub(super) fn crashed(&mut self, client: usize, tree: &[TreeEntry]) -> Result<bool, String> {
-        let mut found: BTreeMap<u64, State> = BTreeMap::new();
+    /// Takes in the calls of a round in which a client crashed and its log was rolled forward, and
+    /// the tree that was found afterwards. True if calls of the client were lost for sure.
+    pub(super) fn crashed(&mut self, client: usize, events: &[Event], tree: &[TreeEntry]) -> Result<bool, String> {
+        self.round += 1;
+        let (mut found, mut why) = (BTreeMap::new(), BTreeSet::new());
         let made = self.states.iter().map(|state| state.done.len()).min().unwrap_or(0);
+        let others: Vec<Event> = events.iter().filter(|event| event.client != client).cloned().collect();
+        let all_others = others.len();
         for state in &self.states {
             let Some(base) = &state.base else { continue };
-            for done in prefixes(&state.done, client) {
+            for kept in prefixes(&state.done, client) {
+                let is_whole = kept.len() == state.done.len();
+                if !is_whole && events.iter().any(|event| event.has_synced(client)) {
+                    continue;
+                }
                 let mut state = State { base: Some(base.clone()), ..base.fork() };
-                if done.iter().all(|(round, event)| state.step(*round, event).is_ok()) {
-                    state.close_all(client);
-                    found.entry(state.fingerprint()).or_insert(state);
+                if kept.iter().all(|(round, event)| state.step(*round, event).is_ok()) {
+                    let events = if is_whole { events } else { &others[..] };
+                    orders(&state, self.round, events, Some(client), &mut found, &mut why);
                 }
             }
         }
+        if found.is_empty() {
+            let events: Vec<String> = events.iter().map(Event::to_string).collect();
+            return Err(format!("no loss and no order explain the answers of {events:#?}: {why:#?}"));
+        }
         self.states = found.into_values().collect();
+        self.close_all(client);
         self.keep_those_with(tree)?;
-        Ok(self.states.iter().all(|state| state.done.len() < made))
+        Ok(self.states.iter().all(|state| state.done.len() < made + all_others))
     }
 
     /// Takes in that a client closed everything.
@@ -376,9 +395,17 @@ impl Oracle {
     }
 }
 
-/// Finds all states after the events in some order. Events without an answer may be left out.
-fn orders(state: &State, round: u64, events: &[Event], found: &mut BTreeMap<u64, State>, why: &mut BTreeSet<String>) {
-    if events.iter().all(|event| event.answered.is_none()) {
+/// Finds all states after the events in some order. Events of the client that has crashed may be
+/// left out.
+fn orders(
+    state: &State,
+    round: u64,
+    events: &[Event],
+    crashed: Option<usize>,
+    found: &mut BTreeMap<u64, State>,
+    why: &mut BTreeSet<String>,
+) {
+    if events.iter().all(|event| Some(event.client) == crashed) {
         let known = state.fork();
         found.entry(known.fingerprint()).or_insert(known);
     }
@@ -391,7 +418,7 @@ fn orders(state: &State, round: u64, events: &[Event], found: &mut BTreeMap<u64,
             Ok(()) => {
                 let rest: Vec<Event> =
                     events.iter().enumerate().filter(|(i, _)| *i != at).map(|(_, e)| e.clone()).collect();
-                orders(&next, round, &rest, found, why);
+                orders(&next, round, &rest, crashed, found, why);
             }
             Err(what) => {
                 why.insert(format!("{:?} of client {} {what}", event.call, event.client));
@@ -404,8 +431,7 @@ fn orders(state: &State, round: u64, events: &[Event], found: &mut BTreeMap<u64,
 /// a prefix of its own. Of its calls of one round, any may be the last.
 fn prefixes(done: &[(u64, Event)], client: usize) -> Vec<Vec<(u64, Event)>> {
     let is_own = |event: &Event| event.client == client;
-    let has_synced = |event: &Event| is_own(event) && event.call.syncs() && matches!(event.answered, Some(Ok(_)));
-    let synced = done.iter().filter(|(_, event)| has_synced(event)).map(|(round, _)| *round).max().unwrap_or(0);
+    let synced = done.iter().filter(|(_, event)| event.has_synced(client)).map(|(round, _)| *round).max().unwrap_or(0);
     let mut out = vec![done.to_vec()];
     let rounds: BTreeSet<u64> = done.iter().filter(|(_, e)| is_own(e)).map(|(round, _)| *round).collect();
     for &last in rounds.iter().filter(|round| **round >= synced) {
