@@ -18,6 +18,7 @@ use host::{Host, first};
 use manager::Delta;
 use manager::api::{Manager, ManagerError, Recall, SegmentDeltas};
 use manager::manager_map::ManagerMap;
+use manager::planted::{self, Bug};
 use manager::token::Mode;
 use parking_lot::{Mutex, MutexGuard};
 use policy::space::{Purpose, SpaceAccount};
@@ -285,7 +286,9 @@ impl Core {
                 },
                 Miss::Attributes(ids) => {
                     // Nothing is pinned while tokens are taken without order.
-                    pins.unpin_from(FileId::new(0));
+                    if !planted::is(Bug::BatchWaitsWithPins) {
+                        pins.unpin_from(FileId::new(0));
+                    }
                     self.fetch_inodes(ids).await;
                 }
                 other => {
@@ -359,14 +362,18 @@ impl Core {
             let is_open = state.opens.contains_key(&id);
             let is_kept = state.tokens.keeps(id);
             let Some(inode) = state.inodes.get_mut(&id) else { continue };
-            let held = inode.listed || is_open || is_kept || inode.last_cut > applied || !inode.logged;
+            let held = inode.listed
+                || is_open
+                || is_kept
+                || (inode.last_cut > applied && !planted::is(Bug::EvictsUnapplied))
+                || !inode.logged;
             if held || inode.used || id == FileId::ROOT {
                 inode.used = false;
                 state.hand.push_back(id);
                 continue;
             }
             let grant = inode.grant;
-            if self.kernel.get().is_some() {
+            if self.kernel.get().is_some() && !planted::is(Bug::EvictsUnknownToKernel) {
                 // The kernel must forget the file before another client can change it.
                 self.begin_recall(state, Recall { file: id, number: grant, wanted: Mode::Write });
                 leaving += 1;

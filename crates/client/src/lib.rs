@@ -101,7 +101,9 @@ impl Client {
                 self.core.commit().await?;
                 self.core.settle().await;
                 // Its manager does not know who made it. So the client takes a token like others.
-                self.core.state.lock().inodes.remove(&FileId::ROOT);
+                if !manager::planted::is(manager::planted::Bug::RootIsNotRecorded) {
+                    self.core.state.lock().inodes.remove(&FileId::ROOT);
+                }
                 Ok(true)
             }
             Err(e) => {

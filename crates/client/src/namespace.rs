@@ -8,6 +8,7 @@ use crate::inode::Inode;
 use crate::state::{Attempt, ClientState, INODE_DELTA_BYTES, Miss, Stop, in_directory};
 use bytes::Bytes;
 use manager::InodeRecord;
+use manager::planted::{self, Bug};
 use policy::space::Purpose;
 use std::sync::Arc;
 use types::{Attr, FileId, FsError, Kind};
@@ -307,7 +308,9 @@ impl Core {
             return Err(FsError::IsADirectory.into());
         }
         s.writable(parent)?;
-        s.writable(victim.id)?;
+        if !planted::is(Bug::UnlinkUnderRead) {
+            s.writable(victim.id)?;
+        }
         self.admit(s, NAME_CHANGE_BYTES, Purpose::Remove)?;
         self.take_name(s, parent, name)?;
         self.relink(s, victim.id, -1);
@@ -432,7 +435,8 @@ impl Core {
         }
         self.ready_to_insert(s.directory(to_dir)?, to)?;
         self.ready_to_insert(s.directory(from_dir)?, from)?;
-        for changed in [from_dir, to_dir, id].into_iter().chain(victim.map(|v| v.id)) {
+        let to_dir_changes = if planted::is(Bug::RenameTargetUnderRead) { from_dir } else { to_dir };
+        for changed in [from_dir, to_dir_changes, id].into_iter().chain(victim.map(|v| v.id)) {
             s.writable(changed)?;
         }
         self.admit(s, 2 * NAME_CHANGE_BYTES, Purpose::Write)?;

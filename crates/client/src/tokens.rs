@@ -15,6 +15,7 @@ use crate::inode::Inode;
 use crate::state::{Attempt, ClientState};
 use crate::touched::Needs;
 use manager::api::{GiveBack, ManagerError, Opened, Recall, TokenHolder};
+use manager::planted::{self, Bug};
 use manager::token::Mode;
 use policy::space::Purpose;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -115,7 +116,9 @@ impl Pins {
         for (&id, &mode) in needs {
             if !self.has(id, mode) {
                 // An operation waits only while what it pins comes before what it waits for.
-                self.unpin_from(id);
+                if !planted::is(Bug::WaitsWithPins) {
+                    self.unpin_from(id);
+                }
                 self.take_one(id, mode).await.map_err(|e| (id, e))?;
             }
         }
@@ -228,8 +231,11 @@ impl Core {
         self.tokens_changed();
         let opened = opened.map_err(from_manager)?;
         let grant = opened.grant;
-        if s.removals.contains(&id) || s.gone.contains_key(&id) {
+        if (s.removals.contains(&id) || s.gone.contains_key(&id)) && !planted::is(Bug::InstallsRemoved) {
             return Err(FsError::Stale);
+        }
+        if planted::is(Bug::InstallReplaces) && s.inodes.get(&id).is_some_and(|inode| !inode.listed) {
+            s.inodes.remove(&id);
         }
         match s.inodes.get_mut(&id) {
             // The token was never given back, so memory is at least as new as the answer.
@@ -248,6 +254,7 @@ impl Core {
         and(s);
         if let Some(recall) = early
             && recall.number >= grant.number
+            && !planted::is(Bug::ForgetsEarlyRecall)
         {
             self.begin_recall(s, recall);
         }
@@ -318,7 +325,12 @@ impl Core {
         match grant {
             Some(grant) if recall.number >= grant => self.begin_recall(s, recall),
             // The client has given that token back, and has a newer one.
-            Some(_) => {}
+            Some(grant) => {
+                if planted::is(Bug::RepeatedRecallFreesNewer) {
+                    let back = GiveBack { file: recall.file, number: grant, keep: None, is_open: false };
+                    self.managers.of(recall.file).give_back(self.config.id, back);
+                }
+            }
             None => self.give_nothing(s, recall),
         }
     }
@@ -326,6 +338,9 @@ impl Core {
     /// Answers the recall of a file that is not in memory.
     fn give_nothing(self: &Arc<Self>, s: &mut ClientState, recall: Recall) {
         let (file, number) = (recall.file, recall.number);
+        if planted::is(Bug::IgnoresRecallOfUnknownFile) {
+            return;
+        }
         let is_open = s.opens.contains_key(&file);
         if is_open {
             s.tokens.told_open.insert(file);
@@ -366,17 +381,18 @@ impl Core {
             let wanted = self.state.lock().tokens.recalled.get(&file).map(|recall| recall.wanted);
             if wanted == Some(Mode::Write)
                 && !has_forgotten
+                && !planted::is(Bug::TellsNoKernel)
                 && let Some(kernel) = self.kernel.get()
             {
                 kernel.forget(vec![file], is_directory).await;
             }
             has_forgotten |= wanted == Some(Mode::Write);
-            if self.make_known(seq).await.is_err() {
+            if !planted::is(Bug::GivesBackBeforeCommit) && self.make_known(seq).await.is_err() {
                 return;
             }
             let s = &mut *self.state.lock();
             let Some(recall) = s.tokens.recalled.get(&file).copied() else { return };
-            if recall.wanted == Mode::Write && !has_forgotten {
+            if recall.wanted == Mode::Write && !has_forgotten && !planted::is(Bug::TellsNoKernelOfStrongerWish) {
                 continue;
             }
             self.give(s, recall);
@@ -395,11 +411,12 @@ impl Core {
                 if self.is_over() {
                     return None;
                 }
-                if !s.tokens.pins.contains_key(&file) {
+                if !s.tokens.pins.contains_key(&file) || planted::is(Bug::IgnoresPins) {
                     let last_cut = s.last_cut;
                     let inode = s.inodes.get_mut(&file)?;
-                    inode.closing = true;
-                    let seq = if inode.listed { last_cut + 1 } else { inode.last_cut };
+                    inode.closing = !planted::is(Bug::LeavesGateOpen);
+                    let seq =
+                        if inode.listed && !planted::is(Bug::ForgetsDirtyCut) { last_cut + 1 } else { inode.last_cut };
                     return Some((seq, inode.directory.is_some()));
                 }
             }
@@ -419,7 +436,9 @@ impl Core {
             }
             match self.commit().await {
                 Ok(()) => {
-                    self.wait_applied(seq).await;
+                    if !planted::is(Bug::GivesBackBeforeApplied) {
+                        self.wait_applied(seq).await;
+                    }
                     return if self.is_over() { Err(FsError::Io) } else { Ok(()) };
                 }
                 Err(_) => self.host.clock.sleep(LOG_PAUSE).await,
@@ -438,19 +457,21 @@ impl Core {
         let is_abandoned = keep.is_none() && inode.record.nlink == 0 && !is_open;
         match keep {
             Some(mode) => {
-                inode.mode = mode;
+                if !planted::is(Bug::DowngradeKeepsWrite) {
+                    inode.mode = mode;
+                }
                 inode.closing = false;
             }
             None => {
                 s.inodes.remove(&file);
-                if is_open {
+                if is_open && !planted::is(Bug::ForgetsToldOpen) {
                     s.tokens.told_open.insert(file);
                 }
             }
         }
         self.managers.of(file).give_back(self.config.id, GiveBack { file, number, keep, is_open });
         self.tokens_changed();
-        if is_abandoned {
+        if is_abandoned && !planted::is(Bug::ForgetsCloseBeforeApplied) {
             // A client that had it open may have closed it before the managers knew that it has no
             // name.
             self.remove_if_closed(file);
@@ -482,7 +503,7 @@ impl Core {
         if inode.record.nlink > 0 {
             return;
         }
-        if inode.allows(Mode::Write) && !inode.open_elsewhere {
+        if inode.allows(Mode::Write) && (!inode.open_elsewhere || planted::is(Bug::IgnoresOpenElsewhere)) {
             s.remove_if_unused(id, self.host.clock.now());
         } else if inode.open_elsewhere {
             // Whoever has it open must be able to remove it.

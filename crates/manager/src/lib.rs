@@ -37,6 +37,7 @@ pub mod inode;
 pub mod manager_map;
 mod newest;
 mod opening;
+pub mod planted;
 pub mod record;
 pub mod roll_forward;
 pub mod root;

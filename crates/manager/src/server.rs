@@ -23,6 +23,7 @@ use crate::clients::Clients;
 use crate::frontier::Allocation;
 use crate::index_node::NodeSize;
 use crate::manager_map::ManagerMap;
+use crate::planted::{self, Bug};
 use crate::record::{RecordDirectory, RecordKey};
 use crate::root::page_rows_max;
 use crate::state::{ApplyStop, EVICTION_STEPS_MAX, ManagerIdentity, ManagerState, MissingRecord, PageAt};
@@ -253,7 +254,9 @@ impl Core {
                     }
                     state.advance(*segment);
                     // Whoever waits for a token on a removed file learns that there is no such file.
-                    for delta in deltas.iter().filter(|delta| matches!(delta, Delta::Remove { .. })) {
+                    let is_removal =
+                        |delta: &&Delta| matches!(delta, Delta::Remove { .. }) && !planted::is(Bug::RemovalWakesNobody);
+                    for delta in deltas.iter().filter(is_removal) {
                         self.clients.given_back(delta.file());
                     }
                 }
@@ -379,7 +382,12 @@ impl Manager for ManagerServer {
         Answer::later(async move {
             let answers = files.into_iter().map(|file| {
                 let core = core.clone();
-                Box::pin(async move { core.open_now(client, file, mode).await }) as types::BoxFuture<_>
+                Box::pin(async move {
+                    match planted::is(Bug::BatchWaits) {
+                        true => core.open(client, file, mode).await,
+                        false => core.open_now(client, file, mode).await,
+                    }
+                }) as types::BoxFuture<_>
             });
             Ok(host::join_all(answers.collect()).await)
         })

@@ -14,6 +14,7 @@
 //! (docs/core.md#tokens).
 
 use crate::api::TokenGrant;
+use crate::planted::{self, Bug};
 use crate::token::Mode;
 use std::collections::{BTreeSet, HashMap};
 use types::{ClientId, FileId};
@@ -94,7 +95,10 @@ impl TokenTable {
     /// Asks for a token. A client that has a stronger one keeps that, under the new number.
     pub fn request(&mut self, client: ClientId, file: FileId, mode: Mode) -> Decision {
         let held = self.files.entry(file).or_default();
-        let in_conflict = |h: &&mut Holding| h.client != client && (h.mode == Mode::Write || mode == Mode::Write);
+        let in_conflict = |h: &&mut Holding| {
+            let is_seen = h.number > 0 || !planted::is(Bug::CreatedIsNotRecalled);
+            h.client != client && (h.mode == Mode::Write || mode == Mode::Write) && is_seen
+        };
         let mut is_blocked = false;
         let mut recalls = Vec::new();
         for h in held.holdings.iter_mut().filter(in_conflict) {
@@ -104,7 +108,7 @@ impl TokenTable {
                 recalls.push((h.client, Recall { file, number: h.number, wanted: mode }));
             }
         }
-        if is_blocked {
+        if is_blocked && !planted::is(Bug::GrantsBeforeGivenBack) {
             return Decision::Blocked(recalls);
         }
         self.last_number += 1;
@@ -129,7 +133,7 @@ impl TokenTable {
     /// write token, with number 0.
     pub fn created(&mut self, client: ClientId, file: FileId) {
         let held = self.files.entry(file).or_default();
-        if held.holdings.is_empty() {
+        if held.holdings.is_empty() && !planted::is(Bug::CreatedIsNotRecorded) {
             held.holdings.push(Holding { client, mode: Mode::Write, number: 0, recalled: None });
             self.count += 1;
         }
@@ -140,10 +144,10 @@ impl TokenTable {
     pub fn give_back(&mut self, client: ClientId, back: GiveBack) -> bool {
         let Some(held) = self.files.get_mut(&back.file) else { return false };
         let Some(at) = held.holdings.iter().position(|h| h.client == client) else { return false };
-        if held.holdings[at].number > back.number {
+        if held.holdings[at].number > back.number && !planted::is(Bug::IgnoresNumbers) {
             return false;
         }
-        match back.keep {
+        match back.keep.filter(|_| !planted::is(Bug::DowngradeFreesAll)) {
             Some(keep) => {
                 let h = &mut held.holdings[at];
                 (h.mode, h.recalled) = (h.mode.min(keep), None);
@@ -200,7 +204,7 @@ impl TokenTable {
         self.files.retain(|file, held| {
             let before = (held.holdings.len(), held.open_at.len());
             held.holdings.retain(|h| h.client != client);
-            held.open_at.retain(|other| *other != client);
+            held.open_at.retain(|other| *other != client || planted::is(Bug::ExpelKeepsOpens));
             self.count -= (before.0 - held.holdings.len()) as u64;
             if before != (held.holdings.len(), held.open_at.len()) {
                 freed.insert(*file);

@@ -49,6 +49,10 @@ struct Arguments {
     /// Run worlds of this many clients on machines of their own (0: the seed chooses).
     #[arg(long)]
     clients: Option<u64>,
+    /// Plant the bug with this number: see `manager::planted`.
+    #[cfg(feature = "planted")]
+    #[arg(long, default_value_t = 0)]
+    planted: u32,
     /// Go on after a failure.
     #[arg(long)]
     keep_going: bool,
@@ -63,6 +67,8 @@ fn main() -> ExitCode {
         .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
         .with_writer(std::io::stderr)
         .init();
+    #[cfg(feature = "planted")]
+    manager::planted::plant(arguments.planted);
     let options = Options {
         operations: arguments.operations,
         crashes: !arguments.no_crashes,

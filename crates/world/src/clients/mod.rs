@@ -24,6 +24,7 @@ use cluster::machine::{CoreMachine, Create, Lengths, Limits, Run, create};
 use host::sim::{Crashed, Machine, Sim, SimDisk};
 use host::{Disk, Either, Host, SplitMix64, first, join_all, timeout};
 use manager::api::Manager;
+use manager::planted::{self, Bug};
 use manager::server::ManagerServer;
 use mount::Mount;
 use oracle::{Event, Known, Oracle};
@@ -495,6 +496,10 @@ impl World {
         let Center { on, machine } = self.center()?;
         let (stripe, managers, log) = (machine.stripe.clone(), machine.managers.clone(), log_of(number));
         let work = async move { manager::roll_forward::roll_forward(&stripe, &managers, log).await };
+        if planted::is(Bug::ExpelsBeforeRollForward) {
+            machine.managers.iter().for_each(|manager| manager.expel(client_id(number)));
+            self.host().clock.sleep(Duration::from_secs(2)).await;
+        }
         let (_, rolled) = self.on(on, "roll forward", work).await?.map_err(|e| format!("roll forward: {e}"))?;
         machine.managers.iter().for_each(|manager| manager.expel(client_id(number)));
         let first = machine.client.clone();

@@ -4,6 +4,7 @@
 use super::call::{Answered, Call, Seen, perform};
 use super::wire::Session;
 use client::Client;
+use manager::planted::{self, Bug};
 use parking_lot::Mutex;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -198,7 +199,10 @@ struct Forgetter(Arc<Memory>);
 
 impl vfs::kernel::Kernel for Forgetter {
     fn forget(&self, files: Vec<FileId>, names: bool) -> BoxFuture<()> {
-        let (memory, before) = (self.0.clone(), self.0.cache.lock().under_way.clone());
+        let (memory, mut before) = (self.0.clone(), self.0.cache.lock().under_way.clone());
+        if planted::is(Bug::KernelForgetsBeforeAnswers) {
+            before.clear();
+        }
         Box::pin(async move {
             let mut delivered = memory.delivered.subscribe();
             loop {
