@@ -29,7 +29,7 @@ use striped_log::fragment::CHUNK_LEN;
 use tokio::sync::{Notify, watch};
 use types::{Answer, BlockAddr, ClientId, FileId, FsError, ManagerId, Time};
 use vfs::kernel::Kernel;
-use vfs::locks::Locks;
+use vfs::locks::{LockService, Locks};
 
 /// Bound of repetitions of one attempt. Each fetches something, so only a cache that is far too
 /// small for the operation gets there.
@@ -151,8 +151,8 @@ pub struct Core {
     next_range_from: AtomicU64,
     /// Notified when an operation waits for free space.
     pub(crate) space_wanted: Notify,
-    /// File locks.
-    pub(crate) locks: Locks,
+    /// Decides about file locks.
+    pub(crate) locks: OnceLock<Arc<dyn LockService>>,
     /// Number of inodes that the client asked managers for.
     pub(crate) inode_fetch_count: AtomicU64,
     /// Reads do not change access times.
@@ -193,7 +193,7 @@ impl Core {
             apply_wanted: Notify::new(),
             next_range_from: AtomicU64::new(first_turn),
             space_wanted: Notify::new(),
-            locks: Locks::default(),
+            locks: OnceLock::new(),
             inode_fetch_count: AtomicU64::new(0),
             leaves_atime: AtomicBool::new(false),
             space_round: watch::Sender::new(0),
@@ -229,6 +229,11 @@ impl Core {
     pub(crate) fn begin(&self) -> MutexGuard<'_, ClientState> {
         touched::begin();
         self.state.lock()
+    }
+
+    /// What decides about file locks: the client itself, unless another one was set.
+    pub(crate) fn locks(&self) -> &Arc<dyn LockService> {
+        self.locks.get_or_init(|| Arc::new(Locks::default()))
     }
 
     pub(crate) fn wall(&self) -> Time {

@@ -36,6 +36,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use stripe::{LogTail, Stripe, StripeError};
 use types::{BlockAddr, Extent, FileId, FsError};
 use vfs::kernel::Kernel;
+use vfs::locks::LockService;
 
 /// A client of the core. Cheap to clone; all clones are one client.
 #[derive(Clone)]
@@ -111,6 +112,12 @@ impl Client {
     /// Tells the client which kernel caches what it answers. Call it before the first request.
     pub fn set_kernel(&self, kernel: Arc<dyn Kernel>) {
         self.core.kernel.get_or_init(|| kernel);
+    }
+
+    /// Sets what decides about file locks: all clients of a file system share it. Call it before
+    /// the first request.
+    pub fn set_locks(&self, locks: Arc<dyn LockService>) {
+        self.core.locks.get_or_init(|| locks);
     }
 
     /// Removes files without a name that a dead client had open, and that no other client has open.
