@@ -22,6 +22,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::Duration;
 use types::{BoxFuture, FileId, FsError, ManagerId};
+use vfs::kernel::Forget;
 
 /// Pause before a client whose log cannot be written looks at a recall again.
 const LOG_PAUSE: Duration = Duration::from_millis(200);
@@ -358,7 +359,7 @@ impl Core {
                 && !has_forgotten
                 && let Some(kernel) = self.kernel.get()
             {
-                kernel.forget(vec![file], is_directory).await;
+                kernel.forget(Forget { files: vec![file], names: is_directory }).await;
             }
             has_forgotten |= wanted == Some(Mode::Write);
             if self.make_known(seq).await.is_err() {
