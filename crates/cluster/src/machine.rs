@@ -15,6 +15,7 @@ use client::{Client, Managers};
 use host::{Disk, Host};
 use manager::api::Manager;
 use manager::server::{ManagerConfig, ManagerServer};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use storage::api::StorageError;
@@ -68,7 +69,8 @@ impl Create {
     fn config(&self, fs: FsUuid, store_count: u16, store_capacity_bytes: u64) -> FsConfig {
         let Create { parity, block_size, manager_count, .. } = *self;
         let managers = first_manager_map(manager_count);
-        FsConfig { fs, store_count, parity, block_size, store_capacity_bytes, managers }
+        let (members, next_node) = (BTreeMap::new(), 1);
+        FsConfig { fs, store_count, parity, block_size, store_capacity_bytes, managers, members, next_node }
     }
 }
 
