@@ -250,3 +250,27 @@ fn what_is_lent_is_not_there_for_others_until_it_is_given_back() {
     space.looked(Look { covered_seq: 0, placed_bytes: 0, free_bytes: reserves.log_bytes + reserves.manager_bytes });
     assert_eq!(space.lend(0, share).bytes, 0, "nobody uses another's reserve");
 }
+
+#[test]
+fn a_claim_covers_what_is_admitted_even_if_the_share_shrinks() {
+    let exact = |bytes| bytes;
+    let reserves = Reserves::new(50, 0);
+    let common = reserves.common_bytes();
+    let look = |placed_bytes, free| Look { covered_seq: 0, placed_bytes, free_bytes: common + free };
+    let share = |look, others_bytes| SpaceShare { look, live_bytes: Some(100), limit_bytes: 1000, others_bytes };
+    let mut space = SpaceAccount::new(reserves, 0, 0);
+    space.take(&share(look(0, 5 << 20), 300));
+    assert_eq!(space.claim(0, 0, exact), SpaceClaim { placed_bytes: 0, store_bytes: 5 << 20, live_bytes: 600 });
+    assert!(space.admits(Purpose::Write, 600, exact) && !space.admits(Purpose::Write, 601, exact));
+    space.cut(1, 400, 5000, exact);
+    let claim = space.claim(30, 0, exact);
+    assert_eq!((claim.store_bytes, claim.live_bytes), (5 << 20, 600), "nothing is placed for sure");
+    assert_eq!(space.claim(30, 1, exact).store_bytes, (5 << 20) - 400);
+    // Others get nearly everything.
+    space.take(&share(look(400, 0), 890));
+    let claim = space.claim(30, 1, exact);
+    assert_eq!((claim.placed_bytes, claim.store_bytes, claim.live_bytes), (400, 30 + 5000 + 50, 30 + 400));
+    assert!(!space.admits(Purpose::Write, 1, exact));
+    space.applied(1);
+    assert_eq!(space.claim(30, 1, exact).live_bytes, 30, "the managers count the cut from now on");
+}
