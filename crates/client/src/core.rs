@@ -164,6 +164,8 @@ pub struct Core {
     /// The kernel behind the mount, if there is one.
     pub(crate) kernel: OnceLock<Arc<dyn Kernel>>,
     pub(crate) stopped: AtomicBool,
+    /// The client was declared dead: nothing is to be sent to managers any more.
+    abandoned: AtomicBool,
 }
 
 impl Core {
@@ -200,6 +202,7 @@ impl Core {
             tokens_change: watch::Sender::new(0),
             kernel: OnceLock::new(),
             stopped: AtomicBool::new(false),
+            abandoned: AtomicBool::new(false),
             host,
             config,
             managers,
@@ -229,6 +232,13 @@ impl Core {
     pub(crate) fn begin(&self) -> MutexGuard<'_, ClientState> {
         touched::begin();
         self.state.lock()
+    }
+
+    pub(crate) fn abandon(&self) {
+        self.abandoned.store(true, SeqCst);
+        self.stop();
+        // Whoever waits for managers goes on, and finds that the client is over.
+        self.applied.send_replace(u64::MAX);
     }
 
     pub(crate) fn wall(&self) -> Time {
@@ -597,6 +607,9 @@ impl Core {
             };
             for manager in self.managers.each() {
                 while let Err(e) = manager.apply(batch.clone()).await {
+                    if self.abandoned.load(SeqCst) {
+                        return;
+                    }
                     tracing::error!(through = last, "a manager cannot apply committed deltas, trying again: {e}");
                     self.host.clock.sleep(Duration::from_secs(1)).await;
                 }

@@ -18,6 +18,9 @@ pub const STORE_COUNT_MAX: u16 = 256;
 pub const MANAGER_COUNT_MAX: u16 = 16;
 /// Number of members of one file system, at most.
 pub const MEMBER_COUNT_MAX: usize = 256;
+/// The highest number of a node. Managers follow the logs of all nodes that have ever joined, and
+/// at most [`manager::root::POSITIONS_MAX`] logs.
+pub const NODE_NUMBER_MAX: u16 = 1000;
 /// Length of a member's name in bytes, at most.
 pub const MEMBER_NAME_LEN_MAX: usize = 64;
 /// Length of a member's address in bytes, at most. With the other bounds, maps stay below
@@ -35,6 +38,11 @@ const MEMBER_LOG_FIRST: u32 = 1024;
 /// The log of manager `index`.
 pub fn manager_log(index: u16) -> LogId {
     LogId::new(MANAGER_LOG_FIRST + u32::from(index))
+}
+
+/// True if it is the log of a manager: it has records in place of clients' deltas.
+pub fn is_manager_log(log: LogId) -> bool {
+    (MANAGER_LOG_FIRST..MANAGER_LOG_FIRST + u32::from(MANAGER_COUNT_MAX)).contains(&log.raw())
 }
 
 /// The log of a node's client. A node writes one log for good, each session under a new epoch.
@@ -242,9 +250,9 @@ impl FsConfig {
                 return Err(ConfigError::MemberTwice(member.name.clone()));
             }
         }
-        match self.next_node {
-            0 => Err(ConfigError::MemberNumber(FIRST_NODE)),
-            _ => Ok(()),
+        match (1..=NODE_NUMBER_MAX + 1).contains(&self.next_node) {
+            true => Ok(()),
+            false => Err(ConfigError::NodeCount),
         }
     }
 
@@ -255,7 +263,7 @@ impl FsConfig {
     pub fn add_member(&mut self, member: Member) -> Result<NodeId, ConfigError> {
         let node = NodeId::new(self.next_node);
         let mut next = self.clone();
-        next.next_node = self.next_node.checked_add(1).ok_or(ConfigError::MemberNumber(node))?;
+        next.next_node = self.next_node.checked_add(1).ok_or(ConfigError::NodeCount)?;
         next.members.insert(node, member);
         next.check()?;
         *self = next;
@@ -347,11 +355,16 @@ pub enum ConfigError {
     /// The change would set the manager map's epoch, which is this one, back.
     #[error("the manager map's epoch is {0} and never goes back")]
     EpochBack(u64),
+    /// All numbers of nodes are used.
+    #[error("{NODE_NUMBER_MAX} nodes have joined so far, and numbers are not used again: make a new file system")]
+    NodeCount,
     /// There are too many members.
     #[error("{0} members: a file system has at most {MEMBER_COUNT_MAX}")]
     MemberCount(usize),
     /// A member cannot have this name.
-    #[error("the node name {0:?} is not possible: use 1 to {MEMBER_NAME_LEN_MAX} letters, digits, dots, dashes and underscores")]
+    #[error(
+        "the node name {0:?} is not possible: use 1 to {MEMBER_NAME_LEN_MAX} letters, digits, dots, dashes and underscores"
+    )]
     MemberName(String),
     /// Two members would have this name.
     #[error("there is a node {0} already: give another name")]
@@ -438,6 +451,16 @@ mod tests {
             next.members.insert(NodeId::new(number), member("again"));
             assert_eq!(config.may_become(&next), Err(ConfigError::MemberNumber(NodeId::new(number))));
         }
+    }
+
+    #[test]
+    fn numbers_run_out() {
+        let mut config = FsConfig { next_node: NODE_NUMBER_MAX, ..config() };
+        assert_eq!(config.add_member(member("last")), Ok(NodeId::new(NODE_NUMBER_MAX)));
+        assert_eq!(config.add_member(member("more")), Err(ConfigError::NodeCount));
+        assert!(config.client_logs().count() + 1 < manager::root::POSITIONS_MAX, "one more for the cleaner");
+        let manager_logs = (0..MANAGER_COUNT_MAX).map(manager_log);
+        assert!(manager_logs.chain([CLEANER_LOG]).all(|log| !config.client_logs().any(|other| other == log)));
     }
 
     #[test]

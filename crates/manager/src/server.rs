@@ -14,8 +14,8 @@
 //!   are looked up again.
 
 use crate::api::{
-    BlockAt, CheckpointState, GiveBack, IndexRange, Located, Manager, ManagerError, ManagerStatus, Opened, SegmentDeltas,
-    SegmentUsage, UsageChanges,
+    BlockAt, CheckpointState, GiveBack, IndexRange, Located, Manager, ManagerError, ManagerStatus, Opened,
+    SegmentDeltas, SegmentUsage, UsageChanges,
 };
 use crate::apply::Turn;
 use crate::clients::Clients;

@@ -21,13 +21,13 @@
 
 use crate::api::{BlockAt, ManagerError, ManagerStatus, Opened, RUN_EXTENTS_MAX};
 use crate::changes::Changes;
+use crate::clients::Step;
 use crate::frontier::{Frontiers, LogReserves};
 use crate::index_node::{IndexNode, LeafHomes, NodeSize, decode_leaf};
 use crate::manager_map::ManagerMap;
 use crate::record::Table;
 use crate::root::{Root, Trees};
 use crate::s_file::Difference;
-use crate::clients::Step;
 use crate::token::Mode;
 use crate::token_table::{Decision, TokenTable};
 use crate::tree::{PAGE_ROWS_MAX, Unloaded};

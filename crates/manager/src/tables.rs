@@ -197,7 +197,8 @@ impl Core {
         })
         .await?;
         let state = self.state.lock();
-        let is_abandoned = |(file, is_orphan): (FileId, bool)| (is_orphan && state.tokens.is_unused(file)).then_some(file);
+        let is_abandoned =
+            |(file, is_orphan): (FileId, bool)| (is_orphan && state.tokens.is_unused(file)).then_some(file);
         Ok(orphans.into_iter().filter_map(is_abandoned).collect())
     }
 }

@@ -281,7 +281,9 @@ mod tests {
         let mut t = TokenTable::new();
         granted(t.request(client(1), FILE, Mode::Write));
         assert!(matches!(t.request(client(2), FILE, Mode::Read), Decision::Blocked(r) if r[0].1.wanted == Mode::Read));
-        assert!(matches!(t.request(client(3), FILE, Mode::Write), Decision::Blocked(r) if r[0].1.wanted == Mode::Write));
+        assert!(
+            matches!(t.request(client(3), FILE, Mode::Write), Decision::Blocked(r) if r[0].1.wanted == Mode::Write)
+        );
     }
 
     #[test]

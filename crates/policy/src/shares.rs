@@ -71,9 +71,9 @@ impl Shares {
         self.gone.retain(|gone| gone.checkpoint_count >= number);
     }
 
-    /// Number of clients.
-    pub fn client_count(&self) -> usize {
-        self.held.len()
+    /// True if a client has reported and is not gone.
+    pub fn knows(&self, client: u64) -> bool {
+        self.held.contains_key(&client)
     }
 }
 
@@ -202,6 +202,6 @@ mod tests {
         assert_eq!(shares.offer(2, 900), 450, "a checkpoint may still need the rest");
         let number = shares.checkpoint_begins();
         shares.checkpoint_ended(number);
-        assert_eq!((shares.offer(2, 900), shares.client_count()), (900, 1));
+        assert_eq!((shares.offer(2, 900), shares.knows(1), shares.knows(2)), (900, false, true));
     }
 }

@@ -121,7 +121,9 @@ pub struct Look {
 pub struct SpaceClaim {
     /// [`SpaceAccount::placed_bytes`] at this moment.
     pub placed_bytes: u64,
-    /// Bytes of each store that it may place or make the managers owe, besides those.
+    /// The last cut that all managers have applied.
+    pub applied_seq: u64,
+    /// Bytes of each store that it may place or make the managers owe, besides `placed_bytes`.
     pub store_bytes: u64,
     /// Payload bytes that it may add to what the managers count as live.
     pub live_bytes: u64,
@@ -130,13 +132,23 @@ pub struct SpaceClaim {
 /// What a client may take from now on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SpaceShare {
-    /// The look at the fullest store. Its free bytes are those that the client may count on.
-    pub look: Look,
-    /// Live payload bytes, by the managers' counts; `None` if they are not known.
-    pub live_bytes: Option<u64>,
+    /// All managers' checkpoints covered the client's log up to here, before the look at the
+    /// stores.
+    pub covered_seq: u64,
+    /// Free bytes of the fullest store that the client may count on.
+    pub free_bytes: u64,
     /// The most that live payload bytes of all clients may grow to.
     pub limit_bytes: u64,
-    /// Live payload bytes that the other clients may add.
+    /// What lives; `None` if the managers could not be asked.
+    pub live: Option<LiveShare>,
+}
+
+/// The live data of all clients, as one of them sees it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LiveShare {
+    /// Payload bytes that the managers count as live.
+    pub counted_bytes: u64,
+    /// Payload bytes that the other clients may add.
     pub others_bytes: u64,
 }
 
@@ -345,7 +357,7 @@ impl SpaceAccount {
 
     /// The managers count `live_bytes` as live. Cuts that they have not applied are added.
     pub fn counted(&mut self, live_bytes: u64) {
-        self.used_bytes = live_bytes + self.unapplied_bytes();
+        self.used_bytes = live_bytes + self.unapplied_bytes(self.applied_seq);
     }
 
     /// Takes in a look at the stores. What a checkpoint wrote before the look is no longer free, so
@@ -376,11 +388,6 @@ impl SpaceAccount {
         self.lent_bytes = 0;
     }
 
-    /// Sets the payload bytes that may live.
-    pub fn set_limit(&mut self, limit_bytes: u64) {
-        self.limit_bytes = limit_bytes;
-    }
-
     /// What this client may still take. `dirty_bytes` are in no cut yet, and cuts after
     /// `committed_seq` may be in flight.
     pub fn claim(&self, dirty_bytes: u64, committed_seq: u64, share: impl Fn(u64) -> u64) -> SpaceClaim {
@@ -390,25 +397,28 @@ impl SpaceAccount {
         let admitted = self.taken_bytes(dirty_bytes, &share).saturating_add(self.lent_bytes);
         let admitted = admitted.saturating_add(self.reserves.log_bytes);
         let most = self.placed_bytes_max.saturating_sub(self.reserves.common_bytes()).max(admitted);
-        let unapplied = self.unapplied_bytes();
+        let unapplied = self.unapplied_bytes(self.applied_seq);
         let counted = self.used_bytes.saturating_add(self.others_bytes);
         let live_bytes = self.limit_bytes.saturating_sub(counted).max(dirty_bytes).saturating_add(unapplied);
-        SpaceClaim { placed_bytes, store_bytes: most.saturating_sub(placed_bytes), live_bytes }
+        let (applied_seq, store_bytes) = (self.applied_seq, most.saturating_sub(placed_bytes));
+        SpaceClaim { placed_bytes, applied_seq, store_bytes, live_bytes }
     }
 
-    /// Takes over a share.
-    pub fn take(&mut self, share: &SpaceShare) {
-        self.looked(share.look);
+    /// Takes over a share, which was made after this claim. The managers' count may lack cuts that
+    /// they applied since the claim.
+    pub fn take(&mut self, claim: &SpaceClaim, share: &SpaceShare) {
         self.limit_bytes = share.limit_bytes;
-        self.others_bytes = share.others_bytes;
-        if let Some(live_bytes) = share.live_bytes {
-            self.counted(live_bytes);
+        if let Some(LiveShare { counted_bytes, others_bytes }) = share.live {
+            self.others_bytes = others_bytes;
+            self.used_bytes = counted_bytes + self.unapplied_bytes(claim.applied_seq);
         }
+        let (covered_seq, placed_bytes) = (share.covered_seq, claim.placed_bytes);
+        self.looked(Look { covered_seq, placed_bytes, free_bytes: share.free_bytes });
     }
 
-    /// Payload of cuts that the managers have not applied.
-    fn unapplied_bytes(&self) -> u64 {
-        self.cuts.range(self.applied_seq + 1..).map(|(_, cut)| cut.payload_bytes).sum()
+    /// Payload of cuts that the managers have not applied, if they have applied this one.
+    fn unapplied_bytes(&self, applied_seq: u64) -> u64 {
+        self.cuts.range(applied_seq + 1..).map(|(_, cut)| cut.payload_bytes).sum()
     }
 
     /// Bytes that cuts up to `committed_seq` took on the stores, at most. Later cuts may still be
