@@ -12,9 +12,9 @@
 
 use crate::directory::{BLOCK_DELTA_BYTES, Directory};
 use bytes::Bytes;
+use manager::api::Opened;
 use manager::extents::ExtentMap;
 use manager::index_node::{INLINE_EXTENTS_MAX, LEAF_BLOCKS};
-use manager::api::Opened;
 use manager::token::Mode;
 use manager::{Delta, InodeRecord};
 use policy::space;

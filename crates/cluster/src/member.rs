@@ -20,14 +20,15 @@ use manager::api::{Manager, TokenHolder};
 use parking_lot::Mutex;
 use policy::space::SpaceClaim;
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use storage::api::Storage;
 use stripe::Stripe;
 use tokio::sync::{Notify, watch};
 use types::{BoxFuture, NodeId, StoreId};
 use vfs::fs::FileSystem;
+use vfs::kernel::Kernel;
 
 /// Number of renewals in the length of a lease.
 const RENEWALS_PER_LEASE: u32 = 4;
@@ -58,9 +59,6 @@ pub trait FirstNode: Send + Sync + 'static {
     /// The session is over: nothing is sent for it any more.
     fn end(&self, session: u64);
 }
-
-/// Makes what takes the recalls of a client's tokens.
-pub type HolderOf = Box<dyn Fn(&Client) -> Arc<dyn TokenHolder> + Send + Sync>;
 
 /// How a node is a member.
 #[derive(Clone, Copy, Debug)]
@@ -95,10 +93,15 @@ impl Serving {
 
     /// Notes that the request that was sent at `sent` was answered with this lease.
     fn renewed(&self, sent: Duration, lease: Duration) {
-        let mut held = Lease::default();
-        held.renewed(sent, lease);
-        self.lease_until.fetch_max(held.until().as_nanos() as u64, SeqCst);
+        self.lease_until.fetch_max(until(sent, lease), SeqCst);
     }
+}
+
+/// When the lease is over that answered a request, in nanoseconds of the host's clock.
+fn until(sent: Duration, lease: Duration) -> u64 {
+    let mut held = Lease::default();
+    held.renewed(sent, lease);
+    held.until().as_nanos() as u64
 }
 
 /// What a node does at the moment.
@@ -117,7 +120,8 @@ pub struct Member {
     pub(crate) host: Host,
     config: MemberConfig,
     first: Arc<dyn FirstNode>,
-    holder_of: HolderOf,
+    /// The kernel behind the mount, if there is one.
+    kernel: OnceLock<Arc<dyn Kernel>>,
     phase: watch::Sender<Phase>,
     /// The length of the lease of the newest session.
     lease: Mutex<Duration>,
@@ -126,12 +130,20 @@ pub struct Member {
 
 impl Member {
     /// Starts to have sessions, one after the other.
-    pub fn start(host: Host, config: MemberConfig, first: Arc<dyn FirstNode>, holder_of: HolderOf) -> Arc<Member> {
+    pub fn start(host: Host, config: MemberConfig, first: Arc<dyn FirstNode>) -> Arc<Member> {
         let phase = watch::Sender::new(Phase::Waiting(None));
-        let leaving = Notify::new();
-        let member = Arc::new(Member { host, config, first, holder_of, phase, lease: Mutex::default(), leaving });
+        let (kernel, leaving) = (OnceLock::new(), Notify::new());
+        let member = Arc::new(Member { host, config, first, kernel, phase, lease: Mutex::default(), leaving });
         member.host.tasks.spawn(Box::pin(member.clone().run()));
         member
+    }
+
+    /// Tells the clients to come which kernel caches what they answer, and the present one.
+    pub fn set_kernel(&self, kernel: Arc<dyn Kernel>) {
+        self.kernel.get_or_init(|| kernel.clone());
+        if let Phase::Serving(serving) = &*self.phase.borrow() {
+            serving.client.set_kernel(kernel);
+        }
     }
 
     /// The file system.
@@ -179,6 +191,7 @@ impl Member {
                 }
                 client.settle().await;
                 client.stop();
+                self.phase.send_replace(Phase::Left);
                 if let Err(e) = self.first.control(ControlRequest::Leave { session: serving.session }).await {
                     tracing::warn!("leaving: the first node ends the session when its lease is over: {e}");
                 }
@@ -286,27 +299,31 @@ impl Member {
         let options = stripe_options(&config, in_flight_max, false);
         let stripe = Stripe::new(self.host.clone(), config.fs, self.first.stores(session, &config), options);
         let managers = self.first.managers(session, config.manager_ids().len());
+        let lease_until = Arc::new(AtomicU64::new(until(sent, lease)));
         let client_config = ClientConfig {
             id: client_id(self.config.node),
             block_size: config.block_size,
             cache_bytes: self.config.cache_bytes - inode_bytes(self.config.cache_bytes),
             inode_count_max: inode_count_max(self.config.cache_bytes),
             lease,
+            lease_until: Some(lease_until.clone()),
         };
         let space = member_space(&config, &stripe, share);
         let managers = Managers::new(config.managers.clone(), managers);
         let client = Client::start(self.host.clone(), client_config, space, managers, stripe, tail);
-        self.first.recalls(session, (self.holder_of)(&client));
+        if let Some(kernel) = self.kernel.get() {
+            client.set_kernel(kernel.clone());
+        }
+        self.first.recalls(session, Arc::new(client.clone()));
         let serving = Arc::new(Serving {
             count,
             client,
             host: self.host.clone(),
             session,
             lease,
-            lease_until: Arc::default(),
+            lease_until,
             is_over: watch::Sender::new(false),
         });
-        serving.renewed(sent, lease);
         tracing::info!(node = %self.config.node, session = count, "a session with the first node begins");
         let begins = |phase: &mut Phase| {
             let is_waiting = matches!(phase, Phase::Waiting(_));
@@ -369,6 +386,9 @@ impl Member {
         });
         serving.client.abandon();
         self.first.end(serving.session);
+        if matches!(*self.phase.borrow(), Phase::Left) {
+            return;
+        }
         let status = serving.client.status();
         let (dirty_bytes, in_flight_bytes) = (status.dirty_bytes, status.in_flight_bytes);
         let session = serving.count;

@@ -136,16 +136,11 @@ pub struct Members {
 
 impl CoreMachine {
     /// Lets other nodes in: from now on they may begin sessions. The first node's own client is one
-    /// of several then, and `holder` takes the recalls of its tokens. Call it once, before anything
-    /// uses the client, and wait for [`Members::ready`] before anything changes files.
-    pub fn open_to_members(
-        &self,
-        config: MembersConfig,
-        holder: Arc<dyn TokenHolder>,
-        holders: Arc<dyn Holders>,
-    ) -> Arc<Members> {
+    /// of several then. Call it once, before anything uses the client, and wait for
+    /// [`Members::ready`] before anything changes files.
+    pub fn open_to_members(&self, config: MembersConfig, holders: Arc<dyn Holders>) -> Arc<Members> {
         for manager in &self.managers {
-            manager.admit(client_id(FIRST_NODE), CLIENT_LOG, holder.clone());
+            manager.admit(client_id(FIRST_NODE), CLIENT_LOG, Arc::new(self.client.clone()));
         }
         let awaited: BTreeSet<NodeId> = self.config.members.keys().copied().collect();
         let members = Arc::new(Members {
