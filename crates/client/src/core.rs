@@ -164,6 +164,8 @@ pub struct Core {
     /// The kernel behind the mount, if there is one.
     pub(crate) kernel: OnceLock<Arc<dyn Kernel>>,
     pub(crate) stopped: AtomicBool,
+    /// The client was declared dead: nothing is to be sent to managers any more.
+    abandoned: AtomicBool,
 }
 
 impl Core {
@@ -200,6 +202,7 @@ impl Core {
             tokens_change: watch::Sender::new(0),
             kernel: OnceLock::new(),
             stopped: AtomicBool::new(false),
+            abandoned: AtomicBool::new(false),
             host,
             config,
             managers,
@@ -234,6 +237,13 @@ impl Core {
     /// What decides about file locks: the client itself, unless another one was set.
     pub(crate) fn locks(&self) -> &Arc<dyn LockService> {
         self.locks.get_or_init(|| Arc::new(Locks::default()))
+    }
+
+    pub(crate) fn abandon(&self) {
+        self.abandoned.store(true, SeqCst);
+        self.stop();
+        // Whoever waits for managers goes on, and finds that the client is over.
+        self.applied.send_replace(u64::MAX);
     }
 
     pub(crate) fn wall(&self) -> Time {
@@ -602,6 +612,9 @@ impl Core {
             };
             for manager in self.managers.each() {
                 while let Err(e) = manager.apply(batch.clone()).await {
+                    if self.abandoned.load(SeqCst) {
+                        return;
+                    }
                     tracing::error!(through = last, "a manager cannot apply committed deltas, trying again: {e}");
                     self.host.clock.sleep(Duration::from_secs(1)).await;
                 }

@@ -2,7 +2,7 @@
 
 use cluster::FsConfig;
 
-/// Decodes maps. Maps of version 1 are written in the present version.
+/// Decodes maps. Maps of older versions are written in the present version.
 pub fn maps(bytes: &[u8]) -> bool {
     let Ok(config) = FsConfig::decode(bytes) else { return false };
     assert_eq!(config.may_become(&config), Ok(()));
