@@ -12,6 +12,7 @@
 //! - `space`: the free room, divided among the clients of all nodes.
 //! - [`lease`], [`control`]: leases of members' sessions, and the messages about them.
 //! - [`members`]: the first node's side of sessions. [`member`]: the other nodes' side.
+//! - [`lock_server`], [`shared_locks`]: one table of file locks for the clients of all nodes.
 //! - [`check`]: the offline check behind `starling fsck`.
 
 pub mod check;

@@ -14,6 +14,7 @@ use crate::lease::Lease;
 use crate::machine::{inode_bytes, inode_count_max, stripe_options};
 use crate::member_fs::MemberFs;
 use crate::room::member_space;
+use crate::shared_locks::{LockWay, SharedLocks};
 use client::{Client, ClientConfig, Managers};
 use host::{Either, Host, first};
 use manager::api::{Manager, TokenHolder};
@@ -54,6 +55,8 @@ pub trait FirstNode: Send + Sync + 'static {
     fn managers(&self, session: u64, count: usize) -> Vec<Arc<dyn Manager>>;
     /// The stores of the file system, for a session.
     fn stores(&self, session: u64, config: &FsConfig) -> Vec<(StoreId, Arc<dyn Storage>)>;
+    /// The way to the table of file locks, for a session.
+    fn locks(&self, session: u64) -> Arc<dyn LockWay>;
     /// From now on, recalls for this session go to `holder`.
     fn recalls(&self, session: u64, holder: Arc<dyn TokenHolder>);
     /// The session is over: nothing is sent for it any more.
@@ -314,6 +317,7 @@ impl Member {
         if let Some(kernel) = self.kernel.get() {
             client.set_kernel(kernel.clone());
         }
+        client.set_locks(Arc::new(SharedLocks::new(self.host.clone(), self.first.locks(session))));
         self.first.recalls(session, Arc::new(client.clone()));
         let serving = Arc::new(Serving {
             count,

@@ -9,7 +9,7 @@
 //! 2. *Quiesce*: requests that were accepted have ended.
 //! 3. *Roll forward*: the log is opened anew, which fences its writer, and managers apply all that
 //!    is durable in it. Until this succeeds, nobody else gets the client's tokens.
-//! 4. *Expel*: managers free the client's tokens and opens.
+//! 4. *Expel*: managers free the client's tokens and opens, and the table of locks its locks.
 //! 5. *Sweep*: files that have no name and that nobody has open are removed.
 //!
 //! The sessions of one node are handled one at a time, so a hello waits for the end of a former
@@ -24,9 +24,11 @@ use crate::control::{
     CONTROL_VERSION, ControlAnswer, ControlError, ControlRequest, NodeReport, NodeState, Renewed, Welcome,
 };
 use crate::lease::{LeaseTable, with_drift};
+use crate::lock_server::LockServer;
 use crate::machine::CoreMachine;
 use crate::maintenance::Maintenance;
 use crate::maps::Keeper;
+use crate::shared_locks::{NearLocks, SharedLocks};
 use client::Client;
 use host::Host;
 use manager::api::TokenHolder;
@@ -124,6 +126,7 @@ pub struct Members {
     maintenance: Arc<Maintenance>,
     client: Client,
     holders: Arc<dyn Holders>,
+    locks: Arc<LockServer>,
     sessions: Mutex<Sessions>,
     /// For each node, held by whoever begins or ends a session of it.
     turns: Mutex<BTreeMap<NodeId, Arc<tokio::sync::Mutex<()>>>>,
@@ -142,6 +145,9 @@ impl CoreMachine {
         for manager in &self.managers {
             manager.admit(client_id(FIRST_NODE), CLIENT_LOG, Arc::new(self.client.clone()));
         }
+        let locks = Arc::new(LockServer::new(self.host()));
+        let near = NearLocks { server: locks.clone(), client: client_id(FIRST_NODE) };
+        self.client.set_locks(Arc::new(SharedLocks::new(self.host(), Arc::new(near))));
         let awaited: BTreeSet<NodeId> = self.config.members.keys().copied().collect();
         let members = Arc::new(Members {
             host: self.host(),
@@ -152,6 +158,7 @@ impl CoreMachine {
             maintenance: self.maintenance.clone(),
             client: self.client.clone(),
             holders,
+            locks,
             ready: watch::Sender::new(awaited.is_empty()),
             sessions: Mutex::new(Sessions {
                 leases: LeaseTable::new(config.lease),
@@ -335,6 +342,11 @@ impl Members {
         self.sessions.lock().live(session, now).map(|session| client_id(session.node))
     }
 
+    /// The file locks of all clients.
+    pub fn locks(&self) -> &Arc<LockServer> {
+        &self.locks
+    }
+
     /// All nodes, the first node too.
     ///
     /// # Errors
@@ -415,6 +427,7 @@ impl Members {
         for manager in &self.managers {
             manager.expel(client_id(node));
         }
+        self.locks.leave(client_id(node));
         self.maintenance.leave(session).await;
         {
             let mut sessions = self.sessions.lock();

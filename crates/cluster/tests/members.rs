@@ -3,9 +3,11 @@
 
 use cluster::config::{FIRST_NODE, Member as MemberEntry, client_id, client_log};
 use cluster::control::{ControlAnswer, ControlError, ControlRequest, NodeReport, NodeState};
+use cluster::lock_server::LockRequest;
 use cluster::machine::{CoreMachine, Create, INDEX_RANGE_LEN, Lengths, Run, create};
 use cluster::member::{FirstNode, Member, MemberConfig};
 use cluster::members::{Holders, Members, MembersConfig};
+use cluster::shared_locks::LockWay;
 use cluster::{FsConfig, StorePlace};
 use host::sim::{Machine, Sim, SimDisk};
 use host::{Disk, Host};
@@ -19,7 +21,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use storage::api::Storage;
 use types::{Answer, BoxFuture, ClientId, FileId, FsError, NodeId, SegmentId, StoreId};
-use vfs::fs::{Cred, FileSystem, Handle, OpenFlags};
+use vfs::fs::{Cred, FileLock, FileSystem, Handle, LockSpace, OpenFlags};
 
 const LEASE: Duration = Duration::from_secs(8);
 /// How long a message travels.
@@ -147,12 +149,40 @@ impl FirstNode for Remote {
         self.way.first().core.stores().to_vec()
     }
 
+    fn locks(&self, session: u64) -> Arc<dyn LockWay> {
+        Arc::new(RemoteLocks { at: (self.way.clone(), self.node, self.host.clone()), session })
+    }
+
     fn recalls(&self, session: u64, holder: Arc<dyn TokenHolder>) {
         self.way.0.holders.lock().expect("holders").insert(session, holder);
     }
 
     fn end(&self, session: u64) {
         self.way.0.holders.lock().expect("holders").remove(&session);
+    }
+}
+
+/// The table of file locks, as one session sees it.
+struct RemoteLocks {
+    at: (Way, NodeId, Host),
+    session: u64,
+}
+
+impl LockWay for RemoteLocks {
+    fn ask(&self, request: LockRequest) -> BoxFuture<Result<Option<FileLock>, FsError>> {
+        let ((way, node, host), session) = (self.at.clone(), self.session);
+        Box::pin(async move {
+            way.travel(node, &host).await;
+            let first = way.first();
+            let members = first.members.clone();
+            let work = async move {
+                let client = members.client(session).ok_or(FsError::Io)?;
+                members.locks().ask(client, request).await
+            };
+            let answer = first.machine.run(work).await.unwrap_or(Err(FsError::Io));
+            way.travel(node, &host).await;
+            answer
+        })
     }
 }
 
@@ -480,6 +510,30 @@ fn a_file_that_only_a_dead_member_had_open_is_removed() {
     first.machine.crash();
     rig.run_for(30);
     assert_eq!(count(), 1);
+}
+
+#[test]
+fn locks_exclude_programs_of_all_nodes_and_die_with_the_lease() {
+    let rig = Rig::new(13, ROOM);
+    let (_, first) = rig.joined("a");
+    let (id, handle) = rig.write(&*first.fs, "file", b"locked").expect("write");
+    rig.sync(&*first.fs).expect("sync");
+    let own = rig.own();
+    let exclusive =
+        FileLock { space: LockSpace::Flock, owner: 7, pid: 1, exclusive: Some(true), start: 0, end: u64::MAX };
+    let fs = first.fs.clone();
+    rig.sim.block_on(async move { fs.setlk(id, handle, exclusive, false).await }).expect("lock");
+    let (other, own_handle) = rig.sim.block_on(async {
+        let found = own.lookup(&Cred::ROOT, FileId::ROOT, b"file").await.expect("lookup");
+        (found.attr.id, own.open(&Cred::ROOT, found.attr.id, READ_WRITE).await.expect("open"))
+    });
+    assert_eq!(other, id);
+    let set = |wait| rig.sim.block_on(async { own.setlk(id, own_handle, exclusive, wait).await });
+    assert_eq!(set(false), Err(FsError::WouldBlock), "the same number of an owner at another node");
+    first.machine.crash();
+    let began = rig.sim.now();
+    set(true).expect("the lock of the dead member is free");
+    assert!(rig.sim.now() - began > LEASE / 2);
 }
 
 #[test]
