@@ -16,8 +16,9 @@ use crate::under_way::UnderWay;
 use bytes::Bytes;
 use host::{Host, first};
 use manager::Delta;
-use manager::api::{Manager, ManagerError, SegmentDeltas};
+use manager::api::{Manager, ManagerError, Recall, SegmentDeltas};
 use manager::manager_map::ManagerMap;
+use manager::token::Mode;
 use parking_lot::{Mutex, MutexGuard};
 use policy::space::{Purpose, SpaceAccount};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
@@ -360,13 +361,13 @@ impl Core {
 
     /// Evicts inodes whose state the log and the managers have completely, until there is room for
     /// one more.
-    pub(crate) fn make_room(&self, state: &mut ClientState) {
+    pub(crate) fn make_room(self: &Arc<Self>, state: &mut ClientState) {
         if state.hand.len() > 2 * state.inodes.len() + HAND_SLACK {
             let inodes = &state.inodes;
             state.hand.retain(|id| inodes.contains_key(id));
         }
-        let mut looked = 0;
-        while state.inodes.len() >= self.config.inode_count_max && looked < 64 {
+        let (mut looked, mut leaving) = (0, state.tokens.leaving());
+        while state.inodes.len() >= self.config.inode_count_max + leaving && looked < 64 {
             looked += 1;
             let Some(id) = state.hand.pop_front() else { return };
             let applied = state.applied;
@@ -380,6 +381,12 @@ impl Core {
                 continue;
             }
             let grant = inode.grant;
+            if self.kernel.get().is_some() {
+                // The kernel must forget the file before another client can change it.
+                self.begin_recall(state, Recall { file: id, number: grant, wanted: Mode::Write });
+                leaving += 1;
+                continue;
+            }
             state.inodes.remove(&id);
             self.managers.of(id).release(self.config.id, id, grant);
         }

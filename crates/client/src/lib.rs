@@ -100,6 +100,9 @@ impl Client {
             Err(ManagerError::NotFound) => {
                 self.core.make_root(mode, uid, gid);
                 self.core.commit().await?;
+                self.core.settle().await;
+                // Its manager does not know who made it. So the client takes a token like others.
+                self.core.state.lock().inodes.remove(&FileId::ROOT);
                 Ok(true)
             }
             Err(e) => {

@@ -160,7 +160,7 @@ impl Core {
     }
 
     pub(crate) fn make(
-        &self,
+        self: &Arc<Self>,
         s: &mut ClientState,
         cred: &Cred,
         parent: FileId,
@@ -228,13 +228,19 @@ impl Core {
         Ok(id)
     }
 
-    pub(crate) fn try_make(&self, cred: &Cred, parent: FileId, name: &[u8], new: Making) -> Attempt<Entry> {
+    pub(crate) fn try_make(self: &Arc<Self>, cred: &Cred, parent: FileId, name: &[u8], new: Making) -> Attempt<Entry> {
         let s = &mut *self.begin();
         let id = self.make(s, cred, parent, name, new)?;
         Ok(self.entry(self.attr(s.inode(id)?)))
     }
 
-    pub(crate) fn try_mknod(&self, cred: &Cred, parent: FileId, name: &[u8], node: NewNode) -> Attempt<Entry> {
+    pub(crate) fn try_mknod(
+        self: &Arc<Self>,
+        cred: &Cred,
+        parent: FileId,
+        name: &[u8],
+        node: NewNode,
+    ) -> Attempt<Entry> {
         match node.kind {
             Kind::Directory | Kind::Symlink => return Err(FsError::InvalidArgument.into()),
             Kind::CharDevice | Kind::BlockDevice if cred.uid != 0 => return Err(FsError::NotPermitted.into()),
@@ -246,7 +252,7 @@ impl Core {
     }
 
     pub(crate) fn try_create(
-        &self,
+        self: &Arc<Self>,
         cred: &Cred,
         parent: FileId,
         name: &[u8],

@@ -41,6 +41,11 @@ pub(crate) struct Tokens {
 }
 
 impl Tokens {
+    /// How many files are about to leave memory.
+    pub(crate) fn leaving(&self) -> usize {
+        self.recalled.values().filter(|recall| recall.wanted == Mode::Write).count()
+    }
+
     /// True if the inode must stay in memory.
     pub(crate) fn keeps(&self, id: FileId) -> bool {
         self.pins.contains_key(&id) || self.claims.contains_key(&id) || self.recalled.contains_key(&id)
@@ -351,7 +356,12 @@ impl Core {
     }
 
     async fn answer_recall(self: Arc<Self>, file: FileId) {
-        let Some((seq, is_directory)) = self.close_gate(file).await else { return };
+        let Some((seq, is_directory)) = self.close_gate(file).await else {
+            // The manager frees the tokens of a removed file when it hears of the removal.
+            self.state.lock().tokens.recalled.remove(&file);
+            self.tokens_changed();
+            return;
+        };
         let mut has_forgotten = false;
         loop {
             let wanted = self.state.lock().tokens.recalled.get(&file).map(|recall| recall.wanted);
@@ -377,7 +387,7 @@ impl Core {
 
     /// Waits until nobody pins the token, and lets no operation use it from then on. Returns the
     /// cut with which the file's changes are in the log, and whether it is a directory. `None` if
-    /// the client has ended.
+    /// the client has ended, or has removed the file.
     async fn close_gate(self: &Arc<Self>, file: FileId) -> Option<(u64, bool)> {
         loop {
             let mut changed = self.tokens_change.subscribe();
@@ -426,6 +436,7 @@ impl Core {
         let number = inode.grant.max(recall.number);
         let keep = (recall.wanted == Mode::Read).then_some(Mode::Read);
         let is_open = s.opens.contains_key(&file);
+        let is_abandoned = keep.is_none() && inode.record.nlink == 0 && !is_open;
         match keep {
             Some(mode) => {
                 inode.mode = mode;
@@ -440,6 +451,23 @@ impl Core {
         }
         self.managers.of(file).give_back(self.config.id, GiveBack { file, number, keep, is_open });
         self.tokens_changed();
+        if is_abandoned {
+            // A client that had it open may have closed it before the managers knew that it has no
+            // name.
+            self.remove_if_closed(file);
+        }
+    }
+
+    /// Tells the manager that no program here has the file open, and removes the file if it has no
+    /// name and nobody else has it open.
+    fn remove_if_closed(self: &Arc<Self>, id: FileId) {
+        let core = self.clone();
+        self.host.tasks.spawn(Box::pin(async move {
+            let asked = core.managers.of(id).closed(core.config.id, id);
+            if asked.await == Ok(true) {
+                core.remove_orphan(id).await;
+            }
+        }));
     }
 
     /// A file without a name has lost its last handle here: removes it, or leaves it to a client
@@ -448,13 +476,7 @@ impl Core {
         let told_open = s.tokens.closes(id);
         let Some(inode) = s.inodes.get(&id) else {
             if told_open {
-                let core = self.clone();
-                self.host.tasks.spawn(Box::pin(async move {
-                    let asked = core.managers.of(id).closed(core.config.id, id);
-                    if asked.await == Ok(true) {
-                        core.remove_orphan(id).await;
-                    }
-                }));
+                self.remove_if_closed(id);
             }
             return;
         };

@@ -26,7 +26,7 @@ pub(crate) enum Step {
 struct Queue {
     /// Held by the request whose turn it is. It is fair.
     turn: tokio::sync::Mutex<()>,
-    /// Notified when a token on the file was given back.
+    /// Notified when a token on the file was given back, and when the file was removed.
     given_back: Notify,
 }
 
@@ -46,7 +46,7 @@ impl Clients {
         self.queues.lock().contains_key(&file)
     }
 
-    fn given_back(&self, file: FileId) {
+    pub(crate) fn given_back(&self, file: FileId) {
         if let Some(queue) = self.queues.lock().get(&file) {
             queue.given_back.notify_one();
         }

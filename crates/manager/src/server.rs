@@ -13,6 +13,7 @@
 //! - Records that a checkpoint moved, and a cleaner deleted, between a lookup and the read: they
 //!   are looked up again.
 
+use crate::Delta;
 use crate::api::{
     BlockAt, CheckpointState, GiveBack, IndexRange, Located, Manager, ManagerError, ManagerStatus, Opened,
     SegmentDeltas, SegmentUsage, UsageChanges,
@@ -251,6 +252,10 @@ impl Core {
                         batch.at.1 += 1;
                     }
                     state.advance(*segment);
+                    // Whoever waits for a token on a removed file learns that there is no such file.
+                    for delta in deltas.iter().filter(|delta| matches!(delta, Delta::Remove { .. })) {
+                        self.clients.given_back(delta.file());
+                    }
                 }
             }
             state.evict();

@@ -16,7 +16,9 @@
 //! - [`faults`]: faults of stores.
 //! - [`node`], [`remote`]: stores on machines of their own, and the network to them.
 //! - `worker`, `world`: a worker, and a run.
+//! - [`clients`]: several clients of one file system.
 
+pub mod clients;
 pub mod faults;
 pub mod kernel;
 pub mod locks;
@@ -29,4 +31,5 @@ pub mod twin;
 mod worker;
 mod world;
 
+pub use clients::{ClientsOptions, ClientsOutcome, run_clients};
 pub use world::{Failure, Options, Outcome, run};

@@ -1,9 +1,10 @@
 //! Runs simulated worlds: one seed, or many.
 
 use clap::Parser;
+use std::fmt::Debug;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
-use world::{Options, Outcome};
+use world::{ClientsOptions, ClientsOutcome, Failure, Options, Outcome, run_clients};
 
 /// Runs the core of Starling in simulated time, with crashes and faults chosen by a seed, and
 /// compares it with a model.
@@ -45,6 +46,9 @@ struct Arguments {
     /// Write until space runs out.
     #[arg(long)]
     fill: bool,
+    /// Run worlds of this many clients on machines of their own (0: the seed chooses).
+    #[arg(long)]
+    clients: Option<u64>,
     /// Go on after a failure.
     #[arg(long)]
     keep_going: bool,
@@ -53,7 +57,6 @@ struct Arguments {
     verbose: bool,
 }
 
-#[expect(clippy::disallowed_methods, reason = "the program says how long it took")]
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     tracing_subscriber::fmt()
@@ -70,8 +73,29 @@ fn main() -> ExitCode {
         fill: arguments.fill,
         verbose: arguments.verbose,
     };
+    match arguments.clients {
+        None => repeat(&arguments, |seed| world::run(seed, options), Outcome::and),
+        Some(clients) => {
+            let options = ClientsOptions {
+                clients: Some(clients).filter(|count| *count > 0),
+                operations: arguments.operations,
+                faults: !arguments.no_faults,
+                verbose: arguments.verbose,
+            };
+            repeat(&arguments, |seed| run_clients(seed, options), ClientsOutcome::and)
+        }
+    }
+}
+
+/// Runs the worlds that the arguments ask for.
+#[expect(clippy::disallowed_methods, reason = "the program says how long it took")]
+fn repeat<T: Default + Debug>(
+    arguments: &Arguments,
+    run: impl Fn(u64) -> Result<T, Failure>,
+    and: impl Fn(T, T) -> T,
+) -> ExitCode {
     if let Some(seed) = arguments.seed {
-        return match world::run(seed, options) {
+        return match run(seed) {
             Ok(outcome) => {
                 println!("{outcome:?}");
                 ExitCode::SUCCESS
@@ -85,13 +109,13 @@ fn main() -> ExitCode {
     let began = Instant::now();
     let time_max = arguments.seconds.map_or(Duration::MAX, Duration::from_secs);
     let count = arguments.seeds.unwrap_or(if arguments.seconds.is_some() { u64::MAX } else { 100 });
-    let (mut sum, mut done, mut failures) = (Outcome::default(), 0, 0);
+    let (mut sum, mut done, mut failures) = (T::default(), 0, 0);
     for seed in arguments.from..arguments.from.saturating_add(count) {
         if began.elapsed() > time_max {
             break;
         }
-        match world::run(seed, options) {
-            Ok(outcome) => sum = sum.and(outcome),
+        match run(seed) {
+            Ok(outcome) => sum = and(sum, outcome),
             Err(failure) => {
                 println!("{failure}");
                 failures += 1;

@@ -63,6 +63,13 @@ impl MemFs {
         MemFs { state: Arc::new(Mutex::new(state)), locks: Locks::default(), time: self.time.clone() }
     }
 
+    /// A copy that is as this one is now, also its handles and the files without a name, but has no
+    /// locks. Ids and handles mean the same in both. They share file contents until one writes.
+    pub fn fork(&self) -> MemFs {
+        let state = self.state.lock().clone();
+        MemFs { state: Arc::new(Mutex::new(state)), locks: Locks::default(), time: self.time.clone() }
+    }
+
     /// Returns to the state of `copy`, as after a loss of power. Ids and handles given since are
     /// not given again.
     pub fn restore(&self, copy: &MemFs) {

@@ -139,6 +139,7 @@ pub(super) struct Open {
 }
 
 /// The whole file system. Methods that fail change nothing.
+#[derive(Clone)]
 pub(super) struct State {
     pub(super) block_size: u32,
     pub(super) nodes: BTreeMap<FileId, Node>,

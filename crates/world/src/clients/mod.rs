@@ -1,0 +1,611 @@
+//! Several clients of one file system, each on a machine of its own, under a seed.
+//!
+//! One machine runs stores, managers and the first client. The others reach its managers through
+//! messages that take their time, overtake each other and repeat. Programs call through models of
+//! kernels that cache names and attributes. In each round some programs make one call each, at the
+//! same time. Some serial order of these calls must give the same answers on [`vfs::mem::MemFs`]
+//! (the module `oracle`). Clients stall, and crash, and come back as new ones. At the end every
+//! client closes everything; then all must see the same tree, and no token, orphan or count may be
+//! left over.
+
+mod call;
+mod choice;
+mod mount;
+mod oracle;
+mod wire;
+
+use crate::Failure;
+use call::{Answered, Call};
+use choice::{Choice, View};
+use client::{Client, ClientConfig, Managers};
+use cluster::StorePlace;
+use cluster::config::{CLIENT_LOG, STORE_CAPACITY_BYTES_MIN};
+use cluster::machine::{CoreMachine, Create, Lengths, Limits, Run, create};
+use host::sim::{Crashed, Machine, Sim, SimDisk};
+use host::{Disk, Either, Host, SplitMix64, first, join_all, timeout};
+use manager::api::Manager;
+use manager::server::ManagerServer;
+use mount::Mount;
+use oracle::{Event, Known, Oracle};
+use parking_lot::Mutex;
+use policy::space::{Reserves, SpaceAccount};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::time::Duration;
+use types::{BoxFuture, ClientId, FileId, FsError, LogId};
+use vfs::fs::FileSystem;
+use vfs::tree::{TreeEntry, walk};
+use wire::{Distant, Network, Session, Wire};
+
+/// Options of a run with several clients. The seed decides what is `None`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ClientsOptions {
+    /// Number of clients.
+    pub clients: Option<u64>,
+    /// Calls in total, at least.
+    pub operations: u64,
+    /// Clients crash and stall.
+    pub faults: bool,
+    /// Print every call.
+    pub verbose: bool,
+}
+
+/// Counts of runs with several clients.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ClientsOutcome {
+    /// Digest of all events: equal for equal seeds, options and code.
+    pub digest: u64,
+    /// Rounds.
+    pub rounds: u64,
+    /// Calls made.
+    pub operations: u64,
+    /// Calls that failed as they should.
+    pub refused: u64,
+    /// Calls that kernels answered from memory.
+    pub cache_hits: u64,
+    /// Recalls sent.
+    pub recalls: u64,
+    /// Recalls that came twice.
+    pub repeated: u64,
+    /// Crashes of clients.
+    pub crashes: u64,
+    /// Crashes after which something was lost.
+    pub losses: u64,
+    /// Clients that came back after a crash.
+    pub returns: u64,
+    /// Times that a client stalled.
+    pub stalls: u64,
+    /// Rounds after which more than one state explained the answers.
+    pub ambiguous: u64,
+}
+
+impl ClientsOutcome {
+    /// The sum of two outcomes, with the digests combined.
+    pub fn and(self, other: ClientsOutcome) -> ClientsOutcome {
+        ClientsOutcome {
+            digest: self.digest.rotate_left(1) ^ other.digest,
+            rounds: self.rounds + other.rounds,
+            operations: self.operations + other.operations,
+            refused: self.refused + other.refused,
+            cache_hits: self.cache_hits + other.cache_hits,
+            recalls: self.recalls + other.recalls,
+            repeated: self.repeated + other.repeated,
+            crashes: self.crashes + other.crashes,
+            losses: self.losses + other.losses,
+            returns: self.returns + other.returns,
+            stalls: self.stalls + other.stalls,
+            ambiguous: self.ambiguous + other.ambiguous,
+        }
+    }
+}
+
+/// Runs one world with several clients.
+pub fn run_clients(seed: u64, options: ClientsOptions) -> Result<ClientsOutcome, Failure> {
+    let sim = Sim::new(seed);
+    let mut world = World::new(&sim, seed, options);
+    let result = sim.block_on(world.run());
+    let mut outcome = world.outcome;
+    outcome.digest = sim.digest();
+    result.map(|()| outcome).map_err(|what| Failure { seed, what, command: options.command(seed) })
+}
+
+impl ClientsOptions {
+    /// The command that runs this world again.
+    fn command(&self, seed: u64) -> String {
+        let count = self.clients.map_or(String::from("0"), |count| count.to_string());
+        let faults = if self.faults { "" } else { " --no-faults" };
+        let operations = self.operations;
+        format!(
+            "cargo run --release -p world -- --clients {count} --seed {seed} --operations {operations}{faults} --verbose"
+        )
+    }
+}
+
+const DISK_BYTES: u64 = 8 * STORE_CAPACITY_BYTES_MIN;
+const STORE_COUNT: usize = 3;
+const CACHE_BYTES: u64 = 4 << 20;
+const ROOT_MODE: u32 = 0o755;
+/// Virtual time in which a round must end, and each step of a start or an end.
+const TIME_MAX: Duration = Duration::from_secs(60);
+/// Most clients of a world.
+const CLIENTS_MAX: u64 = 4;
+
+/// The machine with all roles.
+struct Center {
+    on: Machine,
+    machine: Arc<CoreMachine>,
+}
+
+/// A client on its machine.
+struct Member {
+    on: Machine,
+    session: Arc<Session>,
+    mount: Mount,
+    /// Files that answers to this client have named.
+    named: BTreeSet<FileId>,
+}
+
+struct World {
+    sim: Sim,
+    random: SplitMix64,
+    options: ClientsOptions,
+    disks: Vec<SimDisk>,
+    consensus: SimDisk,
+    create: Create,
+    index_range_len: u64,
+    inode_count_max: usize,
+    lease: Duration,
+    name_count: u64,
+    network: Arc<Network>,
+    oracle: Oracle,
+    center: Option<Center>,
+    /// By number; `None` after a crash.
+    members: Vec<Option<Member>>,
+    next_open: u64,
+    operations: u64,
+    is_created: bool,
+    outcome: ClientsOutcome,
+}
+
+/// A call that a program of a client makes in a round.
+struct Planned {
+    client: usize,
+    call: Call,
+    pause: Duration,
+}
+
+fn client_id(number: usize) -> ClientId {
+    ClientId::new(number as u32 + 1)
+}
+
+fn log_of(number: usize) -> LogId {
+    if number == 0 { CLIENT_LOG } else { LogId::new(1024 + number as u32) }
+}
+
+impl World {
+    fn new(sim: &Sim, seed: u64, options: ClientsOptions) -> World {
+        let random = SplitMix64::new(seed ^ 0xc11e);
+        let clients = options.clients.unwrap_or(2 + random.below(CLIENTS_MAX - 1)).clamp(1, CLIENTS_MAX);
+        let block_size = 4096;
+        let host = sim.machine("network").host();
+        let delay_max = [Duration::from_micros(200), Duration::from_millis(2), Duration::from_millis(30)];
+        let network = Network {
+            host,
+            random: SplitMix64::new(seed ^ 0x3e7),
+            delay_max: delay_max[random.below(3) as usize],
+            recall_count: AtomicU64::new(0),
+            repeated_count: AtomicU64::new(0),
+        };
+        World {
+            sim: sim.clone(),
+            options,
+            disks: (0..STORE_COUNT).map(|_| SimDisk::new(sim, DISK_BYTES)).collect(),
+            consensus: SimDisk::new(sim, DISK_BYTES),
+            create: Create {
+                parity: 1,
+                block_size,
+                manager_count: 1 + random.below(3) as u16,
+                store_capacity_bytes: Some(STORE_CAPACITY_BYTES_MIN),
+            },
+            index_range_len: [2, 8, 64][random.below(3) as usize],
+            inode_count_max: [2, 4, 8, 1000][random.below(4) as usize],
+            lease: [Duration::from_secs(3600), Duration::from_secs(2)][random.below(2) as usize],
+            name_count: 2 + random.below(4),
+            network: Arc::new(network),
+            oracle: Oracle::new(block_size, ROOT_MODE),
+            center: None,
+            members: (0..clients).map(|_| None).collect(),
+            next_open: 1,
+            operations: 0,
+            is_created: false,
+            outcome: ClientsOutcome::default(),
+            random,
+        }
+    }
+
+    fn say(&self, text: impl FnOnce() -> String) {
+        if self.options.verbose {
+            println!("{:>12?} -- {}", self.sim.now(), text());
+        }
+    }
+
+    fn host(&self) -> Host {
+        self.network.host.clone()
+    }
+
+    async fn in_time<T>(&self, what: &str, future: impl Future<Output = T>) -> Result<T, String> {
+        let clock = self.host().clock;
+        timeout(&*clock, TIME_MAX, future).await.map_err(|_| format!("{what}: nothing for {TIME_MAX:?}"))
+    }
+
+    /// Does work on a machine.
+    async fn on<T: Send + 'static>(
+        &self,
+        on: &Machine,
+        what: &str,
+        work: impl Future<Output = T> + Send + 'static,
+    ) -> Result<T, String> {
+        self.in_time(what, on.run(work)).await?.map_err(|Crashed| format!("{what}: the machine crashed"))
+    }
+
+    async fn run(&mut self) -> Result<(), String> {
+        self.say(|| {
+            let (clients, create, delay) = (self.members.len(), self.create, self.network.delay_max);
+            format!(
+                "{clients} clients, {create:?}, delays below {delay:?}, {} inodes, ranges of {}, {} names, lease {:?}",
+                self.inode_count_max, self.index_range_len, self.name_count, self.lease
+            )
+        });
+        self.start().await?;
+        for number in 1..self.members.len() {
+            self.start_client(number).await?;
+        }
+        while self.operations < self.options.operations {
+            let rounds = 5 + self.random.below(40);
+            for _ in 0..rounds {
+                self.round().await?;
+            }
+            self.settle().await?;
+            for number in 1..self.members.len() {
+                if self.members[number].is_none() && self.random.chance(1, 2) {
+                    self.start_client(number).await?;
+                    self.outcome.returns += 1;
+                }
+            }
+        }
+        self.end().await?;
+        self.outcome.recalls = self.network.recall_count.load(SeqCst);
+        self.outcome.repeated = self.network.repeated_count.load(SeqCst);
+        Ok(())
+    }
+
+    /// Starts the machine with all roles, and its client.
+    async fn start(&mut self) -> Result<(), String> {
+        let on = self.sim.machine("one");
+        let places: Vec<StorePlace> = self.disks.iter().map(|disk| disk.mount(&on).into()).collect();
+        let consensus: Arc<dyn Disk> = self.consensus.mount(&on);
+        let run = Run {
+            cache_bytes: CACHE_BYTES,
+            root_mode: ROOT_MODE,
+            root_uid: 0,
+            root_gid: 0,
+            index_range_len: self.index_range_len,
+            manager_lengths: Lengths::LARGEST,
+            accepts_loss: false,
+        };
+        let (host, how) = (on.host(), self.create);
+        let is_new = !std::mem::replace(&mut self.is_created, true);
+        let started = self.on(&on, "start", async move {
+            if is_new {
+                create(&host, &places, &consensus, how).await?;
+            }
+            CoreMachine::start_within(host, &places, &consensus, run, Limits::default()).await
+        });
+        let machine = Arc::new(started.await?.map_err(|e| format!("start: {e}"))?);
+        self.center = Some(Center { on: on.clone(), machine: machine.clone() });
+        // Others join some time after the first client began.
+        self.host().clock.sleep(Duration::from_millis(self.random.below(2) * 100)).await;
+        self.admit(0, on, machine.client.clone(), Session::new(self.network.clone()));
+        Ok(())
+    }
+
+    fn center(&self) -> Result<&Center, String> {
+        self.center.as_ref().ok_or_else(|| "not started".into())
+    }
+
+    fn managers(&self) -> Vec<Arc<ManagerServer>> {
+        self.center.as_ref().map(|center| center.machine.managers.clone()).unwrap_or_default()
+    }
+
+    fn admit(&mut self, number: usize, on: Machine, client: Client, session: Arc<Session>) {
+        let mount = Mount::new(client.clone(), session.clone(), self.host().clock, self.lease);
+        let holder = Arc::new(Distant { client, session: session.clone() });
+        for manager in self.managers() {
+            manager.admit(client_id(number), log_of(number), holder.clone());
+        }
+        let named = BTreeSet::from([FileId::ROOT]);
+        self.members[number] = Some(Member { on, session, mount, named });
+    }
+
+    /// Starts a client on a machine of its own.
+    async fn start_client(&mut self, number: usize) -> Result<(), String> {
+        self.say(|| format!("client {number} starts"));
+        let machine = self.center()?.machine.clone();
+        let (stripe, managers, log) = (machine.stripe.clone(), machine.managers.clone(), log_of(number));
+        let opened = async move { manager::roll_forward::roll_forward(&stripe, &managers, log).await };
+        let (tail, _) = self.on(&self.center()?.on.clone(), "open a log", opened).await?.map_err(|e| e.to_string())?;
+        let on = self.sim.machine(&format!("client-{number}"));
+        let session = Session::new(self.network.clone());
+        let wires = machine.managers.iter().map(|manager| Wire::new(manager.clone(), session.clone()));
+        let wires = wires.map(|wire| wire as Arc<dyn Manager>).collect();
+        let config = ClientConfig {
+            id: client_id(number),
+            block_size: machine.config.block_size,
+            cache_bytes: CACHE_BYTES,
+            inode_count_max: self.inode_count_max,
+            lease: self.lease,
+            lease_until: None,
+        };
+        let space = SpaceAccount::new(Reserves::new(0, 0), u64::MAX, 0);
+        let managers = Managers::new(machine.config.managers.clone(), wires);
+        let client = Client::start(on.host(), config, space, managers, machine.stripe.clone(), tail);
+        self.admit(number, on, client, session);
+        Ok(())
+    }
+
+    /// The calls of a round.
+    fn plan(&mut self) -> Vec<Planned> {
+        let random = &self.random;
+        let choice = Choice { random, block_size: self.create.block_size.into(), name_count: self.name_count };
+        let living: Vec<usize> = (0..self.members.len()).filter(|&n| self.members[n].is_some()).collect();
+        let count = [1, 1, 1, 2, 2, 2, 3, 4][random.below(8) as usize];
+        let is_crowded = random.chance(1, 5);
+        let all = self.oracle.files();
+        let (mut planned, mut closed): (Vec<Planned>, BTreeSet<u64>) = (Vec::new(), BTreeSet::new());
+        let start_max = self.network.delay_max.as_nanos() as u64;
+        for _ in 0..count {
+            let client = living[random.below(living.len() as u64) as usize];
+            let programs = planned.iter().filter(|p| p.client == client).count();
+            if programs > usize::from(is_crowded) {
+                continue;
+            }
+            let Some(member) = &self.members[client] else { continue };
+            let opens: Vec<_> = member.mount.opens().into_iter().filter(|(open, _)| !closed.contains(open)).collect();
+            let is_known = |f: &&Known| member.named.contains(&f.id);
+            let files: Vec<Known> = all.iter().filter(is_known).copied().collect();
+            let call = choice.call(&View { files: &files, opens: &opens, next_open: self.next_open });
+            if let Some(open) = call.uses() {
+                if planned.iter().any(|p| p.client == client && p.call.uses() == Some(open)) && call.closes() {
+                    continue;
+                }
+                if call.closes() {
+                    closed.insert(open);
+                }
+            }
+            self.next_open += u64::from(call.opens().is_some());
+            let pause = Duration::from_nanos(random.below(2 * start_max) * u64::from(random.chance(1, 2)));
+            planned.push(Planned { client, call, pause });
+        }
+        planned
+    }
+
+    /// Some programs make one call each, at the same time.
+    async fn round(&mut self) -> Result<(), String> {
+        let planned = self.plan();
+        let plan: Vec<String> = planned.iter().map(|p| format!("client {} {:?}", p.client, p.call)).collect();
+        self.outcome.rounds += 1;
+        self.operations += planned.len() as u64;
+        self.outcome.operations += planned.len() as u64;
+        if self.options.faults && self.random.chance(1, 60) {
+            self.stall();
+        }
+        let victim = match self.options.faults && self.random.chance(1, 40) {
+            true => Some(1 + self.random.below(self.members.len() as u64 - 1) as usize),
+            false => None,
+        };
+        let victim = victim.filter(|&number| self.members[number].is_some());
+        if let Some(number) = victim
+            && let Some(member) = &self.members[number]
+        {
+            member.on.crash_after(1 + self.random.below(1 << self.random.below(8)));
+        }
+        let clock = self.host().clock;
+        let mut runs: Vec<BoxFuture<Event>> = Vec::new();
+        for Planned { client, call, pause } in planned {
+            let Some(member) = &self.members[client] else { continue };
+            let (mount, began_at, clock) = (member.mount.clone(), Arc::new(Mutex::new(None)), clock.clone());
+            let (made, began, timer) = (call.clone(), began_at.clone(), clock.clone());
+            let run = member.on.run(async move {
+                timer.sleep(pause).await;
+                *began.lock() = Some(timer.now());
+                mount.perform(made).await
+            });
+            let before = clock.now();
+            runs.push(Box::pin(async move {
+                let answered: Option<Answered> = run.await.ok();
+                let began = began_at.lock().unwrap_or(before);
+                let ended = if answered.is_some() { clock.now() } else { Duration::MAX };
+                Event { client, call, answered, began, ended }
+            }));
+        }
+        let mut calls = join_all(runs);
+        let events = match victim {
+            None => self.in_time(&format!("round of {plan:#?}"), calls).await?,
+            Some(number) => {
+                let mut death = Box::pin(self.bury(number));
+                match self.in_time(&format!("round with a crash of {plan:#?}"), first(&mut calls, &mut death)).await? {
+                    Either::Left(events) => {
+                        if let Some(member) = &self.members[number] {
+                            member.on.crash();
+                        }
+                        death.await?;
+                        events
+                    }
+                    Either::Right(buried) => {
+                        buried?;
+                        self.in_time(&format!("the rest of a round with a crash of {plan:#?}"), calls).await?
+                    }
+                }
+            }
+        };
+        for event in &events {
+            self.say(|| event.to_string());
+            if let (Some(member), Some(answered)) = (&mut self.members[event.client], &event.answered) {
+                choice::named(answered, &mut member.named);
+            }
+            self.outcome.refused += u64::from(matches!(event.answered, Some(Err(_))));
+        }
+        self.oracle.round(&events)?;
+        self.outcome.ambiguous += u64::from(self.oracle.state_count() > 1);
+        if let Some(number) = victim {
+            self.after_crash(number).await?;
+        }
+        if self.random.chance(1, 6) {
+            let scale = 1 << self.random.below(14);
+            clock.sleep(Duration::from_millis(self.random.below(scale))).await;
+        }
+        Ok(())
+    }
+
+    fn stall(&mut self) {
+        let number = self.random.below(self.members.len() as u64) as usize;
+        let time = Duration::from_millis(self.random.below(5000));
+        if let Some(member) = &self.members[number] {
+            self.say(|| format!("client {number} stalls for {time:?}"));
+            member.session.stall(time);
+            self.outcome.stalls += 1;
+        }
+    }
+
+    /// Waits until a client's machine has crashed, and takes its tokens away.
+    async fn bury(&self, number: usize) -> Result<(), String> {
+        let Some(member) = &self.members[number] else { return Ok(()) };
+        member.on.crashed().await;
+        self.say(|| format!("client {number} has crashed"));
+        self.host().clock.sleep(Duration::from_millis(self.random.below(4000))).await;
+        member.session.end();
+        let Center { on, machine } = self.center()?;
+        let (stripe, managers, log) = (machine.stripe.clone(), machine.managers.clone(), log_of(number));
+        let work = async move { manager::roll_forward::roll_forward(&stripe, &managers, log).await };
+        let (_, rolled) = self.on(on, "roll forward", work).await?.map_err(|e| format!("roll forward: {e}"))?;
+        machine.managers.iter().for_each(|manager| manager.expel(client_id(number)));
+        let first = machine.client.clone();
+        let swept = self.on(on, "sweep orphans", async move { first.sweep_orphans().await }).await?;
+        let swept = swept.map_err(|e| format!("sweep orphans: {e}"))?;
+        self.say(|| format!("client {number} is expelled: {rolled:?}, {swept} orphans"));
+        Ok(())
+    }
+
+    async fn after_crash(&mut self, number: usize) -> Result<(), String> {
+        self.members[number] = None;
+        self.outcome.crashes += 1;
+        self.sync_all().await?;
+        let tree = self.tree().await?;
+        self.outcome.losses += u64::from(self.oracle.crashed(number, &tree)?);
+        self.oracle.settled(&tree)
+    }
+
+    fn living(&self) -> Vec<(usize, &Member)> {
+        self.members.iter().enumerate().filter_map(|(number, member)| Some((number, member.as_ref()?))).collect()
+    }
+
+    /// Makes everything durable, and known to the managers.
+    async fn sync_all(&self) -> Result<(), String> {
+        for (_, member) in self.living() {
+            let client = member.mount.client().clone();
+            let work = async move {
+                client.sync().await?;
+                client.settle().await;
+                Ok::<(), FsError>(())
+            };
+            self.on(&member.on, "sync", work).await?.map_err(|e| format!("sync: {e}"))?;
+        }
+        Ok(())
+    }
+
+    /// The tree that one of the clients sees.
+    async fn tree(&self) -> Result<Vec<TreeEntry>, String> {
+        let living = self.living();
+        let (number, member) = living[self.random.below(living.len() as u64) as usize];
+        self.tree_of(number, &member.on, member.mount.client().clone()).await
+    }
+
+    async fn tree_of(&self, number: usize, on: &Machine, client: Client) -> Result<Vec<TreeEntry>, String> {
+        let tree = self.on(on, "read the tree", async move { walk(&client).await }).await?;
+        tree.map_err(|e| format!("client {number} reads the tree: {e}"))
+    }
+
+    async fn settle(&mut self) -> Result<(), String> {
+        self.sync_all().await?;
+        let tree = self.tree().await?;
+        self.oracle.settled(&tree)
+    }
+
+    /// Closes everything, and checks what is left.
+    async fn end(&mut self) -> Result<(), String> {
+        for number in 0..self.members.len() {
+            let Some(member) = &self.members[number] else { continue };
+            for (open, id) in member.mount.opens() {
+                let is_directory = self.oracle.files().iter().any(|f| f.id == id && f.kind == types::Kind::Directory);
+                let call = if is_directory { Call::CloseDirectory { open } } else { Call::Close { open } };
+                let mount = member.mount.clone();
+                let closed = self.on(&member.on, "close", async move { mount.perform(call).await }).await?;
+                closed.map_err(|e| format!("client {number} closes {id}: {e}"))?;
+                self.say(|| format!("client {number} closes {id}"));
+            }
+            self.oracle.close_all(number);
+        }
+        self.host().clock.sleep(Duration::from_secs(20)).await;
+        for number in 0..self.members.len() {
+            self.sync_all().await?;
+            let Some(member) = &self.members[number] else { continue };
+            let tree = self.tree_of(number, &member.on, member.mount.client().clone()).await?;
+            self.oracle.settled(&tree).map_err(|e| format!("client {number} at the end: {e}"))?;
+            self.outcome.cache_hits += member.mount.cache_hits();
+        }
+        self.host().clock.sleep(Duration::from_secs(20)).await;
+        let managers = self.managers();
+        let granted: u64 = managers.iter().map(|manager| manager.status().token_count).sum();
+        let held: u64 = self.living().iter().map(|(_, member)| member.mount.client().status().inode_count).sum();
+        if granted != held {
+            return Err(format!("managers count {granted} tokens, clients have {held} files in memory"));
+        }
+        for manager in &managers {
+            let (orphans, audited, manager) = (manager.orphans(), manager.clone(), manager.clone());
+            let orphans = self.in_time("list orphans", orphans.into_future()).await?.map_err(|e| e.to_string())?;
+            if !orphans.is_empty() {
+                return Err(format!("orphans are left: {orphans:?}"));
+            }
+            let on = &self.center()?.on;
+            let report = self.on(on, "audit", async move { audited.audit().await }).await?;
+            let report = report.map_err(|e| e.to_string())?;
+            if !report.is_clean() {
+                return Err(format!("the audit finds {report:?}"));
+            }
+            let written = self.on(on, "checkpoint", async move { Manager::checkpoint(&*manager).await }).await?;
+            written.map_err(|e| e.to_string())?;
+        }
+        self.end_all();
+        self.start().await?;
+        let tree = self.tree().await?;
+        self.oracle.settled(&tree).map_err(|e| format!("after a restart: {e}"))?;
+        self.end_all();
+        Ok(())
+    }
+
+    /// Crashes everything.
+    fn end_all(&mut self) {
+        let managers = self.managers();
+        for (number, member) in self.members.iter_mut().enumerate() {
+            if let Some(member) = member.take() {
+                member.session.end();
+                member.on.crash();
+                managers.iter().for_each(|manager| manager.expel(client_id(number)));
+            }
+        }
+        if let Some(center) = self.center.take() {
+            center.on.crash();
+        }
+    }
+}

@@ -1,0 +1,239 @@
+//! A model of the kernel between the programs of one machine and its client. It caches names and
+//! attributes for as long as answers say, and an answer takes a while to reach it.
+
+use super::call::{Answered, Call, Seen, perform};
+use super::wire::Session;
+use client::Client;
+use parking_lot::Mutex;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::time::Duration;
+use tokio::sync::watch;
+use types::{Attr, BoxFuture, FileId};
+use vfs::fs::{Entry, Handle};
+
+/// What the kernel has in memory.
+#[derive(Default)]
+struct Cache {
+    names: HashMap<(FileId, String), (FileId, Duration)>,
+    attributes: HashMap<FileId, (Attr, Duration)>,
+    /// Answers on their way to the kernel.
+    under_way: BTreeSet<u64>,
+    last_answer: u64,
+    /// Requests of this machine's programs that change something and have not ended.
+    changing: u64,
+    /// Such requests that have ended.
+    changed: u64,
+    opens: HashMap<u64, (FileId, Handle)>,
+}
+
+/// A kernel. Clones are the same kernel.
+#[derive(Clone)]
+pub(super) struct Mount {
+    client: Client,
+    clock: Arc<dyn host::Clock>,
+    /// How long attributes in a listing are valid.
+    lease: Duration,
+    memory: Arc<Memory>,
+}
+
+/// The part of a kernel that its client knows.
+struct Memory {
+    session: Arc<Session>,
+    cache: Mutex<Cache>,
+    delivered: watch::Sender<u64>,
+    cache_hits: AtomicU64,
+}
+
+impl Mount {
+    pub(super) fn new(client: Client, session: Arc<Session>, clock: Arc<dyn host::Clock>, lease: Duration) -> Mount {
+        let (cache, delivered, cache_hits) = (Mutex::default(), watch::Sender::new(0), AtomicU64::new(0));
+        let memory = Arc::new(Memory { session, cache, delivered, cache_hits });
+        client.set_kernel(Arc::new(Forgetter(memory.clone())));
+        Mount { client, clock, lease, memory }
+    }
+
+    /// Makes a call for a program of this machine.
+    pub(super) async fn perform(&self, call: Call) -> Answered {
+        if let Some(answered) = self.cached(&call) {
+            self.memory.cache_hits.fetch_add(1, SeqCst);
+            return answered;
+        }
+        self.memory.session.delay().await;
+        let (at, changed) = {
+            let cache = &mut *self.memory.cache.lock();
+            cache.changing += u64::from(call.changes());
+            (call.uses().and_then(|open| cache.opens.get(&open).copied()), cache.changed)
+        };
+        let answered = perform(&self.client, &call, at).await;
+        let number = {
+            let cache = &mut *self.memory.cache.lock();
+            cache.last_answer += 1;
+            cache.under_way.insert(cache.last_answer);
+            cache.last_answer
+        };
+        let computed = self.clock.now();
+        self.memory.session.delay().await;
+        {
+            let cache = &mut *self.memory.cache.lock();
+            cache.under_way.remove(&number);
+            if call.changes() {
+                cache.changing -= 1;
+                cache.changed += 1;
+                cache.forget_what_changes(&call, at);
+            }
+            if cache.changing == 0 && cache.changed == changed + u64::from(call.changes()) {
+                cache.learn(&call, &answered, computed, self.lease);
+            }
+            cache.keep_handle(&call, &answered);
+        }
+        self.memory.delivered.send_modify(|count| *count += 1);
+        answered
+    }
+
+    /// The answer from memory, if the kernel has it.
+    fn cached(&self, call: &Call) -> Option<Answered> {
+        let (cache, now) = (self.memory.cache.lock(), self.clock.now());
+        if cache.changing > 0 {
+            return None;
+        }
+        let id = match call {
+            Call::Getattr { id } => *id,
+            Call::Lookup { dir, name } => {
+                let (id, until) = cache.names.get(&(*dir, name.clone()))?;
+                (now < *until).then_some(*id)?
+            }
+            _ => return None,
+        };
+        let (attr, until) = cache.attributes.get(&id)?;
+        (now < *until).then(|| Ok(Seen::Entry(Entry { attr: *attr, valid: *until - now })))
+    }
+}
+
+impl Cache {
+    fn keep_handle(&mut self, call: &Call, answered: &Answered) {
+        let opened = match (call, answered) {
+            (_, Ok(Seen::Created(entry, handle))) => Some((entry.attr.id, *handle)),
+            (Call::Open { id, .. } | Call::OpenDirectory { id, .. }, Ok(Seen::Opened(handle))) => Some((*id, *handle)),
+            _ => None,
+        };
+        if let (Some(open), Some(opened)) = (call.opens(), opened) {
+            self.opens.insert(open, opened);
+        }
+        if call.closes()
+            && let Some(open) = call.uses()
+        {
+            self.opens.remove(&open);
+        }
+    }
+
+    /// Learns names and attributes from an answer.
+    fn learn(&mut self, call: &Call, answered: &Answered, computed: Duration, lease: Duration) {
+        let mut name_of = |dir: &FileId, name: &String, id: FileId, valid: Duration| {
+            self.names.insert((*dir, name.clone()), (id, computed + valid));
+        };
+        match (call, answered) {
+            (
+                Call::Lookup { dir, name }
+                | Call::MakeDirectory { dir, name }
+                | Call::Symlink { dir, name, .. }
+                | Call::Link { dir, name, .. }
+                | Call::Create { dir, name, .. },
+                Ok(Seen::Entry(entry) | Seen::Created(entry, _)),
+            ) => {
+                name_of(dir, name, entry.attr.id, entry.valid);
+                self.attributes.insert(entry.attr.id, (entry.attr, computed + entry.valid));
+            }
+            (_, Ok(Seen::Entry(entry))) => {
+                self.attributes.insert(entry.attr.id, (entry.attr, computed + entry.valid));
+            }
+            (Call::List { plus: true, .. }, Ok(Seen::Listed(entries))) => {
+                for attr in entries.iter().filter_map(|entry| entry.attr) {
+                    self.attributes.insert(attr.id, (attr, computed + lease));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Forgets what a request of this machine has changed, as the kernel does by itself.
+    fn forget_what_changes(&mut self, call: &Call, at: Option<(FileId, Handle)>) {
+        let mut names = Vec::new();
+        match call {
+            Call::Create { dir, name, .. }
+            | Call::MakeDirectory { dir, name }
+            | Call::Symlink { dir, name, .. }
+            | Call::Unlink { dir, name }
+            | Call::RemoveDirectory { dir, name } => names.push((*dir, name)),
+            Call::Link { id, dir, name } => {
+                self.attributes.remove(id);
+                names.push((*dir, name));
+            }
+            Call::Rename { dir, name, to_dir, to, .. } => names.extend([(*dir, name), (*to_dir, to)]),
+            Call::Truncate { id, .. }
+            | Call::Mode { id, .. }
+            | Call::SetXattr { id, .. }
+            | Call::RemoveXattr { id, .. }
+            | Call::Open { id, .. } => drop(self.attributes.remove(id)),
+            _ => {
+                if let Some((id, _)) = at {
+                    self.attributes.remove(&id);
+                }
+            }
+        }
+        for (dir, name) in names {
+            self.attributes.remove(&dir);
+            match self.names.remove(&(dir, name.clone())) {
+                Some((id, _)) => drop(self.attributes.remove(&id)),
+                // A program knows the name; the model of the kernel does not.
+                None => self.attributes.clear(),
+            }
+        }
+    }
+}
+
+/// Makes a kernel forget.
+struct Forgetter(Arc<Memory>);
+
+impl vfs::kernel::Kernel for Forgetter {
+    fn forget(&self, files: Vec<FileId>, names: bool) -> BoxFuture<()> {
+        let (memory, before) = (self.0.clone(), self.0.cache.lock().under_way.clone());
+        Box::pin(async move {
+            let mut delivered = memory.delivered.subscribe();
+            loop {
+                delivered.borrow_and_update();
+                if memory.cache.lock().under_way.is_disjoint(&before) {
+                    break;
+                }
+                // The sender lives as long as the kernel.
+                let _ = delivered.changed().await;
+            }
+            memory.session.delay().await;
+            let cache = &mut *memory.cache.lock();
+            cache.attributes.retain(|file, _| !files.contains(file));
+            if names {
+                cache.names.clear();
+            }
+        })
+    }
+}
+
+impl Mount {
+    /// The numbers of all open files.
+    pub(super) fn opens(&self) -> Vec<(u64, FileId)> {
+        let mut opens: Vec<_> = self.memory.cache.lock().opens.iter().map(|(number, (id, _))| (*number, *id)).collect();
+        opens.sort_unstable();
+        opens
+    }
+
+    /// How many calls it has answered from memory.
+    pub(super) fn cache_hits(&self) -> u64 {
+        self.memory.cache_hits.load(SeqCst)
+    }
+
+    /// The client under it.
+    pub(super) fn client(&self) -> &Client {
+        &self.client
+    }
+}

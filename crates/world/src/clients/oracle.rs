@@ -1,0 +1,422 @@
+//! The right answers: those that some serial order of all calls gives on [`MemFs`].
+//!
+//! Calls of one round run at the same time. A call that ended before another one began comes before
+//! it in every order. The oracle keeps all states that explain the answers so far.
+//!
+//! A crash of a client may lose what the client did last, if nobody has seen it and no fsync has
+//! made it durable. So the oracle makes all calls since the last [`settled`](Oracle::settled) point
+//! anew, without some of the client's last ones, and keeps the states in which all other answers
+//! stay what they were.
+
+use super::call::{Answered, Call, OpenNumber, Seen, perform, shown};
+use crate::oracle::new_model;
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+use types::{Attr, FileId, FsError, Kind};
+use vfs::fs::{FileSystem, Handle, OpenFlags};
+use vfs::mem::MemFs;
+use vfs::tree::{TreeEntry, difference};
+
+/// Most states kept. More than that mean that a round was too wild.
+const STATES_MAX: usize = 400;
+
+/// A call that a program made.
+#[derive(Clone, Debug)]
+pub(super) struct Event {
+    pub(super) client: usize,
+    pub(super) call: Call,
+    /// The answer; `None` if the client crashed first.
+    pub(super) answered: Option<Answered>,
+    pub(super) began: Duration,
+    pub(super) ended: Duration,
+}
+
+impl std::fmt::Display for Event {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let answered = self.answered.as_ref().map_or("nothing".into(), shown);
+        write!(f, "{:?} client {} {:?} -> {answered}", self.began, self.client, self.call)
+    }
+}
+
+/// A file system that explains all answers.
+struct State {
+    fs: MemFs,
+    /// The model's ids by the real ones.
+    ids: BTreeMap<FileId, FileId>,
+    /// The real ids by the model's.
+    real: BTreeMap<FileId, FileId>,
+    opens: BTreeMap<(usize, OpenNumber), (FileId, Handle)>,
+    /// Calls since `base`, each with its round, in the order of this state.
+    done: Vec<(u64, Event)>,
+    base: Option<Arc<State>>,
+}
+
+/// An id that no file of a model has.
+const NO_FILE: FileId = FileId::new(u64::MAX);
+
+/// Polls a future of the model, which is always ready.
+fn at_once<T>(future: impl Future<Output = T>) -> Option<T> {
+    match Box::pin(future).as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(value) => Some(value),
+        Poll::Pending => None,
+    }
+}
+
+impl State {
+    fn new(fs: MemFs) -> State {
+        let root = BTreeMap::from([(FileId::ROOT, FileId::ROOT)]);
+        State { fs, ids: root.clone(), real: root, opens: BTreeMap::new(), done: Vec::new(), base: None }
+    }
+
+    fn fork(&self) -> State {
+        State {
+            fs: self.fs.fork(),
+            ids: self.ids.clone(),
+            real: self.real.clone(),
+            opens: self.opens.clone(),
+            done: self.done.clone(),
+            base: self.base.clone(),
+        }
+    }
+
+    fn perform(&self, client: usize, call: &Call) -> Answered {
+        let at = call.uses().and_then(|open| self.opens.get(&(client, open)).copied());
+        let call = call.translated(|id| self.ids.get(&id).copied().unwrap_or(NO_FILE));
+        at_once(perform(&self.fs, &call, at)).unwrap_or(Err(FsError::TimedOut))
+    }
+
+    /// Makes a call. An error says why its answer is wrong.
+    fn step(&mut self, round: u64, event: &Event) -> Result<(), String> {
+        let model = self.perform(event.client, &event.call);
+        if let Some(real) = &event.answered {
+            self.compare(&event.call, real, &model)?;
+        }
+        match (&event.call, &model) {
+            (_, Ok(Seen::Opened(handle))) | (_, Ok(Seen::Created(_, handle))) => {
+                let file = match &model {
+                    Ok(Seen::Created(entry, _)) => entry.attr.id,
+                    _ => match event.call.translated(|id| self.ids.get(&id).copied().unwrap_or(NO_FILE)) {
+                        Call::Open { id, .. } | Call::OpenDirectory { id, .. } => id,
+                        _ => NO_FILE,
+                    },
+                };
+                if let Some(open) = event.call.opens() {
+                    self.opens.insert((event.client, open), (file, *handle));
+                }
+            }
+            (call, Ok(_)) if call.closes() => {
+                if let Some(open) = call.uses() {
+                    self.opens.remove(&(event.client, open));
+                }
+            }
+            _ => {}
+        }
+        self.done.push((round, event.clone()));
+        Ok(())
+    }
+
+    fn compare(&mut self, call: &Call, real: &Answered, model: &Answered) -> Result<(), String> {
+        match (real, model) {
+            (Ok(real), Ok(model)) => self.same(real, model),
+            (Err(real), Err(model)) if real == model => Ok(()),
+            // A client removes a file without a name some time after its last handle is closed.
+            (Ok(Seen::Entry(entry)), Err(FsError::Stale))
+                if matches!(call, Call::Getattr { .. }) && entry.attr.nlink == 0 =>
+            {
+                Ok(())
+            }
+            (real, model) => Err(format!("answered {}, the model {}", shown(real), shown(model))),
+        }
+    }
+
+    fn same(&mut self, real: &Seen, model: &Seen) -> Result<(), String> {
+        let is_same = match (real, model) {
+            (Seen::Done, Seen::Done) | (Seen::Opened(_), Seen::Opened(_)) => true,
+            (Seen::Entry(real), Seen::Entry(model)) | (Seen::Created(real, _), Seen::Created(model, _)) => {
+                return self.same_attr(&real.attr, &model.attr);
+            }
+            (Seen::Bytes(real), Seen::Bytes(model)) => real == model,
+            (Seen::Count(real), Seen::Count(model)) => real == model,
+            (Seen::Appended(real), Seen::Appended(model)) => real == model,
+            (Seen::Names(real), Seen::Names(model)) => real == model,
+            (Seen::Listed(real), Seen::Listed(model)) => {
+                if real.len() != model.len() {
+                    let (real, model) = (Seen::Listed(real.clone()), Seen::Listed(model.clone()));
+                    return Err(format!("listed {real}, the model {model}"));
+                }
+                for (real, model) in real.iter().zip(model) {
+                    if (&real.name, real.kind) != (&model.name, model.kind) {
+                        return Err(format!("listed {real:?}, the model {model:?}"));
+                    }
+                    self.same_id(real.id, model.id)?;
+                    if let (Some(real), Some(model)) = (&real.attr, &model.attr) {
+                        self.same_attr(real, model)?;
+                    }
+                }
+                true
+            }
+            _ => false,
+        };
+        if is_same { Ok(()) } else { Err(format!("answered {real}, the model {model}")) }
+    }
+
+    fn same_id(&mut self, real: FileId, model: FileId) -> Result<(), String> {
+        match (self.ids.get(&real), self.real.get(&model)) {
+            (None, None) => {
+                self.ids.insert(real, model);
+                self.real.insert(model, real);
+                Ok(())
+            }
+            (Some(m), Some(r)) if (*m, *r) == (model, real) => Ok(()),
+            (m, r) => Err(format!("answered file {real}, the model {model}; they were {m:?} and {r:?} before")),
+        }
+    }
+
+    fn same_attr(&mut self, real: &Attr, model: &Attr) -> Result<(), String> {
+        self.same_id(real.id, model.id)?;
+        let facts = |a: &Attr| {
+            let size = if a.kind == Kind::Directory { 0 } else { a.size };
+            (a.kind, a.mode, a.nlink, a.uid, a.gid, a.rdev, size)
+        };
+        match facts(real) == facts(model) {
+            true => Ok(()),
+            false => Err(format!("answered {:?} of {}, the model {:?}", facts(real), real.id, facts(model))),
+        }
+    }
+
+    /// Ends all handles of a client.
+    fn close_all(&mut self, client: usize) {
+        let opens = self.opens.clone();
+        for (&(owner, number), &(id, handle)) in opens.iter().filter(|((owner, _), _)| *owner == client) {
+            let is_directory = at_once(self.fs.release(id, handle, None).into_future()) != Some(Ok(()));
+            if is_directory {
+                at_once(self.fs.releasedir(id, handle).into_future());
+            }
+            self.opens.remove(&(owner, number));
+        }
+    }
+
+    /// A hash of everything that programs can see.
+    fn fingerprint(&self) -> u64 {
+        let copy = State { base: None, done: Vec::new(), ..self.fork() };
+        let name_of = |id: FileId| self.real.get(&id).map_or((1, id.raw()), |real| (0, real.raw()));
+        let mut hash = DefaultHasher::new();
+        let open = |id, open, flags| at_once(perform(&copy.fs, &Call::Open { id, open, flags }, None));
+        for (&real, &id) in &self.ids {
+            let Some(Ok(Seen::Entry(entry))) = at_once(perform(&copy.fs, &Call::Getattr { id }, None)) else {
+                continue;
+            };
+            let a = entry.attr;
+            (real.raw(), a.mode, a.nlink, a.uid, a.gid, a.size).hash(&mut hash);
+            if let Some(Ok(Seen::Names(names))) = at_once(perform(&copy.fs, &Call::ListXattr { id }, None)) {
+                for name in names {
+                    let value = at_once(perform(
+                        &copy.fs,
+                        &Call::GetXattr { id, name: String::from_utf8_lossy(&name).into() },
+                        None,
+                    ));
+                    if let Some(Ok(Seen::Bytes(value))) = value {
+                        (name, value).hash(&mut hash);
+                    }
+                }
+            }
+            let flags = OpenFlags { read: true, ..Default::default() };
+            match a.kind {
+                Kind::File => {
+                    if let Some(Ok(Seen::Opened(handle))) = open(id, 0, flags) {
+                        let read = Call::Read { open: 0, offset: 0, len: u32::MAX };
+                        if let Some(Ok(Seen::Bytes(bytes))) = at_once(perform(&copy.fs, &read, Some((id, handle)))) {
+                            bytes.hash(&mut hash);
+                        }
+                    }
+                }
+                Kind::Directory => {
+                    let opened = at_once(perform(&copy.fs, &Call::OpenDirectory { id, open: 0 }, None));
+                    if let Some(Ok(Seen::Opened(handle))) = opened {
+                        let list = Call::List { open: 0, plus: false };
+                        if let Some(Ok(Seen::Listed(list))) = at_once(perform(&copy.fs, &list, Some((id, handle)))) {
+                            list.iter().for_each(|e| (&e.name, name_of(e.id)).hash(&mut hash));
+                        }
+                    }
+                }
+                _ => {}
+            }
+        }
+        for (open, (id, _)) in &self.opens {
+            (open, name_of(*id)).hash(&mut hash);
+        }
+        hash.finish()
+    }
+
+    /// Compares with a tree that was read, and learns the ids of its files.
+    fn agrees_with(&mut self, tree: &[TreeEntry]) -> Result<(), String> {
+        let model = self.fs.dump();
+        if let Some(what) = difference(&model, tree) {
+            return Err(what);
+        }
+        let pairs = model.iter().zip(tree).map(|(model, real)| (real.attr.id, model.attr.id));
+        pairs.collect::<Vec<_>>().into_iter().try_for_each(|(real, model)| self.same_id(real, model))
+    }
+}
+
+/// A file that some state has.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Known {
+    pub(super) id: FileId,
+    pub(super) kind: Kind,
+    pub(super) nlink: u32,
+}
+
+/// All states that explain the answers so far.
+pub(super) struct Oracle {
+    states: Vec<State>,
+    round: u64,
+}
+
+impl Oracle {
+    pub(super) fn new(block_size: u32, root_mode: u32) -> Oracle {
+        let state = State::new(new_model(block_size, root_mode));
+        let mut oracle = Oracle { states: vec![state], round: 0 };
+        oracle.begin_anew();
+        oracle
+    }
+
+    /// How many states explain the answers.
+    pub(super) fn state_count(&self) -> usize {
+        self.states.len()
+    }
+
+    /// Takes the calls of one round in. An error says why no order explains them.
+    pub(super) fn round(&mut self, events: &[Event]) -> Result<(), String> {
+        self.round += 1;
+        let mut found: BTreeMap<u64, State> = BTreeMap::new();
+        let mut why = BTreeSet::new();
+        for state in &self.states {
+            orders(state, self.round, events, &mut found, &mut why);
+        }
+        if found.is_empty() {
+            let events: Vec<String> = events.iter().map(Event::to_string).collect();
+            return Err(format!("no order explains the answers of {events:#?}: {why:#?}"));
+        }
+        if found.len() > STATES_MAX {
+            return Err(format!("{} states explain the answers: the world is too wild", found.len()));
+        }
+        self.states = found.into_values().collect();
+        Ok(())
+    }
+
+    /// The files that the first state has, of those that answers have named.
+    pub(super) fn files(&self) -> Vec<Known> {
+        let Some(state) = self.states.first() else { return Vec::new() };
+        let known = |(&id, &model): (&FileId, &FileId)| {
+            let Some(Ok(Seen::Entry(e))) = at_once(perform(&state.fs, &Call::Getattr { id: model }, None)) else {
+                return None;
+            };
+            Some(Known { id, kind: e.attr.kind, nlink: e.attr.nlink })
+        };
+        state.ids.iter().filter_map(known).collect()
+    }
+
+    /// Takes in that all clients' changes are durable, and that this is the tree.
+    pub(super) fn settled(&mut self, tree: &[TreeEntry]) -> Result<(), String> {
+        self.keep_those_with(tree)?;
+        self.begin_anew();
+        Ok(())
+    }
+
+    fn keep_those_with(&mut self, tree: &[TreeEntry]) -> Result<(), String> {
+        let mut why = BTreeSet::new();
+        self.states.retain_mut(|state| match state.agrees_with(tree) {
+            Ok(()) => true,
+            Err(what) => {
+                why.insert(what);
+                false
+            }
+        });
+        match self.states.is_empty() {
+            true => Err(format!("no state has the tree that was read (left: model): {why:#?}")),
+            false => Ok(()),
+        }
+    }
+
+    fn begin_anew(&mut self) {
+        for state in &mut self.states {
+            state.done.clear();
+            state.base = None;
+            state.base = Some(Arc::new(state.fork()));
+        }
+    }
+
+    /// Takes in that a client crashed, and that its log was rolled forward.
+    /// True if calls of the client were lost for sure.
+    pub(super) fn crashed(&mut self, client: usize, tree: &[TreeEntry]) -> Result<bool, String> {
+        let mut found: BTreeMap<u64, State> = BTreeMap::new();
+        let made = self.states.iter().map(|state| state.done.len()).min().unwrap_or(0);
+        for state in &self.states {
+            let Some(base) = &state.base else { continue };
+            for done in prefixes(&state.done, client) {
+                let mut state = State { base: Some(base.clone()), ..base.fork() };
+                if done.iter().all(|(round, event)| state.step(*round, event).is_ok()) {
+                    state.close_all(client);
+                    found.entry(state.fingerprint()).or_insert(state);
+                }
+            }
+        }
+        self.states = found.into_values().collect();
+        self.keep_those_with(tree)?;
+        Ok(self.states.iter().all(|state| state.done.len() < made))
+    }
+
+    /// Takes in that a client closed everything.
+    pub(super) fn close_all(&mut self, client: usize) {
+        self.states.iter_mut().for_each(|state| state.close_all(client));
+    }
+}
+
+/// Finds all states after the events in some order. Events without an answer may be left out.
+fn orders(state: &State, round: u64, events: &[Event], found: &mut BTreeMap<u64, State>, why: &mut BTreeSet<String>) {
+    if events.iter().all(|event| event.answered.is_none()) {
+        let known = state.fork();
+        found.entry(known.fingerprint()).or_insert(known);
+    }
+    for (at, event) in events.iter().enumerate() {
+        if events.iter().any(|other| other.ended < event.began) {
+            continue;
+        }
+        let mut next = state.fork();
+        match next.step(round, event) {
+            Ok(()) => {
+                let rest: Vec<Event> =
+                    events.iter().enumerate().filter(|(i, _)| *i != at).map(|(_, e)| e.clone()).collect();
+                orders(&next, round, &rest, found, why);
+            }
+            Err(what) => {
+                why.insert(format!("{:?} of client {} {what}", event.call, event.client));
+            }
+        }
+    }
+}
+
+/// What may be left of some calls after a crash of a client: all of the other clients' calls, and
+/// a prefix of its own. Of its calls of one round, any may be the last.
+fn prefixes(done: &[(u64, Event)], client: usize) -> Vec<Vec<(u64, Event)>> {
+    let is_own = |event: &Event| event.client == client;
+    let has_synced = |event: &Event| is_own(event) && event.call.syncs() && matches!(event.answered, Some(Ok(_)));
+    let synced = done.iter().filter(|(_, event)| has_synced(event)).map(|(round, _)| *round).max().unwrap_or(0);
+    let mut out = vec![done.to_vec()];
+    let rounds: BTreeSet<u64> = done.iter().filter(|(_, e)| is_own(e)).map(|(round, _)| *round).collect();
+    for &last in rounds.iter().filter(|round| **round >= synced) {
+        let of_last: Vec<usize> = (0..done.len()).filter(|&i| done[i].0 == last && is_own(&done[i].1)).collect();
+        for subset in 0..1u32 << of_last.len() {
+            let is_kept = |&i: &usize| match of_last.iter().position(|own| *own == i) {
+                Some(bit) => subset & (1 << bit) != 0,
+                None => done[i].0 < last || !is_own(&done[i].1),
+            };
+            out.push((0..done.len()).filter(is_kept).map(|i| done[i].clone()).collect());
+        }
+    }
+    out
+}
