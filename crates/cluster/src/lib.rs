@@ -6,6 +6,8 @@
 //! - [`stores`]: the places of the stores; creates and opens them.
 //! - [`cleaner`]: moves live blocks out of segments worth emptying.
 //! - [`maintenance`]: checkpoints, deletion of empty segments, when to clean, room for writers.
+//! - [`manager_service`]: serves managers to clients on other nodes; [`remote_manager`]: these
+//!   clients' end.
 //! - [`restore`]: compares stores and restores lost redundancy.
 //! - `table`: follows which segments exist, and how many live bytes they have.
 //! - `room`: the room on the stores, and the part of it that writers may use.
@@ -24,10 +26,12 @@ mod limits;
 pub mod lock_server;
 pub mod machine;
 pub mod maintenance;
+pub mod manager_service;
 pub mod maps;
 pub mod member;
 mod member_fs;
 pub mod members;
+pub mod remote_manager;
 pub mod restore;
 mod room;
 pub mod shared_locks;
