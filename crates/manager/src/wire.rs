@@ -200,6 +200,7 @@ fn put_error(out: &mut Vec<u8>, error: &ManagerError) {
         // A client cannot do anything about single stores of the managers' node.
         ManagerError::Log | ManagerError::Stores(_) => out.put_u8(3),
         ManagerError::Expelled => out.put_u8(4),
+        ManagerError::Held => out.put_u8(6),
         // The wire does not carry the reason of a bad request.
         ManagerError::BadRequest(_) => out.put_u8(5),
     }
@@ -212,6 +213,7 @@ fn error(r: &mut Reader<'_>) -> Result<ManagerError, DecodeError> {
         3 => ManagerError::Log,
         4 => ManagerError::Expelled,
         5 => ManagerError::BadRequest("refused by the manager"),
+        6 => ManagerError::Held,
         _ => return Err(DecodeError::Invalid("error kind")),
     })
 }
