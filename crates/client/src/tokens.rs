@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::Duration;
 use types::{BoxFuture, FileId, FsError, ManagerId};
-use vfs::kernel::Forget;
+use vfs::kernel::Recalled;
 
 /// Pause before a client whose log cannot be written looks at a recall again.
 const LOG_PAUSE: Duration = Duration::from_millis(200);
@@ -369,7 +369,7 @@ impl Core {
                 && !has_forgotten
                 && let Some(kernel) = self.kernel.get()
             {
-                kernel.forget(Forget { files: vec![file], names: is_directory }).await;
+                kernel.forget(Recalled { files: vec![file], names: is_directory }).await;
             }
             has_forgotten |= wanted == Some(Mode::Write);
             if self.make_known(seq).await.is_err() {

@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 use types::{BoxFuture, FileId};
-use vfs::{Forget, Kernel};
+use vfs::{Kernel, Recalled};
 
 /// Files whose attributes are forgotten before other tasks get their turn.
 const BATCH: usize = 256;
@@ -77,7 +77,7 @@ impl Invalidator {
 impl Kernel for Invalidator {
     /// Beside that, pages of these files (private mappings, programs that run, sendfile(2)) are
     /// forgotten soon after, by another thread: the kernel may wait there for requests.
-    fn forget(&self, what: Forget) -> BoxFuture<()> {
+    fn forget(&self, what: Recalled) -> BoxFuture<()> {
         let this = self.clone();
         Box::pin(async move {
             this.sections.wait_for_all_before().await;

@@ -18,7 +18,7 @@ use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 use types::{Answer, FileId};
 use vfs::fs::*;
-use vfs::{Forget, Kernel};
+use vfs::{Kernel, Recalled};
 
 fn wait_for<T>(work: impl IntoFuture<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(work.into_future())
@@ -86,13 +86,13 @@ fn kernel(m: &Mounted) -> Invalidator {
 /// Makes the kernel forget all names, and the attributes of these names and of the root.
 fn forget(m: &Mounted, names: &[&str]) {
     let files = names.iter().map(|name| Other(m).id(name)).chain([FileId::ROOT]).collect();
-    wait_for(kernel(m).forget(Forget { files, names: true }));
+    wait_for(kernel(m).forget(Recalled { files, names: true }));
 }
 
 /// Makes the kernel forget the attributes of these names.
 fn forget_attributes(m: &Mounted, names: &[&str]) {
     let files = names.iter().map(|name| Other(m).id(name)).collect();
-    wait_for(kernel(m).forget(Forget { files, names: false }));
+    wait_for(kernel(m).forget(Recalled { files, names: false }));
 }
 
 fn names(m: &Mounted) -> Vec<String> {
@@ -406,7 +406,7 @@ fn forgetting_waits_for_no_request() {
     read.arg(m.path("file"));
     let mut children = [stuck(&m, remove, "unlink"), stuck(&m, read, "read"), stuck(&m, by_page, "read")];
     let files = vec![FileId::ROOT, Other(&m).id("file"), Other(&m).id("goes")];
-    let forget = kernel(&m).forget(Forget { files, names: m.forgets_names() });
+    let forget = kernel(&m).forget(Recalled { files, names: m.forgets_names() });
     let (forgotten, has_forgotten) = channel();
     let forgetting = std::thread::spawn(move || {
         wait_for(forget);
@@ -497,7 +497,7 @@ fn a_mount_that_has_ended_has_nothing_to_forget() {
     fs::write(m.path("file"), "x").unwrap();
     let (kernel, file) = (kernel(&m), Other(&m).id("file"));
     m.unmount();
-    wait_for(kernel.forget(Forget { files: vec![file], names: true }));
+    wait_for(kernel.forget(Recalled { files: vec![file], names: true }));
     assert_eq!(done(m.fs.getattr(file)).attr.size, 1);
 }
 

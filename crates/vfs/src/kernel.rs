@@ -2,9 +2,9 @@
 
 use types::{BoxFuture, FileId};
 
-/// What the kernel is to forget.
+/// What was recalled from this node, so that the kernel is to forget it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Forget {
+pub struct Recalled {
     /// The files whose attributes and ACLs it is to forget.
     pub files: Vec<FileId>,
     /// It is also to forget all names, in every directory.
@@ -20,5 +20,5 @@ pub trait Kernel: Send + Sync + 'static {
     /// The future waits for no request: requests for these files may wait until it is done. So a
     /// file system that gives a token back first lets no new request for the file begin, and then
     /// calls this. Requests that have only begun to wait are no answers.
-    fn forget(&self, what: Forget) -> BoxFuture<()>;
+    fn forget(&self, what: Recalled) -> BoxFuture<()>;
 }

@@ -22,5 +22,5 @@ pub mod suite;
 pub mod tree;
 
 pub use fs::{Cred, FileSystem, Handle};
-pub use kernel::{Forget, Kernel};
+pub use kernel::{Kernel, Recalled};
 pub use mem::MemFs;

@@ -3,7 +3,7 @@
 use super::*;
 use bytes::Bytes;
 use host::sim::{Machine, Sim, SimDisk};
-use host::{SplitMix64, join_all};
+use host::{Random, SplitMix64, join_all};
 use link::{LinkError, Message, NodeService};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 use tokio::sync::watch;
 use types::{Attr, BoxFuture, FileId};
+use vfs::kernel::{Kernel, Recalled};
 use vfs::fs::{Entry, Handle};
 
 /// What the kernel has in memory.
@@ -196,8 +197,9 @@ impl Cache {
 /// Makes a kernel forget.
 struct Forgetter(Arc<Memory>);
 
-impl vfs::kernel::Kernel for Forgetter {
-    fn forget(&self, files: Vec<FileId>, names: bool) -> BoxFuture<()> {
+impl Kernel for Forgetter {
+    fn forget(&self, what: Recalled) -> BoxFuture<()> {
+        let Recalled { files, names } = what;
         let (memory, before) = (self.0.clone(), self.0.cache.lock().under_way.clone());
         Box::pin(async move {
             let mut delivered = memory.delivered.subscribe();
