@@ -1,5 +1,5 @@
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
-    corpus::storage::frame(bytes);
+    corpus::storage::message(bytes);
 });

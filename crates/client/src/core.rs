@@ -31,7 +31,7 @@ use striped_log::fragment::CHUNK_LEN;
 use tokio::sync::{Notify, watch};
 use types::{Answer, BlockAddr, ClientId, FileId, FsError, ManagerId, Time};
 use vfs::kernel::Kernel;
-use vfs::locks::Locks;
+use vfs::locks::{LockService, Locks};
 
 /// Bound of repetitions of one attempt. Each fetches something, so only a cache that is far too
 /// small for the operation gets there.
@@ -153,8 +153,8 @@ pub struct Core {
     next_range_from: AtomicU64,
     /// Notified when an operation waits for free space.
     pub(crate) space_wanted: Notify,
-    /// File locks.
-    pub(crate) locks: Locks,
+    /// Decides about file locks.
+    pub(crate) locks: OnceLock<Arc<dyn LockService>>,
     /// Number of inodes that the client asked managers for.
     pub(crate) inode_fetch_count: AtomicU64,
     /// Reads do not change access times.
@@ -166,6 +166,8 @@ pub struct Core {
     /// The kernel behind the mount, if there is one.
     pub(crate) kernel: OnceLock<Arc<dyn Kernel>>,
     pub(crate) stopped: AtomicBool,
+    /// The client was declared dead: nothing is to be sent to managers any more.
+    abandoned: AtomicBool,
 }
 
 impl Core {
@@ -195,13 +197,14 @@ impl Core {
             apply_wanted: Notify::new(),
             next_range_from: AtomicU64::new(first_turn),
             space_wanted: Notify::new(),
-            locks: Locks::default(),
+            locks: OnceLock::new(),
             inode_fetch_count: AtomicU64::new(0),
             leaves_atime: AtomicBool::new(false),
             space_round: watch::Sender::new(0),
             tokens_change: watch::Sender::new(0),
             kernel: OnceLock::new(),
             stopped: AtomicBool::new(false),
+            abandoned: AtomicBool::new(false),
             host,
             config,
             managers,
@@ -231,6 +234,18 @@ impl Core {
     pub(crate) fn begin(&self) -> MutexGuard<'_, ClientState> {
         touched::begin();
         self.state.lock()
+    }
+
+    /// What decides about file locks: the client itself, unless another one was set.
+    pub(crate) fn locks(&self) -> &Arc<dyn LockService> {
+        self.locks.get_or_init(|| Arc::new(Locks::default()))
+    }
+
+    pub(crate) fn abandon(&self) {
+        self.abandoned.store(true, SeqCst);
+        self.stop();
+        // Whoever waits for managers goes on, and finds that the client is over.
+        self.applied.send_replace(u64::MAX);
     }
 
     pub(crate) fn wall(&self) -> Time {
@@ -611,6 +626,9 @@ impl Core {
             };
             for manager in self.managers.each() {
                 while let Err(e) = manager.apply(batch.clone()).await {
+                    if self.abandoned.load(SeqCst) {
+                        return;
+                    }
                     tracing::error!(through = last, "a manager cannot apply committed deltas, trying again: {e}");
                     self.host.clock.sleep(Duration::from_secs(1)).await;
                 }

@@ -160,21 +160,25 @@ impl FileSystem for Client {
 
     fn flush(&self, id: FileId, handle: Handle, lock_owner: u64) -> Answer<()> {
         let result = self.core.state.lock().handle(id, handle).map(|_| ());
-        self.core.locks.release_owner(id, LockSpace::Posix, lock_owner.into());
-        Answer::Now(result)
+        match self.core.locks().release_owner(id, LockSpace::Posix, lock_owner.into()) {
+            Answer::Now(released) => Answer::Now(result.and(released)),
+            Answer::Later(released) => Answer::later(async move { released.await.and(result) }),
+        }
     }
 
     fn release(&self, id: FileId, handle: Handle, flock_owner: Option<u64>) -> Answer<()> {
-        if let Some(owner) = flock_owner {
-            self.core.locks.release_owner(id, LockSpace::Flock, owner.into());
+        {
+            let s = &mut *self.core.state.lock();
+            let open = s.handle(id, handle).map(|_| ());
+            if let Err(e) = open {
+                return Answer::err(e);
+            }
+            self.close(s, id, handle);
         }
-        let s = &mut *self.core.state.lock();
-        let open = s.handle(id, handle).map(|_| ());
-        if let Err(e) = open {
-            return Answer::err(e);
+        match flock_owner {
+            Some(owner) => self.core.locks().release_owner(id, LockSpace::Flock, owner.into()),
+            None => Answer::ok(()),
         }
-        self.close(s, id, handle);
-        Answer::ok(())
     }
 
     fn opendir(&self, cred: &Cred, id: FileId) -> Answer<Handle> {
@@ -296,13 +300,16 @@ impl FileSystem for Client {
 
     fn getlk(&self, id: FileId, handle: Handle, lock: FileLock) -> Answer<Option<FileLock>> {
         let open = self.core.state.lock().handle(id, handle).map(|_| ());
-        Answer::Now(open.and_then(|()| self.core.locks.test(id, &lock)))
+        match open {
+            Ok(()) => self.core.locks().test(id, lock),
+            Err(e) => Answer::err(e),
+        }
     }
 
     fn setlk(&self, id: FileId, handle: Handle, lock: FileLock, wait: bool) -> Answer<()> {
         let open = self.core.state.lock().handle(id, handle).map(|open| lock.is_open_to(&open.flags));
         match open {
-            Ok(true) => self.core.locks.set(id, lock, wait),
+            Ok(true) => self.core.locks().set(id, lock, wait),
             Ok(false) => Answer::err(FsError::BadHandle),
             Err(e) => Answer::err(e),
         }

@@ -30,12 +30,13 @@ pub use crate::core::{ClientConfig, IN_FLIGHT_BYTES_MAX, Managers, UNAPPLIED_CUT
 use crate::core::Core;
 use host::Host;
 use manager::api::ManagerError;
-use policy::space::{Loan, Look, SpaceAccount};
+use policy::space::{Loan, SpaceAccount, SpaceClaim, SpaceShare};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use stripe::{LogTail, Stripe, StripeError};
 use types::{BlockAddr, Extent, FileId, FsError};
 use vfs::kernel::Kernel;
+use vfs::locks::LockService;
 
 /// A client of the core. Cheap to clone; all clones are one client.
 #[derive(Clone)]
@@ -71,7 +72,7 @@ pub struct ClientStatus {
 impl Client {
     /// Starts a client on its log, which was recovered up to `tail` and which the managers have
     /// applied completely. `space` is the free space until the first call of
-    /// [`looked`](Self::looked).
+    /// [`take_share`](Self::take_share).
     pub fn start(
         host: Host,
         config: ClientConfig,
@@ -118,6 +119,12 @@ impl Client {
         self.core.kernel.get_or_init(|| kernel);
     }
 
+    /// Sets what decides about file locks: all clients of a file system share it. Call it before
+    /// the first request.
+    pub fn set_locks(&self, locks: Arc<dyn LockService>) {
+        self.core.locks.get_or_init(|| locks);
+    }
+
     /// Removes files without a name that a dead client had open, and that no other client has open.
     /// Returns how many managers listed.
     pub async fn sweep_orphans(&self) -> Result<u64, FsError> {
@@ -136,6 +143,12 @@ impl Client {
         self.core.stop();
     }
 
+    /// Ends the background tasks of a client that was declared dead, whatever the managers have not
+    /// applied: whoever declared it dead rolls its log forward.
+    pub fn abandon(&self) {
+        self.core.abandon();
+    }
+
     /// Waits until the managers have applied all cuts.
     pub async fn settle(&self) {
         self.core.settle().await;
@@ -146,36 +159,22 @@ impl Client {
         self.core.space_wanted.notified().await;
     }
 
-    /// Tells admission how many bytes the managers count as live (`None` if they do not answer).
-    /// This ends a round of looking for space.
-    pub fn set_used(&self, live_bytes: Option<u64>) {
-        let mut state = self.core.state.lock();
-        if let Some(live) = live_bytes {
-            state.space.counted(live);
-        }
-        drop(state);
+    /// A round of looking for space has ended: operations that wait for space try again.
+    pub fn end_space_round(&self) {
         self.core.space_round.send_modify(|round| *round += 1);
     }
 
-    /// Bytes that committed cuts took on each store since the start, at most. The caller takes this
-    /// before it asks the stores for their free space (see [`looked`](Self::looked)). So bytes that
-    /// are put in between count twice, and are never missed.
-    pub fn placed_bytes(&self) -> u64 {
+    /// What the client may still take, and has taken; see [`SpaceAccount::claim`].
+    pub fn space_claim(&self) -> SpaceClaim {
         let state = self.core.state.lock();
         let committed = self.core.log.committed_seq().unwrap_or(0);
-        state.space.placed_bytes(committed, |bytes| self.core.stripe.share_of(bytes))
+        state.space.claim(state.dirty_bytes, committed, |bytes| self.core.stripe.share_of(bytes))
     }
 
-    /// Tells admission the free space of the fullest store, which the caller asked for after
-    /// [`placed_bytes`](Self::placed_bytes).
-    pub fn looked(&self, look: Look) {
-        self.core.state.lock().space.looked(look);
-    }
-
-    /// Sets how many bytes of live payload admission allows, from now on: the room on the disks has
-    /// changed.
-    pub fn set_limit(&self, limit_bytes: u64) {
-        self.core.state.lock().space.set_limit(limit_bytes);
+    /// Takes over a share of the free space, which was made after this
+    /// [`space_claim`](Self::space_claim).
+    pub fn take_share(&self, claim: &SpaceClaim, share: &SpaceShare) {
+        self.core.state.lock().space.take(claim, share);
     }
 
     /// Lends the cleaner room; see [`SpaceAccount::lend`].

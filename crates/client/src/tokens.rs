@@ -23,6 +23,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::Duration;
 use types::{BoxFuture, FileId, FsError, ManagerId};
+use vfs::kernel::Recalled;
 
 /// Pause before a client whose log cannot be written looks at a recall again.
 const LOG_PAUSE: Duration = Duration::from_millis(200);
@@ -384,7 +385,7 @@ impl Core {
                 && !planted::is(Bug::TellsNoKernel)
                 && let Some(kernel) = self.kernel.get()
             {
-                kernel.forget(vec![file], is_directory).await;
+                kernel.forget(Recalled { files: vec![file], names: is_directory }).await;
             }
             has_forgotten |= wanted == Some(Mode::Write);
             if !planted::is(Bug::GivesBackBeforeCommit) && self.make_known(seq).await.is_err() {

@@ -1,29 +1,109 @@
-//! A file system's configuration: the properties fixed at its creation, and which manager has which
-//! slots. These are its maps: the consensus engine decides them, and every store keeps a copy, so a
-//! quorum of stores tells them.
+//! A file system's configuration: the properties fixed at its creation, which manager has which
+//! slots, and which nodes belong to it. These are its maps: the consensus engine decides them, and
+//! every store keeps a copy, so a quorum of stores tells them.
 
 use bytes::Bytes;
 use manager::manager_map::ManagerMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use thiserror::Error;
 use types::codec::{DecodeError, Put, Reader};
-use types::{FsUuid, LogId, ManagerId, StoreId};
+use types::{ClientId, FsUuid, LogId, ManagerId, NodeId, StoreId};
 
-/// Version of the encoding. Version 1 had a number of managers in place of the manager map.
-const VERSION: u16 = 2;
+/// Version of the encoding. Version 1 had a number of managers in place of the manager map, and
+/// versions 1 and 2 had no members.
+const VERSION: u16 = 3;
 /// Number of stores of one file system, at most.
 pub const STORE_COUNT_MAX: u16 = 256;
 /// Number of managers of one file system on one machine, at most.
 pub const MANAGER_COUNT_MAX: u16 = 16;
-/// The client's log.
+/// Number of members of one file system, at most.
+pub const MEMBER_COUNT_MAX: usize = 256;
+/// The highest number of a node. Managers follow the logs of all nodes that have ever joined, and
+/// at most [`manager::root::POSITIONS_MAX`] logs.
+pub const NODE_NUMBER_MAX: u16 = 1000;
+/// Length of a member's name in bytes, at most.
+pub const MEMBER_NAME_LEN_MAX: usize = 64;
+/// Length of a member's address in bytes, at most. With the other bounds, maps stay below
+/// [`consensus::MAPS_LEN_MAX`].
+pub const MEMBER_ADDRESS_LEN_MAX: usize = 100;
+/// The first node: it runs the stores, the managers and the voter.
+pub const FIRST_NODE: NodeId = NodeId::new(0);
+/// The log of the first node's client.
 pub const CLIENT_LOG: LogId = LogId::new(1);
 /// The cleaner's log.
 pub const CLEANER_LOG: LogId = LogId::new(2);
 const MANAGER_LOG_FIRST: u32 = 16;
+const MEMBER_LOG_FIRST: u32 = 1024;
 
 /// The log of manager `index`.
 pub fn manager_log(index: u16) -> LogId {
     LogId::new(MANAGER_LOG_FIRST + u32::from(index))
+}
+
+/// True if it is the log of a manager: it has records in place of clients' deltas.
+pub fn is_manager_log(log: LogId) -> bool {
+    (MANAGER_LOG_FIRST..MANAGER_LOG_FIRST + u32::from(MANAGER_COUNT_MAX)).contains(&log.raw())
+}
+
+/// The log of a node's client. A node writes one log for good, each session under a new epoch.
+pub fn client_log(node: NodeId) -> LogId {
+    match node {
+        FIRST_NODE => CLIENT_LOG,
+        node => LogId::new(MEMBER_LOG_FIRST + u32::from(node.raw())),
+    }
+}
+
+/// A node's client.
+pub fn client_id(node: NodeId) -> ClientId {
+    ClientId::new(u32::from(node.raw()) + 1)
+}
+
+/// A node that has joined the file system.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Member {
+    /// Its name: 1 to [`MEMBER_NAME_LEN_MAX`] of the characters `a-z A-Z 0-9 . _ -`. No other
+    /// member has it.
+    pub name: String,
+    /// SHA-256 of its certificate.
+    pub fingerprint: [u8; 32],
+    /// Where other nodes reach it; empty if they need not. At most [`MEMBER_ADDRESS_LEN_MAX`]
+    /// bytes.
+    pub address: String,
+}
+
+impl Member {
+    fn encode(&self, out: &mut Vec<u8>) {
+        out.put_u8(self.name.len() as u8);
+        out.extend_from_slice(self.name.as_bytes());
+        out.extend_from_slice(&self.fingerprint);
+        out.put_u8(self.address.len() as u8);
+        out.extend_from_slice(self.address.as_bytes());
+    }
+
+    fn decode(r: &mut Reader<'_>) -> Result<Member, DecodeError> {
+        let name = text(r, "member name")?;
+        let mut fingerprint = [0; 32];
+        fingerprint.copy_from_slice(r.take(32, "member fingerprint")?);
+        Ok(Member { name, fingerprint, address: text(r, "member address")? })
+    }
+
+    fn check(&self) -> Result<(), ConfigError> {
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+        if !(1..=MEMBER_NAME_LEN_MAX).contains(&self.name.len()) || !self.name.chars().all(is_plain) {
+            return Err(ConfigError::MemberName(self.name.clone()));
+        }
+        match self.address.len() <= MEMBER_ADDRESS_LEN_MAX {
+            true => Ok(()),
+            false => Err(ConfigError::MemberAddress(self.address.len())),
+        }
+    }
+}
+
+/// A string after its length in one byte.
+fn text(r: &mut Reader<'_>, what: &'static str) -> Result<String, DecodeError> {
+    let len = r.u8(what)?;
+    let bytes = r.take(len.into(), what)?;
+    String::from_utf8(bytes.to_vec()).map_err(|_| DecodeError::Invalid(what))
 }
 
 /// A file system's configuration.
@@ -41,6 +121,10 @@ pub struct FsConfig {
     pub store_capacity_bytes: u64,
     /// Which manager serves which slots.
     pub managers: ManagerMap,
+    /// The nodes that have joined. The first node is not listed.
+    pub members: BTreeMap<NodeId, Member>,
+    /// The number of the next node that joins. A number is never used again.
+    pub next_node: u16,
 }
 
 /// The manager map of a new file system: `manager_count` managers share the slots.
@@ -69,6 +153,12 @@ impl FsConfig {
         out.put_u32(self.block_size);
         out.put_u64(self.store_capacity_bytes);
         self.managers.encode(&mut out);
+        out.put_u16(self.next_node);
+        out.put_u32(self.members.len() as u32);
+        for (node, member) in &self.members {
+            out.put_u16(node.raw());
+            member.encode(&mut out);
+        }
         out.into()
     }
 
@@ -89,7 +179,20 @@ impl FsConfig {
             Some(managers) => managers,
             None => ManagerMap::decode(&mut r)?,
         };
-        let config = FsConfig { fs: FsUuid(fs), store_count, parity, block_size, store_capacity_bytes, managers };
+        let (mut members, mut next_node) = (BTreeMap::new(), 1);
+        if version >= 3 {
+            next_node = r.u16("next node")?;
+            for _ in 0..r.count(MEMBER_LEN_MIN, "members")? {
+                let node = NodeId::new(r.u16("member")?);
+                if members.last_key_value().is_some_and(|(last, _)| *last >= node) {
+                    return Err(DecodeError::Invalid("members"));
+                }
+                members.insert(node, Member::decode(&mut r)?);
+            }
+        }
+        let fs = FsUuid(fs);
+        let config =
+            FsConfig { fs, store_count, parity, block_size, store_capacity_bytes, managers, members, next_node };
         if !r.is_empty() || config.check().is_err() {
             return Err(DecodeError::Invalid("file system configuration"));
         }
@@ -130,7 +233,52 @@ impl FsConfig {
         if self.store_capacity_bytes < STORE_CAPACITY_BYTES_MIN {
             return Err(ConfigError::StoreCapacity(self.store_capacity_bytes));
         }
-        Ok(())
+        self.check_members()
+    }
+
+    fn check_members(&self) -> Result<(), ConfigError> {
+        if self.members.len() > MEMBER_COUNT_MAX {
+            return Err(ConfigError::MemberCount(self.members.len()));
+        }
+        let mut names = BTreeSet::new();
+        for (node, member) in &self.members {
+            member.check()?;
+            if *node == FIRST_NODE || node.raw() >= self.next_node {
+                return Err(ConfigError::MemberNumber(*node));
+            }
+            if !names.insert(&member.name) {
+                return Err(ConfigError::MemberTwice(member.name.clone()));
+            }
+        }
+        match (1..=NODE_NUMBER_MAX + 1).contains(&self.next_node) {
+            true => Ok(()),
+            false => Err(ConfigError::NodeCount),
+        }
+    }
+
+    /// Adds a member under the next number, which it returns.
+    ///
+    /// # Errors
+    /// Those of [`check`](Self::check); then nothing is changed.
+    pub fn add_member(&mut self, member: Member) -> Result<NodeId, ConfigError> {
+        let node = NodeId::new(self.next_node);
+        let mut next = self.clone();
+        next.next_node = self.next_node.checked_add(1).ok_or(ConfigError::NodeCount)?;
+        next.members.insert(node, member);
+        next.check()?;
+        *self = next;
+        Ok(node)
+    }
+
+    /// The member with this certificate.
+    pub fn member_of(&self, fingerprint: &[u8; 32]) -> Option<(NodeId, &Member)> {
+        self.members.iter().find(|(_, member)| member.fingerprint == *fingerprint).map(|(node, member)| (*node, member))
+    }
+
+    /// The logs of all clients: of the first node's, and of every node that has ever joined. A node
+    /// that was removed may have left a log that managers must still apply.
+    pub fn client_logs(&self) -> impl Iterator<Item = LogId> + use<> {
+        (0..self.next_node).map(|node| client_log(NodeId::new(node)))
     }
 }
 
@@ -143,17 +291,25 @@ impl FsConfig {
     }
 
     /// Checks whether this may be changed into `next`. Properties fixed at creation stay. The
-    /// manager of each slot stays too, as nothing hands a slot over yet. Only the manager map's
-    /// epoch may grow.
+    /// manager of each slot stays too, as nothing hands a slot over yet. The manager map's epoch
+    /// may grow. Members may come, under new numbers, and go.
     pub fn may_become(&self, next: &FsConfig) -> Result<(), ConfigError> {
         let managers = ManagerMap { epoch: self.managers.epoch, ..next.managers.clone() };
-        if (FsConfig { managers, ..next.clone() }) != *self {
+        let (members, next_node) = (self.members.clone(), self.next_node);
+        if (FsConfig { managers, members, next_node, ..next.clone() }) != *self {
             return Err(ConfigError::Fixed);
         }
-        match next.managers.epoch < self.managers.epoch {
-            true => Err(ConfigError::EpochBack(self.managers.epoch)),
-            false => Ok(()),
+        if next.managers.epoch < self.managers.epoch {
+            return Err(ConfigError::EpochBack(self.managers.epoch));
         }
+        if next.next_node < self.next_node {
+            return Err(ConfigError::NodesBack(self.next_node));
+        }
+        let is_used_again = |node: &NodeId| node.raw() < self.next_node && !self.members.contains_key(node);
+        if let Some(node) = next.members.keys().copied().find(is_used_again) {
+            return Err(ConfigError::MemberNumber(node));
+        }
+        next.check_members()
     }
 }
 
@@ -199,7 +355,34 @@ pub enum ConfigError {
     /// The change would set the manager map's epoch, which is this one, back.
     #[error("the manager map's epoch is {0} and never goes back")]
     EpochBack(u64),
+    /// All numbers of nodes are used.
+    #[error("{NODE_NUMBER_MAX} nodes have joined so far, and numbers are not used again: make a new file system")]
+    NodeCount,
+    /// There are too many members.
+    #[error("{0} members: a file system has at most {MEMBER_COUNT_MAX}")]
+    MemberCount(usize),
+    /// A member cannot have this name.
+    #[error(
+        "the node name {0:?} is not possible: use 1 to {MEMBER_NAME_LEN_MAX} letters, digits, dots, dashes and underscores"
+    )]
+    MemberName(String),
+    /// Two members would have this name.
+    #[error("there is a node {0} already: give another name")]
+    MemberTwice(String),
+    /// A member's address has this many bytes.
+    #[error("a node's address of {0} bytes is longer than {MEMBER_ADDRESS_LEN_MAX}")]
+    MemberAddress(usize),
+    /// A member cannot have this number: it is the first node's, was used before, or is not given
+    /// out yet.
+    #[error("{0} is not the number of a new member")]
+    MemberNumber(NodeId),
+    /// The change would set the number of the next node, which is this one, back.
+    #[error("nodes are numbered up to {0} and no number is used again")]
+    NodesBack(u16),
 }
+
+/// Bytes of an encoded member, at least.
+const MEMBER_LEN_MIN: usize = 2 + 1 + 32 + 1;
 
 /// Smallest store in bytes: room for a handful of segments of each log.
 pub const STORE_CAPACITY_BYTES_MIN: u64 = 64 << 20;
@@ -216,12 +399,81 @@ mod tests {
             block_size: 65536,
             store_capacity_bytes: 1 << 30,
             managers: ManagerMap { epoch: 7, owners: [0, 1, 1].map(ManagerId::new).to_vec() },
+            members: BTreeMap::new(),
+            next_node: 1,
         }
+    }
+
+    fn member(name: &str) -> Member {
+        Member { name: name.into(), fingerprint: [name.len() as u8; 32], address: "10.0.0.2:7440".into() }
+    }
+
+    /// With members 1 and 3; member 2 was removed.
+    fn with_members() -> FsConfig {
+        let mut config = config();
+        for name in ["a", "gone", "node-3.lan"] {
+            config.add_member(member(name)).expect("add");
+        }
+        config.members.remove(&NodeId::new(2));
+        config
     }
 
     #[test]
     fn what_was_created_is_read_back() {
-        assert_eq!(FsConfig::decode(&config().encode()), Ok(config()));
+        for config in [config(), with_members()] {
+            assert_eq!(FsConfig::decode(&config.encode()), Ok(config));
+        }
+    }
+
+    #[test]
+    fn members_have_names_and_numbers_of_their_own() {
+        let config = with_members();
+        assert_eq!(config.members.keys().map(|node| node.raw()).collect::<Vec<_>>(), [1, 3]);
+        assert_eq!(config.member_of(&[10; 32]).map(|(node, _)| node), Some(NodeId::new(3)));
+        let logs: Vec<u32> = config.client_logs().map(LogId::raw).collect();
+        assert_eq!(logs, [1, 1025, 1026, 1027], "the log of a removed node counts too");
+        assert_eq!((client_id(FIRST_NODE).raw(), client_id(NodeId::new(3)).raw()), (1, 4));
+        for name in ["", "a", "a b", "\u{e4}", "x/y", &"n".repeat(65)] {
+            assert!(config.clone().add_member(member(name)).is_err(), "{name}");
+        }
+        let far = Member { address: "a".repeat(MEMBER_ADDRESS_LEN_MAX + 1), ..member("far") };
+        assert!(config.clone().add_member(far).is_err());
+    }
+
+    #[test]
+    fn members_come_under_new_numbers_and_go() {
+        let (before, config) = (config(), with_members());
+        assert_eq!(before.may_become(&config), Ok(()));
+        assert_eq!(config.may_become(&FsConfig { members: BTreeMap::new(), ..config.clone() }), Ok(()));
+        assert_eq!(config.may_become(&before), Err(ConfigError::NodesBack(4)));
+        for number in [0, 2, 9] {
+            let mut next = config.clone();
+            next.members.insert(NodeId::new(number), member("again"));
+            assert_eq!(config.may_become(&next), Err(ConfigError::MemberNumber(NodeId::new(number))));
+        }
+    }
+
+    #[test]
+    fn numbers_run_out() {
+        let mut config = FsConfig { next_node: NODE_NUMBER_MAX, ..config() };
+        assert_eq!(config.add_member(member("last")), Ok(NodeId::new(NODE_NUMBER_MAX)));
+        assert_eq!(config.add_member(member("more")), Err(ConfigError::NodeCount));
+        assert!(config.client_logs().count() + 1 < manager::root::POSITIONS_MAX, "one more for the cleaner");
+        let manager_logs = (0..MANAGER_COUNT_MAX).map(manager_log);
+        assert!(manager_logs.chain([CLEANER_LOG]).all(|log| !config.client_logs().any(|other| other == log)));
+    }
+
+    #[test]
+    fn the_largest_maps_fit() {
+        let mut config = FsConfig { managers: first_manager_map(MANAGER_COUNT_MAX), ..config() };
+        for number in 0..MEMBER_COUNT_MAX {
+            let name = format!("{number:0len$}", len = MEMBER_NAME_LEN_MAX);
+            let address = "a".repeat(MEMBER_ADDRESS_LEN_MAX);
+            config.add_member(Member { name, fingerprint: [0; 32], address }).expect("add");
+        }
+        assert_eq!(config.clone().add_member(member("more")), Err(ConfigError::MemberCount(MEMBER_COUNT_MAX + 1)));
+        assert!(config.encode().len() <= consensus::MAPS_LEN_MAX);
+        assert_eq!(FsConfig::decode(&config.encode()), Ok(config));
     }
 
     #[test]
@@ -243,6 +495,14 @@ mod tests {
         bytes.extend_from_slice(&(1u64 << 30).to_le_bytes());
         assert_eq!(FsConfig::decode(&bytes), Ok(FsConfig { managers: first_manager_map(3), ..config() }));
         assert!(FsConfig::decode(&bytes[..bytes.len() - 1]).is_err());
+    }
+
+    #[test]
+    fn version_two_had_no_members() {
+        let mut bytes = config().encode().to_vec();
+        bytes.truncate(bytes.len() - 6);
+        bytes[0] = 2;
+        assert_eq!(FsConfig::decode(&bytes), Ok(config()));
     }
 
     #[test]

@@ -6,20 +6,36 @@
 //! - [`stores`]: the places of the stores; creates and opens them.
 //! - [`cleaner`]: moves live blocks out of segments worth emptying.
 //! - [`maintenance`]: checkpoints, deletion of empty segments, when to clean, room for writers.
+//! - [`manager_service`]: serves managers to clients on other nodes; [`remote_manager`]: these
+//!   clients' end.
 //! - [`restore`]: compares stores and restores lost redundancy.
 //! - `table`: follows which segments exist, and how many live bytes they have.
 //! - `room`: the room on the stores, and the part of it that writers may use.
+//! - `space`: the free room, divided among the clients of all nodes.
+//! - [`lease`], [`control`]: leases of members' sessions, and the messages about them.
+//! - [`members`]: the first node's side of sessions. [`member`]: the other nodes' side.
+//! - [`lock_server`], [`shared_locks`]: one table of file locks for the clients of all nodes.
 //! - [`check`]: the offline check behind `starling fsck`.
 
 pub mod check;
 pub mod cleaner;
 pub mod config;
+pub mod control;
+pub mod lease;
 mod limits;
+pub mod lock_server;
 pub mod machine;
 pub mod maintenance;
+pub mod manager_service;
 pub mod maps;
+pub mod member;
+mod member_fs;
+pub mod members;
+pub mod remote_manager;
 pub mod restore;
 mod room;
+pub mod shared_locks;
+mod space;
 mod start_error;
 pub mod stores;
 mod table;

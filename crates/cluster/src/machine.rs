@@ -1,26 +1,28 @@
 //! One machine with all roles of the core: creation, start with recovery, stop.
 //!
 //! A start opens the stores and the consensus folder, settles the maps, and opens the managers at
-//! their last checkpoints. It recovers the tail of the client's log and then that of the cleaner's,
-//! and rolls them forward. Only then does it let a client in. Its cost grows with the work since
+//! their last checkpoints. It recovers the tails of all clients' logs, those of other nodes too, and
+//! then that of the cleaner's, and rolls them forward. Only then does it let a client in. Its cost grows with the work since
 //! the last checkpoint, not with the size of the stores.
 
 use crate::cleaner::Cleaner;
-use crate::config::{CLEANER_LOG, CLIENT_LOG, FsConfig, first_manager_map, manager_log};
+use crate::config::{CLEANER_LOG, CLIENT_LOG, FIRST_NODE, FsConfig, client_id, first_manager_map, manager_log};
 use crate::maintenance::Maintenance;
 use crate::maps::{self, ChangeError, Keeper};
 use crate::room;
 use crate::stores::{self, CLOSE_TIMEOUT, Opened, StorePlace};
 use client::{Client, Managers};
 use host::{Disk, Host};
-use manager::api::Manager;
+use manager::api::{Manager, ManagerError};
+use manager::roll_forward::{RollForward, roll_forward};
 use manager::server::{ManagerConfig, ManagerServer};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
-use storage::api::StorageError;
+use storage::api::{Storage, StorageError};
 use storage::server::StoreServer;
-use stripe::{LogWriter, Options, Stripe};
-use types::{ClientId, FsUuid, Maps};
+use stripe::{LogTail, LogWriter, Options, Stripe};
+use types::{FsUuid, LogId, Maps, StoreId};
 use vfs::fs::FileSystem;
 
 pub use crate::limits::Limits;
@@ -43,6 +45,27 @@ const INODE_COUNT_MIN: u64 = 64;
 const PUT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time between probes of stores that are out of service.
 const PROBE_INTERVAL: Duration = Duration::from_secs(5);
+
+/// How stripes of this file system are written and read.
+pub(crate) fn stripe_options(config: &FsConfig, in_flight_max: u64, accepts_loss: bool) -> Options {
+    Options {
+        parity: config.parity,
+        put_timeout: PUT_TIMEOUT,
+        probe_interval: PROBE_INTERVAL,
+        in_flight_max,
+        accepts_loss,
+    }
+}
+
+/// Bytes of all caches that a client's inodes may take.
+pub(crate) fn inode_bytes(cache_bytes: u64) -> u64 {
+    cache_bytes / INODE_SHARE
+}
+
+/// Number of inodes in memory, for caches of this many bytes.
+pub(crate) fn inode_count_max(cache_bytes: u64) -> usize {
+    (inode_bytes(cache_bytes) / INODE_MEMORY_BYTES).max(INODE_COUNT_MIN) as usize
+}
 
 /// The properties of a new file system.
 #[derive(Clone, Copy, Debug)]
@@ -68,7 +91,8 @@ impl Create {
     fn config(&self, fs: FsUuid, store_count: u16, store_capacity_bytes: u64) -> FsConfig {
         let Create { parity, block_size, manager_count, .. } = *self;
         let managers = first_manager_map(manager_count);
-        FsConfig { fs, store_count, parity, block_size, store_capacity_bytes, managers }
+        let (members, next_node) = (BTreeMap::new(), 1);
+        FsConfig { fs, store_count, parity, block_size, store_capacity_bytes, managers, members, next_node }
     }
 }
 
@@ -107,7 +131,7 @@ pub struct CoreMachine {
     /// The file system's configuration, by the maps in force at the start.
     pub config: FsConfig,
     /// The maps.
-    pub maps: Keeper,
+    pub maps: Arc<Keeper>,
     /// The file system.
     pub client: Client,
     /// The stripes.
@@ -118,7 +142,9 @@ pub struct CoreMachine {
     pub maintenance: Arc<Maintenance>,
     /// What recovery did.
     pub recovery: Recovery,
+    pub(crate) limits: Limits,
     host: Host,
+    by_id: Vec<(StoreId, Arc<dyn Storage>)>,
     stores: Vec<Arc<StoreServer>>,
 }
 
@@ -171,18 +197,11 @@ impl CoreMachine {
         let behind = behind || agreed.maps.epoch > newest.epoch;
         let config = config.continued(&agreed.maps.bytes)?;
         let began = host.clock.now();
-        let options = Options {
-            parity: config.parity,
-            put_timeout: PUT_TIMEOUT,
-            probe_interval: PROBE_INTERVAL,
-            in_flight_max: limits.in_flight_max,
-            accepts_loss: run.accepts_loss,
-        };
-        let stripe = Stripe::new(host.clone(), config.fs, by_id, options);
-        let inode_bytes = run.cache_bytes / INODE_SHARE;
-        let inode_count_max = (inode_bytes / INODE_MEMORY_BYTES).max(INODE_COUNT_MIN) as usize;
+        let options = stripe_options(&config, limits.in_flight_max, run.accepts_loss);
+        let stripe = Stripe::new(host.clone(), config.fs, by_id.clone(), options);
+        let inode_count_max = inode_count_max(run.cache_bytes);
         let maps = Keeper::start(host.clone(), stripe.clone(), agreed, behind).await;
-        let maps = maps.map_err(|e| StartError::refused(&stripe, e))?;
+        let maps = Arc::new(maps.map_err(|e| StartError::refused(&stripe, e))?);
         let refused = |e| StartError::of_manager(&stripe, e);
         let (map, manager_ids) = (config.managers.clone(), config.manager_ids());
         let mut managers = Vec::new();
@@ -199,31 +218,34 @@ impl CoreMachine {
             let opened = ManagerServer::open(host.clone(), stripe.clone(), manager, 1).await;
             managers.push(opened.map_err(refused)?);
         }
-        let rolled = manager::roll_forward::roll_forward(&stripe, &managers, CLIENT_LOG).await;
-        let (tail, rolled) = rolled.map_err(refused)?;
-        let rolled_cleaner = manager::roll_forward::roll_forward(&stripe, &managers, CLEANER_LOG).await;
-        let (cleaner_tail, cleaner_rolled) = rolled_cleaner.map_err(refused)?;
+        let rolled = roll_forward_clients(&stripe, &managers, &config).await.map_err(refused)?;
         let recovery = Recovery {
-            segment_count: rolled.segments + cleaner_rolled.segments,
-            delta_count: rolled.deltas + cleaner_rolled.deltas,
+            segment_count: rolled.read.segments,
+            delta_count: rolled.read.deltas,
             time: host.clock.now().saturating_sub(began),
         };
         let client_config = client::ClientConfig {
-            id: ClientId::new(1),
+            id: client_id(FIRST_NODE),
             block_size: config.block_size,
             // The client and the managers both have inodes in memory.
-            cache_bytes: run.cache_bytes - 2 * inode_bytes,
+            cache_bytes: run.cache_bytes - 2 * inode_bytes(run.cache_bytes),
             inode_count_max,
             lease: LEASE,
             lease_until: None,
         };
         let space = room::space(&config, &stripe, managers.iter().flat_map(|manager| manager.owed()));
-        let by_id = managers.iter().map(|m| m.clone() as Arc<dyn Manager>).collect();
-        let client =
-            Client::start(host.clone(), client_config, space, Managers::new(map.clone(), by_id), stripe.clone(), tail);
+        let by_manager = managers.iter().map(|m| m.clone() as Arc<dyn Manager>).collect();
+        let client = Client::start(
+            host.clone(),
+            client_config,
+            space,
+            Managers::new(map.clone(), by_manager),
+            stripe.clone(),
+            rolled.client,
+        );
         let cleaner = Cleaner {
             stripe: stripe.clone(),
-            log: LogWriter::new(stripe.clone(), cleaner_tail),
+            log: LogWriter::new(stripe.clone(), rolled.cleaner),
             managers: managers.clone(),
             map,
             client: client.clone(),
@@ -241,12 +263,29 @@ impl CoreMachine {
         )
         .await?;
         client.prepare(run.root_mode, run.root_uid, run.root_gid).await.map_err(StartError::Root)?;
-        Ok(CoreMachine { config, maps, client, stripe, managers, maintenance, recovery, host, stores: servers })
+        Ok(CoreMachine {
+            config,
+            maps,
+            client,
+            stripe,
+            managers,
+            maintenance,
+            recovery,
+            host,
+            limits,
+            by_id,
+            stores: servers,
+        })
     }
 
     /// The host that it runs on.
     pub fn host(&self) -> Host {
         self.host.clone()
+    }
+
+    /// The stores that it could open, for other nodes.
+    pub fn stores(&self) -> &[(StoreId, Arc<dyn Storage>)] {
+        &self.by_id
     }
 
     /// Changes the maps; see [`Keeper::change`].
@@ -275,4 +314,33 @@ impl CoreMachine {
         }
         closed
     }
+}
+
+/// The logs of clients and cleaner, rolled forward.
+struct RolledForward {
+    read: RollForward,
+    client: LogTail,
+    cleaner: LogTail,
+}
+
+/// Rolls the logs of all clients forward, and then the cleaner's. So it fences the sessions that
+/// members had, and has all that they made durable.
+async fn roll_forward_clients(
+    stripe: &Arc<Stripe>,
+    managers: &[Arc<ManagerServer>],
+    config: &FsConfig,
+) -> Result<RolledForward, ManagerError> {
+    let mut read = RollForward::default();
+    let mut roll = async |log: LogId| {
+        let (tail, more) = roll_forward(stripe, managers, log).await?;
+        read.segments += more.segments;
+        read.deltas += more.deltas;
+        Ok::<LogTail, ManagerError>(tail)
+    };
+    let client = roll(CLIENT_LOG).await?;
+    for log in config.client_logs().filter(|log| *log != CLIENT_LOG) {
+        roll(log).await?;
+    }
+    let cleaner = roll(CLEANER_LOG).await?;
+    Ok(RolledForward { read, client, cleaner })
 }

@@ -7,13 +7,15 @@
 //!
 //! A round costs what changed since the last one, not what there is. It asks the [`Table`], which
 //! follows the stripe and the managers, and lists nothing. Maintenance lists the stores after a
-//! start and when one comes back, a page at a time ([`Restore`]).
+//! start and when one comes back, a page at a time ([`Restore`]). Other nodes put segments, too: of
+//! their logs it lists what is new.
 
 use crate::cleaner::{CleanError, Cleaned, Cleaner};
-use crate::config::{CLEANER_LOG, CLIENT_LOG, FsConfig, manager_log};
+use crate::config::{CLEANER_LOG, CLIENT_LOG, FsConfig, is_manager_log, manager_log};
 use crate::limits::Limits;
 use crate::restore::{Restore, Restored};
-use crate::room::{Room, admitted_bytes};
+use crate::room::Room;
+use crate::space::{OWN_SESSION, SpaceBook};
 use crate::table::Table;
 use client::Client;
 use host::{Either, Host, first};
@@ -21,10 +23,10 @@ use manager::api::Manager;
 use manager::server::ManagerServer;
 use parking_lot::Mutex;
 use policy::clean::{FreeGoal, GAIN_SEGMENTS, SegmentUse, VICTIMS_MAX, choose};
-use policy::space::{Loan, Look};
+use policy::space::{Loan, SpaceClaim, SpaceShare};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 use stripe::{ScrubProgress, ScrubReport, Stripe};
 use tokio::sync::Notify;
@@ -93,12 +95,17 @@ pub struct Maintenance {
     managers: Vec<Arc<ManagerServer>>,
     client: Client,
     cleaner: Cleaner,
-    table: Table,
+    table: Arc<Table>,
+    space: SpaceBook,
+    /// The logs of members' clients. For each, the seq from which on the table lacks segments.
+    member_logs: Mutex<BTreeMap<LogId, u64>>,
     /// Held during a round. `status` must not wait for it.
     round: tokio::sync::Mutex<Restore>,
     done: Mutex<Done>,
-    /// The seq of the client's log that all managers' checkpoints cover.
-    covered: AtomicU64,
+    /// Notified when a member's operation waits for space.
+    space_wanted: Notify,
+    /// A checkpoint is due, whatever has changed.
+    checkpoint_wanted: AtomicBool,
     stopping: AtomicBool,
     stop: Notify,
     stopped: Notify,
@@ -115,11 +122,15 @@ impl Maintenance {
         client: Client,
         cleaner: Cleaner,
     ) -> Result<Arc<Maintenance>, manager::api::ManagerError> {
-        let manager_logs = managers.iter().map(|m| manager_log(m.id().raw()));
-        let logs = [CLIENT_LOG, CLEANER_LOG].into_iter().chain(manager_logs).collect();
+        let table = Arc::new(Table::new(&stripe, &managers));
+        // After a start, all logs are listed anyway.
+        let member_logs = config.client_logs().filter(|log| *log != CLIENT_LOG);
+        let member_logs = member_logs.map(|log| (log, applied_by_all(&managers, log) + 1)).collect();
         let maintenance = Arc::new(Maintenance {
-            table: Table::new(&stripe, &managers),
-            round: tokio::sync::Mutex::new(Restore::new(host.clone(), stripe.clone(), logs, limits.restore_step)),
+            space: SpaceBook::new(host.clone(), config.clone(), stripe.clone(), table.clone()),
+            table,
+            member_logs: Mutex::new(member_logs),
+            round: tokio::sync::Mutex::new(Restore::new(host.clone(), stripe.clone(), limits.restore_step)),
             host,
             config,
             limits,
@@ -128,12 +139,14 @@ impl Maintenance {
             client,
             cleaner,
             done: Mutex::default(),
-            covered: AtomicU64::new(0),
+            space_wanted: Notify::new(),
+            checkpoint_wanted: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
             stop: Notify::new(),
             stopped: Notify::new(),
         });
         maintenance.table.follow().await?;
+        maintenance.space.join(OWN_SESSION).await;
         maintenance.report_used().await;
         maintenance.host.tasks.spawn(Box::pin(maintenance.clone().run()));
         Ok(maintenance)
@@ -163,21 +176,23 @@ impl Maintenance {
         let mut last_look = last_time;
         let mut quiet = Quiet { cut: 0, since: last_time, merged: true };
         while !self.stopping.load(SeqCst) {
-            let wake = first(self.client.space_wanted(), self.stop.notified());
-            let wanted = matches!(first(self.host.clock.sleep(TICK), wake).await, Either::Right(Either::Left(())));
+            let wanted = first(self.client.space_wanted(), self.space_wanted.notified());
+            let wake = first(wanted, self.stop.notified());
+            let wanted = matches!(first(self.host.clock.sleep(TICK), wake).await, Either::Right(Either::Left(_)));
             if self.stopping.load(SeqCst) {
                 break;
             }
             if let Err(e) = self.restore_some().await {
                 tracing::warn!("compare stores: {e}");
             }
-            let (cut, now) = (self.client.status().last_cut, self.host.clock.now());
+            let (cut, now) = (self.cut_count(), self.host.clock.now());
             if now >= last_look + LOOK_INTERVAL {
                 self.report_room().await;
                 last_look = now;
             }
             let many = self.managers.iter().map(|m| m.status().dirty_count).sum::<u64>() >= DIRTY_INODES_MAX;
             let due = many
+                || self.checkpoint_wanted.swap(false, SeqCst)
                 || cut >= last_cut + self.limits.cuts_per_checkpoint_max
                 || (cut > last_cut && now >= last_time + CHECKPOINT_AGE);
             // Only after changes: cleaning cannot help stores that are full of live data.
@@ -202,7 +217,9 @@ impl Maintenance {
             if wanted {
                 // An operation that waits for space waits for two rounds, so that one of them began
                 // after its request.
+                self.space.await_reports().await;
                 self.report_used().await;
+                self.space.end_round();
             }
         }
         self.stopped.notify_one();
@@ -221,7 +238,7 @@ impl Maintenance {
     }
 
     async fn compare_some(&self, restore: &mut Restore) -> Result<(), CleanError> {
-        if restore.compare_some(&self.table).await?.is_some_and(|lacking| lacking > 0) {
+        if restore.compare_some(&self.table, || self.logs()).await?.is_some_and(|lacking| lacking > 0) {
             // A store may have come back with segments that were deleted meanwhile.
             self.checkpoint_and_delete().await?;
             restore.keep(|segment| self.table.look(|table| table.is_stored(segment)));
@@ -239,27 +256,81 @@ impl Maintenance {
         Ok(())
     }
 
+    /// All logs.
+    fn logs(&self) -> Vec<LogId> {
+        let manager_logs = self.managers.iter().map(|m| manager_log(m.id().raw()));
+        self.written_logs().into_iter().chain(manager_logs).collect()
+    }
+
+    /// The logs of all clients and of the cleaner.
+    fn written_logs(&self) -> Vec<LogId> {
+        let members = self.member_logs.lock();
+        [CLIENT_LOG, CLEANER_LOG].into_iter().chain(members.keys().copied()).collect()
+    }
+
+    /// Cuts of all clients so far. Grows when something changes.
+    fn cut_count(&self) -> u64 {
+        let members: Vec<LogId> = self.member_logs.lock().keys().copied().collect();
+        let applied = members.into_iter().map(|log| applied_by_all(&self.managers, log)).sum::<u64>();
+        self.client.status().last_cut + applied
+    }
+
+    /// A session begins, whose client writes this log.
+    pub(crate) async fn join(&self, session: u64, log: LogId) {
+        self.member_logs.lock().entry(log).or_insert(0);
+        self.space.join(session).await;
+    }
+
+    /// Takes in the segments that other nodes have put, up to what the managers have applied.
+    async fn follow_members(&self) -> Result<(), CleanError> {
+        let logs: Vec<(LogId, u64)> = self.member_logs.lock().iter().map(|(log, next)| (*log, *next)).collect();
+        for (log, mut next) in logs {
+            let through = applied_by_all(&self.managers, log);
+            while next <= through {
+                let page = self.stripe.survey(log, next).await?;
+                let seen = page.segments.into_iter().filter(|(segment, _)| segment.seq <= through).collect();
+                self.table.saw(seen).await;
+                next = page.next_seq.unwrap_or(through + 1).min(through + 1);
+            }
+            self.member_logs.lock().insert(log, next);
+        }
+        Ok(())
+    }
+
+    /// The share of a session's client, which writes `log`, of what is free.
+    pub(crate) async fn share(&self, session: u64, log: LogId, claim: &SpaceClaim) -> Option<SpaceShare> {
+        self.space.share(session, log, claim).await
+    }
+
+    /// A session has ended, and the managers have applied all that its client wrote.
+    pub(crate) async fn leave(&self, session: u64) {
+        self.space.leave(session).await;
+        self.checkpoint_wanted.store(true, SeqCst);
+    }
+
+    /// Looks for space soon: a member's operation waits for some.
+    pub(crate) fn want_space(&self) {
+        self.space_wanted.notify_one();
+    }
+
+    /// Number of rounds of looking for space that have ended.
+    pub(crate) fn space_round(&self) -> u64 {
+        self.space.round()
+    }
+
     /// Tells the client how much room the stores have left. False if no store answers.
     async fn report_room(&self) -> bool {
-        let (covered_seq, placed_bytes) = (self.covered.load(SeqCst), self.client.placed_bytes());
-        let Some(room) = self.room().await else { return false };
-        tracing::debug!(placed_bytes, ?room);
-        self.client.looked(Look { covered_seq, placed_bytes, free_bytes: room.free_bytes });
-        self.client.set_limit(admitted_bytes(&self.config, &self.stripe, room.missing_bytes));
-        true
+        let claim = self.client.space_claim();
+        let share = self.share(OWN_SESSION, CLIENT_LOG, &claim).await;
+        if let Some(share) = share {
+            self.client.take_share(&claim, &share);
+        }
+        share.is_some()
     }
 
     async fn report_used(&self) {
         self.report_room().await;
-        self.report_live().await;
-    }
-
-    async fn report_live(&self) {
-        let followed = self.table.follow().await;
-        if let Err(e) = &followed {
-            tracing::error!("count live bytes: {e}");
-        }
-        self.client.set_used(followed.ok().map(|()| self.table.look(|table| table.totals().live_bytes)));
+        self.client.end_space_round();
     }
 
     /// One round: checkpoint, delete what is empty, clean if space is short.
@@ -344,11 +415,11 @@ impl Maintenance {
         if self.report_room().await {
             self.client.give_back();
         }
-        self.report_live().await;
+        self.client.end_space_round();
     }
 
     async fn room(&self) -> Option<Room> {
-        Room::of(&self.stripe.status().await, self.stripe.redundancy().1)
+        self.space.room().await
     }
 
     /// True if too little is free, and cleaning could change that.
@@ -364,22 +435,25 @@ impl Maintenance {
     }
 
     async fn checkpoint_and_delete(&self) -> Result<(), CleanError> {
+        let number = self.space.checkpoint_begins().await;
+        let written_logs = self.written_logs();
         let mut covered: BTreeMap<LogId, u64> = BTreeMap::new();
         let mut first_manager = true;
         for manager in &self.managers {
             let state = manager.checkpoint().await?;
             let own: BTreeMap<LogId, u64> = state.covered.into_iter().collect();
-            for log in [CLIENT_LOG, CLEANER_LOG] {
-                let through = own.get(&log).copied().unwrap_or(0);
-                let least = covered.entry(log).or_insert(u64::MAX);
+            for log in &written_logs {
+                let through = own.get(log).copied().unwrap_or(0);
+                let least = covered.entry(*log).or_insert(u64::MAX);
                 *least = if first_manager { through } else { through.min(*least) };
             }
-            covered.extend(own.into_iter().filter(|(log, _)| *log != CLIENT_LOG && *log != CLEANER_LOG));
+            covered.extend(own.into_iter().filter(|(log, _)| is_manager_log(*log)));
             first_manager = false;
         }
+        self.space.checkpoint_ended(number, covered.clone()).await;
+        self.follow_members().await?;
         self.table.follow().await?;
         let mut count = 0;
-        self.covered.store(covered.get(&CLIENT_LOG).copied().unwrap_or(0), SeqCst);
         for (log, through) in covered {
             loop {
                 let empty = self.table.look(|table| table.empty_through(log, through, DELETED_AT_ONCE));
@@ -440,8 +514,7 @@ impl Maintenance {
         };
         let mut planned = loan.clone();
         victims.retain(|victim| take(&mut planned, victim));
-        let (data, index): (Vec<_>, Vec<_>) =
-            victims.into_iter().partition(|s| s.log == CLIENT_LOG || s.log == CLEANER_LOG);
+        let (index, data): (Vec<_>, Vec<_>) = victims.into_iter().partition(|s| is_manager_log(s.log));
         index.iter().for_each(|victim| {
             take(&mut loan, victim);
         });
@@ -455,4 +528,9 @@ impl Maintenance {
         done.moved_bytes += report.moved_bytes;
         Ok(report)
     }
+}
+
+/// The seq up to which all managers have applied a client's log.
+fn applied_by_all(managers: &[Arc<ManagerServer>], log: LogId) -> u64 {
+    managers.iter().map(|manager| manager.applied(log).unwrap_or(0)).min().unwrap_or(0)
 }

@@ -128,8 +128,8 @@ pub(crate) async fn agree(
     Ok(Agreed { voter: Ok(voter), rebuilt: Some(why), maps: continued })
 }
 
-/// Keeps and changes the maps of a running file system. The roles have read them at the start, and
-/// do not follow changes.
+/// Keeps and changes the maps of a running file system. The roles have read them at the start. Only
+/// [`Members`](crate::members) follows changes, those of the members.
 pub struct Keeper {
     host: Host,
     stripe: Arc<Stripe>,
@@ -162,8 +162,13 @@ impl Keeper {
         self.voter.as_ref().map_or_else(|_| self.first.clone(), Consensus::maps)
     }
 
-    /// Changes the maps durably, and tells the stores. Returns the new epoch. The change takes
-    /// effect at the next start.
+    /// The configuration by the maps in force.
+    pub fn config(&self) -> Result<FsConfig, DecodeError> {
+        FsConfig::decode(&self.maps().bytes)
+    }
+
+    /// Changes the maps durably, and tells the stores. Returns the new epoch. A change of
+    /// members takes effect at once, any other at the next start.
     pub async fn change(&self, change: impl FnOnce(&mut FsConfig)) -> Result<u64, ChangeError> {
         let voter = self.voter.as_ref().map_err(|why| ChangeError::NoVoter(why.clone()))?;
         let mut pushed = self.pushed.lock().await;

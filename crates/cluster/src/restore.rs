@@ -46,7 +46,6 @@ pub(crate) struct Restore {
     /// How long one step may take, before other maintenance gets its turn. A step ends with the
     /// page or the segment that is under way.
     step_time: Duration,
-    logs: Vec<LogId>,
     comparison: Option<Comparison>,
     /// All logs were listed since the start, at a quorum of stores.
     knows_all: bool,
@@ -59,12 +58,11 @@ pub(crate) struct Restore {
 }
 
 impl Restore {
-    pub(crate) fn new(host: Host, stripe: Arc<Stripe>, logs: Vec<LogId>, step_time: Duration) -> Restore {
+    pub(crate) fn new(host: Host, stripe: Arc<Stripe>, step_time: Duration) -> Restore {
         Restore {
             host,
             step_time,
             stripe,
-            logs,
             comparison: None,
             knows_all: false,
             compared: None,
@@ -91,15 +89,19 @@ impl Restore {
         self.knows_all
     }
 
-    /// One step of comparing the stores; it also tells the table which segments there are. Returns
+    /// One step of comparing the stores, of all `logs`; it also tells the table which segments there are. Returns
     /// the number of segments that lack fragments, once all stores have been compared. No segment
     /// may be deleted during the step.
-    pub(crate) async fn compare_some(&mut self, table: &Table) -> Result<Option<usize>, StripeError> {
+    pub(crate) async fn compare_some(
+        &mut self,
+        table: &Table,
+        logs: impl FnOnce() -> Vec<LogId>,
+    ) -> Result<Option<usize>, StripeError> {
         let end = self.host.clock.now() + self.step_time;
         let begin = || Comparison {
             returns: self.stripe.return_count(),
             all_answered: true,
-            logs: self.logs.clone(),
+            logs: logs(),
             from_seq: 0,
             lacking: Vec::new(),
         };

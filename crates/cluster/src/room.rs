@@ -8,7 +8,7 @@
 use crate::config::FsConfig;
 use host::DiskSpace;
 use manager::index_node::NodeSize;
-use policy::space::{self, Purpose, Reserves, SpaceAccount};
+use policy::space::{self, Purpose, Reserves, SpaceAccount, SpaceClaim, SpaceShare};
 use std::collections::BTreeMap;
 use stripe::{StoreHealth, StoreState, Stripe};
 use types::FileId;
@@ -74,8 +74,16 @@ pub(crate) fn space(
     SpaceAccount::new(reserves(config, stripe), admitted_bytes(config, stripe, 0), owed_bytes)
 }
 
+/// The space of a new session of a member: none before its share.
+pub(crate) fn member_space(config: &FsConfig, stripe: &Stripe, share: Option<SpaceShare>) -> SpaceAccount {
+    let nothing = SpaceShare { covered_seq: 0, free_bytes: 0, limit_bytes: 0, live: None };
+    let mut space = SpaceAccount::new(reserves(config, stripe), 0, 0);
+    space.take(&SpaceClaim::default(), &share.unwrap_or(nothing));
+    space
+}
+
 /// The reserves on each store.
-fn reserves(config: &FsConfig, stripe: &Stripe) -> Reserves {
+pub(crate) fn reserves(config: &FsConfig, stripe: &Stripe) -> Reserves {
     Reserves::new(stripe.share_of(client::IN_FLIGHT_BYTES_MAX), config.store_capacity_bytes)
 }
 

@@ -1,10 +1,11 @@
-//! Bytes from a connection of the storage protocol, before frames are decoded.
+//! Bytes from a connection between nodes, before messages are decoded.
 
+use link::frames::{Inbox, Received};
+use link::wire::{GREETING_LEN, check_greeting};
 use std::io;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker};
-use storage::tcp::frames::Inbox;
-use storage::wire::{GREETING_LEN, StoreRequest, check_greeting};
+use storage::wire::StoreRequest;
 use tokio::io::{AsyncRead, ReadBuf};
 
 /// A peer whose bytes arrive a few at a time.
@@ -34,13 +35,16 @@ pub fn stream(bytes: &[u8]) -> bool {
     let piece_len = usize::from(u16::from_le_bytes([*low, *high])).max(1);
     let mut inbox = Inbox::new(Box::new(Peer { sent: sent.to_vec(), taken: 0, piece_len }));
     let mut received = Vec::new();
-    while let Poll::Ready(Ok((head, tail))) = pin!(inbox.next()).poll(&mut Context::from_waker(Waker::noop())) {
-        for len in [head.len(), tail.len()] {
+    while let Poll::Ready(Ok(frame)) = pin!(inbox.next()).poll(&mut Context::from_waker(Waker::noop())) {
+        let Received { number, kind, message } = frame;
+        for len in [message.head.len(), message.tail.len()] {
             received.extend_from_slice(&(len as u32).to_le_bytes());
         }
-        received.extend_from_slice(&head);
-        received.extend_from_slice(&tail);
-        let _ = StoreRequest::decode(&head, tail);
+        received.extend_from_slice(&number.to_le_bytes());
+        received.push(kind);
+        received.extend_from_slice(&message.head);
+        received.extend_from_slice(&message.tail);
+        let _ = StoreRequest::decode(&message.head, message.tail);
     }
     assert!(sent.starts_with(&received));
     !received.is_empty()

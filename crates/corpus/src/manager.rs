@@ -1,10 +1,11 @@
-//! Deltas, the records of a manager's own log, the directories of these records, and the manager
-//! map.
+//! Deltas, the records of a manager's own log, the directories of these records, the manager map,
+//! and the messages between clients and managers.
 
 use manager::index_node::{IndexNode, decode_leaf, encode_leaf};
 use manager::record::{RecordDirectory, Table};
 use manager::root::Root;
 use manager::tree::page_again;
+use manager::wire::{ClientMessage, ManagerAnswer};
 use manager::{Delta, ManagerMap};
 use striped_log::fragment::CHUNK_LEN;
 use types::Extent;
@@ -88,4 +89,17 @@ fn slices_stay_within(extent: &Extent) {
             }
         }
     }
+}
+
+/// Decodes a message between a client and a manager: a byte that is even for what clients send and
+/// odd for an answer, then the message.
+pub fn message(bytes: &[u8]) -> bool {
+    let Some((kind, message)) = bytes.split_first() else { return false };
+    let again = match kind % 2 {
+        0 => ClientMessage::decode(message).map(|decoded| decoded.encode()),
+        _ => ManagerAnswer::decode(message).map(|decoded| decoded.encode()),
+    };
+    let Ok(again) = again else { return false };
+    assert_eq!(again, message);
+    true
 }

@@ -1,4 +1,4 @@
-//! A store's checkpoints and fragments on disk, and the frames of the storage protocol.
+//! A store's checkpoints and fragments on disk, and the messages of the storage protocol.
 
 use bytes::Bytes;
 use record_log::checkpoint_pair::HEAD_LEN;
@@ -6,7 +6,7 @@ use storage::checkpoint::{Body, StoreHead};
 use storage::pages::{PAGE, PAGES_MAX};
 use storage::space::PageSpace;
 use storage::torn_tail::walk;
-use storage::wire::{Frame, LENGTHS_LEN, StoreAnswer, StoreRequest};
+use storage::wire::{StoreAnswer, StoreRequest};
 use striped_log::fragment::{CHUNK_LEN, HEADER_LEN, crc32c};
 use types::FsUuid;
 
@@ -60,24 +60,20 @@ pub fn extent(bytes: &[u8]) -> bool {
     !found.is_empty()
 }
 
-fn parts([head, tail]: Frame) -> (Bytes, Bytes) {
-    (head.slice(LENGTHS_LEN..), tail)
-}
-
-/// Decodes a frame: a byte that is even for a request and odd for an answer, the head's length
+/// Decodes a message: a byte that is even for a request and odd for an answer, the head's length
 /// (u16), the head, the tail.
-pub fn frame(bytes: &[u8]) -> bool {
+pub fn message(bytes: &[u8]) -> bool {
     let [kind, low, high, rest @ ..] = bytes else { return false };
     let head_len = usize::from(u16::from_le_bytes([*low, *high])).min(rest.len());
     let (head, tail) = (&rest[..head_len], Bytes::copy_from_slice(&rest[head_len..]));
     if kind % 2 == 0 {
-        let Ok((number, request)) = StoreRequest::decode(head, tail.clone()) else { return false };
-        let (again, again_tail) = parts(request.encode(number));
-        assert_eq!((&again[..], &again_tail), (head, &tail));
+        let Ok((to, request)) = StoreRequest::decode(head, tail.clone()) else { return false };
+        let again = request.encode(to);
+        assert_eq!((&again.head[..], &again.tail), (head, &tail));
     } else {
-        let Ok((number, answer)) = StoreAnswer::decode(head, tail) else { return false };
-        let (again, tail) = parts(answer.encode(number));
-        assert_eq!(StoreAnswer::decode(&again, tail), Ok((number, answer)));
+        let Ok(answer) = StoreAnswer::decode(head, tail) else { return false };
+        let again = answer.encode();
+        assert_eq!(StoreAnswer::decode(&again.head, again.tail), Ok(answer));
     }
     true
 }

@@ -1,5 +1,6 @@
 //! Calls the file system for a request, and sends its answer, at once or later. Every request gets
-//! an answer, also after a panic.
+//! an answer, also after a panic. Each call, and each poll of an answer that comes later, is a
+//! [section](crate::sections).
 
 use crate::convert::errno;
 use crate::count::{Counters, Op};
@@ -8,7 +9,10 @@ use crate::groups::GroupCache;
 use crate::listing::{Listing, ListingReply};
 use crate::observe::Observing;
 use crate::options::MountOptions;
+use crate::pages::Pages;
 use crate::passing::Passing;
+use crate::sections::Sections;
+use crate::validity::Validity;
 use fuser::{
     FileHandle, FopenFlags, INodeNo, InitFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyEmpty, ReplyEntry, ReplyLock,
     ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request,
@@ -31,6 +35,9 @@ pub(crate) struct FrontEnd {
     pub(crate) options: MountOptions,
     pub(crate) counters: Arc<Counters>,
     pub(crate) passing: Arc<Passing>,
+    pub(crate) sections: Arc<Sections>,
+    pub(crate) validity: Arc<Validity>,
+    pub(crate) pages: Arc<Pages>,
     /// Makes the kernel forget. Set once the connection exists, before the kernel's first request.
     pub(crate) forgetting: Arc<OnceLock<Arc<Forgetting>>>,
     /// Makes the kernel forget the listing that it is asking for.
@@ -76,9 +83,13 @@ fn log_panic(op: Op, panic: &(dyn std::any::Any + Send)) {
     tracing::error!(request = op.name(), panic = text.unwrap_or("?"), "the file system panicked; answered EIO");
 }
 
-/// Awaits `work`, and handles a panic as [`guard`] does.
-async fn guard_later(op: Op, mut work: Pin<Box<dyn Future<Output = ()> + Send>>) {
-    poll_fn(|cx| guard(op, || work.as_mut().poll(cx)).unwrap_or(Poll::Ready(()))).await;
+/// Awaits `work`, and handles a panic as [`guard`] does. Each poll is a section.
+async fn guard_later(op: Op, sections: Arc<Sections>, mut work: Pin<Box<dyn Future<Output = ()> + Send>>) {
+    poll_fn(|cx| {
+        let _section = sections.enter();
+        guard(op, || work.as_mut().poll(cx)).unwrap_or(Poll::Ready(()))
+    })
+    .await;
 }
 
 impl FrontEnd {
@@ -88,11 +99,13 @@ impl FrontEnd {
         options: MountOptions,
         counters: Arc<Counters>,
         passing: Arc<Passing>,
+        validity: Arc<Validity>,
         forgetting: Arc<OnceLock<Arc<Forgetting>>>,
         kernel: Arc<OnceLock<fuser::Notifier>>,
     ) -> Self {
         let tasks = TokioTasks(options.runtime.clone());
-        FrontEnd { fs, options, counters, passing, forgetting, kernel, groups: GroupCache::new(), tasks }
+        let (sections, pages, groups) = (Arc::default(), Arc::default(), GroupCache::new());
+        FrontEnd { fs, options, counters, passing, sections, validity, pages, forgetting, kernel, groups, tasks }
     }
 
     /// What records a request; `None` while no observer is on.
@@ -104,9 +117,10 @@ impl FrontEnd {
         Cred { uid: req.uid(), gid: req.gid(), groups: self.groups.of(req.pid(), req.uid(), req.gid()) }
     }
 
-    /// Runs `work` on this thread, guarded, and within the runtime, because a file system may arm a
-    /// timer while it is called.
+    /// Runs `work` on this thread in a section, guarded, and within the runtime, because a file
+    /// system may arm a timer while it is called.
     pub(crate) fn here<T>(&self, op: Op, work: impl FnOnce() -> T) -> Option<T> {
+        let _section = self.sections.enter();
         let _runtime = self.options.runtime.enter();
         guard(op, work)
     }
@@ -148,7 +162,7 @@ impl FrontEnd {
     /// Runs `work` on this thread until it waits, and the rest as a task. After an fsync only the
     /// answer is left to do, so its task is a short one.
     pub(crate) fn later(&self, op: Op, work: impl Future<Output = ()> + Send + 'static) {
-        let work = Box::pin(guard_later(op, Box::pin(work)));
+        let work = Box::pin(guard_later(op, Arc::clone(&self.sections), Box::pin(work)));
         match op {
             Op::Fsync | Op::Fsyncdir => self.tasks.start_short(work),
             _ => self.tasks.start(work),
@@ -158,11 +172,12 @@ impl FrontEnd {
     pub(crate) fn list<R: ListingReply>(&self, op: Op, ino: INodeNo, fh: FileHandle, cookie: u64, reply: R) {
         self.counters.add(op);
         let valid = if self.is_uncached() { Duration::ZERO } else { self.options.default_valid };
-        let (fs, passing) = (Arc::clone(&self.fs), Arc::clone(&self.passing));
+        let (fs, passing, validity) = (Arc::clone(&self.fs), Arc::clone(&self.passing), Arc::clone(&self.validity));
         // The kernel must forget what it caches unasked before it learns that the listing is
         // complete.
         let forget = (self.is_uncached() && !self.options.open_dirs).then(|| (Arc::clone(&self.kernel), ino));
-        let listing = Listing { fs, id: passing.file(ino), passing, handle: Handle(fh.0), cookie, valid, forget };
+        let listing =
+            Listing { fs, id: passing.file(ino), passing, validity, handle: Handle(fh.0), cookie, valid, forget };
         self.later(op, listing.send(reply));
     }
 
@@ -170,9 +185,14 @@ impl FrontEnd {
         self.options.uncached.iter().any(|uncached| uncached.load(Relaxed))
     }
 
+    /// True if the kernel is to cache neither the contents of files nor listings.
+    fn is_direct(&self) -> bool {
+        self.validity.is_shared() || self.is_uncached()
+    }
+
     pub(crate) fn open_reply_flags(&self) -> FopenFlags {
         let keep = match self.options.keep_cache {
-            _ if self.is_uncached() => FopenFlags::FOPEN_DIRECT_IO,
+            _ if self.is_direct() => FopenFlags::FOPEN_DIRECT_IO,
             // The kernel would serve cached contents without a request, and the observer would miss
             // the reads.
             true if self.observing().is_none() => FopenFlags::FOPEN_KEEP_CACHE,
@@ -184,7 +204,7 @@ impl FrontEnd {
     /// Flags for the reply to an opendir. Listings are cached like file contents: the kernel reads
     /// a directory again after it changed the directory itself, or after it was told to forget it.
     pub(crate) fn opendir_reply_flags(&self) -> FopenFlags {
-        if self.options.keep_cache && !self.is_uncached() {
+        if self.options.keep_cache && !self.is_direct() {
             FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_CACHE_DIR
         } else {
             FopenFlags::empty()
@@ -200,8 +220,6 @@ impl FrontEnd {
             | InitFlags::FUSE_ATOMIC_O_TRUNC
             | InitFlags::FUSE_EXPORT_SUPPORT
             | InitFlags::FUSE_DONT_MASK
-            | InitFlags::FUSE_DO_READDIRPLUS
-            | InitFlags::FUSE_READDIRPLUS_AUTO
             | InitFlags::FUSE_ASYNC_DIO
             | InitFlags::FUSE_PARALLEL_DIROPS
             | InitFlags::FUSE_HANDLE_KILLPRIV_V2
@@ -210,6 +228,9 @@ impl FrontEnd {
             // This implies default_permissions: the kernel walks cached names on its own, so it
             // must know which users may search which directories.
             wanted |= InitFlags::FUSE_POSIX_ACL;
+        }
+        if !self.validity.is_shared() {
+            wanted |= InitFlags::FUSE_DO_READDIRPLUS | InitFlags::FUSE_READDIRPLUS_AUTO;
         }
         if self.options.locks {
             wanted |= InitFlags::FUSE_POSIX_LOCKS | InitFlags::FUSE_FLOCK_LOCKS;

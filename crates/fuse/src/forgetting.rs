@@ -33,6 +33,8 @@ const WAITING_MAX: usize = 1024;
 const INVAL_INODE: u32 = 2;
 const INVAL_ENTRY: u32 = 3;
 const INC_EPOCH: u32 = 8;
+/// The offset of INVAL_INODE that leaves an inode's pages alone: -1.
+const NO_PAGES: u64 = u64::MAX;
 
 /// Sends a notification to the kernel: a reply that answers no request, with its code in the error
 /// field.
@@ -178,18 +180,32 @@ impl Forgetting {
 
     /// Makes the kernel forget names, each given with the inode of its directory.
     pub(crate) fn names<'a>(&self, names: impl IntoIterator<Item = (INodeNo, &'a [u8])>) {
-        if !self.has_epochs {
-            return;
-        }
-        if mountinfo::has_mounts_below(&self.path) {
+        if self.has_epochs && !self.all_names() {
             for (dir, name) in names {
                 self.queue.wait();
                 self.queue.add(What::Name(dir.0, name.to_vec()));
             }
-        } else if let Err(error) = notify(&self.device, INC_EPOCH, &[], &[]) {
+        }
+    }
+
+    /// Makes the kernel forget all names at once, without a wait. False if it cannot: it has no
+    /// epochs, or a new one would detach file systems that are mounted below this one.
+    pub(crate) fn all_names(&self) -> bool {
+        if !self.has_epochs || mountinfo::has_mounts_below(&self.path) {
+            return false;
+        }
+        if let Err(error) = notify(&self.device, INC_EPOCH, &[], &[]) {
             // The mount has ended.
             tracing::debug!(%error, "the kernel was told to forget names");
         }
+        true
+    }
+
+    /// Makes the kernel forget the attributes and ACLs of an inode, but not its pages. Never waits
+    /// for a request.
+    pub(crate) fn attributes(&self, inode: INodeNo) {
+        // This fails if the kernel does not know the inode, or if the mount has ended.
+        let _ = notify(&self.device, INVAL_INODE, &[inode.0, NO_PAGES, 0], &[]);
     }
 
     /// Queues an inode's pages and attributes to be forgotten. Never waits; callers have at most

@@ -7,9 +7,10 @@ use crate::listing::nothing;
 use crate::locks;
 use crate::observe::{has_bytes, only_name};
 use crate::passing::{Opening, Passing};
+use crate::validity::{EntryValid, Validity};
 use fuser::{
-    AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, Generation, INodeNo, InitFlags,
-    KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
+    AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileAttr, FileHandle, Filesystem, Generation, INodeNo,
+    InitFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
     ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLock, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
     Request, TimeOrNow, WriteFlags,
 };
@@ -32,8 +33,13 @@ const WRITE_MIN_BYTES: u32 = 4096;
 /// block-aligned.
 const COPY_MAX_BYTES: u64 = 1 << 30;
 
-fn send_entry(reply: ReplyEntry, entry: Entry, passing: &Passing) {
-    reply.entry(&passing.valid(entry.valid), &passing.attr(&entry.attr), Generation(0));
+/// Sends an entry whose inode has these attributes.
+fn send_entry_as(reply: ReplyEntry, attr: &FileAttr, valid: EntryValid) {
+    reply.entry_with_ttls(&valid.attributes, &valid.name, attr, Generation(0));
+}
+
+fn send_entry(reply: ReplyEntry, entry: Entry, passing: &Passing, validity: &Validity) {
+    send_entry_as(reply, &passing.attr(&entry.attr), validity.entry(entry.valid));
 }
 
 fn send_ok(reply: ReplyEmpty, (): ()) {
@@ -76,20 +82,27 @@ impl FrontEnd {
 
     /// Sends an entry that was looked up or made.
     fn send_entry(&self) -> impl FnOnce(ReplyEntry, Entry) + Send + 'static {
-        let passing = self.passing.clone();
-        move |reply, entry| send_entry(reply, entry, &passing)
+        let (passing, validity) = (self.passing.clone(), self.validity.clone());
+        move |reply, entry| send_entry(reply, entry, &passing, &validity)
     }
 
-    /// Sends attributes of an inode.
+    /// Sends attributes of an inode that the kernel asked for.
     fn send_attr(&self, inode: INodeNo) -> impl FnOnce(ReplyAttr, Entry) + Send + 'static {
         let passing = self.passing.clone();
         move |reply, entry| reply.attr(&entry.valid, &passing.attr_of(inode, &entry.attr))
+    }
+
+    /// Sends attributes of an inode after a change of them.
+    fn send_changed_attr(&self, inode: INodeNo) -> impl FnOnce(ReplyAttr, Entry) + Send + 'static {
+        let (send, validity) = (self.send_attr(inode), self.validity.clone());
+        move |reply, entry| send(reply, Entry { valid: validity.changed_attributes(entry.valid), ..entry })
     }
 
     fn opening(&self, flags: vfs::fs::OpenFlags) -> Opening {
         Opening {
             fs: self.fs.clone(),
             passing: self.passing.clone(),
+            validity: self.validity.clone(),
             flags: self.open_reply_flags(),
             may_store: flags.read && flags.write,
             is_recorded: self.observing().is_some(),
@@ -124,18 +137,18 @@ impl Filesystem for FrontEnd {
         if name == b"." {
             // This asks whether an inode of any kind exists, on behalf of a file handle
             // (open_by_handle_at, NFS).
-            let passing = self.passing.clone();
+            let (passing, validity) = (self.passing.clone(), self.validity.clone());
             let send = move |reply: ReplyEntry, entry: Entry| {
-                reply.entry(&passing.valid(entry.valid), &passing.attr_of(parent, &entry.attr), Generation(0));
+                send_entry_as(reply, &passing.attr_of(parent, &entry.attr), validity.entry(entry.valid));
             };
             return self.answer(Op::Lookup, reply, |fs| fs.getattr(self.file(parent)), send);
         }
-        let valid = self.options.absent_valid;
+        let valid = self.validity.absence(self.options.absent_valid);
         let remember_absence = !valid.is_zero() && name != b"..";
         self.counters.add(Op::Lookup);
-        let passing = self.passing.clone();
+        let send = self.send_entry();
         let finish = move |reply: ReplyEntry, result| match result {
-            Ok(entry) => send_entry(reply, entry, &passing),
+            Ok(entry) => send(reply, entry),
             Err(FsError::NotFound) if remember_absence => reply.entry(&valid, &nothing(), Generation(0)),
             Err(error) => reply.error(errno(error)),
         };
@@ -182,7 +195,7 @@ impl Filesystem for FrontEnd {
         };
         let handle = fh.map(|fh| Handle(fh.0));
         let (cred, file) = (self.cred(req), self.file(ino));
-        let send = self.send_attr(ino);
+        let send = self.send_changed_attr(ino);
         if let (Some(0), Some(observing)) = (size, self.observing()) {
             return self.recorded(Op::Setattr, reply, send, |fs| async move {
                 let empties = has_bytes(&fs, file).await;
@@ -317,12 +330,15 @@ impl Filesystem for FrontEnd {
         offset: u64,
         size: u32,
         _flags: OpenFlags,
-        _lock_owner: Option<LockOwner>,
+        lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
         let (file, observing) = (self.file(ino), self.observing());
         let call = |fs: &dyn FileSystem| fs.read(file, Handle(fh.0), offset, size);
+        let fills_pages = self.validity.is_shared() && lock_owner.is_none();
+        let pages = fills_pages.then(|| Arc::clone(&self.pages));
         self.answer(Op::Read, reply, call, move |reply, data| {
+            pages.iter().for_each(|pages| pages.note(ino.0));
             observing.iter().for_each(|observing| observing.note_read(file, offset, data.len() as u64));
             reply.data(&data);
         });

@@ -8,6 +8,9 @@
 //!   listings.
 //! - `passing` answers opens of files that the kernel may read by itself (passthrough); `inodes`
 //!   decides how.
+//! - `invalidator` makes the kernel forget what other clients change. It waits for answers under
+//!   way (`sections`). `validity` says what the kernel may keep, and `pages` which files it has
+//!   pages of.
 //! - `forgetting` makes the kernel drop cached names and files. Its thread runs `apart`, so a
 //!   killed process need not wait for it. `survivor` is a process that fails requests while such a
 //!   thread waits. `dead` removes mounts whose process has died.
@@ -37,18 +40,23 @@ mod forgetting;
 mod front;
 mod groups;
 mod inodes;
+mod invalidator;
 mod listing;
 mod locks;
 mod mount;
 mod mountinfo;
 mod observe;
 mod options;
+mod pages;
 mod passing;
+mod sections;
 mod survivor;
+mod validity;
 
 pub use attach::check;
 pub use dead::clear as clear_dead;
 pub use error::{MountError, UnmountError};
-pub use mount::{Invalidator, Mount, mount};
+pub use invalidator::Invalidator;
+pub use mount::{Mount, mount};
 pub use observe::{Access, Observer};
 pub use options::MountOptions;

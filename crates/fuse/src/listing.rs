@@ -3,6 +3,7 @@
 
 use crate::convert::{bare_attr, errno, file_type};
 use crate::passing::Passing;
+use crate::validity::Validity;
 use fuser::{Errno, FileAttr, Generation, INodeNo, Notifier, ReplyDirectory, ReplyDirectoryPlus};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -20,6 +21,7 @@ const BATCH: usize = 64;
 pub(crate) struct Listing {
     pub(crate) fs: Arc<dyn FileSystem>,
     pub(crate) passing: Arc<Passing>,
+    pub(crate) validity: Arc<Validity>,
     pub(crate) id: FileId,
     pub(crate) handle: Handle,
     pub(crate) cookie: u64,
@@ -111,11 +113,11 @@ impl Listing {
             return Ok(Some((bare_attr(self.passing.inode(entry.id), entry.kind), Duration::ZERO)));
         }
         if let Some(attr) = &entry.attr {
-            return Ok(Some((self.passing.attr(attr), self.passing.valid(self.valid))));
+            return Ok(Some((self.passing.attr(attr), self.validity.whole_entry(self.valid))));
         }
         // fuser cannot encode an entry without attributes, so they must be fetched.
         match self.fs.getattr(entry.id).await {
-            Ok(found) => Ok(Some((self.passing.attr(&found.attr), self.passing.valid(found.valid)))),
+            Ok(found) => Ok(Some((self.passing.attr(&found.attr), self.validity.whole_entry(found.valid)))),
             Err(FsError::NotFound | FsError::Stale) => Ok(None),
             Err(error) => Err(error),
         }

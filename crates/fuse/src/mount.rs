@@ -6,11 +6,13 @@ use crate::dead;
 use crate::dispatch::{FrontEnd, sync_blocking};
 use crate::error::{DetachError, MountError, UnmountError};
 use crate::forgetting::Forgetting;
+use crate::invalidator::Invalidator;
 use crate::mountinfo::{self, Device};
 use crate::options::MountOptions;
 use crate::passing::Passing;
+use crate::validity::Validity;
+use host::real::RealClock;
 use parking_lot::{Condvar, Mutex};
-use std::collections::BTreeSet;
 use std::future::Future;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -18,7 +20,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
-use types::{FileId, FsError};
+use types::FsError;
 use vfs::fs::FileSystem;
 
 /// How long to wait, after an unmount, for the kernel to close the connection. It does so at once,
@@ -31,38 +33,6 @@ pub struct Mount {
     shared: Arc<Shared>,
 }
 
-/// Makes the kernel forget what it has cached, soon. Must not be called by code that serves
-/// requests: when the queue is full, the caller waits for its turn.
-#[derive(Clone)]
-pub struct Invalidator {
-    forgetting: Arc<Forgetting>,
-    passing: Arc<Passing>,
-}
-
-impl Invalidator {
-    /// Forgets a file's attributes and contents.
-    pub fn file(&self, id: FileId) {
-        for inode in self.passing.all(id) {
-            self.forgetting.file_in_turn(fuser::INodeNo(inode));
-        }
-    }
-
-    /// Forgets what names mean, each given with its directory, and the listings of those
-    /// directories. Needs [`MountOptions::others_change`].
-    pub fn names(&self, names: &BTreeSet<(FileId, Vec<u8>)>) {
-        let inode = |dir: &FileId| fuser::INodeNo(dir.raw());
-        self.forgetting.names(names.iter().map(|(dir, name)| (inode(dir), &name[..])));
-        let dirs: BTreeSet<FileId> = names.iter().map(|(dir, _)| *dir).collect();
-        dirs.into_iter().for_each(|dir| self.file(dir));
-    }
-
-    /// Waits until the kernel has forgotten everything it was told to forget, but not longer than
-    /// `time`.
-    pub fn has_forgotten(&self, time: Duration) {
-        self.forgetting.has_forgotten(time);
-    }
-}
-
 struct Shared {
     mountpoint: PathBuf,
     device: Option<Device>,
@@ -71,6 +41,7 @@ struct Shared {
     counters: Arc<Counters>,
     passing: Arc<Passing>,
     forgetting: Arc<Forgetting>,
+    invalidator: Invalidator,
     /// The result of the last sync. Set once, after the kernel let go and the file system was
     /// synced.
     ended: Mutex<Option<Result<(), FsError>>>,
@@ -88,18 +59,21 @@ struct Shared {
 /// `fs` by then.
 pub fn mount(fs: Arc<dyn FileSystem>, mountpoint: &Path, options: MountOptions) -> Result<Mount, MountError> {
     dead::clear(mountpoint)?;
+    let options = options.agreed();
     let at = Mountpoint::find(mountpoint)?;
     let system = |step, source| MountError::System { path: at.path.clone(), step, source };
     let kernel = attach::attach(&at, &options)?;
     let device = mountinfo::device_at(&at.path);
     let counters = Arc::new(Counters::new());
     let passing = Passing::new();
+    let validity = Arc::new(Validity::new(options.shared));
     let own = kernel.try_clone();
     let notifier = Arc::new(OnceLock::new());
     let forgetting = Arc::new(OnceLock::new());
     let (told, counted, passed) = (Arc::clone(&notifier), Arc::clone(&counters), Arc::clone(&passing));
     let forget = Arc::clone(&forgetting);
-    let front = FrontEnd::new(Arc::clone(&fs), options.clone(), counted, passed, forget, told);
+    let front = FrontEnd::new(Arc::clone(&fs), options.clone(), counted, passed, Arc::clone(&validity), forget, told);
+    let (sections, pages) = (Arc::clone(&front.sections), Arc::clone(&front.pages));
     let started = fuser::Session::from_fd(front, kernel, fuser::SessionACL::All, session_config(&options))
         .map_err(|error| system("agree with the kernel on FUSE", error))
         .and_then(|session| {
@@ -109,9 +83,20 @@ pub fn mount(fs: Arc<dyn FileSystem>, mountpoint: &Path, options: MountOptions) 
             }
             let telling = Forgetting::start(own, at.path.clone()).map_err(|error| system("start a thread", error))?;
             if options.others_change {
-                passing.bound_names(telling.name_valid_max());
+                validity.bound_names(telling.name_valid_max());
+            }
+            if telling.has_epochs() {
+                validity.keep_names();
             }
             let forgetting = Arc::clone(forgetting.get_or_init(|| Arc::new(telling)));
+            let invalidator = Invalidator {
+                forgetting: Arc::clone(&forgetting),
+                passing: Arc::clone(&passing),
+                sections,
+                validity,
+                pages,
+                clock: Arc::new(RealClock::new(options.runtime.clone())),
+            };
             notifier.get_or_init(|| session.notifier());
             let shared = Arc::new(Shared {
                 mountpoint: at.path.clone(),
@@ -121,6 +106,7 @@ pub fn mount(fs: Arc<dyn FileSystem>, mountpoint: &Path, options: MountOptions) 
                 counters,
                 passing,
                 forgetting,
+                invalidator,
                 ended: Mutex::new(None),
                 ended_blocking: Condvar::new(),
                 let_go: Mutex::new(false),
@@ -165,9 +151,7 @@ impl Mount {
 
     /// The file system uses this to tell the kernel about changes by other clients.
     pub fn invalidator(&self) -> Invalidator {
-        let shared = &self.shared;
-        let (forgetting, passing) = (shared.forgetting.clone(), shared.passing.clone());
-        Invalidator { forgetting, passing }
+        self.shared.invalidator.clone()
     }
 
     /// True if the kernel can be told to forget names, and so may keep them for long.

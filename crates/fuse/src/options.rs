@@ -41,6 +41,13 @@ pub struct MountOptions {
     /// the kernel of their changes. Where the kernel cannot be told to forget names (before Linux
     /// 6.16), it is told to keep them for a second at most.
     pub others_change: bool,
+    /// Several nodes mount the file system, and it recalls from the kernel what another node is to
+    /// change, with [`Kernel::forget`](vfs::Kernel::forget). So the kernel keeps only what it can
+    /// be made to forget at once: names and attributes, for as long as the file system says, but
+    /// not absent names, listings, or contents. Files are opened for direct I/O: programs can map
+    /// them privately, but not shared (ENODEV). Implies [`open_dirs`](Self::open_dirs), and
+    /// excludes [`passthrough`](Self::passthrough). Needs timers on [`runtime`](Self::runtime).
+    pub shared: bool,
     /// How long the kernel may trust listings, which carry no validity of their own.
     pub default_valid: Duration,
     /// How long the kernel may trust that a name does not exist.
@@ -89,6 +96,7 @@ impl MountOptions {
             read_ahead_bytes: 4 << 20,
             keep_cache: true,
             others_change: false,
+            shared: false,
             default_valid: Duration::from_secs(1),
             absent_valid: Duration::from_secs(1),
             uncached: Vec::new(),
@@ -99,5 +107,11 @@ impl MountOptions {
             mount_xattrs: BTreeMap::new(),
             observer: None,
         }
+    }
+
+    /// These options, with those that others imply or exclude.
+    pub(crate) fn agreed(self) -> Self {
+        let (open_dirs, passthrough) = (self.open_dirs || self.shared, self.passthrough && !self.shared);
+        MountOptions { open_dirs, passthrough, ..self }
     }
 }

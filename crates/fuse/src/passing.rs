@@ -3,14 +3,14 @@
 
 use crate::convert::{errno, file_attr};
 use crate::inodes::{Inodes, Offer, Way};
+use crate::validity::Validity;
 use fuser::{BackingId, Errno, FileAttr, FileHandle, FopenFlags, Generation, INodeNo, ReplyCreate, ReplyOpen};
 use parking_lot::Mutex;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 use types::{Attr, FileId, FsError};
 use vfs::fs::{Entry, FileSystem, Handle};
 
@@ -18,18 +18,12 @@ use vfs::fs::{Entry, FileSystem, Handle};
 pub(crate) struct Passing {
     /// Opens are counted only once this is set, and it is never cleared.
     is_on: AtomicBool,
-    /// The longest time that the kernel may cache what a name means.
-    valid_max: OnceLock<Duration>,
     inodes: Mutex<Inodes<BackingId>>,
 }
 
 impl Passing {
     pub(crate) fn new() -> Arc<Self> {
-        Arc::new(Passing {
-            is_on: AtomicBool::new(false),
-            valid_max: OnceLock::new(),
-            inodes: Mutex::new(Inodes::new()),
-        })
+        Arc::new(Passing { is_on: AtomicBool::new(false), inodes: Mutex::new(Inodes::new()) })
     }
 
     pub(crate) fn is_on(&self) -> bool {
@@ -48,16 +42,6 @@ impl Passing {
         };
         tracing::debug!(is_on, said = ?refused.err(), "passthrough");
         self.is_on.store(is_on, Relaxed);
-    }
-
-    /// Limits how long the kernel caches names from now on.
-    pub(crate) fn bound_names(&self, valid_max: Duration) {
-        self.valid_max.get_or_init(|| valid_max);
-    }
-
-    /// How long the kernel may cache a name, given what the file system allows.
-    pub(crate) fn valid(&self, allowed: Duration) -> Duration {
-        self.valid_max.get().map_or(allowed, |max| allowed.min(*max))
     }
 
     /// The file with this inode number.
@@ -117,6 +101,7 @@ impl Register for ReplyCreate {
 pub(crate) struct Opening {
     pub(crate) fs: Arc<dyn FileSystem>,
     pub(crate) passing: Arc<Passing>,
+    pub(crate) validity: Arc<Validity>,
     /// The flags of an open without a backing file.
     pub(crate) flags: FopenFlags,
     /// The program opened the file so that it can map it and store to the mapping.
@@ -192,7 +177,7 @@ impl Opening {
         let (at, file) = (FileHandle(handle.0), entry.attr.id);
         loop {
             let attr = self.passing.attr(&entry.attr);
-            let (valid, generation) = (&self.passing.valid(entry.valid), Generation(0));
+            let (valid, generation) = (&self.validity.whole_entry(entry.valid), Generation(0));
             let flags = self.backed_flags();
             match self.way(attr.ino, file, handle, &reply).await {
                 Ok(Way::Cached) => return reply.created(valid, &attr, generation, at, self.flags),

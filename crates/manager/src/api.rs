@@ -92,7 +92,7 @@ pub struct IndexRange {
 
 /// The deltas of one committed segment. It may have deltas for all managers: a manager ignores
 /// other managers' files.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SegmentDeltas {
     /// The segment. Segments of one log are applied in the order of seq, without gaps. So a segment
     /// without deltas for a manager is reported too, with none.

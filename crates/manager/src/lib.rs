@@ -19,6 +19,7 @@
 //! - [`tree`]: tables in pages that are copied when they change.
 //! - `changes`: the names of segments whose counts changed, for the follower of a manager.
 //! - [`record`], [`root`]: the records of a manager's own log.
+//! - [`wire`]: the interface as bytes, for clients on other nodes.
 //!
 //! Plumbing: [`server`], `clients`, [`roll_forward`](mod@roll_forward), [`audit`], the writing of checkpoints
 //! and the reading of tables.
@@ -49,6 +50,7 @@ mod tables;
 pub mod token;
 pub mod token_table;
 pub mod tree;
+pub mod wire;
 
 #[cfg(test)]
 mod testing;

@@ -15,6 +15,9 @@
 //!
 //! Each [reserve](Reserves) has an owner, and only the owner uses it. Writes stop first, then
 //! changes that free nothing, then removals.
+//!
+//! Several clients have an account each. A client [claims](SpaceAccount::claim) what it may still
+//! take, and is given a [`SpaceShare`] of what is free (see [`shares`](crate::shares)).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -68,6 +71,12 @@ impl Reserves {
         }
     }
 
+    /// The reserves that all clients have in common: those of managers and cleaner. Each client has
+    /// the others for itself, out of its own share.
+    pub fn common_bytes(&self) -> u64 {
+        self.manager_bytes + self.cleaner_bytes
+    }
+
     /// Bytes of each store that a change for this purpose must leave free.
     pub fn kept_from(&self, purpose: Purpose) -> u64 {
         let work = self.log_bytes + self.manager_bytes + self.cleaner_bytes;
@@ -105,6 +114,42 @@ pub struct Look {
     pub placed_bytes: u64,
     /// Bytes that were free.
     pub free_bytes: u64,
+}
+
+/// What a client may still take at most, by what it was told last.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct SpaceClaim {
+    /// [`SpaceAccount::placed_bytes`] at this moment.
+    pub placed_bytes: u64,
+    /// The last cut that all managers have applied.
+    pub applied_seq: u64,
+    /// Bytes of each store that it may place or make the managers owe, besides `placed_bytes`.
+    pub store_bytes: u64,
+    /// Payload bytes that it may add to what the managers count as live.
+    pub live_bytes: u64,
+}
+
+/// What a client may take from now on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SpaceShare {
+    /// All managers' checkpoints covered the client's log up to here, before the look at the
+    /// stores.
+    pub covered_seq: u64,
+    /// Free bytes of the fullest store that the client may count on.
+    pub free_bytes: u64,
+    /// The most that live payload bytes of all clients may grow to.
+    pub limit_bytes: u64,
+    /// What lives; `None` if the managers could not be asked.
+    pub live: Option<LiveShare>,
+}
+
+/// The live data of all clients, as one of them sees it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LiveShare {
+    /// Payload bytes that the managers count as live.
+    pub counted_bytes: u64,
+    /// Payload bytes that the other clients may add.
+    pub others_bytes: u64,
 }
 
 /// Bytes that a checkpoint writes for an index node, at most. `extent_count` counts all extents in
@@ -212,8 +257,10 @@ pub struct SpaceAccount {
     reserves: Reserves,
     /// Live payload bytes, never less than the truth.
     used_bytes: u64,
-    /// The most that `used_bytes` may grow to.
+    /// The most that `used_bytes` may grow to, together with `others_bytes`.
     limit_bytes: u64,
+    /// Live payload bytes that other clients may add.
+    others_bytes: u64,
     /// Bytes that cuts since the start took.
     placed_bytes: u64,
     /// What `placed_bytes` would be if all free bytes were used.
@@ -242,6 +289,7 @@ impl SpaceAccount {
             reserves,
             used_bytes: 0,
             limit_bytes,
+            others_bytes: 0,
             placed_bytes: 0,
             placed_bytes_max: u64::MAX,
             cuts: BTreeMap::new(),
@@ -258,7 +306,8 @@ impl SpaceAccount {
     /// True if a change fits that makes the next cut `payload_bytes` long. What this one change
     /// will owe is not counted: the managers' reserve has room for it.
     pub fn admits(&self, purpose: Purpose, payload_bytes: u64, share: impl Fn(u64) -> u64) -> bool {
-        let lives = purpose != Purpose::Write || self.used_bytes + payload_bytes <= self.limit_bytes;
+        let live_bytes = self.used_bytes.saturating_add(self.others_bytes).saturating_add(payload_bytes);
+        let lives = purpose != Purpose::Write || live_bytes <= self.limit_bytes;
         let taken = self.taken_bytes(payload_bytes, share).saturating_add(self.lent_bytes);
         lives && taken.saturating_add(self.reserves.kept_from(purpose)) <= self.placed_bytes_max
     }
@@ -308,8 +357,7 @@ impl SpaceAccount {
 
     /// The managers count `live_bytes` as live. Cuts that they have not applied are added.
     pub fn counted(&mut self, live_bytes: u64) {
-        let unapplied = self.cuts.range(self.applied_seq + 1..).map(|(_, cut)| cut.payload_bytes).sum::<u64>();
-        self.used_bytes = live_bytes + unapplied;
+        self.used_bytes = live_bytes + self.unapplied_bytes(self.applied_seq);
     }
 
     /// Takes in a look at the stores. What a checkpoint wrote before the look is no longer free, so
@@ -340,9 +388,37 @@ impl SpaceAccount {
         self.lent_bytes = 0;
     }
 
-    /// Sets the payload bytes that may live.
-    pub fn set_limit(&mut self, limit_bytes: u64) {
-        self.limit_bytes = limit_bytes;
+    /// What this client may still take. `dirty_bytes` are in no cut yet, and cuts after
+    /// `committed_seq` may be in flight.
+    pub fn claim(&self, dirty_bytes: u64, committed_seq: u64, share: impl Fn(u64) -> u64) -> SpaceClaim {
+        let placed_bytes = self.placed_bytes(committed_seq, &share);
+        // Admitted changes are placed even if less is free by now, and segments in flight may have
+        // to be put again.
+        let admitted = self.taken_bytes(dirty_bytes, &share).saturating_add(self.lent_bytes);
+        let admitted = admitted.saturating_add(self.reserves.log_bytes);
+        let most = self.placed_bytes_max.saturating_sub(self.reserves.common_bytes()).max(admitted);
+        let unapplied = self.unapplied_bytes(self.applied_seq);
+        let counted = self.used_bytes.saturating_add(self.others_bytes);
+        let live_bytes = self.limit_bytes.saturating_sub(counted).max(dirty_bytes).saturating_add(unapplied);
+        let (applied_seq, store_bytes) = (self.applied_seq, most.saturating_sub(placed_bytes));
+        SpaceClaim { placed_bytes, applied_seq, store_bytes, live_bytes }
+    }
+
+    /// Takes over a share, which was made after this claim. The managers' count may lack cuts that
+    /// they applied since the claim.
+    pub fn take(&mut self, claim: &SpaceClaim, share: &SpaceShare) {
+        self.limit_bytes = share.limit_bytes;
+        if let Some(LiveShare { counted_bytes, others_bytes }) = share.live {
+            self.others_bytes = others_bytes;
+            self.used_bytes = counted_bytes + self.unapplied_bytes(claim.applied_seq);
+        }
+        let (covered_seq, placed_bytes) = (share.covered_seq, claim.placed_bytes);
+        self.looked(Look { covered_seq, placed_bytes, free_bytes: share.free_bytes });
+    }
+
+    /// Payload of cuts that the managers have not applied, if they have applied this one.
+    fn unapplied_bytes(&self, applied_seq: u64) -> u64 {
+        self.cuts.range(applied_seq + 1..).map(|(_, cut)| cut.payload_bytes).sum()
     }
 
     /// Bytes that cuts up to `committed_seq` took on the stores, at most. Later cuts may still be

@@ -1,19 +1,20 @@
 //! Turns calls of [`Storage`] into requests, and requests into calls: both halves of the protocol,
-//! apart from how frames travel.
+//! apart from how messages travel.
 //!
 //! A type that carries requests to a store implements [`Ask`], and is a [`Storage`] by that. The
-//! receiving side answers requests with [`attach`] and [`answer`].
+//! receiving side answers requests with [`answer`], from the [`StoresHere`].
 
 use crate::api::{Presence, Seal, Storage, StorageError, StoreStatus};
 use crate::server::StoreServer;
 use crate::site::Site;
-use crate::wire::{Frame, HEAD_LEN_MAX, LIST_COUNT_MAX, StoreAnswer, StoreRequest};
+use crate::wire::{LIST_COUNT_MAX, StoreAnswer, StoreName, StoreRequest};
 use bytes::Bytes;
+use link::Message;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 use striped_log::fragment::{Fragment, FragmentHeader};
-use types::{BoxFuture, FragmentId, FsUuid, LogId, Maps, SegmentId, StoreId};
+use types::{BoxFuture, FragmentId, LogId, Maps, SegmentId};
 
 /// Carries requests to a store and brings its answers.
 pub trait Ask: Send + Sync + 'static {
@@ -130,7 +131,7 @@ pub fn what_is_there(answer: StoreAnswer) -> io::Result<Presence> {
     }
 }
 
-/// Reads the answer to [`StoreRequest::Initialise`] or [`StoreRequest::Attach`].
+/// Reads the answer to [`StoreRequest::Initialise`] or [`StoreRequest::IsHere`].
 pub fn is_done(answer: StoreAnswer) -> io::Result<()> {
     match answer {
         StoreAnswer::Done => Ok(()),
@@ -139,38 +140,60 @@ pub fn is_done(answer: StoreAnswer) -> io::Result<()> {
     }
 }
 
-/// Attaches a connection to a store: the store, if it is here, and the answer to send.
-pub fn attach(site: &Site, fs: FsUuid, store: StoreId) -> (Option<Arc<StoreServer>>, StoreAnswer) {
-    match site.store(fs, store) {
-        Some(server) => (Some(server), StoreAnswer::Done),
-        None => (None, StoreAnswer::Not("it has no store, or another one".into())),
+/// The stores that a node serves.
+#[derive(Clone)]
+pub enum StoresHere {
+    /// The one of a site, which may have to be made yet.
+    Site(Arc<Site>),
+    /// Stores that the node has opened.
+    Open(Arc<Vec<Arc<StoreServer>>>),
+}
+
+impl StoresHere {
+    /// The store with this name, if it is here.
+    pub fn store(&self, name: StoreName) -> Option<Arc<StoreServer>> {
+        let has_name = |server: &&Arc<StoreServer>| {
+            let identity = server.identity();
+            (identity.fs, identity.store) == (name.fs, name.store)
+        };
+        match self {
+            StoresHere::Site(site) => site.store(name),
+            StoresHere::Open(stores) => stores.iter().find(has_name).cloned(),
+        }
     }
 }
 
-/// Serves a request of a connection that is attached to `store`. Returns the frame of the answer.
-pub async fn answer(site: &Site, store: Option<&StoreServer>, number: u64, request: StoreRequest) -> Frame {
-    let frame = of_site(site, store, request).await.encode(number);
-    match frame[0].len() <= HEAD_LEN_MAX as usize {
-        true => frame,
-        false => StoreAnswer::Refused(StorageError::BadRequest("answer too long")).encode(number),
+/// Serves a request to a store.
+pub async fn answer(stores: &StoresHere, to: StoreName, request: StoreRequest) -> Message {
+    let message = served(stores, to, request).await.encode();
+    match message.fits() {
+        true => message,
+        false => StoreAnswer::Refused(StorageError::BadRequest("answer too long")).encode(),
     }
 }
 
-async fn of_site(site: &Site, store: Option<&StoreServer>, request: StoreRequest) -> StoreAnswer {
-    match request {
-        StoreRequest::Presence => match site.presence().await {
+async fn served(stores: &StoresHere, to: StoreName, request: StoreRequest) -> StoreAnswer {
+    match (request, stores) {
+        (StoreRequest::Presence, StoresHere::Site(site)) => match site.presence().await {
             Ok(presence) => StoreAnswer::Presence(presence),
             Err(error) => StoreAnswer::Not(error.to_string()),
         },
-        StoreRequest::Initialise(identity) => match site.initialise(identity).await {
+        (StoreRequest::Initialise(identity), StoresHere::Site(site)) => match site.initialise(identity).await {
             Ok(()) => {
                 tracing::info!(store = %identity.store, fs = %identity.fs, "an empty store was made");
                 StoreAnswer::Done
             }
             Err(error) => StoreAnswer::Not(error.to_string()),
         },
-        other => match store {
-            Some(store) => of_store(store, other).await.unwrap_or_else(StoreAnswer::Refused),
+        (StoreRequest::Presence | StoreRequest::Initialise(_), StoresHere::Open(_)) => {
+            StoreAnswer::Not("it makes its stores itself".into())
+        }
+        (StoreRequest::IsHere, _) => match stores.store(to) {
+            Some(_) => StoreAnswer::Done,
+            None => StoreAnswer::Not("it has no store, or another one".into()),
+        },
+        (other, _) => match stores.store(to) {
+            Some(store) => of_store(&store, other).await.unwrap_or_else(StoreAnswer::Refused),
             None => StoreAnswer::Refused(StorageError::Unavailable),
         },
     }
@@ -192,7 +215,7 @@ async fn of_store(store: &StoreServer, request: StoreRequest) -> Result<StoreAns
         StoreRequest::Maps => store.maps().await.map(StoreAnswer::Maps),
         StoreRequest::Verify(id) => store.verify(id).await.map(|()| StoreAnswer::Done),
         StoreRequest::Status => store.status().await.map(StoreAnswer::Status),
-        StoreRequest::Presence | StoreRequest::Initialise(_) | StoreRequest::Attach { .. } => {
+        StoreRequest::Presence | StoreRequest::Initialise(_) | StoreRequest::IsHere => {
             Err(StorageError::BadRequest("not a request to a store"))
         }
     }

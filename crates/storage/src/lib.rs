@@ -3,8 +3,8 @@
 //! - [`api`]: the requests to a storage server, and their errors.
 //! - [`server`]: the server over a [`host::Disk`].
 //! - [`site`]: a folder that a process serves, with a store or without.
-//! - [`wire`]: the interface as bytes; [`calls`]: turns calls into requests and back; `tcp` (with
-//!   the feature of that name): a site over a network.
+//! - [`wire`]: the interface as bytes; [`calls`]: turns calls into requests and back; [`tcp`]: both
+//!   over a network.
 //!
 //! Inside: `commit` is the loop that writes, `shared` is the state that it shares with requests,
 //! `chain` writes one checkpoint after the other, `files` reads and writes the files. Pure: `space`
@@ -28,7 +28,6 @@ pub mod server;
 mod shared;
 pub mod site;
 pub mod space;
-#[cfg(feature = "tcp")]
 pub mod tcp;
 #[doc(hidden)]
 pub mod testing;

@@ -4,11 +4,11 @@
 use crate::api::{Presence, StorageError, StoreIdentity};
 use crate::files::StoreFiles;
 use crate::server::{StoreOpenError, StoreServer};
+use crate::wire::StoreName;
 use host::{Disk, Host};
 use parking_lot::Mutex;
 use std::io;
 use std::sync::Arc;
-use types::{FsUuid, StoreId};
 
 /// The file that a storage server's process may log to. A folder with only this file counts as
 /// empty.
@@ -69,9 +69,9 @@ impl Site {
         Ok(())
     }
 
-    /// The store, if it is the one with these names.
-    pub fn store(&self, fs: FsUuid, store: StoreId) -> Option<Arc<StoreServer>> {
-        self.server().filter(|server| (server.identity().fs, server.identity().store) == (fs, store))
+    /// The store, if it is the one with this name.
+    pub fn store(&self, name: StoreName) -> Option<Arc<StoreServer>> {
+        self.server().filter(|server| (server.identity().fs, server.identity().store) == (name.fs, name.store))
     }
 
     /// Closes the store, as [`StoreServer::close`] does.

@@ -1,73 +1,48 @@
-//! The storage interface as bytes: requests, answers, and the greeting that comes before them.
-//! Pure.
+//! The storage interface as bytes: requests and answers. Pure.
 //!
-//! A connection begins with a greeting from both ends: magic `STARWIRE` and a u16 version. Then
-//! frames follow, both ways: u32 length of the head, u32 length of the tail, head, tail. The head
-//! is a u64 number that pairs an answer with its request, a u8 kind, and fields. The tail is a
-//! fragment's payload or the bytes that were read, and is not copied; of other frames it is empty.
-//! All integers are little-endian.
+//! Both travel in the messages of [`link::wire`]. The head of a request is the name of the store
+//! that it is for (16 bytes of the file system, a u16), a u8 kind, and fields. The head of an
+//! answer is a u8 kind and fields. The tail is a fragment's payload or the bytes that were read,
+//! and is not copied; of other messages it is empty. All integers are little-endian.
 //!
-//! Before any request to a store itself, a connection must be attached to the store by name
-//! ([`StoreRequest::Attach`]): by now another store may be at the same address, and it has segments
-//! with the same names. Only [`StoreRequest::Presence`] and [`StoreRequest::Initialise`] need no
-//! attachment.
+//! Each request names its store, since one node may have several, and since by now another store
+//! may be at the same address, with segments of the same names. [`StoreRequest::Presence`] and
+//! [`StoreRequest::Initialise`] are for the site, and name [`StoreName::NONE`].
 //!
 //! Decoders take any bytes: they fail, but do not panic, and they ask for no more memory than the
-//! frame has.
+//! message has.
 
 use crate::api::{Presence, Seal, StorageError, StoreIdentity, StoreStatus};
 use crate::seal::SEAL_LEN_MIN;
 use bytes::Bytes;
 use host::DiskSpace;
+use link::Message;
 use std::ops::Range;
 use striped_log::fragment::{FRAGMENT_LEN_MAX, Fragment, FragmentHeader, HEADER_LEN};
 use types::codec::{DecodeError, Put, Reader};
 use types::{FragmentId, FsUuid, LogId, Maps, SegmentId, StoreId};
 
-/// The version that this program speaks.
-pub const VERSION: u16 = 5;
-/// Bytes of a greeting.
-pub const GREETING_LEN: usize = 10;
-/// Bytes of the two lengths before each frame.
-pub const LENGTHS_LEN: usize = 8;
-/// Longest head of a frame in bytes. It bounds the memory that a peer can ask for. The longest
-/// heads are answers with all segments of a store.
-pub const HEAD_LEN_MAX: u32 = 64 << 20;
-/// Longest tail of a frame in bytes: the payload of a fragment.
-pub const TAIL_LEN_MAX: u32 = FRAGMENT_LEN_MAX;
 /// Most headers in one answer to `list`, unless one seq alone has more.
 pub const LIST_COUNT_MAX: u32 = 16 << 10;
+/// Bytes of a store's name, which comes first in each request.
+const NAME_LEN: usize = 18;
+/// The kind of a request that puts a fragment.
+const PUT: u8 = 1;
 
-const MAGIC: &[u8; 8] = b"STARWIRE";
+const _: () = assert!(FRAGMENT_LEN_MAX <= link::wire::TAIL_LEN_MAX, "a payload fits into a message");
 
-/// This program's greeting.
-pub fn greeting() -> [u8; GREETING_LEN] {
-    let mut out = [0; GREETING_LEN];
-    out[..8].copy_from_slice(MAGIC);
-    out[8..].copy_from_slice(&VERSION.to_le_bytes());
-    out
+/// The name of a store.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StoreName {
+    /// The file system.
+    pub fs: FsUuid,
+    /// The store in it.
+    pub store: StoreId,
 }
 
-/// Checks the other end's greeting.
-pub fn check_greeting(bytes: &[u8]) -> Result<(), DecodeError> {
-    let r = &mut Reader::new(bytes);
-    if r.take(MAGIC.len(), "greeting")? != MAGIC {
-        return Err(DecodeError::Invalid("greeting"));
-    }
-    match r.u16("protocol version")? {
-        VERSION => Ok(()),
-        found => Err(DecodeError::Version { what: "storage protocol", found, known: VERSION }),
-    }
-}
-
-/// The lengths of a frame's head and tail.
-pub fn lengths(bytes: [u8; LENGTHS_LEN]) -> Result<(usize, usize), DecodeError> {
-    let r = &mut Reader::new(&bytes);
-    let (head, tail) = (r.u32("head length")?, r.u32("tail length")?);
-    if head > HEAD_LEN_MAX || tail > TAIL_LEN_MAX {
-        return Err(DecodeError::Invalid("frame length"));
-    }
-    Ok((head as usize, tail as usize))
+impl StoreName {
+    /// The name in requests that are for no store.
+    pub const NONE: StoreName = StoreName { fs: FsUuid([0; 16]), store: StoreId::new(0) };
 }
 
 /// A call of a method of [`Storage`](crate::api::Storage) or
@@ -97,11 +72,8 @@ pub enum StoreRequest {
     Status,
     Presence,
     Initialise(StoreIdentity),
-    /// Attaches the connection: its later requests are for this store.
-    Attach {
-        fs: FsUuid,
-        store: StoreId,
-    },
+    /// Asks whether the store is here.
+    IsHere,
 }
 
 /// The result of a call.
@@ -131,20 +103,15 @@ pub enum StoreAnswer {
     Not(String),
 }
 
-/// A frame in two pieces: the lengths and the head, and the tail, which is not copied and may be
-/// empty.
-pub type Frame = [Bytes; 2];
-
-fn frame(number: u64, kind: u8, tail: Bytes, fields: impl FnOnce(&mut Vec<u8>)) -> Frame {
-    let mut out = Vec::with_capacity(LENGTHS_LEN + 16 + HEADER_LEN);
-    out.put_u32(0);
-    out.put_u32(tail.len() as u32);
-    out.put_u64(number);
-    out.put_u8(kind);
-    fields(&mut out);
-    let len = (out.len() - LENGTHS_LEN) as u32;
-    out[..4].copy_from_slice(&len.to_le_bytes());
-    [out.into(), tail]
+fn message(name: Option<StoreName>, kind: u8, tail: Bytes, fields: impl FnOnce(&mut Vec<u8>)) -> Message {
+    let mut head = Vec::with_capacity(NAME_LEN + 16 + HEADER_LEN);
+    if let Some(StoreName { fs, store }) = name {
+        put_fs(&mut head, fs);
+        head.put_u16(store.raw());
+    }
+    head.put_u8(kind);
+    fields(&mut head);
+    Message { head, tail }
 }
 
 fn put_id(out: &mut Vec<u8>, id: &FragmentId) {
@@ -189,6 +156,10 @@ fn fs(r: &mut Reader<'_>) -> Result<FsUuid, DecodeError> {
     Ok(FsUuid(fs))
 }
 
+fn name(r: &mut Reader<'_>) -> Result<StoreName, DecodeError> {
+    Ok(StoreName { fs: fs(r)?, store: StoreId::new(r.u16("store")?) })
+}
+
 fn put_identity(out: &mut Vec<u8>, identity: &StoreIdentity) {
     put_fs(out, identity.fs);
     out.put_u16(identity.store.raw());
@@ -201,15 +172,15 @@ fn identity(r: &mut Reader<'_>) -> Result<StoreIdentity, DecodeError> {
 
 /// Checks that the head was read to its end, and that the tail was used.
 fn whole<T>(value: T, r: &Reader<'_>, tail: &Bytes) -> Result<T, DecodeError> {
-    if r.is_empty() && tail.is_empty() { Ok(value) } else { Err(DecodeError::Invalid("frame length")) }
+    if r.is_empty() && tail.is_empty() { Ok(value) } else { Err(DecodeError::Invalid("message length")) }
 }
 
 impl StoreRequest {
-    /// The frame of this request.
-    pub fn encode(&self, number: u64) -> Frame {
-        let short = |kind, fields: &dyn Fn(&mut Vec<u8>)| frame(number, kind, Bytes::new(), fields);
+    /// The message of this request to a store.
+    pub fn encode(&self, to: StoreName) -> Message {
+        let short = |kind, fields: &dyn Fn(&mut Vec<u8>)| message(Some(to), kind, Bytes::new(), fields);
         match self {
-            StoreRequest::Put(fragment) => frame(number, 1, fragment.payload.clone(), |out| {
+            StoreRequest::Put(fragment) => message(Some(to), PUT, fragment.payload.clone(), |out| {
                 out.extend_from_slice(&fragment.header.encode());
             }),
             StoreRequest::Read { id, attempt, range } => short(2, &|out| {
@@ -234,19 +205,23 @@ impl StoreRequest {
             StoreRequest::Status => short(12, &|_| ()),
             StoreRequest::Presence => short(13, &|_| ()),
             StoreRequest::Initialise(identity) => short(14, &|out| put_identity(out, identity)),
-            StoreRequest::Attach { fs, store } => short(15, &|out| {
-                put_fs(out, *fs);
-                out.put_u16(store.raw());
-            }),
+            StoreRequest::IsHere => short(15, &|_| ()),
         }
     }
 
-    /// Reads a frame's head and tail. A fragment comes with its checksums compared.
-    pub fn decode(head: &[u8], mut tail: Bytes) -> Result<(u64, StoreRequest), DecodeError> {
+    /// The store that a request puts a fragment to; `None` for other requests.
+    pub fn put_to(head: &[u8]) -> Option<StoreName> {
         let r = &mut Reader::new(head);
-        let number = r.u64("request number")?;
+        let name = name(r).ok()?;
+        (r.u8("request kind") == Ok(PUT)).then_some(name)
+    }
+
+    /// Reads a message's head and tail. A fragment comes with its checksums compared.
+    pub fn decode(head: &[u8], mut tail: Bytes) -> Result<(StoreName, StoreRequest), DecodeError> {
+        let r = &mut Reader::new(head);
+        let name = name(r)?;
         let request = match r.u8("request kind")? {
-            1 => {
+            PUT => {
                 let header = FragmentHeader::decode(r.take(HEADER_LEN, "fragment header")?)?;
                 let fragment = Fragment { header, payload: std::mem::take(&mut tail) };
                 fragment.check()?;
@@ -271,21 +246,21 @@ impl StoreRequest {
             12 => StoreRequest::Status,
             13 => StoreRequest::Presence,
             14 => StoreRequest::Initialise(identity(r)?),
-            15 => StoreRequest::Attach { fs: fs(r)?, store: StoreId::new(r.u16("store")?) },
+            15 => StoreRequest::IsHere,
             _ => return Err(DecodeError::Invalid("request kind")),
         };
-        whole((number, request), r, &tail)
+        whole((name, request), r, &tail)
     }
 }
 
 impl StoreAnswer {
-    /// The frame of the answer to request `number`.
-    pub fn encode(&self, number: u64) -> Frame {
-        let short = |kind, fields: &dyn Fn(&mut Vec<u8>)| frame(number, kind, Bytes::new(), fields);
+    /// The message of this answer.
+    pub fn encode(&self) -> Message {
+        let short = |kind, fields: &dyn Fn(&mut Vec<u8>)| message(None, kind, Bytes::new(), fields);
         match self {
             StoreAnswer::Done => short(1, &|_| ()),
             StoreAnswer::Refused(error) => short(2, &|out| put_error(out, error)),
-            StoreAnswer::Bytes(bytes) => frame(number, 3, bytes.clone(), |_| ()),
+            StoreAnswer::Bytes(bytes) => message(None, 3, bytes.clone(), |_| ()),
             StoreAnswer::Headers(headers) => {
                 short(4, &|out| put_list(out, headers, |out, h| out.extend_from_slice(&h.encode())))
             }
@@ -314,10 +289,9 @@ impl StoreAnswer {
         }
     }
 
-    /// Reads a frame's head and tail.
-    pub fn decode(head: &[u8], mut tail: Bytes) -> Result<(u64, StoreAnswer), DecodeError> {
+    /// Reads a message's head and tail.
+    pub fn decode(head: &[u8], mut tail: Bytes) -> Result<StoreAnswer, DecodeError> {
         let r = &mut Reader::new(head);
-        let number = r.u64("request number")?;
         let answer = match r.u8("answer kind")? {
             1 => StoreAnswer::Done,
             2 => StoreAnswer::Refused(error(r)?),
@@ -350,7 +324,7 @@ impl StoreAnswer {
             12 => StoreAnswer::Not(String::from_utf8_lossy(r.blob("refusal")?).into_owned()),
             _ => return Err(DecodeError::Invalid("answer kind")),
         };
-        whole((number, answer), r, &tail)
+        whole(answer, r, &tail)
     }
 }
 
@@ -438,7 +412,7 @@ mod tests {
             StoreRequest::Status,
             StoreRequest::Presence,
             StoreRequest::Initialise(IDENTITY),
-            StoreRequest::Attach { fs: IDENTITY.fs, store: IDENTITY.store },
+            StoreRequest::IsHere,
         ]
     }
 
@@ -481,38 +455,34 @@ mod tests {
         answers
     }
 
-    /// Head and tail, without the lengths, which are checked.
-    fn parts([head, tail]: Frame) -> (Bytes, Bytes) {
-        let mut bytes = [0; LENGTHS_LEN];
-        bytes.copy_from_slice(&head[..LENGTHS_LEN]);
-        assert_eq!(lengths(bytes), Ok((head.len() - LENGTHS_LEN, tail.len())));
-        (head.slice(LENGTHS_LEN..), tail)
+    const NAME: StoreName = StoreName { fs: IDENTITY.fs, store: IDENTITY.store };
+
+    fn request_of(message: &Message) -> Result<(StoreName, StoreRequest), DecodeError> {
+        StoreRequest::decode(&message.head, message.tail.clone())
     }
 
-    fn request_of((head, tail): (Bytes, Bytes)) -> Result<(u64, StoreRequest), DecodeError> {
-        StoreRequest::decode(&head, tail)
-    }
-
-    fn answer_of((head, tail): (Bytes, Bytes)) -> Result<(u64, StoreAnswer), DecodeError> {
-        StoreAnswer::decode(&head, tail)
+    fn answer_of(message: &Message) -> Result<StoreAnswer, DecodeError> {
+        StoreAnswer::decode(&message.head, message.tail.clone())
     }
 
     #[test]
     fn everything_reads_back() {
-        for (number, request) in requests().into_iter().enumerate() {
-            let number = number as u64;
-            assert_eq!(request_of(parts(request.encode(number))), Ok((number, request)));
+        for request in requests() {
+            let message = request.encode(NAME);
+            assert!(message.fits());
+            let put = matches!(request, StoreRequest::Put(_)).then_some(NAME);
+            assert_eq!(StoreRequest::put_to(&message.head), put);
+            assert_eq!(request_of(&message), Ok((NAME, request)));
         }
-        for (number, answer) in answers().into_iter().enumerate() {
-            let number = number as u64;
-            assert_eq!(answer_of(parts(answer.encode(number))), Ok((number, answer)));
+        for answer in answers() {
+            assert_eq!(answer_of(&answer.encode()), Ok(answer));
         }
     }
 
     #[test]
-    fn frames_cut_short_or_too_long_are_refused() {
+    fn messages_cut_short_or_too_long_are_refused() {
         for request in requests() {
-            let (head, tail) = parts(request.encode(1));
+            let Message { head, tail } = request.encode(NAME);
             let cut = |len| StoreRequest::decode(&head[..len], tail.clone());
             assert!((0..head.len()).all(|len| cut(len).is_err()), "{request:?}");
             let longer = [&head[..], &[0]].concat();
@@ -520,52 +490,37 @@ mod tests {
             let longer = Bytes::from([&tail[..], &[0]].concat());
             assert!(StoreRequest::decode(&head, longer).is_err(), "{request:?}");
         }
-        let (head, tail) = parts(requests()[0].encode(1));
+        let Message { head, tail } = requests()[0].encode(NAME);
         assert!(StoreRequest::decode(&head, tail.slice(1..)).is_err());
-        let absurd = (HEAD_LEN_MAX + 1).to_le_bytes();
-        assert!(lengths([absurd, [0; 4]].concat().try_into().unwrap()).is_err());
-        let absurd = (TAIL_LEN_MAX + 1).to_le_bytes();
-        assert!(lengths([[0; 4], absurd].concat().try_into().unwrap()).is_err());
     }
 
     #[test]
     fn a_payload_that_was_changed_on_the_way_is_refused() {
-        let (head, tail) = parts(requests()[0].encode(1));
+        let Message { head, tail } = requests()[0].encode(NAME);
         let mut tail = tail.to_vec();
         tail[69_999] ^= 1;
         assert_eq!(StoreRequest::decode(&head, tail.into()), Err(DecodeError::Checksum("fragment payload")));
     }
 
-    #[test]
-    fn other_greetings_are_refused() {
-        assert_eq!(check_greeting(&greeting()), Ok(()));
-        let mut newer = greeting();
-        newer[8] += 1;
-        assert!(matches!(check_greeting(&newer), Err(DecodeError::Version { .. })));
-        assert!(check_greeting(b"HTTP/1.1 4").is_err());
-        assert!(check_greeting(b"STAR").is_err());
-    }
-
     proptest! {
         #[test]
-        fn prop_mutated_frames_never_panic(
+        fn prop_mutated_messages_never_panic(
             which in any::<prop::sample::Index>(),
             changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
         ) {
-            let mut frames: Vec<_> = requests().iter().map(|request| parts(request.encode(1))).collect();
-            frames.extend(answers().iter().map(|answer| parts(answer.encode(1))));
-            let (head, tail) = which.get(&frames);
-            let mut head = head.to_vec();
+            let mut messages: Vec<_> = requests().iter().map(|request| request.encode(NAME)).collect();
+            messages.extend(answers().iter().map(StoreAnswer::encode));
+            let Message { mut head, tail } = which.get(&messages).clone();
             for (at, value) in changes {
                 let at = at.index(head.len());
                 head[at] = value;
             }
             // A value that decodes must encode, and decode to the same value again.
-            if let Ok((number, request)) = StoreRequest::decode(&head, tail.clone()) {
-                prop_assert_eq!(request_of(parts(request.encode(number))), Ok((number, request)));
+            if let Ok((name, request)) = StoreRequest::decode(&head, tail.clone()) {
+                prop_assert_eq!(request_of(&request.encode(name)), Ok((name, request)));
             }
-            if let Ok((number, answer)) = StoreAnswer::decode(&head, tail.clone()) {
-                prop_assert_eq!(answer_of(parts(answer.encode(number))), Ok((number, answer)));
+            if let Ok(answer) = StoreAnswer::decode(&head, tail) {
+                prop_assert_eq!(answer_of(&answer.encode()), Ok(answer));
             }
         }
     }

@@ -1,12 +1,24 @@
-//! The kernel behind a mount, as the file system that it caches sees it.
+//! What a file system asks of the kernel that keeps its answers.
 
 use types::{BoxFuture, FileId};
 
-/// A kernel that caches names and attributes of a mount.
+/// What was recalled from this node, so that the kernel is to forget it.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Recalled {
+    /// The files whose attributes and ACLs it is to forget.
+    pub files: Vec<FileId>,
+    /// It is also to forget all names, in every directory.
+    pub names: bool,
+}
+
+/// The kernel, which answers programs from what it was told before.
 pub trait Kernel: Send + Sync + 'static {
-    /// Makes the kernel forget the attributes of these files, and with `names` all names. When it
-    /// ends, no program gets an answer from what was cached when it was called, nor from answers
-    /// that were computed before that and were still on their way to the kernel. Waits for no
-    /// program.
-    fn forget(&self, files: Vec<FileId>, names: bool) -> BoxFuture<()>;
+    /// Waits until every answer that the file system has begun is written to the kernel, then makes
+    /// the kernel forget. Once the future is done, the kernel answers no call that begins later
+    /// from attributes or names that it was told before.
+    ///
+    /// The future waits for no request: requests for these files may wait until it is done. So a
+    /// file system that gives a token back first lets no new request for the file begin, and then
+    /// calls this. Requests that have only begun to wait are no answers.
+    fn forget(&self, what: Recalled) -> BoxFuture<()>;
 }

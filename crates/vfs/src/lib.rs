@@ -4,7 +4,7 @@
 //! - [`fs`]: the trait and its argument types; [`joined`]: several file systems as one.
 //! - [`perm`]: POSIX permission rules as pure functions, shared by all implementations; [`acl`]:
 //!   POSIX ACLs; [`atime`]: when reads update access times; [`locks`]: advisory locks.
-//! - [`kernel`]: the kernel behind a mount, which caches what a file system answers.
+//! - [`kernel`]: what a file system asks of the kernel that keeps its answers.
 //! - [`mem`]: [`MemFs`], the model that tests compare with: written for clarity, not speed.
 //! - [`suite`]: the behaviour that docs/semantics.md promises, as checks that run against any
 //!   implementation.
@@ -22,4 +22,5 @@ pub mod suite;
 pub mod tree;
 
 pub use fs::{Cred, FileSystem, Handle};
+pub use kernel::{Kernel, Recalled};
 pub use mem::MemFs;

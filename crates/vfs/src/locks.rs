@@ -16,7 +16,7 @@ use crate::fs::{FileLock, LockSpace};
 use std::collections::{BTreeMap, BTreeSet};
 use types::{FileId, FsError};
 
-pub use waiting::Locks;
+pub use waiting::{LockService, Locks, Unlearned};
 
 /// Most locks held and requests waiting on one file, all spaces together. Beyond it, locking fails
 /// with ENOLCK.

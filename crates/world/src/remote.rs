@@ -1,31 +1,29 @@
 //! A [`Node`]'s store as another machine sees it: over connections, as `storage::tcp` makes them
 //! over a network.
 //!
-//! Requests and answers travel as the frames of [`storage::wire`]. The code that answers them over
+//! Requests and answers travel as the messages of [`storage::wire`]. The code that answers them over
 //! TCP answers them here. Connections also behave alike:
 //!
 //! - A connection ends when the store's process does, or when nothing comes back for [`DEAD_TIME`].
 //!   Requests under way then end as `Unavailable`: they may have been done or not. They may even be
 //!   done later, when the caller has long gone.
-//! - Until another connection stands and is attached to the store, requests fail at once.
+//! - Until another connection stands, at whose end the store is, requests fail at once.
 
 use crate::node::{Listener, Node};
-use bytes::Bytes;
 use host::sim::Machine;
 use host::{Clock, Either, SplitMix64, first, timeout};
+use link::Message;
 use parking_lot::Mutex;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 use storage::api::{Presence, RemoteStorage, StorageError, StoreIdentity};
-use storage::calls::{Ask, answer, attach, is_done, what_is_there};
-use storage::server::StoreServer;
-use storage::wire::{Frame, LENGTHS_LEN, StoreAnswer, StoreRequest, lengths};
+use storage::calls::{Ask, StoresHere, answer, is_done, what_is_there};
+use storage::wire::{StoreAnswer, StoreName, StoreRequest};
 use tokio::sync::{oneshot, watch};
 use types::{BoxFuture, FsUuid, StoreId};
 
-/// How long a request outside of a connection may take, and attaching a connection.
+/// How long a request outside of a connection may take, and the first one of a connection.
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(3);
 /// How long making a store may take.
 const INITIALISE_TIME_MAX: Duration = Duration::from_secs(60);
@@ -42,59 +40,33 @@ const BACKOFF_MAX: Duration = Duration::from_secs(2);
 struct Connection {
     node: Arc<Node>,
     to: Listener,
-    /// The store's end: the store that requests are for.
-    attached: Mutex<Option<Arc<StoreServer>>>,
-    last_number: AtomicU64,
-}
-
-/// A frame's head and tail.
-fn unframed(frame: &Frame) -> (&[u8], Bytes) {
-    let [head, tail] = frame;
-    let (sizes, head) = head.split_first_chunk::<LENGTHS_LEN>().expect("a frame begins with its lengths");
-    assert_eq!(lengths(*sizes), Ok((head.len(), tail.len())));
-    (head, tail.clone())
 }
 
 impl Connection {
     fn new(node: &Arc<Node>, from: &Machine) -> Option<Arc<Connection>> {
         let to = node.listener(from)?;
-        Some(Arc::new(Connection {
-            node: node.clone(),
-            to,
-            attached: Mutex::default(),
-            last_number: AtomicU64::new(0),
-        }))
+        Some(Arc::new(Connection { node: node.clone(), to }))
     }
 
     /// Sends a request. Waits for ever if the request or its answer is lost.
-    async fn ask(self: Arc<Self>, request: StoreRequest) -> StoreAnswer {
-        let number = self.last_number.fetch_add(1, Relaxed) + 1;
-        let (frame, lag, me) = (request.encode(number), self.node.lag(), self.clone());
+    async fn ask(self: Arc<Self>, to: StoreName, request: StoreRequest) -> StoreAnswer {
+        let (message, lag, me) = (request.encode(to), self.node.lag(), self.clone());
         let served = self.to.link.call(move || {
-            let (frame, me) = (frame.clone(), me.clone());
+            let (message, me) = (message.clone(), me.clone());
             async move {
                 me.to.machine.host().clock.sleep(lag).await;
-                me.serve(frame).await
+                me.serve(message).await
             }
         });
-        let frame = served.await;
-        let (head, tail) = unframed(&frame);
-        let (answered, answer) = StoreAnswer::decode(head, tail).expect("what a store encodes can be decoded");
-        assert_eq!(answered, number);
-        answer
+        let Message { head, tail } = served.await;
+        StoreAnswer::decode(&head, tail).expect("what a store encodes can be decoded")
     }
 
     /// Serves a request at the store's end.
-    async fn serve(&self, frame: Frame) -> Frame {
-        let (head, tail) = unframed(&frame);
-        let (number, request) = StoreRequest::decode(head, tail).expect("what a client encodes can be decoded");
-        if let StoreRequest::Attach { fs, store } = request {
-            let (server, answer) = attach(&self.to.site, fs, store);
-            *self.attached.lock() = server;
-            return answer.encode(number);
-        }
-        let store = self.attached.lock().clone();
-        answer(&self.to.site, store.as_deref(), number, request).await
+    async fn serve(&self, message: Message) -> Message {
+        let decoded = StoreRequest::decode(&message.head, message.tail);
+        let (to, request) = decoded.expect("what a client encodes can be decoded");
+        answer(&StoresHere::Site(self.to.site.clone()), to, request).await
     }
 
     /// Waits until the client notices that the connection is broken.
@@ -122,14 +94,14 @@ type Standing = Option<Arc<Connection>>;
 pub struct Remote {
     node: Arc<Node>,
     from: Machine,
-    /// The connection to the store that is wanted.
-    standing: Mutex<Option<watch::Receiver<Standing>>>,
+    /// The store that is wanted, and the connection to it.
+    wanted: Mutex<Option<(StoreName, watch::Receiver<Standing>)>>,
 }
 
 impl Remote {
     /// A storage server without a connection yet, for roles on `from`.
     pub fn new(node: Arc<Node>, from: Machine) -> Arc<Remote> {
-        Arc::new(Remote { node, from, standing: Mutex::default() })
+        Arc::new(Remote { node, from, wanted: Mutex::default() })
     }
 
     /// One request over a connection of its own.
@@ -137,22 +109,24 @@ impl Remote {
         let (clock, connection) = (self.from.host().clock, Connection::new(&self.node, &self.from));
         Box::pin(async move {
             let connection = connection.ok_or(io::ErrorKind::ConnectionRefused)?;
-            Ok(timeout(&*clock, time, connection.ask(request)).await.map_err(|_| io::ErrorKind::TimedOut)?)
+            Ok(timeout(&*clock, time, connection.ask(StoreName::NONE, request))
+                .await
+                .map_err(|_| io::ErrorKind::TimedOut)?)
         })
     }
 }
 
 impl Ask for Remote {
     fn ask(&self, request: StoreRequest, _: usize) -> BoxFuture<Result<StoreAnswer, StorageError>> {
-        let standing = self.standing.lock().clone();
-        let connection = standing.as_ref().and_then(|standing| standing.borrow().clone());
+        let wanted = self.wanted.lock().clone();
         let clock = self.from.host().clock;
+        let connection = wanted.as_ref().and_then(|(_, standing)| standing.borrow().clone());
         Box::pin(async move {
-            let (Some(mut standing), Some(connection)) = (standing, connection) else {
+            let (Some((name, mut standing)), Some(connection)) = (wanted, connection) else {
                 return Err(StorageError::Unavailable);
             };
             let broken = standing.wait_for(|now| now.as_ref().is_none_or(|now| !Arc::ptr_eq(now, &connection)));
-            let asked = timeout(&*clock, ANSWER_TIME_MAX, connection.clone().ask(request));
+            let asked = timeout(&*clock, ANSWER_TIME_MAX, connection.clone().ask(name, request));
             match first(asked, broken).await {
                 Either::Left(Ok(answer)) => Ok(answer),
                 _ => Err(StorageError::Unavailable),
@@ -175,12 +149,12 @@ impl RemoteStorage for Remote {
     fn expect(&self, fs: FsUuid, store: StoreId) -> BoxFuture<()> {
         let (tell, standing) = watch::channel(None);
         let (first_tried, tried) = oneshot::channel();
-        let (node, from) = (self.node.clone(), self.from.clone());
+        let (node, from, name) = (self.node.clone(), self.from.clone(), StoreName { fs, store });
         self.from.host().tasks.spawn(Box::pin(async move {
-            let kept = keep(node, from, StoreRequest::Attach { fs, store }, &tell, first_tried);
+            let kept = keep(node, from, name, &tell, first_tried);
             first(kept, tell.closed()).await;
         }));
-        *self.standing.lock() = Some(standing);
+        *self.wanted.lock() = Some((name, standing));
         Box::pin(async move {
             // This ends even if the first attempt to connect fails.
             let _ = tried.await;
@@ -188,11 +162,11 @@ impl RemoteStorage for Remote {
     }
 }
 
-/// Keeps a connection standing and attached. Never ends.
+/// Keeps a connection to the store standing. Never ends.
 async fn keep(
     node: Arc<Node>,
     from: Machine,
-    attach: StoreRequest,
+    name: StoreName,
     tell: &watch::Sender<Standing>,
     first_tried: oneshot::Sender<()>,
 ) {
@@ -201,11 +175,14 @@ async fn keep(
     let (mut first_tried, mut backoff) = (Some(first_tried), BACKOFF_MIN);
     loop {
         let connection = Connection::new(&node, &from);
-        let attached = match &connection {
-            Some(connection) => timeout(&*host.clock, CONNECT_TIME_MAX, connection.clone().ask(attach.clone())).await,
+        let is_here = match &connection {
+            Some(connection) => {
+                let asking = connection.clone().ask(name, StoreRequest::IsHere);
+                timeout(&*host.clock, CONNECT_TIME_MAX, asking).await
+            }
             None => Ok(StoreAnswer::Refused(StorageError::Unavailable)),
         };
-        let stands = attached == Ok(StoreAnswer::Done);
+        let stands = is_here == Ok(StoreAnswer::Done);
         if stands {
             tell.send_replace(connection.clone());
         }

@@ -1,9 +1,16 @@
 use crate::replay;
 use cluster::FsConfig;
-use cluster::config::first_manager_map;
+use cluster::config::{Member, first_manager_map};
+use cluster::control::{
+    CONTROL_VERSION, ControlAnswer, ControlError, ControlRequest, NodeReport, NodeState, Renewed, Welcome,
+};
 use corpus::cluster as checks;
 use manager::ManagerMap;
-use types::{FsUuid, ManagerId};
+use policy::space::{LiveShare, SpaceShare};
+use std::collections::BTreeMap;
+use std::time::Duration;
+use stripe::LogTail;
+use types::{FsUuid, LogId, ManagerId, NodeId, SegmentId};
 
 #[test]
 fn maps_of_the_corpus_and_changed_ones_are_decoded_or_refused() {
@@ -11,7 +18,7 @@ fn maps_of_the_corpus_and_changed_ones_are_decoded_or_refused() {
     assert!(kept >= 3 && changed > 0, "the corpus has good maps: {kept}, {changed}");
 }
 
-/// The corpus also keeps maps of version 1, which are read but no longer written.
+/// The corpus also keeps maps of versions 1 and 2, which are read but no longer written.
 #[test]
 fn the_corpus_has_what_this_program_writes() {
     let first = FsConfig {
@@ -21,12 +28,77 @@ fn the_corpus_has_what_this_program_writes() {
         block_size: 65536,
         store_capacity_bytes: 1 << 30,
         managers: first_manager_map(2),
+        members: BTreeMap::new(),
+        next_node: 1,
     };
     let managers = ManagerMap { epoch: 7, owners: [0, 1, 1, 2].map(ManagerId::new).to_vec() };
     let later = FsConfig { parity: 2, block_size: 4096, managers, ..first.clone() };
+    let mut joined = later.clone();
+    for (name, address) in [("laptop", ""), ("gone", "x"), ("node-3.lan", "10.0.0.3:7440")] {
+        let member = Member { name: name.into(), fingerprint: [name.len() as u8; 32], address: address.into() };
+        joined.add_member(member).expect("add");
+    }
+    joined.members.remove(&NodeId::new(2));
     let truncated = first.encode()[..40].to_vec();
     replay::compare(
         "maps",
-        &[("first", first.encode().into()), ("later", later.encode().into()), ("truncated", truncated)],
+        &[
+            ("first", first.encode().into()),
+            ("later", later.encode().into()),
+            ("joined", joined.encode().into()),
+            ("truncated", truncated),
+        ],
+    );
+}
+
+#[test]
+fn messages_about_sessions_and_changed_ones_are_decoded_or_refused() {
+    let (kept, changed) = replay::run("control", checks::control);
+    assert!(kept >= 10 && changed > 0, "the corpus has good messages: {kept}, {changed}");
+}
+
+#[test]
+fn the_corpus_has_messages_about_sessions() {
+    let (node, session, lease) = (NodeId::new(3), 0x1234_5678_9abc, Duration::from_secs(8));
+    let live = Some(LiveShare { counted_bytes: 5 << 20, others_bytes: 1 << 20 });
+    let share = SpaceShare { covered_seq: 7, free_bytes: 1 << 30, limit_bytes: 2 << 30, live };
+    let log = LogId::new(1027);
+    let tail =
+        LogTail { log, epoch: 2, next_seq: 9, last: Some(SegmentId { log, epoch: 1, seq: 8 }), segments: Vec::new() };
+    let config = "maps".into();
+    let welcome = Welcome { session, lease, config, maps_epoch: 4, in_flight_max: 1 << 24, tail, share: Some(share) };
+    let report = |state, is_mounted| NodeReport {
+        id: node,
+        name: "node-3.lan".into(),
+        address: "10.0.0.3:7440".into(),
+        state,
+        is_mounted,
+    };
+    let nodes = vec![
+        report(NodeState::Up { lease_left: lease }, true),
+        report(NodeState::Down { since: None }, false),
+        report(NodeState::Down { since: Some(lease) }, false),
+    ];
+    let request = |request: ControlRequest| [&[0], &*request.encode()].concat();
+    let answer = |answer: Result<ControlAnswer, ControlError>| [&[1], &*ControlAnswer::encode(&answer)].concat();
+    let renewed = Renewed { lease, share: None, round: 2 };
+    let other = CONTROL_VERSION + 1;
+    replay::compare(
+        "control",
+        &[
+            ("hello", request(ControlRequest::Hello { node, version: CONTROL_VERSION, is_mounted: true })),
+            ("hello_of_another_version", request(ControlRequest::Hello { node, version: other, is_mounted: true })),
+            ("renew", request(ControlRequest::Renew { session, store_bytes: 1, live_bytes: 2, wants_space: true })),
+            ("leave", request(ControlRequest::Leave { session })),
+            ("ask_nodes", request(ControlRequest::Nodes)),
+            ("welcome", answer(Ok(ControlAnswer::Welcome(welcome)))),
+            ("renewed", answer(Ok(ControlAnswer::Renewed(renewed)))),
+            ("left", answer(Ok(ControlAnswer::Left))),
+            ("nodes", answer(Ok(ControlAnswer::Nodes(nodes)))),
+            ("unknown_session", answer(Err(ControlError::UnknownSession))),
+            ("not_member", answer(Err(ControlError::NotMember))),
+            ("version", answer(Err(ControlError::Version(2)))),
+            ("unavailable", answer(Err(ControlError::Unavailable("too few stores".into())))),
+        ],
     );
 }

@@ -2,13 +2,18 @@ use crate::replay;
 use bytes::Bytes;
 use corpus::manager as checks;
 use manager::ManagerMap;
+use manager::api::{
+    GiveBack, IndexRange, Located, ManagerError, ManagerStatus, Opened, Recall, SegmentDeltas, TokenGrant,
+};
 use manager::extents::ExtentMap;
 use manager::frontier::{Frontiers, LogReserves};
 use manager::index_node::{IndexNode, LeafHomes, encode_leaf};
 use manager::record::{RecordDirectory, RecordKey, Table};
 use manager::root::Root;
+use manager::token::Mode;
 use manager::tree::{Tree, page_again};
-use manager::{DirectoryShape, InodeRecord};
+use manager::wire::{ClientMessage, ManagerAnswer, ManagerCall, ManagerRequest};
+use manager::{Delta, DirectoryShape, InodeRecord};
 use types::{BlockAddr, Extent, FileId, Kind, LogId, ManagerId, SegmentId, Time};
 
 const BLOCK: u32 = 4096;
@@ -160,6 +165,63 @@ fn the_corpus_has_what_this_program_writes() {
             ("truncated", encoded(6, root[..80].to_vec())),
             ("root", encoded(6, root)),
             ("manager_map", encoded(7, map_bytes)),
+        ],
+    );
+}
+
+#[test]
+fn messages_of_the_corpus_and_changed_ones_are_decoded_or_refused() {
+    let (kept, changed) = replay::run("manager_wire", checks::message);
+    assert!(kept >= 20 && changed > 0, "the corpus has good messages: {kept}, {changed}");
+}
+
+#[test]
+fn the_corpus_has_the_messages_that_this_program_writes() {
+    let file = FileId::new(4711);
+    let inode = node(Kind::File).inode;
+    let opened = Opened {
+        inode,
+        xattrs: vec![(b"user.a".to_vec(), Bytes::from_static(b"value"))],
+        target: None,
+        located: Located { extents: vec![run(0, 3, 1), run(9, 1, 2)], known_until: u64::MAX },
+        grant: TokenGrant { mode: Mode::Write, number: 77, open_elsewhere: true },
+    };
+    let link = Opened { target: Some(Bytes::from_static(b"../elsewhere")), ..opened.clone() };
+    let deltas = vec![Delta::Inode(inode), Delta::Blocks { file, extent: run(0, 3, 1) }];
+    let segment = SegmentDeltas { segment: addr(5, 1).segment, deltas: deltas.into() };
+    let empty = SegmentDeltas { segment: addr(6, 1).segment, deltas: Vec::new().into() };
+    let back = GiveBack { file, number: 77, keep: Some(Mode::Read), is_open: true };
+    let status = ManagerStatus { file_count: 5, cached_count: 4, dirty_count: 3, token_count: 2, checkpoint_count: 1 };
+    let recall = Recall { file, number: 77, wanted: Mode::Write };
+    let call = |request| {
+        let (session, connection, number) = (0x1122_3344_5566_7788, 3, 99);
+        let call = ManagerCall { session, manager: ManagerId::new(2), connection, number, received: vec![97], request };
+        [vec![0], ClientMessage::Call(call).encode()].concat()
+    };
+    let answer = |answer: ManagerAnswer| [vec![1], answer.encode()].concat();
+    replay::compare(
+        "manager_wire",
+        &[
+            ("open", call(ManagerRequest::Open { file, mode: Mode::Read })),
+            ("open_many", call(ManagerRequest::OpenMany { files: vec![file, FileId::ROOT], mode: Mode::Write })),
+            ("locate", call(ManagerRequest::Locate { file, first: 64 })),
+            ("give_back", call(ManagerRequest::GiveBack(vec![back, GiveBack { keep: None, ..back }]))),
+            ("closed", call(ManagerRequest::Closed { file })),
+            ("allocate", call(ManagerRequest::Allocate { volume: 1 })),
+            ("apply", call(ManagerRequest::Apply(vec![segment, empty]))),
+            ("status", call(ManagerRequest::Status)),
+            ("next_recalls", [vec![0], ClientMessage::NextRecalls { session: 7, seen: 5 }.encode()].concat()),
+            ("answer_expelled", answer(ManagerAnswer::Failed(ManagerError::Expelled))),
+            ("answer_stale_map", answer(ManagerAnswer::Failed(ManagerError::StaleMap(6)))),
+            ("answer_done", answer(ManagerAnswer::Done)),
+            ("answer_opened", answer(ManagerAnswer::Opened(Box::new(opened.clone())))),
+            ("answer_many", answer(ManagerAnswer::OpenedMany(vec![Ok(link), Err(ManagerError::NotFound)]))),
+            ("answer_located", answer(ManagerAnswer::Located(opened.located))),
+            ("answer_closed", answer(ManagerAnswer::Closed(true))),
+            ("answer_allocated", answer(ManagerAnswer::Allocated(IndexRange { first: file, count: 16_384 }))),
+            ("answer_status", answer(ManagerAnswer::Status(status))),
+            ("answer_recalls", answer(ManagerAnswer::Recalls { last: 6, recalls: vec![recall, recall] })),
+            ("answer_stale", answer(ManagerAnswer::Stale)),
         ],
     );
 }

@@ -1,14 +1,17 @@
 use crate::replay;
 use corpus::connection;
 use corpus::storage as checks;
+use link::kinds;
+use link::wire::{Frame, frame, greeting};
 use storage::api::StoreIdentity;
 use storage::checkpoint::StoreHead;
 use storage::testing::{FS, STORE, body, fragment};
+use storage::wire::{StoreName, StoreRequest};
 
 #[test]
-fn frames_of_the_corpus_and_changed_ones_are_decoded_or_refused() {
-    let (kept, changed) = replay::run("wire", checks::frame);
-    assert!(kept >= 34 && changed > 0, "the corpus has good frames: {kept}, {changed}");
+fn messages_of_the_corpus_and_changed_ones_are_decoded_or_refused() {
+    let (kept, changed) = replay::run("wire", checks::message);
+    assert!(kept >= 34 && changed > 0, "the corpus has good messages: {kept}, {changed}");
 }
 
 #[test]
@@ -59,34 +62,31 @@ fn the_corpus_has_the_extents_that_this_program_writes() {
     replay::compare("extent", &[("one", extent(&[100])), ("two", two), ("torn", torn), ("cut", cut)]);
 }
 
-mod tcp {
-    use super::{connection, fragment, replay};
-    use storage::wire::{StoreRequest, greeting};
+#[test]
+fn streams_of_the_corpus_and_changed_ones_are_cut_into_frames_or_refused() {
+    let (kept, changed) = replay::run("connection", connection::stream);
+    assert!(kept >= 3 && changed > 0, "the corpus has good streams: {kept}, {changed}");
+}
 
-    #[test]
-    fn streams_of_the_corpus_and_changed_ones_are_cut_into_frames_or_refused() {
-        let (kept, changed) = replay::run("connection", connection::stream);
-        assert!(kept >= 3 && changed > 0, "the corpus has good streams: {kept}, {changed}");
-    }
-
-    #[test]
-    fn the_corpus_has_the_streams_that_this_program_sends() {
-        let stream = |piece_len: u16, frames: &[[bytes::Bytes; 2]]| {
-            [&piece_len.to_le_bytes(), &greeting()[..], &frames.concat().concat()].concat()
-        };
-        let status = StoreRequest::Status.encode(7);
-        let put = StoreRequest::Put(fragment(1, 2, 0, 300)).encode(8);
-        let cut = &stream(100, &[status.clone(), put.clone()])[..400];
-        let large = StoreRequest::Put(fragment(1, 3, 0, 17_000)).encode(9);
-        replay::compare(
-            "connection",
-            &[
-                ("one", stream(9, std::slice::from_ref(&status))),
-                ("some", stream(u16::MAX, &[status.clone(), put.clone(), status.clone()])),
-                ("pieces", stream(5, &[put, status.clone()])),
-                ("large", stream(10_000, &[large, status])),
-                ("cut", cut.to_vec()),
-            ],
-        );
-    }
+#[test]
+fn the_corpus_has_the_streams_that_this_program_sends() {
+    let stream = |piece_len: u16, frames: &[Frame]| {
+        [&piece_len.to_le_bytes(), &greeting()[..], &frames.concat().concat()].concat()
+    };
+    let name = StoreName { fs: FS, store: STORE };
+    let sent = |number, request: StoreRequest| frame(number, kinds::STORAGE, request.encode(name));
+    let status = sent(7, StoreRequest::Status);
+    let put = sent(8, StoreRequest::Put(fragment(1, 2, 0, 300)));
+    let cut = &stream(100, &[status.clone(), put.clone()])[..400];
+    let large = sent(9, StoreRequest::Put(fragment(1, 3, 0, 17_000)));
+    replay::compare(
+        "connection",
+        &[
+            ("one", stream(9, std::slice::from_ref(&status))),
+            ("some", stream(u16::MAX, &[status.clone(), put.clone(), status.clone()])),
+            ("pieces", stream(5, &[put, status.clone()])),
+            ("large", stream(10_000, &[large, status])),
+            ("cut", cut.to_vec()),
+        ],
+    );
 }

@@ -40,11 +40,13 @@ pub const NOW: Manner = Manner { later: false, valid: Duration::from_secs(60), s
 pub const LATER: Manner = Manner { later: true, valid: Duration::ZERO, silent: false };
 
 /// A [`MemFs`] that answers in a given manner. Looking up `panic-now` and `panic-later` panics.
+/// Looking up `late` calls a function between the answer and the reply.
 #[derive(Clone)]
 pub struct Mannered {
     inner: MemFs,
     manner: Manner,
     copies: Option<Copies>,
+    before_late: Option<Arc<dyn Fn() + Send + Sync>>,
 }
 
 /// Files of this machine that hold the contents of files of a [`MemFs`].
@@ -93,8 +95,16 @@ pub fn mem_fs() -> MemFs {
 }
 
 impl Mannered {
+    pub fn new(inner: MemFs, manner: Manner) -> Self {
+        Mannered { inner, manner, copies: None, before_late: None }
+    }
+
+    pub fn with_late(inner: MemFs, manner: Manner, before_late: impl Fn() + Send + Sync + 'static) -> Self {
+        Mannered { before_late: Some(Arc::new(before_late)), ..Mannered::new(inner, manner) }
+    }
+
     pub fn silent(inner: MemFs) -> Self {
-        Mannered { inner, manner: Manner { silent: true, ..NOW }, copies: None }
+        Mannered::new(inner, Manner { silent: true, ..NOW })
     }
 
     /// Never answers.
@@ -129,6 +139,14 @@ impl FileSystem for Mannered {
         match name {
             b"panic-now" => panic!("asked to panic now"),
             b"panic-later" => Answer::later(async { panic!("asked to panic later") }),
+            b"late" => {
+                let (answer, before) = (self.entry(self.inner.lookup(cred, parent, name)), self.before_late.clone());
+                Answer::later(async move {
+                    let answered = answer.await;
+                    before.iter().for_each(|before| before());
+                    answered
+                })
+            }
             _ => self.entry(self.inner.lookup(cred, parent, name)),
         }
     }
@@ -303,11 +321,16 @@ impl Mounted {
 
     /// A mount with files that the kernel may read itself.
     pub fn copied(fs: MemFs, manner: Manner, copies: Option<Copies>, change: impl FnOnce(&mut MountOptions)) -> Self {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().unwrap();
+        Self::serving(Mannered { copies, ..Mannered::new(fs, manner) }, change)
+    }
+
+    pub fn serving(mannered: Mannered, change: impl FnOnce(&mut MountOptions)) -> Self {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_time().build().unwrap();
         let dir = folder();
         let mut options = MountOptions::new(runtime.handle().clone());
         change(&mut options);
-        let mounted = fuse::mount(Arc::new(Mannered { inner: fs.clone(), manner, copies }), dir.path(), options);
+        let fs = mannered.inner.clone();
+        let mounted = fuse::mount(Arc::new(mannered), dir.path(), options);
         let mount = mounted.unwrap_or_else(|e| panic!("these tests need a working FUSE and the right to mount: {e}"));
         Mounted { mount: Some(mount), fs, dir, _runtime: runtime }
     }

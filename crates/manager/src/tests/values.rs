@@ -11,7 +11,7 @@ fn addr() -> impl Strategy<Value = BlockAddr> {
     })
 }
 
-fn extent() -> impl Strategy<Value = Extent> {
+pub fn extent() -> impl Strategy<Value = Extent> {
     (any::<u64>(), 1..=u32::MAX, addr()).prop_map(|(first, count, addr)| Extent {
         first: first.min(u64::MAX - u64::from(count)),
         count,

@@ -250,3 +250,37 @@ fn what_is_lent_is_not_there_for_others_until_it_is_given_back() {
     space.looked(Look { covered_seq: 0, placed_bytes: 0, free_bytes: reserves.log_bytes + reserves.manager_bytes });
     assert_eq!(space.lend(0, share).bytes, 0, "nobody uses another's reserve");
 }
+
+#[test]
+fn a_claim_covers_what_is_admitted_even_if_the_share_shrinks() {
+    let exact = |bytes| bytes;
+    let reserves = Reserves::new(50, 0);
+    let common = reserves.common_bytes();
+    let share = |free, others_bytes| SpaceShare {
+        covered_seq: 0,
+        free_bytes: common + free,
+        limit_bytes: 1000,
+        live: Some(LiveShare { counted_bytes: 100, others_bytes }),
+    };
+    let mut space = SpaceAccount::new(reserves, 0, 0);
+    space.take(&SpaceClaim::default(), &share(5 << 20, 300));
+    let claim = space.claim(0, 0, exact);
+    assert_eq!((claim.placed_bytes, claim.store_bytes, claim.live_bytes), (0, 5 << 20, 600));
+    assert!(space.admits(Purpose::Write, 600, exact) && !space.admits(Purpose::Write, 601, exact));
+    space.cut(1, 400, 5000, exact);
+    let claim = space.claim(30, 0, exact);
+    assert_eq!((claim.store_bytes, claim.live_bytes), (5 << 20, 600), "nothing is placed for sure");
+    let claim = space.claim(30, 1, exact);
+    assert_eq!((claim.placed_bytes, claim.store_bytes), (400, (5 << 20) - 400));
+    // Others get nearly everything.
+    space.take(&claim, &share(0, 890));
+    let claim = space.claim(30, 1, exact);
+    assert_eq!((claim.placed_bytes, claim.store_bytes, claim.live_bytes), (400, 30 + 5000 + 50, 30 + 400));
+    assert!(!space.admits(Purpose::Write, 1, exact));
+    space.applied(1);
+    assert_eq!(space.claim(30, 1, exact).live_bytes, 30, "the managers count the cut from now on");
+    space.take(&claim, &share(0, 890));
+    assert_eq!(space.used_bytes(), 500, "the count was made when the cut may not have been applied");
+    space.take(&space.claim(30, 1, exact), &share(0, 890));
+    assert_eq!(space.used_bytes(), 100);
+}

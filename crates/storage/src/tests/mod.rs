@@ -7,5 +7,4 @@
 mod model;
 mod real;
 mod sim;
-#[cfg(feature = "tcp")]
 mod tcp;

@@ -6,8 +6,11 @@ use crate::server::StoreServer;
 use crate::site::Site;
 use crate::tcp::{Address, ClientKeys, Remote, ServerKeys, TLS_NAME, serve};
 use crate::testing::fragment;
+use crate::wire::{StoreAnswer, StoreName, StoreRequest};
 use host::real::RealDisk;
 use host::{Host, first, join_all};
+use link::kinds;
+use link::wire::{answer_frame, frame};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, ExtendedKeyUsagePurpose, IsCa, KeyPair};
 use std::sync::Arc;
 use std::time::Duration;
@@ -56,7 +59,7 @@ impl Rig {
     }
 
     fn server(&self) -> Arc<StoreServer> {
-        self.site.store(identity().fs, identity().store).unwrap()
+        self.site.store(StoreName { fs: identity().fs, store: identity().store }).unwrap()
     }
 }
 
@@ -204,17 +207,18 @@ fn a_connection_that_breaks_ends_its_requests_and_is_made_anew() {
 fn a_peer_that_speaks_something_else_is_cut_off_and_harms_nobody() {
     with_store(|rig| async move {
         let remote = rig.remote().await;
-        let greeting = crate::wire::greeting();
+        let greeting = link::wire::greeting();
         let absurd = [&greeting[..], &[255; 100]].concat();
-        let without_attaching = [&greeting[..], &crate::wire::StoreRequest::Segments.encode(1).concat()].concat();
-        for said in [&b"GET / HTTP/1.1\r\n\r\n"[..], &absurd, &without_attaching] {
+        let for_no_store = frame(1, kinds::STORAGE, StoreRequest::Segments.encode(StoreName::NONE));
+        let for_no_store = [&greeting[..], &for_no_store.concat()].concat();
+        for said in [&b"GET / HTTP/1.1\r\n\r\n"[..], &absurd, &for_no_store] {
             let mut stranger = TcpStream::connect(("127.0.0.1", rig.port)).await.unwrap();
             stranger.write_all(said).await.unwrap();
             stranger.shutdown().await.unwrap();
             let mut heard = Vec::new();
             // The connection may end orderly or by a reset, but it must end.
             let _ = stranger.read_to_end(&mut heard).await;
-            let refused = crate::wire::StoreAnswer::Refused(StorageError::Unavailable).encode(1).concat();
+            let refused = answer_frame(1, StoreAnswer::Refused(StorageError::Unavailable).encode()).concat();
             let told = heard.strip_prefix(&greeting[..]).unwrap_or(&heard);
             assert!(told.is_empty() || told == refused, "{heard:?}");
         }
@@ -229,7 +233,7 @@ fn a_server_of_another_version_is_refused_by_name() {
         let port = listener.local_addr().unwrap().port();
         rig.host.tasks.spawn(Box::pin(async move {
             let (mut stream, _) = listener.accept().await.unwrap();
-            let mut newer = crate::wire::greeting();
+            let mut newer = link::wire::greeting();
             newer[8] = 0xff;
             stream.write_all(&newer).await.unwrap();
             let _ = stream.read_to_end(&mut Vec::new()).await;

@@ -31,6 +31,31 @@ impl Inner {
     }
 }
 
+/// Who decides about the locks of a file system's files.
+pub trait LockService: Send + Sync + 'static {
+    /// As [`LockTable::test`]. EINVAL for an unlock and for an empty range.
+    fn test(&self, file: FileId, lock: FileLock) -> Answer<Option<FileLock>>;
+    /// As [`LockTable::set`]. A caller that stops waiting gives the request up.
+    fn set(&self, file: FileId, lock: FileLock, wait: bool) -> Answer<()>;
+    /// As [`LockTable::release_owner`].
+    fn release_owner(&self, file: FileId, space: LockSpace, owner: u128) -> Answer<()>;
+}
+
+impl LockService for Locks {
+    fn test(&self, file: FileId, lock: FileLock) -> Answer<Option<FileLock>> {
+        Answer::Now(Locks::test(self, file, &lock))
+    }
+
+    fn set(&self, file: FileId, lock: FileLock, wait: bool) -> Answer<()> {
+        Locks::set(self, file, lock, wait)
+    }
+
+    fn release_owner(&self, file: FileId, space: LockSpace, owner: u128) -> Answer<()> {
+        Locks::release_owner(self, file, space, owner);
+        Answer::ok(())
+    }
+}
+
 /// A request that waits. Dropping it before it has learned of the grant gives up, and takes the
 /// lock back if it was granted.
 struct Waiting {
@@ -38,13 +63,13 @@ struct Waiting {
     file: FileId,
     waiter: WaiterId,
     lock: FileLock,
-    /// `None` once the caller has learned of the grant.
+    /// `None` once the request has learned of the grant.
     granted: Option<oneshot::Receiver<Vec<FileLock>>>,
 }
 
 impl Waiting {
-    /// The caller learns of the grant.
-    fn end(mut self) {
+    /// The request has learned of the grant.
+    fn learned(mut self) {
         self.granted = None;
     }
 }
@@ -63,6 +88,33 @@ impl Drop for Waiting {
     }
 }
 
+/// A lock that was granted to an owner that has not learned of it. Dropping this takes the lock
+/// back.
+pub struct Unlearned {
+    locks: Locks,
+    file: FileId,
+    lock: FileLock,
+    /// `None` once the owner has learned of the grant.
+    replaced: Option<Vec<FileLock>>,
+}
+
+impl Unlearned {
+    /// The owner has learned of the grant, and keeps the lock.
+    pub fn learned(mut self) {
+        self.replaced = None;
+    }
+}
+
+impl Drop for Unlearned {
+    fn drop(&mut self) {
+        if let Some(replaced) = self.replaced.take() {
+            let mut inner = self.locks.0.lock();
+            let woken = inner.table.take_back(self.file, &self.lock, &replaced);
+            inner.wake(woken);
+        }
+    }
+}
+
 impl Locks {
     /// As [`LockTable::test`]; EINVAL for an unlock or an empty range.
     pub fn test(&self, file: FileId, lock: &FileLock) -> Result<Option<FileLock>, FsError> {
@@ -74,25 +126,43 @@ impl Locks {
 
     /// As [`LockTable::set`]; the answer comes when the lock is granted.
     pub fn set(&self, file: FileId, lock: FileLock, wait: bool) -> Answer<()> {
+        match self.set_unlearned(file, lock, wait) {
+            Answer::Now(answer) => Answer::Now(answer.map(Unlearned::learned)),
+            Answer::Later(granted) => Answer::later(async move { granted.await.map(Unlearned::learned) }),
+        }
+    }
+
+    /// Like [`set`](Self::set), for an owner that learns of the grant later.
+    pub fn set_unlearned(&self, file: FileId, lock: FileLock, wait: bool) -> Answer<Unlearned> {
         let mut inner = self.0.lock();
         let outcome = match inner.table.set(file, &lock, wait) {
             Ok(outcome) => outcome,
             Err(e) => return Answer::err(e),
         };
         inner.wake(outcome.woken);
-        let Some(waiter) = outcome.waits else { return Answer::ok(()) };
-        let (sender, granted) = oneshot::channel();
+        let locks = self.clone();
+        let granted = move |replaced| Unlearned { locks, file, lock, replaced: lock.exclusive.and(Some(replaced)) };
+        let Some(waiter) = outcome.waits else { return Answer::ok(granted(outcome.replaced)) };
+        let (sender, told) = oneshot::channel();
         inner.waiting.insert(waiter, sender);
         drop(inner);
-        let mut waiting = Waiting { locks: self.clone(), file, waiter, lock, granted: Some(granted) };
+        let mut waiting = Waiting { locks: self.clone(), file, waiter, lock, granted: Some(told) };
         Answer::later(async move {
-            if let Some(granted) = &mut waiting.granted {
-                // The sender goes away only with the whole file system.
-                granted.await.map_err(|_| FsError::Interrupted)?;
-            }
-            waiting.end();
-            Ok(())
+            // The sender goes away only with the whole file system.
+            let replaced = match &mut waiting.granted {
+                Some(told) => told.await.map_err(|_| FsError::Interrupted)?,
+                None => return Err(FsError::Interrupted),
+            };
+            waiting.learned();
+            Ok(granted(replaced))
         })
+    }
+
+    /// Drops all locks and requests of the owners for which `are_gone` is true.
+    pub fn release_owners(&self, are_gone: impl Fn(u128) -> bool) {
+        let mut inner = self.0.lock();
+        let woken = inner.table.release_owners(are_gone);
+        inner.wake(woken);
     }
 
     /// As [`LockTable::release_owner`].

@@ -24,11 +24,14 @@ pub(super) struct View<'a> {
 }
 
 /// Chooses calls.
+#[derive(Clone, Copy)]
 pub(super) struct Choice<'a> {
     pub(super) random: &'a SplitMix64,
     pub(super) block_size: u64,
     /// Number of names in a directory that programs use.
     pub(super) name_count: u64,
+    /// A file that programs rather choose than others.
+    pub(super) hot: Option<FileId>,
 }
 
 impl Choice<'_> {
@@ -38,6 +41,13 @@ impl Choice<'_> {
 
     fn pick<T: Copy>(&self, from: &[T]) -> Option<T> {
         from.get(self.random.below(from.len() as u64) as usize).copied()
+    }
+
+    fn pick_file(&self, from: &[FileId]) -> Option<FileId> {
+        match self.hot.filter(|hot| from.contains(hot) && !self.one_in(4)) {
+            Some(hot) => Some(hot),
+            None => self.pick(from),
+        }
     }
 
     fn name(&self) -> String {
@@ -62,7 +72,7 @@ impl Choice<'_> {
         };
         let (directories, files) = (of_kind(Kind::Directory), of_kind(Kind::File));
         let all: Vec<FileId> = view.files.iter().filter(usable).map(|f| f.id).collect();
-        let dir = if self.one_in(2) { FileId::ROOT } else { self.pick(&directories)? };
+        let dir = if self.one_in(2) { FileId::ROOT } else { self.pick_file(&directories)? };
         let others = view.files.len() - directories.len();
         let names_left = others < FILES_MAX;
         let open_files: Vec<OpenNumber> =
@@ -74,7 +84,9 @@ impl Choice<'_> {
         Some(match self.random.below(100) {
             0..14 => Call::Lookup { dir, name },
             // Also of files that are gone: a kernel could show what it remembers of them.
-            14..24 => Call::Getattr { id: self.pick(view.files)?.id },
+            14..24 => {
+                Call::Getattr { id: self.hot.filter(|_| self.one_in(2)).or(self.pick(view.files).map(|f| f.id))? }
+            }
             24..32 if can_open && names_left => {
                 let mode = 0o600 + self.random.below(64) as u32;
                 Call::Create { dir, name, mode, open, append: self.one_in(4) }
@@ -84,11 +96,11 @@ impl Choice<'_> {
                 let target = "t".repeat(1 + self.random.below(40) as usize);
                 Call::Symlink { dir, name, target }
             }
-            37..40 => Call::Link { id: self.pick(&all)?, dir, name },
+            37..40 => Call::Link { id: self.pick_file(&all)?, dir, name },
             40..47 => Call::Unlink { dir, name },
             47..50 => Call::RemoveDirectory { dir, name },
             50..57 => {
-                let to_dir = if self.one_in(2) { dir } else { self.pick(&directories)? };
+                let to_dir = if self.one_in(2) { dir } else { self.pick_file(&directories)? };
                 let flags = match self.random.below(5) {
                     0 => RenameFlags { no_replace: true, exchange: false },
                     1 => RenameFlags { no_replace: false, exchange: true },
@@ -105,9 +117,9 @@ impl Choice<'_> {
                     truncate: write && self.one_in(6),
                     execute: false,
                 };
-                Call::Open { id: self.pick(&files)?, open, flags }
+                Call::Open { id: self.pick_file(&files)?, open, flags }
             }
-            63..65 if can_open => Call::OpenDirectory { id: self.pick(&directories)?, open },
+            63..65 if can_open => Call::OpenDirectory { id: self.pick_file(&directories)?, open },
             65..70 => Call::Read { open: self.pick(&open_files)?, offset: self.offset(), len: 4 * self.len() as u32 },
             70..76 => {
                 let (fill, len) = (1 + self.random.below(255) as u8, self.len() as u32);
@@ -117,21 +129,21 @@ impl Choice<'_> {
                 let (fill, len) = (1 + self.random.below(255) as u8, self.len() as u32);
                 Call::Append { open: self.pick(&open_files)?, fill, len }
             }
-            79..81 => Call::Truncate { id: self.pick(&files)?, size: self.offset() },
+            79..81 => Call::Truncate { id: self.pick_file(&files)?, size: self.offset() },
             81..82 => Call::TruncateOpen { open: self.pick(&open_files)?, size: self.offset() },
-            82..84 => Call::Mode { id: self.pick(&all)?, mode: 0o600 + self.random.below(64) as u32 },
+            82..84 => Call::Mode { id: self.pick_file(&all)?, mode: 0o600 + self.random.below(64) as u32 },
             84..86 => {
                 let value = "v".repeat(self.random.below(30) as usize);
                 let mode = [XattrMode::Any, XattrMode::Create, XattrMode::Replace][self.random.below(3) as usize];
                 let name = if self.one_in(2) { "user.a" } else { "user.b" }.to_owned();
-                Call::SetXattr { id: self.pick(&all)?, name, value, mode }
+                Call::SetXattr { id: self.pick_file(&all)?, name, value, mode }
             }
-            86 => Call::GetXattr { id: self.pick(&all)?, name: "user.a".to_owned() },
-            87 => Call::RemoveXattr { id: self.pick(&all)?, name: "user.a".to_owned() },
-            88 => Call::ListXattr { id: self.pick(&all)? },
+            86 => Call::GetXattr { id: self.pick_file(&all)?, name: "user.a".to_owned() },
+            87 => Call::RemoveXattr { id: self.pick_file(&all)?, name: "user.a".to_owned() },
+            88 => Call::ListXattr { id: self.pick_file(&all)? },
             89 => {
                 let links = of_kind(Kind::Symlink);
-                Call::ReadLink { id: self.pick(&links)? }
+                Call::ReadLink { id: self.pick_file(&links)? }
             }
             90..93 => Call::List { open: self.pick(&open_directories)?, plus: !self.one_in(3) },
             93..97 => match self.pick(view.opens)? {

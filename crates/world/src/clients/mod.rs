@@ -360,11 +360,17 @@ impl World {
     /// The calls of a round.
     fn plan(&mut self) -> Vec<Planned> {
         let random = &self.random;
-        let choice = Choice { random, block_size: self.create.block_size.into(), name_count: self.name_count };
+        let all = self.oracle.files();
+        let hot = random.below(2 * all.len() as u64) as usize;
+        let choice = Choice {
+            random,
+            block_size: self.create.block_size.into(),
+            name_count: self.name_count,
+            hot: all.get(hot).map(|file| file.id),
+        };
         let living: Vec<usize> = (0..self.members.len()).filter(|&n| self.members[n].is_some()).collect();
         let count = [1, 1, 1, 2, 2, 2, 3, 4][random.below(8) as usize];
         let is_crowded = random.chance(1, 5);
-        let all = self.oracle.files();
         let (mut planned, mut closed): (Vec<Planned>, BTreeSet<u64>) = (Vec::new(), BTreeSet::new());
         let start_max = self.network.delay_max.as_nanos() as u64;
         for _ in 0..count {
@@ -379,7 +385,8 @@ impl World {
             let files: Vec<Known> = all.iter().filter(is_known).copied().collect();
             let again = member.looked.clone().filter(|_| random.chance(1, 5));
             let view = View { files: &files, opens: &opens, next_open: self.next_open };
-            let call = again.unwrap_or_else(|| choice.call(&view));
+            let hot = choice.hot.filter(|hot| member.named.contains(hot));
+            let call = again.unwrap_or_else(|| Choice { hot, ..choice }.call(&view));
             if let Some(open) = call.uses() {
                 if planned.iter().any(|p| p.client == client && p.call.uses() == Some(open)) && call.closes() {
                     continue;

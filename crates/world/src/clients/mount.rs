@@ -13,6 +13,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use types::{Attr, BoxFuture, FileId};
 use vfs::fs::{Entry, Handle};
+use vfs::kernel::{Kernel, Recalled};
 
 /// What the kernel has in memory.
 #[derive(Default)]
@@ -197,8 +198,9 @@ impl Cache {
 /// Makes a kernel forget.
 struct Forgetter(Arc<Memory>);
 
-impl vfs::kernel::Kernel for Forgetter {
-    fn forget(&self, files: Vec<FileId>, names: bool) -> BoxFuture<()> {
+impl Kernel for Forgetter {
+    fn forget(&self, what: Recalled) -> BoxFuture<()> {
+        let Recalled { files, names } = what;
         let (memory, mut before) = (self.0.clone(), self.0.cache.lock().under_way.clone());
         if planted::is(Bug::KernelForgetsBeforeAnswers) {
             before.clear();

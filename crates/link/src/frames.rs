@@ -5,8 +5,8 @@
 //! through a buffer, several with one system call, and large tails straight into aligned memory
 //! that a disk can take.
 
-use super::{ReadEnd, WriteEnd, invalid};
-use crate::wire::{Frame, LENGTHS_LEN, lengths};
+use crate::stream::{ReadEnd, WriteEnd, invalid};
+use crate::wire::{FRAME_HEADER_LEN, Frame, FrameHeader, HEAD_LEN_MAX, Message, TAIL_LEN_MAX};
 use bytes::{Buf, BufMut, Bytes};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
@@ -18,6 +18,7 @@ use std::task::{Context, Poll, Waker, ready};
 use tokio::io::{AsyncReadExt, AsyncWrite};
 use tokio::sync::Notify;
 use types::aligned::AlignedBuffer;
+use types::codec::DecodeError;
 
 /// Most pieces that are written with one system call.
 const PIECES_MAX: usize = 32;
@@ -25,11 +26,13 @@ const PIECES_MAX: usize = 32;
 const WAITING_BYTES_MAX: usize = 4 << 20;
 /// Length in bytes of the buffer that small frames are read through.
 const BUFFER_LEN: usize = 16 << 10;
-/// Bytes that are read ahead if another large tail is likely to follow: enough for the lengths and
-/// a put's head, so that little of the tail is copied through the buffer.
+/// Bytes that are read ahead if another large tail is likely to follow: enough for the header and a
+/// put's head, so that little of the tail is copied through the buffer.
 const HEAD_AHEAD_LEN: usize = 640;
 /// Most bytes of memory that are set aside for a frame's head before the peer has sent that much.
 const HEAD_TRUSTED_LEN: usize = 64 << 10;
+/// Longest head in bytes that [`Inbox::of_stranger`] takes.
+const STRANGER_HEAD_LEN_MAX: usize = 64 << 10;
 
 /// The writing end of a connection. It is closed when dropped.
 pub struct Outbox(Arc<Shared>);
@@ -75,7 +78,7 @@ impl Outbox {
             if state.ended {
                 return;
             }
-            for piece in frame {
+            for piece in frame.into_iter().filter(|piece| !piece.is_empty()) {
                 state.waiting_bytes += piece.len();
                 state.waiting.push_back(piece);
             }
@@ -194,28 +197,51 @@ pub struct Inbox {
     /// Most bytes to read into the buffer at a time. It is low while large tails come one after the
     /// other, since these go past the buffer.
     ahead: usize,
+    head_len_max: usize,
+    tail_len_max: usize,
+}
+
+/// A frame that came in.
+#[derive(Debug)]
+pub struct Received {
+    /// Pairs an answer with its request.
+    pub number: u64,
+    /// The kind of service, or whether this is an answer with the result.
+    pub kind: u8,
+    /// Head and tail. The tail is aligned to a page.
+    pub message: Message,
 }
 
 impl Inbox {
     /// Reads frames from the connection.
     pub fn new(from: ReadEnd) -> Inbox {
-        Inbox { from, buffer: vec![0; BUFFER_LEN].into(), begin: 0, end: 0, ahead: BUFFER_LEN }
+        let (head_len_max, tail_len_max) = (HEAD_LEN_MAX as usize, TAIL_LEN_MAX as usize);
+        let buffer = vec![0; BUFFER_LEN].into();
+        Inbox { from, buffer, begin: 0, end: 0, ahead: BUFFER_LEN, head_len_max, tail_len_max }
     }
 
-    /// Reads the next frame: head and tail. The tail is aligned to a page.
-    pub async fn next(&mut self) -> io::Result<(Vec<u8>, Bytes)> {
-        let mut bytes = [0; LENGTHS_LEN];
+    /// Reads frames from a machine that has shown no certificate. Its frames must be short.
+    pub fn of_stranger(from: ReadEnd) -> Inbox {
+        Inbox { head_len_max: STRANGER_HEAD_LEN_MAX, tail_len_max: 0, ..Inbox::new(from) }
+    }
+
+    /// Reads the next frame.
+    pub async fn next(&mut self) -> io::Result<Received> {
+        let mut bytes = [0; FRAME_HEADER_LEN];
         self.fill(&mut &mut bytes[..]).await?;
-        let (head_len, tail_len) = lengths(bytes).map_err(invalid)?;
+        let FrameHeader { head_len, tail_len, number, kind } = FrameHeader::decode(&bytes).map_err(invalid)?;
+        if head_len > self.head_len_max || tail_len > self.tail_len_max {
+            return Err(invalid(DecodeError::Invalid("frame length")));
+        }
         let mut head = Vec::with_capacity(head_len.min(HEAD_TRUSTED_LEN));
         self.fill(&mut (&mut head).limit(head_len)).await?;
         self.ahead = if tail_len > BUFFER_LEN { HEAD_AHEAD_LEN } else { BUFFER_LEN };
         if tail_len == 0 {
-            return Ok((head, Bytes::new()));
+            return Ok(Received { number, kind, message: Message::of_head(head) });
         }
         let mut tail = AlignedBuffer::with_room(tail_len);
         self.fill(&mut tail).await?;
-        Ok((head, tail.freeze()))
+        Ok(Received { number, kind, message: Message { head, tail: tail.freeze() } })
     }
 
     /// Fills `out`, first from the buffer, then from the connection. A few bytes are read through
@@ -246,23 +272,23 @@ impl Inbox {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::TAIL_LEN_MAX;
+    use crate::wire::frame as framed;
     use tokio::io::AsyncWriteExt;
     use types::aligned::PAGE_LEN;
 
     fn frame(head_len: usize, tail_len: usize) -> Frame {
-        let byte = |i: usize| (i ^ i >> 8 ^ head_len) as u8;
-        let mut head = Vec::new();
-        head.extend_from_slice(&(head_len as u32).to_le_bytes());
-        head.extend_from_slice(&(tail_len as u32).to_le_bytes());
-        head.extend((0..head_len).map(byte));
-        [head.into(), (0..tail_len).map(byte).collect()]
+        framed((head_len ^ tail_len) as u64, 9, message(head_len, tail_len))
     }
 
-    fn frames() -> Vec<Frame> {
+    fn message(head_len: usize, tail_len: usize) -> Message {
+        let byte = |i: usize| (i ^ i >> 8 ^ head_len) as u8;
+        Message { head: (0..head_len).map(byte).collect(), tail: (0..tail_len).map(byte).collect() }
+    }
+
+    fn all_lens() -> Vec<(usize, usize)> {
         let lens = [0, 1, 17, 600, BUFFER_LEN - 1, BUFFER_LEN, BUFFER_LEN + 1, 100_000];
         let tails = [0, 1, 4096, BUFFER_LEN - 20, BUFFER_LEN, BUFFER_LEN + 1, 300_000, TAIL_LEN_MAX as usize, 5];
-        lens.into_iter().flat_map(|head| tails.map(|tail| frame(head, tail))).collect()
+        lens.into_iter().flat_map(|head| tails.map(|tail| (head, tail))).collect()
     }
 
     fn block_on(test: impl Future<Output = ()>) {
@@ -277,18 +303,19 @@ mod tests {
                 let (near, far) = tokio::io::duplex(pipe_len);
                 let (outbox, writing) = Outbox::new(Box::new(near));
                 let sending = tokio::spawn(async move {
-                    for frame in frames() {
+                    for (head, tail) in all_lens() {
                         outbox.room().await;
-                        outbox.send(frame);
+                        outbox.send(frame(head, tail));
                     }
                     outbox
                 });
                 tokio::spawn(writing);
                 let mut inbox = Inbox::new(Box::new(far));
-                for [head, tail] in frames() {
-                    let (got_head, got_tail) = inbox.next().await.unwrap();
-                    assert!(got_head[..] == head[LENGTHS_LEN..] && got_tail == tail, "{} {}", head.len(), tail.len());
-                    assert!(tail.is_empty() || (got_tail.as_ptr() as usize).is_multiple_of(PAGE_LEN));
+                for (head, tail) in all_lens() {
+                    let got = inbox.next().await.unwrap();
+                    assert_eq!((got.number, got.kind), ((head ^ tail) as u64, 9));
+                    assert!(got.message == message(head, tail), "{head} {tail}");
+                    assert!(tail == 0 || (got.message.tail.as_ptr() as usize).is_multiple_of(PAGE_LEN));
                 }
                 drop(sending.await.unwrap());
                 assert_eq!(inbox.next().await.unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
@@ -300,7 +327,7 @@ mod tests {
     fn what_ends_inside_a_frame_or_is_too_long_is_an_error() {
         block_on(async {
             let whole = frame(600, 40_000).concat();
-            for len in [1, 7, 8, 100, 608, 700, whole.len() - 1] {
+            for len in [1, 16, 17, 100, 617, 700, whole.len() - 1] {
                 let (mut near, far) = tokio::io::duplex(1 << 20);
                 near.write_all(&whole[..len]).await.unwrap();
                 drop(near);
@@ -309,6 +336,12 @@ mod tests {
             }
             let error = Inbox::new(Box::new(&[0xff; 100][..])).next().await.unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+            for (head_len, tail_len) in [(STRANGER_HEAD_LEN_MAX + 1, 0), (0, 1)] {
+                let whole: &'static [u8] = frame(head_len, tail_len).concat().leak();
+                assert!(Inbox::new(Box::new(whole)).next().await.is_ok());
+                let error = Inbox::of_stranger(Box::new(whole)).next().await.unwrap_err();
+                assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+            }
         });
     }
 

@@ -1,0 +1,486 @@
+//! Messages between the first node and the nodes that have joined: sessions, leases, space.
+//!
+//! A node says [hello](ControlRequest::Hello), which ends its former session and begins a new one.
+//! It [renews](ControlRequest::Renew) the session's lease, and [leaves](ControlRequest::Leave) when
+//! it stops. The messages are bytes to the layer that carries them; that layer knows which
+//! certificate the sender has.
+//!
+//! Each message is a tag (u8) and its fields in the order of their declaration, little-endian. A
+//! duration is a u64 of nanoseconds, a flag a byte 0 or 1, an option a flag and the thing, a list a
+//! u32 count and that many elements, a string a u32 length and that many bytes of UTF-8.
+
+use bytes::Bytes;
+use policy::space::{LiveShare, SpaceShare};
+use std::time::Duration;
+use stripe::LogTail;
+use thiserror::Error;
+use types::codec::{DecodeError, Put, Reader};
+use types::{LogId, NodeId, SegmentId};
+
+/// Version of these messages. A node and the first node must speak the same.
+pub const CONTROL_VERSION: u16 = 1;
+
+/// A request to the first node.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum ControlRequest {
+    /// Begins a session, and ends the node's former one.
+    Hello {
+        /// Who asks.
+        node: NodeId,
+        /// [`CONTROL_VERSION`] of the sender.
+        version: u16,
+        /// The node has the file system mounted.
+        is_mounted: bool,
+    },
+    /// Renews a session's lease and its share of the free space.
+    Renew {
+        /// The session.
+        session: u64,
+        /// Bytes of each store that its client may still take; see [`policy::space::SpaceClaim`].
+        store_bytes: u64,
+        /// Payload bytes that it may still add to what lives.
+        live_bytes: u64,
+        /// An operation waits for space. The first node is to look for some.
+        wants_space: bool,
+    },
+    /// Ends a session whose client has committed everything.
+    Leave {
+        /// The session.
+        session: u64,
+    },
+    /// Asks who belongs to the file system.
+    Nodes,
+}
+
+/// A new session.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Welcome {
+    /// Its number, random.
+    pub session: u64,
+    /// The length of its lease, which runs from the sending of the hello.
+    pub lease: Duration,
+    /// The file system's configuration, as [`FsConfig::decode`](crate::FsConfig::decode) reads it.
+    pub config: Bytes,
+    /// The epoch of the maps that it is from.
+    pub maps_epoch: u64,
+    /// See [`stripe::Options::in_flight_max`].
+    pub in_flight_max: u64,
+    /// The node's log, opened for this session. Its segments are not listed.
+    pub tail: LogTail,
+    /// The session's share of the free space; `None` if the stores could not be asked yet.
+    pub share: Option<SpaceShare>,
+}
+
+/// A renewed lease.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Renewed {
+    /// Its length. It runs from the sending of the renewal.
+    pub lease: Duration,
+    /// The session's share of the free space from now on; `None`: it keeps what it has.
+    pub share: Option<SpaceShare>,
+    /// How many rounds of looking for space had ended before the share was made.
+    pub round: u64,
+}
+
+/// Whether a node has a session.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NodeState {
+    /// It has one.
+    Up {
+        /// Time until its lease is over.
+        lease_left: Duration,
+    },
+    /// It has none.
+    Down {
+        /// How long ago its last session ended; `None` if it had none since the first node's start.
+        since: Option<Duration>,
+    },
+}
+
+/// A node, for `starling nodes`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NodeReport {
+    /// Its number.
+    pub id: NodeId,
+    /// Its name.
+    pub name: String,
+    /// Where others reach it; may be empty.
+    pub address: String,
+    /// Whether it has a session.
+    pub state: NodeState,
+    /// It has the file system mounted.
+    pub is_mounted: bool,
+}
+
+/// An answer of the first node.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum ControlAnswer {
+    /// To a hello.
+    Welcome(Welcome),
+    /// To a renewal.
+    Renewed(Renewed),
+    /// The session has ended.
+    Left,
+    /// All nodes, the first node too.
+    Nodes(Vec<NodeReport>),
+}
+
+/// Why a request failed.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+pub enum ControlError {
+    /// There is no such session: it was declared dead, or the first node was started again. The
+    /// node must begin a new one.
+    #[error("the first node does not know this session")]
+    UnknownSession,
+    /// The sender is not among the members, or has another certificate.
+    #[error("this node does not belong to the file system, or no longer: join it again")]
+    NotMember,
+    /// The two nodes speak different versions.
+    #[error(
+        "the first node speaks version {0} of the messages between nodes, this one {CONTROL_VERSION}: use the same starling on both"
+    )]
+    Version(u16),
+    /// The first node cannot be reached, or cannot do it now. Trying again may help.
+    #[error("{0}")]
+    Unavailable(String),
+    /// The other side does not keep to the protocol.
+    #[error("the other node sent nonsense: {0}")]
+    Malformed(#[from] DecodeError),
+}
+
+impl ControlRequest {
+    /// Encodes it.
+    pub fn encode(&self) -> Bytes {
+        let mut out = Vec::new();
+        match self {
+            ControlRequest::Hello { node, version, is_mounted } => {
+                out.put_u8(0);
+                out.put_u16(node.raw());
+                out.put_u16(*version);
+                out.put_u8((*is_mounted).into());
+            }
+            ControlRequest::Renew { session, store_bytes, live_bytes, wants_space } => {
+                out.put_u8(1);
+                out.put_u64(*session);
+                out.put_u64(*store_bytes);
+                out.put_u64(*live_bytes);
+                out.put_u8((*wants_space).into());
+            }
+            ControlRequest::Leave { session } => {
+                out.put_u8(2);
+                out.put_u64(*session);
+            }
+            ControlRequest::Nodes => out.put_u8(3),
+        }
+        out.into()
+    }
+
+    /// Decodes what [`encode`](Self::encode) wrote. A hello of another version may have more
+    /// fields, which are ignored.
+    pub fn decode(bytes: &[u8]) -> Result<ControlRequest, DecodeError> {
+        let r = &mut Reader::new(bytes);
+        let request = match r.u8("control request")? {
+            0 => {
+                let (node, version) = (NodeId::new(r.u16("node")?), r.u16("control version")?);
+                if version != CONTROL_VERSION {
+                    return Ok(ControlRequest::Hello { node, version, is_mounted: false });
+                }
+                ControlRequest::Hello { node, version, is_mounted: flag(r, "is mounted")? }
+            }
+            1 => {
+                let (session, store_bytes) = (r.u64("session")?, r.u64("store bytes")?);
+                let live_bytes = r.u64("live bytes")?;
+                ControlRequest::Renew { session, store_bytes, live_bytes, wants_space: flag(r, "wants space")? }
+            }
+            2 => ControlRequest::Leave { session: r.u64("session")? },
+            3 => ControlRequest::Nodes,
+            _ => return Err(DecodeError::Invalid("control request")),
+        };
+        whole(r, request, "control request")
+    }
+}
+
+impl ControlAnswer {
+    /// Encodes an answer or an error.
+    pub fn encode(answer: &Result<ControlAnswer, ControlError>) -> Bytes {
+        let mut out = Vec::new();
+        match answer {
+            Ok(ControlAnswer::Welcome(welcome)) => {
+                out.put_u8(0);
+                welcome.encode(&mut out);
+            }
+            Ok(ControlAnswer::Renewed(Renewed { lease, share, round })) => {
+                out.put_u8(1);
+                put_duration(&mut out, *lease);
+                put_share(&mut out, share.as_ref());
+                out.put_u64(*round);
+            }
+            Ok(ControlAnswer::Left) => out.put_u8(2),
+            Ok(ControlAnswer::Nodes(nodes)) => {
+                out.put_u8(3);
+                out.put_u32(nodes.len() as u32);
+                nodes.iter().for_each(|node| node.encode(&mut out));
+            }
+            Err(ControlError::UnknownSession) => out.put_u8(16),
+            Err(ControlError::NotMember) => out.put_u8(17),
+            Err(ControlError::Version(spoken)) => {
+                out.put_u8(18);
+                out.put_u16(*spoken);
+            }
+            Err(ControlError::Unavailable(why)) => {
+                out.put_u8(19);
+                out.put_blob(why.as_bytes());
+            }
+            Err(error @ ControlError::Malformed(_)) => {
+                out.put_u8(19);
+                out.put_blob(error.to_string().as_bytes());
+            }
+        }
+        out.into()
+    }
+
+    /// Decodes what [`encode`](Self::encode) wrote.
+    ///
+    /// # Errors
+    /// The error that was encoded, or [`ControlError::Malformed`].
+    pub fn decode(bytes: &[u8]) -> Result<ControlAnswer, ControlError> {
+        let r = &mut Reader::new(bytes);
+        let answer = match r.u8("control answer")? {
+            0 => Ok(ControlAnswer::Welcome(Welcome::decode(r)?)),
+            1 => {
+                let (lease, share) = (duration(r, "lease")?, share(r)?);
+                Ok(ControlAnswer::Renewed(Renewed { lease, share, round: r.u64("round")? }))
+            }
+            2 => Ok(ControlAnswer::Left),
+            3 => {
+                let count = r.count(NODE_LEN_MIN, "nodes")?;
+                Ok(ControlAnswer::Nodes((0..count).map(|_| NodeReport::decode(r)).collect::<Result<_, _>>()?))
+            }
+            16 => Err(ControlError::UnknownSession),
+            17 => Err(ControlError::NotMember),
+            18 => Err(ControlError::Version(r.u16("control version")?)),
+            19 => Err(ControlError::Unavailable(string(r, "reason")?)),
+            _ => return Err(DecodeError::Invalid("control answer").into()),
+        };
+        whole(r, (), "control answer")?;
+        answer
+    }
+}
+
+/// Bytes of an encoded [`NodeReport`], at least.
+const NODE_LEN_MIN: usize = 2 + 4 + 4 + 1 + 1 + 1;
+
+impl Welcome {
+    fn encode(&self, out: &mut Vec<u8>) {
+        out.put_u64(self.session);
+        put_duration(out, self.lease);
+        out.put_blob(&self.config);
+        out.put_u64(self.maps_epoch);
+        out.put_u64(self.in_flight_max);
+        out.put_u32(self.tail.log.raw());
+        out.put_u32(self.tail.epoch);
+        out.put_u64(self.tail.next_seq);
+        out.put_u8(self.tail.last.is_some().into());
+        if let Some(last) = &self.tail.last {
+            last.encode(out);
+        }
+        put_share(out, self.share.as_ref());
+    }
+
+    fn decode(r: &mut Reader<'_>) -> Result<Welcome, DecodeError> {
+        Ok(Welcome {
+            session: r.u64("session")?,
+            lease: duration(r, "lease")?,
+            config: Bytes::copy_from_slice(r.blob("configuration")?),
+            maps_epoch: r.u64("maps epoch")?,
+            in_flight_max: r.u64("bytes in flight")?,
+            tail: LogTail {
+                log: LogId::new(r.u32("log")?),
+                epoch: r.u32("log epoch")?,
+                next_seq: r.u64("next seq")?,
+                last: if flag(r, "last segment")? { Some(SegmentId::decode(r)?) } else { None },
+                segments: Vec::new(),
+            },
+            share: share(r)?,
+        })
+    }
+}
+
+impl NodeReport {
+    fn encode(&self, out: &mut Vec<u8>) {
+        out.put_u16(self.id.raw());
+        out.put_blob(self.name.as_bytes());
+        out.put_blob(self.address.as_bytes());
+        match self.state {
+            NodeState::Up { lease_left } => {
+                out.put_u8(0);
+                put_duration(out, lease_left);
+            }
+            NodeState::Down { since: None } => out.put_u8(1),
+            NodeState::Down { since: Some(since) } => {
+                out.put_u8(2);
+                put_duration(out, since);
+            }
+        }
+        out.put_u8(self.is_mounted.into());
+    }
+
+    fn decode(r: &mut Reader<'_>) -> Result<NodeReport, DecodeError> {
+        Ok(NodeReport {
+            id: NodeId::new(r.u16("node")?),
+            name: string(r, "node name")?,
+            address: string(r, "node address")?,
+            state: match r.u8("node state")? {
+                0 => NodeState::Up { lease_left: duration(r, "lease left")? },
+                1 => NodeState::Down { since: None },
+                2 => NodeState::Down { since: Some(duration(r, "down since")?) },
+                _ => return Err(DecodeError::Invalid("node state")),
+            },
+            is_mounted: flag(r, "is mounted")?,
+        })
+    }
+}
+
+fn put_share(out: &mut Vec<u8>, share: Option<&SpaceShare>) {
+    out.put_u8(share.is_some().into());
+    let Some(share) = share else { return };
+    out.put_u64(share.covered_seq);
+    out.put_u64(share.free_bytes);
+    out.put_u64(share.limit_bytes);
+    out.put_u8(share.live.is_some().into());
+    if let Some(live) = &share.live {
+        out.put_u64(live.counted_bytes);
+        out.put_u64(live.others_bytes);
+    }
+}
+
+fn share(r: &mut Reader<'_>) -> Result<Option<SpaceShare>, DecodeError> {
+    if !flag(r, "space share")? {
+        return Ok(None);
+    }
+    let (covered_seq, free_bytes, limit_bytes) = (r.u64("covered seq")?, r.u64("free bytes")?, r.u64("limit")?);
+    let live = match flag(r, "live bytes")? {
+        true => Some(LiveShare { counted_bytes: r.u64("live bytes")?, others_bytes: r.u64("others' bytes")? }),
+        false => None,
+    };
+    Ok(Some(SpaceShare { covered_seq, free_bytes, limit_bytes, live }))
+}
+
+fn put_duration(out: &mut Vec<u8>, duration: Duration) {
+    out.put_u64(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX));
+}
+
+fn duration(r: &mut Reader<'_>, what: &'static str) -> Result<Duration, DecodeError> {
+    Ok(Duration::from_nanos(r.u64(what)?))
+}
+
+fn flag(r: &mut Reader<'_>, what: &'static str) -> Result<bool, DecodeError> {
+    match r.u8(what)? {
+        0 => Ok(false),
+        1 => Ok(true),
+        _ => Err(DecodeError::Invalid(what)),
+    }
+}
+
+fn string(r: &mut Reader<'_>, what: &'static str) -> Result<String, DecodeError> {
+    String::from_utf8(r.blob(what)?.to_vec()).map_err(|_| DecodeError::Invalid(what))
+}
+
+fn whole<T>(r: &Reader<'_>, value: T, what: &'static str) -> Result<T, DecodeError> {
+    if r.is_empty() { Ok(value) } else { Err(DecodeError::Invalid(what)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn some_share() -> impl Strategy<Value = Option<SpaceShare>> {
+        let share = (any::<[u64; 3]>(), any::<Option<(u64, u64)>>());
+        proptest::option::of(share.prop_map(|([covered_seq, free_bytes, limit_bytes], live)| SpaceShare {
+            covered_seq,
+            free_bytes,
+            limit_bytes,
+            live: live.map(|(counted_bytes, others_bytes)| LiveShare { counted_bytes, others_bytes }),
+        }))
+    }
+
+    fn request() -> impl Strategy<Value = ControlRequest> {
+        prop_oneof![
+            (any::<u16>(), any::<bool>()).prop_map(|(node, is_mounted)| ControlRequest::Hello {
+                node: NodeId::new(node),
+                version: CONTROL_VERSION,
+                is_mounted
+            }),
+            (any::<[u64; 3]>(), any::<bool>()).prop_map(|([session, store_bytes, live_bytes], wants_space)| {
+                ControlRequest::Renew { session, store_bytes, live_bytes, wants_space }
+            }),
+            any::<u64>().prop_map(|session| ControlRequest::Leave { session }),
+            Just(ControlRequest::Nodes),
+        ]
+    }
+
+    fn report() -> impl Strategy<Value = NodeReport> {
+        let time = || any::<u64>().prop_map(Duration::from_nanos);
+        let state = prop_oneof![
+            time().prop_map(|lease_left| NodeState::Up { lease_left }),
+            proptest::option::of(time()).prop_map(|since| NodeState::Down { since }),
+        ];
+        (any::<u16>(), ".{0,9}", ".{0,9}", state, any::<bool>()).prop_map(|(id, name, address, state, is_mounted)| {
+            NodeReport { id: NodeId::new(id), name, address, state, is_mounted }
+        })
+    }
+
+    fn answer() -> impl Strategy<Value = Result<ControlAnswer, ControlError>> {
+        let bytes = proptest::collection::vec(any::<u8>(), 0..40);
+        let welcome = (any::<[u64; 5]>(), any::<[u32; 2]>(), any::<Option<(u32, u64)>>(), bytes, some_share());
+        prop_oneof![
+            welcome.prop_map(|(n, [log, epoch], last, config, share)| {
+                let log = LogId::new(log);
+                let last = last.map(|(epoch, seq)| SegmentId { log, epoch, seq });
+                Ok(ControlAnswer::Welcome(Welcome {
+                    session: n[0],
+                    lease: Duration::from_nanos(n[1]),
+                    config: config.into(),
+                    maps_epoch: n[2],
+                    in_flight_max: n[3],
+                    tail: LogTail { log, epoch, next_seq: n[4], last, segments: Vec::new() },
+                    share,
+                }))
+            }),
+            (any::<u64>(), some_share(), any::<u64>()).prop_map(|(lease, share, round)| {
+                Ok(ControlAnswer::Renewed(Renewed { lease: Duration::from_nanos(lease), share, round }))
+            }),
+            Just(Ok(ControlAnswer::Left)),
+            proptest::collection::vec(report(), 0..4).prop_map(|nodes| Ok(ControlAnswer::Nodes(nodes))),
+            Just(Err(ControlError::UnknownSession)),
+            Just(Err(ControlError::NotMember)),
+            any::<u16>().prop_map(|spoken| Err(ControlError::Version(spoken))),
+            ".{0,20}".prop_map(|why| Err(ControlError::Unavailable(why))),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn prop_messages_come_back_and_truncated_ones_are_refused(request in request(), answer in answer()) {
+            let bytes = request.encode();
+            prop_assert_eq!(ControlRequest::decode(&bytes), Ok(request));
+            for len in 0..bytes.len() {
+                prop_assert!(ControlRequest::decode(&bytes[..len]).is_err());
+            }
+            let bytes = ControlAnswer::encode(&answer);
+            prop_assert_eq!(ControlAnswer::decode(&bytes), answer);
+            for len in 0..bytes.len() {
+                prop_assert!(matches!(ControlAnswer::decode(&bytes[..len]), Err(ControlError::Malformed(_))));
+            }
+        }
+    }
+
+    #[test]
+    fn a_hello_of_another_version_is_read_as_far_as_its_version() {
+        let hello = ControlRequest::Hello { node: NodeId::new(3), version: CONTROL_VERSION + 1, is_mounted: false };
+        let mut bytes = hello.encode().to_vec();
+        bytes.extend_from_slice(b"what a later version has");
+        assert_eq!(ControlRequest::decode(&bytes), Ok(hello));
+    }
+}

@@ -1,0 +1,159 @@
+//! File locks for all clients of a file system: one table at the first node.
+//!
+//! A client numbers its requests. A request that arrives again, because its answer was lost, is not
+//! done again. What was granted to a client that has not learned of it can be given up: then the
+//! owner has again what it had before.
+
+use host::Host;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::Poll;
+use tokio::sync::watch;
+use types::{Answer, BoxFuture, ClientId, FileId, FsError};
+use vfs::fs::{FileLock, LockSpace};
+use vfs::locks::{Locks, Unlearned};
+
+/// What a client asks of the lock table.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LockOperation {
+    /// Which lock is in the way of this one.
+    Test(FileId, FileLock),
+    /// Sets a lock or unlocks; waits for it if the last value is true.
+    Set(FileId, FileLock, bool),
+    /// Drops the owner's locks on the file in this space, and those whose kind is not known.
+    Release(FileId, LockSpace, u64),
+    /// Gives up the request with this number.
+    GiveUp(u64),
+}
+
+/// A numbered request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LockRequest {
+    /// Grows with each request of a session.
+    pub number: u64,
+    /// The client knows how all requests below this number ended.
+    pub known_below: u64,
+    /// What it asks.
+    pub operation: LockOperation,
+}
+
+type Outcome = Result<Option<FileLock>, FsError>;
+
+/// What became of a request to set a lock.
+enum Grant {
+    Waits(BoxFuture<Result<Unlearned, FsError>>),
+    Granted(Unlearned),
+    /// It failed, or it was given up.
+    Over,
+}
+
+/// A request that the client may repeat or give up.
+struct Asked {
+    outcome: watch::Receiver<Option<Outcome>>,
+    /// Replacing it gives the request up, and takes back what was granted, at once.
+    grant: Arc<Mutex<Grant>>,
+}
+
+impl Asked {
+    fn learned(self) {
+        if let Grant::Granted(unlearned) = std::mem::replace(&mut *self.grant.lock(), Grant::Over) {
+            unlearned.learned();
+        }
+    }
+
+    fn give_up(self) {
+        let grant = std::mem::replace(&mut *self.grant.lock(), Grant::Over);
+        drop(grant);
+    }
+}
+
+/// The lock table, with the requests of each client.
+pub struct LockServer {
+    host: Host,
+    locks: Locks,
+    asked: Mutex<BTreeMap<ClientId, BTreeMap<u64, Asked>>>,
+}
+
+/// Makes a client's owner unique among all.
+fn of_client(client: ClientId, owner: u64) -> u128 {
+    u128::from(client.raw()) << 64 | u128::from(owner)
+}
+
+impl LockServer {
+    /// A server without locks.
+    pub fn new(host: Host) -> LockServer {
+        LockServer { host, locks: Locks::default(), asked: Mutex::default() }
+    }
+
+    /// Answers a request, or a repetition of it. Owners of locks are the client's own numbers.
+    pub fn ask(&self, client: ClientId, request: LockRequest) -> Answer<Option<FileLock>> {
+        let mut outcome = {
+            let mut all = self.asked.lock();
+            let asked = all.entry(client).or_default();
+            let open = asked.split_off(&request.known_below);
+            // The owners keep what they were granted.
+            std::mem::replace(asked, open).into_values().for_each(Asked::learned);
+            if let LockOperation::GiveUp(number) = request.operation
+                && let Some(given_up) = asked.remove(&number)
+            {
+                given_up.give_up();
+            }
+            let known = asked.entry(request.number).or_insert_with(|| self.begin(client, request.operation));
+            known.outcome.clone()
+        };
+        if let Some(outcome) = *outcome.borrow_and_update() {
+            return Answer::Now(outcome);
+        }
+        Answer::later(async move {
+            let outcome = outcome.wait_for(Option::is_some).await.map_err(|_| FsError::Interrupted)?;
+            outcome.unwrap_or(Err(FsError::Interrupted))
+        })
+    }
+
+    fn begin(&self, client: ClientId, operation: LockOperation) -> Asked {
+        let own = |lock: FileLock| FileLock { owner: of_client(client, lock.owner as u64), ..lock };
+        let done =
+            |outcome, grant| Asked { outcome: watch::channel(Some(outcome)).1, grant: Arc::new(Mutex::new(grant)) };
+        match operation {
+            LockOperation::Test(file, lock) => done(self.locks.test(file, &own(lock)), Grant::Over),
+            LockOperation::Release(file, space, owner) => {
+                for space in [space, LockSpace::Mixed] {
+                    self.locks.release_owner(file, space, of_client(client, owner));
+                }
+                done(Ok(None), Grant::Over)
+            }
+            LockOperation::GiveUp(_) => done(Ok(None), Grant::Over),
+            LockOperation::Set(file, lock, wait) => match self.locks.set_unlearned(file, own(lock), wait) {
+                Answer::Now(Ok(unlearned)) => done(Ok(None), Grant::Granted(unlearned)),
+                Answer::Now(Err(e)) => done(Err(e), Grant::Over),
+                Answer::Later(granted) => self.wait(granted),
+            },
+        }
+    }
+
+    /// Has a task wait for a lock.
+    fn wait(&self, granted: BoxFuture<Result<Unlearned, FsError>>) -> Asked {
+        let (tell, outcome) = watch::channel(None);
+        let grant = Arc::new(Mutex::new(Grant::Waits(granted)));
+        let asked = Asked { outcome, grant: grant.clone() };
+        self.host.tasks.spawn(Box::pin(poll_fn(move |cx| {
+            let mut grant = grant.lock();
+            let Grant::Waits(granted) = &mut *grant else { return Poll::Ready(()) };
+            let Poll::Ready(granted) = granted.as_mut().poll(cx) else { return Poll::Pending };
+            let outcome = granted.as_ref().map(|_| None).map_err(|e| *e);
+            *grant = granted.map_or(Grant::Over, Grant::Granted);
+            tell.send_replace(Some(outcome));
+            Poll::Ready(())
+        })));
+        asked
+    }
+
+    /// Drops all locks and requests of a client that is gone.
+    pub fn leave(&self, client: ClientId) {
+        let asked = self.asked.lock().remove(&client);
+        asked.into_iter().flat_map(BTreeMap::into_values).for_each(Asked::give_up);
+        self.locks.release_owners(|owner| (owner >> 64) as u32 == client.raw());
+    }
+}

@@ -1,0 +1,429 @@
+//! The side of a node that has joined: its sessions with the first node, one after the other.
+//!
+//! In a session, a client works with the managers and stores of the first node. It serves only
+//! within its lease, which it renews four times in the length of one. When the lease runs out, or
+//! the first node no longer knows the session, that client is over at once: what it had in memory
+//! may be outdated, and stores refuse what it writes. Then the node says hello again, and goes on
+//! with a new client on the same log. What was not durable is lost, and a warning says how much.
+//!
+//! [`Member::file_system`] is the file system over whichever client there is.
+
+use crate::config::{FsConfig, client_id};
+use crate::control::{CONTROL_VERSION, ControlAnswer, ControlError, ControlRequest, Renewed, Welcome};
+use crate::lease::Lease;
+use crate::machine::{inode_bytes, inode_count_max, stripe_options};
+use crate::member_fs::MemberFs;
+use crate::room::member_space;
+use crate::shared_locks::{LockWay, SharedLocks};
+use client::{Client, ClientConfig, Managers};
+use host::{Either, Host, first};
+use manager::api::{Manager, TokenHolder};
+use parking_lot::Mutex;
+use policy::space::SpaceClaim;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+use storage::api::Storage;
+use stripe::Stripe;
+use tokio::sync::{Notify, watch};
+use types::{BoxFuture, NodeId, StoreId};
+use vfs::fs::FileSystem;
+use vfs::kernel::Kernel;
+
+/// Number of renewals in the length of a lease.
+const RENEWALS_PER_LEASE: u32 = 4;
+/// How often a failed renewal is tried again in the length of a lease.
+const TRIES_PER_LEASE: u32 = 16;
+/// How long a hello may take: the first node may have to end a former session first.
+const HELLO_TIME_MAX: Duration = Duration::from_secs(60);
+/// Time before a hello is tried again: the first time, and at most.
+const HELLO_PAUSE: Range<Duration> = Duration::from_millis(100)..Duration::from_secs(2);
+/// Time between two questions whether the first node has found space.
+const SPACE_PAUSE: Duration = Duration::from_millis(200);
+/// Rounds of looking for space that must end until one of them began after the request.
+const SPACE_ROUNDS: u64 = 2;
+/// How long leaving may take.
+const LEAVE_TIME_MAX: Duration = Duration::from_secs(30);
+
+/// The first node, as others reach it. Its methods do not wait for a connection; what they return
+/// fails while there is none.
+pub trait FirstNode: Send + Sync + 'static {
+    /// Asks something about sessions.
+    fn control(&self, request: ControlRequest) -> BoxFuture<Result<ControlAnswer, ControlError>>;
+    /// The managers, in the order of their ids, for a session.
+    fn managers(&self, session: u64, count: usize) -> Vec<Arc<dyn Manager>>;
+    /// The stores of the file system, for a session.
+    fn stores(&self, session: u64, config: &FsConfig) -> Vec<(StoreId, Arc<dyn Storage>)>;
+    /// The way to the table of file locks, for a session.
+    fn locks(&self, session: u64) -> Arc<dyn LockWay>;
+    /// From now on, recalls for this session go to `holder`.
+    fn recalls(&self, session: u64, holder: Arc<dyn TokenHolder>);
+    /// The session is over: nothing is sent for it any more.
+    fn end(&self, session: u64);
+}
+
+/// How a node is a member.
+#[derive(Clone, Copy, Debug)]
+pub struct MemberConfig {
+    /// The node.
+    pub node: NodeId,
+    /// Bound of all caches in bytes.
+    pub cache_bytes: u64,
+    /// It has the file system mounted.
+    pub is_mounted: bool,
+}
+
+/// A session that serves.
+pub(crate) struct Serving {
+    /// Counts this node's sessions since its start.
+    pub(crate) count: u64,
+    pub(crate) client: Client,
+    host: Host,
+    session: u64,
+    lease: Duration,
+    /// When the lease is over, in nanoseconds of the host's clock; 0: the session is over.
+    lease_until: Arc<AtomicU64>,
+    /// True when the session is over.
+    pub(crate) is_over: watch::Sender<bool>,
+}
+
+impl Serving {
+    /// The rest of the lease; zero if nothing may be served.
+    pub(crate) fn lease_left(&self) -> Duration {
+        Duration::from_nanos(self.lease_until.load(SeqCst)).saturating_sub(self.host.clock.now())
+    }
+
+    /// Notes that the request that was sent at `sent` was answered with this lease.
+    fn renewed(&self, sent: Duration, lease: Duration) {
+        self.lease_until.fetch_max(until(sent, lease), SeqCst);
+    }
+}
+
+/// When the lease is over that answered a request, in nanoseconds of the host's clock.
+fn until(sent: Duration, lease: Duration) -> u64 {
+    let mut held = Lease::default();
+    held.renewed(sent, lease);
+    held.until().as_nanos() as u64
+}
+
+/// What a node does at the moment.
+#[derive(Clone)]
+pub(crate) enum Phase {
+    /// It has no session. Why, if the first node has refused one.
+    Waiting(Option<ControlError>),
+    /// It has one.
+    Serving(Arc<Serving>),
+    /// It has left.
+    Left,
+}
+
+/// A node that has joined.
+pub struct Member {
+    pub(crate) host: Host,
+    config: MemberConfig,
+    first: Arc<dyn FirstNode>,
+    /// The kernel behind the mount, if there is one.
+    kernel: OnceLock<Arc<dyn Kernel>>,
+    phase: watch::Sender<Phase>,
+    /// The length of the lease of the newest session.
+    lease: Mutex<Duration>,
+    leaving: Notify,
+}
+
+impl Member {
+    /// Starts to have sessions, one after the other.
+    pub fn start(host: Host, config: MemberConfig, first: Arc<dyn FirstNode>) -> Arc<Member> {
+        let phase = watch::Sender::new(Phase::Waiting(None));
+        let (kernel, leaving) = (OnceLock::new(), Notify::new());
+        let member = Arc::new(Member { host, config, first, kernel, phase, lease: Mutex::default(), leaving });
+        member.host.tasks.spawn(Box::pin(member.clone().run()));
+        member
+    }
+
+    /// Tells the clients to come which kernel caches what they answer, and the present one.
+    pub fn set_kernel(&self, kernel: Arc<dyn Kernel>) {
+        self.kernel.get_or_init(|| kernel.clone());
+        if let Phase::Serving(serving) = &*self.phase.borrow() {
+            serving.client.set_kernel(kernel);
+        }
+    }
+
+    /// The file system.
+    pub fn file_system(self: &Arc<Self>) -> Arc<dyn FileSystem> {
+        Arc::new(MemberFs::new(self.clone()))
+    }
+
+    /// Waits for a session.
+    ///
+    /// # Errors
+    /// What the first node said when it refused one, unless trying again may help.
+    pub async fn ready(&self) -> Result<(), ControlError> {
+        let mut phase = self.phase.subscribe();
+        let is_settled = |phase: &Phase| !matches!(phase, Phase::Waiting(None | Some(ControlError::Unavailable(_))));
+        // The sender lives as long as this.
+        match phase.wait_for(is_settled).await.as_deref() {
+            Ok(Phase::Waiting(Some(error))) => Err(error.clone()),
+            Ok(Phase::Serving(_)) => Ok(()),
+            _ => Err(ControlError::Unavailable("this node has left".into())),
+        }
+    }
+
+    /// Why there is no session, if there is none: the answer to the newest hello.
+    pub fn trouble(&self) -> Option<ControlError> {
+        match &*self.phase.borrow() {
+            Phase::Waiting(Some(error)) => Some(error.clone()),
+            Phase::Waiting(None) => Some(ControlError::Unavailable("the first node has not answered yet".into())),
+            Phase::Serving(_) | Phase::Left => None,
+        }
+    }
+
+    /// The client of the present session, for `status`.
+    pub fn client(&self) -> Option<Client> {
+        self.serving().map(|serving| serving.client.clone())
+    }
+
+    /// Commits everything, ends the session, and begins no other. Without a session it ends at once.
+    pub async fn leave(&self) {
+        let serving = self.serving();
+        if let Some(serving) = &serving {
+            let client = &serving.client;
+            let left = async {
+                if let Err(e) = client.sync().await {
+                    tracing::error!("leaving: what was not synced is lost: {e}");
+                }
+                client.settle().await;
+                client.stop();
+                self.phase.send_replace(Phase::Left);
+                if let Err(e) = self.first.control(ControlRequest::Leave { session: serving.session }).await {
+                    tracing::warn!("leaving: the first node ends the session when its lease is over: {e}");
+                }
+            };
+            if host::timeout(&*self.host.clock, LEAVE_TIME_MAX, left).await.is_err() {
+                tracing::warn!("leaving takes too long: what was not synced may be lost");
+            }
+        }
+        self.phase.send_replace(Phase::Left);
+        self.leaving.notify_one();
+    }
+
+    /// The session that may serve now.
+    pub(crate) fn serving(&self) -> Option<Arc<Serving>> {
+        match &*self.phase.borrow() {
+            Phase::Serving(serving) if !serving.lease_left().is_zero() => Some(serving.clone()),
+            _ => None,
+        }
+    }
+
+    /// Waits for a session, no longer than a lease; `None` if none begins.
+    pub(crate) async fn wait_serving(&self) -> Option<Arc<Serving>> {
+        let mut phase = self.phase.subscribe();
+        let time = *self.lease.lock();
+        let begins = phase.wait_for(|phase| !matches!(phase, Phase::Waiting(_)));
+        let _ = host::timeout(&*self.host.clock, time, begins).await;
+        self.serving()
+    }
+
+    async fn run(self: Arc<Self>) {
+        let (mut pause, mut count) = (HELLO_PAUSE.start, 0);
+        while !matches!(*self.phase.borrow(), Phase::Left) {
+            match self.hello().await {
+                Ok((sent, welcome)) => {
+                    count += 1;
+                    pause = HELLO_PAUSE.start;
+                    match self.begin(count, sent, welcome) {
+                        Ok(serving) => {
+                            let why = self.serve(&serving).await;
+                            self.end(&serving, why);
+                        }
+                        Err(error) => self.wait(error),
+                    }
+                }
+                Err(error) => {
+                    self.wait(error);
+                    first(self.host.clock.sleep(pause), self.leaving.notified()).await;
+                    pause = (2 * pause).min(HELLO_PAUSE.end);
+                }
+            }
+        }
+    }
+
+    /// Notes why there is no session.
+    fn wait(&self, error: ControlError) {
+        self.phase.send_if_modified(|phase| {
+            let Phase::Waiting(before) = phase else { return false };
+            let is_new = before.as_ref() != Some(&error);
+            if is_new {
+                tracing::warn!("no session with the first node: {error}");
+            }
+            *before = Some(error);
+            is_new
+        });
+    }
+
+    /// Asks for a session. Returns when the request was sent, from which on the lease runs.
+    async fn hello(&self) -> Result<(Duration, Welcome), ControlError> {
+        let MemberConfig { node, is_mounted, .. } = self.config;
+        let hello = ControlRequest::Hello { node, version: CONTROL_VERSION, is_mounted };
+        let sent = self.host.clock.now();
+        let answer = host::timeout(&*self.host.clock, HELLO_TIME_MAX, self.first.control(hello)).await;
+        let welcome = match answer.map_err(|_| ControlError::Unavailable("the first node does not answer".into()))?? {
+            ControlAnswer::Welcome(welcome) => welcome,
+            _ => return Err(unexpected()),
+        };
+        *self.lease.lock() = welcome.lease;
+        if self.host.clock.now() < sent + welcome.lease / 2 {
+            return Ok((sent, welcome));
+        }
+        // The hello took long: renew before anything is served.
+        let sent = self.host.clock.now();
+        let nothing = SpaceClaim::default();
+        let renewal = self.renew(welcome.session, &nothing, false);
+        match host::timeout(&*self.host.clock, welcome.lease, renewal).await {
+            Ok(Ok(Renewed { lease, share, .. })) => Ok((sent, Welcome { lease, share, ..welcome })),
+            Ok(Err(error)) => Err(error),
+            Err(_) => Err(ControlError::Unavailable("the first node answers too late".into())),
+        }
+    }
+
+    async fn renew(&self, session: u64, claim: &SpaceClaim, wants_space: bool) -> Result<Renewed, ControlError> {
+        let SpaceClaim { store_bytes, live_bytes, .. } = *claim;
+        let renewal = ControlRequest::Renew { session, store_bytes, live_bytes, wants_space };
+        match self.first.control(renewal).await? {
+            ControlAnswer::Renewed(renewed) => Ok(renewed),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// Starts the client of a session.
+    fn begin(&self, count: u64, sent: Duration, welcome: Welcome) -> Result<Arc<Serving>, ControlError> {
+        let Welcome { session, lease, in_flight_max, tail, share, .. } = welcome;
+        let config = FsConfig::decode(&welcome.config)?;
+        let options = stripe_options(&config, in_flight_max, false);
+        let stripe = Stripe::new(self.host.clone(), config.fs, self.first.stores(session, &config), options);
+        let managers = self.first.managers(session, config.manager_ids().len());
+        let lease_until = Arc::new(AtomicU64::new(until(sent, lease)));
+        let client_config = ClientConfig {
+            id: client_id(self.config.node),
+            block_size: config.block_size,
+            cache_bytes: self.config.cache_bytes - inode_bytes(self.config.cache_bytes),
+            inode_count_max: inode_count_max(self.config.cache_bytes),
+            lease,
+            lease_until: Some(lease_until.clone()),
+        };
+        let space = member_space(&config, &stripe, share);
+        let managers = Managers::new(config.managers.clone(), managers);
+        let client = Client::start(self.host.clone(), client_config, space, managers, stripe, tail);
+        if let Some(kernel) = self.kernel.get() {
+            client.set_kernel(kernel.clone());
+        }
+        client.set_locks(Arc::new(SharedLocks::new(self.host.clone(), self.first.locks(session))));
+        self.first.recalls(session, Arc::new(client.clone()));
+        let serving = Arc::new(Serving {
+            count,
+            client,
+            host: self.host.clone(),
+            session,
+            lease,
+            lease_until,
+            is_over: watch::Sender::new(false),
+        });
+        tracing::info!(node = %self.config.node, session = count, "a session with the first node begins");
+        let begins = |phase: &mut Phase| {
+            let is_waiting = matches!(phase, Phase::Waiting(_));
+            if is_waiting {
+                *phase = Phase::Serving(serving.clone());
+            }
+            is_waiting
+        };
+        self.phase.send_if_modified(begins);
+        Ok(serving)
+    }
+
+    /// Renews the lease until the session is over. Returns why it is.
+    async fn serve(&self, serving: &Serving) -> ControlError {
+        let mut pause = serving.lease / RENEWALS_PER_LEASE;
+        let mut search: Option<Search> = None;
+        let mut is_wanted = false;
+        loop {
+            let wake = first(self.leaving.notified(), self.host.clock.sleep(pause));
+            match first(serving.client.space_wanted(), wake).await {
+                Either::Left(()) => is_wanted = true,
+                Either::Right(Either::Left(())) => return ControlError::Unavailable("this node has left".into()),
+                Either::Right(Either::Right(())) => {}
+            }
+            let (left, sent) = (serving.lease_left(), self.host.clock.now());
+            let claim = serving.client.space_claim();
+            let renewal = self.renew(serving.session, &claim, is_wanted || search.is_some());
+            match host::timeout(&*self.host.clock, left, renewal).await {
+                Ok(Ok(Renewed { lease, share, round })) => {
+                    serving.renewed(sent, lease);
+                    if let Some(share) = share {
+                        serving.client.take_share(&claim, &share);
+                    }
+                    if std::mem::take(&mut is_wanted) {
+                        search.get_or_insert(Search { seen: round, goal: round + SPACE_ROUNDS });
+                    }
+                    let is_found = search.as_mut().is_some_and(|search| search.tell(&serving.client, round));
+                    search = search.filter(|_| !is_found);
+                    pause = if search.is_some() { SPACE_PAUSE } else { serving.lease / RENEWALS_PER_LEASE };
+                }
+                Ok(Err(ControlError::Unavailable(_))) if !serving.lease_left().is_zero() => {
+                    pause = serving.lease / TRIES_PER_LEASE;
+                }
+                Ok(Err(error)) => return error,
+                Err(_) => return ControlError::Unavailable("the lease is over before the first node answered".into()),
+            }
+        }
+    }
+
+    /// Ends a session that is over: its client is of no use any more.
+    fn end(&self, serving: &Serving, why: ControlError) {
+        serving.lease_until.store(0, SeqCst);
+        serving.is_over.send_replace(true);
+        self.phase.send_if_modified(|phase| {
+            let is_serving = matches!(phase, Phase::Serving(_));
+            if is_serving {
+                *phase = Phase::Waiting(None);
+            }
+            is_serving
+        });
+        serving.client.abandon();
+        self.first.end(serving.session);
+        if matches!(*self.phase.borrow(), Phase::Left) {
+            return;
+        }
+        let status = serving.client.status();
+        let (dirty_bytes, in_flight_bytes) = (status.dirty_bytes, status.in_flight_bytes);
+        let session = serving.count;
+        if dirty_bytes + in_flight_bytes > 0 {
+            tracing::warn!(session, dirty_bytes, in_flight_bytes, "the session is over, and changes are lost: {why}");
+        } else {
+            tracing::warn!(session, "the session is over; nothing is lost: {why}");
+        }
+    }
+}
+
+fn unexpected() -> ControlError {
+    types::codec::DecodeError::Invalid("control answer").into()
+}
+
+/// A search for space that the first node does for an operation here.
+#[derive(Clone, Copy)]
+struct Search {
+    /// Rounds that the client was told of.
+    seen: u64,
+    /// The round whose end ends the search.
+    goal: u64,
+}
+
+impl Search {
+    /// Tells the client of the rounds that have ended. True if the search has ended.
+    fn tell(&mut self, client: &Client, round: u64) -> bool {
+        while self.seen < round.min(self.goal) {
+            self.seen += 1;
+            client.end_space_round();
+        }
+        self.seen >= self.goal
+    }
+}

@@ -1,0 +1,496 @@
+//! The first node's side of other nodes' sessions: who may begin one, how long it lasts, and what
+//! happens when it ends.
+//!
+//! A session is one life of a member's client. It begins with a hello, which opens the client's log
+//! under a new epoch. It ends when the member leaves, says hello again, or does not renew its lease.
+//! However it ends, the same steps follow, in this order:
+//!
+//! 1. *Refuse*: no request of the session is accepted any more.
+//! 2. *Quiesce*: requests that were accepted have ended.
+//! 3. *Roll forward*: the log is opened anew, which fences its writer, and managers apply all that
+//!    is durable in it. Until this succeeds, nobody else gets the client's tokens.
+//! 4. *Expel*: managers free the client's tokens and opens, and the table of locks its locks.
+//! 5. *Sweep*: files that have no name and that nobody has open are removed.
+//!
+//! The sessions of one node are handled one at a time, so a hello waits for the end of a former
+//! session. If a hello is given up half-way, the loop that watches the leases finishes its work.
+//!
+//! After a start, no node has a session, but members may still serve what they have in memory, until
+//! their leases are over. So the first sessions begin when each member has said hello, which it does
+//! when its own session is over, or after the length of a lease.
+
+use crate::config::{CLIENT_LOG, FIRST_NODE, FsConfig, Member, client_id, client_log};
+use crate::control::{
+    CONTROL_VERSION, ControlAnswer, ControlError, ControlRequest, NodeReport, NodeState, Renewed, Welcome,
+};
+use crate::lease::{LeaseTable, with_drift};
+use crate::lock_server::LockServer;
+use crate::machine::CoreMachine;
+use crate::maintenance::Maintenance;
+use crate::maps::Keeper;
+use crate::shared_locks::{NearLocks, SharedLocks};
+use client::Client;
+use host::Host;
+use manager::api::TokenHolder;
+use manager::roll_forward::roll_forward;
+use manager::server::ManagerServer;
+use parking_lot::Mutex;
+use policy::space::{SpaceClaim, SpaceShare};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::Duration;
+use stripe::{LogTail, Stripe};
+use tokio::sync::{OwnedMutexGuard, watch};
+use types::{BoxFuture, ClientId, LogId, NodeId};
+use vfs::fs::FileSystem;
+
+/// Time between looks at the leases.
+const TICK: Duration = Duration::from_millis(250);
+/// How long a renewal may wait for a look at the stores: an answer without a share is better than
+/// one after the lease.
+const LOOK_TIME_MAX: Duration = Duration::from_secs(1);
+/// Time before a log that could not be rolled forward is tried again: the first time, and at most.
+const TRY_AGAIN: std::ops::Range<Duration> = Duration::from_millis(500)..Duration::from_secs(15);
+
+/// The connections of sessions.
+pub trait Holders: Send + Sync + 'static {
+    /// Takes the recalls for a session's client.
+    fn holder(&self, session: u64) -> Arc<dyn TokenHolder>;
+    /// Waits until all requests of a session that were accepted have ended. It has ended, so no
+    /// others are accepted.
+    fn quiesce(&self, session: u64) -> BoxFuture<()>;
+}
+
+/// How the first node has members.
+#[derive(Clone, Debug)]
+pub struct MembersConfig {
+    /// The length of members' leases. The same at each start.
+    pub lease: Duration,
+    /// The first node's name, for [`Members::nodes`].
+    pub name: String,
+    /// Where members reach it.
+    pub address: String,
+    /// It has the file system mounted itself.
+    pub is_mounted: bool,
+}
+
+/// One session.
+#[derive(Clone, Copy, Debug)]
+struct MemberSession {
+    node: NodeId,
+    is_mounted: bool,
+    /// Its requests are refused. It is in the table until its tokens are free.
+    is_ended: bool,
+}
+
+/// All sessions.
+struct Sessions {
+    leases: LeaseTable,
+    by_number: BTreeMap<u64, MemberSession>,
+    /// When each node's last session ended.
+    ended_at: BTreeMap<NodeId, Duration>,
+    /// Members that may still have a session with the machine before this start.
+    awaited: BTreeSet<NodeId>,
+}
+
+impl Sessions {
+    /// Ends a session: from now on its requests are refused.
+    fn end(&mut self, number: u64) {
+        self.leases.end(number);
+        if let Some(session) = self.by_number.get_mut(&number) {
+            session.is_ended = true;
+        }
+    }
+
+    /// A session that has not ended.
+    fn live(&self, number: u64, now: Duration) -> Option<&MemberSession> {
+        let session = self.by_number.get(&number).filter(|session| !session.is_ended)?;
+        self.leases.left(number, now).filter(|left| !left.is_zero()).map(|_| session)
+    }
+
+    /// A node's session, ended or not.
+    fn of(&self, node: NodeId) -> Option<u64> {
+        self.by_number.iter().find(|(_, session)| session.node == node).map(|(number, _)| *number)
+    }
+}
+
+/// The members' sessions, on the first node.
+pub struct Members {
+    host: Host,
+    config: MembersConfig,
+    in_flight_max: u64,
+    stripe: Arc<Stripe>,
+    managers: Vec<Arc<ManagerServer>>,
+    maps: Arc<Keeper>,
+    maintenance: Arc<Maintenance>,
+    client: Client,
+    holders: Arc<dyn Holders>,
+    locks: Arc<LockServer>,
+    sessions: Mutex<Sessions>,
+    /// For each node, held by whoever begins or ends a session of it.
+    turns: Mutex<BTreeMap<NodeId, Arc<tokio::sync::Mutex<()>>>>,
+    /// True when sessions may begin.
+    ready: watch::Sender<bool>,
+    /// Held during a sweep.
+    sweeping: tokio::sync::Mutex<()>,
+    stopped: AtomicBool,
+}
+
+impl CoreMachine {
+    /// Lets other nodes in: from now on they may begin sessions. The first node's own client is one
+    /// of several then. Call it once, before anything uses the client, and wait for
+    /// [`Members::ready`] before anything changes files.
+    pub fn open_to_members(&self, config: MembersConfig, holders: Arc<dyn Holders>) -> Arc<Members> {
+        for manager in &self.managers {
+            manager.admit(client_id(FIRST_NODE), CLIENT_LOG, Arc::new(self.client.clone()));
+        }
+        let locks = Arc::new(LockServer::new(self.host()));
+        let near = NearLocks { server: locks.clone(), client: client_id(FIRST_NODE) };
+        self.client.set_locks(Arc::new(SharedLocks::new(self.host(), Arc::new(near))));
+        let awaited: BTreeSet<NodeId> = self.config.members.keys().copied().collect();
+        let members = Arc::new(Members {
+            host: self.host(),
+            in_flight_max: self.limits.in_flight_max,
+            stripe: self.stripe.clone(),
+            managers: self.managers.clone(),
+            maps: self.maps.clone(),
+            maintenance: self.maintenance.clone(),
+            client: self.client.clone(),
+            holders,
+            locks,
+            ready: watch::Sender::new(awaited.is_empty()),
+            sessions: Mutex::new(Sessions {
+                leases: LeaseTable::new(config.lease),
+                by_number: BTreeMap::new(),
+                ended_at: BTreeMap::new(),
+                awaited,
+            }),
+            config,
+            turns: Mutex::default(),
+            sweeping: tokio::sync::Mutex::default(),
+            stopped: AtomicBool::new(false),
+        });
+        members.host.tasks.spawn(Box::pin(members.clone().watch()));
+        members
+    }
+}
+
+impl Members {
+    /// Waits until no member serves from a session with the machine before this start.
+    pub async fn ready(&self) {
+        // The sender lives as long as this.
+        let _ = self.ready.subscribe().wait_for(|ready| *ready).await;
+    }
+
+    /// Stops watching the leases. Sessions stay as they are: the next start ends them.
+    pub fn stop(&self) {
+        self.stopped.store(true, SeqCst);
+    }
+
+    /// Answers a request of the node with this certificate.
+    pub async fn control(
+        self: &Arc<Self>,
+        fingerprint: &[u8; 32],
+        request: ControlRequest,
+    ) -> Result<ControlAnswer, ControlError> {
+        match request {
+            ControlRequest::Hello { node, version, is_mounted } => {
+                if version != CONTROL_VERSION {
+                    return Err(ControlError::Version(CONTROL_VERSION));
+                }
+                self.hello(node, fingerprint, is_mounted).await.map(ControlAnswer::Welcome)
+            }
+            ControlRequest::Renew { session, store_bytes, live_bytes, wants_space } => {
+                let node = self.node_of(fingerprint)?;
+                let claim = SpaceClaim { store_bytes, live_bytes, ..SpaceClaim::default() };
+                self.renew(node, session, &claim, wants_space).await.map(ControlAnswer::Renewed)
+            }
+            ControlRequest::Leave { session } => {
+                let node = self.node_of(fingerprint)?;
+                self.leave(node, session).await.map(|()| ControlAnswer::Left)
+            }
+            ControlRequest::Nodes => {
+                self.node_of(fingerprint)?;
+                self.nodes().map(ControlAnswer::Nodes)
+            }
+        }
+    }
+
+    fn maps_config(&self) -> Result<FsConfig, ControlError> {
+        self.maps.config().map_err(|e| ControlError::Unavailable(format!("the maps in force: {e}")))
+    }
+
+    fn node_of(&self, fingerprint: &[u8; 32]) -> Result<NodeId, ControlError> {
+        let config = self.maps_config()?;
+        config.member_of(fingerprint).map(|(node, _)| node).ok_or(ControlError::NotMember)
+    }
+
+    /// Begins a session of a node, and ends its former one. Waits for that, and after a start for
+    /// [`ready`](Self::ready).
+    ///
+    /// # Errors
+    /// [`ControlError::NotMember`]; [`ControlError::Unavailable`] if the node's log cannot be
+    /// opened.
+    pub async fn hello(
+        self: &Arc<Self>,
+        node: NodeId,
+        fingerprint: &[u8; 32],
+        is_mounted: bool,
+    ) -> Result<Welcome, ControlError> {
+        let is_member = |(member, _): (NodeId, &Member)| member == node;
+        if !self.maps_config()?.member_of(fingerprint).is_some_and(is_member) {
+            return Err(ControlError::NotMember);
+        }
+        self.arrived(node);
+        self.ready().await;
+        let turn = self.turn(node).lock_owned().await;
+        let former = {
+            let mut sessions = self.sessions.lock();
+            let former = sessions.of(node);
+            former.into_iter().for_each(|former| sessions.end(former));
+            former
+        };
+        let log = client_log(node);
+        let tail = match former {
+            Some(former) => {
+                tracing::info!(%node, "the node begins anew: its former session ends");
+                self.bury(former, node).await
+            }
+            None => self.open_log(log).await.map_err(ControlError::Unavailable)?,
+        };
+        // The node may have been removed while this waited.
+        let (maps, config) = (self.maps.maps(), self.maps_config()?);
+        if !config.member_of(fingerprint).is_some_and(is_member) {
+            return Err(ControlError::NotMember);
+        }
+        let session = self.begin(node, is_mounted);
+        self.maintenance.join(session, log).await;
+        let holder = self.holders.holder(session);
+        for manager in &self.managers {
+            manager.admit(client_id(node), log, holder.clone());
+        }
+        drop(turn);
+        tracing::info!(%node, epoch = tail.epoch, "a session begins");
+        let share = self.share(session, log, &SpaceClaim::default()).await;
+        Ok(Welcome {
+            session,
+            lease: self.config.lease,
+            config: maps.bytes,
+            maps_epoch: maps.epoch,
+            in_flight_max: self.in_flight_max,
+            tail: LogTail { segments: Vec::new(), ..tail },
+            share,
+        })
+    }
+
+    /// Renews the lease of a node's session, and its share of the free space.
+    ///
+    /// # Errors
+    /// [`ControlError::UnknownSession`]; [`ControlError::NotMember`] if the node was removed, which
+    /// ends the session.
+    pub async fn renew(
+        &self,
+        node: NodeId,
+        session: u64,
+        claim: &SpaceClaim,
+        wants_space: bool,
+    ) -> Result<Renewed, ControlError> {
+        let is_member = self.maps_config()?.members.contains_key(&node);
+        {
+            let (mut sessions, now) = (self.sessions.lock(), self.host.clock.now());
+            if sessions.live(session, now).is_none_or(|session| session.node != node) {
+                return Err(ControlError::UnknownSession);
+            }
+            if !is_member {
+                sessions.end(session);
+                return Err(ControlError::NotMember);
+            }
+            sessions.leases.renew(session, now);
+        }
+        if wants_space {
+            self.maintenance.want_space();
+        }
+        let round = self.maintenance.space_round();
+        let share = self.share(session, client_log(node), claim).await;
+        Ok(Renewed { lease: self.config.lease, share, round })
+    }
+
+    /// Ends a node's session. Its client has committed everything.
+    ///
+    /// # Errors
+    /// [`ControlError::UnknownSession`].
+    pub async fn leave(self: &Arc<Self>, node: NodeId, session: u64) -> Result<(), ControlError> {
+        let turn = self.turn(node).lock_owned().await;
+        {
+            let (mut sessions, now) = (self.sessions.lock(), self.host.clock.now());
+            if sessions.live(session, now).is_none_or(|session| session.node != node) {
+                return Err(ControlError::UnknownSession);
+            }
+            sessions.end(session);
+        }
+        self.bury(session, node).await;
+        drop(turn);
+        tracing::info!(%node, "the node has left");
+        Ok(())
+    }
+
+    /// The client of a session, if the session has not ended: requests of other sessions must be
+    /// refused.
+    pub fn client(&self, session: u64) -> Option<ClientId> {
+        let now = self.host.clock.now();
+        self.sessions.lock().live(session, now).map(|session| client_id(session.node))
+    }
+
+    /// The file locks of all clients.
+    pub fn locks(&self) -> &Arc<LockServer> {
+        &self.locks
+    }
+
+    /// All nodes, the first node too.
+    ///
+    /// # Errors
+    /// [`ControlError::Unavailable`] if the maps cannot be read.
+    pub fn nodes(&self) -> Result<Vec<NodeReport>, ControlError> {
+        let (config, now) = (self.maps_config()?, self.host.clock.now());
+        let first = NodeReport {
+            id: FIRST_NODE,
+            name: self.config.name.clone(),
+            address: self.config.address.clone(),
+            state: NodeState::Up { lease_left: self.config.lease },
+            is_mounted: self.config.is_mounted,
+        };
+        let sessions = self.sessions.lock();
+        let report = |(node, member): (NodeId, Member)| {
+            let session = sessions.of(node).and_then(|number| Some((number, sessions.live(number, now)?)));
+            let since = || sessions.ended_at.get(&node).map(|at| now.saturating_sub(*at));
+            let state = match session.and_then(|(number, _)| sessions.leases.left(number, now)) {
+                Some(lease_left) => NodeState::Up { lease_left },
+                None => NodeState::Down { since: since() },
+            };
+            let is_mounted = session.is_some_and(|(_, session)| session.is_mounted);
+            NodeReport { id: node, name: member.name, address: member.address, state, is_mounted }
+        };
+        Ok([first].into_iter().chain(config.members.into_iter().map(report)).collect())
+    }
+
+    /// A member has said hello: its session with the machine before this start is over.
+    fn arrived(&self, node: NodeId) {
+        let mut sessions = self.sessions.lock();
+        if sessions.awaited.remove(&node) && sessions.awaited.is_empty() {
+            self.ready.send_replace(true);
+        }
+    }
+
+    fn turn(&self, node: NodeId) -> Arc<tokio::sync::Mutex<()>> {
+        self.turns.lock().entry(node).or_default().clone()
+    }
+
+    /// Notes a new session under a random number.
+    fn begin(&self, node: NodeId, is_mounted: bool) -> u64 {
+        let (mut sessions, now) = (self.sessions.lock(), self.host.clock.now());
+        let mut number = self.host.random.next_u64();
+        while number == crate::space::OWN_SESSION || sessions.by_number.contains_key(&number) {
+            number = self.host.random.next_u64();
+        }
+        sessions.leases.begin(number, now);
+        sessions.by_number.insert(number, MemberSession { node, is_mounted, is_ended: false });
+        number
+    }
+
+    async fn share(&self, session: u64, log: LogId, claim: &SpaceClaim) -> Option<SpaceShare> {
+        let share = self.maintenance.share(session, log, claim);
+        host::timeout(&*self.host.clock, LOOK_TIME_MAX, share).await.ok().flatten()
+    }
+
+    /// Opens a log and rolls it forward. The error says why not.
+    async fn open_log(&self, log: LogId) -> Result<LogTail, String> {
+        let rolled = roll_forward(&self.stripe, &self.managers, log).await;
+        rolled.map(|(tail, _)| tail).map_err(|e| format!("{log} cannot be rolled forward: {e}"))
+    }
+
+    /// Does what must follow the end of a session, and returns the node's log, opened anew. The
+    /// caller has the node's turn, and has ended the session.
+    async fn bury(self: &Arc<Self>, session: u64, node: NodeId) -> LogTail {
+        self.holders.quiesce(session).await;
+        let mut pause = TRY_AGAIN.start;
+        let tail = loop {
+            match self.open_log(client_log(node)).await {
+                Ok(tail) => break tail,
+                Err(error) => {
+                    tracing::warn!(%node, error, "a session has ended; others wait for its files until this succeeds");
+                    self.host.clock.sleep(pause).await;
+                    pause = (2 * pause).min(TRY_AGAIN.end);
+                }
+            }
+        };
+        for manager in &self.managers {
+            manager.expel(client_id(node));
+        }
+        self.locks.leave(client_id(node));
+        self.maintenance.leave(session).await;
+        {
+            let mut sessions = self.sessions.lock();
+            sessions.by_number.remove(&session);
+            sessions.ended_at.insert(node, self.host.clock.now());
+        }
+        self.host.tasks.spawn(Box::pin(self.clone().sweep()));
+        tail
+    }
+
+    /// Removes files that have no name and that nobody has open.
+    async fn sweep(self: Arc<Self>) {
+        let _one_at_a_time = self.sweeping.lock().await;
+        let swept = async {
+            let count = self.client.sweep_orphans().await?;
+            self.client.sync().await?;
+            Ok::<u64, types::FsError>(count)
+        };
+        match swept.await {
+            Ok(0) => {}
+            Ok(count) => {
+                tracing::info!(count, "removed files that an ended session had open without a name");
+                // The managers list them until they have applied this.
+                self.client.settle().await;
+            }
+            Err(e) => tracing::warn!("files that an ended session had open without a name are not removed yet: {e}"),
+        }
+    }
+
+    /// Declares sessions dead, and finishes what a hello that was given up has left.
+    async fn watch(self: Arc<Self>) {
+        let start = self.host.clock.now();
+        while !self.stopped.load(SeqCst) {
+            self.host.clock.sleep(TICK).await;
+            let now = self.host.clock.now();
+            if now >= start + with_drift(self.config.lease) {
+                self.ready.send_if_modified(|ready| !std::mem::replace(ready, true));
+            }
+            for (session, node) in self.end_expired(now) {
+                if let Ok(turn) = self.turn(node).try_lock_owned() {
+                    self.host.tasks.spawn(Box::pin(self.clone().finish(session, node, turn)));
+                }
+            }
+        }
+    }
+
+    /// Ends the sessions whose lease is over. Returns all that have ended and are not buried.
+    fn end_expired(&self, now: Duration) -> Vec<(u64, NodeId)> {
+        let mut sessions = self.sessions.lock();
+        let expired: Vec<u64> = sessions.leases.expired(now).collect();
+        for number in expired {
+            if let Some(session) = sessions.by_number.get(&number) {
+                tracing::warn!(node = %session.node, "the node has not renewed its lease: its session ends");
+            }
+            sessions.end(number);
+        }
+        let ended = sessions.by_number.iter().filter(|(_, session)| session.is_ended);
+        ended.map(|(number, session)| (*number, session.node)).collect()
+    }
+
+    async fn finish(self: Arc<Self>, session: u64, node: NodeId, _turn: OwnedMutexGuard<()>) {
+        if self.sessions.lock().by_number.contains_key(&session) {
+            self.bury(session, node).await;
+        }
+    }
+}

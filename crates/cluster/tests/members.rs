@@ -1,0 +1,725 @@
+//! Several nodes with one file system, in simulated time: sessions, leases, crashes, pauses,
+//! restarts of the first node, and the last bytes of space.
+
+use cluster::config::{FIRST_NODE, Member as MemberEntry, client_id, client_log};
+use cluster::control::{ControlAnswer, ControlError, ControlRequest, NodeReport, NodeState};
+use cluster::lock_server::LockRequest;
+use cluster::machine::{CoreMachine, Create, INDEX_RANGE_LEN, Lengths, Run, create};
+use cluster::member::{FirstNode, Member, MemberConfig};
+use cluster::members::{Holders, Members, MembersConfig};
+use cluster::shared_locks::LockWay;
+use cluster::{FsConfig, StorePlace};
+use host::sim::{Machine, Sim, SimDisk};
+use host::{Disk, Host};
+use manager::api::{
+    BlockAt, CheckpointState, GiveBack, IndexRange, Located, Manager, ManagerError, ManagerStatus, Opened, Recall,
+    SegmentDeltas, SegmentUsage, TokenHolder, UsageChanges,
+};
+use manager::token::Mode;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use storage::api::Storage;
+use types::{Answer, BoxFuture, ClientId, FileId, FsError, NodeId, SegmentId, StoreId};
+use vfs::fs::{Cred, FileLock, FileSystem, Handle, LockSpace, OpenFlags};
+
+const LEASE: Duration = Duration::from_secs(8);
+/// How long a message travels.
+const DELAY: Duration = Duration::from_millis(1);
+const RUN: Run = Run {
+    cache_bytes: 16 << 20,
+    root_mode: 0o777,
+    root_uid: 0,
+    root_gid: 0,
+    index_range_len: INDEX_RANGE_LEN,
+    manager_lengths: Lengths::LARGEST,
+    accepts_loss: false,
+};
+const READ_WRITE: OpenFlags = OpenFlags { read: true, write: true, append: false, truncate: false, execute: false };
+
+/// What runs on the first node at the moment.
+struct First {
+    machine: Machine,
+    core: CoreMachine,
+    members: Arc<Members>,
+}
+
+/// The way to the first node, for all members.
+#[derive(Clone, Default)]
+struct Way(Arc<WayState>);
+
+#[derive(Default)]
+struct WayState {
+    first: Mutex<Option<Arc<First>>>,
+    /// Nodes whose messages do not get through.
+    cut: Mutex<BTreeSet<NodeId>>,
+    /// What takes the recalls of each session.
+    holders: Mutex<BTreeMap<u64, Arc<dyn TokenHolder>>>,
+}
+
+impl Way {
+    fn first(&self) -> Arc<First> {
+        self.0.first.lock().expect("first").clone().expect("a first node")
+    }
+
+    fn cut(&self, node: NodeId, is_cut: bool) {
+        let mut cut = self.0.cut.lock().expect("cut");
+        if is_cut {
+            cut.insert(node)
+        } else {
+            cut.remove(&node)
+        };
+    }
+
+    /// Waits until messages of a node get through, and one has travelled.
+    async fn travel(&self, node: NodeId, host: &Host) {
+        host.clock.sleep(DELAY).await;
+        while self.0.cut.lock().expect("cut").contains(&node) {
+            host.clock.sleep(Duration::from_millis(50)).await;
+        }
+    }
+}
+
+/// Recalls travel too.
+struct Relay {
+    way: Way,
+    session: u64,
+    host: Host,
+    node: NodeId,
+}
+
+impl TokenHolder for Relay {
+    fn recall(&self, recalls: Vec<Recall>) {
+        let (way, session, host, node) = (self.way.clone(), self.session, self.host.clone(), self.node);
+        self.host.tasks.spawn(Box::pin(async move {
+            way.travel(node, &host).await;
+            let holder = way.0.holders.lock().expect("holders").get(&session).cloned();
+            if let Some(holder) = holder {
+                holder.recall(recalls);
+            }
+        }));
+    }
+}
+
+impl Holders for Way {
+    fn holder(&self, session: u64) -> Arc<dyn TokenHolder> {
+        let first = self.first();
+        let client = first.members.client(session).expect("a session");
+        let node = NodeId::new(client.raw() as u16 - 1);
+        Arc::new(Relay { way: self.clone(), session, host: first.machine.host(), node })
+    }
+
+    fn quiesce(&self, _session: u64) -> BoxFuture<()> {
+        let host = self.first().machine.host();
+        Box::pin(async move { host.clock.sleep(DELAY).await })
+    }
+}
+
+/// The first node, as one member sees it.
+struct Remote {
+    way: Way,
+    node: NodeId,
+    /// The member's own host.
+    host: Host,
+}
+
+impl FirstNode for Remote {
+    fn control(&self, request: ControlRequest) -> BoxFuture<Result<ControlAnswer, ControlError>> {
+        let (way, node, host) = (self.way.clone(), self.node, self.host.clone());
+        Box::pin(async move {
+            way.travel(node, &host).await;
+            // The messages are bytes on their way.
+            let request = ControlRequest::decode(&request.encode()).expect("a request");
+            let first = way.first();
+            let members = first.members.clone();
+            let work = async move { members.control(&fingerprint(node), request).await };
+            let answer = first.machine.run(work).await;
+            let answer = answer.unwrap_or_else(|_| Err(ControlError::Unavailable("the first node is down".into())));
+            way.travel(node, &host).await;
+            ControlAnswer::decode(&ControlAnswer::encode(&answer))
+        })
+    }
+
+    fn managers(&self, session: u64, count: usize) -> Vec<Arc<dyn Manager>> {
+        let remote = |index| RemoteManager { at: (self.way.clone(), self.node, self.host.clone()), session, index };
+        (0..count).map(|index| Arc::new(remote(index)) as Arc<dyn Manager>).collect()
+    }
+
+    fn stores(&self, _session: u64, _config: &FsConfig) -> Vec<(StoreId, Arc<dyn Storage>)> {
+        self.way.first().core.stores().to_vec()
+    }
+
+    fn locks(&self, session: u64) -> Arc<dyn LockWay> {
+        Arc::new(RemoteLocks { at: (self.way.clone(), self.node, self.host.clone()), session })
+    }
+
+    fn recalls(&self, session: u64, holder: Arc<dyn TokenHolder>) {
+        self.way.0.holders.lock().expect("holders").insert(session, holder);
+    }
+
+    fn end(&self, session: u64) {
+        self.way.0.holders.lock().expect("holders").remove(&session);
+    }
+}
+
+/// The table of file locks, as one session sees it.
+struct RemoteLocks {
+    at: (Way, NodeId, Host),
+    session: u64,
+}
+
+impl LockWay for RemoteLocks {
+    fn ask(&self, request: LockRequest) -> BoxFuture<Result<Option<FileLock>, FsError>> {
+        let ((way, node, host), session) = (self.at.clone(), self.session);
+        Box::pin(async move {
+            way.travel(node, &host).await;
+            let first = way.first();
+            let members = first.members.clone();
+            let work = async move {
+                let client = members.client(session).ok_or(FsError::Io)?;
+                members.locks().ask(client, request).await
+            };
+            let answer = first.machine.run(work).await.unwrap_or(Err(FsError::Io));
+            way.travel(node, &host).await;
+            answer
+        })
+    }
+}
+
+/// A manager of the first node, as one session sees it.
+struct RemoteManager {
+    at: (Way, NodeId, Host),
+    session: u64,
+    index: usize,
+}
+
+impl RemoteManager {
+    fn ask<T: Send + 'static>(
+        &self,
+        ask: impl FnOnce(&dyn Manager, ClientId) -> Answer<T, ManagerError> + Send + 'static,
+    ) -> Answer<T, ManagerError> {
+        let ((way, node, host), session, index) = (self.at.clone(), self.session, self.index);
+        Answer::later(async move {
+            way.travel(node, &host).await;
+            let first = way.first();
+            let manager = first.core.managers[index].clone();
+            let members = first.members.clone();
+            let work = async move {
+                let client = members.client(session).ok_or(ManagerError::Expelled)?;
+                ask(&*manager, client).await
+            };
+            let answer = first.machine.run(work).await.unwrap_or(Err(ManagerError::Expelled));
+            way.travel(node, &host).await;
+            answer
+        })
+    }
+
+    fn tell(&self, tell: impl FnOnce(&dyn Manager, ClientId) + Send + 'static) {
+        let told = self.ask(move |manager, client| {
+            tell(manager, client);
+            Answer::ok(())
+        });
+        self.at.2.tasks.spawn(Box::pin(async move {
+            let _ = told.await;
+        }));
+    }
+}
+
+impl Manager for RemoteManager {
+    fn open(&self, _: ClientId, file: FileId, mode: Mode) -> Answer<Opened, ManagerError> {
+        self.ask(move |manager, client| manager.open(client, file, mode))
+    }
+    fn open_many(
+        &self,
+        _: ClientId,
+        files: &[FileId],
+        mode: Mode,
+    ) -> Answer<Vec<Result<Opened, ManagerError>>, ManagerError> {
+        let files = files.to_vec();
+        self.ask(move |manager, client| manager.open_many(client, &files, mode))
+    }
+    fn locate(&self, _: ClientId, file: FileId, first: u64) -> Answer<Located, ManagerError> {
+        self.ask(move |manager, client| manager.locate(client, file, first))
+    }
+    fn release(&self, _: ClientId, file: FileId, number: u64) {
+        self.tell(move |manager, client| manager.release(client, file, number));
+    }
+    fn give_back(&self, _: ClientId, back: GiveBack) {
+        self.tell(move |manager, client| manager.give_back(client, back));
+    }
+    fn closed(&self, _: ClientId, file: FileId) -> Answer<bool, ManagerError> {
+        self.ask(move |manager, client| manager.closed(client, file))
+    }
+    fn allocate(&self, _: ClientId, volume: u16) -> Answer<IndexRange, ManagerError> {
+        self.ask(move |manager, client| manager.allocate(client, volume))
+    }
+    fn apply(&self, segments: Vec<SegmentDeltas>) -> Answer<(), ManagerError> {
+        self.ask(move |manager, _| manager.apply(segments))
+    }
+    fn live(&self, candidates: Vec<BlockAt>) -> Answer<Vec<BlockAt>, ManagerError> {
+        self.ask(move |manager, _| manager.live(candidates))
+    }
+    fn usage(&self) -> Answer<Vec<SegmentUsage>, ManagerError> {
+        self.ask(|manager, _| manager.usage())
+    }
+    fn usage_changes(&self, since: u64) -> Answer<UsageChanges, ManagerError> {
+        self.ask(move |manager, _| manager.usage_changes(since))
+    }
+    fn checkpoint(&self) -> Answer<CheckpointState, ManagerError> {
+        self.ask(|manager, _| manager.checkpoint())
+    }
+    fn evacuate(&self, segments: Vec<SegmentId>) -> Answer<(), ManagerError> {
+        self.ask(move |manager, _| manager.evacuate(segments))
+    }
+    fn orphans(&self) -> Answer<Vec<FileId>, ManagerError> {
+        self.ask(|manager, _| manager.orphans())
+    }
+    fn status(&self) -> ManagerStatus {
+        ManagerStatus::default()
+    }
+}
+
+fn fingerprint(node: NodeId) -> [u8; 32] {
+    [node.raw() as u8; 32]
+}
+
+/// A member's machine.
+struct Node {
+    machine: Machine,
+    member: Arc<Member>,
+    fs: Arc<dyn FileSystem>,
+}
+
+/// A file system with members.
+struct Rig {
+    sim: Sim,
+    stores: Vec<SimDisk>,
+    consensus: SimDisk,
+    way: Way,
+}
+
+impl Rig {
+    fn new(seed: u64, store_bytes: u64) -> Rig {
+        let sim = Sim::new(seed);
+        let disk = || SimDisk::new(&sim, 4 * store_bytes);
+        let rig =
+            Rig { stores: (0..3).map(|_| disk()).collect(), consensus: disk(), sim: sim.clone(), way: Way::default() };
+        let (host, places, consensus) = rig.mounts(&sim.machine("first"));
+        let store_capacity_bytes = Some(store_bytes);
+        let how = Create { parity: 1, block_size: 65536, manager_count: 2, store_capacity_bytes };
+        sim.block_on(create(&host, &places, &consensus, how)).expect("create");
+        rig.start_first();
+        rig
+    }
+
+    fn mounts(&self, machine: &Machine) -> (Host, Vec<StorePlace>, Arc<dyn Disk>) {
+        let places = self.stores.iter().map(|disk| disk.mount(machine).into()).collect();
+        (machine.host(), places, self.consensus.mount(machine))
+    }
+
+    /// Starts the first node, after a crash if there was one before. Does not wait until it is
+    /// ready.
+    fn start_first(&self) {
+        self.sim.machine("first").crash();
+        let machine = self.sim.machine("first");
+        let (host, places, consensus) = self.mounts(&machine);
+        let core = self.sim.block_on(CoreMachine::start(host, &places, &consensus, RUN)).expect("start");
+        let config =
+            MembersConfig { lease: LEASE, name: "first".into(), address: "10.0.0.1:7440".into(), is_mounted: true };
+        let members = core.open_to_members(config, Arc::new(self.way.clone()));
+        *self.way.0.first.lock().expect("first") = Some(Arc::new(First { machine, core, members }));
+    }
+
+    fn first(&self) -> Arc<First> {
+        self.way.first()
+    }
+
+    /// Has a node join.
+    fn join(&self, name: &str) -> NodeId {
+        let first = self.first();
+        let add = |config: &mut FsConfig| {
+            let node = NodeId::new(config.next_node);
+            let entry = MemberEntry { name: name.into(), fingerprint: fingerprint(node), address: String::new() };
+            config.add_member(entry).expect("add");
+        };
+        self.sim.block_on(first.core.change_maps(add)).expect("change");
+        let config = first.core.maps.config().expect("config");
+        NodeId::new(config.next_node - 1)
+    }
+
+    /// Starts a member, after a crash if there was one before.
+    fn start(&self, node: NodeId) -> Node {
+        let name = format!("node {}", node.raw());
+        self.sim.machine(&name).crash();
+        let machine = self.sim.machine(&name);
+        let host = machine.host();
+        let remote = Remote { way: self.way.clone(), node, host: host.clone() };
+        let config = MemberConfig { node, cache_bytes: 16 << 20, is_mounted: true };
+        let member = Member::start(host, config, Arc::new(remote));
+        let fs = member.file_system();
+        Node { machine, member, fs }
+    }
+
+    /// A member with a session.
+    fn joined(&self, name: &str) -> (NodeId, Node) {
+        let node = self.join(name);
+        let started = self.start(node);
+        self.sim.block_on(started.member.ready()).expect("ready");
+        (node, started)
+    }
+
+    /// The first node's own file system.
+    fn own(&self) -> client::Client {
+        self.first().core.client.clone()
+    }
+
+    fn write(&self, fs: &dyn FileSystem, name: &str, contents: &[u8]) -> Result<(FileId, Handle), FsError> {
+        self.sim.block_on(async {
+            let (entry, handle) = fs.create(&Cred::ROOT, FileId::ROOT, name.as_bytes(), 0o644, 0, READ_WRITE).await?;
+            fs.write(&Cred::ROOT, entry.attr.id, handle, 0, contents).await?;
+            Ok((entry.attr.id, handle))
+        })
+    }
+
+    fn sync(&self, fs: &dyn FileSystem) -> Result<(), FsError> {
+        self.sim.block_on(async { fs.sync().await })
+    }
+
+    fn read(&self, fs: &dyn FileSystem, name: &str) -> Result<Vec<u8>, FsError> {
+        self.sim.block_on(async {
+            let entry = fs.lookup(&Cred::ROOT, FileId::ROOT, name.as_bytes()).await?;
+            let handle = fs.open(&Cred::ROOT, entry.attr.id, OpenFlags { read: true, ..Default::default() }).await?;
+            let bytes = fs.read(entry.attr.id, handle, 0, 1 << 20).await;
+            fs.release(entry.attr.id, handle, None).await?;
+            Ok(bytes?.to_vec())
+        })
+    }
+
+    fn report(&self, node: NodeId) -> NodeReport {
+        let nodes = self.first().members.nodes().expect("nodes");
+        nodes.into_iter().find(|report| report.id == node).expect("a node")
+    }
+
+    fn run_for(&self, seconds: u64) {
+        self.sim.run_for(Duration::from_secs(seconds));
+    }
+}
+
+const ROOM: u64 = 256 << 20;
+
+#[test]
+fn members_see_each_others_files() {
+    let rig = Rig::new(1, ROOM);
+    let (a, first) = rig.joined("a");
+    let (b, second) = rig.joined("b");
+    assert_eq!((client_id(a), client_id(b)), (ClientId::new(2), ClientId::new(3)));
+    rig.write(&*first.fs, "of-a", b"one").expect("write");
+    rig.write(&*second.fs, "of-b", b"two").expect("write");
+    rig.write(&rig.own(), "own", b"three").expect("write");
+    for fs in [&*first.fs, &*second.fs, &rig.own() as &dyn FileSystem] {
+        let found = ["of-a", "of-b", "own"].map(|name| rig.read(fs, name).expect("read"));
+        assert_eq!(found, [b"one".to_vec(), b"two".to_vec(), b"three".to_vec()]);
+    }
+    let names: Vec<String> = rig.first().members.nodes().expect("nodes").into_iter().map(|node| node.name).collect();
+    assert_eq!(names, ["first", "a", "b"]);
+    assert!(matches!(rig.report(a).state, NodeState::Up { .. }) && rig.report(a).is_mounted);
+    // Much longer than a lease: it is renewed.
+    let before = second.member.client().expect("a session").status().message_count;
+    rig.run_for(60);
+    let after = second.member.client().expect("a session").status().message_count;
+    assert!(before <= after && second.member.trouble().is_none());
+    assert_eq!(rig.read(&*second.fs, "of-a").expect("read"), b"one");
+}
+
+#[test]
+fn who_is_no_member_gets_no_session() {
+    let rig = Rig::new(2, ROOM);
+    let stranger = rig.start(NodeId::new(1));
+    assert_eq!(rig.sim.block_on(stranger.member.ready()), Err(ControlError::NotMember));
+    let (a, first) = rig.joined("a");
+    let hello = |node, version| {
+        let hello = ControlRequest::Hello { node, version, is_mounted: false };
+        let members = rig.first().members.clone();
+        rig.sim.block_on(async move { members.control(&fingerprint(NodeId::new(1)), hello).await })
+    };
+    assert_eq!(hello(NodeId::new(2), 1), Err(ControlError::NotMember), "a member under another's number");
+    assert_eq!(hello(a, 9), Err(ControlError::Version(1)));
+    rig.write(&*first.fs, "file", b"kept").expect("write");
+    rig.sync(&*first.fs).expect("sync");
+    // A node that is removed loses its session at its next renewal.
+    let remove = |config: &mut FsConfig| drop(config.members.remove(&NodeId::new(1)));
+    rig.sim.block_on(rig.first().core.change_maps(remove)).expect("change");
+    rig.run_for(5);
+    assert_eq!(first.member.trouble(), Some(ControlError::NotMember));
+    assert_eq!(rig.read(&*first.fs, "file"), Err(FsError::Io));
+    assert_eq!(rig.read(&rig.own(), "file").expect("read"), b"kept");
+}
+
+#[test]
+fn a_crashed_members_durable_data_are_there_and_its_files_free_after_its_lease() {
+    let rig = Rig::new(3, ROOM);
+    let (a, first) = rig.joined("a");
+    let (_, second) = rig.joined("b");
+    let (id, handle) = rig.write(&*first.fs, "file", b"durable").expect("write");
+    rig.sync(&*first.fs).expect("sync");
+    let fs = first.fs.clone();
+    rig.sim.block_on(async move { fs.write(&Cred::ROOT, id, handle, 0, b"changed").await }).expect("write");
+    first.machine.crash();
+    let began = rig.sim.now();
+    assert_eq!(rig.read(&*second.fs, "file").expect("read"), b"durable", "what was not synced is lost");
+    let waited = rig.sim.now() - began;
+    assert!(waited > LEASE / 2 && waited < LEASE * 5 / 4, "the dead member's lease is waited out: {waited:?}");
+    assert!(matches!(rig.report(a).state, NodeState::Down { since: Some(_) }));
+    let clients = rig.first().core.managers[0].clients();
+    assert_eq!(clients, BTreeSet::from([client_id(FIRST_NODE), client_id(NodeId::new(2))]));
+    // It comes back, with a session of its own and everything in sight.
+    let first = rig.start(a);
+    rig.sim.block_on(first.member.ready()).expect("ready");
+    assert_eq!(rig.read(&*first.fs, "file").expect("read"), b"durable");
+    rig.write(&*first.fs, "again", b"after").expect("write");
+    assert_eq!(rig.read(&*second.fs, "again").expect("read"), b"after");
+}
+
+#[test]
+fn a_member_that_starts_again_at_once_need_not_wait_for_its_former_lease() {
+    let rig = Rig::new(4, ROOM);
+    let (a, first) = rig.joined("a");
+    rig.write(&*first.fs, "file", b"durable").expect("write");
+    rig.sync(&*first.fs).expect("sync");
+    first.machine.crash();
+    let began = rig.sim.now();
+    let first = rig.start(a);
+    rig.sim.block_on(first.member.ready()).expect("ready");
+    assert_eq!(rig.read(&*first.fs, "file").expect("read"), b"durable");
+    assert!(rig.sim.now() - began < LEASE / 4);
+}
+
+#[test]
+fn a_file_that_only_a_dead_member_had_open_is_removed() {
+    let rig = Rig::new(5, ROOM);
+    let (_, first) = rig.joined("a");
+    let (_, second) = rig.joined("b");
+    rig.write(&*first.fs, "file", &[7; 100_000]).expect("write");
+    rig.sync(&*first.fs).expect("sync");
+    let fs = second.fs.clone();
+    let removed = async move { fs.unlink(&Cred::ROOT, FileId::ROOT, b"file").await };
+    rig.sim.block_on(removed).expect("unlink");
+    rig.sync(&*second.fs).expect("sync");
+    let count = || rig.first().core.managers.iter().map(|m| m.status().file_count).sum::<u64>();
+    assert_eq!(count(), 2, "the root, and the file that a program at the first member has open");
+    first.machine.crash();
+    rig.run_for(30);
+    assert_eq!(count(), 1);
+}
+
+#[test]
+fn locks_exclude_programs_of_all_nodes_and_die_with_the_lease() {
+    let rig = Rig::new(13, ROOM);
+    let (_, first) = rig.joined("a");
+    let (id, handle) = rig.write(&*first.fs, "file", b"locked").expect("write");
+    rig.sync(&*first.fs).expect("sync");
+    let own = rig.own();
+    let exclusive =
+        FileLock { space: LockSpace::Flock, owner: 7, pid: 1, exclusive: Some(true), start: 0, end: u64::MAX };
+    let fs = first.fs.clone();
+    rig.sim.block_on(async move { fs.setlk(id, handle, exclusive, false).await }).expect("lock");
+    let (other, own_handle) = rig.sim.block_on(async {
+        let found = own.lookup(&Cred::ROOT, FileId::ROOT, b"file").await.expect("lookup");
+        (found.attr.id, own.open(&Cred::ROOT, found.attr.id, READ_WRITE).await.expect("open"))
+    });
+    assert_eq!(other, id);
+    let set = |wait| rig.sim.block_on(async { own.setlk(id, own_handle, exclusive, wait).await });
+    assert_eq!(set(false), Err(FsError::WouldBlock), "the same number of an owner at another node");
+    first.machine.crash();
+    let began = rig.sim.now();
+    set(true).expect("the lock of the dead member is free");
+    assert!(rig.sim.now() - began > LEASE / 2);
+}
+
+#[test]
+fn a_paused_member_comes_back_fenced_and_goes_on() {
+    let rig = Rig::new(6, ROOM);
+    let (a, first) = rig.joined("a");
+    let (_, second) = rig.joined("b");
+    let (id, handle) = rig.write(&*first.fs, "file", b"durable").expect("write");
+    rig.sync(&*first.fs).expect("sync");
+    let write = |text: &'static [u8]| {
+        let fs = first.fs.clone();
+        rig.sim.block_on(async move { fs.write(&Cred::ROOT, id, handle, 0, text).await })
+    };
+    write(b"changed").expect("write");
+    rig.way.cut(a, true);
+    // Changes still go to the stores by and by, but the last one does not get there in time.
+    rig.run_for(5);
+    write(b"too new").expect("within the lease");
+    assert_eq!(rig.read(&*second.fs, "file").expect("read"), b"changed");
+    // Its lease is over, so it answers nothing, though it has everything in memory.
+    let began = rig.sim.now();
+    assert_eq!(rig.read(&*first.fs, "file"), Err(FsError::Io));
+    assert!(rig.sim.now() - began <= LEASE, "no longer than a lease");
+    assert_eq!(write(b"refused"), Err(FsError::Io));
+    assert!(first.member.trouble().is_some());
+    rig.write(&*second.fs, "new", b"meanwhile").expect("write");
+    rig.way.cut(a, false);
+    rig.sim.block_on(first.member.ready()).expect("ready");
+    assert_eq!(rig.read(&*first.fs, "file").expect("read"), b"changed");
+    assert_eq!(rig.read(&*first.fs, "new").expect("read"), b"meanwhile");
+    assert_eq!(write(b"old one"), Err(FsError::Io), "the handle is of a session that is over");
+    let fs = first.fs.clone();
+    let closed = async move { fs.release(id, handle, None).await };
+    rig.sim.block_on(closed).expect("closing it succeeds");
+    rig.write(&*first.fs, "after", b"goes on").expect("write");
+    assert_eq!(rig.read(&*second.fs, "after").expect("read"), b"goes on");
+}
+
+#[test]
+fn what_members_made_durable_survives_a_crash_of_the_first_node() {
+    let rig = Rig::new(7, ROOM);
+    let (_, first) = rig.joined("a");
+    let (_, second) = rig.joined("b");
+    rig.write(&*first.fs, "of-a", b"durable").expect("write");
+    rig.sync(&*first.fs).expect("sync");
+    rig.write(&*second.fs, "of-b", b"durable too").expect("write");
+    rig.sync(&*second.fs).expect("sync");
+    rig.start_first();
+    let members = rig.first().members.clone();
+    rig.sim.block_on(async move { members.ready().await });
+    assert_eq!(rig.read(&rig.own(), "of-a").expect("read"), b"durable");
+    for fs in [&*first.fs, &*second.fs] {
+        assert_eq!(rig.read(fs, "of-b").expect("read"), b"durable too");
+    }
+    assert!(rig.first().core.recovery.segment_count >= 2);
+    rig.write(&*first.fs, "after", b"goes on").expect("write");
+    assert_eq!(rig.read(&*second.fs, "after").expect("read"), b"goes on");
+}
+
+#[test]
+fn a_restarted_first_node_waits_for_leases_of_members_that_do_not_come() {
+    let rig = Rig::new(8, ROOM);
+    let (a, first) = rig.joined("a");
+    rig.write(&*first.fs, "file", b"cached").expect("write");
+    rig.sync(&*first.fs).expect("sync");
+    rig.way.cut(a, true);
+    rig.start_first();
+    let began = rig.sim.now();
+    let fs = first.fs.clone();
+    let is_served = rig.sim.block_on(async move { fs.lookup(&Cred::ROOT, FileId::ROOT, b"file").await }).is_ok();
+    assert!(is_served, "the member still answers from memory");
+    let members = rig.first().members.clone();
+    rig.sim.block_on(async move { members.ready().await });
+    assert!(rig.sim.now() >= began + LEASE);
+    assert_eq!(rig.read(&*first.fs, "file"), Err(FsError::Io));
+}
+
+#[test]
+fn a_member_that_leaves_frees_its_files_at_once() {
+    let rig = Rig::new(9, ROOM);
+    let (a, first) = rig.joined("a");
+    rig.write(&*first.fs, "file", b"committed by leaving").expect("write");
+    let member = first.member.clone();
+    rig.sim.block_on(async move { member.leave().await });
+    assert!(matches!(rig.report(a).state, NodeState::Down { since: Some(_) }));
+    let began = rig.sim.now();
+    assert_eq!(rig.read(&rig.own(), "file").expect("read"), b"committed by leaving");
+    assert!(rig.sim.now() - began < LEASE / 4);
+    assert_eq!(rig.read(&*first.fs, "file"), Err(FsError::Io));
+}
+
+#[test]
+fn a_dead_members_files_stay_held_until_its_log_could_be_read() {
+    let rig = Rig::new(10, ROOM);
+    let (_, first) = rig.joined("a");
+    rig.write(&*first.fs, "file", b"durable").expect("write");
+    rig.sync(&*first.fs).expect("sync");
+    first.machine.crash();
+    rig.stores.iter().for_each(|disk| disk.offline(true));
+    rig.run_for(30);
+    let client = client_id(NodeId::new(1));
+    assert!(rig.first().core.managers[0].clients().contains(&client), "nobody else gets its tokens");
+    assert_eq!(rig.first().members.nodes().expect("nodes")[1].state, NodeState::Down { since: None });
+    // Stores whose disks failed take writes again after a start.
+    rig.stores.iter().for_each(|disk| disk.offline(false));
+    rig.start_first();
+    assert!(!rig.first().core.managers[0].clients().contains(&client));
+    assert_eq!(rig.read(&rig.own(), "file").expect("read"), b"durable");
+}
+
+/// Writes files until there is no space; returns how many fit.
+async fn fill(fs: Arc<dyn FileSystem>, prefix: String) -> Result<usize, FsError> {
+    let mut count = 0;
+    let data = vec![7; 512 << 10];
+    let end = loop {
+        let name = format!("{prefix}{count}");
+        let made = fs.create(&Cred::ROOT, FileId::ROOT, name.as_bytes(), 0o644, 0, READ_WRITE).await;
+        let (entry, handle) = match made {
+            Ok((entry, handle)) => (entry.attr.id, handle),
+            Err(e) => break e,
+        };
+        let written = fs.write(&Cred::ROOT, entry, handle, 0, &data).await;
+        fs.release(entry, handle, None).await?;
+        match written {
+            Ok(_) => count += 1,
+            Err(e) => break e,
+        }
+    };
+    // What was accepted can be made durable.
+    fs.sync().await?;
+    if end == FsError::NoSpace { Ok(count) } else { Err(end) }
+}
+
+#[test]
+fn writers_at_several_nodes_fill_the_stores_and_each_write_is_kept_or_refused() {
+    let rig = Rig::new(11, 128 << 20);
+    let (_, first) = rig.joined("a");
+    let (_, second) = rig.joined("b");
+    let systems: Vec<Arc<dyn FileSystem>> = vec![first.fs.clone(), second.fs.clone(), Arc::new(rig.own())];
+    let machines = [first.machine.clone(), second.machine.clone(), rig.first().machine.clone()];
+    let results = systems
+        .iter()
+        .zip(&machines)
+        .enumerate()
+        .map(|(at, (fs, machine))| machine.run(fill(fs.clone(), format!("{at}-"))));
+    let results = rig.sim.block_on(host::join_all(results.collect()));
+    let counts: Vec<usize> = results.into_iter().map(|r| r.expect("up").expect("no space at the end")).collect();
+    let bytes = counts.iter().sum::<usize>() as u64 * (512 << 10);
+    let limit = rig.own().status().limit_bytes;
+    assert!(bytes > limit / 2 && bytes <= limit, "{bytes} of {limit} bytes: {counts:?}");
+    rig.run_for(20);
+    // All of it is there, and there is room to remove it.
+    for (at, count) in counts.iter().enumerate() {
+        for number in 0..*count {
+            let name = format!("{at}-{number}");
+            assert_eq!(rig.read(&*systems[(at + 1) % 3], &name).expect("read").len(), 512 << 10, "{name}");
+            let fs = systems[at].clone();
+            let removed = async move { fs.unlink(&Cred::ROOT, FileId::ROOT, name.as_bytes()).await };
+            rig.sim.block_on(removed).expect("unlink");
+        }
+    }
+    rig.run_for(60);
+    let again = machines[0].run(fill(systems[0].clone(), "again".into()));
+    let again = rig.sim.block_on(again).expect("up").expect("no space at the end");
+    assert!(again as u64 * (512 << 10) > limit / 4, "the space is free again: {again}");
+}
+
+#[test]
+fn segments_of_members_are_cleaned_and_deleted() {
+    let rig = Rig::new(12, ROOM);
+    let (a, first) = rig.joined("a");
+    let (id, handle) = rig.write(&*first.fs, "file", &vec![1; 1 << 20]).expect("write");
+    for turn in 0..20 {
+        let fs = first.fs.clone();
+        let written = async move {
+            fs.write(&Cred::ROOT, id, handle, 0, &vec![turn; 1 << 20]).await?;
+            fs.fsync(id, handle, false).await
+        };
+        rig.sim.block_on(written).expect("write");
+    }
+    rig.run_for(120);
+    let segments = rig.sim.block_on(rig.first().core.stripe.segments()).expect("segments");
+    let left = segments.keys().filter(|segment| segment.log == client_log(a)).count();
+    assert!(left < 10, "{left} segments of the member's log are left");
+    assert!(rig.first().core.maintenance.done().deleted_count > 10);
+    let fs = first.fs.clone();
+    let bytes = rig.sim.block_on(async move { fs.read(id, handle, 0, 1 << 20).await }).expect("read");
+    assert!(bytes.iter().all(|b| *b == 19));
+}

@@ -1,0 +1,541 @@
+//! What programs see on a shared mount: another hand changes the file system behind the mount, and
+//! the kernel is made to forget.
+
+mod common;
+
+use common::programs::bring;
+use common::*;
+use fuse::{Invalidator, MountOptions};
+use std::fs::{self, File, OpenOptions};
+use std::future::IntoFuture;
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
+use types::{Answer, FileId};
+use vfs::fs::*;
+use vfs::{Kernel, Recalled};
+
+fn wait_for<T>(work: impl IntoFuture<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(work.into_future())
+}
+
+fn done<T: Send + 'static>(answer: Answer<T>) -> T {
+    wait_for(answer).unwrap()
+}
+
+fn shared(options: &mut MountOptions) {
+    options.shared = true;
+}
+
+/// The other hand.
+struct Other<'a>(&'a Mounted);
+
+impl Other<'_> {
+    fn id(&self, name: &str) -> FileId {
+        done(self.0.fs.lookup(&Cred::ROOT, FileId::ROOT, name.as_bytes())).attr.id
+    }
+
+    fn handle(&self, name: &str) -> (FileId, Handle) {
+        let flags = OpenFlags { read: true, write: true, ..OpenFlags::default() };
+        let id = self.id(name);
+        (id, done(self.0.fs.open(&Cred::ROOT, id, flags)))
+    }
+
+    fn write(&self, name: &str, offset: u64, data: &[u8]) {
+        let (id, handle) = self.handle(name);
+        done(self.0.fs.write(&Cred::ROOT, id, handle, offset, data));
+        done(self.0.fs.release(id, handle, None));
+    }
+
+    fn append(&self, name: &str, data: &[u8]) {
+        let (id, handle) = self.handle(name);
+        done(self.0.fs.append(&Cred::ROOT, id, handle, data));
+        done(self.0.fs.release(id, handle, None));
+    }
+
+    fn set(&self, name: &str, set: SetAttr) {
+        done(self.0.fs.setattr(&Cred::ROOT, self.id(name), None, set));
+    }
+
+    fn make(&self, name: &str, contents: &[u8]) {
+        let (parent, flags) = (FileId::ROOT, OpenFlags { write: true, ..OpenFlags::default() });
+        let (entry, handle) = done(self.0.fs.create(&Cred::ROOT, parent, name.as_bytes(), 0o644, 0, flags));
+        done(self.0.fs.write(&Cred::ROOT, entry.attr.id, handle, 0, contents));
+        done(self.0.fs.release(entry.attr.id, handle, None));
+    }
+
+    fn rename(&self, from: &str, to: &str) {
+        let (root, flags) = (FileId::ROOT, RenameFlags::default());
+        done(self.0.fs.rename(&Cred::ROOT, root, from.as_bytes(), root, to.as_bytes(), flags));
+    }
+
+    fn unlink(&self, name: &str) {
+        done(self.0.fs.unlink(&Cred::ROOT, FileId::ROOT, name.as_bytes()));
+    }
+}
+
+fn kernel(m: &Mounted) -> Invalidator {
+    m.mount.as_ref().unwrap().invalidator()
+}
+
+/// Makes the kernel forget all names, and the attributes of these names and of the root.
+fn forget(m: &Mounted, names: &[&str]) {
+    let files = names.iter().map(|name| Other(m).id(name)).chain([FileId::ROOT]).collect();
+    wait_for(kernel(m).forget(Recalled { files, names: true }));
+}
+
+/// Makes the kernel forget the attributes of these names.
+fn forget_attributes(m: &Mounted, names: &[&str]) {
+    let files = names.iter().map(|name| Other(m).id(name)).collect();
+    wait_for(kernel(m).forget(Recalled { files, names: false }));
+}
+
+fn names(m: &Mounted) -> Vec<String> {
+    let mut names: Vec<_> =
+        fs::read_dir(m.root()).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+/// Runs a check on shared mounts, in both manners of answering, with entries that last.
+fn both(check: impl Fn(&Mounted)) {
+    for later in [false, true] {
+        check(&Mounted::with(Manner { later, ..NOW }, shared));
+    }
+}
+
+#[test]
+fn names_and_attributes_are_cached_until_they_are_forgotten() {
+    let m = Mounted::with(NOW, shared);
+    fs::write(m.path("file"), "x").unwrap();
+    fs::metadata(m.path("file")).unwrap();
+    let stat = || {
+        let before = [m.count("lookup"), m.count("getattr")];
+        fs::metadata(m.path("file")).unwrap();
+        [m.count("lookup") - before[0], m.count("getattr") - before[1]]
+    };
+    assert_eq!(stat(), [0, 0], "both are cached");
+    forget_attributes(&m, &["file"]);
+    assert_eq!(stat(), [0, 1]);
+    assert_eq!(stat(), [0, 0], "both are again");
+    if m.forgets_names() {
+        forget(&m, &[]);
+        // The reply to a lookup carries no attributes that may be kept.
+        assert_eq!(stat(), [1, 1]);
+        assert_eq!(stat(), [0, 0]);
+    }
+}
+
+#[test]
+fn attributes_are_those_of_the_file_system_once_forgotten() {
+    both(|m| {
+        fs::write(m.path("file"), "one").unwrap();
+        let file = File::open(m.path("file")).unwrap();
+        assert_eq!((file.metadata().unwrap().len(), fs::metadata(m.path("file")).unwrap().len()), (3, 3));
+        Other(m).write("file", 3, b" and two");
+        Other(m).set("file", SetAttr { mode: Some(0o640), uid: Some(7), ..SetAttr::default() });
+        forget_attributes(m, &["file"]);
+        for seen in [file.metadata().unwrap(), fs::metadata(m.path("file")).unwrap()] {
+            assert_eq!((seen.len(), seen.mode() & 0o777, seen.uid()), (11, 0o640, 7));
+        }
+        Other(m).set("file", SetAttr { size: Some(2), ..SetAttr::default() });
+        forget_attributes(m, &["file"]);
+        assert_eq!(file.metadata().unwrap().len(), 2);
+    });
+}
+
+#[test]
+fn names_mean_what_they_do_in_the_file_system_once_forgotten() {
+    both(|m| {
+        for name in ["stays", "goes", "moves", "target"] {
+            fs::write(m.path(name), name).unwrap();
+        }
+        std::os::unix::fs::symlink("stays", m.path("link")).unwrap();
+        let read = |name: &str| fs::read_to_string(m.path(name)).map_err(|error| error.raw_os_error().unwrap());
+        assert_eq!(read("link").unwrap(), "stays");
+        assert_eq!(read("new"), Err(libc::ENOENT));
+        for name in ["stays", "goes", "moves", "target"] {
+            assert_eq!(read(name).unwrap(), name);
+        }
+        assert_eq!(names(m), ["goes", "link", "moves", "stays", "target"]);
+        Other(m).unlink("goes");
+        Other(m).rename("moves", "target");
+        Other(m).make("new", b"made by another");
+        Other(m).unlink("link");
+        done(m.fs.symlink(&Cred::ROOT, FileId::ROOT, b"link", b"target"));
+        forget(m, &[]);
+        assert_eq!(read("goes"), Err(libc::ENOENT));
+        assert_eq!(read("moves"), Err(libc::ENOENT));
+        assert_eq!(read("target").unwrap(), "moves");
+        assert_eq!(read("new").unwrap(), "made by another");
+        assert_eq!(fs::read_link(m.path("link")).unwrap().to_str(), Some("target"));
+        assert_eq!(read("link").unwrap(), "moves");
+        assert_eq!(names(m), ["link", "new", "stays", "target"]);
+    });
+}
+
+/// A listing is never cached, so the directory need not be forgotten for it.
+#[test]
+fn listings_ask_each_time_also_through_an_open_directory() {
+    both(|m| {
+        fs::create_dir(m.path("dir")).unwrap();
+        let dir = File::open(m.path("dir")).unwrap();
+        let list = || {
+            let path = format!("/proc/self/fd/{}", dir.as_raw_fd());
+            let mut names: Vec<_> = fs::read_dir(path).unwrap().map(|e| e.unwrap().file_name()).collect();
+            names.sort();
+            names
+        };
+        assert!(list().is_empty() && list().is_empty());
+        done(m.fs.mkdir(&Cred::ROOT, Other(m).id("dir"), b"one", 0o755, 0));
+        assert_eq!(list(), ["one"]);
+        done(m.fs.mkdir(&Cred::ROOT, Other(m).id("dir"), b"two", 0o755, 0));
+        assert_eq!(list(), ["one", "two"]);
+        assert_eq!(m.count("readdirplus"), 0, "its names could be cached after they were forgotten");
+    });
+}
+
+/// The kernel drops a reply to GETATTR that it receives while it forgets. It does not drop other
+/// attributes, so it must not keep them at all.
+#[test]
+fn only_attributes_that_were_asked_for_are_kept() {
+    let m = Mounted::with(NOW, shared);
+    let asks = |what: &str, change: &dyn Fn()| {
+        change();
+        let before = m.count("getattr") + m.count("lookup");
+        fs::symlink_metadata(m.path(what)).unwrap();
+        assert!(m.count("getattr") + m.count("lookup") > before, "{what} was answered from a reply to its change");
+        let before = m.count("getattr");
+        fs::symlink_metadata(m.path(what)).unwrap();
+        assert_eq!(m.count("getattr"), before, "{what} is cached once it was asked for");
+    };
+    asks("file", &|| drop(File::create(m.path("file")).unwrap()));
+    asks("dir", &|| fs::create_dir(m.path("dir")).unwrap());
+    asks("symlink", &|| std::os::unix::fs::symlink("file", m.path("symlink")).unwrap());
+    asks("file", &|| fs::set_permissions(m.path("file"), fs::Permissions::from_mode(0o600)).unwrap());
+    asks("file", &|| OpenOptions::new().write(true).open(m.path("file")).unwrap().set_len(5).unwrap());
+    asks("link", &|| fs::hard_link(m.path("file"), m.path("link")).unwrap());
+    asks("file", &|| fs::write(m.path("file"), "contents").unwrap());
+}
+
+#[test]
+fn permissions_and_acls_count_once_forgotten() {
+    bring("setfacl", "acl");
+    let options = |options: &mut MountOptions| {
+        shared(options);
+        options.allow_other = true;
+    };
+    let m = Mounted::with(NOW, options);
+    fs::write(m.path("file"), "contents").unwrap();
+    fs::create_dir(m.path("dir")).unwrap();
+    fs::write(m.path("dir/file"), "contents").unwrap();
+    allowed(USER, &[], m.root(), "cat file dir/file");
+    Other(&m).set("file", SetAttr { mode: Some(0o600), ..SetAttr::default() });
+    Other(&m).set("dir", SetAttr { mode: Some(0o700), ..SetAttr::default() });
+    forget_attributes(&m, &["file", "dir"]);
+    refused(USER, &[], m.root(), "cat file");
+    refused(USER, &[], m.root(), "cat dir/file");
+    // The kernel caches that there is no ACL.
+    allowed(0, &[], m.root(), "getfacl -c file && setfacl -m u:65534:r file");
+    let acl = done(m.fs.getxattr(&Cred::ROOT, Other(&m).id("file"), b"system.posix_acl_access"));
+    allowed(0, &[], m.root(), "setfacl -b file");
+    refused(USER, &[], m.root(), "cat file");
+    let name = b"system.posix_acl_access";
+    done(m.fs.setxattr(&Cred::ROOT, Other(&m).id("file"), name, &acl, XattrMode::Any));
+    forget_attributes(&m, &["file"]);
+    allowed(USER, &[], m.root(), "cat file");
+    done(m.fs.removexattr(&Cred::ROOT, Other(&m).id("file"), name));
+    forget_attributes(&m, &["file"]);
+    refused(USER, &[], m.root(), "cat file");
+}
+
+#[test]
+fn reads_and_writes_through_open_files_reach_the_file_system() {
+    both(|m| {
+        fs::write(m.path("file"), "0123456789").unwrap();
+        let file = OpenOptions::new().read(true).write(true).open(m.path("file")).unwrap();
+        let contents = || {
+            let mut all = vec![0; 100];
+            let len = file.read_at(&mut all, 0).unwrap();
+            String::from_utf8(all[..len].to_vec()).unwrap()
+        };
+        assert_eq!(contents(), "0123456789");
+        // Nothing is forgotten: contents are not cached, and the kernel's size does not cut a read.
+        Other(m).write("file", 8, b"abcdef");
+        assert_eq!(contents(), "01234567abcdef");
+        file.write_all_at(b"XY", 0).unwrap();
+        Other(m).set("file", SetAttr { size: Some(4), ..SetAttr::default() });
+        assert_eq!(contents(), "XY23");
+        // The kernel believes that the file ends at 14.
+        file.write_all_at(b"Z", 6).unwrap();
+        assert_eq!(contents(), "XY23\0\0Z");
+        forget_attributes(m, &["file"]);
+        assert_eq!(file.metadata().unwrap().len(), 7);
+    });
+}
+
+#[test]
+fn appends_go_to_the_end_whatever_size_the_kernel_knows() {
+    both(|m| {
+        let open = || OpenOptions::new().append(true).create(true).open(m.path("file")).unwrap();
+        let (mut one, mut two) = (open(), open());
+        for _ in 0..2 {
+            one.write_all(b"one ").unwrap();
+            Other(m).append("file", b"other ");
+            two.write_all(b"two ").unwrap();
+        }
+        assert_eq!(fs::read_to_string(m.path("file")).unwrap(), "one other two one other two ");
+        Other(m).set("file", SetAttr { size: Some(4), ..SetAttr::default() });
+        one.write_all(b"end").unwrap();
+        assert_eq!(fs::read_to_string(m.path("file")).unwrap(), "one end");
+    });
+}
+
+#[test]
+fn the_end_of_a_file_is_where_others_left_it_once_forgotten() {
+    both(|m| {
+        fs::write(m.path("file"), "0123").unwrap();
+        let mut file = File::open(m.path("file")).unwrap();
+        assert_eq!(file.seek(SeekFrom::End(0)).unwrap(), 4);
+        for (size, expected) in [(9, 9), (2, 2)] {
+            Other(m).set("file", SetAttr { size: Some(size), ..SetAttr::default() });
+            forget_attributes(m, &["file"]);
+            assert_eq!(file.seek(SeekFrom::End(0)).unwrap(), expected);
+        }
+    });
+}
+
+/// Maps the first bytes of a file, or fails with an errno.
+fn mapped(file: &File, len: usize, flags: libc::c_int) -> Result<Vec<u8>, i32> {
+    // SAFETY: the mapping has `len` bytes and is only read, before it is taken away.
+    unsafe {
+        let at = libc::mmap(std::ptr::null_mut(), len, libc::PROT_READ, flags, file.as_raw_fd(), 0);
+        if at == libc::MAP_FAILED {
+            return Err(std::io::Error::last_os_error().raw_os_error().unwrap());
+        }
+        let bytes = std::slice::from_raw_parts(at.cast::<u8>(), len).to_vec();
+        libc::munmap(at, len);
+        Ok(bytes)
+    }
+}
+
+#[test]
+fn files_are_mapped_privately_but_not_shared() {
+    both(|m| {
+        fs::write(m.path("file"), "before").unwrap();
+        let file = File::open(m.path("file")).unwrap();
+        assert_eq!(mapped(&file, 6, libc::MAP_PRIVATE).unwrap(), b"before");
+        Other(m).write("file", 0, b"after!");
+        assert_eq!(mapped(&file, 6, libc::MAP_PRIVATE).unwrap(), b"after!", "a new mapping reads anew");
+        assert_eq!(mapped(&file, 6, libc::MAP_SHARED), Err(libc::ENODEV));
+        fs::copy("/bin/echo", m.path("echo")).unwrap();
+        let output = Command::new(m.path("echo")).arg("runs").output().unwrap();
+        assert_eq!(output.stdout, b"runs\n");
+    });
+}
+
+/// Reads with sendfile(2), which takes the way of the page cache.
+fn sent(file: &File) -> Vec<u8> {
+    let (mut reader, writer) = std::io::pipe().unwrap();
+    let mut offset = 0;
+    // SAFETY: a plain call on open descriptors, with an offset that outlives it.
+    let sent = unsafe { libc::sendfile(writer.as_raw_fd(), file.as_raw_fd(), &raw mut offset, 4096) };
+    assert!(sent >= 0, "{}", std::io::Error::last_os_error());
+    drop(writer);
+    let mut bytes = Vec::new();
+    reader.read_to_end(&mut bytes).unwrap();
+    bytes
+}
+
+#[test]
+fn sendfile_shows_what_others_wrote_soon_after_it_was_forgotten() {
+    both(|m| {
+        fs::write(m.path("file"), "before").unwrap();
+        let file = File::open(m.path("file")).unwrap();
+        assert_eq!(sent(&file), b"before");
+        // With another size, the kernel would drop the pages by itself.
+        Other(m).write("file", 0, b"after!");
+        forget_attributes(m, &["file"]);
+        // A thread of its own forgets the pages.
+        let since = Instant::now();
+        while sent(&file) != b"after!" {
+            assert!(since.elapsed() < Duration::from_secs(20), "the pages stay");
+            std::thread::yield_now();
+        }
+        Other(m).write("file", 0, b"again!");
+        assert_eq!(sent(&File::open(m.path("file")).unwrap()), b"again!", "an open drops pages");
+    });
+}
+
+/// The environment variable that makes a process read this file with sendfile(2).
+const SEND: &str = "STARLING_TEST_SEND";
+
+/// Not a test, but the process that another test starts.
+#[test]
+fn send_file_if_asked_to() {
+    let Some(path) = std::env::var_os(SEND) else { return };
+    sent(&File::open(path).unwrap());
+}
+
+/// A process that holds a request which is never answered, with its locks.
+fn stuck(m: &Mounted, mut command: Command, request: &str) -> Child {
+    let before = m.count(request);
+    let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    while m.count(request) == before {
+        std::thread::yield_now();
+    }
+    child
+}
+
+/// Programs wait in the kernel for answers, and hold the lock of a directory, a file, or a page. A
+/// token that they wait for can be given back all the same.
+#[test]
+fn forgetting_waits_for_no_request() {
+    let mut m = Mounted::serving(Mannered::silent(mem_fs()), shared);
+    fs::write(m.path("file"), "x".repeat(8192)).unwrap();
+    fs::write(m.path("goes"), "x").unwrap();
+    let mut by_page = Command::new(std::env::current_exe().unwrap());
+    by_page.args(["--exact", "send_file_if_asked_to"]).env(SEND, m.path("file"));
+    let (mut remove, mut read) = (Command::new("rm"), Command::new("cat"));
+    remove.arg("-f").arg(m.path("goes"));
+    read.arg(m.path("file"));
+    let mut children = [stuck(&m, remove, "unlink"), stuck(&m, read, "read"), stuck(&m, by_page, "read")];
+    let files = vec![FileId::ROOT, Other(&m).id("file"), Other(&m).id("goes")];
+    let forget = kernel(&m).forget(Recalled { files, names: m.forgets_names() });
+    let (forgotten, has_forgotten) = channel();
+    let forgetting = std::thread::spawn(move || {
+        wait_for(forget);
+        forgotten.send(()).unwrap();
+    });
+    let ended = has_forgotten.recv_timeout(Duration::from_secs(20));
+    let all_wait = children.iter_mut().all(|child| child.try_wait().unwrap().is_none());
+    // Fails their requests.
+    let path = c(m.root());
+    for flags in [libc::MNT_FORCE, libc::MNT_DETACH] {
+        // SAFETY: the pointer is to a NUL-terminated string that outlives the call.
+        unsafe { libc::umount2(path.as_ptr(), flags | libc::UMOUNT_NOFOLLOW) };
+    }
+    for child in &mut children {
+        child.wait().unwrap();
+    }
+    forgetting.join().unwrap();
+    drop(m.mount.take());
+    assert!(ended.is_ok(), "forgetting waited for a request");
+    assert!(all_wait, "the requests were under way");
+}
+
+/// An answer was computed, but not sent, when forgetting began.
+#[test]
+fn forgetting_waits_until_answers_under_way_are_sent() {
+    let (computed, is_computed) = channel();
+    let has_forgotten = Arc::new(AtomicBool::new(false));
+    let was_early = Arc::new(AtomicBool::new(false));
+    let (forgotten, early) = (has_forgotten.clone(), was_early.clone());
+    let before_late = move || {
+        computed.send(()).unwrap();
+        // Forgetting has all this time to be wrong; it cannot be right.
+        let since = Instant::now();
+        while since.elapsed() < Duration::from_millis(300) && !forgotten.load(SeqCst) {
+            std::thread::yield_now();
+        }
+        early.store(forgotten.load(SeqCst), SeqCst);
+    };
+    let m = Mounted::serving(Mannered::with_late(mem_fs(), NOW, before_late), |options| {
+        shared(options);
+        options.threads = 2;
+    });
+    Other(&m).make("late", b"contents");
+    let path = m.path("late");
+    let stat = std::thread::spawn(move || fs::metadata(path).unwrap().len());
+    is_computed.recv().unwrap();
+    forget(&m, &["late"]);
+    has_forgotten.store(true, SeqCst);
+    assert_eq!(stat.join().unwrap(), 8);
+    assert!(!was_early.load(SeqCst), "the kernel was told to forget before the answer was sent");
+}
+
+/// A new epoch would detach a file system that is mounted below this one.
+#[test]
+fn what_is_mounted_below_stays_and_names_are_forgotten_all_the_same() {
+    let manner = Manner { valid: Duration::from_millis(300), ..NOW };
+    let m = Mounted::with(manner, shared);
+    fs::create_dir(m.path("below")).unwrap();
+    fs::write(m.path("goes"), "x").unwrap();
+    let below = m.path("below");
+    let mount = |arguments: &[&str]| Command::new("mount").args(arguments).arg(&below).status().unwrap().success();
+    assert!(mount(&["-t", "tmpfs", "nested"]));
+    fs::write(below.join("file"), "nested").unwrap();
+    let mut seen = Vec::new();
+    let lookups = |name: &str| {
+        let before = m.count("lookup");
+        let is_there = fs::metadata(m.path(name)).is_ok();
+        (is_there, m.count("lookup") - before)
+    };
+    lookups("goes");
+    Other(&m).rename("goes", "came");
+    forget(&m, &[]);
+    seen.push((lookups("goes").0, fs::read_to_string(below.join("file")).ok()));
+    assert!(lookups("came").0);
+    assert_eq!(lookups("came"), (true, 1), "names are not kept");
+    Other(&m).rename("came", "goes");
+    seen.push((lookups("came").0, fs::read_to_string(below.join("file")).ok()));
+    assert!(Command::new("umount").arg(&below).status().unwrap().success());
+    forget(&m, &[]);
+    lookups("goes");
+    assert_eq!(lookups("goes"), (true, u64::from(!m.forgets_names())), "names are kept again");
+    assert_eq!(seen, vec![(false, Some("nested".to_owned())); 2]);
+}
+
+#[test]
+fn a_mount_that_has_ended_has_nothing_to_forget() {
+    let mut m = Mounted::with(NOW, shared);
+    fs::write(m.path("file"), "x").unwrap();
+    let (kernel, file) = (kernel(&m), Other(&m).id("file"));
+    m.unmount();
+    wait_for(kernel.forget(Recalled { files: vec![file], names: true }));
+    assert_eq!(done(m.fs.getattr(file)).attr.size, 1);
+}
+
+/// Two programs and another hand change one directory and one file, and the kernel is made to
+/// forget after each change of the other hand. Every look sees the last state.
+#[test]
+fn every_look_after_forgetting_sees_the_last_state() {
+    let m = Mounted::with(NOW, shared);
+    fs::write(m.path("file"), "").unwrap();
+    let ended = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let busy = || {
+            while !ended.load(SeqCst) {
+                let _ = (fs::metadata(m.path("file")), fs::metadata(m.path("name")), fs::metadata(m.path("none")));
+            }
+        };
+        for _ in 0..2 {
+            scope.spawn(busy);
+        }
+        let looks = || -> Result<(), String> {
+            for round in 1..=500u64 {
+                let is_there = round.is_multiple_of(2);
+                if is_there {
+                    Other(&m).make("name", b"")
+                } else if round > 1 {
+                    Other(&m).unlink("name")
+                }
+                Other(&m).set("file", SetAttr { size: Some(round), ..SetAttr::default() });
+                forget(&m, &["file"]);
+                let (size, found) = (fs::metadata(m.path("file")).unwrap().len(), m.path("name").exists());
+                if (size, found) != (round, is_there) {
+                    return Err(format!("round {round}: size {size}, name is there: {found}"));
+                }
+            }
+            Ok(())
+        };
+        let seen = looks();
+        ended.store(true, SeqCst);
+        seen.unwrap();
+    });
+}
