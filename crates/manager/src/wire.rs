@@ -202,6 +202,7 @@ fn put_error(out: &mut Vec<u8>, error: &ManagerError) {
         ManagerError::Expelled => out.put_u8(4),
         // The wire does not carry the reason of a bad request.
         ManagerError::BadRequest(_) => out.put_u8(5),
+        ManagerError::Held => out.put_u8(6),
     }
 }
 
@@ -212,6 +213,7 @@ fn error(r: &mut Reader<'_>) -> Result<ManagerError, DecodeError> {
         3 => ManagerError::Log,
         4 => ManagerError::Expelled,
         5 => ManagerError::BadRequest("refused by the manager"),
+        6 => ManagerError::Held,
         _ => return Err(DecodeError::Invalid("error kind")),
     })
 }
@@ -492,6 +494,7 @@ mod tests {
             any::<u64>().prop_map(ManagerError::StaleMap),
             Just(ManagerError::Log),
             Just(ManagerError::Expelled),
+            Just(ManagerError::Held),
             Just(ManagerError::BadRequest("refused by the manager")),
         ]
     }
