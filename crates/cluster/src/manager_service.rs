@@ -10,6 +10,7 @@
 //! Two connections of a client may be alive at the same time. What comes over the older one after
 //! anything came over the newer one is ignored.
 
+use crate::members::{Holders, Members};
 use bytes::Bytes;
 use host::{Either, Host, first};
 use link::{Message, NodeService, Peer};
@@ -17,7 +18,7 @@ use manager::api::{Manager, ManagerError, Recall, TokenHolder};
 use manager::wire::{ClientMessage, ManagerAnswer, ManagerCall, ManagerRequest};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock, Weak};
 use tokio::sync::{Notify, oneshot, watch};
 use types::codec::DecodeError;
 use types::{Answer, BoxFuture, ClientId, ManagerId};
@@ -34,43 +35,58 @@ pub trait Sessions: Send + Sync + 'static {
     fn client(&self, session: u64, peer: &Peer) -> Option<ClientId>;
 }
 
+impl Sessions for Members {
+    fn client(&self, session: u64, peer: &Peer) -> Option<ClientId> {
+        self.client_of(session, &peer.fingerprint?)
+    }
+}
+
 /// The managers of a node, as a service for other nodes.
 pub struct ManagerService {
     host: Host,
     managers: BTreeMap<ManagerId, Arc<dyn Manager>>,
-    sessions: Arc<dyn Sessions>,
-    begun: Mutex<HashMap<u64, Arc<Session>>>,
+    sessions: OnceLock<Weak<dyn Sessions>>,
+    begun: Arc<Mutex<HashMap<u64, Arc<Session>>>>,
 }
 
 impl ManagerService {
-    /// Serves these managers.
-    pub fn new(
-        host: Host,
-        managers: impl IntoIterator<Item = (ManagerId, Arc<dyn Manager>)>,
-        sessions: Arc<dyn Sessions>,
-    ) -> Arc<ManagerService> {
-        let (managers, begun) = (managers.into_iter().collect(), Mutex::default());
+    /// Serves these managers, once the sessions [are known](Self::serve_sessions).
+    pub fn new(host: Host, managers: impl IntoIterator<Item = (ManagerId, Arc<dyn Manager>)>) -> Arc<ManagerService> {
+        let (managers, sessions, begun) = (managers.into_iter().collect(), OnceLock::new(), Arc::default());
         Arc::new(ManagerService { host, managers, sessions, begun })
     }
 
+    /// Serves these sessions from now on. Until this was called, and when they are gone, all
+    /// requests are refused. The first call counts.
+    pub fn serve_sessions(&self, sessions: &Arc<impl Sessions>) {
+        let sessions: Arc<dyn Sessions> = sessions.clone();
+        self.sessions.get_or_init(|| Arc::downgrade(&sessions));
+    }
+
+    fn client(&self, session: u64, peer: &Peer) -> Option<ClientId> {
+        self.sessions.get()?.upgrade()?.client(session, peer)
+    }
+}
+
+impl Holders for ManagerService {
     /// Begins a session. The recalls for its client go to what this returns, and from there to the
     /// client, when it asks for them. Requests of a session that was not begun are refused.
-    pub fn holder(&self, session: u64) -> Arc<dyn TokenHolder> {
+    fn holder(&self, session: u64) -> Arc<dyn TokenHolder> {
         self.begun.lock().entry(session).or_default().recalls.clone()
     }
 
     /// Ends a session. From now on its requests are refused. Done when none of them is inside a
     /// manager any more. Requests that wait for other clients do not get their tokens; an `apply`
     /// that has begun is finished.
-    pub fn quiesce(self: &Arc<Self>, session: u64) -> BoxFuture<()> {
-        let (service, ending) = (self.clone(), self.begun.lock().get(&session).cloned());
+    fn quiesce(&self, session: u64) -> BoxFuture<()> {
+        let (begun, ending) = (self.begun.clone(), self.begun.lock().get(&session).cloned());
         if let Some(ending) = &ending {
             ending.end();
         }
         Box::pin(async move {
             if let Some(ending) = ending {
                 ending.empty().await;
-                service.begun.lock().remove(&session);
+                begun.lock().remove(&session);
             }
         })
     }
@@ -83,7 +99,7 @@ impl NodeService for ManagerService {
             ClientMessage::Call(call) => call.session,
             ClientMessage::NextRecalls { session, .. } => *session,
         };
-        let client = self.sessions.client(id, peer);
+        let client = self.client(id, peer);
         let session = self.begun.lock().get(&id).cloned();
         let (Some(client), Some(session)) = (client, session) else {
             return Ok(at_once(ManagerAnswer::Failed(ManagerError::Expelled).encode()));

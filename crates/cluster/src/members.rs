@@ -79,6 +79,8 @@ pub struct MembersConfig {
 #[derive(Clone, Copy, Debug)]
 struct MemberSession {
     node: NodeId,
+    /// Of the certificate of whoever began it.
+    fingerprint: [u8; 32],
     is_mounted: bool,
     /// Its requests are refused. It is in the table until its tokens are free.
     is_ended: bool,
@@ -264,7 +266,7 @@ impl Members {
         if !config.member_of(fingerprint).is_some_and(is_member) {
             return Err(ControlError::NotMember);
         }
-        let session = self.begin(node, is_mounted);
+        let session = self.begin(node, *fingerprint, is_mounted);
         self.maintenance.join(session, log).await;
         let holder = self.holders.holder(session);
         for manager in &self.managers {
@@ -347,6 +349,14 @@ impl Members {
         &self.locks
     }
 
+    /// As [`client`](Self::client), if the session is that of the node with this certificate.
+    pub fn client_of(&self, session: u64, fingerprint: &[u8; 32]) -> Option<ClientId> {
+        let now = self.host.clock.now();
+        let sessions = self.sessions.lock();
+        let session = sessions.live(session, now).filter(|session| session.fingerprint == *fingerprint)?;
+        Some(client_id(session.node))
+    }
+
     /// All nodes, the first node too.
     ///
     /// # Errors
@@ -387,14 +397,14 @@ impl Members {
     }
 
     /// Notes a new session under a random number.
-    fn begin(&self, node: NodeId, is_mounted: bool) -> u64 {
+    fn begin(&self, node: NodeId, fingerprint: [u8; 32], is_mounted: bool) -> u64 {
         let (mut sessions, now) = (self.sessions.lock(), self.host.clock.now());
         let mut number = self.host.random.next_u64();
         while number == crate::space::OWN_SESSION || sessions.by_number.contains_key(&number) {
             number = self.host.random.next_u64();
         }
         sessions.leases.begin(number, now);
-        sessions.by_number.insert(number, MemberSession { node, is_mounted, is_ended: false });
+        sessions.by_number.insert(number, MemberSession { node, fingerprint, is_mounted, is_ended: false });
         number
     }
 

@@ -35,18 +35,11 @@ struct Queue {
 #[derive(Default)]
 pub(crate) struct Clients {
     holders: Mutex<BTreeMap<ClientId, Arc<dyn TokenHolder>>>,
+    /// Taken before the manager's state, if both are needed.
     queues: Mutex<HashMap<FileId, Arc<Queue>>>,
 }
 
 impl Clients {
-    fn queue(&self, file: FileId) -> Arc<Queue> {
-        self.queues.lock().entry(file).or_default().clone()
-    }
-
-    fn is_contended(&self, file: FileId) -> bool {
-        self.queues.lock().contains_key(&file)
-    }
-
     pub(crate) fn given_back(&self, file: FileId) {
         if let Some(queue) = self.queues.lock().get(&file) {
             queue.given_back.notify_one();
@@ -121,26 +114,35 @@ impl ManagerServer {
 impl Core {
     /// Opens a file for a client, now or when others have given back.
     pub(crate) fn open(self: &Arc<Self>, client: ClientId, file: FileId, mode: Mode) -> Answer<Opened, ManagerError> {
-        if !self.clients.is_contended(file) {
+        // No request gets between a step that is blocked and its place in the queue. Otherwise the
+        // holder could be granted the token anew, and the recall would be about an old grant.
+        let mut queues = self.clients.queues.lock();
+        let mut recalls = Vec::new();
+        if !queues.contains_key(&file) {
             let first = self.state.lock().open(client, file, mode);
             match first {
                 Ok(Step::Opened(opened)) => return Answer::ok(*opened),
-                Ok(Step::Blocked(recalls)) => self.clients.recall(recalls),
+                Ok(Step::Blocked(wanted)) => recalls = wanted,
                 Err(ApplyStop::Refused(error)) => return Answer::err(error),
                 Err(ApplyStop::Missing(_)) => {}
             }
         }
-        let place = Place { core: self.clone(), file, queue: self.clients.queue(file) };
+        let place = Place { core: self.clone(), file, queue: queues.entry(file).or_default().clone() };
+        drop(queues);
+        self.clients.recall(recalls);
         Answer::later(async move { place.core.open_in_turn(client, file, mode, &place.queue).await })
     }
 
     /// Opens a file, unless that means waiting for another client.
     pub(crate) async fn open_now(&self, client: ClientId, file: FileId, mode: Mode) -> Result<Opened, ManagerError> {
         loop {
-            if self.clients.is_contended(file) {
-                return Err(ManagerError::Held);
-            }
-            let step = self.state.lock().open(client, file, mode);
+            let step = {
+                let queues = self.clients.queues.lock();
+                if queues.contains_key(&file) {
+                    return Err(ManagerError::Held);
+                }
+                self.state.lock().open(client, file, mode)
+            };
             match step {
                 Ok(Step::Opened(opened)) => return Ok(*opened),
                 Ok(Step::Blocked(recalls)) => {

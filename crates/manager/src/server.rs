@@ -237,7 +237,8 @@ impl Core {
         while let Some(SegmentDeltas { segment, deltas }) = batch.segments.get(batch.at.0) {
             // Lock anew for each segment, so that other requests need not wait for a whole batch.
             let mut state = self.state.lock();
-            match state.turn(*segment) {
+            let turn = state.turn(*segment);
+            match turn {
                 Turn::Old => {}
                 Turn::TooEarly => {
                     return Err(ManagerError::BadRequest("segments before this one were not applied").into());
@@ -253,15 +254,16 @@ impl Core {
                         batch.at.1 += 1;
                     }
                     state.advance(*segment);
-                    // Whoever waits for a token on a removed file learns that there is no such file.
-                    let is_removal =
-                        |delta: &&Delta| matches!(delta, Delta::Remove { .. }) && !planted::is(Bug::RemovalWakesNobody);
-                    for delta in deltas.iter().filter(is_removal) {
-                        self.clients.given_back(delta.file());
-                    }
                 }
             }
             state.evict();
+            drop(state);
+            // Whoever waits for a token on a removed file learns that there is no such file.
+            let is_removal =
+                |delta: &&Delta| matches!(delta, Delta::Remove { .. }) && !planted::is(Bug::RemovalWakesNobody);
+            if turn == Turn::Next {
+                deltas.iter().filter(is_removal).for_each(|delta| self.clients.given_back(delta.file()));
+            }
             batch.at = (batch.at.0 + 1, 0);
         }
         Ok(())

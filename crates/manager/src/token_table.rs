@@ -92,7 +92,8 @@ impl TokenTable {
         self.count
     }
 
-    /// Asks for a token. A client that has a stronger one keeps that, under the new number.
+    /// Asks for a token. A client that has a stronger one keeps that, under the new number. A recall
+    /// of the old number is then void, so whoever still wants the token recalls the new one.
     pub fn request(&mut self, client: ClientId, file: FileId, mode: Mode) -> Decision {
         let held = self.files.entry(file).or_default();
         let in_conflict = |h: &&mut Holding| {
@@ -117,7 +118,7 @@ impl TokenTable {
         let open_elsewhere = !held.open_at.is_empty();
         let mode = match held.holdings.iter_mut().find(|h| h.client == client) {
             Some(h) => {
-                (h.mode, h.number) = (h.mode.max(mode), number);
+                (h.mode, h.number, h.recalled) = (h.mode.max(mode), number, None);
                 h.mode
             }
             None => {
@@ -288,6 +289,18 @@ mod tests {
         assert!(
             matches!(t.request(client(3), FILE, Mode::Write), Decision::Blocked(r) if r[0].1.wanted == Mode::Write)
         );
+    }
+
+    #[test]
+    fn regression_a_token_that_was_granted_anew_after_its_recall_is_recalled_again() {
+        let mut t = TokenTable::new();
+        granted(t.request(client(1), FILE, Mode::Read));
+        assert!(matches!(t.request(client(2), FILE, Mode::Write), Decision::Blocked(recalls) if recalls.len() == 1));
+        // The first client opens the file again before the recall arrives. It takes the recall to
+        // be about a token that it has given back.
+        let again = granted(t.request(client(1), FILE, Mode::Write));
+        let recall = Recall { file: FILE, number: again.number, wanted: Mode::Write };
+        assert_eq!(t.request(client(2), FILE, Mode::Write), Decision::Blocked(vec![(client(1), recall)]));
     }
 
     #[test]

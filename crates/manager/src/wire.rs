@@ -203,6 +203,7 @@ fn put_error(out: &mut Vec<u8>, error: &ManagerError) {
         ManagerError::Held => out.put_u8(6),
         // The wire does not carry the reason of a bad request.
         ManagerError::BadRequest(_) => out.put_u8(5),
+        ManagerError::Held => out.put_u8(6),
     }
 }
 
@@ -494,6 +495,7 @@ mod tests {
             any::<u64>().prop_map(ManagerError::StaleMap),
             Just(ManagerError::Log),
             Just(ManagerError::Expelled),
+            Just(ManagerError::Held),
             Just(ManagerError::BadRequest("refused by the manager")),
         ]
     }

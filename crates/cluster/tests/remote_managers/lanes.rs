@@ -175,15 +175,15 @@ fn sim_tokens_move_between_clients_over_lanes_that_break() {
         let work = |(lane, client): (Arc<SimLane>, Arc<TestClient>)| async move {
             let random = SplitMix64::new(seed ^ client.session << 40);
             for _ in 0..40 {
-                let file = file(random.next_u64() % FILES);
+                let at = random.next_u64() % FILES;
                 let mode = if random.chance(1, 2) { Mode::Read } else { Mode::Write };
                 match random.next_u64() % 4 {
-                    0 => client.release(file),
+                    0 => client.release(file(at)),
                     1 => {
-                        let again = client.open(file, mode);
-                        join_all(vec![client.open(file, Mode::Read), again].into_iter().map(Box::pin).collect()).await;
+                        let both = [at, (at + 1) % FILES].map(|at| Box::pin(client.open(file(at), mode)));
+                        join_all(both.into()).await.into_iter().for_each(|opened| drop(opened.unwrap()));
                     }
-                    _ => drop(client.open(file, mode).await.unwrap()),
+                    _ => drop(client.open(file(at), mode).await.unwrap()),
                 }
                 lane.pause().await;
             }

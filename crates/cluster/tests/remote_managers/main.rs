@@ -5,6 +5,7 @@ mod lanes;
 mod tls;
 
 use cluster::manager_service::{ManagerService, Sessions};
+use cluster::members::Holders;
 use cluster::remote_manager::{RemoteManager, receive_recalls};
 use host::{Disk, Host};
 use link::{OrderedLane, Peer};
@@ -100,7 +101,8 @@ impl Server {
     async fn new(host: Host, disks: [Arc<dyn Disk>; 2]) -> Server {
         let (manager, book) = (manager(&host, disks).await, Arc::new(Book::default()));
         let managers = [(MANAGER, manager.clone() as Arc<dyn Manager>)];
-        let service = ManagerService::new(host.clone(), managers, book.clone());
+        let service = ManagerService::new(host.clone(), managers);
+        service.serve_sessions(&book);
         Server { host, manager, service, book }
     }
 
@@ -140,7 +142,7 @@ struct TestClient {
 #[derive(Default)]
 struct ClientState {
     /// Opens without an answer.
-    opening: BTreeMap<FileId, usize>,
+    opening: BTreeSet<FileId>,
     /// Recalls that came before the answer that grants the token.
     early: BTreeMap<FileId, Recall>,
     recalls: Vec<Recall>,
@@ -162,14 +164,12 @@ impl TestClient {
 
     /// Opens a file, and checks that no other client believes to have a token in conflict.
     async fn open(&self, file: FileId, mode: Mode) -> Result<Opened, ManagerError> {
-        *self.state.lock().opening.entry(file).or_default() += 1;
+        assert!(self.state.lock().opening.insert(file), "one open of a file at a time");
         let answer = self.manager.open(self.id(), file, mode).await;
         let early = {
             let mut state = self.state.lock();
-            let left = state.opening.entry(file).or_default();
-            *left -= 1;
-            let is_last = *left == 0;
-            if is_last { state.early.remove(&file) } else { None }
+            state.opening.remove(&file);
+            state.early.remove(&file)
         };
         let opened = answer?;
         assert!(opened.grant.mode >= mode && opened.inode.id == file);
@@ -195,19 +195,19 @@ impl TestClient {
     fn on_recall(&self, recall: Recall) {
         let key = (recall.file, self.session);
         let belief = self.beliefs.lock().get(&key).copied();
-        match belief {
-            Some(belief) if belief.number > recall.number => return,
-            Some(belief) => self.give(recall.file, belief.number, recall.wanted),
-            None => {
-                let mut state = self.state.lock();
-                if state.opening.get(&recall.file).is_some_and(|opening| *opening > 0) {
-                    state.early.insert(recall.file, recall);
-                    return;
-                }
-                drop(state);
-                self.give(recall.file, recall.number, recall.wanted);
+        let number = belief.map_or(recall.number, |belief| belief.number);
+        if number > recall.number {
+            return;
+        }
+        if belief.is_none() || number < recall.number {
+            let mut state = self.state.lock();
+            if state.opening.contains(&recall.file) {
+                let early = state.early.entry(recall.file).or_insert(recall);
+                *early = recall.max(*early);
+                return;
             }
         }
+        self.give(recall.file, number, recall.wanted);
     }
 
     fn give(&self, file: FileId, number: u64, wanted: Mode) {
