@@ -25,7 +25,7 @@ use types::codec::{DecodeError, Put, Reader};
 use types::{FragmentId, FsUuid, LogId, Maps, SegmentId, StoreId};
 
 /// The version that this program speaks.
-pub const VERSION: u16 = 5;
+pub const VERSION: u16 = 6;
 /// Bytes of a greeting.
 pub const GREETING_LEN: usize = 10;
 /// Bytes of the two lengths before each frame.
