@@ -199,13 +199,12 @@ impl CoreMachine {
             let opened = ManagerServer::open(host.clone(), stripe.clone(), manager, 1).await;
             managers.push(opened.map_err(refused)?);
         }
-        let rolled = manager::roll_forward::roll_forward(&stripe, &managers, CLIENT_LOG).await;
-        let (tail, rolled) = rolled.map_err(refused)?;
-        let rolled_cleaner = manager::roll_forward::roll_forward(&stripe, &managers, CLEANER_LOG).await;
-        let (cleaner_tail, cleaner_rolled) = rolled_cleaner.map_err(refused)?;
+        let rolled = manager::roll_forward_all(&stripe, &managers, &[CLIENT_LOG], &[CLEANER_LOG]).await;
+        let mut rolled = rolled.map_err(refused)?;
+        let (tail, cleaner_tail) = (rolled.take(CLIENT_LOG)?, rolled.take(CLEANER_LOG)?);
         let recovery = Recovery {
-            segment_count: rolled.segments + cleaner_rolled.segments,
-            delta_count: rolled.deltas + cleaner_rolled.deltas,
+            segment_count: rolled.read.segments,
+            delta_count: rolled.read.deltas,
             time: host.clock.now().saturating_sub(began),
         };
         let client_config = client::ClientConfig {

@@ -86,6 +86,8 @@ pub struct SegmentDeltas {
     /// The segment. Segments of one log are applied in the order of seq, without gaps. So a segment
     /// without deltas for a manager is reported too, with none.
     pub segment: SegmentId,
+    /// The segment's order among the segments of all logs; 0 if an older program wrote it.
+    pub order: u64,
     /// The deltas in log order.
     pub deltas: Arc<Vec<Delta>>,
 }

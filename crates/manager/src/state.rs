@@ -165,6 +165,8 @@ pub struct ManagerState {
     pub(crate) uncovered: VecDeque<SegmentId>,
     /// For each log: the last seq that was applied.
     pub(crate) positions: BTreeMap<LogId, u64>,
+    /// The highest order of a segment that was applied; 0 if none had an order.
+    pub(crate) order: u64,
     pub(crate) frontiers: Frontiers,
     pub(crate) file_count: u64,
     pub(crate) tokens: TokenTable,
@@ -219,6 +221,7 @@ impl ManagerState {
                 reserves: root.reserves,
             }),
             positions: root.positions,
+            order: root.order,
             forced_pages: BTreeSet::new(),
             force_root: false,
             snapshot_count: 0,

@@ -93,8 +93,8 @@ impl LogWriter {
         self.log
     }
 
-    /// Names the next segment, the one before it, and its order. The caller must [`submit`](Self::submit) it:
-    /// no later segment is committed before it is.
+    /// Names the next segment, the one before it, and its order. The caller must
+    /// [`submit`](Self::submit) it: no later segment is committed before it is.
     pub fn begin(&self) -> LogPlace {
         let mut state = self.state.lock();
         let id = SegmentId { log: self.log, epoch: self.epoch, seq: state.next_seq };
