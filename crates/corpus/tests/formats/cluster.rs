@@ -63,8 +63,14 @@ fn the_corpus_has_messages_about_sessions() {
     let live = Some(LiveShare { counted_bytes: 5 << 20, others_bytes: 1 << 20 });
     let share = SpaceShare { covered_seq: 7, free_bytes: 1 << 30, limit_bytes: 2 << 30, live };
     let log = LogId::new(1027);
-    let tail =
-        LogTail { log, epoch: 2, next_seq: 9, last: Some(SegmentId { log, epoch: 1, seq: 8 }), segments: Vec::new() };
+    let tail = LogTail {
+        log,
+        epoch: 2,
+        next_seq: 9,
+        last: Some(SegmentId { log, epoch: 1, seq: 8 }),
+        segments: Vec::new(),
+        order: 5,
+    };
     let config = "maps".into();
     let welcome = Welcome { session, lease, config, maps_epoch: 4, in_flight_max: 1 << 24, tail, share: Some(share) };
     let report = |state, is_mounted| NodeReport {
