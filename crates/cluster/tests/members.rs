@@ -423,6 +423,8 @@ fn members_see_each_others_files() {
     let names: Vec<String> = rig.first().members.nodes().expect("nodes").into_iter().map(|node| node.name).collect();
     assert_eq!(names, ["first", "a", "b"]);
     assert!(matches!(rig.report(a).state, NodeState::Up { .. }) && rig.report(a).is_mounted);
+    // Nobody had to wait for space.
+    assert_eq!(rig.first().core.maintenance.done().checkpoint_count, 0);
     // Much longer than a lease: it is renewed.
     let before = second.member.client().expect("a session").status().message_count;
     rig.run_for(60);
