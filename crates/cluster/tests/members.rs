@@ -1,7 +1,7 @@
 //! Several nodes with one file system, in simulated time: sessions, leases, crashes, pauses,
 //! restarts of the first node, and the last bytes of space.
 
-use cluster::config::{FIRST_NODE, Member as MemberEntry, client_id, client_log};
+use cluster::config::{FIRST_NODE, MemberEntry, client_id, client_log};
 use cluster::control::{ControlAnswer, ControlError, ControlRequest, NodeReport, NodeState};
 use cluster::lock_server::LockRequest;
 use cluster::machine::{CoreMachine, Create, INDEX_RANGE_LEN, Lengths, Run, create};
