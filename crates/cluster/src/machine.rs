@@ -1,9 +1,9 @@
 //! One machine with all roles of the core: creation, start with recovery, stop.
 //!
 //! A start opens the stores and the consensus folder, settles the maps, and opens the managers at
-//! their last checkpoints. It recovers the tails of all clients' logs, those of other nodes too, and
-//! then that of the cleaner's, and rolls them forward. Only then does it let a client in. Its cost grows with the work since
-//! the last checkpoint, not with the size of the stores.
+//! their last checkpoints. It recovers the tails of all clients' logs, those of other nodes too,
+//! and then that of the cleaner's, and rolls them forward. Only then does it let a client in. Its
+//! cost grows with the work since the last checkpoint, not with the size of the stores.
 
 use crate::cleaner::Cleaner;
 use crate::config::{CLEANER_LOG, CLIENT_LOG, FIRST_NODE, FsConfig, client_id, first_manager_map, manager_log};
