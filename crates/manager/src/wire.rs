@@ -520,6 +520,7 @@ mod tests {
         let segment = (any::<u32>(), any::<u32>(), any::<u64>(), vec(delta(), 0..4));
         let segment = segment.prop_map(|(log, epoch, seq, deltas)| SegmentDeltas {
             segment: SegmentId { log: LogId::new(log), epoch, seq },
+            order: seq / 2,
             deltas: Arc::new(deltas),
         });
         prop_oneof![
