@@ -508,8 +508,9 @@ impl Core {
             return None;
         }
         let bs = self.config.block_size;
-        let (segment, previous) = self.log.begin();
-        let mut builder = SegmentBuilder::new(segment, previous);
+        let place = self.log.begin();
+        let segment = place.id;
+        let mut builder = SegmentBuilder::new(place);
         let mut files = std::mem::take(&mut state.dirty_list);
         files.retain(|id| state.inodes.contains_key(id));
         let mut placed: Vec<Vec<(u64, BlockAddr)>> = vec![Vec::new(); files.len()];
@@ -560,7 +561,8 @@ impl Core {
         payload += encoded.len() as u64;
         debug_assert!(payload <= state.dirty_bytes, "{payload} bytes cut, {} counted", state.dirty_bytes);
         state.space.cut(segment.seq, payload, owed, |bytes| self.stripe.share_of(bytes));
-        state.unapplied.insert(segment.seq, SegmentDeltas { segment, deltas: Arc::new(deltas) });
+        let deltas = SegmentDeltas { segment, order: place.order, deltas: Arc::new(deltas) };
+        state.unapplied.insert(segment.seq, deltas);
         state.dirty_bytes = 0;
         state.dirty_since = None;
         state.last_cut = segment.seq;

@@ -232,6 +232,7 @@ impl Core {
         self.tokens_changed();
         let opened = opened.map_err(from_manager)?;
         let grant = opened.grant;
+        self.log.learn_order(opened.order);
         if (s.removals.contains(&id) || s.gone.contains_key(&id)) && !planted::is(Bug::InstallsRemoved) {
             return Err(FsError::Stale);
         }

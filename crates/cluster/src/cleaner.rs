@@ -168,8 +168,8 @@ impl Cleaner {
         if batch.is_empty() {
             return Ok(());
         }
-        let (segment, previous) = self.log.begin();
-        let mut builder = SegmentBuilder::new(segment, previous);
+        let place = self.log.begin();
+        let mut builder = SegmentBuilder::new(place);
         let (full, short): (Vec<_>, Vec<_>) =
             batch.into_iter().partition(|m| (m.bytes.len() as u32).is_multiple_of(CHUNK_LEN));
         let mut moves: Vec<Move> = Vec::new();
@@ -183,7 +183,8 @@ impl Cleaner {
         let mut encoded = Vec::new();
         deltas.iter().for_each(|d| d.encode(&mut encoded));
         self.log.submit(builder.finish(encoded));
-        self.unapplied.lock().push_back((SegmentDeltas { segment, deltas: Arc::new(deltas) }, moves));
+        let deltas = SegmentDeltas { segment: place.id, order: place.order, deltas: Arc::new(deltas) };
+        self.unapplied.lock().push_back((deltas, moves));
         self.apply_committed().await
     }
 

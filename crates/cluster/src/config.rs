@@ -60,7 +60,7 @@ pub fn client_id(node: NodeId) -> ClientId {
 
 /// A node that has joined the file system.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Member {
+pub struct MemberEntry {
     /// Its name: 1 to [`MEMBER_NAME_LEN_MAX`] of the characters `a-z A-Z 0-9 . _ -`. No other
     /// member has it.
     pub name: String,
@@ -71,7 +71,7 @@ pub struct Member {
     pub address: String,
 }
 
-impl Member {
+impl MemberEntry {
     fn encode(&self, out: &mut Vec<u8>) {
         out.put_u8(self.name.len() as u8);
         out.extend_from_slice(self.name.as_bytes());
@@ -80,11 +80,11 @@ impl Member {
         out.extend_from_slice(self.address.as_bytes());
     }
 
-    fn decode(r: &mut Reader<'_>) -> Result<Member, DecodeError> {
+    fn decode(r: &mut Reader<'_>) -> Result<MemberEntry, DecodeError> {
         let name = text(r, "member name")?;
         let mut fingerprint = [0; 32];
         fingerprint.copy_from_slice(r.take(32, "member fingerprint")?);
-        Ok(Member { name, fingerprint, address: text(r, "member address")? })
+        Ok(MemberEntry { name, fingerprint, address: text(r, "member address")? })
     }
 
     fn check(&self) -> Result<(), ConfigError> {
@@ -122,7 +122,7 @@ pub struct FsConfig {
     /// Which manager serves which slots.
     pub managers: ManagerMap,
     /// The nodes that have joined. The first node is not listed.
-    pub members: BTreeMap<NodeId, Member>,
+    pub members: BTreeMap<NodeId, MemberEntry>,
     /// The number of the next node that joins. A number is never used again.
     pub next_node: u16,
 }
@@ -187,7 +187,7 @@ impl FsConfig {
                 if members.last_key_value().is_some_and(|(last, _)| *last >= node) {
                     return Err(DecodeError::Invalid("members"));
                 }
-                members.insert(node, Member::decode(&mut r)?);
+                members.insert(node, MemberEntry::decode(&mut r)?);
             }
         }
         let fs = FsUuid(fs);
@@ -260,7 +260,7 @@ impl FsConfig {
     ///
     /// # Errors
     /// Those of [`check`](Self::check); then nothing is changed.
-    pub fn add_member(&mut self, member: Member) -> Result<NodeId, ConfigError> {
+    pub fn add_member(&mut self, member: MemberEntry) -> Result<NodeId, ConfigError> {
         let node = NodeId::new(self.next_node);
         let mut next = self.clone();
         next.next_node = self.next_node.checked_add(1).ok_or(ConfigError::NodeCount)?;
@@ -271,7 +271,7 @@ impl FsConfig {
     }
 
     /// The member with this certificate.
-    pub fn member_of(&self, fingerprint: &[u8; 32]) -> Option<(NodeId, &Member)> {
+    pub fn member_of(&self, fingerprint: &[u8; 32]) -> Option<(NodeId, &MemberEntry)> {
         self.members.iter().find(|(_, member)| member.fingerprint == *fingerprint).map(|(node, member)| (*node, member))
     }
 
@@ -404,8 +404,8 @@ mod tests {
         }
     }
 
-    fn member(name: &str) -> Member {
-        Member { name: name.into(), fingerprint: [name.len() as u8; 32], address: "10.0.0.2:7440".into() }
+    fn member(name: &str) -> MemberEntry {
+        MemberEntry { name: name.into(), fingerprint: [name.len() as u8; 32], address: "10.0.0.2:7440".into() }
     }
 
     /// With members 1 and 3; member 2 was removed.
@@ -436,7 +436,7 @@ mod tests {
         for name in ["", "a", "a b", "\u{e4}", "x/y", &"n".repeat(65)] {
             assert!(config.clone().add_member(member(name)).is_err(), "{name}");
         }
-        let far = Member { address: "a".repeat(MEMBER_ADDRESS_LEN_MAX + 1), ..member("far") };
+        let far = MemberEntry { address: "a".repeat(MEMBER_ADDRESS_LEN_MAX + 1), ..member("far") };
         assert!(config.clone().add_member(far).is_err());
     }
 
@@ -469,7 +469,7 @@ mod tests {
         for number in 0..MEMBER_COUNT_MAX {
             let name = format!("{number:0len$}", len = MEMBER_NAME_LEN_MAX);
             let address = "a".repeat(MEMBER_ADDRESS_LEN_MAX);
-            config.add_member(Member { name, fingerprint: [0; 32], address }).expect("add");
+            config.add_member(MemberEntry { name, fingerprint: [0; 32], address }).expect("add");
         }
         assert_eq!(config.clone().add_member(member("more")), Err(ConfigError::MemberCount(MEMBER_COUNT_MAX + 1)));
         assert!(config.encode().len() <= consensus::MAPS_LEN_MAX);

@@ -284,6 +284,7 @@ impl Welcome {
         if let Some(last) = &self.tail.last {
             last.encode(out);
         }
+        out.put_u64(self.tail.order);
         put_share(out, self.share.as_ref());
     }
 
@@ -300,6 +301,7 @@ impl Welcome {
                 next_seq: r.u64("next seq")?,
                 last: if flag(r, "last segment")? { Some(SegmentId::decode(r)?) } else { None },
                 segments: Vec::new(),
+                order: r.u64("order")?,
             },
             share: share(r)?,
         })
@@ -444,7 +446,7 @@ mod tests {
                     config: config.into(),
                     maps_epoch: n[2],
                     in_flight_max: n[3],
-                    tail: LogTail { log, epoch, next_seq: n[4], last, segments: Vec::new() },
+                    tail: LogTail { log, epoch, next_seq: n[4], last, segments: Vec::new(), order: n[4] },
                     share,
                 }))
             }),

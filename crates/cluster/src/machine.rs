@@ -1,9 +1,9 @@
 //! One machine with all roles of the core: creation, start with recovery, stop.
 //!
 //! A start opens the stores and the consensus folder, settles the maps, and opens the managers at
-//! their last checkpoints. It recovers the tails of all clients' logs, those of other nodes too, and
-//! then that of the cleaner's, and rolls them forward. Only then does it let a client in. Its cost grows with the work since
-//! the last checkpoint, not with the size of the stores.
+//! their last checkpoints. It recovers the tails of all clients' logs, those of other nodes too,
+//! and then that of the cleaner's, and rolls them forward. Only then does it let a client in. Its
+//! cost grows with the work since the last checkpoint, not with the size of the stores.
 
 use crate::cleaner::Cleaner;
 use crate::config::{CLEANER_LOG, CLIENT_LOG, FIRST_NODE, FsConfig, client_id, first_manager_map, manager_log};
@@ -13,15 +13,14 @@ use crate::room;
 use crate::stores::{self, CLOSE_TIMEOUT, Opened, StorePlace};
 use client::{Client, Managers};
 use host::{Disk, Host};
-use manager::api::{Manager, ManagerError};
-use manager::roll_forward::{RollForward, roll_forward};
+use manager::api::Manager;
 use manager::server::{ManagerConfig, ManagerServer};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use storage::api::{Storage, StorageError};
 use storage::server::StoreServer;
-use stripe::{LogTail, LogWriter, Options, Stripe};
+use stripe::{LogWriter, Options, Stripe};
 use types::{FsUuid, LogId, Maps, StoreId};
 use vfs::fs::FileSystem;
 
@@ -218,7 +217,11 @@ impl CoreMachine {
             let opened = ManagerServer::open(host.clone(), stripe.clone(), manager, 1).await;
             managers.push(opened.map_err(refused)?);
         }
-        let rolled = roll_forward_clients(&stripe, &managers, &config).await.map_err(refused)?;
+        // This fences the sessions that members had, and has all that they made durable.
+        let logs: Vec<LogId> = config.client_logs().collect();
+        let rolled = manager::roll_forward_all(&stripe, &managers, &logs, &[CLEANER_LOG]).await;
+        let mut rolled = rolled.map_err(refused)?;
+        let (tail, cleaner_tail) = (rolled.take(CLIENT_LOG)?, rolled.take(CLEANER_LOG)?);
         let recovery = Recovery {
             segment_count: rolled.read.segments,
             delta_count: rolled.read.deltas,
@@ -241,11 +244,11 @@ impl CoreMachine {
             space,
             Managers::new(map.clone(), by_manager),
             stripe.clone(),
-            rolled.client,
+            tail,
         );
         let cleaner = Cleaner {
             stripe: stripe.clone(),
-            log: LogWriter::new(stripe.clone(), rolled.cleaner),
+            log: LogWriter::new(stripe.clone(), cleaner_tail),
             managers: managers.clone(),
             map,
             client: client.clone(),
@@ -314,33 +317,4 @@ impl CoreMachine {
         }
         closed
     }
-}
-
-/// The logs of clients and cleaner, rolled forward.
-struct RolledForward {
-    read: RollForward,
-    client: LogTail,
-    cleaner: LogTail,
-}
-
-/// Rolls the logs of all clients forward, and then the cleaner's. So it fences the sessions that
-/// members had, and has all that they made durable.
-async fn roll_forward_clients(
-    stripe: &Arc<Stripe>,
-    managers: &[Arc<ManagerServer>],
-    config: &FsConfig,
-) -> Result<RolledForward, ManagerError> {
-    let mut read = RollForward::default();
-    let mut roll = async |log: LogId| {
-        let (tail, more) = roll_forward(stripe, managers, log).await?;
-        read.segments += more.segments;
-        read.deltas += more.deltas;
-        Ok::<LogTail, ManagerError>(tail)
-    };
-    let client = roll(CLIENT_LOG).await?;
-    for log in config.client_logs().filter(|log| *log != CLIENT_LOG) {
-        roll(log).await?;
-    }
-    let cleaner = roll(CLEANER_LOG).await?;
-    Ok(RolledForward { read, client, cleaner })
 }

@@ -279,6 +279,7 @@ impl Maintenance {
     pub(crate) async fn join(&self, session: u64, log: LogId) {
         self.member_logs.lock().entry(log).or_insert(0);
         self.space.join(session).await;
+        self.report_room().await;
     }
 
     /// Takes in the segments that other nodes have put, up to what the managers have applied.
@@ -324,6 +325,8 @@ impl Maintenance {
         let share = self.share(OWN_SESSION, CLIENT_LOG, &claim).await;
         if let Some(share) = share {
             self.client.take_share(&claim, &share);
+            // Others need not wait for the next round until they get what it gave up.
+            self.space.note(OWN_SESSION, &self.client.space_claim()).await;
         }
         share.is_some()
     }

@@ -12,7 +12,6 @@ use crate::config::{FsConfig, client_id};
 use crate::control::{CONTROL_VERSION, ControlAnswer, ControlError, ControlRequest, Renewed, Welcome};
 use crate::lease::Lease;
 use crate::machine::{inode_bytes, inode_count_max, stripe_options};
-use crate::member_fs::MemberFs;
 use crate::room::member_space;
 use crate::shared_locks::{LockWay, SharedLocks};
 use client::{Client, ClientConfig, Managers};
@@ -149,11 +148,6 @@ impl Member {
         }
     }
 
-    /// The file system.
-    pub fn file_system(self: &Arc<Self>) -> Arc<dyn FileSystem> {
-        Arc::new(MemberFs::new(self.clone()))
-    }
-
     /// Waits for a session.
     ///
     /// # Errors
@@ -183,7 +177,8 @@ impl Member {
         self.serving().map(|serving| serving.client.clone())
     }
 
-    /// Commits everything, ends the session, and begins no other. Without a session it ends at once.
+    /// Commits everything, ends the session, and begins no other. Without a session it ends at
+    /// once.
     pub async fn leave(&self) {
         let serving = self.serving();
         if let Some(serving) = &serving {

@@ -21,7 +21,7 @@ use vfs::fs::{
 const SESSION_SHIFT: u32 = 40;
 
 /// The file system of a node that has joined.
-pub(crate) struct MemberFs {
+struct MemberFs {
     member: Arc<Member>,
 }
 
@@ -61,11 +61,14 @@ impl Within for Vec<DirEntry> {}
 impl Within for Vec<Vec<u8>> {}
 impl Within for Option<FileLock> {}
 
-impl MemberFs {
-    pub(crate) fn new(member: Arc<Member>) -> MemberFs {
-        MemberFs { member }
+impl Member {
+    /// The file system.
+    pub fn file_system(self: &Arc<Self>) -> Arc<dyn FileSystem> {
+        Arc::new(MemberFs { member: self.clone() })
     }
+}
 
+impl MemberFs {
     /// An operation: at once if there is a session, otherwise when there is one.
     fn run<T: Within + Send + 'static>(
         &self,

@@ -2,8 +2,8 @@
 //! happens when it ends.
 //!
 //! A session is one life of a member's client. It begins with a hello, which opens the client's log
-//! under a new epoch. It ends when the member leaves, says hello again, or does not renew its lease.
-//! However it ends, the same steps follow, in this order:
+//! under a new epoch. It ends when the member leaves, says hello again, or does not renew its
+//! lease. However it ends, the same steps follow, in this order:
 //!
 //! 1. *Refuse*: no request of the session is accepted any more.
 //! 2. *Quiesce*: requests that were accepted have ended.
@@ -15,11 +15,11 @@
 //! The sessions of one node are handled one at a time, so a hello waits for the end of a former
 //! session. If a hello is given up half-way, the loop that watches the leases finishes its work.
 //!
-//! After a start, no node has a session, but members may still serve what they have in memory, until
-//! their leases are over. So the first sessions begin when each member has said hello, which it does
-//! when its own session is over, or after the length of a lease.
+//! After a start, no node has a session, but members may still serve what they have in memory,
+//! until their leases are over. So the first sessions begin when each member has said hello, which
+//! it does when its own session is over, or after the length of a lease.
 
-use crate::config::{CLIENT_LOG, FIRST_NODE, FsConfig, Member, client_id, client_log};
+use crate::config::{CLIENT_LOG, FIRST_NODE, FsConfig, MemberEntry, client_id, client_log};
 use crate::control::{
     CONTROL_VERSION, ControlAnswer, ControlError, ControlRequest, NodeReport, NodeState, Renewed, Welcome,
 };
@@ -240,7 +240,7 @@ impl Members {
         fingerprint: &[u8; 32],
         is_mounted: bool,
     ) -> Result<Welcome, ControlError> {
-        let is_member = |(member, _): (NodeId, &Member)| member == node;
+        let is_member = |(member, _): (NodeId, &MemberEntry)| member == node;
         if !self.maps_config()?.member_of(fingerprint).is_some_and(is_member) {
             return Err(ControlError::NotMember);
         }
@@ -371,7 +371,7 @@ impl Members {
             is_mounted: self.config.is_mounted,
         };
         let sessions = self.sessions.lock();
-        let report = |(node, member): (NodeId, Member)| {
+        let report = |(node, member): (NodeId, MemberEntry)| {
             let session = sessions.of(node).and_then(|number| Some((number, sessions.live(number, now)?)));
             let since = || sessions.ended_at.get(&node).map(|at| now.saturating_sub(*at));
             let state = match session.and_then(|(number, _)| sessions.leases.left(number, now)) {

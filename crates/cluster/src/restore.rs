@@ -89,9 +89,9 @@ impl Restore {
         self.knows_all
     }
 
-    /// One step of comparing the stores, of all `logs`; it also tells the table which segments there are. Returns
-    /// the number of segments that lack fragments, once all stores have been compared. No segment
-    /// may be deleted during the step.
+    /// One step of comparing the stores, of all `logs`; it also tells the table which segments
+    /// there are. Returns the number of segments that lack fragments, once all stores have been
+    /// compared. No segment may be deleted during the step.
     pub(crate) async fn compare_some(
         &mut self,
         table: &Table,

@@ -107,6 +107,15 @@ impl SpaceBook {
         Some(SpaceShare { covered_seq, free_bytes, limit_bytes, live })
     }
 
+    /// A client says what it may still take, because it has taken over a smaller share.
+    pub(crate) async fn note(&self, session: u64, claim: &SpaceClaim) {
+        let mut shares = self.shares.lock().await;
+        if shares.store.knows(session) {
+            shares.store.report(session, claim.store_bytes);
+            shares.live.report(session, claim.live_bytes);
+        }
+    }
+
     /// A session has ended, and managers have applied all that its client wrote.
     pub(crate) async fn leave(&self, session: u64) {
         let mut shares = self.shares.lock().await;

@@ -1,7 +1,7 @@
 //! Several nodes with one file system, in simulated time: sessions, leases, crashes, pauses,
 //! restarts of the first node, and the last bytes of space.
 
-use cluster::config::{FIRST_NODE, Member as MemberEntry, client_id, client_log};
+use cluster::config::{FIRST_NODE, MemberEntry, client_id, client_log};
 use cluster::control::{ControlAnswer, ControlError, ControlRequest, NodeReport, NodeState};
 use cluster::lock_server::LockRequest;
 use cluster::machine::{CoreMachine, Create, INDEX_RANGE_LEN, Lengths, Run, create};
@@ -423,6 +423,8 @@ fn members_see_each_others_files() {
     let names: Vec<String> = rig.first().members.nodes().expect("nodes").into_iter().map(|node| node.name).collect();
     assert_eq!(names, ["first", "a", "b"]);
     assert!(matches!(rig.report(a).state, NodeState::Up { .. }) && rig.report(a).is_mounted);
+    // Nobody had to wait for space.
+    assert_eq!(rig.first().core.maintenance.done().checkpoint_count, 0);
     // Much longer than a lease: it is renewed.
     let before = second.member.client().expect("a session").status().message_count;
     rig.run_for(60);

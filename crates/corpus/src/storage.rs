@@ -17,7 +17,7 @@ fn repair(bytes: &mut [u8]) {
 }
 
 /// Decodes a checkpoint. The first byte is even for the body and odd for the head, whose checksum
-/// is corrected first.
+/// is corrected first. A head of an older version is written again with this program's.
 pub fn checkpoint(bytes: &[u8]) -> bool {
     let Some((kind, rest)) = bytes.split_first() else { return false };
     if kind % 2 == 0 {
@@ -35,6 +35,8 @@ pub fn checkpoint(bytes: &[u8]) -> bool {
         head.resize(HEAD_LEN, 0);
         repair(&mut head);
         let Ok(decoded) = StoreHead::decode(&head) else { return false };
+        head[8..10].copy_from_slice(&storage::checkpoint::VERSION.to_le_bytes());
+        repair(&mut head);
         assert_eq!(decoded.encode()[..], head[..]);
     }
     true

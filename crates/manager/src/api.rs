@@ -79,6 +79,9 @@ pub struct Opened {
     pub located: Located,
     /// The token granted.
     pub grant: TokenGrant,
+    /// The highest order of a segment that the manager has applied. What the client changes under
+    /// the token goes into segments of a higher order.
+    pub order: u64,
 }
 
 /// Consecutive, fresh index numbers. The range is a write token on files that do not exist yet.
@@ -97,6 +100,8 @@ pub struct SegmentDeltas {
     /// The segment. Segments of one log are applied in the order of seq, without gaps. So a segment
     /// without deltas for a manager is reported too, with none.
     pub segment: SegmentId,
+    /// The segment's order among the segments of all logs; 0 if an older program wrote it.
+    pub order: u64,
     /// The deltas in log order.
     pub deltas: Arc<Vec<Delta>>,
 }

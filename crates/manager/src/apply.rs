@@ -44,8 +44,9 @@ impl ManagerState {
         }
     }
 
-    /// Notes that all deltas of a segment were applied.
-    pub fn advance(&mut self, segment: SegmentId) {
+    /// Notes that all deltas of a segment with this order were applied.
+    pub fn advance(&mut self, segment: SegmentId, order: u64) {
+        self.order = self.order.max(order);
         self.positions.insert(segment.log, segment.seq);
         self.uncovered.push_back(segment);
     }

@@ -77,10 +77,8 @@ impl<'a> RecordWriter<'a> {
 
     /// Adds a record. There must be room for it.
     fn place(&mut self, key: RecordKey, record: Vec<u8>) -> BlockAddr {
-        let (builder, directory) = self.open.get_or_insert_with(|| {
-            let (id, previous) = self.writer.begin();
-            (SegmentBuilder::new(id, previous), RecordDirectory::default())
-        });
+        let (builder, directory) =
+            self.open.get_or_insert_with(|| (SegmentBuilder::new(self.writer.begin()), RecordDirectory::default()));
         let addr = builder.push_block(Bytes::from(record));
         directory.push(key, addr.offset, addr.len);
         addr

@@ -14,8 +14,10 @@ const DIRECTORY_VERSION: u16 = 2;
 pub const DIRECTORY_HEADER_LEN: usize = 6;
 /// Encoded length of a directory entry, in bytes.
 pub const DIRECTORY_ENTRY_LEN: usize = 25;
-/// Version of all record encodings.
+/// Version of all record encodings but the root's.
 const RECORD_VERSION: u8 = 2;
+/// The version of root records. Roots of version 2 have no order.
+const ROOT_VERSION: u8 = 3;
 
 /// Kinds from this one on are pages: the kind is this, plus sixteen times the table's number, plus
 /// the level.
@@ -83,20 +85,31 @@ impl RecordKey {
         }
     }
 
+    /// The version of records of this kind that this program writes.
+    fn version(self) -> u8 {
+        match self {
+            RecordKey::Root => ROOT_VERSION,
+            _ => RECORD_VERSION,
+        }
+    }
+
     /// Appends the first bytes of every record of this kind.
     pub fn begin(self, out: &mut Vec<u8>) {
         out.put_u8(self.parts().0);
-        out.put_u8(RECORD_VERSION);
+        out.put_u8(self.version());
     }
 
-    /// Checks the first bytes of a record that should be of this kind.
-    pub fn check(self, r: &mut Reader<'_>) -> Result<(), DecodeError> {
+    /// Checks the first bytes of a record that should be of this kind. Returns the record's
+    /// version: the one that this program writes, or for roots also 2.
+    pub fn check(self, r: &mut Reader<'_>) -> Result<u8, DecodeError> {
+        let known = self.version();
         if r.u8("record kind")? != self.parts().0 {
             return Err(DecodeError::Invalid("record kind"));
         }
-        match r.u8("record version")? {
-            RECORD_VERSION => Ok(()),
-            found => Err(DecodeError::Version { what: "record", found: found.into(), known: RECORD_VERSION.into() }),
+        let found = r.u8("record version")?;
+        match (RECORD_VERSION..=known).contains(&found) {
+            true => Ok(found),
+            false => Err(DecodeError::Version { what: "record", found: found.into(), known: known.into() }),
         }
     }
 }
@@ -198,13 +211,20 @@ mod tests {
     fn a_record_of_another_kind_or_version_is_refused() {
         let mut bytes = Vec::new();
         RecordKey::Node(7).begin(&mut bytes);
-        assert_eq!(RecordKey::Node(8).check(&mut Reader::new(&bytes)), Ok(()));
+        assert_eq!(RecordKey::Node(8).check(&mut Reader::new(&bytes)), Ok(2));
         assert_eq!(RecordKey::Root.check(&mut Reader::new(&bytes)), Err(DecodeError::Invalid("record kind")));
-        bytes[1] = 9;
-        assert!(matches!(
-            RecordKey::Node(7).check(&mut Reader::new(&bytes)),
-            Err(DecodeError::Version { found: 9, .. })
-        ));
+        for (key, known) in [(RecordKey::Node(7), [2].as_slice()), (RecordKey::Root, &[2, 3])] {
+            let mut bytes = Vec::new();
+            key.begin(&mut bytes);
+            for version in 0..=9 {
+                bytes[1] = version;
+                let checked = key.check(&mut Reader::new(&bytes));
+                match known.contains(&version) {
+                    true => assert_eq!(checked, Ok(version)),
+                    false => assert!(matches!(checked, Err(DecodeError::Version { .. })), "{key:?} {version}"),
+                }
+            }
+        }
     }
 
     #[test]

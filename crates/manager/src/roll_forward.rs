@@ -8,16 +8,25 @@
 //! there. A root that only a store with an old state still shows does not count: the opened log
 //! must contain it.
 //!
-//! *Roll-forward.* A client's deltas are unconditional. A cleaner's apply only where a block is
-//! still where the cleaner found it. So clients' logs are rolled forward before cleaners' logs.
+//! *Roll-forward.* Of two clients' changes to one thing, the later one is in the segment with the
+//! higher order ([`striped_log::builder::LogPlace`]). So clients' logs are merged by order. A
+//! manager skips the segments that its checkpoint covers. Of all changes to one thing, these are
+//! the first ones: a client may change a thing only when the manager has applied what others
+//! changed. So the merge brings the rest in its order. Segments of older programs have order 0.
+//! Only one client wrote such segments, and the merge keeps the order of each log.
+//!
+//! A client's deltas are unconditional. A cleaner's apply only where a block is still where the
+//! cleaner found it. So all clients' logs are rolled forward before any cleaner's log.
 
 use crate::Delta;
 use crate::api::{Manager, ManagerError, SegmentDeltas};
-use crate::newest::log_failed;
+use crate::newest::{ReadError, log_failed};
 use crate::server::ManagerServer;
+use std::collections::BTreeMap;
+use std::slice::Iter;
 use std::sync::Arc;
 use stripe::{LogTail, Stripe};
-use types::LogId;
+use types::{LogId, SegmentId};
 
 /// How much a roll-forward read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -28,9 +37,31 @@ pub struct RollForward {
     pub deltas: u64,
 }
 
+/// Logs that were rolled forward together.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RolledForward {
+    /// How much was read.
+    pub read: RollForward,
+    tails: BTreeMap<LogId, LogTail>,
+}
+
+impl RolledForward {
+    /// Takes out the tail of an opened log, for its writer.
+    ///
+    /// # Errors
+    /// [`ManagerError::BadRequest`] if the log was not rolled forward, or its tail is taken.
+    pub fn take(&mut self, log: LogId) -> Result<LogTail, ManagerError> {
+        self.tails.remove(&log).ok_or(ManagerError::BadRequest("the log was not rolled forward"))
+    }
+}
+
 /// Rolls one client's or cleaner's log forward for managers: reads the segments that some manager
 /// has not applied, and applies them. Afterwards the log is open for a writer, and fenced against
 /// the former one.
+///
+/// If managers have not applied everything in other clients' logs yet, none of it may concern the
+/// things that this log changes. That is so while the owner of this log, alive or dead, still holds
+/// its tokens. After a crash of managers use [`roll_forward_all`].
 ///
 /// # Errors
 /// [`ManagerError::Stores`] if the log, or a manager's own, cannot be read; [`ManagerError::Log`]
@@ -40,19 +71,105 @@ pub async fn roll_forward(
     managers: &[Arc<ManagerServer>],
     log: LogId,
 ) -> Result<(LogTail, RollForward), ManagerError> {
-    let applied = managers.iter().map(|m| m.applied(log).unwrap_or(0)).min().unwrap_or(0);
-    let tail = stripe.open_log(log, applied + 1).await.map_err(|e| log_failed(log, "open a log", e))?;
-    let mut done = RollForward::default();
-    for &segment in &tail.segments {
-        let bytes = stripe.deltas(segment).await.map_err(|e| log_failed(log, "read a log's deltas", e))?;
-        let deltas = Delta::decode_all(&bytes).map_err(|e| log_failed(log, "decode a log's deltas", e))?;
-        done.segments += 1;
-        done.deltas += deltas.len() as u64;
-        let deltas = SegmentDeltas { segment, deltas: Arc::new(deltas) };
-        for manager in managers {
+    let mut replay = Replay { stripe, managers, read: RollForward::default() };
+    let tail = replay.open(log).await?;
+    replay.merge(std::slice::from_ref(&tail)).await?;
+    Ok((replay.finish(tail), replay.read))
+}
+
+/// Rolls the logs of all clients and cleaners forward, for managers that were just opened. Each log
+/// is named once. Reads one segment at a time. Afterwards the logs are open for writers, and fenced
+/// against the former ones.
+///
+/// # Errors
+/// As [`roll_forward`]. Some logs may be open then, and some of their segments applied; the whole
+/// can be tried again.
+pub async fn roll_forward_all(
+    stripe: &Arc<Stripe>,
+    managers: &[Arc<ManagerServer>],
+    clients: &[LogId],
+    cleaners: &[LogId],
+) -> Result<RolledForward, ManagerError> {
+    let mut replay = Replay { stripe, managers, read: RollForward::default() };
+    let mut tails = Vec::with_capacity(clients.len() + cleaners.len());
+    for &log in clients.iter().chain(cleaners) {
+        tails.push(replay.open(log).await?);
+    }
+    let (of_clients, of_cleaners) = tails.split_at(clients.len());
+    replay.merge(of_clients).await?;
+    replay.merge(of_cleaners).await?;
+    let tails = tails.into_iter().map(|tail| (tail.log, replay.finish(tail))).collect();
+    Ok(RolledForward { read: replay.read, tails })
+}
+
+/// A roll-forward that is going on.
+struct Replay<'a> {
+    stripe: &'a Arc<Stripe>,
+    managers: &'a [Arc<ManagerServer>],
+    read: RollForward,
+}
+
+/// The next segment of a log, and those after it.
+struct Rest<'a> {
+    next: SegmentId,
+    after: Iter<'a, SegmentId>,
+}
+
+impl Replay<'_> {
+    /// Opens a log at the first segment that some manager has not applied.
+    async fn open(&self, log: LogId) -> Result<LogTail, ManagerError> {
+        let applied = self.managers.iter().map(|m| m.applied(log).unwrap_or(0)).min().unwrap_or(0);
+        self.stripe.open_log(log, applied + 1).await.map_err(|e| log_failed(log, "open a log", e))
+    }
+
+    /// Applies all segments of these logs by order, and those with the same order by log.
+    async fn merge(&mut self, tails: &[LogTail]) -> Result<(), ManagerError> {
+        let mut rests = BTreeMap::new();
+        for tail in tails {
+            self.await_turn(&mut rests, tail.segments.iter()).await?;
+        }
+        while let Some(((order, _), Rest { next, after })) = rests.pop_first() {
+            self.apply(next, order).await?;
+            self.await_turn(&mut rests, after).await?;
+        }
+        Ok(())
+    }
+
+    /// Has the next segment of a log, if there is one, wait for its turn.
+    async fn await_turn<'b>(
+        &self,
+        rests: &mut BTreeMap<(u64, LogId), Rest<'b>>,
+        mut after: Iter<'b, SegmentId>,
+    ) -> Result<(), ManagerError> {
+        if let Some(&next) = after.next() {
+            let info = self.stripe.info(next).await.map_err(|e| unreadable(next, e))?;
+            rests.insert((info.order, next.log), Rest { next, after });
+        }
+        Ok(())
+    }
+
+    /// Reads one segment and applies its deltas at all managers.
+    async fn apply(&mut self, segment: SegmentId, order: u64) -> Result<(), ManagerError> {
+        let bytes = self.stripe.deltas(segment).await.map_err(|e| unreadable(segment, e))?;
+        let deltas = Delta::decode_all(&bytes).map_err(|e| log_failed(segment.log, "decode a log's deltas", e))?;
+        self.read.segments += 1;
+        self.read.deltas += deltas.len() as u64;
+        let deltas = SegmentDeltas { segment, order, deltas: Arc::new(deltas) };
+        for manager in self.managers {
             manager.apply(vec![deltas.clone()]).await?;
         }
+        Ok(())
     }
-    tracing::info!(%log, segments = done.segments, deltas = done.deltas, "log rolled forward");
-    Ok((tail, done))
+
+    /// The tail with the highest order that any manager knows. The log's own segments may all be
+    /// deleted by now; the managers' checkpoints cover what they had.
+    fn finish(&self, tail: LogTail) -> LogTail {
+        let order = self.managers.iter().map(|m| m.order()).fold(tail.order, u64::max);
+        tracing::info!(log = %tail.log, segments = tail.segments.len(), order, "log rolled forward");
+        LogTail { order, ..tail }
+    }
+}
+
+fn unreadable(segment: SegmentId, error: impl Into<ReadError>) -> ManagerError {
+    log_failed(segment.log, "read a log's deltas", error)
 }

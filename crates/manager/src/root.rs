@@ -74,6 +74,9 @@ pub struct Root {
     pub file_count: u64,
     /// For each client's and cleaner's log: the last seq that the checkpoint covers.
     pub positions: BTreeMap<LogId, u64>,
+    /// The highest order of the segments that the checkpoint covers, those that are deleted by now
+    /// included; 0 if none has an order.
+    pub order: u64,
     /// Where allocation of index numbers goes on after a restart.
     pub reserves: LogReserves,
     /// The tables.
@@ -88,6 +91,7 @@ impl Root {
             block_size,
             file_count: 0,
             positions: BTreeMap::new(),
+            order: 0,
             reserves: LogReserves::default(),
             trees: Trees::new(rows_max),
         }
@@ -100,6 +104,7 @@ impl Root {
         out.put_u16(self.manager.raw());
         out.put_u32(self.block_size);
         out.put_u64(self.file_count);
+        out.put_u64(self.order);
         out.put_u32(self.positions.len() as u32);
         for (log, seq) in &self.positions {
             out.put_u32(log.raw());
@@ -117,9 +122,10 @@ impl Root {
     /// `rows_max` rows.
     pub fn decode(bytes: &[u8], rows_max: usize) -> Result<Self, DecodeError> {
         let mut r = Reader::new(bytes);
-        RecordKey::Root.check(&mut r)?;
+        let version = RecordKey::Root.check(&mut r)?;
         let (manager, block_size) = (ManagerId::new(r.u16("root manager")?), r.u32("root block size")?);
         let file_count = r.u64("root file count")?;
+        let order = if version < 3 { 0 } else { r.u64("root order")? };
         let mut positions = BTreeMap::new();
         for _ in 0..r.count(12, "positions")? {
             positions.insert(LogId::new(r.u32("position log")?), r.u64("position seq")?);
@@ -134,7 +140,7 @@ impl Root {
         if !r.is_empty() {
             return Err(DecodeError::Invalid("root length"));
         }
-        Ok(Root { manager, block_size, file_count, positions, reserves, trees })
+        Ok(Root { manager, block_size, file_count, positions, order, reserves, trees })
     }
 }
 
@@ -149,7 +155,7 @@ mod tests {
     }
 
     fn sample() -> Root {
-        let mut root = Root { file_count: 17, ..Root::empty(ManagerId::new(3), 65536, 8) };
+        let mut root = Root { file_count: 17, order: 1 << 40, ..Root::empty(ManagerId::new(3), 65536, 8) };
         root.positions.insert(LogId::new(4), 99);
         root.trees.orphans.edit(&[(FileId::new(5000), ())], |_, _, ()| Some(())).unwrap();
         root.trees.imap.edit(&[(FileId::new(12), addr(4, 100))], |_, _, addr| Some(*addr)).unwrap();
@@ -163,8 +169,19 @@ mod tests {
         let again = Root::decode(&bytes, 8).unwrap();
         assert_eq!(again.encode(), bytes);
         assert_eq!((again.manager, again.file_count, again.block_size), (ManagerId::new(3), 17, 65536));
+        assert_eq!(again.order, 1 << 40);
         assert_eq!(again.positions, BTreeMap::from([(LogId::new(4), 99)]));
         assert_eq!(again.trees.imap.get(FileId::new(12)), Ok(Some(addr(4, 100))));
+    }
+
+    #[test]
+    fn a_root_of_version_2_has_no_order() {
+        let bytes = sample().encode();
+        // The kind, the version, the manager, the block size and the number of files come first.
+        let (before, after) = (&bytes[..16], &bytes[24..]);
+        let old = [&[before[0], 2], &before[2..], after].concat();
+        let read = Root::decode(&old, 8).unwrap();
+        assert_eq!((read.order, Root { order: 1 << 40, ..read }.encode()), (0, bytes));
     }
 
     #[test]

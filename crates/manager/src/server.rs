@@ -116,6 +116,13 @@ impl ManagerServer {
         self.core.state.lock().positions.get(&log).copied()
     }
 
+    /// The highest order of a segment that was applied, since the file system was made; 0 if none
+    /// had an order. A writer that gets something from this manager afterwards gives its segments
+    /// higher orders (`stripe::LogWriter::learn_order`).
+    pub fn order(&self) -> u64 {
+        self.core.state.lock().order
+    }
+
     /// The files that the next checkpoint writes, with the size of their nodes: see
     /// [`ManagerState::owed`](crate::state::ManagerState::owed).
     pub fn owed(&self) -> Vec<(FileId, Option<NodeSize>)> {
@@ -234,7 +241,7 @@ impl Core {
 
     /// Applies a batch until a record is missing in memory. `Ok` if the whole batch is applied.
     fn step(&self, batch: &mut Batch) -> Result<(), ApplyStop> {
-        while let Some(SegmentDeltas { segment, deltas }) = batch.segments.get(batch.at.0) {
+        while let Some(SegmentDeltas { segment, order, deltas }) = batch.segments.get(batch.at.0) {
             // Lock anew for each segment, so that other requests need not wait for a whole batch.
             let mut state = self.state.lock();
             let turn = state.turn(*segment);
@@ -253,7 +260,7 @@ impl Core {
                         state.apply(author, &deltas[batch.at.1..])?;
                         batch.at.1 += 1;
                     }
-                    state.advance(*segment);
+                    state.advance(*segment, *order);
                 }
             }
             state.evict();

@@ -94,6 +94,7 @@ impl ManagerState {
                 block_size: self.identity.block_size,
                 file_count: self.file_count,
                 positions: self.positions.clone(),
+                order: self.order,
                 reserves: self.frontiers.to_reserve(),
                 trees: self.trees.clone(),
             },

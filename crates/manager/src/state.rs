@@ -166,6 +166,8 @@ pub struct ManagerState {
     pub(crate) uncovered: VecDeque<SegmentId>,
     /// For each log: the last seq that was applied.
     pub(crate) positions: BTreeMap<LogId, u64>,
+    /// The highest order of a segment that was applied; 0 if none had an order.
+    pub(crate) order: u64,
     pub(crate) frontiers: Frontiers,
     pub(crate) file_count: u64,
     pub(crate) tokens: TokenTable,
@@ -223,6 +225,7 @@ impl ManagerState {
                 reserves: root.reserves,
             }),
             positions: root.positions,
+            order: root.order,
             forced_pages: BTreeSet::new(),
             force_root: false,
             snapshot_count: 0,
@@ -332,6 +335,7 @@ impl ManagerState {
             target: node.target.clone(),
             located: node.locate(0, RUN_EXTENTS_MAX),
             grant,
+            order: self.order,
         })))
     }
 

@@ -4,7 +4,7 @@
 use crate::api::{INDEX_RANGE_LEN, ManagerError, SegmentDeltas};
 use crate::server::{Lengths, ManagerConfig, ManagerServer};
 use crate::{Delta, DirectoryShape, InodeRecord};
-use crate::{ManagerMap, roll_forward};
+use crate::{ManagerMap, roll_forward_all};
 use bytes::Bytes;
 use host::DiskSpace;
 use host::sim::{Machine, Sim};
@@ -281,9 +281,9 @@ impl Setup {
     pub async fn start(&self) -> Result<Running, ManagerError> {
         let (machine, stripe, server) = self.start_manager().await?;
         let managers = [server.clone()];
-        let (client, _) = roll_forward(&stripe, &managers, CLIENT_LOG).await?;
-        let (cleaner, _) = roll_forward(&stripe, &managers, CLEANER_LOG).await?;
-        let (client, cleaner) = (TestWriter::new(&stripe, client), TestWriter::new(&stripe, cleaner));
+        let mut rolled = roll_forward_all(&stripe, &managers, &[CLIENT_LOG], &[CLEANER_LOG]).await?;
+        let mut writer = |log| rolled.take(log).map(|tail| TestWriter::new(&stripe, tail));
+        let (client, cleaner) = (writer(CLIENT_LOG)?, writer(CLEANER_LOG)?);
         Ok(Running { machine, stripe, server, client, cleaner })
     }
 }
@@ -295,7 +295,7 @@ pub struct TestWriter {
 }
 
 impl TestWriter {
-    fn new(stripe: &Arc<Stripe>, tail: LogTail) -> TestWriter {
+    pub fn new(stripe: &Arc<Stripe>, tail: LogTail) -> TestWriter {
         let next_seq = tail.next_seq;
         TestWriter { writer: LogWriter::new(stripe.clone(), tail), next_seq }
     }
@@ -303,9 +303,10 @@ impl TestWriter {
     /// Submits a segment with `len` bytes of blocks. `deltas` gets their address. The segment is in
     /// flight when this returns.
     pub fn submit(&mut self, len: u32, deltas: impl FnOnce(BlockAddr) -> Vec<Delta>) -> SegmentDeltas {
-        let (segment, previous) = self.writer.begin();
+        let place = self.writer.begin();
+        let segment = place.id;
         self.next_seq = segment.seq + 1;
-        let mut builder = SegmentBuilder::new(segment, previous);
+        let mut builder = SegmentBuilder::new(place);
         let addr = match len {
             0 => BlockAddr { segment, offset: 0, len },
             _ => builder.push_block(Bytes::from(vec![0xa5; len as usize])),
@@ -314,7 +315,7 @@ impl TestWriter {
         let mut bytes = Vec::new();
         deltas.iter().for_each(|delta| delta.encode(&mut bytes));
         self.writer.submit(builder.finish(bytes));
-        SegmentDeltas { segment, deltas: Arc::new(deltas) }
+        SegmentDeltas { segment, order: place.order, deltas: Arc::new(deltas) }
     }
 
     /// Like [`submit`](Self::submit), but waits until the segment is durable.

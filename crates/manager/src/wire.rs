@@ -178,6 +178,7 @@ fn give_back(r: &mut Reader<'_>) -> Result<GiveBack, DecodeError> {
 
 fn put_segment_deltas(out: &mut Vec<u8>, segment: &SegmentDeltas) {
     segment.segment.encode(out);
+    out.put_u64(segment.order);
     let at = out.len();
     out.put_u32(0);
     segment.deltas.iter().for_each(|delta| delta.encode(out));
@@ -186,8 +187,8 @@ fn put_segment_deltas(out: &mut Vec<u8>, segment: &SegmentDeltas) {
 }
 
 fn segment_deltas(r: &mut Reader<'_>) -> Result<SegmentDeltas, DecodeError> {
-    let segment = SegmentId::decode(r)?;
-    Ok(SegmentDeltas { segment, deltas: Arc::new(Delta::decode_all(r.blob("deltas")?)?) })
+    let (segment, order) = (SegmentId::decode(r)?, r.u64("segment order")?);
+    Ok(SegmentDeltas { segment, order, deltas: Arc::new(Delta::decode_all(r.blob("deltas")?)?) })
 }
 
 fn put_error(out: &mut Vec<u8>, error: &ManagerError) {
@@ -203,7 +204,6 @@ fn put_error(out: &mut Vec<u8>, error: &ManagerError) {
         ManagerError::Held => out.put_u8(6),
         // The wire does not carry the reason of a bad request.
         ManagerError::BadRequest(_) => out.put_u8(5),
-        ManagerError::Held => out.put_u8(6),
     }
 }
 
@@ -243,6 +243,7 @@ fn put_opened(out: &mut Vec<u8>, opened: &Opened) {
     put_mode(out, Some(opened.grant.mode));
     out.put_u64(opened.grant.number);
     put_flag(out, opened.grant.open_elsewhere);
+    out.put_u64(opened.order);
 }
 
 fn opened(r: &mut Reader<'_>) -> Result<Opened, DecodeError> {
@@ -257,7 +258,7 @@ fn opened(r: &mut Reader<'_>) -> Result<Opened, DecodeError> {
     };
     let (located, mode) = (located(r)?, mode(r)?);
     let grant = TokenGrant { mode, number: r.u64("grant number")?, open_elsewhere: flag(r, "open elsewhere")? };
-    Ok(Opened { inode, xattrs, target, located, grant })
+    Ok(Opened { inode, xattrs, target, located, grant, order: r.u64("order")? })
 }
 
 fn put_recall(out: &mut Vec<u8>, recall: &Recall) {
@@ -506,14 +507,10 @@ mod tests {
 
     fn any_opened() -> impl Strategy<Value = Opened> {
         let xattrs = vec((bytes(), bytes().prop_map(Bytes::from)), 0..3);
-        let grant = (any_mode(), any::<u64>(), any::<bool>());
+        let grant = (any_mode(), any::<u64>(), any::<bool>(), any::<u64>());
         let rest = (option::of(bytes().prop_map(Bytes::from)), any_located(), grant);
-        (inode(), xattrs, rest).prop_map(|(inode, xattrs, (target, located, (mode, number, open_elsewhere)))| Opened {
-            inode,
-            xattrs,
-            target,
-            located,
-            grant: TokenGrant { mode, number, open_elsewhere },
+        (inode(), xattrs, rest).prop_map(|(inode, xattrs, (target, located, (mode, number, open_elsewhere, order)))| {
+            Opened { inode, xattrs, target, located, grant: TokenGrant { mode, number, open_elsewhere }, order }
         })
     }
 
@@ -523,6 +520,7 @@ mod tests {
         let segment = (any::<u32>(), any::<u32>(), any::<u64>(), vec(delta(), 0..4));
         let segment = segment.prop_map(|(log, epoch, seq, deltas)| SegmentDeltas {
             segment: SegmentId { log: LogId::new(log), epoch, seq },
+            order: seq / 2,
             deltas: Arc::new(deltas),
         });
         prop_oneof![

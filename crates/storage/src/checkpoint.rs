@@ -34,10 +34,13 @@ use std::collections::BTreeMap;
 use types::codec::{DecodeError, Put, Reader};
 use types::{FragmentId, FsUuid, LogId, Maps, SegmentId, StoreId};
 
-/// The format that this program writes and reads. It covers the fragments too, since the index does
-/// not have their version. So raise it with [`striped_log::fragment::FORMAT_VERSION`], and when the
-/// place of the landing changes. Versions 1 to 6 were never released.
-pub const VERSION: u16 = 7;
+/// The format that this program writes. It covers the fragments too, since the index does not have
+/// their version. So raise it with [`striped_log::fragment::FORMAT_VERSION`], and when the place of
+/// the landing changes.
+pub const VERSION: u16 = 8;
+/// The oldest format that this program reads. Version 7 had no segments with an order. Versions 1
+/// to 6 were never released.
+const VERSION_OLDEST: u16 = 7;
 
 /// The head of a checkpoint: names it and vouches for its body. All fragments that are written
 /// under the checkpoint carry its generation, and the generation is secret. Otherwise a user who
@@ -47,6 +50,7 @@ pub type StoreHead = record_log::checkpoint_pair::Head<StoreIdentity>;
 impl Owner for StoreIdentity {
     const MAGIC: &'static [u8; 8] = b"STARSTOR";
     const VERSION: u16 = VERSION;
+    const VERSION_OLDEST: u16 = VERSION_OLDEST;
     const WHAT: &'static str = "store";
     const HAS_GENERATION: bool = true;
 
@@ -274,8 +278,8 @@ mod tests {
     }
 
     #[test]
-    fn a_head_of_another_version_says_so() {
-        for other in [VERSION - 1, VERSION + 1] {
+    fn a_head_of_an_unknown_version_says_so_and_one_of_version_7_is_read() {
+        for other in [VERSION_OLDEST - 1, VERSION + 1] {
             let mut bytes = StoreHead::of(identity(), 42, 43, b"").encode().to_vec();
             bytes[8..10].copy_from_slice(&other.to_le_bytes());
             let crc = crc32c(&bytes[..HEAD_LEN - 4]);
@@ -285,6 +289,12 @@ mod tests {
             let refused = crate::files::StoreOpenError::from(refused).to_string();
             assert!(refused.contains("use the version of starling that wrote it"), "{refused}");
         }
+        let head = StoreHead::of(identity(), 42, 43, b"");
+        let mut old = head.encode().to_vec();
+        old[8] = 7;
+        let crc = crc32c(&old[..HEAD_LEN - 4]);
+        old[HEAD_LEN - 4..].copy_from_slice(&crc.to_le_bytes());
+        assert_eq!(StoreHead::decode(&old), Ok(head));
     }
 
     #[test]

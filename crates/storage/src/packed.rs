@@ -6,8 +6,10 @@
 //!
 //! ```text
 //! len u32 | chunk CRC u32 x ceil(len / 64 KiB) | k u8 | m u8 | fragment_len u32 | payload_len u32 | delta_offset u32
-//!   | member u16 x (k + m) | has_previous u8 | previous segment (16 bytes, if has_previous is 1)
+//!   | member u16 x (k + m) | flags u8 | previous segment (16 bytes, if flag 1 is set) | order u64 (if flag 2 is set)
 //! ```
+//!
+//! An order of 0 is left out.
 //!
 //! A [`PackedHeader`] is always well-formed: it is made from a checked header, or by
 //! [`PackedHeader::decode`], which checks it.
@@ -20,6 +22,11 @@ use types::{FragmentId, FsUuid, SegmentId, StoreId};
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PackedHeader(Box<[u8]>);
 
+/// Flag: the segment before follows.
+const FLAG_PREVIOUS: u8 = 1;
+/// Flag: the order follows. It is not 0.
+const FLAG_ORDER: u8 = 2;
+
 /// Number of checksummed chunks in `len` payload bytes.
 pub fn chunk_count(len: u32) -> u32 {
     len.div_ceil(CHUNK_LEN)
@@ -30,7 +37,7 @@ impl PackedHeader {
     pub fn new(header: &FragmentHeader) -> Self {
         let g = &header.geometry;
         let mut out =
-            Vec::with_capacity(19 + 4 * header.chunk_crcs.len() + 2 * g.members.len() + SegmentId::ENCODED_LEN);
+            Vec::with_capacity(27 + 4 * header.chunk_crcs.len() + 2 * g.members.len() + SegmentId::ENCODED_LEN);
         out.put_u32(header.len);
         for crc in &header.chunk_crcs {
             out.put_u32(*crc);
@@ -43,12 +50,14 @@ impl PackedHeader {
         for member in &g.members {
             out.put_u16(member.raw());
         }
-        match &header.previous {
-            None => out.put_u8(0),
-            Some(segment) => {
-                out.put_u8(1);
-                segment.encode(&mut out);
-            }
+        let previous = if header.previous.is_some() { FLAG_PREVIOUS } else { 0 };
+        let order = if header.order == 0 { 0 } else { FLAG_ORDER };
+        out.put_u8(previous | order);
+        if let Some(segment) = &header.previous {
+            segment.encode(&mut out);
+        }
+        if header.order != 0 {
+            out.put_u64(header.order);
         }
         PackedHeader(out.into_boxed_slice())
     }
@@ -105,11 +114,15 @@ fn unpack(bytes: &[u8], fs: FsUuid, id: FragmentId, attempt: u16) -> Result<Frag
     let delta_offset = r.u32("delta offset")?;
     let members =
         (0..u16::from(k) + u16::from(m)).map(|_| r.u16("member").map(StoreId::new)).collect::<Result<Vec<_>, _>>()?;
-    let previous = match r.u8("previous")? {
-        0 => None,
-        1 => Some(SegmentId::decode(r)?),
-        _ => return Err(DecodeError::Invalid("previous")),
-    };
+    let flags = r.u8("packed header flags")?;
+    if flags & !(FLAG_PREVIOUS | FLAG_ORDER) != 0 {
+        return Err(DecodeError::Invalid("packed header flags"));
+    }
+    let previous = if flags & FLAG_PREVIOUS == 0 { None } else { Some(SegmentId::decode(r)?) };
+    let order = if flags & FLAG_ORDER == 0 { 0 } else { r.u64("order")? };
+    if order == 0 && flags & FLAG_ORDER != 0 {
+        return Err(DecodeError::Invalid("order"));
+    }
     if !r.is_empty() {
         return Err(DecodeError::Invalid("packed header length"));
     }
@@ -120,6 +133,7 @@ fn unpack(bytes: &[u8], fs: FsUuid, id: FragmentId, attempt: u16) -> Result<Frag
         geometry: Geometry { k, m, fragment_len, payload_len, members },
         delta_offset,
         previous,
+        order,
         chunk_crcs,
         len,
     })
@@ -134,15 +148,33 @@ mod tests {
     #[test]
     fn packing_keeps_everything() {
         for len in [0, 1, 65_536, 65_537, 1024 * 1024] {
-            let header = fragment(3, 7, 1, len).header;
-            let packed = PackedHeader::new(&header);
-            assert_eq!(packed.len(), len);
-            for (i, crc) in header.chunk_crcs.iter().enumerate() {
-                assert_eq!(packed.chunk_crc(i as u32), *crc);
+            for (order, previous) in [(0, true), (5, true), (0, false), (u64::MAX, false)] {
+                let mut header = fragment(3, 7, 1, len).header;
+                header.order = order;
+                header.previous = header.previous.filter(|_| previous);
+                let packed = PackedHeader::new(&header);
+                assert_eq!(packed.len(), len);
+                for (i, crc) in header.chunk_crcs.iter().enumerate() {
+                    assert_eq!(packed.chunk_crc(i as u32), *crc);
+                }
+                assert_eq!(packed.unpack(FS, header.id, header.attempt), Ok(header.clone()));
+                assert_eq!(PackedHeader::decode(packed.as_bytes(), FS, header.id, header.attempt), Ok(packed));
             }
-            assert_eq!(packed.unpack(FS, header.id, header.attempt), Ok(header.clone()));
-            assert_eq!(PackedHeader::decode(packed.as_bytes(), FS, header.id, header.attempt), Ok(packed));
         }
+    }
+
+    #[test]
+    fn unknown_flags_and_an_order_of_0_are_refused() {
+        let header = fragment(3, 7, 1, 10).header;
+        let good = PackedHeader::new(&header).as_bytes().to_vec();
+        let refused = |at: usize, byte: u8| {
+            let mut bytes = good.clone();
+            bytes[at] = byte;
+            PackedHeader::decode(&bytes, FS, header.id, 0).err()
+        };
+        let flags = good.len() - 8 - SegmentId::ENCODED_LEN - 1;
+        assert_eq!((good[flags], refused(flags, 7)), (3, Some(DecodeError::Invalid("packed header flags"))));
+        assert_eq!((good[good.len() - 8], refused(good.len() - 8, 0)), (7, Some(DecodeError::Invalid("order"))));
     }
 
     #[test]

@@ -49,6 +49,7 @@ pub fn fragment_of(segment: SegmentId, index: u8, attempt: u16, len: u32) -> Fra
         geometry: Geometry { k: 1, m: 1, fragment_len: len, payload_len: len, members },
         delta_offset: len / 2,
         previous: segment.seq.checked_sub(1).map(|seq| SegmentId { seq, ..segment }),
+        order: segment.seq,
         chunk_crcs: chunk_crcs(&payload),
         len,
     };

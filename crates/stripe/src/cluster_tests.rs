@@ -118,13 +118,13 @@ impl<C: Cluster> History<'_, C> {
             1 => self.random.below(200_000),
             _ => self.random.below(10_000),
         };
-        let (id, previous) = writer.begin();
-        let mut builder = SegmentBuilder::new(id, previous);
+        let place = writer.begin();
+        let mut builder = SegmentBuilder::new(place);
         let (a, b) = (self.random.below(256) as u8, self.random.below(251) + 1);
         let bytes: Bytes = (0..len).map(|i| a ^ (i % b) as u8 ^ (i >> 12) as u8).collect();
         builder.push_block(bytes);
         let draft = builder.finish(vec![a; b as usize]);
-        self.submitted.insert(id, draft.clone().assemble());
+        self.submitted.insert(place.id, draft.clone().assemble());
         writer.submit(draft);
     }
 

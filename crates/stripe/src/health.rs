@@ -292,7 +292,7 @@ mod tests {
         writer.submit(rig.draft(lost, 1000));
         rig.sim.run_for(std::time::Duration::from_millis(100));
         rig.client().crash();
-        assert_eq!(rig.stores[1].holds(lost.0) + rig.stores[2].holds(lost.0), 2, "{lost:?} went elsewhere");
+        assert_eq!(rig.stores[1].holds(lost.id) + rig.stores[2].holds(lost.id), 2, "{lost:?} went elsewhere");
         rig.stores[2].contents.lock().fragments.clear();
         rig.stores[1].set(Fault::Silent);
         rig.stores[0].set(Fault::None);

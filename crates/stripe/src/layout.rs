@@ -27,6 +27,8 @@ pub struct SegmentInfo {
     pub delta_offset: u32,
     /// The segment before it in the log, if any.
     pub previous: Option<SegmentId>,
+    /// Its order among the segments of all logs; 0 if an older program wrote it.
+    pub order: u64,
 }
 
 impl SegmentInfo {
@@ -36,6 +38,7 @@ impl SegmentInfo {
             geometry: header.geometry.clone(),
             delta_offset: header.delta_offset,
             previous: header.previous,
+            order: header.order,
         }
     }
 }

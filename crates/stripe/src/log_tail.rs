@@ -35,6 +35,7 @@
 
 use crate::catch_up::newest_seals;
 use crate::health::StoreState;
+use crate::layout::SegmentInfo;
 use crate::{StoreSet, Stripe, StripeError};
 use host::join_all;
 use std::collections::BTreeSet;
@@ -64,6 +65,10 @@ pub struct LogTail {
     pub next_seq: u64,
     /// The segment before the next one, if it is known.
     pub last: Option<SegmentId>,
+    /// The highest order of a segment of the log that opening saw; 0 if it saw none with an order.
+    /// The order of the next segment is above it. A caller that knows of higher ones (of segments
+    /// that are deleted by now, or of other logs) raises it.
+    pub order: u64,
     /// The segments from `from_seq` on, in order, without gaps, all durable.
     pub segments: Vec<SegmentId>,
 }
@@ -143,8 +148,16 @@ impl Stripe {
                 tracing::warn!(store = %self.stores[*at].id, "store did not take the seals that it had missed");
             }
         }
-        let segments: Vec<SegmentId> = verdict.counted.iter().map(|c| c.id).collect();
-        Ok(LogTail { log, epoch, next_seq: verdict.next_seq, last: segments.last().copied().or(before), segments })
+        let last = verdict.counted.last().or(before.as_ref());
+        Ok(LogTail {
+            log,
+            epoch,
+            next_seq: verdict.next_seq,
+            last: last.map(|c| c.id),
+            // The order never decreases within a log.
+            order: last.map_or(0, |c| c.header.order),
+            segments: verdict.counted.iter().map(|c| c.id).collect(),
+        })
     }
 
     /// True if a segment that cannot be read was certainly never complete, or was deleted. False if
@@ -229,7 +242,8 @@ impl Stripe {
     pub(crate) async fn read_segment(&self, id: SegmentId) -> Result<Segment, StripeError> {
         let info = self.locate(id).await?;
         let payload = self.read(id, 0..info.geometry.payload_len).await?;
-        Ok(Segment { id, previous: info.previous, payload, delta_offset: info.delta_offset })
+        let SegmentInfo { previous, order, delta_offset, .. } = *info;
+        Ok(Segment { id, previous, order, payload, delta_offset })
     }
 
     /// An unused attempt number for a segment whose writer is gone. A store that does not answer
@@ -273,10 +287,11 @@ fn in_force_of(mut found: Found, seal: Option<&Seal>) -> Found {
 }
 
 /// The segment at `from_seq - 1`, if it can still be read, and the verdict from `from_seq` on.
-fn judge(from_seq: u64, found: &Found) -> (Option<SegmentId>, TailVerdict) {
+fn judge(from_seq: u64, found: &Found) -> (Option<CountedSegment>, TailVerdict) {
     let before = tail::verdict(from_seq - 1, None, found.clone());
-    let before = before.counted.first().map(|c| c.id).filter(|id| id.seq + 1 == from_seq);
-    (before, tail::verdict(from_seq, before, found.clone()))
+    let before = before.counted.into_iter().next().filter(|c| c.id.seq + 1 == from_seq);
+    let verdict = tail::verdict(from_seq, before.as_ref().map(|c| c.id), found.clone());
+    (before, verdict)
 }
 
 /// The seal for this verdict, with the fences before it.
@@ -294,6 +309,7 @@ mod tests {
     use crate::testing::{Fault, LOG, Rig};
     use std::sync::Arc;
     use std::time::Duration;
+    use striped_log::builder::LogPlace;
 
     /// Puts only some fragments of a segment, like a writer that dies in the middle.
     fn put_partly(rig: &Rig, segment: &Segment, fragments: &[usize]) {
@@ -318,7 +334,7 @@ mod tests {
         let rig = Rig::new(1, 5, 1);
         for epoch in 1..4 {
             let tail = rig.run(rig.stripe().open_log(LOG, 0)).unwrap();
-            assert_eq!(tail, LogTail { log: LOG, epoch, next_seq: 1, last: None, segments: vec![] });
+            assert_eq!(tail, LogTail { log: LOG, epoch, next_seq: 1, last: None, order: 0, segments: vec![] });
         }
     }
 
@@ -337,6 +353,8 @@ mod tests {
         // 200,000 bytes are four fragments; three and parity can be read, two and parity cannot.
         let counted: Vec<SegmentId> = segments[..2].iter().map(|s| s.id).collect();
         assert_eq!((tail.epoch, tail.next_seq, &tail.segments), (2, 3, &counted));
+        // The discarded segments had 30 and 50.
+        assert_eq!(tail.order, 20);
         chain(&rig, &tail);
         for discarded in [&segments[2], &segments[4]] {
             assert_eq!(rig.stores.iter().map(|s| s.holds(discarded.id)).sum::<usize>(), 0);
@@ -346,6 +364,7 @@ mod tests {
             let reader = rig.stripe();
             for s in &segments[..2] {
                 assert_eq!(rig.run(reader.read(s.id, 0..200_000)).unwrap(), s.payload);
+                assert_eq!(rig.run(reader.info(s.id)).unwrap().order, s.order);
             }
             store.set(Fault::None);
         }
@@ -360,12 +379,12 @@ mod tests {
         segments.iter().for_each(|s| rig.run(stripe.put(s)).unwrap());
         let ids: Vec<SegmentId> = segments.iter().map(|s| s.id).collect();
         let tail = rig.run(stripe.open_log(LOG, 3)).unwrap();
-        assert_eq!((tail.next_seq, tail.last, tail.segments), (5, Some(ids[3]), ids[2..].to_vec()));
+        assert_eq!((tail.next_seq, tail.last, tail.order, tail.segments), (5, Some(ids[3]), 40, ids[2..].to_vec()));
         let tail = rig.run(stripe.open_log(LOG, 5)).unwrap();
-        assert_eq!((tail.next_seq, tail.last, tail.segments), (5, Some(ids[3]), vec![]));
+        assert_eq!((tail.next_seq, tail.last, tail.order, tail.segments), (5, Some(ids[3]), 40, vec![]));
         rig.run(stripe.delete(ids));
         let tail = rig.run(stripe.open_log(LOG, 5)).unwrap();
-        assert_eq!((tail.next_seq, tail.last, tail.segments), (5, None, vec![]));
+        assert_eq!((tail.next_seq, tail.last, tail.order, tail.segments), (5, None, 0, vec![]));
     }
 
     #[test]
@@ -428,7 +447,7 @@ mod tests {
         writer.submit(rig.draft(first, 1000));
         (1..count).for_each(|_| writer.submit(rig.draft(writer.begin(), 1000)));
         rig.run(writer.wait_committed(count)).unwrap();
-        rig.run(stripe.delete(vec![first.0]));
+        rig.run(stripe.delete(vec![first.id]));
         let held = || rig.stores.iter().map(|s| s.contents.lock().fragments.len()).sum::<usize>();
         let before = held();
         let refused = rig.run(rig.stripe().open_log(LOG, 1));
@@ -465,7 +484,7 @@ mod tests {
             // The segment is mirrored, so it can be read from the one store that is away while the
             // log is opened and written.
             let stray = rig.segment(2, 1000);
-            assert_eq!(stray.previous, Some(first.0));
+            assert_eq!(stray.previous, Some(first.id));
             let geometry = rig.stripe().choose_group(&stray).unwrap();
             put_partly(&rig, &stray, &[0]);
             let away = rig.stores.iter().find(|s| s.id == geometry.members[0]).unwrap();
@@ -477,7 +496,7 @@ mod tests {
                 let second = writer.begin();
                 writer.submit(rig.draft(second, 1000));
                 rig.run(writer.wait_committed(2)).unwrap();
-                segments.push(second.0);
+                segments.push(second.id);
             }
             rig.client().crash();
 
@@ -603,9 +622,10 @@ mod tests {
                 rig.run(writer.wait_committed(3)).unwrap();
                 let last = writer.begin();
                 rig.client().crash();
-                let name = |seq| SegmentId { seq, ..last.0 };
+                let name = |seq| SegmentId { seq, ..last.id };
                 let unsure = rig.draft(last, 150_000).assemble();
-                let beyond = rig.draft((name(5), Some(unsure.id)), 150_000).assemble();
+                let place = LogPlace { id: name(5), previous: Some(unsure.id), order: unsure.order + 1 };
+                let beyond = rig.draft(place, 150_000).assemble();
                 put_partly(&rig, &unsure, &[0, 1, 3]);
                 put_partly(&rig, &beyond, &[1, 2]);
 

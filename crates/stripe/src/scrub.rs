@@ -420,12 +420,12 @@ mod tests {
         let draft = rig.draft(name, 200_000);
         writer.submit(draft.clone());
         rig.sim.run_for(std::time::Duration::from_millis(50));
-        assert!(rig.stores.iter().any(|s| s.holds(name.0) > 0), "not begun");
+        assert!(rig.stores.iter().any(|s| s.holds(name.id) > 0), "not begun");
         let report = rig.run(stripe.scrub(true, |_| ())).unwrap();
         assert_eq!(ScrubReport { segments: 0, ..report }, ScrubReport::default());
         rig.heal();
         rig.run(writer.wait_committed(1)).unwrap();
-        assert_eq!(rig.run(rig.stripe().open_log(LOG, 1)).unwrap().segments, [name.0]);
+        assert_eq!(rig.run(rig.stripe().open_log(LOG, 1)).unwrap().segments, [name.id]);
         assert_readable(&rig, &[draft.assemble()]);
     }
 }

@@ -11,7 +11,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 use storage::api::{Fence, Seal, Storage, StorageError, StoreStatus};
-use striped_log::builder::{SegmentBuilder, SegmentDraft};
+use striped_log::builder::{LogPlace, SegmentBuilder, SegmentDraft};
 use striped_log::fragment::{CHUNK_LEN, Fragment, FragmentHeader};
 use striped_log::segment::Segment;
 use types::{BoxFuture, FragmentId, FsUuid, LogId, Maps, SegmentId, StoreId};
@@ -290,8 +290,8 @@ impl Rig {
     }
 
     /// A draft with about `len` bytes of payload: full blocks, a short one, deltas.
-    pub fn draft(&self, (id, previous): (SegmentId, Option<SegmentId>), len: usize) -> SegmentDraft {
-        let mut builder = SegmentBuilder::new(id, previous);
+    pub fn draft(&self, place: LogPlace, len: usize) -> SegmentDraft {
+        let mut builder = SegmentBuilder::new(place);
         let chunk = CHUNK_LEN as usize;
         for _ in 0..len / chunk {
             builder.push_full_block(self.bytes(chunk));
@@ -307,6 +307,7 @@ impl Rig {
             store.contents.lock().seals.entry(LOG).or_insert(Seal::new(LOG, Fence { epoch: 1, through: 0 }, 1));
         }
         let name = |seq| SegmentId { log: LOG, epoch: 1, seq };
-        self.draft((name(seq), (seq > 1).then(|| name(seq - 1))), len).assemble()
+        let previous = (seq > 1).then(|| name(seq - 1));
+        self.draft(LogPlace { id: name(seq), previous, order: 10 * seq }, len).assemble()
     }
 }

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::pin::pin;
 use std::sync::{Arc, OnceLock};
-use striped_log::builder::SegmentDraft;
+use striped_log::builder::{LogPlace, SegmentDraft};
 use tokio::sync::Notify;
 use types::{BoxFuture, LogId, SegmentId};
 
@@ -39,6 +39,8 @@ pub struct LogWriter {
 struct State {
     next_seq: u64,
     last: Option<SegmentId>,
+    /// The highest order that was given to a segment or learned. It never decreases.
+    order: u64,
     /// Segments that were begun and are not committed, by seq.
     flights: BTreeMap<u64, Flight>,
     bytes_in_flight: u64,
@@ -72,6 +74,7 @@ impl LogWriter {
             state: Mutex::new(State {
                 next_seq: tail.next_seq,
                 last: tail.last,
+                order: tail.order,
                 flights: BTreeMap::new(),
                 bytes_in_flight: 0,
                 committed,
@@ -90,14 +93,23 @@ impl LogWriter {
         self.log
     }
 
-    /// Names the next segment, and the one before it. The caller must [`submit`](Self::submit) it:
-    /// no later segment is committed before it is.
-    pub fn begin(&self) -> (SegmentId, Option<SegmentId>) {
+    /// Names the next segment, the one before it, and its order. The caller must
+    /// [`submit`](Self::submit) it: no later segment is committed before it is.
+    pub fn begin(&self) -> LogPlace {
         let mut state = self.state.lock();
         let id = SegmentId { log: self.log, epoch: self.epoch, seq: state.next_seq };
         state.next_seq += 1;
+        state.order = state.order.saturating_add(1);
         state.flights.insert(id.seq, Flight::default());
-        (id, state.last.replace(id))
+        LogPlace { id, previous: state.last.replace(id), order: state.order }
+    }
+
+    /// Gives all segments that begin from now on a higher order than this. The caller has learned
+    /// that a manager had applied a segment of this order when it granted the caller something.
+    /// Call it before anything changes by virtue of that grant.
+    pub fn learn_order(&self, order: u64) {
+        let mut state = self.state.lock();
+        state.order = state.order.max(order);
     }
 
     /// Puts a segment together and on the stores, in the background, at the same time as others.
@@ -282,8 +294,8 @@ mod tests {
             let mut begun = Vec::new();
             for i in 0..20 {
                 let name = writer.begin();
-                assert_eq!(name.1, begun.last().copied());
-                begun.push(name.0);
+                assert_eq!(name.previous, begun.last().copied());
+                begun.push(name.id);
                 // The first segments take longest.
                 writer.submit(rig.draft(name, 400_000 - 20_000 * i));
             }
@@ -324,7 +336,7 @@ mod tests {
         }
         rig.heal();
         rig.run(writer.wait_committed(1)).unwrap();
-        assert_eq!(rig.run(stripe.read(name.0, 0..1000)).unwrap(), draft.assemble().payload);
+        assert_eq!(rig.run(stripe.read(name.id, 0..1000)).unwrap(), draft.assemble().payload);
     }
 
     #[test]
@@ -351,7 +363,7 @@ mod tests {
         writer.submit(rig.draft(first, 1000));
         rig.run(writer.wait_committed(1)).unwrap();
         let (_, tail, successor) = rig.writer();
-        assert_eq!((tail.epoch, tail.segments.as_slice()), (2, &[first.0][..]));
+        assert_eq!((tail.epoch, tail.segments.as_slice()), (2, &[first.id][..]));
 
         let second = writer.begin();
         writer.submit(rig.draft(second, 1000));
@@ -362,10 +374,29 @@ mod tests {
         assert_eq!(writer.committed_seq(), Some(1));
 
         let other = successor.begin();
-        assert_eq!((other.0.seq, other.1), (2, Some(first.0)));
+        assert_eq!((other.id.seq, other.previous), (2, Some(first.id)));
         successor.submit(rig.draft(other, 1000));
         rig.run(successor.wait_committed(2)).unwrap();
-        assert_eq!(rig.run(rig.stripe().open_log(LOG, 1)).unwrap().segments, [first.0, other.0]);
+        assert_eq!(rig.run(rig.stripe().open_log(LOG, 1)).unwrap().segments, [first.id, other.id]);
+    }
+
+    #[test]
+    fn orders_grow_from_segment_to_segment_above_what_was_learned_and_through_openings() {
+        let rig = Rig::new(6, 5, 1);
+        let mut expected = Vec::new();
+        for learned in [0, 40, 7] {
+            let (stripe, tail, writer) = rig.writer();
+            let found: Vec<u64> = tail.segments.iter().map(|id| rig.run(stripe.info(*id)).unwrap().order).collect();
+            assert_eq!((&found, tail.order), (&expected, expected.last().copied().unwrap_or(0)));
+            for _ in 0..2 {
+                writer.learn_order(learned);
+                let place = writer.begin();
+                expected.push(place.order);
+                writer.submit(rig.draft(place, 1000));
+                rig.run(writer.wait_committed(place.id.seq)).unwrap();
+            }
+        }
+        assert_eq!(expected, [1, 2, 41, 42, 43, 44]);
     }
 
     #[test]

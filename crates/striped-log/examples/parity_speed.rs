@@ -27,7 +27,7 @@ fn main() {
         let len = u32::from(k) * FRAGMENT_LEN_MAX;
         let payload: Vec<u8> = (0..len).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
         let id = SegmentId { log: LogId::new(1), epoch: 1, seq: 1 };
-        let segment = Segment { id, previous: None, payload: Bytes::from(payload), delta_offset: len };
+        let segment = Segment { id, previous: None, order: 1, payload: Bytes::from(payload), delta_offset: len };
         let members = (0..u16::from(k + m)).map(StoreId::new).collect();
         let geometry = Geometry::new(len, k, m, members);
         let stripe = || segment.stripe(FsUuid([0; 16]), 0, geometry.clone());

@@ -13,26 +13,39 @@ use types::{BlockAddr, SegmentId};
 /// Longest payload of any segment in bytes: what the widest stripe holds.
 pub const PAYLOAD_LEN_MAX: u32 = DATA_FRAGMENTS_MAX as u32 * FRAGMENT_LEN_MAX;
 
+/// A segment's place in its log, and among the segments of all logs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LogPlace {
+    /// The segment's name.
+    pub id: SegmentId,
+    /// The segment before it in the log.
+    pub previous: Option<SegmentId>,
+    /// Above the order of every segment before it in the log, and of every segment that a manager
+    /// had applied when it granted the writer something. The right to change a thing moves to
+    /// another writer only when all changes so far are applied. So of two changes to one thing,
+    /// the later one has the higher order.
+    pub order: u64,
+}
+
 /// Collects a segment's blocks: first all full ones, then the short ones, then
 /// [`finish`](Self::finish).
 #[derive(Debug)]
 pub struct SegmentBuilder {
-    id: SegmentId,
-    previous: Option<SegmentId>,
+    place: LogPlace,
     blocks: Vec<Bytes>,
     /// Bytes pushed so far.
     len: u32,
 }
 
 impl SegmentBuilder {
-    /// An empty segment named `id` after `previous`.
-    pub fn new(id: SegmentId, previous: Option<SegmentId>) -> Self {
-        SegmentBuilder { id, previous, blocks: Vec::new(), len: 0 }
+    /// An empty segment at this place.
+    pub fn new(place: LogPlace) -> Self {
+        SegmentBuilder { place, blocks: Vec::new(), len: 0 }
     }
 
     /// The segment's name.
     pub fn id(&self) -> SegmentId {
-        self.id
+        self.place.id
     }
 
     /// Bytes of the blocks pushed so far.
@@ -63,7 +76,7 @@ impl SegmentBuilder {
     pub fn push_block(&mut self, block: Bytes) -> BlockAddr {
         let len = block.len();
         assert!(len <= (PAYLOAD_LEN_MAX - self.len) as usize, "a segment's blocks exceed the widest stripe");
-        let addr = BlockAddr { segment: self.id, offset: self.len, len: len as u32 };
+        let addr = BlockAddr { segment: self.place.id, offset: self.len, len: len as u32 };
         self.len += addr.len;
         self.blocks.push(block);
         addr
@@ -75,16 +88,15 @@ impl SegmentBuilder {
     /// If blocks and deltas together exceed [`PAYLOAD_LEN_MAX`].
     pub fn finish(self, deltas: Vec<u8>) -> SegmentDraft {
         assert!(deltas.len() <= (PAYLOAD_LEN_MAX - self.len) as usize, "a segment's payload exceeds the widest stripe");
-        let SegmentBuilder { id, previous, blocks, len } = self;
-        SegmentDraft { id, previous, blocks, delta_offset: len, deltas }
+        let SegmentBuilder { place, blocks, len } = self;
+        SegmentDraft { place, blocks, delta_offset: len, deltas }
     }
 }
 
 /// A segment with fixed addresses whose bytes are not copied together yet.
 #[derive(Clone, Debug)]
 pub struct SegmentDraft {
-    id: SegmentId,
-    previous: Option<SegmentId>,
+    place: LogPlace,
     blocks: Vec<Bytes>,
     delta_offset: u32,
     deltas: Vec<u8>,
@@ -93,7 +105,7 @@ pub struct SegmentDraft {
 impl SegmentDraft {
     /// The segment's name.
     pub fn id(&self) -> SegmentId {
-        self.id
+        self.place.id
     }
 
     /// Length of the payload in bytes.
@@ -107,20 +119,20 @@ impl SegmentDraft {
         let mut payload = AlignedBuffer::with_room(self.payload_len() as usize);
         self.blocks.iter().for_each(|block| payload.put_slice(block));
         payload.put_slice(&self.deltas);
-        let SegmentDraft { id, previous, delta_offset, .. } = self;
-        Segment { id, previous, payload: payload.freeze(), delta_offset }
+        let LogPlace { id, previous, order } = self.place;
+        Segment { id, previous, order, payload: payload.freeze(), delta_offset: self.delta_offset }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{id, payload};
+    use crate::testing::{payload, place};
     use proptest::prelude::*;
 
     #[test]
     fn an_empty_segment_is_its_deltas() {
-        let builder = SegmentBuilder::new(id(1, 1), None);
+        let builder = SegmentBuilder::new(place(1, 1));
         assert!(builder.is_empty());
         let segment = builder.finish(b"deltas".to_vec()).assemble();
         assert_eq!((segment.delta_offset, segment.deltas()), (0, &b"deltas"[..]));
@@ -129,7 +141,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "full blocks come before short ones")]
     fn full_blocks_after_short_ones_are_refused() {
-        let mut builder = SegmentBuilder::new(id(1, 1), None);
+        let mut builder = SegmentBuilder::new(place(1, 1));
         builder.push_block(payload(1, 0));
         builder.push_full_block(payload(CHUNK_LEN, 0));
     }
@@ -137,13 +149,13 @@ mod tests {
     #[test]
     #[should_panic(expected = "not a full block")]
     fn short_blocks_are_not_taken_for_full_ones() {
-        SegmentBuilder::new(id(1, 1), None).push_full_block(payload(CHUNK_LEN + 1, 0));
+        SegmentBuilder::new(place(1, 1)).push_full_block(payload(CHUNK_LEN + 1, 0));
     }
 
     #[test]
     #[should_panic(expected = "exceed the widest stripe")]
     fn more_than_the_widest_stripe_is_refused() {
-        let mut builder = SegmentBuilder::new(id(1, 1), None);
+        let mut builder = SegmentBuilder::new(place(1, 1));
         let block = payload(FRAGMENT_LEN_MAX, 0);
         for _ in 0..=DATA_FRAGMENTS_MAX {
             builder.push_full_block(block.clone());
@@ -157,8 +169,8 @@ mod tests {
             short in proptest::collection::vec(1u32..=5000, 0..8),
             delta_len in 0u32..3000,
         ) {
-            let (name, previous) = (id(3, 9), Some(id(2, 8)));
-            let mut builder = SegmentBuilder::new(name, previous);
+            let place = LogPlace { previous: Some(place(2, 8).id), ..place(3, 9) };
+            let mut builder = SegmentBuilder::new(place);
             let mut placed = Vec::new();
             for (seed, chunks) in (0..).zip(&full) {
                 let block = payload(chunks * CHUNK_LEN, seed);
@@ -173,14 +185,15 @@ mod tests {
             let deltas = payload(delta_len, 1000);
             let draft = builder.finish(deltas.to_vec());
             let payload_len = draft.payload_len();
-            prop_assert_eq!(draft.id(), name);
+            prop_assert_eq!(draft.id(), place.id);
             let segment = draft.assemble();
 
             prop_assert_eq!(segment.payload.len(), payload_len as usize);
-            prop_assert_eq!((segment.id, segment.previous, segment.deltas()), (name, previous, &deltas[..]));
+            let Segment { id, previous, order, .. } = segment;
+            prop_assert_eq!((LogPlace { id, previous, order }, segment.deltas()), (place, &deltas[..]));
             let mut end = 0;
             for (addr, block) in placed {
-                prop_assert_eq!((addr.segment, addr.offset, addr.len as usize), (name, end, block.len()));
+                prop_assert_eq!((addr.segment, addr.offset, addr.len as usize), (place.id, end, block.len()));
                 end += addr.len;
                 prop_assert_eq!(&segment.payload[addr.offset as usize..end as usize], &block[..]);
             }

@@ -20,9 +20,12 @@ pub const CHUNKS_MAX: usize = (FRAGMENT_LEN_MAX / CHUNK_LEN) as usize;
 
 /// The first bytes of every fragment.
 pub const MAGIC: [u8; 8] = *b"STARFRAG";
-/// The format of headers and of the payload that they describe, the only one that this program
-/// reads and writes. Version 1 had another code for two parity fragments.
-pub const FORMAT_VERSION: u16 = 2;
+/// The newest format of headers and of the payload that they describe. Version 1 had another code
+/// for two parity fragments, and is refused.
+pub const FORMAT_VERSION: u16 = 3;
+/// The format of segments without an order. Only older programs made such segments, but repair
+/// still writes fragments of them.
+const FORMAT_VERSION_UNORDERED: u16 = 2;
 
 /// Flag bit: the field `previous` is meaningful.
 const FLAG_PREVIOUS: u8 = 1;
@@ -45,6 +48,9 @@ pub struct FragmentHeader {
     pub delta_offset: u32,
     /// The segment before this one in the log; `None` for the first ever.
     pub previous: Option<SegmentId>,
+    /// The segment's order among the segments of all logs (see
+    /// [`LogPlace`](crate::builder::LogPlace)); 0 if an older program made it.
+    pub order: u64,
     /// CRC-32C of each [`CHUNK_LEN`] chunk of this fragment's payload (the last one short).
     pub chunk_crcs: Vec<u32>,
     /// Payload bytes of this fragment.
@@ -98,7 +104,7 @@ impl FragmentHeader {
         let g = &self.geometry;
         let mut out = Vec::with_capacity(HEADER_LEN);
         out.extend_from_slice(&MAGIC);
-        out.put_u16(FORMAT_VERSION);
+        out.put_u16(if self.order == 0 { FORMAT_VERSION_UNORDERED } else { FORMAT_VERSION });
         out.put_u16(self.attempt);
         out.put_u8(self.id.index);
         out.put_u8(g.k);
@@ -115,7 +121,7 @@ impl FragmentHeader {
         out.put_u32(self.delta_offset);
         out.put_u32(self.len);
         out.put_u64(generation);
-        out.put_u64(0);
+        out.put_u64(self.order);
         for i in 0..CHUNKS_MAX {
             out.put_u32(self.chunk_crcs.get(i).copied().unwrap_or(0));
         }
@@ -154,7 +160,7 @@ impl FragmentHeader {
         if version == 0 {
             return Err(DecodeError::Invalid("header version"));
         }
-        if version != FORMAT_VERSION {
+        if !(FORMAT_VERSION_UNORDERED..=FORMAT_VERSION).contains(&version) {
             return Err(DecodeError::Version { what: "fragment header", found: version, known: FORMAT_VERSION });
         }
         let attempt = r.u16("attempt")?;
@@ -174,7 +180,10 @@ impl FragmentHeader {
         let (fragment_len, payload_len) = (r.u32("fragment length")?, r.u32("payload length")?);
         let (delta_offset, len) = (r.u32("delta offset")?, r.u32("length")?);
         let generation = r.u64("store generation")?;
-        zeros(r.take(8, "reserved bytes")?, "reserved bytes")?;
+        let order = r.u64("order")?;
+        if (order == 0) != (version == FORMAT_VERSION_UNORDERED) {
+            return Err(DecodeError::Invalid("order"));
+        }
 
         let chunk_crcs = fixed_array(&mut r, CHUNKS_MAX, chunk_count(len), |r| r.u32("chunk checksum"))?;
         let member_count = usize::from(k) + usize::from(m);
@@ -184,7 +193,7 @@ impl FragmentHeader {
         let members = members.into_iter().map(StoreId::new).collect();
         let geometry = Geometry { k, m, fragment_len, payload_len, members };
         let id = FragmentId { segment, index };
-        let header = FragmentHeader { fs, id, attempt, geometry, delta_offset, previous, chunk_crcs, len };
+        let header = FragmentHeader { fs, id, attempt, geometry, delta_offset, previous, order, chunk_crcs, len };
         header.check()?;
         Ok((header, generation))
     }
@@ -352,14 +361,26 @@ mod tests {
     #[test]
     fn another_version_says_so_and_a_rotten_one_does_not() {
         let mut bytes = small().encode();
-        for found in [1, 3] {
+        for found in [1, 4] {
             bytes[8] = found;
             assert_eq!(FragmentHeader::decode(&bytes), Err(DecodeError::Checksum("fragment header")));
-            let other = DecodeError::Version { what: "fragment header", found: found.into(), known: 2 };
+            let other = DecodeError::Version { what: "fragment header", found: found.into(), known: 3 };
             assert_eq!(FragmentHeader::decode(&resealed(bytes)), Err(other));
         }
         bytes[8] = 0;
         assert_eq!(FragmentHeader::decode(&resealed(bytes)), Err(DecodeError::Invalid("header version")));
+    }
+
+    #[test]
+    fn a_header_without_an_order_has_the_version_before_and_no_other() {
+        let unordered = FragmentHeader { order: 0, ..small() };
+        let (old, new) = (unordered.encode(), small().encode());
+        assert_eq!((old[8], new[8]), (2, 3));
+        assert_eq!(FragmentHeader::decode(&old), Ok(unordered));
+        for mut bytes in [old, new] {
+            bytes[8] = 5 - bytes[8];
+            assert_eq!(FragmentHeader::decode(&resealed(bytes)), Err(DecodeError::Invalid("order")));
+        }
     }
 
     #[test]
@@ -443,8 +464,10 @@ mod tests {
             let mut bytes = [0; HEADER_LEN];
             bytes[..196].copy_from_slice(&body);
             bytes[..8].copy_from_slice(&MAGIC);
-            bytes[8..10].copy_from_slice(&FORMAT_VERSION.to_le_bytes());
-            assert_canonical(resealed(bytes));
+            for version in [FORMAT_VERSION_UNORDERED, FORMAT_VERSION] {
+                bytes[8..10].copy_from_slice(&version.to_le_bytes());
+                assert_canonical(resealed(bytes));
+            }
         }
     }
 }

@@ -20,6 +20,9 @@ pub struct Segment {
     pub id: SegmentId,
     /// The segment before it in the log.
     pub previous: Option<SegmentId>,
+    /// Its order among the segments of all logs (see [`LogPlace`](crate::builder::LogPlace)); 0 if
+    /// an older program made it.
+    pub order: u64,
     /// The payload, at most `k_max * FRAGMENT_LEN_MAX` bytes.
     pub payload: Bytes,
     /// Where the deltas begin in the payload.
@@ -87,6 +90,7 @@ impl Segment {
                 geometry: geometry.clone(),
                 delta_offset: self.delta_offset,
                 previous: self.previous,
+                order: self.order,
                 chunk_crcs,
                 len: payload.len() as u32,
             };
@@ -112,6 +116,7 @@ impl Segment {
         Ok(Segment {
             id: header.id.segment,
             previous: header.previous,
+            order: header.order,
             payload: join(pieces),
             delta_offset: header.delta_offset,
         })
@@ -455,6 +460,7 @@ mod tests {
                 prop_assert_eq!(f.check(), Ok(()));
                 prop_assert_eq!((f.header.id.index, f.header.attempt, f.header.fs), (i, 9, FS));
                 prop_assert_eq!((f.header.id.segment, f.header.previous), (s.id, s.previous));
+                prop_assert_eq!(f.header.order, s.order);
             }
             let losses = losses(g.width(), m);
             let lost = pick.get(&losses);

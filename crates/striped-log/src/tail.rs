@@ -267,6 +267,7 @@ mod tests {
                 geometry: geometry.clone(),
                 delta_offset: 0,
                 previous,
+                order: id.seq,
                 chunk_crcs: vec![0],
                 len,
             };

@@ -1,6 +1,6 @@
 //! Helpers that this crate's tests share.
 
-use crate::builder::PAYLOAD_LEN_MAX;
+use crate::builder::{LogPlace, PAYLOAD_LEN_MAX};
 use crate::fragment::{CHUNK_LEN, FRAGMENT_LEN_MAX, FragmentHeader};
 use crate::geometry::Geometry;
 use crate::segment::Segment;
@@ -13,6 +13,11 @@ pub const FS: FsUuid = FsUuid(*b"a file system id");
 /// A segment of the one log of most tests.
 pub fn id(epoch: u32, seq: u64) -> SegmentId {
     SegmentId { log: LogId::new(1), epoch, seq }
+}
+
+/// The place of a segment that is the first known of its log.
+pub fn place(epoch: u32, seq: u64) -> LogPlace {
+    LogPlace { id: id(epoch, seq), previous: None, order: seq + 100 }
 }
 
 /// Bytes that look random and differ from place to place.
@@ -38,7 +43,7 @@ pub fn geometry(payload_len: u32, k_max: u8, m: u8) -> Geometry {
 
 /// A segment of `len` bytes after another.
 pub fn segment(len: u32, seed: u64) -> Segment {
-    Segment { id: id(2, 7), previous: Some(id(1, 6)), payload: payload(len, seed), delta_offset: len / 2 }
+    Segment { id: id(2, 7), previous: Some(id(1, 6)), order: 107, payload: payload(len, seed), delta_offset: len / 2 }
 }
 
 /// A payload length, most often near where the geometry changes.
@@ -54,9 +59,10 @@ pub fn header() -> impl Strategy<Value = FragmentHeader> {
     let shape = (1u8..=16, 1u8..=2)
         .prop_flat_map(|(k_max, m)| (payload_len(k_max, u32::MAX), Just(k_max), Just(m), any::<[u8; 16]>()));
     let name = (any::<u32>(), any::<u32>(), any::<u64>(), proptest::option::of(any::<u32>()));
-    let rest = (any::<u16>(), any::<u8>(), any::<u32>(), any::<u64>(), 0u16..60_000);
+    let order = prop_oneof![Just(0), any::<u64>()];
+    let rest = (any::<u16>(), any::<u8>(), any::<u32>(), any::<u64>(), 0u16..60_000, order);
     (shape, name, rest).prop_map(
-        |((payload_len, k_max, m, fs), (log, epoch, seq, back), (attempt, pick, deltas, seed, store))| {
+        |((payload_len, k_max, m, fs), (log, epoch, seq, back), (attempt, pick, deltas, seed, store, order))| {
             let mut geometry = geometry(payload_len, k_max, m);
             for member in &mut geometry.members {
                 *member = StoreId::new(store + member.raw());
@@ -71,6 +77,7 @@ pub fn header() -> impl Strategy<Value = FragmentHeader> {
                 attempt,
                 delta_offset: deltas % (payload_len + 1),
                 previous: previous.map(|(back, seq)| SegmentId { log, epoch: epoch.saturating_sub(back), seq }),
+                order,
                 chunk_crcs: (0..len.div_ceil(CHUNK_LEN)).map(|i| (seed as u32).rotate_left(i) ^ i).collect(),
                 len,
                 geometry,

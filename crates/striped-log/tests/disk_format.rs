@@ -38,6 +38,7 @@ fn the_header_is_as_documented() {
         },
         delta_offset: 0x2ff00,
         previous: Some(segment(7, 1, 40)),
+        order: 0x1_0000_0203,
         chunk_crcs: vec![0x1122_3344, 0x5566_7788],
         len: 65_545,
     };
@@ -123,7 +124,8 @@ fn parity_fragments_of_every_width_are_as_documented() {
         // Two chunks each, the last one short within a block.
         let len = u32::from(k_max) * 131_072 - 70_001;
         let payload: Vec<u8> = (0..len).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
-        let log_segment = Segment { id: segment(1, 1, 1), previous: None, payload: payload.into(), delta_offset: len };
+        let (id, payload) = (segment(1, 1, 1), payload.into());
+        let log_segment = Segment { id, previous: None, order: 1, payload, delta_offset: len };
         let stripe = |m: u8| {
             let members = (1..=u16::from(k_max + m)).map(StoreId::new).collect();
             log_segment.stripe(FsUuid([0; 16]), 0, Geometry::new(len, k_max, m, members))

@@ -203,7 +203,7 @@ impl Plan {
             let extent = Extent { first: 0, count: len.div_ceil(BLOCK_SIZE), addr: BlockAddr { segment, offset, len } };
             [Delta::Inode(inode(file, len.into())), Delta::Blocks { file, extent }]
         });
-        SegmentDeltas { segment, deltas: Arc::new(deltas.collect()) }
+        SegmentDeltas { segment, order: at, deltas: Arc::new(deltas.collect()) }
     }
 
     fn header(&self, fs: types::FsUuid, at: u64, index: u8) -> FragmentHeader {
@@ -216,6 +216,7 @@ impl Plan {
             geometry: Geometry { k: 1, m: PARITY, fragment_len: len, payload_len: len, members },
             delta_offset: len,
             previous: Some(self.segment(at - 1)),
+            order: at,
             chunk_crcs: vec![0; len.div_ceil(CHUNK_LEN) as usize],
             len,
         }

@@ -53,7 +53,7 @@ fn inode(id: FileId, size: u64) -> InodeRecord {
 /// The deltas of a segment that sets the sizes of files.
 fn sizes(seq: u64, files: impl Iterator<Item = FileId>, size: u64) -> SegmentDeltas {
     let deltas = files.map(|id| Delta::Inode(inode(id, size))).collect::<Vec<_>>();
-    SegmentDeltas { segment: SegmentId { log: FILES_LOG, epoch: 1, seq }, deltas: deltas.into() }
+    SegmentDeltas { segment: SegmentId { log: FILES_LOG, epoch: 1, seq }, order: seq, deltas: deltas.into() }
 }
 
 /// A manager over two stores, with a few files.

@@ -1,6 +1,6 @@
 use crate::replay;
 use cluster::FsConfig;
-use cluster::config::{Member, first_manager_map};
+use cluster::config::{MemberEntry, first_manager_map};
 use cluster::control::{
     CONTROL_VERSION, ControlAnswer, ControlError, ControlRequest, NodeReport, NodeState, Renewed, Welcome,
 };
@@ -35,7 +35,7 @@ fn the_corpus_has_what_this_program_writes() {
     let later = FsConfig { parity: 2, block_size: 4096, managers, ..first.clone() };
     let mut joined = later.clone();
     for (name, address) in [("laptop", ""), ("gone", "x"), ("node-3.lan", "10.0.0.3:7440")] {
-        let member = Member { name: name.into(), fingerprint: [name.len() as u8; 32], address: address.into() };
+        let member = MemberEntry { name: name.into(), fingerprint: [name.len() as u8; 32], address: address.into() };
         joined.add_member(member).expect("add");
     }
     joined.members.remove(&NodeId::new(2));
@@ -63,8 +63,14 @@ fn the_corpus_has_messages_about_sessions() {
     let live = Some(LiveShare { counted_bytes: 5 << 20, others_bytes: 1 << 20 });
     let share = SpaceShare { covered_seq: 7, free_bytes: 1 << 30, limit_bytes: 2 << 30, live };
     let log = LogId::new(1027);
-    let tail =
-        LogTail { log, epoch: 2, next_seq: 9, last: Some(SegmentId { log, epoch: 1, seq: 8 }), segments: Vec::new() };
+    let tail = LogTail {
+        log,
+        epoch: 2,
+        next_seq: 9,
+        last: Some(SegmentId { log, epoch: 1, seq: 8 }),
+        segments: Vec::new(),
+        order: 5,
+    };
     let config = "maps".into();
     let welcome = Welcome { session, lease, config, maps_epoch: 4, in_flight_max: 1 << 24, tail, share: Some(share) };
     let report = |state, is_mounted| NodeReport {

@@ -27,7 +27,7 @@ fn deltas_of_the_corpus_and_changed_ones_are_decoded_or_refused() {
 #[test]
 fn records_of_the_corpus_and_changed_ones_are_decoded_or_refused() {
     let (kept, changed) = replay::run("manager", checks::record);
-    assert!(kept >= 12 && changed > 0, "the corpus has good records: {kept}, {changed}");
+    assert!(kept >= 13 && changed > 0, "the corpus has good records: {kept}, {changed}");
 }
 
 fn addr(seq: u64, len: u32) -> BlockAddr {
@@ -82,7 +82,7 @@ fn tall_tree() -> (Tree<SegmentId, u64>, Vec<Vec<u8>>) {
 }
 
 fn root() -> (Root, Vec<Vec<u8>>) {
-    let mut root = Root { file_count: 17, ..Root::empty(ManagerId::new(1), BLOCK, 8) };
+    let mut root = Root { file_count: 17, order: 7 << 32, ..Root::empty(ManagerId::new(1), BLOCK, 8) };
     root.positions.extend([(LogId::new(1), 99), (LogId::new(2), 5)]);
     root.reserves = Frontiers::new(vec![1, 3], manager::api::INDEX_RANGE_LEN, &LogReserves::default()).to_reserve();
     root.trees.orphans.edit(&[(FileId::new(5000), ())], |_, _, ()| Some(())).expect("all is in memory");
@@ -185,11 +185,12 @@ fn the_corpus_has_the_messages_that_this_program_writes() {
         target: None,
         located: Located { extents: vec![run(0, 3, 1), run(9, 1, 2)], known_until: u64::MAX },
         grant: TokenGrant { mode: Mode::Write, number: 77, open_elsewhere: true },
+        order: 5,
     };
     let link = Opened { target: Some(Bytes::from_static(b"../elsewhere")), ..opened.clone() };
     let deltas = vec![Delta::Inode(inode), Delta::Blocks { file, extent: run(0, 3, 1) }];
-    let segment = SegmentDeltas { segment: addr(5, 1).segment, deltas: deltas.into() };
-    let empty = SegmentDeltas { segment: addr(6, 1).segment, deltas: Vec::new().into() };
+    let segment = SegmentDeltas { segment: addr(5, 1).segment, order: 7, deltas: deltas.into() };
+    let empty = SegmentDeltas { segment: addr(6, 1).segment, order: 8, deltas: Vec::new().into() };
     let back = GiveBack { file, number: 77, keep: Some(Mode::Read), is_open: true };
     let status = ManagerStatus { file_count: 5, cached_count: 4, dirty_count: 3, token_count: 2, checkpoint_count: 1 };
     let recall = Recall { file, number: 77, wanted: Mode::Write };

@@ -2,6 +2,7 @@
 
 mod deletion;
 mod model;
+mod order;
 mod requests;
 mod scale;
 pub mod values;

@@ -16,19 +16,19 @@ const FILES: u64 = 24;
 
 /// A file of the model.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-struct ModelFile {
+pub(super) struct ModelFile {
     inode: Option<InodeRecord>,
     xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
     target: Option<Vec<u8>>,
-    blocks: BTreeMap<u64, BlockAddr>,
+    pub(super) blocks: BTreeMap<u64, BlockAddr>,
 }
 
 /// All files.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-struct Model(BTreeMap<FileId, ModelFile>);
+pub(super) struct Model(pub(super) BTreeMap<FileId, ModelFile>);
 
 impl Model {
-    fn apply(&mut self, delta: &Delta) {
+    pub(super) fn apply(&mut self, delta: &Delta) {
         let id = delta.file();
         match delta {
             Delta::Inode(inode) => self.0.entry(id).or_default().inode = Some(*inode),
@@ -58,13 +58,36 @@ impl Model {
     }
 
     /// Live bytes per segment.
-    fn usage(&self) -> BTreeMap<SegmentId, u64> {
+    pub(super) fn usage(&self) -> BTreeMap<SegmentId, u64> {
         let mut usage = BTreeMap::new();
         for addr in self.0.values().flat_map(|file| file.blocks.values()) {
             *usage.entry(addr.segment).or_insert(0) += u64::from(addr.len);
         }
         usage
     }
+}
+
+/// Checks that the manager has the file as the model has it.
+pub(super) async fn compare_file(server: &crate::ManagerServer, id: FileId, file: &ModelFile) {
+    let opened = server.open(CLIENT, id, Mode::Write).await.unwrap_or_else(|e| panic!("{id:?}: {e}"));
+    assert_eq!(Some(opened.inode), file.inode);
+    let xattrs: BTreeMap<_, _> = opened.xattrs.iter().map(|(k, v)| (k.clone(), v.to_vec())).collect();
+    assert_eq!(xattrs, file.xattrs);
+    assert_eq!(opened.target.map(|t| t.to_vec()), file.target);
+    let (mut located, mut blocks, mut at) = (opened.located, BTreeMap::new(), 0);
+    loop {
+        for extent in &located.extents {
+            assert!(extent.first >= at && extent.end() <= located.known_until);
+            blocks.extend(blocks_of(extent));
+        }
+        at = located.known_until;
+        if at == u64::MAX {
+            break;
+        }
+        located = server.locate(CLIENT, id, at).await.unwrap();
+        assert!(located.known_until > at, "no progress");
+    }
+    assert_eq!(blocks, file.blocks, "{id:?}");
 }
 
 fn blocks_of(extent: &Extent) -> impl Iterator<Item = (u64, BlockAddr)> + use<> {
@@ -389,29 +412,11 @@ impl World {
         self.send(run).await;
         let mut orphans = Vec::new();
         for (&id, file) in &self.model.0 {
-            let opened = run.server.open(CLIENT, id, Mode::Write).await.unwrap_or_else(|e| panic!("{id:?}: {e}"));
-            assert_eq!(Some(opened.inode), file.inode);
-            let xattrs: BTreeMap<_, _> = opened.xattrs.iter().map(|(k, v)| (k.clone(), v.to_vec())).collect();
-            assert_eq!(xattrs, file.xattrs);
-            assert_eq!(opened.target.map(|t| t.to_vec()), file.target);
-            let (mut located, mut blocks, mut at) = (opened.located, BTreeMap::new(), 0);
-            loop {
-                for extent in &located.extents {
-                    assert!(extent.first >= at && extent.end() <= located.known_until);
-                    blocks.extend(blocks_of(extent));
-                }
-                at = located.known_until;
-                if at == u64::MAX {
-                    break;
-                }
-                located = run.server.locate(CLIENT, id, at).await.unwrap();
-                assert!(located.known_until > at, "no progress");
-            }
-            assert_eq!(blocks, file.blocks, "{id:?}");
-            if opened.inode.nlink == 0 {
+            compare_file(&run.server, id, file).await;
+            if file.inode.is_some_and(|inode| inode.nlink == 0) {
                 orphans.push(id);
                 assert!(!run.server.orphans().await.unwrap().contains(&id), "a client has a token on it");
-                run.server.release(CLIENT, id, opened.grant.number);
+                run.server.release(CLIENT, id, u64::MAX);
             }
         }
         assert_eq!(run.server.orphans().await.unwrap(), orphans);

@@ -58,8 +58,8 @@ fn an_empty_manager_knows_no_root_directory() {
         let answer = run.server.open(CLIENT, FileId::ROOT, Mode::Read);
         assert!(matches!(answer, Answer::Now(Err(ManagerError::NotFound))));
         let deltas = Arc::new(vec![Delta::Inode(inode(FileId::ROOT, 2, 1))]);
-        let segment = run.client.writer.begin().0;
-        run.server.apply(vec![SegmentDeltas { segment, deltas }]).await.unwrap();
+        let place = run.client.writer.begin();
+        run.server.apply(vec![SegmentDeltas { segment: place.id, order: place.order, deltas }]).await.unwrap();
         let opened = run.server.open(CLIENT, FileId::ROOT, Mode::Write).await.unwrap();
         assert_eq!(opened.inode, inode(FileId::ROOT, 2, 1));
         assert_eq!(opened.located.known_until, u64::MAX);
@@ -502,7 +502,7 @@ fn files_of_other_managers_are_ignored_and_not_served() {
         let theirs = FileId::in_slot(0, 1, 5000);
         let segment = SegmentId { log: CLIENT_LOG, epoch: 1, seq: 1 };
         let deltas = Arc::new(vec![Delta::Inode(inode(theirs, 1, 1)), Delta::Inode(inode(file(0), 1, 1))]);
-        server.apply(vec![SegmentDeltas { segment, deltas }]).await.unwrap();
+        server.apply(vec![SegmentDeltas { segment, order: 1, deltas }]).await.unwrap();
         assert_eq!(server.status().file_count, 1);
         assert_eq!(server.open(CLIENT, theirs, Mode::Read).await, Err(ManagerError::StaleMap(4)));
         assert_eq!(server.allocate(CLIENT, 0).await.unwrap().first.slot() % 2, 0);

@@ -21,7 +21,7 @@ fn segment(n: u64, id: u64) -> SegmentDeltas {
     let segment = SegmentId { log: CLIENT_LOG, epoch: 1, seq: n + 1 };
     let extent = Extent { first: 0, count: 1, addr: BlockAddr { segment, offset: 0, len: BLOCK } };
     let deltas = vec![Delta::Inode(inode(file(id), 1, n)), Delta::Blocks { file: file(id), extent }];
-    SegmentDeltas { segment, deltas: Arc::new(deltas) }
+    SegmentDeltas { segment, order: segment.seq, deltas: Arc::new(deltas) }
 }
 
 /// What a checkpoint wrote since `before`.

@@ -40,8 +40,10 @@ impl Sum {
 pub trait Owner: Copy {
     /// The first bytes of each head.
     const MAGIC: &'static [u8; 8];
-    /// The format of heads and bodies that this program writes, and the only one that it reads.
+    /// The format of heads and bodies that this program writes.
     const VERSION: u16;
+    /// The oldest format that it reads.
+    const VERSION_OLDEST: u16 = Self::VERSION;
     /// The name of the format in error messages.
     const WHAT: &'static str;
     /// True if heads have a generation.
@@ -108,7 +110,8 @@ impl<O: Owner> Head<O> {
         out.into()
     }
 
-    /// Reads what [`encode`](Self::encode) wrote.
+    /// Reads what [`encode`](Self::encode) wrote, or an older program down to
+    /// [`VERSION_OLDEST`](Owner::VERSION_OLDEST).
     pub fn decode(bytes: &[u8]) -> Result<Head<O>, DecodeError> {
         let covered = Reader::new(bytes).take(CRC_OFFSET, "head of a checkpoint")?;
         let sum = Reader::new(&bytes[CRC_OFFSET..]).u32("checksum of a head")?;
@@ -120,7 +123,7 @@ impl<O: Owner> Head<O> {
             return Err(DecodeError::Checksum("head of a checkpoint"));
         }
         let version = r.u16("version")?;
-        if version != O::VERSION {
+        if !(O::VERSION_OLDEST..=O::VERSION).contains(&version) {
             return Err(DecodeError::Version { what: O::WHAT, found: version, known: O::VERSION });
         }
         let (owner, sequence) = (O::decode(r)?, r.u64("sequence")?);
@@ -144,6 +147,7 @@ mod tests {
     impl<const HAS_GENERATION: bool> Owner for Named<HAS_GENERATION> {
         const MAGIC: &'static [u8; 8] = b"STARTEST";
         const VERSION: u16 = 7;
+        const VERSION_OLDEST: u16 = 6;
         const WHAT: &'static str = "test";
         const HAS_GENERATION: bool = HAS_GENERATION;
         fn encode(&self, out: &mut Vec<u8>) {
@@ -184,12 +188,15 @@ mod tests {
     #[test]
     fn heads_of_another_version_and_with_more_fields_are_refused() {
         let bytes = Head::of(Named::<true>(*b"name"), 3, 4, b"body").encode().to_vec();
-        for other in [6, 8] {
+        for other in [5, 8] {
             let mut bytes = bytes.clone();
             bytes[8] = other;
             let version = DecodeError::Version { what: "test", found: other.into(), known: 7 };
             assert_eq!(Head::<Named<true>>::decode(&repaired(bytes)), Err(version));
         }
+        let mut older = bytes.clone();
+        older[8] = 6;
+        assert_eq!(Head::decode(&repaired(older)), Head::<Named<true>>::decode(&bytes));
         let mut more = bytes;
         more[CRC_OFFSET - 1] = 1;
         assert_eq!(Head::<Named<true>>::decode(&repaired(more)), Err(DecodeError::Invalid("padding of a head")));

@@ -4,9 +4,11 @@ use super::model::{Model, below, check, check_opened, identity, live, step};
 use crate::api::{Storage, StorageError};
 use crate::server::{StoreOpenError, StoreServer};
 use crate::testing::fragment;
+use host::Disk;
 use host::SplitMix64;
 use host::real::RealDisk;
 use parking_lot::Mutex;
+use record_log::checkpoint_pair::{HEAD_LEN, crc32c};
 use std::future::Future;
 use std::sync::Arc;
 
@@ -52,6 +54,53 @@ fn a_folder_without_a_store_is_told_apart_from_one_with() {
             Err(StoreOpenError::Foreign)
         ));
         assert_eq!(StoreServer::open(host, disk).await.unwrap().identity(), identity());
+    });
+}
+
+/// Writes the version in all heads of a store that is not open.
+async fn set_version(disk: &RealDisk, version: u16) {
+    for (name, offset) in ["checkpoint-a", "checkpoint-b"].into_iter().flat_map(|name| [(name, 0), (name, 4096)]) {
+        let file = disk.open(name, false).await.unwrap();
+        if file.len().await.unwrap() < offset + HEAD_LEN as u64 {
+            continue;
+        }
+        let mut head = file.read_at(offset, HEAD_LEN).await.unwrap().to_vec();
+        if head.iter().any(|byte| *byte != 0) {
+            head[8..10].copy_from_slice(&version.to_le_bytes());
+            let crc = crc32c(&head[..HEAD_LEN - 4]);
+            head[HEAD_LEN - 4..].copy_from_slice(&crc.to_le_bytes());
+            file.write_and_sync(vec![(offset, vec![head.into()])]).await.unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_store_of_version_7_keeps_its_fragments_and_takes_ones_with_an_order() {
+    on_disk(|host, disk| async move {
+        let server = StoreServer::create(host.clone(), disk.clone(), identity()).await.unwrap();
+        let mut old = fragment(1, 1, 0, 5000);
+        old.header.order = 0;
+        server.put(old.clone()).await.unwrap();
+        server.close().await.unwrap();
+        drop(server);
+        set_version(&disk, 6).await;
+        let refused = StoreServer::open(host.clone(), disk.clone()).await;
+        assert!(matches!(refused, Err(StoreOpenError::Version { found: 6, known: 8 })));
+        set_version(&disk, 7).await;
+
+        let new = fragment(1, 2, 0, 5000);
+        for round in 0..2 {
+            let server = StoreServer::open(host.clone(), disk.clone()).await.unwrap();
+            if round == 0 {
+                server.put(new.clone()).await.unwrap();
+            }
+            let listed = server.list(old.header.id.segment.log, 0, 10).await.unwrap();
+            assert_eq!(listed, [old.header.clone(), new.header.clone()]);
+            assert_eq!(server.read(old.header.id, 0, 0..5000).await, Ok(old.payload.clone()));
+            server.close().await.unwrap();
+        }
+        let head = disk.open("checkpoint-a", false).await.unwrap().read_at(0, HEAD_LEN).await.unwrap();
+        assert_eq!(head[8], 8, "older programs refuse the store from now on");
     });
 }
 

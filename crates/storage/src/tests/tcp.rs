@@ -2,22 +2,23 @@
 
 use super::model::identity;
 use crate::api::{Fence, Presence, RemoteStorage, Seal, Storage, StorageError, StoreIdentity};
+use crate::calls::StoresHere;
 use crate::server::StoreServer;
 use crate::site::Site;
-use crate::tcp::{Address, ClientKeys, Remote, ServerKeys, TLS_NAME, serve};
+use crate::tcp::{Address, ClientKeys, LinkedStore, Remote, ServerKeys, StoreService, TLS_NAME, serve};
 use crate::testing::fragment;
 use crate::wire::{StoreAnswer, StoreName, StoreRequest};
 use host::real::RealDisk;
 use host::{Host, first, join_all};
-use link::kinds;
 use link::wire::{answer_frame, frame};
+use link::{NodeLink, Services, kinds};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, ExtendedKeyUsagePurpose, IsCa, KeyPair};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
-use types::{FsUuid, LogId, Maps};
+use types::{FsUuid, LogId, Maps, StoreId};
 
 /// A served site, empty at first.
 struct Rig {
@@ -128,6 +129,41 @@ fn large_and_small_fragments_come_through_tls_and_strangers_do_not() {
             stranger.presence().await.unwrap_err();
         }
         assert_eq!(remote.segments().await.unwrap().len(), 8);
+    });
+}
+
+#[test]
+fn one_connection_serves_several_stores_of_a_node_by_name() {
+    let folders = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let host = host::real::host(runtime.handle().clone()).unwrap();
+    runtime.block_on(async {
+        let mut stores = Vec::new();
+        let (first, second, none) = (StoreId::new(77), identity().store, StoreId::new(78));
+        for (folder, store) in folders.iter().zip([first, second]) {
+            let disk = RealDisk::open(folder.path()).unwrap();
+            let identity = StoreIdentity { store, ..identity() };
+            stores.push(StoreServer::create(host.clone(), disk, identity).await.unwrap());
+        }
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let service = StoreService::new(StoresHere::Open(Arc::new(stores.clone())));
+        let services = Services::new().with(kinds::STORAGE, service);
+        host.tasks.spawn(Box::pin(link::serve(host.clone(), listener, services, None)));
+        let address = Address { host: "127.0.0.1".into(), port, keys: None };
+        let (link, tried) = NodeLink::keep(&host, address.clone(), "node-0".into(), None);
+        tried.await;
+        let at = |store| LinkedStore::new(link.clone(), StoreName { fs: identity().fs, store });
+        let fragment = fragment(1, 0, 0, 100);
+        at(second).put(fragment.clone()).await.unwrap();
+        assert_eq!(stores[1].verify(fragment.header.id).await, Ok(()));
+        assert_eq!(at(first).verify(fragment.header.id).await, Err(StorageError::NotFound(fragment.header.id)));
+        for store in [first, second] {
+            assert_eq!(at(store).status().await.unwrap().id, store);
+        }
+        assert_eq!(at(none).status().await, Err(StorageError::Unavailable));
+        let refused = Remote::new(host.clone(), address).initialise(identity()).await.unwrap_err().to_string();
+        assert!(refused.contains("makes its stores itself"), "{refused}");
     });
 }
 
