@@ -377,11 +377,7 @@ impl Core {
             let is_open = state.opens.contains_key(&id);
             let is_kept = state.tokens.keeps(id);
             let Some(inode) = state.inodes.get_mut(&id) else { continue };
-            let held = inode.listed
-                || is_open
-                || is_kept
-                || (inode.last_cut > applied && !planted::is(Bug::EvictsUnapplied))
-                || !inode.logged;
+            let held = inode.listed || is_open || is_kept || inode.last_cut > applied || !inode.logged;
             if held || inode.used || id == FileId::ROOT {
                 inode.used = false;
                 state.hand.push_back(id);

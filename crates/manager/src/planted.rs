@@ -45,7 +45,6 @@ pub enum Bug {
     RenameTargetUnderRead,
     ListsClosingInodes,
     ForgetsDirtyCut,
-    EvictsUnapplied,
     PrepareKeepsToken,
     RecalledIsLeft,
     OrphansLackCached,

@@ -15,7 +15,7 @@ mod oracle;
 mod wire;
 
 use crate::Failure;
-use call::{Answered, Call};
+use call::{Answered, Call, Seen};
 use choice::{Choice, View};
 use client::{Client, ClientConfig, Managers};
 use cluster::StorePlace;
@@ -133,7 +133,7 @@ const ROOT_MODE: u32 = 0o755;
 /// Virtual time in which a round must end, and each step of a start or an end.
 const TIME_MAX: Duration = Duration::from_secs(60);
 /// Calls of a client that it repeats sometimes.
-const LOOKED_MAX: usize = 4;
+const LOOKED_MAX: usize = 6;
 /// Most clients of a world.
 const CLIENTS_MAX: u64 = 4;
 
@@ -150,8 +150,8 @@ struct Member {
     mount: Mount,
     /// Files that answers to this client have named.
     named: BTreeSet<FileId>,
-    /// The newest calls of this client that its kernel may know the answer of.
-    looked: Vec<Call>,
+    /// The newest calls of this client that its kernel may know the answer of, and what they found.
+    looked: Vec<(Call, FileId)>,
 }
 
 struct World {
@@ -398,16 +398,15 @@ impl World {
     fn plan(&mut self) -> Vec<Planned> {
         let random = &self.random;
         let all = self.oracle.files();
-        let hot = random.below(2 * all.len() as u64) as usize;
-        let choice = Choice {
-            random,
-            block_size: self.create.block_size.into(),
-            name_count: self.name_count,
-            hot: all.get(hot).map(|file| file.id),
-        };
+        let member = self.members[random.below(self.members.len() as u64) as usize].as_ref();
+        let looked = member.map_or(&[][..], |member| &member.looked);
+        // What one of the kernels may know, if there is something.
+        let hot = looked.get(random.below(2 * LOOKED_MAX as u64) as usize).map(|(_, id)| *id);
+        let hot = hot.or(all.get(random.below(2 * all.len() as u64) as usize).map(|file| file.id));
+        let choice = Choice { random, block_size: self.create.block_size.into(), name_count: self.name_count, hot };
         let living: Vec<usize> = (0..self.members.len()).filter(|&n| self.members[n].is_some()).collect();
         let count = [1, 1, 1, 2, 2, 2, 3, 4][random.below(8) as usize];
-        let is_crowded = random.chance(1, 5);
+        let is_crowded = random.chance(1, 3);
         let (mut planned, mut closed): (Vec<Planned>, BTreeSet<u64>) = (Vec::new(), BTreeSet::new());
         let start_max = self.network.delay_max.as_nanos() as u64;
         for _ in 0..count {
@@ -421,10 +420,11 @@ impl World {
             let is_known = |f: &&Known| member.named.contains(&f.id);
             let files: Vec<Known> = all.iter().filter(is_known).copied().collect();
             let looked = &member.looked;
-            let again = random.chance(1, 5).then(|| looked.get(random.below(looked.len() as u64) as usize)).flatten();
+            let again = random.chance(1, 4).then(|| looked.get(random.below(looked.len() as u64) as usize)).flatten();
             let view = View { files: &files, opens: &opens, next_open: self.next_open };
             let hot = choice.hot.filter(|hot| member.named.contains(hot));
-            let call = again.cloned().unwrap_or_else(|| Choice { hot, ..choice }.call(&view));
+            let again = again.map(|(call, _)| call.clone());
+            let call = again.unwrap_or_else(|| Choice { hot, ..choice }.call(&view));
             if let Some(open) = call.uses() {
                 if planned.iter().any(|p| p.client == client && p.call.uses() == Some(open)) && call.closes() {
                     continue;
@@ -503,8 +503,15 @@ impl World {
             self.say(|| event.to_string());
             if let (Some(member), Some(answered)) = (&mut self.members[event.client], &event.answered) {
                 choice::named(answered, &mut member.named);
-                if matches!(event.call, Call::Lookup { .. } | Call::Getattr { .. }) {
-                    member.looked.push(event.call.clone());
+                let found = match answered {
+                    Ok(Seen::Entry(entry)) => Some(entry.attr.id),
+                    Ok(Seen::Listed(entries)) => entries.first().map(|entry| entry.id),
+                    _ => None,
+                };
+                if let Some(id) = found {
+                    let is_lookup = matches!(event.call, Call::Lookup { .. });
+                    let call = if is_lookup { event.call.clone() } else { Call::Getattr { id } };
+                    member.looked.push((call, id));
                     if member.looked.len() > LOOKED_MAX {
                         member.looked.remove(0);
                     }
