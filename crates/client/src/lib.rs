@@ -90,7 +90,12 @@ impl Client {
         let root =
             self.core.managers.of(FileId::ROOT).open(self.core.config.id, FileId::ROOT, manager::token::Mode::Read);
         match root.await {
-            Ok(_) => {
+            Ok(opened) => {
+                // This has only looked, and has not kept the token.
+                if !manager::planted::is(manager::planted::Bug::PrepareKeepsToken) {
+                    let root = self.core.managers.of(FileId::ROOT);
+                    root.release(self.core.config.id, FileId::ROOT, opened.grant.number);
+                }
                 let count = self.core.remove_orphans().await?;
                 if count > 0 {
                     tracing::info!(count, "removed files that had lost their last name before the restart");

@@ -374,8 +374,10 @@ impl Core {
     async fn answer_recall(self: Arc<Self>, file: FileId) {
         let Some((seq, is_directory)) = self.close_gate(file).await else {
             // The manager frees the tokens of a removed file when it hears of the removal.
-            self.state.lock().tokens.recalled.remove(&file);
-            self.tokens_changed();
+            if !planted::is(Bug::RecalledIsLeft) {
+                self.state.lock().tokens.recalled.remove(&file);
+                self.tokens_changed();
+            }
             return;
         };
         let mut has_forgotten = false;

@@ -46,6 +46,8 @@ pub enum Bug {
     ListsClosingInodes,
     ForgetsDirtyCut,
     EvictsUnapplied,
+    PrepareKeepsToken,
+    RecalledIsLeft,
 }
 
 #[cfg(feature = "planted")]

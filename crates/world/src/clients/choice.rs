@@ -108,7 +108,7 @@ impl Choice<'_> {
                 };
                 Call::Rename { dir, name, to_dir, to: self.name(), flags }
             }
-            57..63 if can_open => {
+            57..62 if can_open => {
                 let write = !self.one_in(3);
                 let flags = OpenFlags {
                     read: !write || self.one_in(2),
@@ -119,7 +119,7 @@ impl Choice<'_> {
                 };
                 Call::Open { id: self.pick_file(&files)?, open, flags }
             }
-            63..65 if can_open => Call::OpenDirectory { id: self.pick_file(&directories)?, open },
+            62..65 if can_open => Call::OpenDirectory { id: self.pick_file(&directories)?, open },
             65..70 => Call::Read { open: self.pick(&open_files)?, offset: self.offset(), len: 4 * self.len() as u32 },
             70..76 => {
                 let (fill, len) = (1 + self.random.below(255) as u8, self.len() as u32);
@@ -139,13 +139,13 @@ impl Choice<'_> {
                 Call::SetXattr { id: self.pick_file(&all)?, name, value, mode }
             }
             86 => Call::GetXattr { id: self.pick_file(&all)?, name: "user.a".to_owned() },
-            87 => Call::RemoveXattr { id: self.pick_file(&all)?, name: "user.a".to_owned() },
-            88 => Call::ListXattr { id: self.pick_file(&all)? },
-            89 => {
+            87 if self.one_in(2) => Call::RemoveXattr { id: self.pick_file(&all)?, name: "user.a".to_owned() },
+            87 => Call::ListXattr { id: self.pick_file(&all)? },
+            88 => {
                 let links = of_kind(Kind::Symlink);
                 Call::ReadLink { id: self.pick_file(&links)? }
             }
-            90..93 => Call::List { open: self.pick(&open_directories)?, plus: !self.one_in(3) },
+            89..93 => Call::List { open: self.pick(&open_directories)?, plus: !self.one_in(4) },
             93..97 => match self.pick(view.opens)? {
                 (open, id) if directories.contains(&id) => Call::CloseDirectory { open },
                 (open, _) => Call::Close { open },

@@ -77,6 +77,8 @@ pub struct ClientsOutcome {
     pub returns: u64,
     /// Times that a client stalled.
     pub stalls: u64,
+    /// Times that everything ended and started again.
+    pub restarts: u64,
     /// Rounds after which more than one state explained the answers.
     pub ambiguous: u64,
 }
@@ -96,6 +98,7 @@ impl ClientsOutcome {
             losses: self.losses + other.losses,
             returns: self.returns + other.returns,
             stalls: self.stalls + other.stalls,
+            restarts: self.restarts + other.restarts,
             ambiguous: self.ambiguous + other.ambiguous,
         }
     }
@@ -129,6 +132,8 @@ const CACHE_BYTES: u64 = 4 << 20;
 const ROOT_MODE: u32 = 0o755;
 /// Virtual time in which a round must end, and each step of a start or an end.
 const TIME_MAX: Duration = Duration::from_secs(60);
+/// Calls of a client that it repeats sometimes.
+const LOOKED_MAX: usize = 4;
 /// Most clients of a world.
 const CLIENTS_MAX: u64 = 4;
 
@@ -145,8 +150,8 @@ struct Member {
     mount: Mount,
     /// Files that answers to this client have named.
     named: BTreeSet<FileId>,
-    /// The newest call of this client that its kernel may know the answer of.
-    looked: Option<Call>,
+    /// The newest calls of this client that its kernel may know the answer of.
+    looked: Vec<Call>,
 }
 
 struct World {
@@ -213,7 +218,7 @@ impl World {
             },
             index_range_len: [2, 8, 64][random.below(3) as usize],
             inode_count_max: [2, 4, 8, 1000][random.below(4) as usize],
-            lease: [Duration::from_secs(3600), Duration::from_secs(2)][random.below(2) as usize],
+            lease: if random.chance(1, 4) { Duration::from_secs(2) } else { Duration::from_secs(3600) },
             name_count: 2 + random.below(4),
             network: Arc::new(network),
             oracle: Oracle::new(block_size, ROOT_MODE),
@@ -261,15 +266,20 @@ impl World {
             )
         });
         self.start().await?;
-        for number in 1..self.members.len() {
-            self.start_client(number).await?;
+        if self.random.chance(1, 2) {
+            self.restart().await?;
         }
+        self.start_clients().await?;
         while self.operations < self.options.operations {
             let rounds = 5 + self.random.below(40);
             for _ in 0..rounds {
                 self.round().await?;
             }
             self.settle().await?;
+            if self.random.chance(1, 8) {
+                self.restart().await?;
+                self.start_clients().await?;
+            }
             for number in 1..self.members.len() {
                 if self.members[number].is_none() && self.random.chance(1, 2) {
                     self.start_client(number).await?;
@@ -280,6 +290,32 @@ impl World {
         self.end().await?;
         self.outcome.recalls = self.network.recall_count.load(SeqCst);
         self.outcome.repeated = self.network.repeated_count.load(SeqCst);
+        Ok(())
+    }
+
+    /// Ends all clients and all roles, and starts the roles again. Managers have written
+    /// checkpoints, so that the order of the logs does not matter.
+    async fn restart(&mut self) -> Result<(), String> {
+        self.say(|| "everything ends and starts again".into());
+        self.sync_all().await?;
+        for manager in self.managers() {
+            let written = async move { Manager::checkpoint(&*manager).await };
+            self.on(&self.center()?.on, "checkpoint", written).await?.map_err(|e| e.to_string())?;
+        }
+        for number in 0..self.members.len() {
+            self.outcome.cache_hits += self.members[number].as_ref().map_or(0, |member| member.mount.cache_hits());
+            self.oracle.close_all(number);
+        }
+        self.end_all();
+        self.start().await?;
+        self.outcome.restarts += 1;
+        Ok(())
+    }
+
+    async fn start_clients(&mut self) -> Result<(), String> {
+        for number in 1..self.members.len() {
+            self.start_client(number).await?;
+        }
         Ok(())
     }
 
@@ -328,7 +364,7 @@ impl World {
             manager.admit(client_id(number), log_of(number), holder.clone());
         }
         let named = BTreeSet::from([FileId::ROOT]);
-        self.members[number] = Some(Member { on, session, mount, named, looked: None });
+        self.members[number] = Some(Member { on, session, mount, named, looked: Vec::new() });
     }
 
     /// Starts a client on a machine of its own.
@@ -383,10 +419,11 @@ impl World {
             let opens: Vec<_> = member.mount.opens().into_iter().filter(|(open, _)| !closed.contains(open)).collect();
             let is_known = |f: &&Known| member.named.contains(&f.id);
             let files: Vec<Known> = all.iter().filter(is_known).copied().collect();
-            let again = member.looked.clone().filter(|_| random.chance(1, 5));
+            let looked = &member.looked;
+            let again = random.chance(1, 5).then(|| looked.get(random.below(looked.len() as u64) as usize)).flatten();
             let view = View { files: &files, opens: &opens, next_open: self.next_open };
             let hot = choice.hot.filter(|hot| member.named.contains(hot));
-            let call = again.unwrap_or_else(|| Choice { hot, ..choice }.call(&view));
+            let call = again.cloned().unwrap_or_else(|| Choice { hot, ..choice }.call(&view));
             if let Some(open) = call.uses() {
                 if planned.iter().any(|p| p.client == client && p.call.uses() == Some(open)) && call.closes() {
                     continue;
@@ -466,7 +503,10 @@ impl World {
             if let (Some(member), Some(answered)) = (&mut self.members[event.client], &event.answered) {
                 choice::named(answered, &mut member.named);
                 if matches!(event.call, Call::Lookup { .. } | Call::Getattr { .. }) {
-                    member.looked = Some(event.call.clone());
+                    member.looked.push(event.call.clone());
+                    if member.looked.len() > LOOKED_MAX {
+                        member.looked.remove(0);
+                    }
                 }
             }
             self.outcome.refused += u64::from(matches!(event.answered, Some(Err(_))));
@@ -581,7 +621,6 @@ impl World {
             let Some(member) = &self.members[number] else { continue };
             let tree = self.tree_of(number, &member.on, member.mount.client().clone()).await?;
             self.oracle.settled(&tree).map_err(|e| format!("client {number} at the end: {e}"))?;
-            self.outcome.cache_hits += member.mount.cache_hits();
         }
         self.host().clock.sleep(Duration::from_secs(20)).await;
         let managers = self.managers();
@@ -591,7 +630,7 @@ impl World {
             return Err(format!("managers count {granted} tokens, clients have {held} files in memory"));
         }
         for manager in &managers {
-            let (orphans, audited, manager) = (manager.orphans(), manager.clone(), manager.clone());
+            let (orphans, audited) = (manager.orphans(), manager.clone());
             let orphans = self.in_time("list orphans", orphans.into_future()).await?.map_err(|e| e.to_string())?;
             if !orphans.is_empty() {
                 return Err(format!("orphans are left: {orphans:?}"));
@@ -599,14 +638,11 @@ impl World {
             let on = &self.center()?.on;
             let report = self.on(on, "audit", async move { audited.audit().await }).await?;
             let report = report.map_err(|e| e.to_string())?;
-            if !report.is_clean() {
+            if !report.is_clean() || !report.orphans.is_empty() {
                 return Err(format!("the audit finds {report:?}"));
             }
-            let written = self.on(on, "checkpoint", async move { Manager::checkpoint(&*manager).await }).await?;
-            written.map_err(|e| e.to_string())?;
         }
-        self.end_all();
-        self.start().await?;
+        self.restart().await?;
         let tree = self.tree().await?;
         self.oracle.settled(&tree).map_err(|e| format!("after a restart: {e}"))?;
         self.end_all();

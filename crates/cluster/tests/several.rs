@@ -1,0 +1,269 @@
+//! Several clients of one machine's managers: what they must tell each other.
+
+use client::{Client, ClientConfig, Managers};
+use cluster::StorePlace;
+use cluster::config::{CLIENT_LOG, STORE_CAPACITY_BYTES_MIN};
+use cluster::machine::{CoreMachine, Create, INDEX_RANGE_LEN, Lengths, Run, create};
+use host::Host;
+use host::sim::{Machine, Sim, SimDisk};
+use manager::api::{
+    BlockAt, CheckpointState, GiveBack, IndexRange, Located, Manager, ManagerError, ManagerStatus, Opened, SegmentDeltas,
+    SegmentUsage, UsageChanges,
+};
+use manager::token::Mode;
+use parking_lot::Mutex;
+use policy::space::{Reserves, SpaceAccount};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::Duration;
+use types::{Answer, BoxFuture, ClientId, FileId, FsError, LogId, SegmentId};
+use vfs::fs::{Cred, FileSystem, Handle, OpenFlags, SetAttr};
+use vfs::kernel::{Kernel, Recalled};
+
+const RUN: Run = Run {
+    cache_bytes: 16 << 20,
+    root_mode: 0o755,
+    root_uid: 0,
+    root_gid: 0,
+    index_range_len: INDEX_RANGE_LEN,
+    manager_lengths: Lengths::LARGEST,
+    accepts_loss: false,
+};
+const FIRST: ClientId = ClientId::new(1);
+const SECOND: ClientId = ClientId::new(2);
+const SECOND_LOG: LogId = LogId::new(1025);
+
+/// A manager that a client's changes do not reach while it is told so.
+struct Halting {
+    manager: Arc<dyn Manager>,
+    halted: Arc<AtomicBool>,
+    host: Host,
+}
+
+impl Manager for Halting {
+    fn apply(&self, segments: Vec<SegmentDeltas>) -> Answer<(), ManagerError> {
+        let (manager, halted, clock) = (self.manager.clone(), self.halted.clone(), self.host.clock.clone());
+        Answer::later(async move {
+            while halted.load(SeqCst) {
+                clock.sleep(Duration::from_millis(100)).await;
+            }
+            manager.apply(segments).await
+        })
+    }
+
+    fn open(&self, client: ClientId, file: FileId, mode: Mode) -> Answer<Opened, ManagerError> {
+        self.manager.open(client, file, mode)
+    }
+
+    fn open_many(
+        &self,
+        client: ClientId,
+        files: &[FileId],
+        mode: Mode,
+    ) -> Answer<Vec<Result<Opened, ManagerError>>, ManagerError> {
+        self.manager.open_many(client, files, mode)
+    }
+
+    fn locate(&self, client: ClientId, file: FileId, first: u64) -> Answer<Located, ManagerError> {
+        self.manager.locate(client, file, first)
+    }
+
+    fn release(&self, client: ClientId, file: FileId, number: u64) {
+        self.manager.release(client, file, number);
+    }
+
+    fn give_back(&self, client: ClientId, back: GiveBack) {
+        self.manager.give_back(client, back);
+    }
+
+    fn closed(&self, client: ClientId, file: FileId) -> Answer<bool, ManagerError> {
+        self.manager.closed(client, file)
+    }
+
+    fn allocate(&self, client: ClientId, volume: u16) -> Answer<IndexRange, ManagerError> {
+        self.manager.allocate(client, volume)
+    }
+
+    fn live(&self, candidates: Vec<BlockAt>) -> Answer<Vec<BlockAt>, ManagerError> {
+        self.manager.live(candidates)
+    }
+
+    fn usage(&self) -> Answer<Vec<SegmentUsage>, ManagerError> {
+        self.manager.usage()
+    }
+
+    fn usage_changes(&self, since: u64) -> Answer<UsageChanges, ManagerError> {
+        self.manager.usage_changes(since)
+    }
+
+    fn checkpoint(&self) -> Answer<CheckpointState, ManagerError> {
+        self.manager.checkpoint()
+    }
+
+    fn evacuate(&self, segments: Vec<SegmentId>) -> Answer<(), ManagerError> {
+        self.manager.evacuate(segments)
+    }
+
+    fn orphans(&self) -> Answer<Vec<FileId>, ManagerError> {
+        self.manager.orphans()
+    }
+
+    fn status(&self) -> ManagerStatus {
+        self.manager.status()
+    }
+}
+
+/// Remembers what it was told to forget.
+#[derive(Default)]
+struct Told(Mutex<BTreeSet<FileId>>);
+
+impl Kernel for Told {
+    fn forget(&self, what: Recalled) -> BoxFuture<()> {
+        self.0.lock().extend(what.files);
+        Box::pin(std::future::ready(()))
+    }
+}
+
+/// A machine with two clients, which know of each other.
+struct Pair {
+    sim: Sim,
+    machine: CoreMachine,
+    on: Machine,
+    first: Client,
+    second: Client,
+    /// What the second client told its kernel.
+    told: Arc<Told>,
+    /// The second client's changes do not reach the managers.
+    halted: Arc<AtomicBool>,
+}
+
+fn pair(inode_count_max: usize) -> Pair {
+    let sim = Sim::new(23);
+    let disk = || SimDisk::new(&sim, 64 * STORE_CAPACITY_BYTES_MIN);
+    let (stores, consensus): (Vec<SimDisk>, SimDisk) = ((0..3).map(|_| disk()).collect(), disk());
+    let on = sim.machine("one");
+    let host = on.host();
+    let places: Vec<StorePlace> = stores.iter().map(|disk| disk.mount(&on).into()).collect();
+    let consensus: Arc<dyn host::Disk> = consensus.mount(&on);
+    let store_capacity_bytes = Some(STORE_CAPACITY_BYTES_MIN);
+    let how = Create { parity: 1, block_size: 65536, manager_count: 1, store_capacity_bytes };
+    sim.block_on(create(&host, &places, &consensus, how)).expect("create");
+    let machine = sim.block_on(CoreMachine::start(host.clone(), &places, &consensus, RUN)).expect("start");
+    sim.run_for(Duration::from_secs(1));
+    let halted = Arc::new(AtomicBool::new(false));
+    let managers = machine.managers.iter().map(|manager| {
+        let (manager, halted, host) = (manager.clone(), halted.clone(), host.clone());
+        Arc::new(Halting { manager, halted, host }) as Arc<dyn Manager>
+    });
+    let managers = Managers::new(machine.config.managers.clone(), managers.collect());
+    let opened = manager::roll_forward::roll_forward(&machine.stripe, &machine.managers, SECOND_LOG);
+    let (tail, _) = sim.block_on(opened).expect("open the log");
+    let config = ClientConfig {
+        id: SECOND,
+        block_size: machine.config.block_size,
+        cache_bytes: 16 << 20,
+        inode_count_max,
+        lease: Duration::from_secs(3600),
+        lease_until: None,
+    };
+    let space = SpaceAccount::new(Reserves::new(0, 0), u64::MAX, 0);
+    let second = Client::start(host, config, space, managers, machine.stripe.clone(), tail);
+    let told = Arc::new(Told::default());
+    second.set_kernel(told.clone());
+    let first = machine.client.clone();
+    for manager in &machine.managers {
+        manager.admit(FIRST, CLIENT_LOG, Arc::new(first.clone()));
+        manager.admit(SECOND, SECOND_LOG, Arc::new(second.clone()));
+    }
+    Pair { sim, machine, on, first, second, told, halted }
+}
+
+impl Pair {
+    fn create(&self, name: &str) -> (FileId, Handle) {
+        let created = self.first.create(&Cred::ROOT, FileId::ROOT, name.as_bytes(), 0o644, 0, OpenFlags::default());
+        let (entry, handle) = self.sim.block_on(created.into_future()).expect("create a file");
+        (entry.attr.id, handle)
+    }
+}
+
+/// The first client had the root of a new file system in memory, and its manager did not know.
+#[test]
+fn regression_the_root_of_a_new_file_system_is_under_a_token() {
+    let Pair { sim, first, second, .. } = pair(100);
+    let set = SetAttr { mode: Some(0o700), ..Default::default() };
+    sim.block_on(second.setattr(&Cred::ROOT, FileId::ROOT, None, set).into_future()).expect("setattr");
+    let root = sim.block_on(first.getattr(FileId::ROOT).into_future()).expect("getattr");
+    assert_eq!(root.attr.mode, 0o700, "the first client shows what it had in memory");
+}
+
+/// At a start, the first client opened the root to see whether there is one, and did not know of
+/// the token that it got with that.
+#[test]
+fn regression_a_start_keeps_no_token() {
+    let Pair { sim, machine, .. } = pair(100);
+    let granted = |machine: &CoreMachine| machine.managers[0].status().token_count;
+    let before = granted(&machine);
+    sim.block_on(machine.client.prepare(0o755, 0, 0)).expect("prepare again");
+    assert_eq!(granted(&machine), before);
+}
+
+/// A client dropped a file from memory, and freed its token, while its kernel still showed the
+/// file's attributes.
+#[test]
+fn regression_a_kernel_forgets_what_its_client_evicts() {
+    let pair = pair(2);
+    let files: Vec<FileId> = (0..20).map(|number| pair.create(&format!("f{number}")).0).collect();
+    pair.sim.block_on(pair.first.sync().into_future()).expect("sync");
+    pair.sim.block_on(pair.first.settle());
+    for &file in &files {
+        pair.sim.block_on(pair.second.getattr(file).into_future()).expect("getattr");
+    }
+    pair.sim.run_for(Duration::from_secs(1));
+    let (in_memory, told) = (pair.second.status().inode_count as usize, pair.told.0.lock().len());
+    assert!(in_memory < files.len(), "nothing was evicted");
+    assert!(told + in_memory >= files.len(), "{in_memory} files in memory, the kernel forgot {told}");
+}
+
+/// A client that had a file open closed it before the manager knew that another client had removed
+/// its last name. So each left the file to the other.
+#[test]
+fn regression_a_file_that_is_closed_before_its_unlink_is_known_is_removed() {
+    let pair = pair(100);
+    let (file, handle) = pair.create("a");
+    pair.halted.store(true, SeqCst);
+    pair.sim.block_on(pair.second.unlink(&Cred::ROOT, FileId::ROOT, b"a").into_future()).expect("unlink");
+    pair.sim.block_on(pair.first.release(file, handle, None).into_future()).expect("release");
+    pair.sim.run_for(Duration::from_secs(5));
+    pair.halted.store(false, SeqCst);
+    pair.sim.run_for(Duration::from_secs(20));
+    for client in [&pair.first, &pair.second] {
+        pair.sim.block_on(client.sync().into_future()).expect("sync");
+        pair.sim.block_on(client.settle());
+    }
+    let manager = pair.machine.managers[0].clone();
+    let report = pair.sim.block_on(pair.on.run(async move { manager.audit().await })).expect("up").expect("audit");
+    assert_eq!(report.orphans, []);
+}
+
+/// A request for a file that its holder had removed waited for ever: the removal freed the tokens,
+/// and the holder's answer to the recall changed nothing any more.
+#[test]
+fn regression_a_request_for_a_file_that_is_being_removed_ends() {
+    let pair = pair(100);
+    let (file, handle) = pair.create("a");
+    pair.sim.block_on(pair.first.release(file, handle, None).into_future()).expect("release");
+    pair.halted.store(true, SeqCst);
+    pair.sim.block_on(pair.second.unlink(&Cred::ROOT, FileId::ROOT, b"a").into_future()).expect("unlink");
+    let answer = Arc::new(Mutex::new(None));
+    let (asked, first) = (answer.clone(), pair.first.clone());
+    pair.on.host().tasks.spawn(Box::pin(async move {
+        let found = first.getattr(file).await;
+        *asked.lock() = Some(found.map(|_| ()));
+    }));
+    pair.sim.run_for(Duration::from_secs(5));
+    assert_eq!(*answer.lock(), None, "nobody had to wait");
+    pair.halted.store(false, SeqCst);
+    pair.sim.run_for(Duration::from_secs(30));
+    assert_eq!(*answer.lock(), Some(Err(FsError::Stale)));
+}
