@@ -7,8 +7,8 @@ use cluster::machine::{CoreMachine, Create, INDEX_RANGE_LEN, Lengths, Run, creat
 use host::Host;
 use host::sim::{Machine, Sim, SimDisk};
 use manager::api::{
-    BlockAt, CheckpointState, GiveBack, IndexRange, Located, Manager, ManagerError, ManagerStatus, Opened, SegmentDeltas,
-    SegmentUsage, UsageChanges,
+    BlockAt, CheckpointState, GiveBack, IndexRange, Located, Manager, ManagerError, ManagerStatus, Opened,
+    SegmentDeltas, SegmentUsage, UsageChanges,
 };
 use manager::token::Mode;
 use parking_lot::Mutex;
