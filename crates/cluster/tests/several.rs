@@ -185,6 +185,17 @@ impl Pair {
         let (entry, handle) = self.sim.block_on(created.into_future()).expect("create a file");
         (entry.attr.id, handle)
     }
+
+    fn expect_no_orphans(&self) {
+        for client in [&self.first, &self.second] {
+            self.sim.block_on(client.sync().into_future()).expect("sync");
+            self.sim.block_on(client.settle());
+        }
+        let manager = self.machine.managers[0].clone();
+        let audit = self.on.run(async move { manager.audit().await });
+        let report = self.sim.block_on(audit).expect("up").expect("audit");
+        assert_eq!(report.orphans, []);
+    }
 }
 
 /// The first client had the root of a new file system in memory, and its manager did not know.
@@ -237,13 +248,28 @@ fn regression_a_file_that_is_closed_before_its_unlink_is_known_is_removed() {
     pair.sim.run_for(Duration::from_secs(5));
     pair.halted.store(false, SeqCst);
     pair.sim.run_for(Duration::from_secs(20));
-    for client in [&pair.first, &pair.second] {
-        pair.sim.block_on(client.sync().into_future()).expect("sync");
-        pair.sim.block_on(client.settle());
-    }
-    let manager = pair.machine.managers[0].clone();
-    let report = pair.sim.block_on(pair.on.run(async move { manager.audit().await })).expect("up").expect("audit");
-    assert_eq!(report.orphans, []);
+    pair.expect_no_orphans();
+}
+
+/// A client that only knew of a file kept it from being removed when the client that had it open
+/// was gone.
+#[test]
+fn regression_a_dead_clients_open_file_goes_though_another_client_knows_it() {
+    let pair = pair(100);
+    let (file, handle) = pair.create("a");
+    let flags = OpenFlags { read: true, ..Default::default() };
+    pair.sim.block_on(pair.second.lookup(&Cred::ROOT, FileId::ROOT, b"a").into_future()).expect("lookup");
+    pair.sim.block_on(pair.second.open(&Cred::ROOT, file, flags).into_future()).expect("open");
+    pair.sim.block_on(pair.first.release(file, handle, None).into_future()).expect("release");
+    pair.sim.block_on(pair.first.unlink(&Cred::ROOT, FileId::ROOT, b"a").into_future()).expect("unlink");
+    pair.sim.run_for(Duration::from_secs(5));
+    pair.sim.block_on(pair.first.getattr(file).into_future()).expect("the second client has it open");
+    pair.second.stop();
+    let opened = manager::roll_forward::roll_forward(&pair.machine.stripe, &pair.machine.managers, SECOND_LOG);
+    pair.sim.block_on(opened).expect("roll forward");
+    pair.machine.managers[0].expel(SECOND);
+    pair.sim.block_on(pair.first.sweep_orphans()).expect("sweep");
+    pair.expect_no_orphans();
 }
 
 /// A request for a file that its holder had removed waited for ever: the removal freed the tokens,

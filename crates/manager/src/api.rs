@@ -225,8 +225,9 @@ pub trait Manager: Send + Sync + 'static {
     /// Has the next checkpoint write all records anew that are in use and in `segments`, which are
     /// of this manager's own log: index nodes, their leaves, pages and the root.
     fn evacuate(&self, segments: Vec<SegmentId>) -> Answer<(), ManagerError>;
-    /// Orphans: files with nlink 0 that no client has a token on or has open. They survived a crash
-    /// of the manager or of a client, and the caller removes them.
+    /// Orphans: files with nlink 0. They survived a crash of the manager or of a client. Leaves out
+    /// those that a client without a token has open. A client with a token may have one open too:
+    /// so the caller takes the right to change it before it removes it.
     fn orphans(&self) -> Answer<Vec<FileId>, ManagerError>;
     /// The manager's numbers for `status`.
     fn status(&self) -> ManagerStatus;

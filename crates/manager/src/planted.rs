@@ -48,6 +48,7 @@ pub enum Bug {
     EvictsUnapplied,
     PrepareKeepsToken,
     RecalledIsLeft,
+    OrphansLackCached,
 }
 
 #[cfg(feature = "planted")]

@@ -6,6 +6,7 @@
 //! in memory.
 
 use crate::api::{ManagerError, SegmentUsage, UsageChanges};
+use crate::planted::{self, Bug};
 use crate::record::Table;
 use crate::server::Core;
 use crate::state::ManagerState;
@@ -197,8 +198,11 @@ impl Core {
         })
         .await?;
         let state = self.state.lock();
-        let is_abandoned =
-            |(file, is_orphan): (FileId, bool)| (is_orphan && state.tokens.is_unused(file)).then_some(file);
+        let is_abandoned = |(file, is_orphan): (FileId, bool)| {
+            let is_open = state.tokens.is_open(file);
+            let is_cached = !state.tokens.is_unused(file) && planted::is(Bug::OrphansLackCached);
+            (is_orphan && !is_open && !is_cached).then_some(file)
+        };
         Ok(orphans.into_iter().filter_map(is_abandoned).collect())
     }
 }

@@ -1,7 +1,7 @@
 //! Random deltas, checkpoints, crashes and cleaning, against a model that keeps one address per
 //! block.
 
-use crate::api::{BlockAt, Manager, ManagerError, SegmentDeltas, SegmentUsage};
+use crate::api::{BlockAt, GiveBack, Manager, ManagerError, SegmentDeltas, SegmentUsage};
 use crate::frontier::COUNTER_FIRST;
 use crate::testing::{BLOCK, Running, Setup, TestWriter, inode};
 use crate::token::Mode;
@@ -415,8 +415,10 @@ impl World {
             compare_file(&run.server, id, file).await;
             if file.inode.is_some_and(|inode| inode.nlink == 0) {
                 orphans.push(id);
-                assert!(!run.server.orphans().await.unwrap().contains(&id), "a client has a token on it");
-                run.server.release(CLIENT, id, u64::MAX);
+                let back = GiveBack { file: id, number: u64::MAX, keep: None, is_open: true };
+                run.server.give_back(CLIENT, back);
+                assert!(!run.server.orphans().await.unwrap().contains(&id), "a client has it open");
+                run.server.closed(CLIENT, id).await.unwrap();
             }
         }
         assert_eq!(run.server.orphans().await.unwrap(), orphans);

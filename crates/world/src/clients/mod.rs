@@ -306,6 +306,7 @@ impl World {
             self.outcome.cache_hits += self.members[number].as_ref().map_or(0, |member| member.mount.cache_hits());
             self.oracle.close_all(number);
         }
+        self.oracle.begin_anew();
         self.end_all();
         self.start().await?;
         self.outcome.restarts += 1;

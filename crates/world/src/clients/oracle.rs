@@ -349,7 +349,8 @@ impl Oracle {
         }
     }
 
-    fn begin_anew(&mut self) {
+    /// No crash loses anything of what was done up to now.
+    pub(super) fn begin_anew(&mut self) {
         for state in &mut self.states {
             state.done.clear();
             state.base = None;
