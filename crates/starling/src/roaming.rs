@@ -16,7 +16,7 @@ use crate::size::show;
 use crate::{background, private, say, usage};
 use anyhow::Context;
 use host::Either;
-use quic::{Identity, QuicDialer, Token, TokenError};
+use quic::{Identity, QuicDialer, Token};
 use roam::{Client, Forget, Settings, Trunk};
 use roam_proto::channel::{Class, Dialer, PeerKey};
 use roam_proto::message::{Refusal, Reply, User, pack, unpack};
@@ -109,7 +109,7 @@ impl Asked {
         };
         let token = match what {
             // A volume's name may begin like an invitation.
-            Some(what) if read.is_some() => Some(what.parse().map_err(|error: TokenError| usage(error.to_string()))?),
+            Some(what) if read.is_some() => Some(what.parse().map_err(|error: types::LineError| usage(error.to_string()))?),
             Some(what) if what.starts_with("starling") && what.contains('-') => match what.parse::<Token>() {
                 Ok(token) => Some(token),
                 Err(_) if crate::home::is_name(what) && own_folder()?.join(what).join(ABOUT).exists() => None,
