@@ -1,8 +1,10 @@
 //! The command line. Parsing only; nothing here touches the environment.
 
+mod node;
 mod sim;
 mod traces;
 
+pub use node::{Node, NodeCommand, NodeInvite, NodeJoin, Nodes};
 pub use sim::{
     Advise, Availability, Cleaning, Cooperative, Locality, Machines, Mobile, Output, Papers, Sim, SimCommand,
 };

@@ -12,6 +12,7 @@
 //! - `roaming`: mounts what a home exports; `served`: answers commands about such a mount;
 //!   `hoarding`: hoarded files; `conflicts`: shows and resolves conflicts; `attributes`: attributes
 //!   that are in conflict.
+//! - `node`: nodes that join a file system; `addresses`: the addresses of this machine.
 //! - `private`: folders of homes and caches; `names`: file names as users see them; `size`: sizes
 //!   as users write them.
 //! - `recorder`: records file accesses on a mount; `recording`: sends them to `trace record`.
@@ -22,6 +23,7 @@
 //! Exit codes: 0, done; 1, something failed, or a check found damage; 2, the command cannot be done
 //! as given, and nothing was changed.
 
+mod addresses;
 mod args;
 mod ask;
 mod attributes;
@@ -39,6 +41,7 @@ mod location;
 mod manual;
 mod mountpoint;
 mod names;
+mod node;
 mod private;
 mod recorder;
 mod recording;

@@ -109,7 +109,9 @@ impl Asked {
         };
         let token = match what {
             // A volume's name may begin like an invitation.
-            Some(what) if read.is_some() => Some(what.parse().map_err(|error: types::LineError| usage(error.to_string()))?),
+            Some(what) if read.is_some() => {
+                Some(what.parse().map_err(|error: types::LineError| usage(error.to_string()))?)
+            }
             Some(what) if what.starts_with("starling") && what.contains('-') => match what.parse::<Token>() {
                 Ok(token) => Some(token),
                 Err(_) if crate::home::is_name(what) && own_folder()?.join(what).join(ABOUT).exists() => None,
