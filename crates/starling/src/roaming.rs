@@ -7,7 +7,7 @@
 use crate::args::{Behaviour, Mount};
 use crate::control::{self, Request, Socket, ask};
 use crate::hoarding::inside;
-use crate::mountpoint::READY;
+use crate::mountpoint::{self, READY};
 use crate::recorder::Recorder;
 use crate::recording::Recordings;
 use crate::roaming_status::age;
@@ -356,19 +356,14 @@ pub async fn run(asked: Asked) -> anyhow::Result<ExitCode> {
     // Closed files go home.
     options.flush = true;
     options.mount_xattrs.insert(control::XATTR.to_vec(), socket_path.as_os_str().as_encoded_bytes().to_vec());
-    let (fs, mountpoint) = (joined(&volumes, owner, host.clock.wall())?, asked.mountpoint.clone());
+    let fs = joined(&volumes, owner, host.clock.wall())?;
     let socket = Socket::listen(&socket_path)?;
-    let mounted = tokio::task::spawn_blocking(move || {
-        // If the folder cannot be made, mounting reports why.
-        let _ = std::fs::create_dir(&mountpoint);
-        fuse::mount(fs, &mountpoint, options)
-    });
-    let mount = match mounted.await? {
+    let mount = match mountpoint::mount(fs, &asked.mountpoint, options).await {
         Ok(mount) => mount,
         Err(e) => {
             socket.remove();
             close(&volumes).await?;
-            return Err(usage(e.to_string()));
+            return Err(e);
         }
     };
     for (number, volume) in volumes.iter().enumerate() {
@@ -386,9 +381,7 @@ pub async fn run(asked: Asked) -> anyhow::Result<ExitCode> {
 
     host::first(host::first(stop, server.down()), closed).await;
     recording.close();
-    if let Err(e) = tokio::task::spawn_blocking(move || mount.unmount()).await? {
-        tracing::warn!("unmount: {e}");
-    }
+    mountpoint::unmount(mount).await?;
     let waiting: usize = volumes.iter().map(|volume| volume.client.look(|replica, _| replica.log().len())).sum();
     let closed = close(&volumes).await;
     let told = match waiting {

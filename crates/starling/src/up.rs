@@ -6,7 +6,7 @@ use crate::control::{self, Request, Socket, not_here};
 use crate::core_report::ServedCore;
 use crate::folder::Folder;
 use crate::location::Location;
-use crate::mountpoint::{READY, check_apart, check_mountpoint};
+use crate::mountpoint::{self, READY, check_apart, check_mountpoint};
 use crate::recorder::Recorder;
 use crate::recording::Recordings;
 use crate::settings::{Geometry, Settings};
@@ -189,19 +189,12 @@ pub async fn run(settings: Settings) -> anyhow::Result<ExitCode> {
     options.mount_xattrs.insert(control::XATTR.to_vec(), socket_path.as_os_str().as_encoded_bytes().to_vec());
     options.mount_xattrs.insert(localdir::volume::XATTR.to_bytes().to_vec(), machine.config.fs.0.to_vec());
     let client = Arc::new(machine.client.clone());
-    let mountpoint = settings.mountpoint.clone();
-    let mounted = tokio::task::spawn_blocking(move || {
-        // If the folder cannot be made, mounting reports why.
-        let _ = std::fs::create_dir(&mountpoint);
-        fuse::mount(client, &mountpoint, options)
-    });
-    let mounted = mounted.await?;
-    let mount = match mounted {
+    let mount = match mountpoint::mount(client, &settings.mountpoint, options).await {
         Ok(mount) => mount,
         Err(e) => {
             socket.remove();
             machine.stop().await.context("close the stores")?;
-            return Err(usage(e.to_string()));
+            return Err(e);
         }
     };
     let closed = mount.closed();
@@ -215,10 +208,8 @@ pub async fn run(settings: Settings) -> anyhow::Result<ExitCode> {
 
     served.recording.close();
     let mount = served.mount.lock().unwrap_or_else(PoisonError::into_inner).take();
-    if let Some(mount) = mount
-        && let Err(e) = tokio::task::spawn_blocking(move || mount.unmount()).await?
-    {
-        tracing::warn!("unmount: {e}");
+    if let Some(mount) = mount {
+        mountpoint::unmount(mount).await?;
     }
     let stopped = served.machine.stop().await.context("commit everything and close the stores");
     server.finish(stopped.as_ref().map(|_| "everything is committed".to_string()).map_err(|e| format!("{e:#}"))).await;
