@@ -140,8 +140,8 @@ impl JoinDesk {
         self.disk.sync_names().await
     }
 
-    /// Makes an invitation, durably, which is good for [`INVITATION_TIME`]. The caller drew `secret`
-    /// at random. `name` is for the node; empty lets it choose.
+    /// Makes an invitation, durably, which is good for [`INVITATION_TIME`]. The caller drew
+    /// `secret` at random. `name` is for the node; empty lets it choose.
     pub async fn invite(&self, secret: &JoinSecret, name: &str) -> Result<(), InviteError> {
         if !name.is_empty() && !is_node_name(name) {
             return Err(InviteError::Name(JoinRefusal::BadName(name.to_string())));
@@ -254,7 +254,7 @@ fn candidates(name: &str, host_name: &str) -> impl Iterator<Item = String> {
 }
 
 /// A node's name from its machine's: the first part of it, with room for a number.
-fn name_of_machine(host_name: &str) -> String {
+pub fn name_of_machine(host_name: &str) -> String {
     let first = host_name.split('.').next().unwrap_or_default();
     let good = |c: &char| c.is_ascii_alphanumeric() || "_-".contains(*c);
     let kept: String = first.chars().filter(good).take(NODE_NAME_LEN_MAX - 4).collect();

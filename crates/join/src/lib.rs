@@ -23,7 +23,7 @@ pub mod invitation;
 pub mod message;
 
 pub use authority::{Authority, NodeKey};
-pub use desk::{AddMemberError, JoinDesk, MemberBook, NewMember};
+pub use desk::{AddMemberError, JoinDesk, MemberBook, NewMember, name_of_machine};
 pub use invitation::NodeInvitation;
 pub use message::{Admission, JoinAnswer, JoinRefusal, JoinRequest};
 

@@ -13,7 +13,7 @@ use crate::recording::Recordings;
 use crate::roaming_status::age;
 use crate::served::{self, Mounted, Volume};
 use crate::size::show;
-use crate::{background, private, say, usage};
+use crate::{background, input, private, say, usage};
 use anyhow::Context;
 use host::Either;
 use quic::{Identity, QuicDialer, Token};
@@ -24,8 +24,6 @@ use roam_proto::piece::hash;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeSet;
-use std::fs::File;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -40,8 +38,6 @@ const KEY: &str = "key";
 const ABOUT: &str = "mount.json";
 /// Longest wait for the home to accept an invitation.
 const ENROLL_TIME_MAX: Duration = Duration::from_secs(30);
-/// Bytes of an invitation file that are read at most.
-const INVITATION_LEN_MAX: u64 = 1 << 16;
 /// Time after which the kernel is told a second time to forget something: an answer may have been
 /// on its way to the kernel when the news came.
 const FORGET_AGAIN_AFTER: Duration = Duration::from_millis(20);
@@ -95,7 +91,7 @@ pub struct Asked {
 impl Asked {
     /// Checks the command line.
     pub fn from(args: Mount) -> anyhow::Result<Asked> {
-        let read = args.invitation.as_deref().map(read_invitation).transpose()?;
+        let read = args.invitation.as_deref().map(input::read_invitation).transpose()?;
         let (what, mountpoint) = match (&args.what[..], &args.cache, &read) {
             ([_, _], _, Some(_)) => return Err(usage("give one invitation: --invitation, or INVITATION")),
             ([mountpoint], _, Some(invitation)) => (Some(invitation), mountpoint),
@@ -149,20 +145,6 @@ impl Behaviour {
         settings.cache_bytes = self.cache_size.unwrap_or(settings.cache_bytes);
         settings.cache_files = self.cache_files.map_or(settings.cache_files, |count| count as usize);
     }
-}
-
-/// Reads an invitation from a file, or from standard input (`-`): the last line that is not empty,
-/// as `starling invite` prints it.
-fn read_invitation(path: &Path) -> anyhow::Result<String> {
-    let failed = |error: std::io::Error| usage(format!("{}: {error}", path.display()));
-    let from: Box<dyn Read> = match path == Path::new("-") {
-        true => Box::new(std::io::stdin()),
-        false => Box::new(File::open(path).map_err(failed)?),
-    };
-    let mut text = String::new();
-    from.take(INVITATION_LEN_MAX).read_to_string(&mut text).map_err(failed)?;
-    let line = text.lines().rfind(|line| !line.trim().is_empty());
-    line.map(str::to_string).ok_or_else(|| usage(format!("{} has no invitation", path.display())))
 }
 
 /// The folder of this user's caches.

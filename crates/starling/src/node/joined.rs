@@ -95,8 +95,8 @@ pub struct NodeFolder {
 }
 
 impl NodeFolder {
-    /// Locks the folder, and makes it if it does not exist. Refuses it if another process has locked
-    /// it, or if it has other things than a node's.
+    /// Locks the folder, and makes it if it does not exist. Refuses it if another process has
+    /// locked it, or if it has other things than a node's.
     pub fn open(path: &Path) -> anyhow::Result<NodeFolder> {
         let shown = path.display();
         let is_made = !path.exists();

@@ -1,15 +1,20 @@
 //! What `starling nodes` shows.
 
 use crate::control::{Request, ask, ask_from};
-use crate::location::Location;
+use crate::node::remote::RemoteFirstNode;
 use crate::usage;
+use cluster::FsConfig;
+use cluster::config::FIRST_NODE;
+use cluster::control::{ControlAnswer, ControlRequest, NodeReport, NodeState};
+use cluster::member::FirstNode;
+use cluster::members::Members;
 use serde_json::{Value, json};
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
 /// A node, as the first one sees it.
-pub struct NodeState {
+pub struct NodeLine {
     /// Its name.
     pub name: String,
     /// True if it holds a lease. The first node needs none.
@@ -29,8 +34,8 @@ pub struct NodeState {
 }
 
 /// All nodes, as JSON. The first one leads.
-pub fn nodes_json(nodes: &[NodeState], survives: &str) -> Value {
-    let node = |node: &NodeState| {
+pub fn nodes_json(nodes: &[NodeLine], survives: &str) -> Value {
+    let node = |node: &NodeLine| {
         json!({
             "name": node.name,
             "state": if node.is_up { "up" } else { "down" },
@@ -49,19 +54,56 @@ pub fn nodes_json(nodes: &[NodeState], survives: &str) -> Value {
     })
 }
 
-/// What a file system survives now that has all its managers and its only voter on the first node.
-pub fn survives(parity: u8, places: &[Location], first: &str) -> String {
+/// What a file system survives now whose stores, managers and only voter the first node serves.
+fn survives(parity: u8, first: &str) -> String {
     let stores = match parity {
-        1 => "the loss of any store".to_string(),
+        0 => "the loss of no store".to_string(),
+        1 => "the loss of any one store".to_string(),
         parity => format!("the loss of any {parity} stores"),
     };
-    let is_folder = |place: &&Location| matches!(place, Location::Folder(_));
-    let with = match places.iter().filter(is_folder).count() {
-        0 => "its managers and its voter",
-        count if count == places.len() => "its stores, its managers and its voter",
-        _ => "some of its stores, its managers and its voter",
+    format!("{stores}, and the end of any node but {first}, which serves the stores, the managers and the only voter")
+}
+
+/// All nodes, as the first one reports them. It serves all stores and managers.
+fn of_core(reports: &[NodeReport], config: &FsConfig) -> Value {
+    let state = |report: &NodeReport| {
+        let is_first = report.id == FIRST_NODE;
+        let mounts = report.is_mounted.then_some("mount");
+        let (is_up, lease) = match report.state {
+            NodeState::Up { lease_left } => (true, Some(lease_left).filter(|_| !is_first)),
+            NodeState::Down { .. } => (false, None),
+        };
+        NodeLine {
+            name: report.name.clone(),
+            is_up,
+            address: report.address.clone(),
+            roles: is_first.then_some(["store", "manager", "voter"]).into_iter().flatten().chain(mounts).collect(),
+            stores: config.stores().filter(|_| is_first).map(|store| store.raw()).collect(),
+            manager_count: if is_first { config.manager_ids().len() } else { 0 },
+            lease,
+            version: if is_first { env!("CARGO_PKG_VERSION").to_string() } else { String::new() },
+        }
     };
-    format!("{stores}, and the end of any node but {first}, which has {with}")
+    let first = reports.first().map_or("the first node", |first| &first.name);
+    nodes_json(&reports.iter().map(state).collect::<Vec<_>>(), &survives(config.parity, first))
+}
+
+/// The answer of the first node.
+pub fn from_first(members: &Members, config: &FsConfig) -> Result<Value, String> {
+    let reports = members.nodes().map_err(|e| e.to_string())?;
+    Ok(of_core(&reports, config))
+}
+
+/// The answer of a node that has joined: it asks the first one.
+pub async fn from_joined(first: &RemoteFirstNode) -> Result<Value, String> {
+    match first.control(ControlRequest::Nodes).await {
+        Ok(ControlAnswer::Nodes(reports)) => {
+            let config = first.config().ok_or("there was no session with the first node yet")?;
+            Ok(of_core(&reports, &config))
+        }
+        Ok(_) => Err("the first node gave another answer".into()),
+        Err(error) => Err(error.to_string()),
+    }
 }
 
 /// `starling nodes`: asks the process that serves a mount, or from a data folder.
@@ -103,8 +145,8 @@ fn line(node: &Value) -> String {
 mod tests {
     use super::*;
 
-    fn first() -> NodeState {
-        NodeState {
+    fn first() -> NodeLine {
+        NodeLine {
             name: "one".into(),
             is_up: true,
             address: "10.0.0.1:7440".into(),
@@ -120,8 +162,8 @@ mod tests {
     fn nodes_are_shown_as_json_and_as_lines() {
         let lease = Some(Duration::from_millis(6500));
         let two =
-            NodeState { name: "two".into(), roles: vec!["mount"], stores: vec![], manager_count: 0, lease, ..first() };
-        let three = NodeState {
+            NodeLine { name: "two".into(), roles: vec!["mount"], stores: vec![], manager_count: 0, lease, ..first() };
+        let three = NodeLine {
             name: "three".into(),
             is_up: false,
             address: String::new(),
@@ -147,24 +189,46 @@ mod tests {
     }
 
     #[test]
-    fn what_it_survives_depends_on_where_the_stores_are() {
-        let folder = Location::Folder("s".into());
-        let server = Location::Server { tls: true, host: "far".into(), port: 1 };
-        for (parity, places, text) in [
-            (
-                1,
-                vec![folder.clone(), folder.clone()],
-                "any store, and the end of any node but one, which has its stores, ",
-            ),
-            (
-                2,
-                vec![server.clone(), folder],
-                "any 2 stores, and the end of any node but one, which has some of its stores, ",
-            ),
-            (1, vec![server], "any store, and the end of any node but one, which has its managers "),
-        ] {
-            let said = survives(parity, &places, "one");
-            assert!(said.contains(text), "{said}");
-        }
+    fn the_first_node_serves_all_stores_and_managers() {
+        let config = FsConfig {
+            fs: types::FsUuid([1; 16]),
+            store_count: 3,
+            parity: 1,
+            block_size: 65536,
+            store_capacity_bytes: 1 << 30,
+            managers: cluster::config::first_manager_map(2),
+            members: Default::default(),
+            next_node: 3,
+        };
+        let report = |id, name: &str, state, is_mounted| NodeReport {
+            id: types::NodeId::new(id),
+            name: name.into(),
+            address: String::new(),
+            state,
+            is_mounted,
+        };
+        let lease_left = Duration::from_secs(5);
+        let all = of_core(
+            &[
+                report(0, "one", NodeState::Up { lease_left }, true),
+                report(1, "two", NodeState::Up { lease_left }, true),
+                report(2, "three", NodeState::Down { since: None }, false),
+            ],
+            &config,
+        );
+        let of =
+            |field: &str| all["nodes"].as_array().unwrap().iter().map(|node| node[field].clone()).collect::<Vec<_>>();
+        assert_eq!(of("stores"), [json!([0, 1, 2]), json!([]), json!([])]);
+        assert_eq!(of("managers"), [json!(2), json!(0), json!(0)]);
+        assert_eq!(of("roles"), [json!(["store", "manager", "voter", "mount"]), json!(["mount"]), json!([])]);
+        assert_eq!(of("lease_s"), [Value::Null, json!(5.0), Value::Null]);
+        assert_eq!(of("state"), [json!("up"), json!("up"), json!("down")]);
+        assert!(
+            all["survives"]
+                .as_str()
+                .unwrap()
+                .starts_with("the loss of any one store, and the end of any node but one,")
+        );
+        assert!(survives(2, "one").contains("any 2 stores"));
     }
 }
