@@ -263,8 +263,11 @@ mod tests {
         prop_oneof![
             (file(), any_lock()).prop_map(|(file, lock)| LockOperation::Test(file, lock)),
             (file(), any_lock(), any::<bool>()).prop_map(|(file, lock, waits)| LockOperation::Set(file, lock, waits)),
-            (file(), 0..3usize, any::<u64>())
-                .prop_map(|(file, space, owner)| LockOperation::Release(file, SPACES[space], owner)),
+            (file(), 0..3usize, any::<u64>()).prop_map(|(file, space, owner)| LockOperation::Release(
+                file,
+                SPACES[space],
+                owner
+            )),
             any::<u64>().prop_map(LockOperation::GiveUp),
         ]
     }
