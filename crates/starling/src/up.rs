@@ -240,6 +240,8 @@ pub async fn run(settings: Settings) -> anyhow::Result<ExitCode> {
     options.observer = Some(recorder.clone());
     options.allow_other = settings.allow_other;
     options.shared = first.is_some();
+    options.locks = first.is_some();
+    options.flush = first.is_some();
     options.mount_xattrs.insert(control::XATTR.to_vec(), socket_path.as_os_str().as_encoded_bytes().to_vec());
     options.mount_xattrs.insert(localdir::volume::XATTR.to_bytes().to_vec(), machine.config.fs.0.to_vec());
     let client = Arc::new(machine.client.clone());

@@ -3,6 +3,8 @@
 mod common;
 
 use common::{Mounted, refused, run, starling, text, tree};
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 use serde_json::Value;
 use std::fs;
 use std::io::Write;
@@ -121,6 +123,26 @@ fn two_nodes_see_each_others_changes_and_both_end_and_come_back() {
     assert!(run(starling().arg("fsck").arg("--data").arg(&one.data)).contains("no problems"));
     one.up_with(&["--listen", "127.0.0.1:0"]);
     assert_eq!(contents(&one), all);
+    one.down();
+}
+
+#[test]
+fn locks_exclude_programs_on_other_nodes_and_end_with_their_node() {
+    let dir = tempfile::tempdir().expect("temporary folder");
+    let (one, _) = first_node(dir.path(), "one");
+    let two = join(dir.path(), &one, "two");
+    fs::write(one.mountpoint.join("locked"), "").expect("write");
+    let [ours, theirs] = [&one, &two].map(|node| fs::File::open(node.mountpoint.join("locked")).expect("open"));
+    let lock = |file: &fs::File| flock(file, FlockOperation::NonBlockingLockExclusive);
+    lock(&theirs).expect("nobody has it");
+    assert_eq!(lock(&ours), Err(Errno::WOULDBLOCK));
+    flock(&theirs, FlockOperation::Unlock).expect("unlock");
+    lock(&ours).expect("it is free");
+    assert_eq!(lock(&theirs), Err(Errno::WOULDBLOCK));
+    flock(&ours, FlockOperation::Unlock).expect("unlock");
+    lock(&theirs).expect("it is free");
+    two.kill();
+    wait("the lock of a dead node is not free", || lock(&ours).is_ok());
     one.down();
 }
 

@@ -187,6 +187,8 @@ pub async fn run(asked: AskedNode) -> anyhow::Result<ExitCode> {
     options.observer = Some(recorder.clone());
     options.allow_other = asked.allow_other;
     options.shared = true;
+    options.locks = true;
+    options.flush = true;
     options.mount_xattrs.insert(control::XATTR.to_vec(), socket_path.as_os_str().as_encoded_bytes().to_vec());
     let mount = match mountpoint::mount(member.file_system(), &asked.mountpoint, options).await {
         Ok(mount) => mount,
