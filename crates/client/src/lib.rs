@@ -35,7 +35,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use stripe::{LogTail, Stripe, StripeError};
 use types::{BlockAddr, Extent, FileId, FsError};
-use vfs::kernel::Kernel;
+use vfs::kernel::{Kernel, Recalled};
 use vfs::locks::LockService;
 
 /// A client of the core. Cheap to clone; all clones are one client.
@@ -152,6 +152,15 @@ impl Client {
     /// applied: whoever declared it dead rolls its log forward.
     pub fn abandon(&self) {
         self.core.abandon();
+    }
+
+    /// Has the kernel behind the mount forget everything that this client answered. For a client
+    /// that was declared dead: nobody tells it of changes any more.
+    pub async fn leave_kernel(&self) {
+        let files = self.core.state.lock().inodes.keys().copied().collect();
+        if let Some(kernel) = self.core.kernel.get() {
+            kernel.forget(Recalled { files, names: true }).await;
+        }
     }
 
     /// Waits until the managers have applied all cuts.

@@ -268,7 +268,7 @@ impl ControlAnswer {
 }
 
 /// Bytes of an encoded [`NodeReport`], at least.
-const NODE_LEN_MIN: usize = 2 + 4 + 4 + 1 + 1 + 1;
+const NODE_LEN_MIN: usize = 2 + 4 + 4 + 1 + 1;
 
 impl Welcome {
     fn encode(&self, out: &mut Vec<u8>) {
@@ -476,6 +476,15 @@ mod tests {
                 prop_assert!(matches!(ControlAnswer::decode(&bytes[..len]), Err(ControlError::Malformed(_))));
             }
         }
+    }
+
+    #[test]
+    fn regression_a_node_without_a_name_and_a_session_is_a_whole_report() {
+        let state = NodeState::Down { since: None };
+        let node =
+            NodeReport { id: NodeId::new(0), name: String::new(), address: String::new(), state, is_mounted: false };
+        let answer = Ok(ControlAnswer::Nodes(vec![node]));
+        assert_eq!(ControlAnswer::decode(&ControlAnswer::encode(&answer)), answer);
     }
 
     #[test]

@@ -14,7 +14,8 @@
 //! - `space`: the free room, divided among the clients of all nodes.
 //! - [`lease`], [`control`]: leases of members' sessions, and the messages about them.
 //! - [`members`]: the first node's side of sessions. [`member`]: the other nodes' side.
-//! - [`lock_server`], [`shared_locks`]: one table of file locks for the clients of all nodes.
+//! - [`lock_server`], [`shared_locks`]: one table of file locks for the clients of all nodes;
+//!   [`remote_locks`]: over connections.
 //! - [`check`]: the offline check behind `starling fsck`.
 
 pub mod check;
@@ -31,6 +32,7 @@ pub mod maps;
 pub mod member;
 mod member_fs;
 pub mod members;
+pub mod remote_locks;
 pub mod remote_manager;
 pub mod restore;
 mod room;

@@ -58,7 +58,8 @@ struct Asked {
 
 impl Asked {
     fn learned(self) {
-        if let Grant::Granted(unlearned) = std::mem::replace(&mut *self.grant.lock(), Grant::Over) {
+        let grant = std::mem::replace(&mut *self.grant.lock(), Grant::Over);
+        if let Grant::Granted(unlearned) = grant {
             unlearned.learned();
         }
     }
@@ -103,8 +104,9 @@ impl LockServer {
             let known = asked.entry(request.number).or_insert_with(|| self.begin(client, request.operation));
             known.outcome.clone()
         };
-        if let Some(outcome) = *outcome.borrow_and_update() {
-            return Answer::Now(outcome);
+        let known = *outcome.borrow_and_update();
+        if let Some(known) = known {
+            return Answer::Now(known);
         }
         Answer::later(async move {
             let outcome = outcome.wait_for(Option::is_some).await.map_err(|_| FsError::Interrupted)?;

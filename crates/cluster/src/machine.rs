@@ -296,6 +296,11 @@ impl CoreMachine {
         self.maps.change(change).await
     }
 
+    /// The stores that this process has open, for other nodes to use.
+    pub fn open_stores(&self) -> Vec<Arc<StoreServer>> {
+        self.stores.clone()
+    }
+
     /// Commits everything, writes checkpoints, and closes the stores, so that the next start has
     /// nothing to recover. After an error, everything that was synced is as safe as after a crash.
     pub async fn stop(&self) -> Result<(), StartError> {

@@ -230,6 +230,8 @@ impl Member {
                         Ok(serving) => {
                             let why = self.serve(&serving).await;
                             self.end(&serving, why);
+                            // With the next hello, others may change what the kernel still knows.
+                            serving.client.leave_kernel().await;
                         }
                         Err(error) => self.wait(error),
                     }

@@ -1,7 +1,8 @@
-//! The maps that voters and stores keep, and the messages about sessions.
+//! The maps that voters and stores keep, and the messages about sessions and file locks.
 
 use cluster::FsConfig;
 use cluster::control::{CONTROL_VERSION, ControlAnswer, ControlError, ControlRequest};
+use cluster::remote_locks::{LockCall, LockReply};
 
 /// Decodes maps. Maps of older versions are written in the present version.
 pub fn maps(bytes: &[u8]) -> bool {
@@ -28,5 +29,17 @@ pub fn control(bytes: &[u8]) -> bool {
         }
         assert_eq!(ControlAnswer::encode(&answer), rest);
     }
+    true
+}
+
+/// Decodes a message about file locks. The first byte is even for a request and odd for an answer.
+pub fn locks(bytes: &[u8]) -> bool {
+    let Some((kind, rest)) = bytes.split_first() else { return false };
+    let again = match kind % 2 {
+        0 => LockCall::decode(rest).map(|call| call.encode()),
+        _ => LockReply::decode(rest).map(|reply| reply.encode()),
+    };
+    let Ok(again) = again else { return false };
+    assert_eq!(again, rest);
     true
 }

@@ -9,6 +9,7 @@ pub mod cluster;
 pub mod connection;
 pub mod consensus;
 pub mod home;
+pub mod join;
 pub mod manager;
 pub mod parts;
 pub mod record_log;

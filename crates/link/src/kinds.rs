@@ -8,6 +8,8 @@ pub const MANAGER: u8 = 2;
 pub const CONTROL: u8 = 3;
 /// A machine that has an invitation asks to become a member.
 pub const JOIN: u8 = 4;
+/// Requests to the table of file locks.
+pub const LOCKS: u8 = 5;
 
 /// True if only a bounded number of requests of this kind may be under way on a connection, and
 /// further ones wait. Requests of all other kinds may wait long at the peer, for instance until

@@ -34,4 +34,4 @@ mod transport;
 pub use dialer::QuicDialer;
 pub use identity::{Identity, IdentityError};
 pub use listener::{ListenError, Listener};
-pub use token::{Token, TokenError};
+pub use token::Token;

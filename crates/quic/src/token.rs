@@ -1,31 +1,25 @@
 //! An invitation as one line of text: all that a client needs to find a home, to recognise it, and
 //! to be let in.
 //!
-//! The line is `starling1-` and these bytes in base32 (RFC 4648's letters in lower case, without
-//! padding), little-endian:
+//! The line begins with `starling1-` ([`types::line`]). Its fields, little-endian:
 //!
 //! | bytes | what |
 //! | --- | --- |
-//! | 4 | length of all that follows |
 //! | 32 | key of the home |
 //! | 16 | secret |
 //! | 4 + n | volumes: length, their names in UTF-8 with `/` between them |
 //! | 4 | how many addresses |
 //! | 4 + n each | address: length, UTF-8 |
-//! | 4 | CRC-32C of all bytes before |
 
 use roam_proto::channel::PeerKey;
 use std::fmt;
 use std::str::FromStr;
-use thiserror::Error;
 use types::codec::{DecodeError, Put, Reader};
+use types::{LineError, LineKind};
 
-const NAME: &str = "starling";
-const VERSION: &str = "1";
-const LETTERS: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
+const LINE: LineKind = LineKind { name: "starling", version: 1 };
 /// Separates names of volumes.
 const SEPARATOR: &str = "/";
-const CHECKSUM_LEN: usize = 4;
 
 /// An invitation to a home. The home lets in the first client that presents it.
 #[derive(Clone, PartialEq, Eq)]
@@ -38,23 +32,6 @@ pub struct Token {
     pub volumes: Vec<String>,
     /// The secret that lets the holder in.
     pub secret: [u8; 16],
-}
-
-/// Why a text is no invitation.
-#[derive(Clone, PartialEq, Eq, Debug, Error)]
-pub enum TokenError {
-    /// The text is something else.
-    #[error("this is not an invitation: one begins with {NAME}{VERSION}-")]
-    Other,
-    /// Its end is missing.
-    #[error("the end of the invitation is missing: copy the whole line")]
-    CutOff,
-    /// The text is not as the home wrote it.
-    #[error("the invitation was changed on its way: copy it again, as it was written")]
-    Mistyped,
-    /// A newer program wrote it.
-    #[error("the invitation is of version {0}, this program knows {VERSION}: use the home's version of starling here")]
-    Newer(u32),
 }
 
 impl fmt::Debug for Token {
@@ -76,43 +53,16 @@ impl fmt::Display for Token {
         for address in &self.addresses {
             fields.put_blob(address.as_bytes());
         }
-        let mut bytes = Vec::new();
-        bytes.put_u32((fields.len() + CHECKSUM_LEN) as u32);
-        bytes.extend_from_slice(&fields);
-        bytes.put_u32(checksum(&bytes));
-        write!(f, "{NAME}{VERSION}-{}", to_letters(&bytes))
+        f.write_str(&LINE.write(&fields))
     }
 }
 
 impl FromStr for Token {
-    type Err = TokenError;
+    type Err = LineError;
 
     /// Parses an invitation. White space around it does not matter.
-    fn from_str(text: &str) -> Result<Token, TokenError> {
-        let text = text.trim();
-        let Some((head, letters)) = text.split_once('-') else {
-            let cut_off = !text.is_empty() && format!("{NAME}{VERSION}").starts_with(text);
-            return Err(if cut_off { TokenError::CutOff } else { TokenError::Other });
-        };
-        match head.strip_prefix(NAME).map(|version| (version, version.parse())) {
-            Some((VERSION, _)) => {}
-            Some((_, Ok(version))) if version > 1 => return Err(TokenError::Newer(version)),
-            _ => return Err(TokenError::Other),
-        }
-        let bytes = from_letters(letters).ok_or(TokenError::Mistyped)?;
-        let mut reader = Reader::new(&bytes);
-        let len = reader.u32("length").map_err(|_| TokenError::CutOff)? as usize;
-        match reader.remaining() {
-            remaining if remaining < len => return Err(TokenError::CutOff),
-            remaining if remaining > len || len < CHECKSUM_LEN => return Err(TokenError::Mistyped),
-            _ => {}
-        }
-        let (covered, sum) = bytes.split_at(bytes.len() - CHECKSUM_LEN);
-        // Left-over bits would be lost in the bytes, so the letters are compared, too.
-        if checksum(covered).to_le_bytes() != sum || to_letters(&bytes) != letters {
-            return Err(TokenError::Mistyped);
-        }
-        decode(&mut reader).map_err(|_| TokenError::Mistyped)
+    fn from_str(text: &str) -> Result<Token, LineError> {
+        decode(&mut Reader::new(&LINE.read(text)?)).map_err(|_| LineError::Mistyped)
     }
 }
 
@@ -129,42 +79,18 @@ fn decode(reader: &mut Reader<'_>) -> Result<Token, DecodeError> {
     }
     let count = reader.count(4, "addresses")?;
     let addresses = (0..count).map(|_| string(reader, "address")).collect::<Result<_, _>>()?;
-    match reader.remaining() {
-        CHECKSUM_LEN => Ok(Token { addresses, home: PeerKey(home), volumes, secret }),
-        _ => Err(DecodeError::Invalid("length")),
+    match reader.is_empty() {
+        true => Ok(Token { addresses, home: PeerKey(home), volumes, secret }),
+        false => Err(DecodeError::Invalid("length")),
     }
-}
-
-fn checksum(bytes: &[u8]) -> u32 {
-    crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
-}
-
-/// Encodes five bits in each letter, the first bits first, with zeroes at the end.
-fn to_letters(bytes: &[u8]) -> String {
-    let bit = |i: usize| bytes.get(i / 8).is_some_and(|byte| byte >> (7 - i % 8) & 1 == 1);
-    let letter = |at: usize| LETTERS[(at..at + 5).fold(0, |value, i| value << 1 | usize::from(bit(i)))];
-    (0..bytes.len() * 8).step_by(5).map(|at| char::from(letter(at))).collect()
-}
-
-/// Decodes letters, and drops bits that are left over. `None` if there are other characters.
-fn from_letters(letters: &str) -> Option<Vec<u8>> {
-    let (mut bytes, mut bits, mut count) = (Vec::with_capacity(letters.len() * 5 / 8), 0u32, 0);
-    for letter in letters.bytes() {
-        bits = bits << 5 | LETTERS.iter().position(|known| *known == letter)? as u32;
-        count += 5;
-        if count >= 8 {
-            count -= 8;
-            bytes.push((bits >> count) as u8);
-            bits &= (1 << count) - 1;
-        }
-    }
-    Some(bytes)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    const LETTERS: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
 
     fn example() -> Token {
         Token {
@@ -193,22 +119,23 @@ mod tests {
     fn errors_say_what_to_do() {
         let text = example().to_string();
         assert_eq!(format!("  {text}\n").parse(), Ok(example()));
+        let other = || LineError::Other("starling1".into());
         for (wrong, error) in [
-            ("", TokenError::Other),
-            ("hello", TokenError::Other),
-            ("hello-world", TokenError::Other),
-            ("starling0-aaaa", TokenError::Other),
-            ("starling01-aaaa", TokenError::Other),
-            ("starling-aaaa", TokenError::Other),
-            ("starl", TokenError::CutOff),
-            ("starling1-", TokenError::CutOff),
-            ("starling2-anything at all", TokenError::Newer(2)),
-            ("starling12-", TokenError::Newer(12)),
-            (&text.to_uppercase(), TokenError::Other),
-            (&text.replace('q', "Q"), TokenError::Mistyped),
-            (&format!("{text}a"), TokenError::Mistyped),
-            (&format!("{text}aa"), TokenError::Mistyped),
-            (&text.replace("1-", "1--"), TokenError::Mistyped),
+            ("", other()),
+            ("hello", other()),
+            ("hello-world", other()),
+            ("starling0-aaaa", other()),
+            ("starling01-aaaa", other()),
+            ("starling-aaaa", other()),
+            ("starl", LineError::CutOff),
+            ("starling1-", LineError::CutOff),
+            ("starling2-anything at all", LineError::Newer { found: 2, known: 1 }),
+            ("starling12-", LineError::Newer { found: 12, known: 1 }),
+            (&text.to_uppercase(), other()),
+            (&text.replace('q', "Q"), LineError::Mistyped),
+            (&format!("{text}a"), LineError::Mistyped),
+            (&format!("{text}aa"), LineError::Mistyped),
+            (&text.replace("1-", "1--"), LineError::Mistyped),
         ] {
             assert_eq!(wrong.parse::<Token>(), Err(error), "{wrong}");
         }
@@ -219,7 +146,7 @@ mod tests {
     fn an_invitation_that_is_cut_off_is_known_as_such() {
         let text = example().to_string();
         for len in 1..text.len() {
-            assert_eq!(text[..len].parse::<Token>(), Err(TokenError::CutOff), "{len}");
+            assert_eq!(text[..len].parse::<Token>(), Err(LineError::CutOff), "{len}");
         }
     }
 

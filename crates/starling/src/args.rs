@@ -1,8 +1,10 @@
 //! The command line. Parsing only; nothing here touches the environment.
 
+mod node;
 mod sim;
 mod traces;
 
+pub use node::{Node, NodeCommand, NodeInvite, NodeJoin, Nodes};
 pub use sim::{
     Advise, Availability, Cleaning, Cooperative, Locality, Machines, Mobile, Output, Papers, Sim, SimCommand,
 };
@@ -112,6 +114,10 @@ Under auto, a mount is fetch-only while programs read over a very slow link. It 
     /// ones.
     #[command(after_help = "Examples:\n  starling scrub ./mnt\n  starling scrub ./mnt --repair --json")]
     Scrub(Scrub),
+    /// Let nodes join a file system, and join one.
+    Node(Node),
+    /// List the nodes of a file system, and what it survives.
+    Nodes(Nodes),
     /// Check a file system that is not running: every inode reachable, every block readable,
     /// utilisation counts correct.
     #[command(after_help = "Examples:\n  starling fsck --data ./data")]
@@ -222,6 +228,7 @@ pub struct Keys {
   starling up ./mnt --data ./data --store tcp://127.0.0.1:7450 --store tcp://127.0.0.1:7451   stores that `starling store` serves
   starling up ./mnt --data ./data --keys ./keys --store tls://one:7450 --store tls://two:7450
   starling up ./mnt --data ./data --background         returns when mounted; end it with `starling down ./mnt`
+  starling up ./mnt --data ./data --listen 10.0.0.1:7440     other nodes may join: `starling node invite`
   starling up ./mnt --data ./data --accept-loss        after a refusal, when missing stores cannot be brought back
 
 Sizes: bytes, or with KiB, MiB, GiB, TiB. Number of stores, parity, block size and store size are fixed when the file
@@ -263,6 +270,10 @@ pub struct Up {
     /// Let other users in, with the permissions that files and directories give them.
     #[arg(long)]
     pub allow_other: bool,
+    /// Address and TCP port to listen at for other nodes, which mount the file system too. Port 0
+    /// takes a free one. Give the same at each start [default: nobody can join].
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub listen: Option<std::net::SocketAddr>,
     /// Start although changes may be lost for good: use what the stores that answer hold. First try
     /// to bring back the stores that the refusal names; replace a store that is lost for good by an
     /// empty folder.

@@ -61,6 +61,10 @@ pub async fn status(path: &Path, as_json: bool) -> anyhow::Result<ExitCode> {
         crate::roaming_status::show_status(&s);
         return Ok(ExitCode::SUCCESS);
     }
+    if s.get("node").is_some() {
+        crate::node::status::show_status(&s);
+        return Ok(ExitCode::SUCCESS);
+    }
     let text = |v: &Value| v.as_str().unwrap_or("?").to_string();
     let bytes = |v: &Value| v.as_u64().map_or("?".to_string(), show);
     println!(

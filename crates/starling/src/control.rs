@@ -116,6 +116,15 @@ pub enum Request {
         /// Its number.
         number: u64,
     },
+    /// See [`crate::node::invite`].
+    InviteNode {
+        /// The node's name; empty if it may choose.
+        name: String,
+        /// Addresses at which it finds this one; if there are none, those of this machine.
+        addresses: Vec<String>,
+    },
+    /// See [`crate::node::report`].
+    Nodes,
     /// See [`crate::clients`].
     Clients,
     /// Turns a client of a home away.

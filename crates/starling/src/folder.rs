@@ -14,6 +14,7 @@ use host::real::RealDisk;
 use host::{Disk, Host};
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
+use std::fmt::Display;
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{ErrorKind, Read, Seek, Write};
 use std::os::fd::AsRawFd;
@@ -24,6 +25,8 @@ use storage::tcp::{Address, Remote};
 
 const STORES: &str = "stores.json";
 const CONSENSUS: &str = "consensus";
+/// Name of the lock file in a data folder.
+pub const LOCK: &str = "lock";
 /// Version of `stores.json`. Version 1 had folders only, and no keys.
 const VERSION: u32 = 2;
 
@@ -86,6 +89,43 @@ impl Drop for Made {
     }
 }
 
+/// A lock on a data folder, which lasts as long as its file is open.
+pub struct FolderLock {
+    file: File,
+    /// True if the file was not there before.
+    pub is_new: bool,
+}
+
+/// Locks a data folder for this process, and writes the process's number into the lock file.
+/// Refuses it if another process has locked it.
+pub fn lock(path: &Path, shown: impl Display) -> anyhow::Result<FolderLock> {
+    let lock_path = path.join(LOCK);
+    let mut lock = loop {
+        let is_new = !lock_path.exists();
+        let file = OpenOptions::new().create(true).truncate(false).read(true).write(true).open(&lock_path);
+        let mut file = file.map_err(|e| usage(format!("{}: {e}", lock_path.display())))?;
+        // SAFETY: flock takes a descriptor that is open, and nothing else.
+        if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } != 0 {
+            let mut pid = String::new();
+            let _ = file.read_to_string(&mut pid);
+            return Err(usage(format!(
+                "{shown} is in use by process {}: use that mount, or end it with `starling down`",
+                pid.trim()
+            )));
+        }
+        // The process that had the lock may have removed this very file, with everything else that
+        // it made. Then lock the new one.
+        let number = |meta: Metadata| (meta.dev(), meta.ino());
+        if std::fs::metadata(&lock_path).map(number).ok() == file.metadata().map(number).ok() {
+            break FolderLock { file, is_new };
+        }
+    };
+    lock.file.set_len(0).context("lock file")?;
+    lock.file.rewind().context("lock file")?;
+    writeln!(lock.file, "{}", std::process::id()).context("lock file")?;
+    Ok(lock)
+}
+
 impl Folder {
     /// True if no file system has been created in this folder.
     pub fn is_new(path: &Path) -> bool {
@@ -107,7 +147,7 @@ impl Folder {
         }
         let path = path.canonicalize().map_err(|e| usage(format!("{shown}: {e}")))?;
         // A failed creation can leave some of these.
-        let known = [STORES, CONSENSUS, "lock", "control.sock", "starling.log"];
+        let known = [STORES, CONSENSUS, LOCK, "control.sock", "starling.log"];
         if !path.join(STORES).exists() {
             let entries = std::fs::read_dir(&path).map_err(|e| usage(format!("{shown}: {e}")))?;
             let foreign = entries.flatten().map(|e| e.file_name()).find(|n| !known.iter().any(|k| **k == **n));
@@ -122,37 +162,14 @@ impl Folder {
                 None => {}
             }
         }
-        let lock_path = path.join("lock");
-        let mut lock = loop {
-            let is_new = !lock_path.exists();
-            let lock = OpenOptions::new().create(true).truncate(false).read(true).write(true).open(&lock_path);
-            let mut lock = lock.map_err(|e| usage(format!("{}: {e}", lock_path.display())))?;
-            // SAFETY: flock takes a descriptor that is open, and nothing else.
-            if unsafe { libc::flock(lock.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } != 0 {
-                let mut pid = String::new();
-                let _ = lock.read_to_string(&mut pid);
-                return Err(usage(format!(
-                    "{shown} is in use by process {}: use that mount, or end it with `starling down`",
-                    pid.trim()
-                )));
-            }
-            // The process that had the lock may have removed this very file, with everything else
-            // that it made. Then lock the new one.
-            let number = |meta: Metadata| (meta.dev(), meta.ino());
-            if std::fs::metadata(&lock_path).map(number).ok() == lock.metadata().map(number).ok() {
-                if is_new {
-                    made.0.push(lock_path.clone());
-                }
-                break lock;
-            }
-        };
-        lock.set_len(0).context("lock file")?;
-        lock.rewind().context("lock file")?;
-        writeln!(lock, "{}", std::process::id()).context("lock file")?;
+        let lock = lock(&path, shown)?;
+        if lock.is_new {
+            made.0.push(path.join(LOCK));
+        }
         if path.join(STORES).exists() {
             made.keep();
         }
-        Ok(Folder { path, made: RefCell::new(made), _lock: lock })
+        Ok(Folder { path, made: RefCell::new(made), _lock: lock.file })
     }
 
     /// The absolute path of the folder.

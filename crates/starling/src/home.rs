@@ -9,7 +9,7 @@
 use crate::args::{HomeServe, Invite};
 use crate::clients::Clients;
 use crate::control::{SOCKET, Socket};
-use crate::{background, private, say, usage};
+use crate::{addresses, background, private, say, usage};
 use anyhow::Context;
 use home::Home;
 use home::export::Export;
@@ -21,7 +21,7 @@ use quic::{Identity, Listener, Token};
 use roam_proto::message::User;
 use serde::{Deserialize, Serialize};
 use std::ffi::CString;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -143,7 +143,7 @@ pub async fn invite(args: Invite) -> anyhow::Result<ExitCode> {
         ));
     }
     let addresses = match args.address.is_empty() {
-        true => addresses(about.listen)?,
+        true => addresses::of_listener(about.listen)?,
         false => args.address.clone(),
     };
     let valid = roam::settings::parse_time(&args.valid).map_err(|error| usage(error.to_string()))?;
@@ -180,41 +180,4 @@ fn user(name: Option<&str>) -> anyhow::Result<User> {
         (None, Some(uid)) => Ok(User { uid, gid: uid, groups: Vec::new() }),
         (None, None) => Err(usage(format!("there is no user {}", name.unwrap_or_default()))),
     }
-}
-
-/// Addresses at which clients find a home that listens at `listen`. If that is all addresses, these
-/// are the addresses of this machine, loopback last.
-fn addresses(listen: SocketAddr) -> anyhow::Result<Vec<String>> {
-    if !listen.ip().is_unspecified() {
-        return Ok(vec![listen.to_string()]);
-    }
-    let mut found: Vec<IpAddr> = Vec::new();
-    let mut list = std::ptr::null_mut();
-    // SAFETY: getifaddrs made the list, and it is freed once.
-    unsafe {
-        if libc::getifaddrs(&mut list) != 0 {
-            return Err(std::io::Error::last_os_error()).context("addresses of this machine");
-        }
-        let mut at = list;
-        while let Some(entry) = at.as_ref() {
-            if let Some(address) = entry.ifa_addr.as_ref() {
-                if i32::from(address.sa_family) == libc::AF_INET {
-                    let v4 = &*entry.ifa_addr.cast::<libc::sockaddr_in>();
-                    found.push(IpAddr::from(v4.sin_addr.s_addr.to_ne_bytes()));
-                } else if i32::from(address.sa_family) == libc::AF_INET6 && listen.is_ipv6() {
-                    let v6 = &*entry.ifa_addr.cast::<libc::sockaddr_in6>();
-                    found.push(IpAddr::from(v6.sin6_addr.s6_addr));
-                }
-            }
-            at = entry.ifa_next;
-        }
-        libc::freeifaddrs(list);
-    }
-    let local = |address: &IpAddr| match address {
-        IpAddr::V4(v4) => v4.is_link_local(),
-        IpAddr::V6(v6) => v6.is_unicast_link_local(),
-    };
-    found.retain(|address| !local(address));
-    found.sort_by_key(IpAddr::is_loopback);
-    Ok(found.into_iter().map(|ip| SocketAddr::new(ip, listen.port()).to_string()).collect())
 }

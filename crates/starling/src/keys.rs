@@ -6,10 +6,8 @@
 
 use crate::usage;
 use anyhow::Context;
-use rcgen::{
-    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
-    KeyUsagePurpose,
-};
+use join::authority::CertificateUse;
+use join::{Authority, NodeKey};
 use std::fs::{DirBuilder, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
@@ -28,25 +26,17 @@ pub fn make(folder: &Path) -> anyhow::Result<ExitCode> {
     if folder.read_dir().is_ok_and(|mut entries| entries.next().is_some()) {
         return Err(usage(format!("{shown} is not empty: give a new folder")));
     }
-    let mut params = CertificateParams::default();
-    params.distinguished_name.push(DnType::CommonName, "starling");
-    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
-    params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
-    let ca = CertifiedIssuer::self_signed(params, KeyPair::generate()?)?;
-    let signed = |name: &str, usage: ExtendedKeyUsagePurpose| -> anyhow::Result<[String; 2]> {
-        let mut params = CertificateParams::new([name.to_string()])?;
-        params.distinguished_name.push(DnType::CommonName, name);
-        params.extended_key_usages = vec![usage];
-        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-        let key = KeyPair::generate()?;
-        Ok([params.signed_by(&key, &ca)?.pem(), key.serialize_pem()])
+    let authority = Authority::make()?;
+    let signed = |name: &str, may: CertificateUse| -> anyhow::Result<[String; 2]> {
+        let key = NodeKey::make()?;
+        Ok([authority.sign(name, may, key.public())?, key.secret_pem()])
     };
-    let store = signed(TLS_NAME, ExtendedKeyUsagePurpose::ServerAuth)?;
-    let mount = signed("mount.starling", ExtendedKeyUsagePurpose::ClientAuth)?;
+    let store = signed(TLS_NAME, CertificateUse::Serve)?;
+    let mount = signed("mount.starling", CertificateUse::Connect)?;
 
     let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
     made.map_err(|e| usage(format!("cannot make {shown}: {e}")))?;
-    write(folder, CA, &ca.pem())?;
+    write(folder, CA, authority.certificate_pem())?;
     for (names, texts) in [(STORE, store), (MOUNT, mount)] {
         for (name, text) in names.iter().zip(texts) {
             write(folder, name, &text)?;

@@ -12,6 +12,9 @@
 //! - `roaming`: mounts what a home exports; `served`: answers commands about such a mount;
 //!   `hoarding`: hoarded files; `conflicts`: shows and resolves conflicts; `attributes`: attributes
 //!   that are in conflict.
+//! - `node`: nodes that join a file system; `kernel`: the kernel behind a mount that is being made;
+//!   `addresses`: the addresses of this machine.
+//! - `input`: invitations from standard input.
 //! - `private`: folders of homes and caches; `names`: file names as users see them; `size`: sizes
 //!   as users write them.
 //! - `recorder`: records file accesses on a mount; `recording`: sends them to `trace record`.
@@ -22,6 +25,7 @@
 //! Exit codes: 0, done; 1, something failed, or a check found damage; 2, the command cannot be done
 //! as given, and nothing was changed.
 
+mod addresses;
 mod args;
 mod ask;
 mod attributes;
@@ -34,11 +38,14 @@ mod folder;
 mod fsck;
 mod hoarding;
 mod home;
+mod input;
+mod kernel;
 mod keys;
 mod location;
 mod manual;
 mod mountpoint;
 mod names;
+mod node;
 mod private;
 mod recorder;
 mod recording;
@@ -53,7 +60,7 @@ mod traces;
 mod up;
 
 use anyhow::Context;
-use args::{Args, Command, ConflictsCommand, HoardCommand, HomeCommand, TraceCommand};
+use args::{Args, Command, ConflictsCommand, HoardCommand, HomeCommand, NodeCommand, TraceCommand};
 use clap::Parser;
 use clap::error::ErrorKind;
 use std::io::Write;
@@ -109,7 +116,8 @@ fn main() -> ExitCode {
 /// Serving processes and recordings must outlive their reader: they print with [`say`].
 fn end_with_reader(command: &Command) {
     let is_recording = matches!(command, Command::Trace(a) if matches!(a.command, TraceCommand::Record(_)));
-    let serves = matches!(command, Command::Up(_) | Command::Store(_) | Command::Home(_) | Command::Mount(_));
+    let joins = matches!(command, Command::Node(a) if matches!(a.command, NodeCommand::Join(_)));
+    let serves = joins || matches!(command, Command::Up(_) | Command::Store(_) | Command::Home(_) | Command::Mount(_));
     if !serves && !is_recording {
         // SAFETY: the default action takes no handler; no other thread runs yet.
         unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
@@ -119,6 +127,7 @@ fn end_with_reader(command: &Command) {
 fn run(command: Command) -> anyhow::Result<ExitCode> {
     end_with_reader(&command);
     match command {
+        Command::Up(up) if node::joined::is_node_folder(&up.data) => serve_node(node::run::AskedNode::from_up(&up)?),
         Command::Up(up) => {
             let settings = settings::Settings::from(&up)?;
             match up.background {
@@ -176,10 +185,23 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         },
         Command::Status(a) => runtime()?.block_on(ask::status(&a.mountpoint, a.json)),
         Command::Scrub(a) => runtime()?.block_on(ask::scrub(&a.mountpoint, a.repair, a.json)),
+        Command::Node(a) => match a.command {
+            NodeCommand::Invite(a) => runtime()?.block_on(node::invite::run(a)),
+            NodeCommand::Join(a) => serve_node(node::run::AskedNode::from_join(a)?),
+        },
+        Command::Nodes(a) => runtime()?.block_on(node::report::run(a.mountpoint.as_deref(), a.data.as_deref(), a.json)),
         Command::Fsck(a) => runtime()?.block_on(fsck::run(&a.data, a.json)),
         Command::Help { words } => manual::help(&words),
         Command::Completions { shell } => Ok(manual::completions(shell)),
         Command::Man { folder } => manual::man(&folder),
+    }
+}
+
+/// Runs a node that has joined, or is about to.
+fn serve_node(asked: node::run::AskedNode) -> anyhow::Result<ExitCode> {
+    match asked.background {
+        true => background::start(&asked.data, mountpoint::READY, asked.input.as_deref()),
+        false => runtime()?.block_on(node::run::run(asked)),
     }
 }
 

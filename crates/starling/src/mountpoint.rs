@@ -4,6 +4,8 @@ use crate::control;
 use crate::hoarding::mount_of;
 use crate::usage;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use vfs::FileSystem;
 
 /// What the process prints when it serves; `background` waits for it.
 pub const READY: &str = "mounted at";
@@ -23,6 +25,29 @@ pub fn check_mountpoint(mountpoint: &Path, data: &Path, allow_other: bool) -> an
     let missing = std::fs::symlink_metadata(&mountpoint).is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound);
     let existing = mountpoint.parent().filter(|parent| missing && parent.is_dir()).unwrap_or(&mountpoint);
     fuse::check(existing, allow_other).map_err(|e| usage(e.to_string()))
+}
+
+/// Mounts a file system. Makes the mount point if only its last part is missing.
+pub async fn mount(
+    fs: Arc<dyn FileSystem>,
+    mountpoint: &Path,
+    options: fuse::MountOptions,
+) -> anyhow::Result<fuse::Mount> {
+    let mountpoint = mountpoint.to_path_buf();
+    let mounted = tokio::task::spawn_blocking(move || {
+        // If the folder cannot be made, mounting reports why.
+        let _ = std::fs::create_dir(&mountpoint);
+        fuse::mount(fs, &mountpoint, options)
+    });
+    mounted.await?.map_err(|e| usage(e.to_string()))
+}
+
+/// Ends a mount. What it cannot do is logged.
+pub async fn unmount(mount: fuse::Mount) -> anyhow::Result<()> {
+    if let Err(e) = tokio::task::spawn_blocking(move || mount.unmount()).await? {
+        tracing::warn!("unmount: {e}");
+    }
+    Ok(())
 }
 
 /// Refuses a mount point that contains a folder with data, or lies in it.

@@ -2,8 +2,9 @@
 
 use crate::usage;
 use host::real::RealDisk;
-use std::io::Write;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::fs::OpenOptions;
+use std::io::{ErrorKind, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -32,11 +33,16 @@ pub fn make(path: &Path) -> anyhow::Result<PathBuf> {
     path.canonicalize().map_err(failed)
 }
 
-/// Writes a file, durably and in one step: after a loss of power, the old or the new contents are
-/// there, whole.
+/// Writes a file that only its owner can read, durably and in one step: after a loss of power, the
+/// old or the new contents are there, whole.
 pub fn put(folder: &Path, name: &str, bytes: &[u8]) -> std::io::Result<()> {
     let new = folder.join(format!("{name}.new"));
-    let mut file = std::fs::File::create(&new)?;
+    // One that an earlier write left behind may have another mode.
+    match std::fs::remove_file(&new) {
+        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
     file.write_all(bytes)?;
     file.sync_all()?;
     std::fs::rename(&new, folder.join(name))?;

@@ -7,16 +7,16 @@
 use crate::args::{Behaviour, Mount};
 use crate::control::{self, Request, Socket, ask};
 use crate::hoarding::inside;
-use crate::mountpoint::READY;
+use crate::mountpoint::{self, READY};
 use crate::recorder::Recorder;
 use crate::recording::Recordings;
 use crate::roaming_status::age;
 use crate::served::{self, Mounted, Volume};
 use crate::size::show;
-use crate::{background, private, say, usage};
+use crate::{background, input, private, say, usage};
 use anyhow::Context;
 use host::Either;
-use quic::{Identity, QuicDialer, Token, TokenError};
+use quic::{Identity, QuicDialer, Token};
 use roam::{Client, Forget, Settings, Trunk};
 use roam_proto::channel::{Class, Dialer, PeerKey};
 use roam_proto::message::{Refusal, Reply, User, pack, unpack};
@@ -24,8 +24,6 @@ use roam_proto::piece::hash;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeSet;
-use std::fs::File;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -40,8 +38,6 @@ const KEY: &str = "key";
 const ABOUT: &str = "mount.json";
 /// Longest wait for the home to accept an invitation.
 const ENROLL_TIME_MAX: Duration = Duration::from_secs(30);
-/// Bytes of an invitation file that are read at most.
-const INVITATION_LEN_MAX: u64 = 1 << 16;
 /// Time after which the kernel is told a second time to forget something: an answer may have been
 /// on its way to the kernel when the news came.
 const FORGET_AGAIN_AFTER: Duration = Duration::from_millis(20);
@@ -95,7 +91,7 @@ pub struct Asked {
 impl Asked {
     /// Checks the command line.
     pub fn from(args: Mount) -> anyhow::Result<Asked> {
-        let read = args.invitation.as_deref().map(read_invitation).transpose()?;
+        let read = args.invitation.as_deref().map(input::read_invitation).transpose()?;
         let (what, mountpoint) = match (&args.what[..], &args.cache, &read) {
             ([_, _], _, Some(_)) => return Err(usage("give one invitation: --invitation, or INVITATION")),
             ([mountpoint], _, Some(invitation)) => (Some(invitation), mountpoint),
@@ -109,7 +105,9 @@ impl Asked {
         };
         let token = match what {
             // A volume's name may begin like an invitation.
-            Some(what) if read.is_some() => Some(what.parse().map_err(|error: TokenError| usage(error.to_string()))?),
+            Some(what) if read.is_some() => {
+                Some(what.parse().map_err(|error: types::LineError| usage(error.to_string()))?)
+            }
             Some(what) if what.starts_with("starling") && what.contains('-') => match what.parse::<Token>() {
                 Ok(token) => Some(token),
                 Err(_) if crate::home::is_name(what) && own_folder()?.join(what).join(ABOUT).exists() => None,
@@ -147,20 +145,6 @@ impl Behaviour {
         settings.cache_bytes = self.cache_size.unwrap_or(settings.cache_bytes);
         settings.cache_files = self.cache_files.map_or(settings.cache_files, |count| count as usize);
     }
-}
-
-/// Reads an invitation from a file, or from standard input (`-`): the last line that is not empty,
-/// as `starling invite` prints it.
-fn read_invitation(path: &Path) -> anyhow::Result<String> {
-    let failed = |error: std::io::Error| usage(format!("{}: {error}", path.display()));
-    let from: Box<dyn Read> = match path == Path::new("-") {
-        true => Box::new(std::io::stdin()),
-        false => Box::new(File::open(path).map_err(failed)?),
-    };
-    let mut text = String::new();
-    from.take(INVITATION_LEN_MAX).read_to_string(&mut text).map_err(failed)?;
-    let line = text.lines().rfind(|line| !line.trim().is_empty());
-    line.map(str::to_string).ok_or_else(|| usage(format!("{} has no invitation", path.display())))
 }
 
 /// The folder of this user's caches.
@@ -354,19 +338,14 @@ pub async fn run(asked: Asked) -> anyhow::Result<ExitCode> {
     // Closed files go home.
     options.flush = true;
     options.mount_xattrs.insert(control::XATTR.to_vec(), socket_path.as_os_str().as_encoded_bytes().to_vec());
-    let (fs, mountpoint) = (joined(&volumes, owner, host.clock.wall())?, asked.mountpoint.clone());
+    let fs = joined(&volumes, owner, host.clock.wall())?;
     let socket = Socket::listen(&socket_path)?;
-    let mounted = tokio::task::spawn_blocking(move || {
-        // If the folder cannot be made, mounting reports why.
-        let _ = std::fs::create_dir(&mountpoint);
-        fuse::mount(fs, &mountpoint, options)
-    });
-    let mount = match mounted.await? {
+    let mount = match mountpoint::mount(fs, &asked.mountpoint, options).await {
         Ok(mount) => mount,
         Err(e) => {
             socket.remove();
             close(&volumes).await?;
-            return Err(usage(e.to_string()));
+            return Err(e);
         }
     };
     for (number, volume) in volumes.iter().enumerate() {
@@ -384,9 +363,7 @@ pub async fn run(asked: Asked) -> anyhow::Result<ExitCode> {
 
     host::first(host::first(stop, server.down()), closed).await;
     recording.close();
-    if let Err(e) = tokio::task::spawn_blocking(move || mount.unmount()).await? {
-        tracing::warn!("unmount: {e}");
-    }
+    mountpoint::unmount(mount).await?;
     let waiting: usize = volumes.iter().map(|volume| volume.client.look(|replica, _| replica.log().len())).sum();
     let closed = close(&volumes).await;
     let told = match waiting {

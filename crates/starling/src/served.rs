@@ -274,7 +274,12 @@ impl Mounted {
                     Ok(json!({}))
                 })
             }
-            Request::Down | Request::Scrub { .. } | Request::Clients | Request::TurnAway { .. } => {
+            Request::Down
+            | Request::Scrub { .. }
+            | Request::InviteNode { .. }
+            | Request::Nodes
+            | Request::Clients
+            | Request::TurnAway { .. } => {
                 return not_here().map(ready);
             }
         })

@@ -5,6 +5,7 @@ use crate::location::Location;
 use crate::{size, usage};
 use policy::defaults::{MEMORY_BYTES, STORES};
 use serde::Deserialize;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 const CACHE_BYTES_MIN: u64 = 16 << 20;
@@ -21,6 +22,7 @@ struct File {
     store_size: Option<String>,
     cache_size: Option<String>,
     allow_other: Option<bool>,
+    listen: Option<SocketAddr>,
 }
 
 /// The geometry asked for a new file system; `None` where no option was given.
@@ -60,6 +62,8 @@ pub struct Settings {
     pub cache_bytes: u64,
     /// Let other users in.
     pub allow_other: bool,
+    /// Where to listen for other nodes; `None` if this is the only one.
+    pub listen: Option<SocketAddr>,
     /// Start although acknowledged changes may be lost.
     pub accept_loss: bool,
 }
@@ -81,10 +85,7 @@ impl Settings {
             Some(Ok(size)) => Some(size),
             None => None,
         };
-        let cache_bytes = bytes("cache-size", &up.cache_size.clone().or(file.cache_size))?.unwrap_or(MEMORY_BYTES);
-        if cache_bytes < CACHE_BYTES_MIN {
-            return Err(usage(format!("--cache-size must be at least {}", size::show(CACHE_BYTES_MIN))));
-        }
+        let cache_bytes = cache_bytes(up.cache_size.as_ref().or(file.cache_size.as_ref()))?;
         let store = if up.store.is_empty() { file.store.unwrap_or_default() } else { up.store.clone() };
         let geometry = Geometry {
             stores: up.stores.or(file.stores),
@@ -103,8 +104,20 @@ impl Settings {
             keys: up.keys.clone().or(file.keys),
             cache_bytes,
             allow_other: up.allow_other || file.allow_other.unwrap_or(false),
+            listen: up.listen.or(file.listen),
             accept_loss: up.accept_loss,
         })
+    }
+}
+
+/// The bound of the caches that the user asked for.
+pub fn cache_bytes(text: Option<&String>) -> anyhow::Result<u64> {
+    let bytes = text.map(|text| size::parse(text).map_err(|e| usage(format!("--cache-size: {e}")))).transpose()?;
+    match bytes.unwrap_or(MEMORY_BYTES) {
+        bytes if bytes < CACHE_BYTES_MIN => {
+            Err(usage(format!("--cache-size must be at least {}", size::show(CACHE_BYTES_MIN))))
+        }
+        bytes => Ok(bytes),
     }
 }
 

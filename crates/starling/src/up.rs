@@ -5,8 +5,11 @@ use crate::background;
 use crate::control::{self, Request, Socket, not_here};
 use crate::core_report::ServedCore;
 use crate::folder::Folder;
+use crate::kernel::KernelToCome;
 use crate::location::Location;
-use crate::mountpoint::{READY, check_apart, check_mountpoint};
+use crate::mountpoint::{self, READY, check_apart, check_mountpoint};
+use crate::node::first::{self, FirstNodeServer};
+use crate::node::report;
 use crate::recorder::Recorder;
 use crate::recording::Recordings;
 use crate::settings::{Geometry, Settings};
@@ -26,13 +29,25 @@ use vfs::fs::FileSystem;
 const MANAGER_COUNT: u16 = 2;
 
 /// Answers commands on the control socket.
-struct Control(Arc<ServedCore>);
+struct Control {
+    core: Arc<ServedCore>,
+    /// What it is to other nodes, if they may join.
+    first: Option<Arc<FirstNodeServer>>,
+}
+
+/// The answer if no other node may join.
+const ALONE: &str = "no other node can join: start this one with --listen ADDRESS:PORT";
 
 impl control::Served for Control {
     fn answer(&self, request: Request, progress: mpsc::Sender<Value>) -> BoxFuture<Result<Value, String>> {
-        let served = self.0.clone();
+        let (served, first) = (self.core.clone(), self.first.clone());
         Box::pin(async move {
             match request {
+                Request::InviteNode { name, addresses } => {
+                    let first = first.ok_or(ALONE)?;
+                    first.inviter.invite(&name, addresses).await.map_err(|e| format!("{e:#}"))
+                }
+                Request::Nodes => report::from_first(&first.ok_or(ALONE)?.members, &served.machine.config),
                 Request::Sync { home: false } => {
                     served.machine.client.sync().await.map(|()| json!({})).map_err(|e| format!("commit: {e}"))
                 }
@@ -161,6 +176,16 @@ async fn start(host: &Host, folder: &Folder, settings: &Settings) -> anyhow::Res
     Ok((machine, stores.places))
 }
 
+/// Refuses to share stores of other processes: other nodes reach only the stores of this one.
+fn check_shared(places: &[Location]) -> anyhow::Result<()> {
+    match places.iter().find(|place| matches!(place, Location::Server { .. })) {
+        Some(place) => {
+            Err(usage(format!("--listen: other nodes cannot use {place}, only stores that are folders here")))
+        }
+        None => Ok(()),
+    }
+}
+
 /// Runs until a signal, `starling down` or an unmount ends it.
 pub async fn run(settings: Settings) -> anyhow::Result<ExitCode> {
     check_mountpoint(&settings.mountpoint, &settings.data, settings.allow_other)?;
@@ -169,6 +194,13 @@ pub async fn run(settings: Settings) -> anyhow::Result<ExitCode> {
     if Folder::is_new(&settings.data) {
         new_file_system(&settings.geometry).check(settings.geometry.store_count()).map_err(|e| explain(e, &[]))?;
     }
+    let listener = match settings.listen {
+        Some(listen) => {
+            check_shared(&settings.geometry.store)?;
+            Some(first::bind(listen).await?)
+        }
+        None => None,
+    };
     let folder = Folder::open(&settings.data, true)?;
     let (machine, places) = start(&host, &folder, &settings).await?;
     // Creation and start can be interrupted anywhere. From here on, signals end the process in good
@@ -180,34 +212,62 @@ pub async fn run(settings: Settings) -> anyhow::Result<ExitCode> {
         eprintln!("recovered: {} segments with {} changes in {:?}", r.segment_count, r.delta_count, r.time);
     }
 
+    let kernel = KernelToCome::new();
+    let first = match listener {
+        None => {
+            first::wait_for_leases(&machine).await;
+            None
+        }
+        Some(listener) => {
+            machine.client.set_kernel(kernel.clone());
+            let started = match check_shared(&places) {
+                Ok(()) => FirstNodeServer::start(&host, &machine, folder.path(), listener).await,
+                Err(refused) => Err(refused),
+            };
+            match started {
+                Ok(first) => Some(Arc::new(first)),
+                Err(e) => {
+                    machine.stop().await.context("close the stores")?;
+                    return Err(e);
+                }
+            }
+        }
+    };
     let socket_path = folder.path().join(control::SOCKET);
     let socket = Socket::listen(&socket_path)?;
     let mut options = fuse::MountOptions::new(runtime);
     let recorder = Recorder::new();
     options.observer = Some(recorder.clone());
     options.allow_other = settings.allow_other;
+    options.shared = first.is_some();
+    options.locks = first.is_some();
+    options.flush = first.is_some();
     options.mount_xattrs.insert(control::XATTR.to_vec(), socket_path.as_os_str().as_encoded_bytes().to_vec());
     options.mount_xattrs.insert(localdir::volume::XATTR.to_bytes().to_vec(), machine.config.fs.0.to_vec());
     let client = Arc::new(machine.client.clone());
-    let mountpoint = settings.mountpoint.clone();
-    let mounted = tokio::task::spawn_blocking(move || {
-        // If the folder cannot be made, mounting reports why.
-        let _ = std::fs::create_dir(&mountpoint);
-        fuse::mount(client, &mountpoint, options)
-    });
-    let mounted = mounted.await?;
-    let mount = match mounted {
+    let mount = match mountpoint::mount(client, &settings.mountpoint, options).await {
         Ok(mount) => mount,
         Err(e) => {
             socket.remove();
+            if let Some(first) = &first {
+                first.stop();
+            }
             machine.stop().await.context("close the stores")?;
-            return Err(usage(e.to_string()));
+            return Err(e);
         }
     };
+    kernel.came(Arc::new(mount.invalidator()));
     let closed = mount.closed();
     let recording = Arc::new(Recordings::new(recorder));
     let served = Arc::new(ServedCore { machine, places, mount: Mutex::new(Some(mount)), recording });
-    let server = socket.serve(Arc::new(Control(served.clone())));
+    let server = socket.serve(Arc::new(Control { core: served.clone(), first: first.clone() }));
+    if let Some(first) = &first {
+        eprintln!(
+            "listening at {}: `starling node invite --data {}` lets a node join",
+            first.inviter.listen,
+            settings.data.display()
+        );
+    }
     say(&format!("{READY} {}", settings.mountpoint.display()));
 
     let asked = host::first(host::first(interrupt.recv(), terminate.recv()), server.down());
@@ -215,10 +275,11 @@ pub async fn run(settings: Settings) -> anyhow::Result<ExitCode> {
 
     served.recording.close();
     let mount = served.mount.lock().unwrap_or_else(PoisonError::into_inner).take();
-    if let Some(mount) = mount
-        && let Err(e) = tokio::task::spawn_blocking(move || mount.unmount()).await?
-    {
-        tracing::warn!("unmount: {e}");
+    if let Some(mount) = mount {
+        mountpoint::unmount(mount).await?;
+    }
+    if let Some(first) = &first {
+        first.stop();
     }
     let stopped = served.machine.stop().await.context("commit everything and close the stores");
     server.finish(stopped.as_ref().map(|_| "everything is committed".to_string()).map_err(|e| format!("{e:#}"))).await;

@@ -10,6 +10,7 @@ pub mod attr;
 pub mod codec;
 pub mod error;
 pub mod ids;
+pub mod line;
 pub mod maps;
 pub mod testing;
 
@@ -18,6 +19,7 @@ pub use answer::Answer;
 pub use attr::{Attr, Kind, Time};
 pub use error::FsError;
 pub use ids::{ClientId, FileId, FsUuid, LogId, ManagerId, NodeId, StoreId};
+pub use line::{LineError, LineKind};
 pub use maps::Maps;
 
 /// A boxed future that can be spawned on any task runner.

@@ -234,7 +234,10 @@ fn a_session_that_ends_gets_no_token_and_keeps_no_request_inside() {
         };
         let outcomes = host::join_all(vec![
             Box::pin(async { waiting.await.map(drop) }) as BoxFutureHere<'_>,
-            Box::pin(async { Ok(ending.await) }),
+            Box::pin(async {
+                ending.await;
+                Ok(())
+            }),
         ]);
         assert_eq!(outcomes.await[..], [Err(ManagerError::Expelled), Ok(())]);
         assert_eq!(other.open(file(1), Mode::Read).await.map(drop), Err(ManagerError::Expelled));

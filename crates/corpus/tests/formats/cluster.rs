@@ -4,13 +4,16 @@ use cluster::config::{MemberEntry, first_manager_map};
 use cluster::control::{
     CONTROL_VERSION, ControlAnswer, ControlError, ControlRequest, NodeReport, NodeState, Renewed, Welcome,
 };
+use cluster::lock_server::{LockOperation, LockRequest};
+use cluster::remote_locks::{LockCall, LockReply};
 use corpus::cluster as checks;
 use manager::ManagerMap;
 use policy::space::{LiveShare, SpaceShare};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use stripe::LogTail;
-use types::{FsUuid, LogId, ManagerId, NodeId, SegmentId};
+use types::{FileId, FsError, FsUuid, LogId, ManagerId, NodeId, SegmentId};
+use vfs::fs::{FileLock, LockSpace};
 
 #[test]
 fn maps_of_the_corpus_and_changed_ones_are_decoded_or_refused() {
@@ -105,6 +108,38 @@ fn the_corpus_has_messages_about_sessions() {
             ("not_member", answer(Err(ControlError::NotMember))),
             ("version", answer(Err(ControlError::Version(2)))),
             ("unavailable", answer(Err(ControlError::Unavailable("too few stores".into())))),
+        ],
+    );
+}
+
+#[test]
+fn messages_about_locks_and_changed_ones_are_decoded_or_refused() {
+    let (kept, changed) = replay::run("locks", checks::locks);
+    assert!(kept >= 7 && changed > 0, "the corpus has good messages: {kept}, {changed}");
+}
+
+#[test]
+fn the_corpus_has_messages_about_locks() {
+    let (file, exclusive) = (FileId::new(77), Some(true));
+    let lock = FileLock { space: LockSpace::Posix, owner: 9, pid: 70, exclusive, start: 5, end: u64::MAX };
+    let call = |operation| {
+        let request = LockRequest { number: 12, known_below: 10, operation };
+        [vec![0], LockCall { session: 0x1234_5678, request }.encode()].concat()
+    };
+    let reply = |reply: LockReply| [vec![1], reply.encode()].concat();
+    let set = call(LockOperation::Set(file, lock, true));
+    replay::compare(
+        "locks",
+        &[
+            ("test", call(LockOperation::Test(file, FileLock { exclusive: None, ..lock }))),
+            ("release", call(LockOperation::Release(file, LockSpace::Flock, 9))),
+            ("give-up", call(LockOperation::GiveUp(11))),
+            ("truncated", set[..40].to_vec()),
+            ("set", set),
+            ("done", reply(LockReply::Ended(Ok(None)))),
+            ("in-the-way", reply(LockReply::Ended(Ok(Some(lock))))),
+            ("deadlock", reply(LockReply::Ended(Err(FsError::Deadlock)))),
+            ("no-session", reply(LockReply::NoSession)),
         ],
     );
 }

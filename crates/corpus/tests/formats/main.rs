@@ -5,6 +5,7 @@ mod client;
 mod cluster;
 mod consensus;
 mod home;
+mod join;
 mod manager;
 mod record_log;
 mod replay;

@@ -90,7 +90,7 @@ impl Mounted {
                 std::thread::sleep(Duration::from_millis(10));
             }
         }
-        let _ = Command::new("fusermount3").arg("-uz").arg(&self.mountpoint).output();
+        unmount(&self.mountpoint);
     }
 
     /// `starling down`.
@@ -107,6 +107,12 @@ impl Drop for Mounted {
             self.kill();
         }
     }
+}
+
+/// Takes a mount away, dead or in use. Root needs no fusermount3, which may be missing.
+pub fn unmount(mountpoint: &Path) {
+    let done = |command: &mut Command| command.arg(mountpoint).output().is_ok_and(|output| output.status.success());
+    let _ = done(Command::new("fusermount3").arg("-uz")) || done(Command::new("umount").arg("-l"));
 }
 
 /// Whether a process is still running. Its first thread can end before others, and each thread

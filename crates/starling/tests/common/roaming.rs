@@ -2,7 +2,7 @@
 
 #![allow(dead_code)]
 
-use crate::common::{run, starling, tree};
+use crate::common::{run, starling, tree, unmount};
 use linkem::{Relay, Settings, Shape};
 use serde_json::Value;
 use std::fs;
@@ -173,7 +173,7 @@ impl Laptop {
     /// Ends it, in good order or at once.
     pub fn stop(&mut self, signal: i32) {
         self.signal(signal);
-        let _ = Command::new("fusermount3").arg("-uz").arg(&self.mountpoint).output();
+        unmount(&self.mountpoint);
     }
 
     /// The number of the process that serves it.

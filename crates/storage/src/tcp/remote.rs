@@ -95,7 +95,8 @@ fn hint(address: &Address, error: &io::Error) -> &'static str {
 
 impl Ask for Remote {
     fn ask(&self, request: StoreRequest, len: usize) -> BoxFuture<Result<StoreAnswer, StorageError>> {
-        match self.expected.lock().clone() {
+        let expected = self.expected.lock().clone();
+        match expected {
             Some(store) => store.ask(request, len),
             None => Box::pin(std::future::ready(Err(StorageError::Unavailable))),
         }

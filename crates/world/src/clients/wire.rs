@@ -199,7 +199,7 @@ impl Manager for Wire {
     }
 
     fn checkpoint(&self) -> Answer<CheckpointState, ManagerError> {
-        self.ask(|manager| Manager::checkpoint(manager))
+        self.ask(Manager::checkpoint)
     }
 
     fn evacuate(&self, segments: Vec<SegmentId>) -> Answer<(), ManagerError> {

@@ -1,0 +1,300 @@
+//! File locks of clients on other nodes: requests and answers as bytes, and both ends.
+//!
+//! A request is the session (u64), then the number (u64) and the number below which the client
+//! knows how all ended (u64), then a u8 that says what it asks, and its fields. A lock is its file
+//! (u64), space (u8), owner (u64), process (u32), kind (u8), first and last byte (u64 each). An
+//! answer is a u8 and its fields: 0, done; 1 and a lock, that lock is in the way; 2 and an errno
+//! (u16), it failed; 3, the session is over. Integers are little-endian.
+
+use crate::lock_server::{LockOperation, LockRequest};
+use crate::members::Members;
+use crate::shared_locks::LockWay;
+use bytes::Bytes;
+use host::{Either, Host, first};
+use link::{LinkError, Message, NodeService, OrderedLane, Peer, kinds};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+use types::codec::{DecodeError, Put, Reader};
+use types::{BoxFuture, FileId, FsError};
+use vfs::fs::{FileLock, LockSpace};
+
+/// Pause after the first node refused a request.
+const PAUSE: Duration = Duration::from_secs(1);
+
+const SPACES: [LockSpace; 3] = [LockSpace::Posix, LockSpace::Flock, LockSpace::Mixed];
+const KINDS: [Option<bool>; 3] = [None, Some(false), Some(true)];
+
+fn put_space(out: &mut Vec<u8>, space: LockSpace) {
+    out.put_u8(SPACES.iter().position(|known| *known == space).unwrap_or_default() as u8);
+}
+
+fn space(reader: &mut Reader<'_>) -> Result<LockSpace, DecodeError> {
+    SPACES.get(usize::from(reader.u8("lock space")?)).copied().ok_or(DecodeError::Invalid("lock space"))
+}
+
+fn put_lock(out: &mut Vec<u8>, lock: &FileLock) {
+    put_space(out, lock.space);
+    // The upper half is the client's number, which the first node knows.
+    out.put_u64(lock.owner as u64);
+    out.put_u32(lock.pid);
+    out.put_u8(KINDS.iter().position(|known| *known == lock.exclusive).unwrap_or_default() as u8);
+    out.put_u64(lock.start);
+    out.put_u64(lock.end);
+}
+
+fn lock(reader: &mut Reader<'_>) -> Result<FileLock, DecodeError> {
+    Ok(FileLock {
+        space: space(reader)?,
+        owner: reader.u64("lock owner")?.into(),
+        pid: reader.u32("lock process")?,
+        exclusive: {
+            let kind = usize::from(reader.u8("lock kind")?);
+            *KINDS.get(kind).ok_or(DecodeError::Invalid("lock kind"))?
+        },
+        start: reader.u64("lock start")?,
+        end: reader.u64("lock end")?,
+    })
+}
+
+fn file(reader: &mut Reader<'_>) -> Result<FileId, DecodeError> {
+    Ok(FileId::new(reader.u64("locked file")?))
+}
+
+/// A request to the lock table, in a session.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LockCall {
+    /// The session.
+    pub session: u64,
+    /// What its client asks.
+    pub request: LockRequest,
+}
+
+impl LockCall {
+    /// As bytes. Of a lock's owner, the lower half.
+    pub fn encode(&self) -> Vec<u8> {
+        let LockRequest { number, known_below, operation } = self.request;
+        let mut out = Vec::new();
+        for number in [self.session, number, known_below] {
+            out.put_u64(number);
+        }
+        match operation {
+            LockOperation::Test(file, lock) => {
+                out.put_u8(0);
+                out.put_u64(file.raw());
+                put_lock(&mut out, &lock);
+            }
+            LockOperation::Set(file, lock, waits) => {
+                out.put_u8(1 + u8::from(waits));
+                out.put_u64(file.raw());
+                put_lock(&mut out, &lock);
+            }
+            LockOperation::Release(file, space, owner) => {
+                out.put_u8(3);
+                out.put_u64(file.raw());
+                put_space(&mut out, space);
+                out.put_u64(owner);
+            }
+            LockOperation::GiveUp(number) => {
+                out.put_u8(4);
+                out.put_u64(number);
+            }
+        }
+        out
+    }
+
+    /// Reads a request.
+    pub fn decode(bytes: &[u8]) -> Result<LockCall, DecodeError> {
+        let mut r = Reader::new(bytes);
+        let (session, number) = (r.u64("session")?, r.u64("number of a lock request")?);
+        let known_below = r.u64("known lock requests")?;
+        let operation = match r.u8("lock operation")? {
+            0 => LockOperation::Test(file(&mut r)?, lock(&mut r)?),
+            waits @ 1..=2 => LockOperation::Set(file(&mut r)?, lock(&mut r)?, waits == 2),
+            3 => LockOperation::Release(file(&mut r)?, space(&mut r)?, r.u64("lock owner")?),
+            4 => LockOperation::GiveUp(r.u64("given-up lock request")?),
+            _ => return Err(DecodeError::Invalid("lock operation")),
+        };
+        match r.is_empty() {
+            true => Ok(LockCall { session, request: LockRequest { number, known_below, operation } }),
+            false => Err(DecodeError::Invalid("length")),
+        }
+    }
+}
+
+/// An answer of the lock table.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LockReply {
+    /// How the request ended.
+    Ended(Result<Option<FileLock>, FsError>),
+    /// The session is over.
+    NoSession,
+}
+
+impl LockReply {
+    /// As bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        match self {
+            LockReply::Ended(Ok(None)) => out.put_u8(0),
+            LockReply::Ended(Ok(Some(lock))) => {
+                out.put_u8(1);
+                put_lock(&mut out, lock);
+            }
+            LockReply::Ended(Err(error)) => {
+                out.put_u8(2);
+                out.put_u16(error.errno() as u16);
+            }
+            LockReply::NoSession => out.put_u8(3),
+        }
+        out
+    }
+
+    /// Reads an answer.
+    pub fn decode(bytes: &[u8]) -> Result<LockReply, DecodeError> {
+        let mut r = Reader::new(bytes);
+        let reply = match r.u8("lock answer")? {
+            0 => LockReply::Ended(Ok(None)),
+            1 => LockReply::Ended(Ok(Some(lock(&mut r)?))),
+            2 => {
+                let errno = i32::from(r.u16("errno")?);
+                let error = FsError::ALL.iter().find(|error| error.errno() == errno);
+                LockReply::Ended(Err(*error.ok_or(DecodeError::Invalid("errno"))?))
+            }
+            3 => LockReply::NoSession,
+            _ => return Err(DecodeError::Invalid("lock answer")),
+        };
+        if r.is_empty() { Ok(reply) } else { Err(DecodeError::Invalid("length")) }
+    }
+}
+
+/// The lock table, as a service for other nodes.
+pub struct LockTableService(pub Arc<Members>);
+
+impl NodeService for LockTableService {
+    fn serve(&self, peer: &Peer, head: Vec<u8>, _: Bytes) -> Result<BoxFuture<Message>, DecodeError> {
+        let LockCall { session, request } = LockCall::decode(&head)?;
+        let client = peer.fingerprint.and_then(|fingerprint| self.0.client_of(session, &fingerprint));
+        let answer = client.map(|client| self.0.locks().ask(client, request));
+        Ok(Box::pin(async move {
+            let reply = match answer {
+                Some(answer) => LockReply::Ended(answer.await),
+                None => LockReply::NoSession,
+            };
+            Message::of_head(reply.encode())
+        }))
+    }
+}
+
+/// The way of one session to the lock table of another node.
+pub struct RemoteLocks {
+    host: Host,
+    lane: Arc<dyn OrderedLane>,
+    session: u64,
+    is_over: watch::Sender<bool>,
+}
+
+impl RemoteLocks {
+    /// A way by this lane.
+    pub fn new(host: &Host, lane: Arc<dyn OrderedLane>, session: u64) -> Arc<RemoteLocks> {
+        Arc::new(RemoteLocks { host: host.clone(), lane, session, is_over: watch::Sender::new(false) })
+    }
+
+    /// Ends the session: requests that wait, and later ones, fail with [`FsError::Io`].
+    pub fn end(&self) {
+        self.is_over.send_replace(true);
+    }
+}
+
+impl LockWay for RemoteLocks {
+    fn ask(&self, request: LockRequest) -> BoxFuture<Result<Option<FileLock>, FsError>> {
+        let head = LockCall { session: self.session, request }.encode();
+        let (host, lane, mut is_over) = (self.host.clone(), self.lane.clone(), self.is_over.subscribe());
+        let asking = async move {
+            let mut connection = lane.connection().unwrap_or(0);
+            loop {
+                match lane.ask_in(connection, kinds::LOCKS, Message::of_head(head.clone())).await {
+                    Ok(answer) => match LockReply::decode(&answer.head) {
+                        Ok(LockReply::Ended(outcome)) => return outcome,
+                        Ok(LockReply::NoSession) => return Err(FsError::Io),
+                        Err(error) => {
+                            tracing::error!(%error, "the answer of the lock table cannot be read");
+                            return Err(FsError::Io);
+                        }
+                    },
+                    Err(LinkError::Down | LinkError::Lost) => connection = lane.next_connection(connection).await,
+                    Err(error) => {
+                        tracing::error!(%error, "the lock table's node does not serve a request");
+                        host.clock.sleep(PAUSE).await;
+                    }
+                }
+            }
+        };
+        Box::pin(async move {
+            match first(asking, is_over.wait_for(|is_over| *is_over)).await {
+                Either::Left(outcome) => outcome,
+                Either::Right(_) => Err(FsError::Io),
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn any_lock() -> impl Strategy<Value = FileLock> {
+        let exclusive = prop::option::of(any::<bool>());
+        (0..3usize, any::<u64>(), any::<u32>(), exclusive, any::<u64>(), any::<u64>()).prop_map(
+            |(space, owner, pid, exclusive, start, end)| FileLock {
+                space: SPACES[space],
+                owner: owner.into(),
+                pid,
+                exclusive,
+                start,
+                end,
+            },
+        )
+    }
+
+    fn any_operation() -> impl Strategy<Value = LockOperation> {
+        let file = || any::<u64>().prop_map(FileId::new);
+        prop_oneof![
+            (file(), any_lock()).prop_map(|(file, lock)| LockOperation::Test(file, lock)),
+            (file(), any_lock(), any::<bool>()).prop_map(|(file, lock, waits)| LockOperation::Set(file, lock, waits)),
+            (file(), 0..3usize, any::<u64>()).prop_map(|(file, space, owner)| LockOperation::Release(
+                file,
+                SPACES[space],
+                owner
+            )),
+            any::<u64>().prop_map(LockOperation::GiveUp),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn prop_requests_come_back_and_cut_or_longer_ones_are_refused(
+            session in any::<u64>(), number in any::<u64>(), known_below in any::<u64>(), operation in any_operation(),
+        ) {
+            let call = LockCall { session, request: LockRequest { number, known_below, operation } };
+            let mut bytes = call.encode();
+            for len in 0..bytes.len() {
+                prop_assert!(LockCall::decode(&bytes[..len]).is_err());
+            }
+            prop_assert_eq!(LockCall::decode(&bytes), Ok(call));
+            bytes.push(0);
+            prop_assert!(LockCall::decode(&bytes).is_err());
+        }
+
+        #[test]
+        fn prop_answers_come_back(lock in prop::option::of(any_lock()), error in 0..FsError::ALL.len()) {
+            for reply in [LockReply::Ended(Ok(lock)), LockReply::Ended(Err(FsError::ALL[error])), LockReply::NoSession] {
+                let mut bytes = reply.encode();
+                prop_assert_eq!(LockReply::decode(&bytes), Ok(reply));
+                bytes.push(0);
+                prop_assert!(LockReply::decode(&bytes).is_err());
+            }
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! The command line of `node` and `nodes`.
+
+use clap::{Args as ClapArgs, Subcommand};
+use std::path::PathBuf;
+
+/// Arguments of `node`.
+#[derive(ClapArgs, Debug)]
+#[command(after_help = "Examples:
+  starling up ./mnt --data ./data --listen 10.0.0.1:7440     the first node; without --listen nobody can join
+  starling node invite --data ./data                         prints an invitation; on another machine:
+  starling node join INVITATION ./mnt --data ./data
+  starling nodes ./mnt                                       who is there")]
+pub struct Node {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: NodeCommand,
+}
+
+/// What `node` does.
+#[derive(Subcommand, Debug)]
+pub enum NodeCommand {
+    /// Print an invitation, which lets one node join the file system.
+    #[command(after_help = "Examples:
+  starling node invite --data ./data
+  starling node invite --data ./data --name db
+  starling node invite --data ./data --address gate.example.org:7440     where the node finds this one, if that is not where it listens
+
+Give the data folder of the first node, which must run with --listen. The last line printed is the invitation. It works once, and for an
+hour. It lets its holder read and change everything, so hand it over as you would a password.")]
+    Invite(NodeInvite),
+    /// Join a file system, and mount it on this machine.
+    #[command(after_help = "Examples:
+  starling node join starlingnode1-... ./mnt --data ./data
+  starling node join - ./mnt --data ./data < FILE            the same, hidden from other users, who can see command lines
+  starling node join - ./mnt --data ./data --background      returns when mounted; end it with `starling down ./mnt`
+  starling up ./mnt --data ./data                            mounts again; needs no invitation
+
+If it is interrupted, give the same command again. The data folder has the node's key: whoever has it can read and change everything.")]
+    Join(NodeJoin),
+}
+
+/// Arguments of `node invite`.
+#[derive(ClapArgs, Debug)]
+pub struct NodeInvite {
+    /// The data folder of the first node, which must be running.
+    #[arg(long)]
+    pub data: PathBuf,
+    /// The node's name [default: it chooses one].
+    #[arg(long)]
+    pub name: Option<String>,
+    /// An address at which the node finds this one; repeat for several [default: where this node
+    /// listens].
+    #[arg(long, value_name = "HOST:PORT")]
+    pub address: Vec<String>,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `node join`.
+#[derive(ClapArgs, Debug)]
+pub struct NodeJoin {
+    /// The invitation, from `starling node invite` at the first node; - reads it from standard
+    /// input: the last line that is not empty.
+    pub invitation: String,
+    /// The mount point; made if only its last part is missing.
+    pub mountpoint: PathBuf,
+    /// The data folder of this node: its key, control socket and the log of --background; made if
+    /// it does not exist.
+    #[arg(long)]
+    pub data: PathBuf,
+    /// The node's name [default: that of the invitation, or one like the machine's].
+    #[arg(long)]
+    pub name: Option<String>,
+    /// Size of the caches in memory, three quarters of it for data, the rest for inodes [default:
+    /// 512MiB].
+    #[arg(long)]
+    pub cache_size: Option<String>,
+    /// Let other users in, with the permissions that files and directories give them.
+    #[arg(long)]
+    pub allow_other: bool,
+    /// Detach from the terminal once mounted.
+    #[arg(long)]
+    pub background: bool,
+}
+
+/// Arguments of `nodes`.
+#[derive(ClapArgs, Debug)]
+#[command(after_help = "Examples:
+  starling nodes ./mnt
+  starling nodes --data ./data --json | jq -r '.nodes[] | select(.state == \"down\") | .name'")]
+pub struct Nodes {
+    /// The mount point, or anything below it.
+    #[arg(required_unless_present = "data", conflicts_with = "data")]
+    pub mountpoint: Option<PathBuf>,
+    /// The data folder of a node that runs.
+    #[arg(long)]
+    pub data: Option<PathBuf>,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}

@@ -1,0 +1,23 @@
+//! Nodes: several processes that serve one file system, each with a data folder and an identity.
+//!
+//! - [`identity`]: the files with the authority, keys and certificates.
+//! - [`first`]: the first node's listener. [`invite`]: its invitations.
+//! - [`joined`]: the data folder of a node that has joined, or is joining. [`joining`]: the exchange
+//!   by which it joins. [`remote`]: the first node, as it reaches it. [`run`]: its process.
+//! - [`report`]: what `starling nodes` shows; [`status`]: what `starling status` shows of a node
+//!   that has joined.
+
+pub mod first;
+pub mod identity;
+pub mod invite;
+pub mod joined;
+pub mod joining;
+pub mod remote;
+pub mod report;
+pub mod run;
+pub mod status;
+
+/// The name of this machine; empty if it has none.
+pub fn host_name() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_string()
+}

@@ -1,0 +1,246 @@
+//! The first node of a file system that others may join: its listener and what it serves there.
+
+use crate::node::host_name;
+use crate::node::identity::{self, NodeIdentity};
+use crate::node::invite::Inviter;
+use crate::usage;
+use anyhow::Context;
+use bytes::Bytes;
+use cluster::config::{ConfigError, MemberEntry};
+use cluster::control::{ControlAnswer, ControlError, ControlRequest};
+use cluster::lease::with_drift;
+use cluster::manager_service::ManagerService;
+use cluster::maps::{ChangeError, Keeper};
+use cluster::members::{Members, MembersConfig};
+use cluster::remote_locks::LockTableService;
+use cluster::{CoreMachine, FsConfig};
+use host::Host;
+use host::real::RealDisk;
+use join::{AddMemberError, JoinDesk, MemberBook, NewMember};
+use link::{Message, NodeService, Peer, ServerKeys, Services, kinds};
+use manager::api::Manager;
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use storage::calls::StoresHere;
+use storage::tcp::StoreService;
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+use types::codec::DecodeError;
+use types::{BoxFuture, NodeId};
+
+/// The length of leases: how long others wait for a node that has died, at most.
+const LEASE: Duration = Duration::from_secs(8);
+
+/// Listens for other nodes.
+pub async fn bind(listen: SocketAddr) -> anyhow::Result<TcpListener> {
+    TcpListener::bind(listen).await.map_err(|e| usage(format!("--listen {listen}: {e}")))
+}
+
+/// Waits, if other nodes have joined, until none of them can serve from a lease of the process
+/// before this one, which does not listen.
+pub async fn wait_for_leases(machine: &CoreMachine) {
+    let count = machine.config.members.len();
+    if count > 0 {
+        eprintln!("note: {count} nodes have joined; without --listen they cannot use the file system");
+        tokio::time::sleep(with_drift(LEASE)).await;
+    }
+}
+
+/// The members in the maps.
+struct MembersInMaps {
+    maps: Arc<Keeper>,
+    /// The first node's name, which is not in the maps.
+    first: String,
+}
+
+/// Adds a member to a configuration, or finds the one with its certificate.
+fn add(config: &mut FsConfig, new: NewMember) -> Result<(NodeId, String), AddMemberError> {
+    if let Some((node, member)) = config.member_of(&new.fingerprint) {
+        return Ok((node, member.name.clone()));
+    }
+    let NewMember { name, fingerprint, address } = new;
+    match config.add_member(MemberEntry { name: name.clone(), fingerprint, address }) {
+        Ok(node) => Ok((node, name)),
+        Err(ConfigError::MemberTwice(_)) => Err(AddMemberError::NameTaken),
+        Err(ConfigError::MemberCount(_) | ConfigError::NodeCount) => Err(AddMemberError::Full),
+        Err(error) => Err(AddMemberError::Failed(error.to_string())),
+    }
+}
+
+impl MemberBook for MembersInMaps {
+    fn add(&self, member: NewMember) -> BoxFuture<Result<(NodeId, String), AddMemberError>> {
+        if member.name == self.first {
+            return Box::pin(async { Err(AddMemberError::NameTaken) });
+        }
+        let maps = self.maps.clone();
+        Box::pin(async move {
+            let known = maps.config().map_err(|e| AddMemberError::Failed(e.to_string()))?;
+            if let Some((node, member)) = known.member_of(&member.fingerprint) {
+                return Ok((node, member.name.clone()));
+            }
+            let mut added = Err(AddMemberError::Failed("the maps were not changed".into()));
+            let changed = maps.change(|config| added = add(config, member)).await;
+            let failed = |error: ChangeError| AddMemberError::Failed(error.to_string());
+            let added = added?;
+            changed.map_err(failed)?;
+            Ok(added)
+        })
+    }
+
+    fn has_name(&self, name: &str) -> bool {
+        let has = |config: FsConfig| config.members.values().any(|member| member.name == name);
+        name == self.first || self.maps.config().is_ok_and(has)
+    }
+}
+
+/// The members by their certificates, read from the maps again when these have changed.
+struct KnownMembers {
+    maps: Arc<Keeper>,
+    /// The epoch of the maps that they are from.
+    known: Mutex<(u64, HashMap<[u8; 32], NodeId>)>,
+}
+
+impl KnownMembers {
+    fn new(maps: Arc<Keeper>) -> KnownMembers {
+        KnownMembers { maps, known: Mutex::default() }
+    }
+
+    /// The member that a peer is.
+    fn node(&self, peer: &Peer) -> Option<NodeId> {
+        let (fingerprint, maps) = (peer.fingerprint?, self.maps.maps());
+        let mut known = self.known.lock();
+        if known.0 != maps.epoch {
+            let config = FsConfig::decode(&maps.bytes).ok()?;
+            let by_fingerprint = config.members.into_iter().map(|(node, member)| (member.fingerprint, node));
+            *known = (maps.epoch, by_fingerprint.collect());
+        }
+        known.1.get(&fingerprint).copied()
+    }
+}
+
+/// Answers requests to join, of machines without a certificate.
+struct JoinService(Arc<JoinDesk>);
+
+impl NodeService for JoinService {
+    fn serve(&self, _: &Peer, head: Vec<u8>, _: Bytes) -> Result<BoxFuture<Message>, DecodeError> {
+        let desk = self.0.clone();
+        Ok(Box::pin(async move { Message::of_head(desk.answer(&head).await) }))
+    }
+
+    fn is_for_strangers(&self) -> bool {
+        true
+    }
+}
+
+/// Answers requests about sessions.
+struct ControlService(Arc<Members>);
+
+impl NodeService for ControlService {
+    fn serve(&self, peer: &Peer, head: Vec<u8>, _: Bytes) -> Result<BoxFuture<Message>, DecodeError> {
+        let request = ControlRequest::decode(&head)?;
+        let (members, fingerprint) = (self.0.clone(), peer.fingerprint);
+        Ok(Box::pin(async move {
+            let answer = match fingerprint {
+                Some(fingerprint) => members.control(&fingerprint, request).await,
+                None => Err(ControlError::NotMember),
+            };
+            Message::of_head(ControlAnswer::encode(&answer).to_vec())
+        }))
+    }
+}
+
+/// What the first node is to others.
+pub struct FirstNodeServer {
+    /// The sessions of the others.
+    pub members: Arc<Members>,
+    /// Makes invitations.
+    pub inviter: Inviter,
+    serving: JoinHandle<()>,
+}
+
+impl FirstNodeServer {
+    /// Serves other nodes. Waits until no member can serve from a session with the process before
+    /// this one; until then nothing may change files.
+    pub async fn start(
+        host: &Host,
+        machine: &CoreMachine,
+        folder: &Path,
+        listener: TcpListener,
+    ) -> anyhow::Result<FirstNodeServer> {
+        let listen = listener.local_addr().context("own address")?;
+        let (authority, NodeIdentity { authority: ca, certificate, key }) = identity::of_first_node(folder)?;
+        let keys = ServerKeys::new(ca.as_bytes(), certificate.as_bytes(), key.as_bytes());
+        let keys =
+            keys.map_err(|e| usage(format!("the keys in {}: {e}: restore them from a copy", folder.display())))?;
+        let name = join::name_of_machine(&host_name());
+        let disk = RealDisk::open(folder).context("data folder")?;
+        let book = Arc::new(MembersInMaps { maps: machine.maps.clone(), first: name.clone() });
+        let desk = JoinDesk::open(authority, machine.config.fs, book, disk, host.clock.clone()).await;
+        let desk = Arc::new(desk.map_err(|e| usage(e.to_string()))?);
+        let config = MembersConfig { lease: LEASE, name, address: listen.to_string(), is_mounted: true };
+        let known = Arc::new(KnownMembers::new(machine.maps.clone()));
+        let managers = machine.managers.iter().map(|manager| manager.clone() as Arc<dyn Manager>);
+        let managers = machine.config.manager_ids().into_iter().zip(managers);
+        let managers = ManagerService::new(host.clone(), managers);
+        let members = machine.open_to_members(config, managers.clone());
+        managers.serve_sessions(&members);
+        let services = Services::new()
+            .admitting(move |peer| known.node(peer).is_some())
+            .with(kinds::STORAGE, StoreService::new(StoresHere::Open(Arc::new(machine.open_stores()))))
+            .with(kinds::MANAGER, managers)
+            .with(kinds::LOCKS, Arc::new(LockTableService(members.clone())))
+            .with(kinds::CONTROL, Arc::new(ControlService(members.clone())))
+            .with(kinds::JOIN, Arc::new(JoinService(desk.clone())));
+        let serving = tokio::spawn(link::serve(host.clone(), listener, services, Some(keys)));
+        members.ready().await;
+        Ok(FirstNodeServer { members, inviter: Inviter { desk, listen }, serving })
+    }
+
+    /// Serves nobody any more. Sessions end at the next start.
+    pub fn stop(&self) {
+        self.members.stop();
+        self.serving.abort();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use types::FsUuid;
+
+    fn config() -> FsConfig {
+        FsConfig {
+            fs: FsUuid([1; 16]),
+            store_count: 3,
+            parity: 1,
+            block_size: 65536,
+            store_capacity_bytes: 1 << 30,
+            managers: cluster::config::first_manager_map(2),
+            members: Default::default(),
+            next_node: 1,
+        }
+    }
+
+    fn member(name: &str, certificate: u8) -> NewMember {
+        NewMember { name: name.into(), fingerprint: [certificate; 32], address: String::new() }
+    }
+
+    #[test]
+    fn a_certificate_becomes_one_member_and_a_name_belongs_to_one() {
+        let mut config = config();
+        let two = Ok((NodeId::new(1), "two".to_string()));
+        assert_eq!(add(&mut config, member("two", 2)), two);
+        assert_eq!(add(&mut config, member("other", 2)), two, "the same certificate again");
+        assert_eq!(add(&mut config, member("two", 3)), Err(AddMemberError::NameTaken));
+        assert_eq!(add(&mut config, member("three", 3)), Ok((NodeId::new(2), "three".into())));
+        let failed = add(&mut config, NewMember { address: "a".repeat(300), ..member("four", 4) });
+        assert!(matches!(failed, Err(AddMemberError::Failed(_))), "{failed:?}");
+        config.next_node = cluster::config::NODE_NUMBER_MAX + 1;
+        assert_eq!(add(&mut config, member("four", 4)), Err(AddMemberError::Full));
+        assert_eq!(config.members.len(), 2);
+    }
+}

@@ -1,0 +1,170 @@
+//! The files with the authority, keys and certificates of a node.
+//!
+//! In the first node's data folder: `ca.pem` and `ca.key` are the authority, `node.pem` and
+//! `node.key` the node's certificate and its key. A node that has joined has the same files but
+//! `ca.key`. Only the owner can read them.
+
+use crate::{private, usage};
+use anyhow::Context;
+use join::authority::{AuthorityError, CertificateUse};
+use join::{Authority, NodeKey};
+use std::io::ErrorKind;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use storage::tcp::TLS_NAME;
+
+/// The authority's certificate.
+pub const CA: &str = "ca.pem";
+/// The authority's key.
+const CA_KEY: &str = "ca.key";
+/// The node's certificate.
+pub const CERTIFICATE: &str = "node.pem";
+/// The node's key.
+pub const KEY: &str = "node.key";
+
+/// The identity of a node, all PEM, as TLS takes it.
+pub struct NodeIdentity {
+    /// The authority's certificate.
+    pub authority: String,
+    /// The node's certificate.
+    pub certificate: String,
+    /// The node's key: a secret.
+    pub key: String,
+}
+
+fn damaged(folder: &Path, name: &str) -> impl Fn(AuthorityError) -> anyhow::Error {
+    let path = folder.join(name).display().to_string();
+    move |e| usage(format!("{path}: {e}: restore it from a copy"))
+}
+
+/// Reads a file; `None` if it is not there.
+fn read(folder: &Path, name: &str) -> anyhow::Result<Option<String>> {
+    let path = folder.join(name);
+    match std::fs::read_to_string(&path) {
+        Ok(text) => Ok(Some(text)),
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
+        Err(e) => Err(usage(format!("{}: {e}", path.display()))),
+    }
+}
+
+/// Reads a file that only its owner may be able to read; `None` if it is not there.
+fn read_secret(folder: &Path, name: &str) -> anyhow::Result<Option<String>> {
+    let text = read(folder, name)?;
+    let path = folder.join(name);
+    if text.is_some() {
+        let mode = path.metadata().with_context(|| path.display().to_string())?.permissions().mode();
+        if mode & 0o077 != 0 {
+            let shown = path.display();
+            return Err(usage(format!("others can read the key file {shown}: `chmod 600 {shown}`")));
+        }
+    }
+    Ok(text)
+}
+
+/// Writes a file that only its owner can read, durably.
+pub fn put(folder: &Path, name: &str, text: &str) -> anyhow::Result<()> {
+    private::put(folder, name, text.as_bytes()).with_context(|| format!("write {}", folder.join(name).display()))
+}
+
+/// The node's key, made if it is not there. A key outlives a join that is cut short.
+pub fn key(folder: &Path) -> anyhow::Result<NodeKey> {
+    match read_secret(folder, KEY)? {
+        Some(text) => NodeKey::from_pem(&text).map_err(damaged(folder, KEY)),
+        None => {
+            let key = NodeKey::make()?;
+            put(folder, KEY, &key.secret_pem())?;
+            Ok(key)
+        }
+    }
+}
+
+/// The file system's authority, made if it is not there, and the identity of the first node.
+pub fn of_first_node(folder: &Path) -> anyhow::Result<(Authority, NodeIdentity)> {
+    let authority = match (read(folder, CA)?, read_secret(folder, CA_KEY)?) {
+        (Some(certificate), Some(secret)) => Authority::from_pem(&certificate, &secret).map_err(damaged(folder, CA))?,
+        (Some(_), None) => {
+            return Err(usage(format!("{} is missing: restore it from a copy", folder.join(CA_KEY).display())));
+        }
+        // The certificate is written last: nobody has seen an authority that is cut short.
+        (None, _) => {
+            let authority = Authority::make()?;
+            put(folder, CA_KEY, &authority.secret_pem())?;
+            put(folder, CA, authority.certificate_pem())?;
+            authority
+        }
+    };
+    let key = key(folder)?;
+    let certificate = match read(folder, CERTIFICATE)? {
+        Some(certificate) => certificate,
+        None => {
+            let signed = authority.sign(TLS_NAME, CertificateUse::ServeAndConnect, key.public())?;
+            put(folder, CERTIFICATE, &signed)?;
+            signed
+        }
+    };
+    let identity =
+        NodeIdentity { authority: authority.certificate_pem().to_string(), certificate, key: key.secret_pem() };
+    Ok((authority, identity))
+}
+
+/// The identity of a node that has joined.
+pub fn of_joined(folder: &Path) -> anyhow::Result<NodeIdentity> {
+    let need = |name: &str, text: Option<String>| {
+        text.ok_or_else(|| usage(format!("{} is missing: restore it from a copy", folder.join(name).display())))
+    };
+    Ok(NodeIdentity {
+        authority: need(CA, read(folder, CA)?)?,
+        certificate: need(CERTIFICATE, read(folder, CERTIFICATE)?)?,
+        key: need(KEY, read_secret(folder, KEY)?)?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    fn said<T>(result: anyhow::Result<T>) -> String {
+        let error = result.err().expect("an error");
+        assert!(error.is::<crate::Usage>(), "{error:#}");
+        error.to_string()
+    }
+
+    #[test]
+    fn an_authority_is_made_once_and_only_its_owner_can_read_the_keys() {
+        let folder = tempfile::tempdir().unwrap();
+        let (authority, made) = of_first_node(folder.path()).unwrap();
+        let (again, read) = of_first_node(folder.path()).unwrap();
+        assert_eq!(authority.fingerprint(), again.fingerprint());
+        assert_eq!((&made.certificate, &made.key), (&read.certificate, &read.key));
+        for entry in fs::read_dir(folder.path()).unwrap() {
+            let entry = entry.unwrap();
+            assert_eq!(entry.metadata().unwrap().permissions().mode() & 0o777, 0o600, "{entry:?}");
+        }
+        let path = folder.path().join(CA_KEY);
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
+        assert!(said(of_first_node(folder.path())).contains("chmod 600"));
+    }
+
+    #[test]
+    fn an_authority_that_was_cut_short_is_made_anew_and_one_without_its_key_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        put(folder.path(), CA_KEY, "half").unwrap();
+        of_first_node(folder.path()).unwrap();
+        fs::remove_file(folder.path().join(CA_KEY)).unwrap();
+        assert!(said(of_first_node(folder.path())).contains("ca.key is missing"));
+        let other = tempfile::tempdir().unwrap();
+        of_first_node(other.path()).unwrap();
+        fs::copy(other.path().join(CA_KEY), folder.path().join(CA_KEY)).unwrap();
+        assert!(said(of_first_node(folder.path())).contains("does not belong to the certificate"));
+    }
+
+    #[test]
+    fn a_damaged_key_is_refused_and_left_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        put(folder.path(), KEY, "rubbish").unwrap();
+        assert!(said(key(folder.path())).contains("node.key"));
+        assert_eq!(fs::read_to_string(folder.path().join(KEY)).unwrap(), "rubbish");
+        assert!(said(of_joined(folder.path())).contains("ca.pem is missing"));
+    }
+}

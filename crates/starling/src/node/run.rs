@@ -1,0 +1,220 @@
+//! Runs a node that has joined: a session with the first node, and a mount over it.
+
+use crate::args::{NodeJoin, Up};
+use crate::control::{self, Request, Socket, not_here};
+use crate::kernel::KernelToCome;
+use crate::mountpoint::{self, READY, check_mountpoint};
+use crate::node::joined::{AboutNode, NodeFolder};
+use crate::node::joining::{Wanted, join};
+use crate::node::remote::{LinkDialer, RemoteFirstNode};
+use crate::node::{host_name, identity, report, status};
+use crate::recorder::Recorder;
+use crate::recording::Recordings;
+use crate::settings::cache_bytes;
+use crate::{background, input, say, usage};
+use anyhow::Context;
+use cluster::member::{FirstNode, Member, MemberConfig};
+use host::Either;
+use join::NodeInvitation;
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
+use types::{BoxFuture, LineError};
+use vfs::FileSystem;
+
+/// How long a start waits for the first node. After a restart of its own, the first node lets
+/// nobody in for the length of a lease.
+const FIRST_SESSION_TIME_MAX: Duration = Duration::from_secs(30);
+
+/// The command line of `node join`, or of `up` on the folder of a node that has joined.
+pub struct AskedNode {
+    invitation: Option<NodeInvitation>,
+    name: String,
+    mountpoint: PathBuf,
+    /// The data folder.
+    pub data: PathBuf,
+    cache_bytes: u64,
+    allow_other: bool,
+    /// Run in the background.
+    pub background: bool,
+    /// What was read from standard input; the background process reads it again.
+    pub input: Option<String>,
+}
+
+impl AskedNode {
+    /// Checks the command line of `node join`.
+    pub fn from_join(args: NodeJoin) -> anyhow::Result<AskedNode> {
+        let input = (args.invitation == "-").then(|| input::read_invitation(Path::new("-"))).transpose()?;
+        let invitation = input.as_ref().unwrap_or(&args.invitation).parse();
+        let invitation = invitation.map_err(|e: LineError| usage(e.to_string()))?;
+        let name = args.name.unwrap_or_default();
+        if !name.is_empty() && !join::is_node_name(&name) {
+            return Err(usage(join::JoinRefusal::BadName(name).to_string()));
+        }
+        Ok(AskedNode {
+            invitation: Some(invitation),
+            name,
+            mountpoint: args.mountpoint,
+            data: args.data,
+            cache_bytes: cache_bytes(args.cache_size.as_ref())?,
+            allow_other: args.allow_other,
+            background: args.background,
+            input,
+        })
+    }
+
+    /// Checks the command line of `up`.
+    pub fn from_up(args: &Up) -> anyhow::Result<AskedNode> {
+        let of_first_node = [
+            ("--stores", args.stores.is_some()),
+            ("--store", !args.store.is_empty()),
+            ("--keys", args.keys.is_some()),
+            ("--parity", args.parity.is_some()),
+            ("--block-size", args.block_size.is_some()),
+            ("--store-size", args.store_size.is_some()),
+            ("--listen", args.listen.is_some()),
+            ("--accept-loss", args.accept_loss),
+            ("--config", args.config.is_some()),
+        ];
+        if let Some((flag, _)) = of_first_node.iter().find(|(_, is_given)| *is_given) {
+            let data = args.data.display();
+            return Err(usage(format!("{data} belongs to a node that has joined: {flag} is for the first node")));
+        }
+        Ok(AskedNode {
+            invitation: None,
+            name: String::new(),
+            mountpoint: args.mountpoint.clone(),
+            data: args.data.clone(),
+            cache_bytes: cache_bytes(args.cache_size.as_ref())?,
+            allow_other: args.allow_other,
+            background: args.background,
+            input: None,
+        })
+    }
+}
+
+/// What a process that serves a joined node's mount consists of.
+pub struct ServedNode {
+    /// What the node is.
+    pub about: AboutNode,
+    /// Its sessions.
+    pub member: Arc<Member>,
+    /// The first node.
+    pub first: Arc<RemoteFirstNode>,
+    /// The mount, until it ends.
+    pub mount: Mutex<Option<fuse::Mount>>,
+    /// The recordings of the mount.
+    pub recording: Arc<Recordings>,
+}
+
+impl ServedNode {
+    /// Commits everything.
+    async fn sync(&self) -> Result<(), String> {
+        match (self.member.client(), self.member.trouble()) {
+            (Some(client), _) => client.sync().await.map_err(|e| format!("commit: {e}")),
+            (None, Some(trouble)) => Err(format!("there is no session with the first node: {trouble}")),
+            (None, None) => Err("there is no session with the first node".into()),
+        }
+    }
+}
+
+/// Answers commands on the control socket.
+struct Control(Arc<ServedNode>);
+
+impl control::Served for Control {
+    fn answer(&self, request: Request, progress: mpsc::Sender<Value>) -> BoxFuture<Result<Value, String>> {
+        let served = self.0.clone();
+        Box::pin(async move {
+            match request {
+                Request::Sync { home: false } => served.sync().await.map(|()| json!({})),
+                Request::Status => Ok(status::collect(&served)),
+                Request::Nodes => report::from_joined(&served.first).await,
+                Request::Record => served.recording.serve(progress).await,
+                Request::EndRecord { number } => served.recording.end(number),
+                Request::InviteNode { .. } | Request::Scrub { .. } => {
+                    Err(format!("this node has joined {}: give this command there", served.about.first_node.join(", ")))
+                }
+                _ => not_here(),
+            }
+        })
+    }
+}
+
+/// Joins if that is asked for, and runs until a signal, `starling down` or an unmount ends it.
+pub async fn run(asked: AskedNode) -> anyhow::Result<ExitCode> {
+    check_mountpoint(&asked.mountpoint, &asked.data, asked.allow_other)?;
+    let runtime = tokio::runtime::Handle::current();
+    let host = host::real::host(runtime.clone()).context("host")?;
+    let folder = NodeFolder::open(&asked.data)?;
+    let host_name = host_name();
+    let wanted = Wanted { invitation: asked.invitation.as_ref(), name: &asked.name, host_name: &host_name };
+    let (folder, about) = join(folder, wanted, &LinkDialer(host.clone())).await?;
+    background::take_over(folder.path())?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("signals")?;
+    let mut terminate = signal(SignalKind::terminate()).context("signals")?;
+
+    let keys = identity::of_joined(folder.path())?;
+    let first = RemoteFirstNode::connect(&host, &about, &keys).await?;
+    let config = MemberConfig { node: about.node(), cache_bytes: asked.cache_bytes, is_mounted: true };
+    let member = Member::start(host.clone(), config, first.clone() as Arc<dyn FirstNode>);
+    let kernel = KernelToCome::new();
+    member.set_kernel(kernel.clone());
+    let stop = async { host::first(interrupt.recv(), terminate.recv()).await };
+    let mut stop = std::pin::pin!(stop);
+    let begins = tokio::time::timeout(FIRST_SESSION_TIME_MAX, member.ready());
+    match host::first(begins, &mut stop).await {
+        Either::Left(Ok(Ok(()))) => {}
+        Either::Left(Ok(Err(refused))) => return Err(usage(refused.to_string())),
+        Either::Left(Err(_)) => {
+            let why = member.trouble().map_or(String::new(), |why| format!(" ({why})"));
+            let at = about.first_node.join(", ");
+            return Err(usage(format!("the first node at {at} begins no session{why}: start it, and try again")));
+        }
+        Either::Right(_) => {
+            member.leave().await;
+            return Ok(ExitCode::SUCCESS);
+        }
+    }
+
+    let socket_path = folder.path().join(control::SOCKET);
+    let socket = Socket::listen(&socket_path)?;
+    let mut options = fuse::MountOptions::new(runtime);
+    let recorder = Recorder::new();
+    options.observer = Some(recorder.clone());
+    options.allow_other = asked.allow_other;
+    options.shared = true;
+    options.locks = true;
+    options.flush = true;
+    options.mount_xattrs.insert(control::XATTR.to_vec(), socket_path.as_os_str().as_encoded_bytes().to_vec());
+    let mount = match mountpoint::mount(member.file_system(), &asked.mountpoint, options).await {
+        Ok(mount) => mount,
+        Err(e) => {
+            socket.remove();
+            member.leave().await;
+            return Err(e);
+        }
+    };
+    kernel.came(Arc::new(mount.invalidator()));
+    let closed = mount.closed();
+    let recording = Arc::new(Recordings::new(recorder));
+    let served = Arc::new(ServedNode { about, member, first, mount: Mutex::new(Some(mount)), recording });
+    let server = socket.serve(Arc::new(Control(served.clone())));
+    say(&format!("{READY} {}", asked.mountpoint.display()));
+
+    host::first(host::first(stop, server.down()), closed).await;
+    served.recording.close();
+    let mount = served.mount.lock().unwrap_or_else(PoisonError::into_inner).take();
+    if let Some(mount) = mount {
+        mountpoint::unmount(mount).await?;
+    }
+    let synced = served.sync().await.map_err(|e| format!("what was not synced is lost: {e}"));
+    served.member.leave().await;
+    server.finish(synced.clone().map(|()| "everything is committed".to_string())).await;
+    synced.map_err(anyhow::Error::msg)?;
+    say(&format!("unmounted {}: everything is committed", asked.mountpoint.display()));
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,67 @@
+//! What `starling status` shows of a node that has joined.
+
+use crate::node::run::ServedNode;
+use crate::size::show;
+use serde_json::{Value, json};
+use std::sync::PoisonError;
+
+/// Everything that `status` shows.
+pub fn collect(served: &ServedNode) -> Value {
+    let client = served.member.client().map(|client| client.status());
+    let requests = match &*served.mount.lock().unwrap_or_else(PoisonError::into_inner) {
+        Some(mount) => mount.requests(),
+        None => Vec::new(),
+    };
+    let requests: serde_json::Map<String, Value> =
+        requests.into_iter().map(|(name, count)| (name.to_string(), json!(count))).collect();
+    json!({
+        "file_system": served.about.file_system,
+        "node": {
+            "name": served.about.name,
+            "first_node": served.about.first_node,
+            "in_session": client.is_some(),
+            "trouble": served.member.trouble().map(|trouble| trouble.to_string()),
+        },
+        "space": client.as_ref().map(|c| json!({ "admitted_bytes": c.limit_bytes, "used_bytes": c.used_bytes })),
+        "read_only": client.as_ref().and_then(|c| c.read_only.map(|why| why.to_string())),
+        "uncommitted_bytes": client.as_ref().map_or(0, |c| c.dirty_bytes + c.in_flight_bytes),
+        "cache": client.as_ref().map(|c| json!({
+            "hits": c.cache.hits,
+            "misses": c.cache.misses,
+            "inode_misses": c.inode_fetch_count,
+            "clean_bytes": c.cache.clean_bytes,
+            "pinned_bytes": c.cache.pinned_bytes,
+            "inodes": c.inode_count,
+        })),
+        "fuse_requests": requests,
+        "messages": client.as_ref().map_or(0, |c| c.message_count),
+    })
+}
+
+/// Shows it as lines.
+pub fn show_status(s: &Value) {
+    let text = |v: &Value| v.as_str().unwrap_or("?").to_string();
+    let bytes = |v: &Value| v.as_u64().map_or("?".to_string(), show);
+    let node = &s["node"];
+    let first: Vec<_> = node["first_node"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    println!("file system   {}", text(&s["file_system"]));
+    println!("node          {}, joined by way of {}", text(&node["name"]), first.join(", "));
+    match node["trouble"].as_str() {
+        Some(why) => println!("NO SESSION    {why}; operations fail until there is one"),
+        None => println!("session       up"),
+    }
+    if let Some(why) = s["read_only"].as_str() {
+        println!("READ-ONLY     {why}; changes that were not synced are lost: restart the mount");
+    }
+    println!("space         {} of {} used", bytes(&s["space"]["used_bytes"]), bytes(&s["space"]["admitted_bytes"]));
+    println!("uncommitted   {}", bytes(&s["uncommitted_bytes"]));
+    let cache = &s["cache"];
+    println!(
+        "cache         {} of data: {} hits, {} from stores; {} inodes, {} from managers",
+        bytes(&cache["clean_bytes"]),
+        cache["hits"],
+        cache["misses"],
+        cache["inodes"],
+        cache["inode_misses"]
+    );
+}

@@ -1,0 +1,235 @@
+//! Nodes that serve one file system together.
+
+mod common;
+
+use common::{Mounted, refused, run, starling, text, tree};
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+use serde_json::Value;
+use std::fs;
+use std::io::Write;
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Longest wait for what is to happen.
+const LONG: Duration = Duration::from_secs(120);
+
+/// A port that was free a moment ago.
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a free port").port()
+}
+
+/// The first node, which other nodes may join.
+fn first_node(below: &Path, name: &str) -> (Mounted, String) {
+    let listen = format!("127.0.0.1:{}", free_port());
+    (Mounted::up(below, name, &["--store-size", "256MiB", "--listen", &listen]), listen)
+}
+
+fn invite(first: &Mounted, flags: &[&str]) -> String {
+    let said = run(starling().args(["node", "invite", "--data"]).arg(&first.data).args(flags));
+    said.lines().last().expect("an invitation").to_string()
+}
+
+/// A command that joins NAME, with its mount on `NAME.mnt` and its data in `NAME.data`.
+fn joining(below: &Path, name: &str, invitation: &str, flags: &[&str]) -> (Mounted, Command) {
+    let node = Mounted { mountpoint: below.join(format!("{name}.mnt")), data: below.join(format!("{name}.data")) };
+    let mut command = starling();
+    command.args(["node", "join", invitation]).arg(&node.mountpoint).arg("--data").arg(&node.data).args(flags);
+    (node, command)
+}
+
+fn join(below: &Path, first: &Mounted, name: &str) -> Mounted {
+    let (node, mut command) = joining(below, name, &invite(first, &[]), &["--name", name, "--background"]);
+    run(&mut command);
+    node
+}
+
+fn json(command: &mut Command) -> Value {
+    serde_json::from_str(&run(command.arg("--json"))).expect("JSON")
+}
+
+/// The states of all nodes, as a node says.
+fn states(of: &Mounted) -> Vec<(String, String)> {
+    let all = json(starling().arg("nodes").arg(&of.mountpoint));
+    let text = |value: &Value| value.as_str().expect("text").to_string();
+    let nodes = all["nodes"].as_array().expect("nodes");
+    nodes.iter().map(|node| (text(&node["name"]), text(&node["state"]))).collect()
+}
+
+/// The contents of all files, by their paths in the mount.
+fn contents(of: &Mounted) -> Vec<(String, Vec<u8>)> {
+    let name = |path: &Path| path.strip_prefix(&of.mountpoint).expect("below it").display().to_string();
+    tree(&of.mountpoint).into_iter().map(|(path, bytes)| (name(&path), bytes)).collect()
+}
+
+fn wait(what: &str, mut done: impl FnMut() -> bool) {
+    let deadline = Instant::now() + LONG;
+    while !done() {
+        assert!(Instant::now() < deadline, "{what}");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+#[test]
+fn two_nodes_see_each_others_changes_and_both_end_and_come_back() {
+    let dir = tempfile::tempdir().expect("temporary folder");
+    let (mut one, listen) = first_node(dir.path(), "one");
+    fs::write(one.mountpoint.join("before"), "from one").expect("write");
+    let mut two = join(dir.path(), &one, "two");
+    assert_eq!(fs::read_to_string(two.mountpoint.join("before")).expect("read"), "from one");
+
+    fs::create_dir(two.mountpoint.join("dir")).expect("mkdir");
+    fs::write(two.mountpoint.join("dir/new"), "from two").expect("write");
+    assert_eq!(fs::read_to_string(one.mountpoint.join("dir/new")).expect("read"), "from two");
+    for round in 0..20 {
+        let (writer, reader) = if round % 2 == 0 { (&one, &two) } else { (&two, &one) };
+        let written = format!("round {round} ").repeat(round + 1);
+        fs::write(writer.mountpoint.join("before"), &written).expect("write");
+        assert_eq!(fs::read_to_string(reader.mountpoint.join("before")).expect("read"), written);
+        let name = format!("dir/{round}");
+        fs::rename(writer.mountpoint.join("dir/new"), writer.mountpoint.join(&name)).expect("rename");
+        assert!(!reader.mountpoint.join("dir/new").exists(), "it was there before");
+        fs::rename(reader.mountpoint.join(&name), reader.mountpoint.join("dir/new")).expect("rename back");
+    }
+    assert_eq!(contents(&one), contents(&two));
+
+    let names = |states: Vec<(String, String)>| states.into_iter().skip(1).collect::<Vec<_>>();
+    for node in [&one, &two] {
+        assert_eq!(names(states(node)), [("two".to_string(), "up".to_string())]);
+    }
+    let all = json(starling().args(["nodes", "--data"]).arg(&one.data));
+    assert_eq!((&all["nodes"][0]["address"], &all["nodes"][0]["name"]), (&Value::from(listen), &all["leader"]));
+    let status = json(starling().arg("status").arg(&two.mountpoint));
+    assert_eq!((&status["node"]["name"], &status["node"]["in_session"]), (&Value::from("two"), &Value::from(true)));
+    for entry in fs::read_dir(&two.data).expect("list").flatten() {
+        let name = entry.file_name();
+        let is_secret = name.to_string_lossy().ends_with(".key");
+        assert!(!is_secret || entry.metadata().expect("stat").permissions().mode() & 0o077 == 0, "{name:?}");
+    }
+
+    fs::write(two.mountpoint.join("last"), "not synced").expect("write");
+    two.down();
+    assert_eq!(fs::read_to_string(one.mountpoint.join("last")).expect("read"), "not synced");
+    assert_eq!(names(states(&one)), [("two".to_string(), "down".to_string())]);
+    two.up_again();
+    fs::write(two.mountpoint.join("again"), "back").expect("write");
+    let all = contents(&one);
+    assert_eq!(all, contents(&two));
+    two.down();
+    one.down();
+    assert!(run(starling().arg("fsck").arg("--data").arg(&one.data)).contains("no problems"));
+    one.up_with(&["--listen", "127.0.0.1:0"]);
+    assert_eq!(contents(&one), all);
+    one.down();
+}
+
+#[test]
+fn locks_exclude_programs_on_other_nodes_and_end_with_their_node() {
+    let dir = tempfile::tempdir().expect("temporary folder");
+    let (one, _) = first_node(dir.path(), "one");
+    let two = join(dir.path(), &one, "two");
+    fs::write(one.mountpoint.join("locked"), "").expect("write");
+    let [ours, theirs] = [&one, &two].map(|node| fs::File::open(node.mountpoint.join("locked")).expect("open"));
+    let lock = |file: &fs::File| flock(file, FlockOperation::NonBlockingLockExclusive);
+    lock(&theirs).expect("nobody has it");
+    assert_eq!(lock(&ours), Err(Errno::WOULDBLOCK));
+    flock(&theirs, FlockOperation::Unlock).expect("unlock");
+    lock(&ours).expect("it is free");
+    assert_eq!(lock(&theirs), Err(Errno::WOULDBLOCK));
+    flock(&ours, FlockOperation::Unlock).expect("unlock");
+    lock(&theirs).expect("it is free");
+    two.kill();
+    wait("the lock of a dead node is not free", || lock(&ours).is_ok());
+    one.down();
+}
+
+#[test]
+fn what_a_node_synced_outlives_its_death() {
+    let dir = tempfile::tempdir().expect("temporary folder");
+    let (one, _) = first_node(dir.path(), "one");
+    let mut two = join(dir.path(), &one, "two");
+    fs::write(two.mountpoint.join("synced"), "durable").expect("write");
+    run(starling().arg("sync").arg(&two.mountpoint));
+    two.kill();
+    assert_eq!(fs::read_to_string(one.mountpoint.join("synced")).expect("read"), "durable");
+    fs::write(one.mountpoint.join("synced"), "changed by one").expect("write");
+    two.up_again();
+    assert_eq!(fs::read_to_string(two.mountpoint.join("synced")).expect("read"), "changed by one");
+    two.down();
+    one.down();
+}
+
+#[test]
+fn a_node_goes_on_when_the_first_one_was_killed_and_is_back() {
+    let dir = tempfile::tempdir().expect("temporary folder");
+    let (mut one, listen) = first_node(dir.path(), "one");
+    let two = join(dir.path(), &one, "two");
+    fs::write(two.mountpoint.join("file"), "durable").expect("write");
+    run(starling().arg("sync").arg(&two.mountpoint));
+    one.kill();
+    one.up_with(&["--listen", &listen]);
+    assert_eq!(fs::read_to_string(one.mountpoint.join("file")).expect("read"), "durable");
+    wait("the node has no session", || {
+        let file = fs::File::create(two.mountpoint.join("file"));
+        file.and_then(|mut file| file.write_all(b"again").and_then(|()| file.sync_all())).is_ok()
+    });
+    assert_eq!(fs::read_to_string(one.mountpoint.join("file")).expect("read"), "again");
+    two.down();
+    one.down();
+}
+
+#[test]
+fn invitations_are_for_one_node_and_for_one_file_system() {
+    let dir = tempfile::tempdir().expect("temporary folder");
+    let (one, _) = first_node(dir.path(), "one");
+    let invitation = invite(&one, &["--name", "two"]);
+    // The invitation on standard input.
+    let (two, mut command) = joining(dir.path(), "two", "-", &["--background"]);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("start");
+    let mut stdin = child.stdin.take().expect("input");
+    writeln!(stdin, "# an invitation\n{invitation}").expect("write");
+    drop(stdin);
+    let joined = child.wait_with_output().expect("wait");
+    assert!(joined.status.success(), "{}", text(&joined));
+
+    let refuse = |name: &str, invitation: &str, flags: &[&str], word: &str| {
+        let (node, mut command) = joining(dir.path(), name, invitation, flags);
+        let said = refused(&mut command);
+        assert!(said.contains(word), "{said}");
+        assert!(!node.data.exists() && !node.mountpoint.exists(), "something is left behind");
+    };
+    refuse("three", &invitation, &[], "another node has used this invitation");
+    refuse("three", &invite(&one, &[]), &["--name", "two"], "a node is called two already");
+    refuse("three", &invite(&one, &["--name", "four"]), &["--name", "three"], "for a node called four");
+    refuse("three", &invite(&one, &[]), &["--name", "a b"], "cannot be a node's name");
+    refuse("three", "starlingnode1-aaaa", &[], "invitation");
+    refuse("three", "starling1-aaaa", &[], "begins with starlingnode1-");
+    let (other, other_listen) = first_node(dir.path(), "other");
+    let of_other = invite(&other, &[]);
+    other.down();
+    refuse("three", &of_other, &[], &other_listen);
+
+    // A data folder belongs to one node.
+    let again = |invitation: &str| {
+        let mut command = starling();
+        command.args(["node", "join", invitation]).arg(dir.path().join("x.mnt")).arg("--data").arg(&two.data);
+        refused(&mut command)
+    };
+    assert!(again(&invitation).contains("in use by process"));
+    two.down();
+    assert!(again(&of_other).contains("belongs to node two of another file system"));
+    let mut up = starling();
+    up.arg("up").arg(&two.mountpoint).arg("--data").arg(&two.data).args(["--parity", "2"]);
+    assert!(refused(&mut up).contains("--parity is for the first node"));
+    one.down();
+
+    // Nobody can join a file system that does not listen.
+    let alone = Mounted::up(dir.path(), "alone", &["--store-size", "64MiB"]);
+    let invite = |data: &Path| refused(starling().args(["node", "invite", "--data"]).arg(data));
+    assert!(invite(&alone.data).contains("--listen"));
+    alone.down();
+    assert!(invite(&alone.data).contains("starling up"));
+}
