@@ -2,7 +2,7 @@
 //!
 //! A client numbers its requests. A request that arrives again, because its answer was lost, is not
 //! done again. What was granted to a client that has not learned of it can be given up: then the
-//! owner has again what it had before.
+//! owner has again what it had before. A request that comes after it was given up does nothing.
 
 use host::Host;
 use parking_lot::Mutex;
@@ -57,6 +57,10 @@ struct Asked {
 }
 
 impl Asked {
+    fn ended(outcome: Outcome, grant: Grant) -> Asked {
+        Asked { outcome: watch::channel(Some(outcome)).1, grant: Arc::new(Mutex::new(grant)) }
+    }
+
     fn learned(self) {
         let grant = std::mem::replace(&mut *self.grant.lock(), Grant::Over);
         if let Grant::Granted(unlearned) = grant {
@@ -70,11 +74,20 @@ impl Asked {
     }
 }
 
+/// The requests of a client.
+#[derive(Default)]
+struct Requests {
+    /// The client knows how all requests below this number ended. One that comes late, over an old
+    /// connection, is not done.
+    known_below: u64,
+    open: BTreeMap<u64, Asked>,
+}
+
 /// The lock table, with the requests of each client.
 pub struct LockServer {
     host: Host,
     locks: Locks,
-    asked: Mutex<BTreeMap<ClientId, BTreeMap<u64, Asked>>>,
+    asked: Mutex<BTreeMap<ClientId, Requests>>,
 }
 
 /// Makes a client's owner unique among all.
@@ -92,14 +105,17 @@ impl LockServer {
     pub fn ask(&self, client: ClientId, request: LockRequest) -> Answer<Option<FileLock>> {
         let mut outcome = {
             let mut all = self.asked.lock();
-            let asked = all.entry(client).or_default();
-            let open = asked.split_off(&request.known_below);
+            let Requests { known_below, open: asked } = all.entry(client).or_default();
+            *known_below = request.known_below.max(*known_below);
+            if request.number < *known_below {
+                return Answer::err(FsError::Interrupted);
+            }
+            let open = asked.split_off(known_below);
             // The owners keep what they were granted.
             std::mem::replace(asked, open).into_values().for_each(Asked::learned);
-            if let LockOperation::GiveUp(number) = request.operation
-                && let Some(given_up) = asked.remove(&number)
-            {
-                given_up.give_up();
+            if let LockOperation::GiveUp(number) = request.operation {
+                let ended = Asked::ended(Err(FsError::Interrupted), Grant::Over);
+                asked.insert(number, ended).into_iter().for_each(Asked::give_up);
             }
             let known = asked.entry(request.number).or_insert_with(|| self.begin(client, request.operation));
             known.outcome.clone()
@@ -116,20 +132,18 @@ impl LockServer {
 
     fn begin(&self, client: ClientId, operation: LockOperation) -> Asked {
         let own = |lock: FileLock| FileLock { owner: of_client(client, lock.owner as u64), ..lock };
-        let done =
-            |outcome, grant| Asked { outcome: watch::channel(Some(outcome)).1, grant: Arc::new(Mutex::new(grant)) };
         match operation {
-            LockOperation::Test(file, lock) => done(self.locks.test(file, &own(lock)), Grant::Over),
+            LockOperation::Test(file, lock) => Asked::ended(self.locks.test(file, &own(lock)), Grant::Over),
             LockOperation::Release(file, space, owner) => {
                 for space in [space, LockSpace::Mixed] {
                     self.locks.release_owner(file, space, of_client(client, owner));
                 }
-                done(Ok(None), Grant::Over)
+                Asked::ended(Ok(None), Grant::Over)
             }
-            LockOperation::GiveUp(_) => done(Ok(None), Grant::Over),
+            LockOperation::GiveUp(_) => Asked::ended(Ok(None), Grant::Over),
             LockOperation::Set(file, lock, wait) => match self.locks.set_unlearned(file, own(lock), wait) {
-                Answer::Now(Ok(unlearned)) => done(Ok(None), Grant::Granted(unlearned)),
-                Answer::Now(Err(e)) => done(Err(e), Grant::Over),
+                Answer::Now(Ok(unlearned)) => Asked::ended(Ok(None), Grant::Granted(unlearned)),
+                Answer::Now(Err(e)) => Asked::ended(Err(e), Grant::Over),
                 Answer::Later(granted) => self.wait(granted),
             },
         }
@@ -155,7 +169,36 @@ impl LockServer {
     /// Drops all locks and requests of a client that is gone.
     pub fn leave(&self, client: ClientId) {
         let asked = self.asked.lock().remove(&client);
-        asked.into_iter().flat_map(BTreeMap::into_values).for_each(Asked::give_up);
+        asked.into_iter().flat_map(|requests| requests.open.into_values()).for_each(Asked::give_up);
         self.locks.release_owners(|owner| (owner >> 64) as u32 == client.raw());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use host::sim::Sim;
+
+    #[test]
+    fn regression_a_request_that_comes_after_it_was_given_up_locks_nothing() {
+        let sim = Sim::new(1);
+        let server = LockServer::new(sim.machine("one").host());
+        let (file, one, two) = (FileId::new(9), ClientId::new(1), ClientId::new(2));
+        let exclusive = Some(true);
+        let lock = FileLock { space: LockSpace::Mixed, owner: 7, pid: 1, exclusive, start: 0, end: 9 };
+        let ask = |client, number, known_below, operation| {
+            let answer = server.ask(client, LockRequest { number, known_below, operation });
+            sim.block_on(async move { answer.await })
+        };
+        let set = LockOperation::Set(file, lock, false);
+        assert_eq!(ask(one, 2, 1, LockOperation::GiveUp(1)), Ok(None));
+        assert_eq!(ask(one, 1, 1, set), Err(FsError::Interrupted));
+        assert_eq!(ask(one, 3, 3, LockOperation::Test(file, lock)), Ok(None));
+        assert_eq!(ask(one, 1, 1, set), Err(FsError::Interrupted));
+        assert_eq!(ask(two, 1, 1, set), Ok(None), "nobody has it");
+        // The next session of the client begins with 1 again.
+        server.leave(two);
+        server.leave(one);
+        assert_eq!(ask(one, 1, 1, set), Ok(None));
     }
 }

@@ -231,9 +231,9 @@ impl LockWay for RemoteLocks {
             }
         };
         Box::pin(async move {
-            match first(asking, is_over.wait_for(|is_over| *is_over)).await {
-                Either::Left(outcome) => outcome,
-                Either::Right(_) => Err(FsError::Io),
+            match first(is_over.wait_for(|is_over| *is_over), asking).await {
+                Either::Left(_) => Err(FsError::Io),
+                Either::Right(outcome) => outcome,
             }
         })
     }
@@ -242,7 +242,60 @@ impl LockWay for RemoteLocks {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use host::sim::Sim;
+    use parking_lot::Mutex;
     use proptest::prelude::*;
+
+    /// A lane whose second connection answers; on the first one, answers are lost.
+    #[derive(Default)]
+    struct LossyLane(Mutex<Vec<(u64, Vec<u8>)>>);
+
+    impl OrderedLane for LossyLane {
+        fn connection(&self) -> Option<u64> {
+            Some(1)
+        }
+        fn next_connection(&self, after: u64) -> BoxFuture<u64> {
+            Box::pin(async move { after + 1 })
+        }
+        fn ask_in(&self, connection: u64, kind: u8, message: Message) -> BoxFuture<Result<Message, LinkError>> {
+            assert_eq!(kind, kinds::LOCKS);
+            let call = LockCall::decode(&message.head).unwrap();
+            self.0.lock().push((connection, message.head));
+            Box::pin(async move {
+                match (connection, call.request.operation) {
+                    (1, _) => Err(LinkError::Lost),
+                    (_, LockOperation::Set(..)) => std::future::pending().await,
+                    _ => Ok(Message::of_head(LockReply::Ended(Err(FsError::WouldBlock)).encode())),
+                }
+            })
+        }
+    }
+
+    #[test]
+    fn a_request_whose_answer_is_lost_is_repeated_until_the_session_is_over() {
+        let sim = Sim::new(1);
+        let host = sim.machine("one").host();
+        sim.block_on(async {
+            let lane = Arc::new(LossyLane::default());
+            let locks = RemoteLocks::new(&host, lane.clone(), 5);
+            let exclusive = Some(true);
+            let lock = FileLock { space: LockSpace::Mixed, owner: 1, pid: 1, exclusive, start: 0, end: 9 };
+            let request = |operation| LockRequest { number: 3, known_below: 3, operation };
+            let test = request(LockOperation::Test(FileId::new(9), lock));
+            assert_eq!(locks.ask(test).await, Err(FsError::WouldBlock));
+            let head = LockCall { session: 5, request: test }.encode();
+            assert_eq!(*lane.0.lock(), [(1, head.clone()), (2, head)]);
+
+            let waits = locks.ask(request(LockOperation::Set(FileId::new(9), lock, true)));
+            let (ending, clock) = (locks.clone(), host.clock.clone());
+            host.tasks.spawn(Box::pin(async move {
+                clock.sleep(Duration::from_millis(10)).await;
+                ending.end();
+            }));
+            assert_eq!(waits.await, Err(FsError::Io));
+            assert_eq!(locks.ask(test).await, Err(FsError::Io), "the session is over");
+        });
+    }
 
     fn any_lock() -> impl Strategy<Value = FileLock> {
         let exclusive = prop::option::of(any::<bool>());
