@@ -2,8 +2,9 @@
 //!
 //! - [`identity`]: the files with the authority, keys and certificates.
 //! - [`first`]: the first node's listener. [`invite`]: its invitations.
-//! - [`joined`]: the data folder of a node that has joined, or is joining. [`joining`]: the exchange
-//!   by which it joins. [`remote`]: the first node, as it reaches it. [`run`]: its process.
+//! - [`joined`]: the data folder of a node that has joined, or is joining. [`joining`]: the
+//!   exchange by which it joins. [`remote`]: the first node, as it reaches it. [`run`]: its
+//!   process.
 //! - [`report`]: what `starling nodes` shows; [`status`]: what `starling status` shows of a node
 //!   that has joined.
 
