@@ -1,8 +1,8 @@
 //! A [`Node`]'s store as another machine sees it: over connections, as `storage::tcp` makes them
 //! over a network.
 //!
-//! Requests and answers travel as the messages of [`storage::wire`]. The code that answers them over
-//! TCP answers them here. Connections also behave alike:
+//! Requests and answers travel as the messages of [`storage::wire`]. The code that answers them
+//! over TCP answers them here. Connections also behave alike:
 //!
 //! - A connection ends when the store's process does, or when nothing comes back for [`DEAD_TIME`].
 //!   Requests under way then end as `Unavailable`: they may have been done or not. They may even be
