@@ -16,7 +16,7 @@ use crate::under_way::UnderWay;
 use bytes::Bytes;
 use host::{Host, first};
 use manager::Delta;
-use manager::api::{Manager, ManagerError, Recall, SegmentDeltas};
+use manager::api::{Manager, ManagerError, SegmentDeltas, TokenRecall};
 use manager::manager_map::ManagerMap;
 use manager::planted::{self, Bug};
 use manager::token::Mode;
@@ -386,7 +386,7 @@ impl Core {
             let grant = inode.grant;
             if self.kernel.get().is_some() && !planted::is(Bug::EvictsUnknownToKernel) {
                 // The kernel must forget the file before another client can change it.
-                self.begin_recall(state, Recall { file: id, number: grant, wanted: Mode::Write });
+                self.begin_recall(state, TokenRecall { file: id, number: grant, wanted: Mode::Write });
                 leaving += 1;
                 continue;
             }

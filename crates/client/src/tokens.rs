@@ -14,7 +14,7 @@ use crate::core::{Core, from_manager};
 use crate::inode::Inode;
 use crate::state::{Attempt, ClientState};
 use crate::touched::Needs;
-use manager::api::{GiveBack, ManagerError, Opened, Recall, TokenHolder};
+use manager::api::{GiveBack, ManagerError, Opened, TokenHolder, TokenRecall};
 use manager::planted::{self, Bug};
 use manager::token::Mode;
 use policy::space::Purpose;
@@ -34,9 +34,9 @@ pub(crate) struct Tokens {
     /// How many operations pin a token.
     pins: HashMap<FileId, u32>,
     /// Claims on their way, each with a recall that has overtaken its answer.
-    claims: HashMap<FileId, Option<Recall>>,
+    claims: HashMap<FileId, Option<TokenRecall>>,
     /// Recalls that the client is about to answer.
-    recalled: HashMap<FileId, Recall>,
+    recalled: HashMap<FileId, TokenRecall>,
     /// Files whose managers were told that a program here has them open, without a token.
     told_open: HashSet<FileId>,
 }
@@ -312,7 +312,7 @@ impl Core {
     }
 
     /// Answers a recall, now or when the client can.
-    fn recall(self: &Arc<Self>, recall: Recall) {
+    fn recall(self: &Arc<Self>, recall: TokenRecall) {
         let s = &mut *self.state.lock();
         let grant = s.inodes.get(&recall.file).map(|inode| inode.grant);
         if let Some(early) = s.tokens.claims.get_mut(&recall.file)
@@ -338,7 +338,7 @@ impl Core {
     }
 
     /// Answers the recall of a file that is not in memory.
-    fn give_nothing(self: &Arc<Self>, s: &mut ClientState, recall: Recall) {
+    fn give_nothing(self: &Arc<Self>, s: &mut ClientState, recall: TokenRecall) {
         let (file, number) = (recall.file, recall.number);
         if planted::is(Bug::IgnoresRecallOfUnknownFile) {
             return;
@@ -362,7 +362,7 @@ impl Core {
 
     /// Has the client give a token back. A recall that is under way already takes in a stronger
     /// wish.
-    pub(crate) fn begin_recall(self: &Arc<Self>, s: &mut ClientState, recall: Recall) {
+    pub(crate) fn begin_recall(self: &Arc<Self>, s: &mut ClientState, recall: TokenRecall) {
         if let Some(known) = s.tokens.recalled.get_mut(&recall.file) {
             known.wanted = known.wanted.max(recall.wanted);
             return;
@@ -451,7 +451,7 @@ impl Core {
     }
 
     /// Gives the token back, or weakens it. The changes under it are known to the managers.
-    fn give(self: &Arc<Self>, s: &mut ClientState, recall: Recall) {
+    fn give(self: &Arc<Self>, s: &mut ClientState, recall: TokenRecall) {
         let file = recall.file;
         s.tokens.recalled.remove(&file);
         let Some(inode) = s.inodes.get_mut(&file) else { return };
@@ -511,7 +511,7 @@ impl Core {
             s.remove_if_unused(id, self.host.clock.now());
         } else if inode.open_elsewhere {
             // Whoever has it open must be able to remove it.
-            let recall = Recall { file: id, number: inode.grant, wanted: Mode::Write };
+            let recall = TokenRecall { file: id, number: inode.grant, wanted: Mode::Write };
             self.begin_recall(s, recall);
         } else {
             let core = self.clone();
@@ -552,7 +552,7 @@ impl Core {
 }
 
 impl TokenHolder for Client {
-    fn recall(&self, recalls: Vec<Recall>) {
+    fn recall(&self, recalls: Vec<TokenRecall>) {
         recalls.into_iter().for_each(|recall| self.core.recall(recall));
     }
 }

@@ -14,7 +14,7 @@ use crate::members::{Holders, Members};
 use bytes::Bytes;
 use host::{Either, Host, first};
 use link::{Message, NodeService, Peer};
-use manager::api::{Manager, ManagerError, Recall, TokenHolder};
+use manager::api::{Manager, ManagerError, TokenHolder, TokenRecall};
 use manager::wire::{ClientMessage, ManagerAnswer, ManagerCall, ManagerRequest};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -343,7 +343,7 @@ struct RecallQueue {
 #[derive(Default)]
 struct Recalls {
     /// Recalls that the client may not have seen.
-    waiting: VecDeque<Recall>,
+    waiting: VecDeque<TokenRecall>,
     /// The number of the newest recall, which is the last one that waits.
     last: u64,
     /// How often the client has asked. Only its newest question is answered with recalls.
@@ -352,7 +352,7 @@ struct Recalls {
 }
 
 impl TokenHolder for RecallQueue {
-    fn recall(&self, recalls: Vec<Recall>) {
+    fn recall(&self, recalls: Vec<TokenRecall>) {
         {
             let mut state = self.state.lock();
             state.last += recalls.len() as u64;
@@ -401,7 +401,7 @@ impl Recalls {
         if self.asked != asked {
             return Some(ManagerAnswer::Stale);
         }
-        let recalls: Vec<Recall> = self.waiting.iter().take(RECALLS_MAX).copied().collect();
+        let recalls: Vec<TokenRecall> = self.waiting.iter().take(RECALLS_MAX).copied().collect();
         let last = self.last - (self.waiting.len() - recalls.len()) as u64;
         (!recalls.is_empty()).then_some(ManagerAnswer::Recalls { last, recalls })
     }

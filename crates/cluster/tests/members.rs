@@ -12,8 +12,8 @@ use cluster::{FsConfig, StorePlace};
 use host::sim::{Machine, Sim, SimDisk};
 use host::{Disk, Host};
 use manager::api::{
-    BlockAt, CheckpointState, GiveBack, IndexRange, Located, Manager, ManagerError, ManagerStatus, Opened, Recall,
-    SegmentDeltas, SegmentUsage, TokenHolder, UsageChanges,
+    BlockAt, CheckpointState, GiveBack, IndexRange, Located, Manager, ManagerError, ManagerStatus, Opened,
+    SegmentDeltas, SegmentUsage, TokenHolder, TokenRecall, UsageChanges,
 };
 use manager::token::Mode;
 use std::collections::{BTreeMap, BTreeSet};
@@ -89,7 +89,7 @@ struct Relay {
 }
 
 impl TokenHolder for Relay {
-    fn recall(&self, recalls: Vec<Recall>) {
+    fn recall(&self, recalls: Vec<TokenRecall>) {
         let (way, session, host, node) = (self.way.clone(), self.session, self.host.clone(), self.node);
         self.host.tasks.spawn(Box::pin(async move {
             way.travel(node, &host).await;

@@ -2,7 +2,7 @@
 //! world.
 
 use crate::token::Mode;
-pub use crate::token_table::{GiveBack, Recall};
+pub use crate::token_table::{GiveBack, TokenRecall};
 use crate::{Delta, InodeRecord};
 use bytes::Bytes;
 use std::sync::Arc;
@@ -173,7 +173,7 @@ pub trait TokenHolder: Send + Sync + 'static {
     /// Asks the client to give tokens back. Returns at once; the client answers each recall with
     /// [`Manager::give_back`], when its changes are durable and the managers have applied them. A
     /// recall may come twice, and before the answer that grants the token.
-    fn recall(&self, recalls: Vec<Recall>);
+    fn recall(&self, recalls: Vec<TokenRecall>);
 }
 
 /// A manager.

@@ -3,7 +3,7 @@
 //! Requests for one file are served in the order in which they came, so none starves. The first
 //! one recalls what is in its way, and waits for each answer.
 
-use crate::api::{GiveBack, ManagerError, Opened, Recall, TokenHolder};
+use crate::api::{GiveBack, ManagerError, Opened, TokenHolder, TokenRecall};
 use crate::planted::{self, Bug};
 use crate::server::{Core, ManagerServer};
 use crate::state::{ApplyStop, ManagerState};
@@ -19,7 +19,7 @@ pub(crate) enum Step {
     /// The token is granted.
     Opened(Box<Opened>),
     /// Other clients must give back first; these recalls were not sent before.
-    Blocked(Vec<(ClientId, Recall)>),
+    Blocked(Vec<(ClientId, TokenRecall)>),
 }
 
 /// The requests that wait for one file.
@@ -47,8 +47,8 @@ impl Clients {
     }
 
     /// Sends recalls. A client without a connection gets them when it has one.
-    fn recall(&self, recalls: Vec<(ClientId, Recall)>) {
-        let mut by_client: BTreeMap<ClientId, Vec<Recall>> = BTreeMap::new();
+    fn recall(&self, recalls: Vec<(ClientId, TokenRecall)>) {
+        let mut by_client: BTreeMap<ClientId, Vec<TokenRecall>> = BTreeMap::new();
         for (client, recall) in recalls {
             by_client.entry(client).or_default().push(recall);
         }

@@ -21,8 +21,8 @@
 //! - [`record`], [`root`]: the records of a manager's own log.
 //! - [`wire`]: the interface as bytes, for clients on other nodes.
 //!
-//! Plumbing: [`server`], `clients`, [`roll_forward`](mod@roll_forward), [`audit`], the writing of checkpoints
-//! and the reading of tables.
+//! Plumbing: [`server`], `clients`, [`roll_forward`](mod@roll_forward), [`audit`], the writing of
+//! checkpoints and the reading of tables.
 
 pub mod api;
 pub mod apply;

@@ -21,7 +21,7 @@ use types::{ClientId, FileId};
 
 /// A client must give a token back, or weaken it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, PartialOrd, Ord)]
-pub struct Recall {
+pub struct TokenRecall {
     /// The file.
     pub file: FileId,
     /// The number of the grant that is recalled. Earlier grants of the file to the same client are
@@ -52,7 +52,7 @@ pub enum Decision {
     Granted(TokenGrant),
     /// Other clients hold tokens in conflict. Nothing was granted. These recalls must be sent: they
     /// were not returned before.
-    Blocked(Vec<(ClientId, Recall)>),
+    Blocked(Vec<(ClientId, TokenRecall)>),
 }
 
 /// A token of a client.
@@ -92,8 +92,8 @@ impl TokenTable {
         self.count
     }
 
-    /// Asks for a token. A client that has a stronger one keeps that, under the new number. A recall
-    /// of the old number is then void, so whoever still wants the token recalls the new one.
+    /// Asks for a token. A client that has a stronger one keeps that, under the new number. A
+    /// recall of the old number is then void, so whoever still wants the token recalls the new one.
     pub fn request(&mut self, client: ClientId, file: FileId, mode: Mode) -> Decision {
         let held = self.files.entry(file).or_default();
         let in_conflict = |h: &&mut Holding| {
@@ -106,7 +106,7 @@ impl TokenTable {
             is_blocked = true;
             if h.recalled < Some(mode) {
                 h.recalled = Some(mode);
-                recalls.push((h.client, Recall { file, number: h.number, wanted: mode }));
+                recalls.push((h.client, TokenRecall { file, number: h.number, wanted: mode }));
             }
         }
         if is_blocked && !planted::is(Bug::GrantsBeforeGivenBack) {
@@ -190,10 +190,10 @@ impl TokenTable {
     }
 
     /// The recalls that a client has not answered.
-    pub fn unanswered(&self, client: ClientId) -> Vec<Recall> {
+    pub fn unanswered(&self, client: ClientId) -> Vec<TokenRecall> {
         let recall = |(file, held): (&FileId, &FileTokens)| {
             let h = held.holdings.iter().find(|h| h.client == client)?;
-            Some(Recall { file: *file, number: h.number, wanted: h.recalled? })
+            Some(TokenRecall { file: *file, number: h.number, wanted: h.recalled? })
         };
         self.files.iter().filter_map(recall).collect()
     }
@@ -258,7 +258,7 @@ mod tests {
     fn a_second_writer_gets_the_file_only_after_the_first_gave_it_back() {
         let mut t = TokenTable::new();
         let first = granted(t.request(client(1), FILE, Mode::Write));
-        let recall = Recall { file: FILE, number: first.number, wanted: Mode::Write };
+        let recall = TokenRecall { file: FILE, number: first.number, wanted: Mode::Write };
         assert_eq!(t.request(client(2), FILE, Mode::Write), Decision::Blocked(vec![(client(1), recall)]));
         assert!(!t.holds(client(2), FILE, Mode::Read), "granted before the recall was answered");
         assert_eq!(t.request(client(2), FILE, Mode::Write), Decision::Blocked(vec![]), "recalled twice");
@@ -299,7 +299,7 @@ mod tests {
         // The first client opens the file again before the recall arrives. It takes the recall to
         // be about a token that it has given back.
         let again = granted(t.request(client(1), FILE, Mode::Write));
-        let recall = Recall { file: FILE, number: again.number, wanted: Mode::Write };
+        let recall = TokenRecall { file: FILE, number: again.number, wanted: Mode::Write };
         assert_eq!(t.request(client(2), FILE, Mode::Write), Decision::Blocked(vec![(client(1), recall)]));
     }
 

@@ -5,7 +5,7 @@
 //! bytes: they fail, but do not panic, and they ask for memory in proportion to what they get.
 
 use crate::api::{
-    GiveBack, IndexRange, Located, ManagerError, ManagerStatus, Opened, Recall, SegmentDeltas, TokenGrant,
+    GiveBack, IndexRange, Located, ManagerError, ManagerStatus, Opened, SegmentDeltas, TokenGrant, TokenRecall,
 };
 use crate::token::Mode;
 use crate::{Delta, InodeRecord};
@@ -102,7 +102,7 @@ pub enum ManagerAnswer {
         /// The number of the last one; each has the number after that of the one before.
         last: u64,
         /// The recalls.
-        recalls: Vec<Recall>,
+        recalls: Vec<TokenRecall>,
     },
     /// The message came over a connection that the client has replaced.
     Stale,
@@ -261,14 +261,14 @@ fn opened(r: &mut Reader<'_>) -> Result<Opened, DecodeError> {
     Ok(Opened { inode, xattrs, target, located, grant, order: r.u64("order")? })
 }
 
-fn put_recall(out: &mut Vec<u8>, recall: &Recall) {
+fn put_recall(out: &mut Vec<u8>, recall: &TokenRecall) {
     put_file(out, &recall.file);
     out.put_u64(recall.number);
     put_mode(out, Some(recall.wanted));
 }
 
-fn recall(r: &mut Reader<'_>) -> Result<Recall, DecodeError> {
-    Ok(Recall { file: file(r)?, number: r.u64("grant number")?, wanted: mode(r)? })
+fn recall(r: &mut Reader<'_>) -> Result<TokenRecall, DecodeError> {
+    Ok(TokenRecall { file: file(r)?, number: r.u64("grant number")?, wanted: mode(r)? })
 }
 
 /// Checks that everything was read.
@@ -552,7 +552,7 @@ mod tests {
                 ManagerStatus { file_count, cached_count, dirty_count, token_count, checkpoint_count }
             });
         let recall = (file_id(), any::<u64>(), any_mode());
-        let recall = recall.prop_map(|(file, number, wanted)| Recall { file, number, wanted });
+        let recall = recall.prop_map(|(file, number, wanted)| TokenRecall { file, number, wanted });
         let one = prop_oneof![any_opened().prop_map(Ok), any_error().prop_map(Err)];
         prop_oneof![
             any_error().prop_map(ManagerAnswer::Failed),

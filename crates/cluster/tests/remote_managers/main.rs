@@ -9,7 +9,7 @@ use cluster::members::Holders;
 use cluster::remote_manager::{RemoteManager, receive_recalls};
 use host::{Disk, Host};
 use link::{OrderedLane, Peer};
-use manager::api::{GiveBack, Manager, ManagerError, Opened, Recall, SegmentDeltas, TokenHolder};
+use manager::api::{GiveBack, Manager, ManagerError, Opened, SegmentDeltas, TokenHolder, TokenRecall};
 use manager::token::Mode;
 use manager::{Delta, DirectoryShape, InodeRecord, Lengths, ManagerConfig, ManagerMap, ManagerServer};
 use parking_lot::Mutex;
@@ -144,8 +144,8 @@ struct ClientState {
     /// Opens without an answer.
     opening: BTreeSet<FileId>,
     /// Recalls that came before the answer that grants the token.
-    early: BTreeMap<FileId, Recall>,
-    recalls: Vec<Recall>,
+    early: BTreeMap<FileId, TokenRecall>,
+    recalls: Vec<TokenRecall>,
     /// Keeps its tokens.
     is_stubborn: bool,
 }
@@ -192,7 +192,7 @@ impl TestClient {
         Ok(opened)
     }
 
-    fn on_recall(&self, recall: Recall) {
+    fn on_recall(&self, recall: TokenRecall) {
         let key = (recall.file, self.session);
         let belief = self.beliefs.lock().get(&key).copied();
         let number = belief.map_or(recall.number, |belief| belief.number);
@@ -232,7 +232,7 @@ impl TestClient {
 }
 
 impl TokenHolder for TestClient {
-    fn recall(&self, recalls: Vec<Recall>) {
+    fn recall(&self, recalls: Vec<TokenRecall>) {
         let is_stubborn = {
             let mut state = self.state.lock();
             state.recalls.extend(&recalls);

@@ -3,7 +3,7 @@ use bytes::Bytes;
 use corpus::manager as checks;
 use manager::ManagerMap;
 use manager::api::{
-    GiveBack, IndexRange, Located, ManagerError, ManagerStatus, Opened, Recall, SegmentDeltas, TokenGrant,
+    GiveBack, IndexRange, Located, ManagerError, ManagerStatus, Opened, SegmentDeltas, TokenGrant, TokenRecall,
 };
 use manager::extents::ExtentMap;
 use manager::frontier::{Frontiers, LogReserves};
@@ -193,7 +193,7 @@ fn the_corpus_has_the_messages_that_this_program_writes() {
     let empty = SegmentDeltas { segment: addr(6, 1).segment, order: 8, deltas: Vec::new().into() };
     let back = GiveBack { file, number: 77, keep: Some(Mode::Read), is_open: true };
     let status = ManagerStatus { file_count: 5, cached_count: 4, dirty_count: 3, token_count: 2, checkpoint_count: 1 };
-    let recall = Recall { file, number: 77, wanted: Mode::Write };
+    let recall = TokenRecall { file, number: 77, wanted: Mode::Write };
     let call = |request| {
         let (session, connection, number) = (0x1122_3344_5566_7788, 3, 99);
         let call = ManagerCall { session, manager: ManagerId::new(2), connection, number, received: vec![97], request };

@@ -7,8 +7,8 @@
 use client::Client;
 use host::{Either, Host, SplitMix64, first};
 use manager::api::{
-    BlockAt, CheckpointState, GiveBack, IndexRange, Located, Manager, ManagerError, ManagerStatus, Opened, Recall,
-    SegmentDeltas, SegmentUsage, TokenHolder, UsageChanges,
+    BlockAt, CheckpointState, GiveBack, IndexRange, Located, Manager, ManagerError, ManagerStatus, Opened,
+    SegmentDeltas, SegmentUsage, TokenHolder, TokenRecall, UsageChanges,
 };
 use manager::server::ManagerServer;
 use manager::token::Mode;
@@ -223,7 +223,7 @@ pub(super) struct Distant {
 }
 
 impl TokenHolder for Distant {
-    fn recall(&self, recalls: Vec<Recall>) {
+    fn recall(&self, recalls: Vec<TokenRecall>) {
         let network = &self.session.network;
         for recall in recalls {
             network.recall_count.fetch_add(1, SeqCst);
