@@ -9,9 +9,9 @@ use thiserror::Error;
 use types::codec::{DecodeError, Put, Reader};
 use types::{ClientId, FsUuid, LogId, ManagerId, NodeId, StoreId};
 
-/// Version of the encoding. Version 1 had a number of managers in place of the manager map, and
-/// versions 1 and 2 had no members.
-const VERSION: u16 = 3;
+/// Version of the encoding. Version 1 had a number of managers in place of the manager map,
+/// versions 1 and 2 had no members, and up to version 3 all stores were at the first node.
+const VERSION: u16 = 4;
 /// Number of stores of one file system, at most.
 pub const STORE_COUNT_MAX: u16 = 256;
 /// Number of managers of one file system on one machine, at most.
@@ -26,7 +26,7 @@ pub const MEMBER_NAME_LEN_MAX: usize = 64;
 /// Length of a member's address in bytes, at most. With the other bounds, maps stay below
 /// [`consensus::MAPS_LEN_MAX`].
 pub const MEMBER_ADDRESS_LEN_MAX: usize = 100;
-/// The first node: it runs the stores, the managers and the voter.
+/// The first node: it runs the managers and the voter, and the stores that are not at members.
 pub const FIRST_NODE: NodeId = NodeId::new(0);
 /// The log of the first node's client.
 pub const CLIENT_LOG: LogId = LogId::new(1);
@@ -125,6 +125,8 @@ pub struct FsConfig {
     pub members: BTreeMap<NodeId, MemberEntry>,
     /// The number of the next node that joins. A number is never used again.
     pub next_node: u16,
+    /// The stores that members serve. The first node serves all others, or reaches them.
+    pub places: BTreeMap<StoreId, NodeId>,
 }
 
 /// The manager map of a new file system: `manager_count` managers share the slots.
@@ -159,6 +161,11 @@ impl FsConfig {
             out.put_u16(node.raw());
             member.encode(&mut out);
         }
+        out.put_u32(self.places.len() as u32);
+        for (store, node) in &self.places {
+            out.put_u16(store.raw());
+            out.put_u16(node.raw());
+        }
         out.into()
     }
 
@@ -190,9 +197,28 @@ impl FsConfig {
                 members.insert(node, MemberEntry::decode(&mut r)?);
             }
         }
+        let mut places = BTreeMap::new();
+        if version >= 4 {
+            for _ in 0..r.count(PLACE_LEN, "places of stores")? {
+                let (store, node) = (StoreId::new(r.u16("store")?), NodeId::new(r.u16("place of a store")?));
+                if places.last_key_value().is_some_and(|(last, _)| *last >= store) {
+                    return Err(DecodeError::Invalid("places of stores"));
+                }
+                places.insert(store, node);
+            }
+        }
         let fs = FsUuid(fs);
-        let config =
-            FsConfig { fs, store_count, parity, block_size, store_capacity_bytes, managers, members, next_node };
+        let config = FsConfig {
+            fs,
+            store_count,
+            parity,
+            block_size,
+            store_capacity_bytes,
+            managers,
+            members,
+            next_node,
+            places,
+        };
         if !r.is_empty() || config.check().is_err() {
             return Err(DecodeError::Invalid("file system configuration"));
         }
@@ -250,6 +276,11 @@ impl FsConfig {
                 return Err(ConfigError::MemberTwice(member.name.clone()));
             }
         }
+        let is_wrong =
+            |(store, node): &(&StoreId, &NodeId)| store.raw() >= self.store_count || !self.members.contains_key(node);
+        if let Some((store, node)) = self.places.iter().find(is_wrong) {
+            return Err(ConfigError::Place { store: *store, node: *node });
+        }
         match (1..=NODE_NUMBER_MAX + 1).contains(&self.next_node) {
             true => Ok(()),
             false => Err(ConfigError::NodeCount),
@@ -275,6 +306,11 @@ impl FsConfig {
         self.members.iter().find(|(_, member)| member.fingerprint == *fingerprint).map(|(node, member)| (*node, member))
     }
 
+    /// The node that serves a store, or reaches it where it is no node's.
+    pub fn place(&self, store: StoreId) -> NodeId {
+        self.places.get(&store).copied().unwrap_or(FIRST_NODE)
+    }
+
     /// The logs of all clients: of the first node's, and of every node that has ever joined. A node
     /// that was removed may have left a log that managers must still apply.
     pub fn client_logs(&self) -> impl Iterator<Item = LogId> + use<> {
@@ -292,11 +328,11 @@ impl FsConfig {
 
     /// Checks whether this may be changed into `next`. Properties fixed at creation stay. The
     /// manager of each slot stays too, as nothing hands a slot over yet. The manager map's epoch
-    /// may grow. Members may come, under new numbers, and go.
+    /// may grow. Members may come, under new numbers, and go. Stores may move.
     pub fn may_become(&self, next: &FsConfig) -> Result<(), ConfigError> {
         let managers = ManagerMap { epoch: self.managers.epoch, ..next.managers.clone() };
-        let (members, next_node) = (self.members.clone(), self.next_node);
-        if (FsConfig { managers, members, next_node, ..next.clone() }) != *self {
+        let (members, next_node, places) = (self.members.clone(), self.next_node, self.places.clone());
+        if (FsConfig { managers, members, next_node, places, ..next.clone() }) != *self {
             return Err(ConfigError::Fixed);
         }
         if next.managers.epoch < self.managers.epoch {
@@ -376,6 +412,14 @@ pub enum ConfigError {
     /// out yet.
     #[error("{0} is not the number of a new member")]
     MemberNumber(NodeId),
+    /// A store cannot be there: there is no such store, or no such member.
+    #[error("{store} cannot be at {node}: no such store, or no such member")]
+    Place {
+        /// The store.
+        store: StoreId,
+        /// Its place.
+        node: NodeId,
+    },
     /// The change would set the number of the next node, which is this one, back.
     #[error("nodes are numbered up to {0} and no number is used again")]
     NodesBack(u16),
@@ -383,6 +427,8 @@ pub enum ConfigError {
 
 /// Bytes of an encoded member, at least.
 const MEMBER_LEN_MIN: usize = 2 + 1 + 32 + 1;
+/// Bytes of an encoded place.
+const PLACE_LEN: usize = 2 + 2;
 
 /// Smallest store in bytes: room for a handful of segments of each log.
 pub const STORE_CAPACITY_BYTES_MIN: u64 = 64 << 20;
@@ -401,6 +447,7 @@ mod tests {
             managers: ManagerMap { epoch: 7, owners: [0, 1, 1].map(ManagerId::new).to_vec() },
             members: BTreeMap::new(),
             next_node: 1,
+            places: BTreeMap::new(),
         }
     }
 
@@ -420,7 +467,9 @@ mod tests {
 
     #[test]
     fn what_was_created_is_read_back() {
-        for config in [config(), with_members()] {
+        let mut spread = with_members();
+        spread.places = BTreeMap::from([(StoreId::new(0), NodeId::new(3)), (StoreId::new(4), NodeId::new(1))]);
+        for config in [config(), with_members(), spread] {
             assert_eq!(FsConfig::decode(&config.encode()), Ok(config));
         }
     }
@@ -454,6 +503,26 @@ mod tests {
     }
 
     #[test]
+    fn stores_move_between_members() {
+        let config = with_members();
+        let with = |store, node| FsConfig {
+            places: BTreeMap::from([(StoreId::new(store), NodeId::new(node))]),
+            ..config.clone()
+        };
+        let moved = with(4, 3);
+        assert_eq!((moved.place(StoreId::new(4)), moved.place(StoreId::new(3))), (NodeId::new(3), FIRST_NODE));
+        assert_eq!(config.may_become(&moved), Ok(()));
+        assert_eq!(moved.may_become(&with(4, 1)), Ok(()));
+        for (store, node) in [(5, 1), (1, 2), (1, 0), (1, 9)] {
+            let wrong = ConfigError::Place { store: StoreId::new(store), node: NodeId::new(node) };
+            assert_eq!(config.may_become(&with(store, node)), Err(wrong));
+        }
+        let mut gone = moved.clone();
+        gone.members.remove(&NodeId::new(3));
+        assert!(moved.may_become(&gone).is_err(), "a member that has a store stays");
+    }
+
+    #[test]
     fn numbers_run_out() {
         let mut config = FsConfig { next_node: NODE_NUMBER_MAX, ..config() };
         assert_eq!(config.add_member(member("last")), Ok(NodeId::new(NODE_NUMBER_MAX)));
@@ -471,6 +540,8 @@ mod tests {
             let address = "a".repeat(MEMBER_ADDRESS_LEN_MAX);
             config.add_member(MemberEntry { name, fingerprint: [0; 32], address }).expect("add");
         }
+        config.store_count = STORE_COUNT_MAX;
+        config.places = config.stores().map(|store| (store, NodeId::new(1))).collect();
         assert_eq!(config.clone().add_member(member("more")), Err(ConfigError::MemberCount(MEMBER_COUNT_MAX + 1)));
         assert!(config.encode().len() <= consensus::MAPS_LEN_MAX);
         assert_eq!(FsConfig::decode(&config.encode()), Ok(config));
@@ -500,9 +571,17 @@ mod tests {
     #[test]
     fn version_two_had_no_members() {
         let mut bytes = config().encode().to_vec();
-        bytes.truncate(bytes.len() - 6);
+        bytes.truncate(bytes.len() - 10);
         bytes[0] = 2;
         assert_eq!(FsConfig::decode(&bytes), Ok(config()));
+    }
+
+    #[test]
+    fn up_to_version_three_all_stores_were_at_the_first_node() {
+        let mut bytes = with_members().encode().to_vec();
+        bytes.truncate(bytes.len() - 4);
+        bytes[0] = 3;
+        assert_eq!(FsConfig::decode(&bytes), Ok(with_members()));
     }
 
     #[test]

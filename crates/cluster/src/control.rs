@@ -11,27 +11,36 @@
 
 use bytes::Bytes;
 use policy::space::{LiveShare, SpaceShare};
+use std::collections::BTreeMap;
 use std::time::Duration;
 use stripe::LogTail;
 use thiserror::Error;
 use types::codec::{DecodeError, Put, Reader};
-use types::{LogId, NodeId, SegmentId};
+use types::{LogId, Maps, NodeId, SegmentId, StoreId};
 
 /// Version of these messages. A node and the first node must speak the same.
-pub const CONTROL_VERSION: u16 = 1;
+pub const CONTROL_VERSION: u16 = 2;
+
+/// A node that begins a session.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Hello {
+    /// Who asks.
+    pub node: NodeId,
+    /// [`CONTROL_VERSION`] of the sender.
+    pub version: u16,
+    /// The node has the file system mounted.
+    pub is_mounted: bool,
+    /// Where other nodes reach it, as host:port; empty if they need not.
+    pub address: String,
+    /// It has folders for stores, and serves them at its address.
+    pub takes_stores: bool,
+}
 
 /// A request to the first node.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ControlRequest {
     /// Begins a session, and ends the node's former one.
-    Hello {
-        /// Who asks.
-        node: NodeId,
-        /// [`CONTROL_VERSION`] of the sender.
-        version: u16,
-        /// The node has the file system mounted.
-        is_mounted: bool,
-    },
+    Hello(Hello),
     /// Renews a session's lease and its share of the free space.
     Renew {
         /// The session.
@@ -42,6 +51,8 @@ pub enum ControlRequest {
         live_bytes: u64,
         /// An operation waits for space. The first node is to look for some.
         wants_space: bool,
+        /// The epoch of the maps that the node knows.
+        maps_epoch: u64,
     },
     /// Ends a session whose client has committed everything.
     Leave {
@@ -72,7 +83,7 @@ pub struct Welcome {
 }
 
 /// A renewed lease.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Renewed {
     /// Its length. It runs from the sending of the renewal.
     pub lease: Duration,
@@ -80,6 +91,8 @@ pub struct Renewed {
     pub share: Option<SpaceShare>,
     /// How many rounds of looking for space had ended before the share was made.
     pub round: u64,
+    /// The maps in force, if the node does not know them.
+    pub maps: Option<Maps>,
 }
 
 /// Whether a node has a session.
@@ -112,6 +125,37 @@ pub struct NodeReport {
     pub is_mounted: bool,
 }
 
+/// A move of a store that is under way.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Moving {
+    /// The store.
+    pub store: StoreId,
+    /// Its new place.
+    pub to: NodeId,
+    /// How much of it is copied, in percent.
+    pub percent: u8,
+}
+
+/// What happens to the places of stores.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct SpreadReport {
+    /// The move that is under way.
+    pub moving: Option<Moving>,
+    /// Why the last move failed; empty if it did not.
+    pub trouble: String,
+}
+
+/// All nodes, for `starling nodes`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NodesReport {
+    /// The nodes, the first node too.
+    pub nodes: Vec<NodeReport>,
+    /// Where the stores are.
+    pub places: BTreeMap<StoreId, NodeId>,
+    /// What happens to them.
+    pub spread: SpreadReport,
+}
+
 /// An answer of the first node.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ControlAnswer {
@@ -121,8 +165,8 @@ pub enum ControlAnswer {
     Renewed(Renewed),
     /// The session has ended.
     Left,
-    /// All nodes, the first node too.
-    Nodes(Vec<NodeReport>),
+    /// All nodes.
+    Nodes(NodesReport),
 }
 
 /// Why a request failed.
@@ -153,18 +197,21 @@ impl ControlRequest {
     pub fn encode(&self) -> Bytes {
         let mut out = Vec::new();
         match self {
-            ControlRequest::Hello { node, version, is_mounted } => {
+            ControlRequest::Hello(hello) => {
                 out.put_u8(0);
-                out.put_u16(node.raw());
-                out.put_u16(*version);
-                out.put_u8((*is_mounted).into());
+                out.put_u16(hello.node.raw());
+                out.put_u16(hello.version);
+                out.put_u8(hello.is_mounted.into());
+                out.put_blob(hello.address.as_bytes());
+                out.put_u8(hello.takes_stores.into());
             }
-            ControlRequest::Renew { session, store_bytes, live_bytes, wants_space } => {
+            ControlRequest::Renew { session, store_bytes, live_bytes, wants_space, maps_epoch } => {
                 out.put_u8(1);
                 out.put_u64(*session);
                 out.put_u64(*store_bytes);
                 out.put_u64(*live_bytes);
                 out.put_u8((*wants_space).into());
+                out.put_u64(*maps_epoch);
             }
             ControlRequest::Leave { session } => {
                 out.put_u8(2);
@@ -182,15 +229,22 @@ impl ControlRequest {
         let request = match r.u8("control request")? {
             0 => {
                 let (node, version) = (NodeId::new(r.u16("node")?), r.u16("control version")?);
-                if version != CONTROL_VERSION {
-                    return Ok(ControlRequest::Hello { node, version, is_mounted: false });
+                let (mut is_mounted, mut address, mut takes_stores) = (false, String::new(), false);
+                if version == CONTROL_VERSION {
+                    (is_mounted, address) = (flag(r, "is mounted")?, string(r, "node address")?);
+                    takes_stores = flag(r, "takes stores")?;
                 }
-                ControlRequest::Hello { node, version, is_mounted: flag(r, "is mounted")? }
+                let hello = ControlRequest::Hello(Hello { node, version, is_mounted, address, takes_stores });
+                if version != CONTROL_VERSION {
+                    return Ok(hello);
+                }
+                hello
             }
             1 => {
                 let (session, store_bytes) = (r.u64("session")?, r.u64("store bytes")?);
-                let live_bytes = r.u64("live bytes")?;
-                ControlRequest::Renew { session, store_bytes, live_bytes, wants_space: flag(r, "wants space")? }
+                let (live_bytes, wants_space) = (r.u64("live bytes")?, flag(r, "wants space")?);
+                let maps_epoch = r.u64("maps epoch")?;
+                ControlRequest::Renew { session, store_bytes, live_bytes, wants_space, maps_epoch }
             }
             2 => ControlRequest::Leave { session: r.u64("session")? },
             3 => ControlRequest::Nodes,
@@ -209,17 +263,21 @@ impl ControlAnswer {
                 out.put_u8(0);
                 welcome.encode(&mut out);
             }
-            Ok(ControlAnswer::Renewed(Renewed { lease, share, round })) => {
+            Ok(ControlAnswer::Renewed(Renewed { lease, share, round, maps })) => {
                 out.put_u8(1);
                 put_duration(&mut out, *lease);
                 put_share(&mut out, share.as_ref());
                 out.put_u64(*round);
+                out.put_u8(maps.is_some().into());
+                if let Some(maps) = maps {
+                    out.put_u64(maps.epoch);
+                    out.put_blob(&maps.bytes);
+                }
             }
             Ok(ControlAnswer::Left) => out.put_u8(2),
-            Ok(ControlAnswer::Nodes(nodes)) => {
+            Ok(ControlAnswer::Nodes(report)) => {
                 out.put_u8(3);
-                out.put_u32(nodes.len() as u32);
-                nodes.iter().for_each(|node| node.encode(&mut out));
+                report.encode(&mut out);
             }
             Err(ControlError::UnknownSession) => out.put_u8(16),
             Err(ControlError::NotMember) => out.put_u8(17),
@@ -248,14 +306,15 @@ impl ControlAnswer {
         let answer = match r.u8("control answer")? {
             0 => Ok(ControlAnswer::Welcome(Welcome::decode(r)?)),
             1 => {
-                let (lease, share) = (duration(r, "lease")?, share(r)?);
-                Ok(ControlAnswer::Renewed(Renewed { lease, share, round: r.u64("round")? }))
+                let (lease, share, round) = (duration(r, "lease")?, share(r)?, r.u64("round")?);
+                let maps = match flag(r, "maps")? {
+                    true => Some(Maps { epoch: r.u64("maps epoch")?, bytes: Bytes::copy_from_slice(r.blob("maps")?) }),
+                    false => None,
+                };
+                Ok(ControlAnswer::Renewed(Renewed { lease, share, round, maps }))
             }
             2 => Ok(ControlAnswer::Left),
-            3 => {
-                let count = r.count(NODE_LEN_MIN, "nodes")?;
-                Ok(ControlAnswer::Nodes((0..count).map(|_| NodeReport::decode(r)).collect::<Result<_, _>>()?))
-            }
+            3 => Ok(ControlAnswer::Nodes(NodesReport::decode(r)?)),
             16 => Err(ControlError::UnknownSession),
             17 => Err(ControlError::NotMember),
             18 => Err(ControlError::Version(r.u16("control version")?)),
@@ -264,6 +323,46 @@ impl ControlAnswer {
         };
         whole(r, (), "control answer")?;
         answer
+    }
+}
+
+impl NodesReport {
+    fn encode(&self, out: &mut Vec<u8>) {
+        out.put_u32(self.nodes.len() as u32);
+        self.nodes.iter().for_each(|node| node.encode(out));
+        out.put_u32(self.places.len() as u32);
+        for (store, node) in &self.places {
+            out.put_u16(store.raw());
+            out.put_u16(node.raw());
+        }
+        out.put_u8(self.spread.moving.is_some().into());
+        if let Some(Moving { store, to, percent }) = self.spread.moving {
+            out.put_u16(store.raw());
+            out.put_u16(to.raw());
+            out.put_u8(percent);
+        }
+        out.put_blob(self.spread.trouble.as_bytes());
+    }
+
+    fn decode(r: &mut Reader<'_>) -> Result<NodesReport, DecodeError> {
+        let count = r.count(NODE_LEN_MIN, "nodes")?;
+        let nodes = (0..count).map(|_| NodeReport::decode(r)).collect::<Result<_, _>>()?;
+        let mut places = BTreeMap::new();
+        for _ in 0..r.count(4, "places of stores")? {
+            let (store, node) = (StoreId::new(r.u16("store")?), NodeId::new(r.u16("place of a store")?));
+            if places.last_key_value().is_some_and(|(last, _)| *last >= store) {
+                return Err(DecodeError::Invalid("places of stores"));
+            }
+            places.insert(store, node);
+        }
+        let moving = match flag(r, "moving")? {
+            true => {
+                let (store, to) = (StoreId::new(r.u16("store that moves")?), NodeId::new(r.u16("its new place")?));
+                Some(Moving { store, to, percent: r.u8("percent")? })
+            }
+            false => None,
+        };
+        Ok(NodesReport { nodes, places, spread: SpreadReport { moving, trouble: string(r, "trouble")? } })
     }
 }
 
@@ -409,14 +508,15 @@ mod tests {
 
     fn request() -> impl Strategy<Value = ControlRequest> {
         prop_oneof![
-            (any::<u16>(), any::<bool>()).prop_map(|(node, is_mounted)| ControlRequest::Hello {
-                node: NodeId::new(node),
-                version: CONTROL_VERSION,
-                is_mounted
+            (any::<u16>(), any::<[bool; 2]>(), ".{0,9}").prop_map(|(node, [is_mounted, takes_stores], address)| {
+                let (node, version) = (NodeId::new(node), CONTROL_VERSION);
+                ControlRequest::Hello(Hello { node, version, is_mounted, address, takes_stores })
             }),
-            (any::<[u64; 3]>(), any::<bool>()).prop_map(|([session, store_bytes, live_bytes], wants_space)| {
-                ControlRequest::Renew { session, store_bytes, live_bytes, wants_space }
-            }),
+            (any::<[u64; 4]>(), any::<bool>()).prop_map(
+                |([session, store_bytes, live_bytes, maps_epoch], wants_space)| {
+                    ControlRequest::Renew { session, store_bytes, live_bytes, wants_space, maps_epoch }
+                }
+            ),
             any::<u64>().prop_map(|session| ControlRequest::Leave { session }),
             Just(ControlRequest::Nodes),
         ]
@@ -431,6 +531,23 @@ mod tests {
         (any::<u16>(), ".{0,9}", ".{0,9}", state, any::<bool>()).prop_map(|(id, name, address, state, is_mounted)| {
             NodeReport { id: NodeId::new(id), name, address, state, is_mounted }
         })
+    }
+
+    fn nodes_report() -> impl Strategy<Value = NodesReport> {
+        let places = proptest::collection::btree_map(any::<u16>(), any::<u16>(), 0..4);
+        let moving = proptest::option::of((any::<u16>(), any::<u16>(), 0..100u8));
+        (proptest::collection::vec(report(), 0..4), places, moving, ".{0,9}").prop_map(
+            |(nodes, places, moving, trouble)| {
+                let place = |(store, node)| (StoreId::new(store), NodeId::new(node));
+                let moving = moving.map(|(store, to, percent)| Moving {
+                    store: StoreId::new(store),
+                    to: NodeId::new(to),
+                    percent,
+                });
+                let spread = SpreadReport { moving, trouble };
+                NodesReport { nodes, places: places.into_iter().map(place).collect(), spread }
+            },
+        )
     }
 
     fn answer() -> impl Strategy<Value = Result<ControlAnswer, ControlError>> {
@@ -450,11 +567,14 @@ mod tests {
                     share,
                 }))
             }),
-            (any::<u64>(), some_share(), any::<u64>()).prop_map(|(lease, share, round)| {
-                Ok(ControlAnswer::Renewed(Renewed { lease: Duration::from_nanos(lease), share, round }))
-            }),
+            (any::<u64>(), some_share(), any::<u64>(), any::<Option<(u64, [u8; 3])>>()).prop_map(
+                |(lease, share, round, maps)| {
+                    let maps = maps.map(|(epoch, bytes)| Maps { epoch, bytes: bytes.to_vec().into() });
+                    Ok(ControlAnswer::Renewed(Renewed { lease: Duration::from_nanos(lease), share, round, maps }))
+                }
+            ),
             Just(Ok(ControlAnswer::Left)),
-            proptest::collection::vec(report(), 0..4).prop_map(|nodes| Ok(ControlAnswer::Nodes(nodes))),
+            nodes_report().prop_map(|nodes| Ok(ControlAnswer::Nodes(nodes))),
             Just(Err(ControlError::UnknownSession)),
             Just(Err(ControlError::NotMember)),
             any::<u16>().prop_map(|spoken| Err(ControlError::Version(spoken))),
@@ -483,15 +603,17 @@ mod tests {
         let state = NodeState::Down { since: None };
         let node =
             NodeReport { id: NodeId::new(0), name: String::new(), address: String::new(), state, is_mounted: false };
-        let answer = Ok(ControlAnswer::Nodes(vec![node]));
+        let (places, spread) = (BTreeMap::new(), SpreadReport::default());
+        let answer = Ok(ControlAnswer::Nodes(NodesReport { nodes: vec![node], places, spread }));
         assert_eq!(ControlAnswer::decode(&ControlAnswer::encode(&answer)), answer);
     }
 
     #[test]
     fn a_hello_of_another_version_is_read_as_far_as_its_version() {
-        let hello = ControlRequest::Hello { node: NodeId::new(3), version: CONTROL_VERSION + 1, is_mounted: false };
-        let mut bytes = hello.encode().to_vec();
+        let (node, version) = (NodeId::new(3), CONTROL_VERSION + 1);
+        let hello = Hello { node, version, is_mounted: false, address: String::new(), takes_stores: false };
+        let mut bytes = ControlRequest::Hello(hello.clone()).encode()[..5].to_vec();
         bytes.extend_from_slice(b"what a later version has");
-        assert_eq!(ControlRequest::decode(&bytes), Ok(hello));
+        assert_eq!(ControlRequest::decode(&bytes), Ok(ControlRequest::Hello(hello)));
     }
 }

@@ -4,6 +4,8 @@
 //! - [`maps`]: the maps in force, decided by the consensus engine and kept by every store.
 //! - [`machine`]: creation, start with recovery, stop.
 //! - [`stores`]: the places of the stores; creates and opens them.
+//! - [`spread`]: moves stores to nodes that have joined. [`switch`]: a store whose place can
+//!   change; `store_copy`: copies a store while it is used.
 //! - [`cleaner`]: moves live blocks out of segments worth emptying.
 //! - [`maintenance`]: checkpoints, deletion of empty segments, when to clean, room for writers.
 //! - [`manager_service`]: serves managers to clients on other nodes; [`remote_manager`]: these
@@ -38,10 +40,13 @@ pub mod restore;
 mod room;
 pub mod shared_locks;
 mod space;
+pub mod spread;
 mod start_error;
+mod store_copy;
 pub mod stores;
+pub mod switch;
 mod table;
 
 pub use config::FsConfig;
 pub use machine::{CoreMachine, Create, Run, StartError};
-pub use stores::StorePlace;
+pub use stores::{AtNode, StorePlace};

@@ -11,17 +11,19 @@ use crate::maintenance::Maintenance;
 use crate::maps::{self, ChangeError, Keeper};
 use crate::room;
 use crate::stores::{self, CLOSE_TIMEOUT, Opened, StorePlace};
+use crate::switch::SwitchStore;
 use client::{Client, Managers};
 use host::{Disk, Host};
 use manager::api::Manager;
 use manager::server::{ManagerConfig, ManagerServer};
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use storage::api::{Storage, StorageError};
 use storage::server::StoreServer;
 use stripe::{LogWriter, Options, Stripe};
-use types::{FsUuid, LogId, Maps, StoreId};
+use types::{FsUuid, LogId, Maps, NodeId, StoreId};
 use vfs::fs::FileSystem;
 
 pub use crate::limits::Limits;
@@ -90,8 +92,17 @@ impl Create {
     fn config(&self, fs: FsUuid, store_count: u16, store_capacity_bytes: u64) -> FsConfig {
         let Create { parity, block_size, manager_count, .. } = *self;
         let managers = first_manager_map(manager_count);
-        let (members, next_node) = (BTreeMap::new(), 1);
-        FsConfig { fs, store_count, parity, block_size, store_capacity_bytes, managers, members, next_node }
+        FsConfig {
+            fs,
+            store_count,
+            parity,
+            block_size,
+            store_capacity_bytes,
+            managers,
+            members: BTreeMap::new(),
+            next_node: 1,
+            places: BTreeMap::new(),
+        }
     }
 }
 
@@ -143,8 +154,11 @@ pub struct CoreMachine {
     pub recovery: Recovery,
     pub(crate) limits: Limits,
     host: Host,
-    by_id: Vec<(StoreId, Arc<dyn Storage>)>,
-    stores: Vec<Arc<StoreServer>>,
+    by_id: Vec<(StoreId, SwitchStore)>,
+    /// The stores of this process.
+    pub(crate) servers: Arc<Mutex<Vec<Arc<StoreServer>>>>,
+    /// Where the stores at other nodes were at the start.
+    pub(crate) at_nodes: BTreeMap<StoreId, (NodeId, String)>,
 }
 
 /// Creates a file system over empty places for its stores, and a disk for the consensus engine.
@@ -191,13 +205,14 @@ impl CoreMachine {
         run: Run,
         limits: Limits,
     ) -> Result<CoreMachine, StartError> {
-        let Opened { config, maps: newest, behind, by_id, servers } = stores::open(&host, places).await?;
+        let Opened { config, maps: newest, behind, by_id, servers, at_nodes } = stores::open(&host, places).await?;
         let agreed = maps::agree(&host, consensus, &config, &newest).await?;
         let behind = behind || agreed.maps.epoch > newest.epoch;
         let config = config.continued(&agreed.maps.bytes)?;
         let began = host.clock.now();
         let options = stripe_options(&config, limits.in_flight_max, run.accepts_loss);
-        let stripe = Stripe::new(host.clone(), config.fs, by_id.clone(), options);
+        let switches = by_id.iter().map(|(id, store)| (*id, Arc::new(store.clone()) as Arc<dyn Storage>));
+        let stripe = Stripe::new(host.clone(), config.fs, switches.collect(), options);
         let inode_count_max = inode_count_max(run.cache_bytes);
         let maps = Keeper::start(host.clone(), stripe.clone(), agreed, behind).await;
         let maps = Arc::new(maps.map_err(|e| StartError::refused(&stripe, e))?);
@@ -277,7 +292,8 @@ impl CoreMachine {
             host,
             limits,
             by_id,
-            stores: servers,
+            servers: Arc::new(Mutex::new(servers)),
+            at_nodes,
         })
     }
 
@@ -286,19 +302,14 @@ impl CoreMachine {
         self.host.clone()
     }
 
-    /// The stores that it could open, for other nodes.
-    pub fn stores(&self) -> &[(StoreId, Arc<dyn Storage>)] {
+    /// All stores, wherever they are, for other nodes too.
+    pub fn stores(&self) -> &[(StoreId, SwitchStore)] {
         &self.by_id
     }
 
     /// Changes the maps; see [`Keeper::change`].
     pub async fn change_maps(&self, change: impl FnOnce(&mut FsConfig)) -> Result<u64, ChangeError> {
         self.maps.change(change).await
-    }
-
-    /// The stores that this process has open, for other nodes to use.
-    pub fn open_stores(&self) -> Vec<Arc<StoreServer>> {
-        self.stores.clone()
     }
 
     /// Commits everything, writes checkpoints, and closes the stores, so that the next start has
@@ -313,7 +324,8 @@ impl CoreMachine {
         }
         self.maps.close().await;
         let mut closed = Ok(());
-        for store in &self.stores {
+        let servers = std::mem::take(&mut *self.servers.lock());
+        for store in servers {
             let close = host::timeout(&*self.host.clock, CLOSE_TIMEOUT, store.close());
             if let Err(e) = close.await.unwrap_or(Err(StorageError::Unavailable)) {
                 // Close the others all the same.

@@ -106,6 +106,8 @@ pub struct Maintenance {
     space_wanted: Notify,
     /// A checkpoint is due, whatever has changed.
     checkpoint_wanted: AtomicBool,
+    /// The stores are to be compared, though none has come back.
+    compare_wanted: AtomicBool,
     stopping: AtomicBool,
     stop: Notify,
     stopped: Notify,
@@ -141,6 +143,7 @@ impl Maintenance {
             done: Mutex::default(),
             space_wanted: Notify::new(),
             checkpoint_wanted: AtomicBool::new(false),
+            compare_wanted: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
             stop: Notify::new(),
             stopped: Notify::new(),
@@ -228,6 +231,9 @@ impl Maintenance {
     /// One step of comparing the stores, or of restoring fragments that they lost.
     async fn restore_some(&self) -> Result<(), CleanError> {
         let mut restore = self.round.lock().await;
+        if self.compare_wanted.swap(false, SeqCst) {
+            restore.compare_again();
+        }
         if restore.is_due() {
             self.compare_some(&mut restore).await?;
         } else if restore.is_busy() {
@@ -307,6 +313,11 @@ impl Maintenance {
     pub(crate) async fn leave(&self, session: u64) {
         self.space.leave(session).await;
         self.checkpoint_wanted.store(true, SeqCst);
+    }
+
+    /// Compares the stores soon: one of them lacks fragments, though it was never away.
+    pub(crate) fn compare_stores(&self) {
+        self.compare_wanted.store(true, SeqCst);
     }
 
     /// Looks for space soon: a member's operation waits for some.

@@ -9,7 +9,7 @@
 //! [`Member::file_system`] is the file system over whichever client there is.
 
 use crate::config::{FsConfig, client_id};
-use crate::control::{CONTROL_VERSION, ControlAnswer, ControlError, ControlRequest, Renewed, Welcome};
+use crate::control::{CONTROL_VERSION, ControlAnswer, ControlError, ControlRequest, Hello, Renewed, Welcome};
 use crate::lease::Lease;
 use crate::machine::{inode_bytes, inode_count_max, stripe_options};
 use crate::room::member_space;
@@ -20,13 +20,13 @@ use manager::api::{Manager, TokenHolder};
 use parking_lot::Mutex;
 use policy::space::SpaceClaim;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use storage::api::Storage;
 use stripe::Stripe;
 use tokio::sync::{Notify, watch};
-use types::{BoxFuture, NodeId, StoreId};
+use types::{BoxFuture, Maps, NodeId, StoreId};
 use vfs::fs::FileSystem;
 use vfs::kernel::Kernel;
 
@@ -58,12 +58,14 @@ pub trait FirstNode: Send + Sync + 'static {
     fn locks(&self, session: u64) -> Arc<dyn LockWay>;
     /// From now on, recalls for this session go to `holder`.
     fn recalls(&self, session: u64, holder: Arc<dyn TokenHolder>);
+    /// The maps have changed during a session: stores may be elsewhere.
+    fn follow(&self, config: &FsConfig);
     /// The session is over: nothing is sent for it any more.
     fn end(&self, session: u64);
 }
 
 /// How a node is a member.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct MemberConfig {
     /// The node.
     pub node: NodeId,
@@ -71,6 +73,10 @@ pub struct MemberConfig {
     pub cache_bytes: u64,
     /// It has the file system mounted.
     pub is_mounted: bool,
+    /// Where other nodes reach it, as host:port; empty if they need not.
+    pub address: String,
+    /// It has folders for stores, and serves them at its address.
+    pub takes_stores: bool,
 }
 
 /// A session that serves.
@@ -81,6 +87,8 @@ pub(crate) struct Serving {
     host: Host,
     session: u64,
     lease: Duration,
+    /// The epoch of the maps that it follows.
+    maps_epoch: AtomicU64,
     /// When the lease is over, in nanoseconds of the host's clock; 0: the session is over.
     lease_until: Arc<AtomicU64>,
     /// True when the session is over.
@@ -128,14 +136,17 @@ pub struct Member {
     /// The length of the lease of the newest session.
     lease: Mutex<Duration>,
     leaving: Notify,
+    /// Changes were lost with a session, and nobody was told yet who relies on them.
+    has_lost: AtomicBool,
 }
 
 impl Member {
     /// Starts to have sessions, one after the other.
     pub fn start(host: Host, config: MemberConfig, first: Arc<dyn FirstNode>) -> Arc<Member> {
         let phase = watch::Sender::new(Phase::Waiting(None));
-        let (kernel, leaving) = (OnceLock::new(), Notify::new());
-        let member = Arc::new(Member { host, config, first, kernel, phase, lease: Mutex::default(), leaving });
+        let (kernel, leaving, has_lost) = (OnceLock::new(), Notify::new(), AtomicBool::new(false));
+        let member =
+            Arc::new(Member { host, config, first, kernel, phase, lease: Mutex::default(), leaving, has_lost });
         member.host.tasks.spawn(Box::pin(member.clone().run()));
         member
     }
@@ -175,6 +186,11 @@ impl Member {
     /// The client of the present session, for `status`.
     pub fn client(&self) -> Option<Client> {
         self.serving().map(|serving| serving.client.clone())
+    }
+
+    /// True if changes were lost with a session since this was asked last.
+    pub fn take_loss(&self) -> bool {
+        self.has_lost.swap(false, SeqCst)
     }
 
     /// Commits everything, ends the session, and begins no other. Without a session it ends at
@@ -260,8 +276,9 @@ impl Member {
 
     /// Asks for a session. Returns when the request was sent, from which on the lease runs.
     async fn hello(&self) -> Result<(Duration, Welcome), ControlError> {
-        let MemberConfig { node, is_mounted, .. } = self.config;
-        let hello = ControlRequest::Hello { node, version: CONTROL_VERSION, is_mounted };
+        let MemberConfig { node, is_mounted, address, takes_stores, .. } = self.config.clone();
+        let hello = Hello { node, version: CONTROL_VERSION, is_mounted, address, takes_stores };
+        let hello = ControlRequest::Hello(hello);
         let sent = self.host.clock.now();
         let answer = host::timeout(&*self.host.clock, HELLO_TIME_MAX, self.first.control(hello)).await;
         let welcome = match answer.map_err(|_| ControlError::Unavailable("the first node does not answer".into()))?? {
@@ -275,7 +292,7 @@ impl Member {
         // The hello took long: renew before anything is served.
         let sent = self.host.clock.now();
         let nothing = SpaceClaim::default();
-        let renewal = self.renew(welcome.session, &nothing, false);
+        let renewal = self.renew(welcome.session, &nothing, false, welcome.maps_epoch);
         match host::timeout(&*self.host.clock, welcome.lease, renewal).await {
             Ok(Ok(Renewed { lease, share, .. })) => Ok((sent, Welcome { lease, share, ..welcome })),
             Ok(Err(error)) => Err(error),
@@ -283,9 +300,15 @@ impl Member {
         }
     }
 
-    async fn renew(&self, session: u64, claim: &SpaceClaim, wants_space: bool) -> Result<Renewed, ControlError> {
+    async fn renew(
+        &self,
+        session: u64,
+        claim: &SpaceClaim,
+        wants_space: bool,
+        maps_epoch: u64,
+    ) -> Result<Renewed, ControlError> {
         let SpaceClaim { store_bytes, live_bytes, .. } = *claim;
-        let renewal = ControlRequest::Renew { session, store_bytes, live_bytes, wants_space };
+        let renewal = ControlRequest::Renew { session, store_bytes, live_bytes, wants_space, maps_epoch };
         match self.first.control(renewal).await? {
             ControlAnswer::Renewed(renewed) => Ok(renewed),
             _ => Err(unexpected()),
@@ -294,7 +317,7 @@ impl Member {
 
     /// Starts the client of a session.
     fn begin(&self, count: u64, sent: Duration, welcome: Welcome) -> Result<Arc<Serving>, ControlError> {
-        let Welcome { session, lease, in_flight_max, tail, share, .. } = welcome;
+        let Welcome { session, lease, in_flight_max, tail, share, maps_epoch, .. } = welcome;
         let config = FsConfig::decode(&welcome.config)?;
         let options = stripe_options(&config, in_flight_max, false);
         let stripe = Stripe::new(self.host.clone(), config.fs, self.first.stores(session, &config), options);
@@ -322,6 +345,7 @@ impl Member {
             host: self.host.clone(),
             session,
             lease,
+            maps_epoch: AtomicU64::new(maps_epoch),
             lease_until,
             is_over: watch::Sender::new(false),
         });
@@ -351,10 +375,14 @@ impl Member {
             }
             let (left, sent) = (serving.lease_left(), self.host.clock.now());
             let claim = serving.client.space_claim();
-            let renewal = self.renew(serving.session, &claim, is_wanted || search.is_some());
+            let maps_epoch = serving.maps_epoch.load(SeqCst);
+            let renewal = self.renew(serving.session, &claim, is_wanted || search.is_some(), maps_epoch);
             match host::timeout(&*self.host.clock, left, renewal).await {
-                Ok(Ok(Renewed { lease, share, round })) => {
+                Ok(Ok(Renewed { lease, share, round, maps })) => {
                     serving.renewed(sent, lease);
+                    if let Some(maps) = maps {
+                        self.follow(serving, &maps);
+                    }
                     if let Some(share) = share {
                         serving.client.take_share(&claim, &share);
                     }
@@ -372,6 +400,15 @@ impl Member {
                 Err(_) => return ControlError::Unavailable("the lease is over before the first node answered".into()),
             }
         }
+    }
+
+    /// Follows maps that have changed.
+    fn follow(&self, serving: &Serving, maps: &Maps) {
+        match FsConfig::decode(&maps.bytes) {
+            Ok(config) => self.first.follow(&config),
+            Err(e) => tracing::warn!("the new maps cannot be read, the ones before stay in use: {e}"),
+        }
+        serving.maps_epoch.store(maps.epoch, SeqCst);
     }
 
     /// Ends a session that is over: its client is of no use any more.
@@ -394,6 +431,7 @@ impl Member {
         let (dirty_bytes, in_flight_bytes) = (status.dirty_bytes, status.in_flight_bytes);
         let session = serving.count;
         if dirty_bytes + in_flight_bytes > 0 {
+            self.has_lost.store(true, SeqCst);
             tracing::warn!(session, dirty_bytes, in_flight_bytes, "the session is over, and changes are lost: {why}");
         } else {
             tracing::warn!(session, "the session is over; nothing is lost: {why}");

@@ -402,7 +402,11 @@ impl FileSystem for MemberFs {
         self.through(handle, |client, handle| client.setlk(id, handle, lock, wait))
     }
 
+    /// Fails once after changes were lost with a session.
     fn sync(&self) -> Answer<()> {
+        if self.member.take_loss() {
+            return Answer::err(FsError::Io);
+        }
         self.run(|client| client.sync(), || Box::new(|client: &Client| client.sync()))
     }
 }

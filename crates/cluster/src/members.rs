@@ -21,7 +21,8 @@
 
 use crate::config::{CLIENT_LOG, FIRST_NODE, FsConfig, MemberEntry, client_id, client_log};
 use crate::control::{
-    CONTROL_VERSION, ControlAnswer, ControlError, ControlRequest, NodeReport, NodeState, Renewed, Welcome,
+    CONTROL_VERSION, ControlAnswer, ControlError, ControlRequest, Hello, NodeReport, NodeState, NodesReport, Renewed,
+    SpreadReport, Welcome,
 };
 use crate::lease::{LeaseTable, with_drift};
 use crate::lock_server::LockServer;
@@ -82,6 +83,7 @@ struct MemberSession {
     /// Of the certificate of whoever began it.
     fingerprint: [u8; 32],
     is_mounted: bool,
+    takes_stores: bool,
     /// Its requests are refused. It is in the table until its tokens are free.
     is_ended: bool,
 }
@@ -136,7 +138,18 @@ pub struct Members {
     ready: watch::Sender<bool>,
     /// Held during a sweep.
     sweeping: tokio::sync::Mutex<()>,
+    /// What happens to the places of stores.
+    spread: Mutex<SpreadReport>,
     stopped: AtomicBool,
+}
+
+/// A node that takes stores.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Taker {
+    /// The node.
+    pub node: NodeId,
+    /// Where it is reached, as host:port.
+    pub address: String,
 }
 
 impl CoreMachine {
@@ -171,6 +184,7 @@ impl CoreMachine {
             config,
             turns: Mutex::default(),
             sweeping: tokio::sync::Mutex::default(),
+            spread: Mutex::default(),
             stopped: AtomicBool::new(false),
         });
         members.host.tasks.spawn(Box::pin(members.clone().watch()));
@@ -197,16 +211,18 @@ impl Members {
         request: ControlRequest,
     ) -> Result<ControlAnswer, ControlError> {
         match request {
-            ControlRequest::Hello { node, version, is_mounted } => {
-                if version != CONTROL_VERSION {
+            ControlRequest::Hello(hello) => {
+                if hello.version != CONTROL_VERSION {
                     return Err(ControlError::Version(CONTROL_VERSION));
                 }
-                self.hello(node, fingerprint, is_mounted).await.map(ControlAnswer::Welcome)
+                self.hello(&hello, fingerprint).await.map(ControlAnswer::Welcome)
             }
-            ControlRequest::Renew { session, store_bytes, live_bytes, wants_space } => {
+            ControlRequest::Renew { session, store_bytes, live_bytes, wants_space, maps_epoch } => {
                 let node = self.node_of(fingerprint)?;
                 let claim = SpaceClaim { store_bytes, live_bytes, ..SpaceClaim::default() };
-                self.renew(node, session, &claim, wants_space).await.map(ControlAnswer::Renewed)
+                let renewed = self.renew(node, session, &claim, wants_space).await?;
+                let maps = Some(self.maps.maps()).filter(|maps| maps.epoch != maps_epoch);
+                Ok(ControlAnswer::Renewed(Renewed { maps, ..renewed }))
             }
             ControlRequest::Leave { session } => {
                 let node = self.node_of(fingerprint)?;
@@ -234,17 +250,14 @@ impl Members {
     /// # Errors
     /// [`ControlError::NotMember`]; [`ControlError::Unavailable`] if the node's log cannot be
     /// opened.
-    pub async fn hello(
-        self: &Arc<Self>,
-        node: NodeId,
-        fingerprint: &[u8; 32],
-        is_mounted: bool,
-    ) -> Result<Welcome, ControlError> {
+    pub async fn hello(self: &Arc<Self>, hello: &Hello, fingerprint: &[u8; 32]) -> Result<Welcome, ControlError> {
+        let node = hello.node;
         let is_member = |(member, _): (NodeId, &MemberEntry)| member == node;
         if !self.maps_config()?.member_of(fingerprint).is_some_and(is_member) {
             return Err(ControlError::NotMember);
         }
         self.arrived(node);
+        self.note_address(hello).await?;
         self.ready().await;
         let turn = self.turn(node).lock_owned().await;
         let former = {
@@ -266,7 +279,7 @@ impl Members {
         if !config.member_of(fingerprint).is_some_and(is_member) {
             return Err(ControlError::NotMember);
         }
-        let session = self.begin(node, *fingerprint, is_mounted);
+        let session = self.begin(hello, *fingerprint);
         self.maintenance.join(session, log).await;
         let holder = self.holders.holder(session);
         for manager in &self.managers {
@@ -315,7 +328,7 @@ impl Members {
         }
         let round = self.maintenance.space_round();
         let share = self.share(session, client_log(node), claim).await;
-        Ok(Renewed { lease: self.config.lease, share, round })
+        Ok(Renewed { lease: self.config.lease, share, round, maps: None })
     }
 
     /// Ends a node's session. Its client has committed everything.
@@ -361,7 +374,7 @@ impl Members {
     ///
     /// # Errors
     /// [`ControlError::Unavailable`] if the maps cannot be read.
-    pub fn nodes(&self) -> Result<Vec<NodeReport>, ControlError> {
+    pub fn nodes(&self) -> Result<NodesReport, ControlError> {
         let (config, now) = (self.maps_config()?, self.host.clock.now());
         let first = NodeReport {
             id: FIRST_NODE,
@@ -370,6 +383,7 @@ impl Members {
             state: NodeState::Up { lease_left: self.config.lease },
             is_mounted: self.config.is_mounted,
         };
+        let places = config.stores().map(|store| (store, config.place(store))).collect();
         let sessions = self.sessions.lock();
         let report = |(node, member): (NodeId, MemberEntry)| {
             let session = sessions.of(node).and_then(|number| Some((number, sessions.live(number, now)?)));
@@ -381,7 +395,45 @@ impl Members {
             let is_mounted = session.is_some_and(|(_, session)| session.is_mounted);
             NodeReport { id: node, name: member.name, address: member.address, state, is_mounted }
         };
-        Ok([first].into_iter().chain(config.members.into_iter().map(report)).collect())
+        let nodes = [first].into_iter().chain(config.members.into_iter().map(report)).collect();
+        Ok(NodesReport { nodes, places, spread: self.spread.lock().clone() })
+    }
+
+    /// The nodes that take stores, and have a session now.
+    pub fn takers(&self) -> Vec<Taker> {
+        let Ok(config) = self.maps_config() else { return Vec::new() };
+        let (sessions, now) = (self.sessions.lock(), self.host.clock.now());
+        let live = sessions.by_number.keys().filter_map(|number| sessions.live(*number, now));
+        let taker = |session: &MemberSession| {
+            let address = config.members.get(&session.node)?.address.clone();
+            Some(Taker { node: session.node, address }).filter(|taker| !taker.address.is_empty())
+        };
+        live.filter(|session| session.takes_stores).filter_map(taker).collect()
+    }
+
+    /// Changes what [`nodes`](Self::nodes) says of the places of stores.
+    pub fn report_spread(&self, change: impl FnOnce(&mut SpreadReport)) {
+        change(&mut self.spread.lock());
+    }
+
+    /// Has maintenance compare the stores soon, and restore what any of them lacks.
+    pub fn compare_stores(&self) {
+        self.maintenance.compare_stores();
+    }
+
+    /// Has the maps name the address at which others reach a node.
+    async fn note_address(&self, hello: &Hello) -> Result<(), ControlError> {
+        let is_new = |config: FsConfig| config.members.get(&hello.node).is_some_and(|m| m.address != hello.address);
+        if !is_new(self.maps_config()?) {
+            return Ok(());
+        }
+        let change = |config: &mut FsConfig| {
+            if let Some(member) = config.members.get_mut(&hello.node) {
+                member.address.clone_from(&hello.address);
+            }
+        };
+        let changed = self.maps.change(change).await;
+        changed.map(drop).map_err(|e| ControlError::Unavailable(format!("record the node's address: {e}")))
     }
 
     /// A member has said hello: its session with the machine before this start is over.
@@ -397,14 +449,17 @@ impl Members {
     }
 
     /// Notes a new session under a random number.
-    fn begin(&self, node: NodeId, fingerprint: [u8; 32], is_mounted: bool) -> u64 {
+    fn begin(&self, hello: &Hello, fingerprint: [u8; 32]) -> u64 {
+        let Hello { node, is_mounted, takes_stores, .. } = *hello;
         let (mut sessions, now) = (self.sessions.lock(), self.host.clock.now());
         let mut number = self.host.random.next_u64();
         while number == crate::space::OWN_SESSION || sessions.by_number.contains_key(&number) {
             number = self.host.random.next_u64();
         }
         sessions.leases.begin(number, now);
-        sessions.by_number.insert(number, MemberSession { node, fingerprint, is_mounted, is_ended: false });
+        sessions
+            .by_number
+            .insert(number, MemberSession { node, fingerprint, is_mounted, takes_stores, is_ended: false });
         number
     }
 

@@ -146,6 +146,12 @@ impl Restore {
         self.knows_all = false;
     }
 
+    /// Forgets what the last comparison found, so that there is another one.
+    pub(crate) fn compare_again(&mut self) {
+        self.comparison = None;
+        self.compared = None;
+    }
+
     /// Forgets segments that were deleted since they were seen.
     pub(crate) fn keep(&mut self, is_there: impl Fn(SegmentId) -> bool) {
         self.todo.retain(|segment| is_there(*segment));

@@ -2,8 +2,10 @@
 
 use crate::config::{ConfigError, FsConfig};
 use crate::start_error::StartError;
+use crate::switch::SwitchStore;
 use bytes::Bytes;
 use host::{Disk, DiskSpace, Host, join_all};
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +14,7 @@ use storage::api::{Presence, RemoteStorage, Seal, Storage, StorageError, StoreSt
 use storage::server::{StoreIdentity, StoreOpenError, StoreServer};
 use storage::site::is_empty;
 use striped_log::fragment::{Fragment, FragmentHeader};
-use types::{BoxFuture, FragmentId, LogId, Maps, SegmentId, StoreId};
+use types::{BoxFuture, FragmentId, LogId, Maps, NodeId, SegmentId, StoreId};
 
 /// How long opening a store may take before the file system goes on without it.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(60);
@@ -26,8 +28,31 @@ pub enum StorePlace {
     Disk(Arc<dyn Disk>),
     /// A storage server of another process, reachable or not.
     Remote(Arc<dyn RemoteStorage>),
+    /// A node that has joined, reachable or not.
+    Node(AtNode),
     /// No usable place: its folder is missing or cannot be used, for this reason.
     Missing(String),
+}
+
+/// A store at a node that has joined.
+#[derive(Clone)]
+pub struct AtNode {
+    /// The node.
+    pub node: NodeId,
+    /// Where it was reached last, as host:port.
+    pub address: String,
+    /// The store there.
+    pub remote: Arc<dyn RemoteStorage>,
+}
+
+impl StorePlace {
+    /// The store, if it is of another process.
+    fn remote(&self) -> Option<&Arc<dyn RemoteStorage>> {
+        match self {
+            StorePlace::Remote(remote) | StorePlace::Node(AtNode { remote, .. }) => Some(remote),
+            StorePlace::Disk(_) | StorePlace::Missing(_) => None,
+        }
+    }
 }
 
 impl From<Arc<dyn Disk>> for StorePlace {
@@ -61,7 +86,7 @@ async fn space_at(store: StoreId, place: &StorePlace) -> Result<DiskSpace, Start
             }
             Ok(disk.space().await?)
         }
-        StorePlace::Remote(remote) => match remote.presence().await {
+        StorePlace::Remote(remote) | StorePlace::Node(AtNode { remote, .. }) => match remote.presence().await {
             Ok(Presence::Store(_)) => Err(StartError::Exists(store)),
             Ok(Presence::Empty(space)) => Ok(space),
             Err(error) => Err(StartError::Remote(store, error)),
@@ -95,7 +120,7 @@ async fn create_one(host: &Host, config: &FsConfig, store: StoreId, place: &Stor
             let server = StoreServer::create(host.clone(), disk.clone(), identity).await;
             server.map(Open::Local).map_err(|e| StartError::Store(store, e))
         }
-        StorePlace::Remote(remote) => {
+        StorePlace::Remote(remote) | StorePlace::Node(AtNode { remote, .. }) => {
             remote.initialise(identity).await.map_err(|e| StartError::Remote(store, e))?;
             remote.expect(identity.fs, identity.store).await;
             Ok(Open::Remote(remote.clone(), identity))
@@ -159,7 +184,7 @@ impl fmt::Display for NotOpen {
 async fn open_one(host: &Host, place: &StorePlace) -> Result<Open, NotOpen> {
     match place {
         StorePlace::Missing(reason) => Err(NotOpen::Missing(reason.clone())),
-        StorePlace::Remote(remote) => match remote.presence().await {
+        StorePlace::Remote(remote) | StorePlace::Node(AtNode { remote, .. }) => match remote.presence().await {
             Ok(Presence::Store(identity)) => {
                 remote.expect(identity.fs, identity.store).await;
                 Ok(Open::Remote(remote.clone(), identity))
@@ -185,9 +210,11 @@ pub(crate) struct Opened {
     pub(crate) maps: Maps,
     /// Some stores have older maps, or did not answer.
     pub(crate) behind: bool,
-    pub(crate) by_id: Vec<(StoreId, Arc<dyn Storage>)>,
+    pub(crate) by_id: Vec<(StoreId, SwitchStore)>,
     /// The stores of this process, which are closed at the end.
     pub(crate) servers: Vec<Arc<StoreServer>>,
+    /// The nodes that have stores, with their addresses.
+    pub(crate) at_nodes: BTreeMap<StoreId, (NodeId, String)>,
 }
 
 /// Opens the stores at `places`, in their order. Empty places get new stores.
@@ -257,28 +284,33 @@ pub(crate) async fn open(host: &Host, places: &[StorePlace]) -> Result<Opened, S
             Err(elapsed) => tracing::warn!(%store, "a store is missing; it could not be started anew: {elapsed}"),
         }
     }
-    let mut by_id: Vec<(StoreId, Arc<dyn Storage>)> = Vec::new();
-    for (id, opened) in config.stores().zip(opened.iter().zip(places)) {
-        let storage: Arc<dyn Storage> = match opened {
-            (Some(store), _) => store.storage(),
+    let (mut by_id, mut at_nodes) = (Vec::new(), BTreeMap::new());
+    for (id, (opened, place)) in config.stores().zip(opened.iter().zip(places)) {
+        let store = match (opened, place.remote()) {
+            (Some(Open::Local(server)), _) => SwitchStore::of_server(server),
+            (Some(store), _) => SwitchStore::new(store.storage()),
             // The store may come back; the start does not wait for that.
-            (None, StorePlace::Remote(remote)) => {
+            (None, Some(remote)) => {
                 drop(remote.expect(config.fs, id));
-                remote.clone()
+                SwitchStore::new(remote.clone())
             }
-            (None, _) => Arc::new(Absent),
+            (None, None) => SwitchStore::new(Arc::new(Absent)),
         };
-        by_id.push((id, storage));
+        by_id.push((id, store));
+        if let StorePlace::Node(AtNode { node, address, .. }) = place {
+            at_nodes.insert(id, (*node, address.clone()));
+        }
     }
     let servers = opened.into_iter().flatten().filter_map(|store| match store {
         Open::Local(server) => Some(server),
         Open::Remote(..) => None,
     });
-    Ok(Opened { config, behind: oldest < newest.epoch, maps: newest, by_id, servers: servers.collect() })
+    let (behind, servers) = (oldest < newest.epoch, servers.collect());
+    Ok(Opened { config, behind, maps: newest, by_id, servers, at_nodes })
 }
 
-/// Stands in for a store that could not be opened.
-struct Absent;
+/// Stands in for a store that cannot be used.
+pub(crate) struct Absent;
 
 impl Storage for Absent {
     fn put(&self, _: Fragment) -> BoxFuture<Result<(), StorageError>> {

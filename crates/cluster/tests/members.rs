@@ -2,7 +2,7 @@
 //! restarts of the first node, and the last bytes of space.
 
 use cluster::config::{FIRST_NODE, MemberEntry, client_id, client_log};
-use cluster::control::{ControlAnswer, ControlError, ControlRequest, NodeReport, NodeState};
+use cluster::control::{CONTROL_VERSION, ControlAnswer, ControlError, ControlRequest, Hello, NodeReport, NodeState};
 use cluster::lock_server::LockRequest;
 use cluster::machine::{CoreMachine, Create, INDEX_RANGE_LEN, Lengths, Run, create};
 use cluster::member::{FirstNode, Member, MemberConfig};
@@ -146,8 +146,11 @@ impl FirstNode for Remote {
     }
 
     fn stores(&self, _session: u64, _config: &FsConfig) -> Vec<(StoreId, Arc<dyn Storage>)> {
-        self.way.first().core.stores().to_vec()
+        let stores = self.way.first().core.stores().to_vec();
+        stores.into_iter().map(|(id, store)| (id, Arc::new(store) as Arc<dyn Storage>)).collect()
     }
+
+    fn follow(&self, _config: &FsConfig) {}
 
     fn locks(&self, session: u64) -> Arc<dyn LockWay> {
         Arc::new(RemoteLocks { at: (self.way.clone(), self.node, self.host.clone()), session })
@@ -354,7 +357,8 @@ impl Rig {
         let machine = self.sim.machine(&name);
         let host = machine.host();
         let remote = Remote { way: self.way.clone(), node, host: host.clone() };
-        let config = MemberConfig { node, cache_bytes: 16 << 20, is_mounted: true };
+        let (address, takes_stores) = (String::new(), false);
+        let config = MemberConfig { node, cache_bytes: 16 << 20, is_mounted: true, address, takes_stores };
         let member = Member::start(host, config, Arc::new(remote));
         let fs = member.file_system();
         Node { machine, member, fs }
@@ -397,7 +401,7 @@ impl Rig {
 
     fn report(&self, node: NodeId) -> NodeReport {
         let nodes = self.first().members.nodes().expect("nodes");
-        nodes.into_iter().find(|report| report.id == node).expect("a node")
+        nodes.nodes.into_iter().find(|report| report.id == node).expect("a node")
     }
 
     fn run_for(&self, seconds: u64) {
@@ -420,7 +424,8 @@ fn members_see_each_others_files() {
         let found = ["of-a", "of-b", "own"].map(|name| rig.read(fs, name).expect("read"));
         assert_eq!(found, [b"one".to_vec(), b"two".to_vec(), b"three".to_vec()]);
     }
-    let names: Vec<String> = rig.first().members.nodes().expect("nodes").into_iter().map(|node| node.name).collect();
+    let nodes = rig.first().members.nodes().expect("nodes").nodes;
+    let names: Vec<String> = nodes.into_iter().map(|node| node.name).collect();
     assert_eq!(names, ["first", "a", "b"]);
     assert!(matches!(rig.report(a).state, NodeState::Up { .. }) && rig.report(a).is_mounted);
     // Nobody had to wait for space.
@@ -440,12 +445,13 @@ fn who_is_no_member_gets_no_session() {
     assert_eq!(rig.sim.block_on(stranger.member.ready()), Err(ControlError::NotMember));
     let (a, first) = rig.joined("a");
     let hello = |node, version| {
-        let hello = ControlRequest::Hello { node, version, is_mounted: false };
+        let (address, takes_stores) = (String::new(), false);
+        let hello = ControlRequest::Hello(Hello { node, version, is_mounted: false, address, takes_stores });
         let members = rig.first().members.clone();
         rig.sim.block_on(async move { members.control(&fingerprint(NodeId::new(1)), hello).await })
     };
-    assert_eq!(hello(NodeId::new(2), 1), Err(ControlError::NotMember), "a member under another's number");
-    assert_eq!(hello(a, 9), Err(ControlError::Version(1)));
+    assert_eq!(hello(NodeId::new(2), CONTROL_VERSION), Err(ControlError::NotMember), "a member under another's number");
+    assert_eq!(hello(a, 9), Err(ControlError::Version(CONTROL_VERSION)));
     rig.write(&*first.fs, "file", b"kept").expect("write");
     rig.sync(&*first.fs).expect("sync");
     // A node that is removed loses its session at its next renewal.
@@ -638,7 +644,7 @@ fn a_dead_members_files_stay_held_until_its_log_could_be_read() {
     rig.run_for(30);
     let client = client_id(NodeId::new(1));
     assert!(rig.first().core.managers[0].clients().contains(&client), "nobody else gets its tokens");
-    assert_eq!(rig.first().members.nodes().expect("nodes")[1].state, NodeState::Down { since: None });
+    assert_eq!(rig.first().members.nodes().expect("nodes").nodes[1].state, NodeState::Down { since: None });
     // Stores whose disks failed take writes again after a start.
     rig.stores.iter().for_each(|disk| disk.offline(false));
     rig.start_first();

@@ -19,7 +19,7 @@ pub fn control(bytes: &[u8]) -> bool {
         let Ok(request) = ControlRequest::decode(rest) else { return false };
         match request {
             // A later version may have more fields.
-            ControlRequest::Hello { version, .. } if version != CONTROL_VERSION => {}
+            ControlRequest::Hello(hello) if hello.version != CONTROL_VERSION => {}
             request => assert_eq!(request.encode(), rest),
         }
     } else {

@@ -1,7 +1,7 @@
 //! Connections over TLS 1.3 with keys on both sides.
 //!
 //! All keys of a file system are signed by one authority, which is made for it alone. A server
-//! shows a certificate for [`TLS_NAME`], so its address does not matter. A client must show a
+//! shows a certificate for [`TLS_NAME`], or for another name that the client asks for, so its address does not matter. A client must show a
 //! certificate too, or the server refuses it. The exception are services for strangers: a machine
 //! that is about to join has no certificate yet, and knows the server by the fingerprint of the
 //! authority ([`ClientKeys::joining`]).
@@ -127,7 +127,11 @@ impl ServerKeys {
 
 /// The keys of a client.
 #[derive(Clone)]
-pub struct ClientKeys(TlsConnector);
+pub struct ClientKeys {
+    connector: TlsConnector,
+    /// The name that the server's certificate must be for.
+    name: &'static str,
+}
 
 impl ClientKeys {
     /// Reads the authority's certificate, the client's certificate and the client's key, all PEM.
@@ -136,7 +140,12 @@ impl ClientKeys {
             .with_protocol_versions(&[&TLS13])?
             .with_root_certificates(roots(&certificates(ca)?)?)
             .with_client_auth_cert(certificates(certificate)?, PrivateKeyDer::from_pem_slice(key)?)?;
-        Ok(ClientKeys(TlsConnector::from(Arc::new(config))))
+        Ok(ClientKeys { connector: TlsConnector::from(Arc::new(config)), name: TLS_NAME })
+    }
+
+    /// The same keys, for servers whose certificates are for another name than [`TLS_NAME`].
+    pub fn to(self, name: &'static str) -> ClientKeys {
+        ClientKeys { name, ..self }
     }
 
     /// For a machine that has no certificate yet, and knows the authority's by its fingerprint. The
@@ -148,12 +157,12 @@ impl ClientKeys {
             .dangerous()
             .with_custom_certificate_verifier(Arc::new(KnownAuthority { authority, provider }))
             .with_no_client_auth();
-        Ok(ClientKeys(TlsConnector::from(Arc::new(config))))
+        Ok(ClientKeys { connector: TlsConnector::from(Arc::new(config)), name: TLS_NAME })
     }
 
     pub(crate) async fn connect(&self, stream: TcpStream) -> io::Result<(ReadEnd, WriteEnd)> {
-        let name = ServerName::try_from(TLS_NAME).map_err(io::Error::other)?;
-        let (from, to) = tokio::io::split(self.0.connect(name, stream).await?);
+        let name = ServerName::try_from(self.name).map_err(io::Error::other)?;
+        let (from, to) = tokio::io::split(self.connector.connect(name, stream).await?);
         Ok((Box::new(from), Box::new(to)))
     }
 }

@@ -1,6 +1,6 @@
 //! What a process that serves a file system of the core says of itself.
 
-use crate::location::Location;
+use crate::node::places::PlaceRecord;
 use crate::recording::Recordings;
 use cluster::CoreMachine;
 use cluster::maps::MapsStatus;
@@ -12,8 +12,8 @@ use stripe::{ScrubReport, StoreState};
 pub struct ServedCore {
     /// The roles.
     pub machine: CoreMachine,
-    /// The places of its stores, by store id.
-    pub places: Vec<Location>,
+    /// The places of its stores.
+    pub places: Arc<PlaceRecord>,
     /// The mount, until it ends.
     pub mount: Mutex<Option<fuse::Mount>>,
     /// The recordings of the mount.
@@ -53,13 +53,14 @@ pub async fn collect(served: &ServedCore) -> Value {
     let machine = &served.machine;
     let config = &machine.config;
     let healths = machine.stripe.glance().await;
+    let places = served.places.places();
     let parity_bytes: u64 = healths.iter().filter_map(|s| Some(s.status.as_ref()?.parity_bytes)).sum();
     let stores: Vec<Value> = healths
         .iter()
         .map(|s| {
             json!({
                 "id": s.id.raw(),
-                "place": served.places.get(usize::from(s.id.raw())).map(ToString::to_string),
+                "place": places.get(usize::from(s.id.raw())).map(ToString::to_string),
                 "state": state_name(&s.state),
                 "damaged": s.damaged_count,
                 // The age of the store's report, which the following fields are from.

@@ -5,11 +5,12 @@
 //! `consensus/` belongs to the consensus engine, and `store-N/` are the stores, unless they are
 //! elsewhere. A background process logs to `starling.log`.
 
-use crate::location::Location;
+use crate::location::{Location, split_port};
+use crate::node::identity;
 use crate::settings::Geometry;
 use crate::{keys, usage};
 use anyhow::Context;
-use cluster::StorePlace;
+use cluster::{AtNode, StorePlace};
 use host::real::RealDisk;
 use host::{Disk, Host};
 use serde::{Deserialize, Serialize};
@@ -22,13 +23,16 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use storage::tcp::{Address, Remote};
+use storage::wire::StoreName;
+use types::{NodeId, StoreId};
 
 const STORES: &str = "stores.json";
 const CONSENSUS: &str = "consensus";
 /// Name of the lock file in a data folder.
 pub const LOCK: &str = "lock";
-/// Version of `stores.json`. Version 1 had folders only, and no keys.
-const VERSION: u32 = 2;
+/// Version of `stores.json`. Version 1 had folders only, and no keys. Up to version 2 no store was
+/// at a node that has joined.
+const VERSION: u32 = 3;
 
 /// The contents of `stores.json`.
 #[derive(Serialize, Deserialize, Clone, PartialEq, Eq)]
@@ -41,6 +45,9 @@ pub struct Stores {
     /// The folder with the keys.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keys: Option<PathBuf>,
+    /// Folders that may still have something of stores that have moved to nodes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub moved: Vec<Location>,
 }
 
 #[derive(Deserialize)]
@@ -126,6 +133,17 @@ pub fn lock(path: &Path, shown: impl Display) -> anyhow::Result<FolderLock> {
     Ok(lock)
 }
 
+/// Writes the `stores.json` of a data folder, durably.
+pub fn write_stores(folder: &Path, stores: &Stores) -> std::io::Result<()> {
+    let text = serde_json::to_string_pretty(stores)?;
+    let temporary = folder.join("stores.json.new");
+    let mut file = File::create(&temporary)?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()?;
+    std::fs::rename(&temporary, folder.join(STORES))?;
+    File::open(folder)?.sync_all()
+}
+
 impl Folder {
     /// True if no file system has been created in this folder.
     pub fn is_new(path: &Path) -> bool {
@@ -205,7 +223,7 @@ impl Folder {
             true => (0..geometry.store_count()).map(|i| Location::Folder(format!("store-{i}").into())).collect(),
             false => self.absolute(&geometry.store)?,
         };
-        Ok(Stores { version: VERSION, places, keys: None })
+        Ok(Stores { version: VERSION, places, keys: None, moved: Vec::new() })
     }
 
     /// Places from the command line, with absolute paths of folders.
@@ -233,14 +251,9 @@ impl Folder {
 
     /// Writes `stores.json`, durably.
     pub fn record_stores(&self, stores: &Stores) -> anyhow::Result<()> {
-        let text = serde_json::to_string_pretty(stores)?;
-        let (path, temporary) = (self.path.join(STORES), self.path.join("stores.json.new"));
-        let mut file = File::create(&temporary).context("stores.json")?;
-        file.write_all(text.as_bytes()).context("stores.json")?;
-        file.sync_all().context("stores.json")?;
-        std::fs::rename(&temporary, &path).context("stores.json")?;
+        write_stores(&self.path, stores).context("stores.json")?;
         self.made.borrow_mut().keep();
-        File::open(&self.path).and_then(|d| d.sync_all()).context("data folder")
+        Ok(())
     }
 
     /// The places of the stores for the machine. Folders stay locked until the places are dropped.
@@ -253,15 +266,27 @@ impl Folder {
                 return Err(usage(format!("{place} needs keys: give --keys (`starling keys` makes them)")));
             }
         };
-        let open = |place: &Location| match place {
+        let to_nodes = match stores.places.iter().any(|place| matches!(place, Location::Node { .. })) {
+            true => Some(identity::keys_to_members(&self.path)?),
+            false => None,
+        };
+        let open = |(store, place): (u16, &Location)| match place {
             Location::Folder(folder) => self.folder_place(folder),
             Location::Server { tls, host: name, port } => {
                 let keys = keys.clone().filter(|_| *tls);
                 let address = Address { host: name.clone(), port: *port, keys };
                 Ok(StorePlace::Remote(Remote::new(host.clone(), address)))
             }
+            Location::Node { node, address } => {
+                let (name, port) = split_port(address).with_context(|| format!("{place}: no address"))?;
+                let at = Address { host: name.to_string(), port, keys: to_nodes.clone() };
+                // The file system's name is known when its stores are open.
+                let store = StoreName { store: StoreId::new(store), ..StoreName::NONE };
+                let remote = Remote::named(host.clone(), at, store);
+                Ok(StorePlace::Node(AtNode { node: NodeId::new(*node), address: address.clone(), remote }))
+            }
         };
-        stores.places.iter().map(open).collect()
+        (0..).zip(&stores.places).map(open).collect()
     }
 
     fn folder_place(&self, folder: &Path) -> anyhow::Result<StorePlace> {

@@ -1,4 +1,4 @@
-//! Where a store is: a folder, or a storage server of another process.
+//! Where a store is: a folder, a storage server of another process, or a node that has joined.
 
 use crate::usage;
 use serde::{Deserialize, Serialize};
@@ -21,7 +21,17 @@ pub enum Location {
         /// TCP port.
         port: u16,
     },
+    /// A node that has joined. Written as `node://NUMBER@HOST:PORT`; users do not write it.
+    Node {
+        /// The node's number.
+        node: u16,
+        /// Where it was reached last, as host:port.
+        address: String,
+    },
 }
+
+/// How the places of stores at nodes begin.
+const NODE: &str = "node://";
 
 impl Location {
     /// Parses a location as users write it.
@@ -59,6 +69,7 @@ impl fmt::Display for Location {
                     false => write!(f, "{scheme}://{host}:{port}"),
                 }
             }
+            Location::Node { node, address } => write!(f, "{NODE}{node}@{address}"),
         }
     }
 }
@@ -75,6 +86,12 @@ impl From<Location> for PathBuf {
 impl TryFrom<PathBuf> for Location {
     type Error = String;
     fn try_from(path: PathBuf) -> Result<Location, String> {
+        if let Some(rest) = path.to_str().and_then(|text| text.strip_prefix(NODE)) {
+            let parts = rest.split_once('@').filter(|(_, address)| split_port(address).is_some());
+            let node = parts.and_then(|(node, address)| Some((node.parse().ok()?, address.to_string())));
+            let (node, address) = node.ok_or_else(|| format!("{}: not {NODE}NUMBER@HOST:PORT", path.display()))?;
+            return Ok(Location::Node { node, address });
+        }
         Location::parse(&path).map_err(|e| e.to_string())
     }
 }
@@ -108,6 +125,12 @@ mod tests {
             assert_eq!(location.to_string(), text);
             assert_eq!(location.clone(), serde_json::from_str(&serde_json::to_string(&location).unwrap()).unwrap());
             assert_eq!(matches!(location, Location::Folder(_)), !text.contains("://"));
+        }
+        let node = Location::Node { node: 2, address: "[fe80::1]:7440".into() };
+        assert_eq!(node.to_string(), "node://2@[fe80::1]:7440");
+        assert_eq!(node, serde_json::from_str(&serde_json::to_string(&node).unwrap()).unwrap());
+        for wrong in ["node://2", "node://x@a:1", "node://2@a"] {
+            assert!(Location::try_from(PathBuf::from(wrong)).unwrap_err().contains("NUMBER@HOST:PORT"), "{wrong}");
         }
     }
 

@@ -7,15 +7,20 @@
 //!   process.
 //! - [`report`]: what `starling nodes` shows; [`status`]: what `starling status` shows of a node
 //!   that has joined.
+//! - [`places`]: where the stores are, in the first node's data folder. [`rack`]: the stores that a
+//!   joined node has; [`serving`]: what it serves, as its data folder remembers it.
 
 pub mod first;
 pub mod identity;
 pub mod invite;
 pub mod joined;
 pub mod joining;
+pub mod places;
+pub mod rack;
 pub mod remote;
 pub mod report;
 pub mod run;
+pub mod serving;
 pub mod status;
 
 /// The name of this machine; empty if it has none.

@@ -9,24 +9,29 @@ use crate::kernel::KernelToCome;
 use crate::location::Location;
 use crate::mountpoint::{self, READY, check_apart, check_mountpoint};
 use crate::node::first::{self, FirstNodeServer};
+use crate::node::places::PlaceRecord;
 use crate::node::report;
 use crate::recorder::Recorder;
 use crate::recording::Recordings;
 use crate::settings::{Geometry, Settings};
 use crate::{say, size, usage};
 use anyhow::Context;
+use cluster::StorePlace;
 use cluster::machine::{self, CoreMachine, Create, INDEX_RANGE_LEN, Lengths, Run, StartError};
 use host::Host;
 use policy::defaults::{BLOCK_BYTES, PARITIES};
 use serde_json::{Value, json};
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use types::BoxFuture;
 use vfs::fs::FileSystem;
 
 const MANAGER_COUNT: u16 = 2;
+/// How long a start waits for nodes with stores, if it cannot do without them.
+const NODES_TIME_MAX: Duration = Duration::from_secs(60);
 
 /// Answers commands on the control socket.
 struct Control {
@@ -97,7 +102,7 @@ fn new_file_system(geometry: &Geometry) -> Create {
 }
 
 /// Starts the roles over a data folder, creating the file system if there is none.
-async fn start(host: &Host, folder: &Folder, settings: &Settings) -> anyhow::Result<(CoreMachine, Vec<Location>)> {
+async fn start(host: &Host, folder: &Folder, settings: &Settings) -> anyhow::Result<(CoreMachine, Arc<PlaceRecord>)> {
     let geometry = &settings.geometry;
     let known = folder.stores()?;
     if known.is_some() {
@@ -154,6 +159,7 @@ async fn start(host: &Host, folder: &Folder, settings: &Settings) -> anyhow::Res
         manager_lengths: Lengths::LARGEST,
         accepts_loss: settings.accept_loss,
     };
+    wait_for_nodes(host, &places).await;
     let machine = CoreMachine::start(host.clone(), &places, &consensus, run).await;
     let machine = machine.map_err(|e| explain(e, &stores.places))?;
     let config = &machine.config;
@@ -173,16 +179,34 @@ async fn start(host: &Host, folder: &Folder, settings: &Settings) -> anyhow::Res
         // The stores have moved: record their new places.
         folder.record_stores(&stores)?;
     }
-    Ok((machine, stores.places))
+    let record = PlaceRecord::new(folder.path(), stores);
+    if let Err(e) = record.clear_moved().await {
+        eprintln!("warning: what is left here of stores that have moved to nodes cannot be removed: {e}");
+    }
+    Ok((machine, record))
 }
 
-/// Refuses to share stores of other processes: other nodes reach only the stores of this one.
-fn check_shared(places: &[Location]) -> anyhow::Result<()> {
-    match places.iter().find(|place| matches!(place, Location::Server { .. })) {
-        Some(place) => {
-            Err(usage(format!("--listen: other nodes cannot use {place}, only stores that are folders here")))
+/// Waits a while for the nodes that have stores: after a loss of power, all start together.
+async fn wait_for_nodes(host: &Host, places: &[StorePlace]) {
+    let begun = host.clock.now();
+    let mut is_told = false;
+    loop {
+        let asked = places.iter().map(async |place| match place {
+            StorePlace::Node(node) => node.remote.presence().await.err().map(|e| (node.address.clone(), e)),
+            _ => None,
+        });
+        let away: Vec<_> = host::join_all(asked.collect()).await.into_iter().flatten().collect();
+        let has_most = (places.len() - away.len()) * 2 > places.len();
+        let patience = if has_most { NODES_TIME_MAX / 6 } else { NODES_TIME_MAX };
+        if away.is_empty() || host.clock.now() >= begun + patience {
+            return;
         }
-        None => Ok(()),
+        if !std::mem::replace(&mut is_told, true) {
+            for (address, e) in &away {
+                eprintln!("waiting up to {} s for the store at {address}: {e}", patience.as_secs());
+            }
+        }
+        host.clock.sleep(Duration::from_secs(1)).await;
     }
 }
 
@@ -195,10 +219,7 @@ pub async fn run(settings: Settings) -> anyhow::Result<ExitCode> {
         new_file_system(&settings.geometry).check(settings.geometry.store_count()).map_err(|e| explain(e, &[]))?;
     }
     let listener = match settings.listen {
-        Some(listen) => {
-            check_shared(&settings.geometry.store)?;
-            Some(first::bind(listen).await?)
-        }
+        Some(listen) => Some(first::bind(listen).await?),
         None => None,
     };
     let folder = Folder::open(&settings.data, true)?;
@@ -220,11 +241,7 @@ pub async fn run(settings: Settings) -> anyhow::Result<ExitCode> {
         }
         Some(listener) => {
             machine.client.set_kernel(kernel.clone());
-            let started = match check_shared(&places) {
-                Ok(()) => FirstNodeServer::start(&host, &machine, folder.path(), listener).await,
-                Err(refused) => Err(refused),
-            };
-            match started {
+            match FirstNodeServer::start(&host, &machine, folder.path(), &places, listener).await {
                 Ok(first) => Some(Arc::new(first)),
                 Err(e) => {
                     machine.stop().await.context("close the stores")?;
@@ -250,7 +267,7 @@ pub async fn run(settings: Settings) -> anyhow::Result<ExitCode> {
         Err(e) => {
             socket.remove();
             if let Some(first) = &first {
-                first.stop();
+                first.stop().await;
             }
             machine.stop().await.context("close the stores")?;
             return Err(e);
@@ -279,7 +296,7 @@ pub async fn run(settings: Settings) -> anyhow::Result<ExitCode> {
         mountpoint::unmount(mount).await?;
     }
     if let Some(first) = &first {
-        first.stop();
+        first.stop().await;
     }
     let stopped = served.machine.stop().await.context("commit everything and close the stores");
     server.finish(stopped.as_ref().map(|_| "everything is committed".to_string()).map_err(|e| format!("{e:#}"))).await;

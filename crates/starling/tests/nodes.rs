@@ -181,6 +181,97 @@ fn a_node_goes_on_when_the_first_one_was_killed_and_is_back() {
     one.down();
 }
 
+/// Joins a node that takes a store.
+fn join_with_store(below: &Path, first: &Mounted, name: &str) -> Mounted {
+    let store = below.join(format!("{name}.stores")).display().to_string();
+    let listen = format!("127.0.0.1:{}", free_port());
+    let flags = ["--name", name, "--background", "--listen", &listen, "--store", &store];
+    let (node, mut command) = joining(below, name, &invite(first, &[]), &flags);
+    run(&mut command);
+    node
+}
+
+/// The stores of all nodes, as a node says.
+fn stores(of: &Mounted) -> Value {
+    let all = json(starling().arg("nodes").arg(&of.mountpoint));
+    all["nodes"].as_array().expect("nodes").iter().map(|node| node["stores"].clone()).collect()
+}
+
+#[test]
+fn stores_move_to_nodes_and_one_of_them_may_be_lost() {
+    let dir = tempfile::tempdir().expect("temporary folder");
+    let listen = format!("127.0.0.1:{}", free_port());
+    let mut one = Mounted::up(dir.path(), "one", &["--stores", "3", "--store-size", "256MiB", "--listen", &listen]);
+    let write = |node: &Mounted, name: &str| {
+        let bytes = name.repeat(5000);
+        let mut file = fs::File::create(node.mountpoint.join(name)).expect("create");
+        file.write_all(bytes.as_bytes()).and_then(|()| file.sync_all()).expect("write and sync");
+    };
+    write(&one, "before");
+    let mut two = join_with_store(dir.path(), &one, "two");
+    let mut three = join_with_store(dir.path(), &one, "three");
+    for node in [&one, &two, &three] {
+        write(node, &format!("beside-{}", node.data.file_stem().expect("name").display()));
+    }
+    let spread = serde_json::json!([[0], [2], [1]]);
+    wait("the stores do not spread", || stores(&three) == spread);
+    let all = json(starling().arg("nodes").arg(&two.mountpoint));
+    let survives = all["survives"].as_str().expect("text");
+    assert!(survives.contains("the loss of the stores of any one node"), "{survives}");
+    assert!(!one.data.join("store-1").exists() && !one.data.join("store-2").exists(), "moved stores are still here");
+    for node in [&one, &two, &three] {
+        write(node, &format!("after-{}", node.data.file_stem().expect("name").display()));
+    }
+    let all = contents(&one);
+    assert_eq!((all.len(), &all), (7, &contents(&three)));
+
+    // A node with a store dies; it is not needed, and comes back at another address.
+    two.kill();
+    write(&three, "without-two");
+    write(&one, "without-two-either");
+    two.up_with(&["--listen", &format!("127.0.0.1:{}", free_port())]);
+    write(&two, "two-again");
+    let all = contents(&one);
+    assert_eq!((&all, &all), (&contents(&two), &contents(&three)));
+
+    // All end, and a store is lost for good.
+    let trouble = || json(starling().arg("status").arg(&one.mountpoint))["redundancy"]["lacking_segments"].clone();
+    wait("what the store of two lacks is not restored", || trouble() == serde_json::json!(0));
+    // The first node ends first: it commits to the stores of the others.
+    one.down();
+    two.down();
+    three.down();
+    fs::remove_dir_all(dir.path().join("three.stores")).expect("remove");
+    let mut up = starling();
+    up.arg("up").arg(&two.mountpoint).arg("--data").arg(&two.data).arg("--background");
+    let mut starting = up.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("start");
+    one.up_with(&["--listen", &listen]);
+    assert!(starting.wait().expect("wait").success(), "two is not mounted");
+    assert_eq!((&contents(&one), &contents(&two)), (&all, &all));
+    three.up_again();
+    write(&three, "three-again");
+    one.down();
+    two.down();
+    three.down();
+}
+
+#[test]
+fn stores_of_nodes_need_an_address_and_folders() {
+    let dir = tempfile::tempdir().expect("temporary folder");
+    let (one, _) = first_node(dir.path(), "one");
+    let (two, mut command) = joining(dir.path(), "two", &invite(&one, &[]), &["--store", "./stores"]);
+    assert!(refused(&mut command).contains("add --listen ADDRESS:PORT"));
+    let up = |flags: &[&str]| {
+        let mut up = starling();
+        up.arg("up").arg(&two.mountpoint).arg("--data").arg(&two.data).args(flags);
+        refused(&mut up)
+    };
+    assert!(up(&["--store", "tcp://127.0.0.1:1"]).contains("takes folders"));
+    let inside = two.mountpoint.join("stores").display().to_string();
+    assert!(up(&["--listen", "127.0.0.1:0", "--store", &inside]).contains("choose folders beside each other"));
+    one.down();
+}
+
 #[test]
 fn invitations_are_for_one_node_and_for_one_file_system() {
     let dir = tempfile::tempdir().expect("temporary folder");

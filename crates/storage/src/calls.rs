@@ -2,13 +2,13 @@
 //! apart from how messages travel.
 //!
 //! A type that carries requests to a store implements [`Ask`], and is a [`Storage`] by that. The
-//! receiving side answers requests with [`answer`], from the [`StoresHere`].
+//! receiving side answers requests with [`answer`], from its [`ServedStores`].
 
-use crate::api::{Presence, Seal, Storage, StorageError, StoreStatus};
-use crate::server::StoreServer;
+use crate::api::{Presence, Seal, Storage, StorageError, StoreIdentity, StoreStatus};
 use crate::site::Site;
 use crate::wire::{LIST_COUNT_MAX, StoreAnswer, StoreName, StoreRequest};
 use bytes::Bytes;
+use host::Tasks;
 use link::Message;
 use std::io;
 use std::ops::Range;
@@ -141,30 +141,48 @@ pub fn is_done(answer: StoreAnswer) -> io::Result<()> {
 }
 
 /// The stores that a node serves.
-#[derive(Clone)]
-pub enum StoresHere {
-    /// The one of a site, which may have to be made yet.
-    Site(Arc<Site>),
-    /// Stores that the node has opened.
-    Open(Arc<Vec<Arc<StoreServer>>>),
+pub trait ServedStores: Send + Sync + 'static {
+    /// The store with this name, if it is here.
+    fn store(&self, name: StoreName) -> Option<Arc<dyn Storage>>;
+    /// Where the tasks that put into this store best run, if that is known.
+    fn tasks(&self, _name: StoreName) -> Option<Arc<dyn Tasks>> {
+        None
+    }
+    /// Whether the store with this name is here, or there is room for it. With
+    /// [`StoreName::NONE`], any store.
+    fn look_for(self: Arc<Self>, _name: StoreName) -> BoxFuture<io::Result<Presence>> {
+        Box::pin(async { Err(no_new_stores()) })
+    }
+    /// Makes an empty store.
+    fn make(self: Arc<Self>, _identity: StoreIdentity) -> BoxFuture<io::Result<()>> {
+        Box::pin(async { Err(no_new_stores()) })
+    }
 }
 
-impl StoresHere {
-    /// The store with this name, if it is here.
-    pub fn store(&self, name: StoreName) -> Option<Arc<StoreServer>> {
-        let has_name = |server: &&Arc<StoreServer>| {
-            let identity = server.identity();
-            (identity.fs, identity.store) == (name.fs, name.store)
-        };
-        match self {
-            StoresHere::Site(site) => site.store(name),
-            StoresHere::Open(stores) => stores.iter().find(has_name).cloned(),
-        }
+fn no_new_stores() -> io::Error {
+    io::Error::new(io::ErrorKind::Unsupported, "it makes its stores itself")
+}
+
+impl ServedStores for Site {
+    fn store(&self, name: StoreName) -> Option<Arc<dyn Storage>> {
+        self.store(name).map(|server| server as Arc<dyn Storage>)
+    }
+
+    fn tasks(&self, name: StoreName) -> Option<Arc<dyn Tasks>> {
+        self.store(name).map(|server| server.tasks().clone())
+    }
+
+    fn look_for(self: Arc<Self>, _: StoreName) -> BoxFuture<io::Result<Presence>> {
+        Box::pin(async move { Site::presence(&self).await })
+    }
+
+    fn make(self: Arc<Self>, identity: StoreIdentity) -> BoxFuture<io::Result<()>> {
+        Box::pin(async move { Site::initialise(&self, identity).await.map_err(io::Error::other) })
     }
 }
 
 /// Serves a request to a store.
-pub async fn answer(stores: &StoresHere, to: StoreName, request: StoreRequest) -> Message {
+pub async fn answer(stores: &Arc<dyn ServedStores>, to: StoreName, request: StoreRequest) -> Message {
     let message = served(stores, to, request).await.encode();
     match message.fits() {
         true => message,
@@ -172,34 +190,31 @@ pub async fn answer(stores: &StoresHere, to: StoreName, request: StoreRequest) -
     }
 }
 
-async fn served(stores: &StoresHere, to: StoreName, request: StoreRequest) -> StoreAnswer {
-    match (request, stores) {
-        (StoreRequest::Presence, StoresHere::Site(site)) => match site.presence().await {
+async fn served(stores: &Arc<dyn ServedStores>, to: StoreName, request: StoreRequest) -> StoreAnswer {
+    match request {
+        StoreRequest::Presence => match stores.clone().look_for(to).await {
             Ok(presence) => StoreAnswer::Presence(presence),
             Err(error) => StoreAnswer::Not(error.to_string()),
         },
-        (StoreRequest::Initialise(identity), StoresHere::Site(site)) => match site.initialise(identity).await {
+        StoreRequest::Initialise(identity) => match stores.clone().make(identity).await {
             Ok(()) => {
                 tracing::info!(store = %identity.store, fs = %identity.fs, "an empty store was made");
                 StoreAnswer::Done
             }
             Err(error) => StoreAnswer::Not(error.to_string()),
         },
-        (StoreRequest::Presence | StoreRequest::Initialise(_), StoresHere::Open(_)) => {
-            StoreAnswer::Not("it makes its stores itself".into())
-        }
-        (StoreRequest::IsHere, _) => match stores.store(to) {
+        StoreRequest::IsHere => match stores.store(to) {
             Some(_) => StoreAnswer::Done,
             None => StoreAnswer::Not("it has no store, or another one".into()),
         },
-        (other, _) => match stores.store(to) {
-            Some(store) => of_store(&store, other).await.unwrap_or_else(StoreAnswer::Refused),
+        other => match stores.store(to) {
+            Some(store) => of_store(&*store, other).await.unwrap_or_else(StoreAnswer::Refused),
             None => StoreAnswer::Refused(StorageError::Unavailable),
         },
     }
 }
 
-async fn of_store(store: &StoreServer, request: StoreRequest) -> Result<StoreAnswer, StorageError> {
+async fn of_store(store: &dyn Storage, request: StoreRequest) -> Result<StoreAnswer, StorageError> {
     match request {
         StoreRequest::Put(fragment) => store.put(fragment).await.map(|()| StoreAnswer::Done),
         StoreRequest::Read { id, attempt, range } => store.read(id, attempt, range).await.map(StoreAnswer::Bytes),

@@ -25,6 +25,14 @@ pub async fn is_empty(disk: &dyn Disk) -> io::Result<bool> {
     Ok(matches!(StoreFiles::open(disk).await?.newest_head().await, Err(StoreOpenError::NotAStore)))
 }
 
+/// Removes the store from a folder, and nothing else. It must not be open.
+pub async fn clear(disk: &dyn Disk) -> io::Result<()> {
+    for name in disk.list().await?.iter().filter(|name| StoreFiles::is_name(name)) {
+        disk.remove(name).await?;
+    }
+    disk.sync_names().await
+}
+
 /// The folder that a storage server serves, and its store, if there is one.
 pub struct Site {
     host: Host,
@@ -48,6 +56,11 @@ impl Site {
 
     fn server(&self) -> Option<Arc<StoreServer>> {
         self.server.lock().clone()
+    }
+
+    /// The store's identity, if there is a store.
+    pub fn identity(&self) -> Option<StoreIdentity> {
+        self.server().map(|server| server.identity())
     }
 
     /// The store, or the room for one.

@@ -1,6 +1,7 @@
 //! Names of things: files, stores, logs, clients, nodes, managers.
 
 use std::fmt;
+use std::str::FromStr;
 
 /// A file's identity: 16 bits volume, 48 bits index number. Never reused; also the inode number
 /// that applications see.
@@ -120,6 +121,34 @@ impl fmt::Display for FsUuid {
             write!(f, "{b:02x}")?;
         }
         Ok(())
+    }
+}
+
+/// A text is not the identity of a file system.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NoFsUuid;
+
+impl fmt::Display for NoFsUuid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("not the identity of a file system")
+    }
+}
+
+impl std::error::Error for NoFsUuid {}
+
+impl FromStr for FsUuid {
+    type Err = NoFsUuid;
+
+    /// Reads what [`Display`](fmt::Display) writes.
+    fn from_str(text: &str) -> Result<FsUuid, NoFsUuid> {
+        let digits: Vec<u8> = text.bytes().filter(|byte| *byte != b'-').collect();
+        let mut bytes = [0; 16];
+        for (byte, pair) in bytes.iter_mut().zip(digits.chunks(2)) {
+            let pair = std::str::from_utf8(pair).map_err(|_| NoFsUuid)?;
+            *byte = u8::from_str_radix(pair, 16).map_err(|_| NoFsUuid)?;
+        }
+        let uuid = FsUuid(bytes);
+        if uuid.to_string() == text { Ok(uuid) } else { Err(NoFsUuid) }
     }
 }
 

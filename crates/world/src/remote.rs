@@ -18,7 +18,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 use storage::api::{Presence, RemoteStorage, StorageError, StoreIdentity};
-use storage::calls::{Ask, StoresHere, answer, is_done, what_is_there};
+use storage::calls::{Ask, ServedStores, answer, is_done, what_is_there};
 use storage::wire::{StoreAnswer, StoreName, StoreRequest};
 use tokio::sync::{oneshot, watch};
 use types::{BoxFuture, FsUuid, StoreId};
@@ -66,7 +66,8 @@ impl Connection {
     async fn serve(&self, message: Message) -> Message {
         let decoded = StoreRequest::decode(&message.head, message.tail);
         let (to, request) = decoded.expect("what a client encodes can be decoded");
-        answer(&StoresHere::Site(self.to.site.clone()), to, request).await
+        let stores: Arc<dyn ServedStores> = self.to.site.clone();
+        answer(&stores, to, request).await
     }
 
     /// Waits until the client notices that the connection is broken.

@@ -2,7 +2,8 @@ use crate::replay;
 use cluster::FsConfig;
 use cluster::config::{MemberEntry, first_manager_map};
 use cluster::control::{
-    CONTROL_VERSION, ControlAnswer, ControlError, ControlRequest, NodeReport, NodeState, Renewed, Welcome,
+    CONTROL_VERSION, ControlAnswer, ControlError, ControlRequest, Hello, Moving, NodeReport, NodeState, NodesReport,
+    Renewed, SpreadReport, Welcome,
 };
 use cluster::lock_server::{LockOperation, LockRequest};
 use cluster::remote_locks::{LockCall, LockReply};
@@ -12,7 +13,7 @@ use policy::space::{LiveShare, SpaceShare};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use stripe::LogTail;
-use types::{FileId, FsError, FsUuid, LogId, ManagerId, NodeId, SegmentId};
+use types::{FileId, FsError, FsUuid, LogId, ManagerId, Maps, NodeId, SegmentId, StoreId};
 use vfs::fs::{FileLock, LockSpace};
 
 #[test]
@@ -21,7 +22,7 @@ fn maps_of_the_corpus_and_changed_ones_are_decoded_or_refused() {
     assert!(kept >= 3 && changed > 0, "the corpus has good maps: {kept}, {changed}");
 }
 
-/// The corpus also keeps maps of versions 1 and 2, which are read but no longer written.
+/// The corpus also keeps maps of versions 1 to 3, which are read but no longer written.
 #[test]
 fn the_corpus_has_what_this_program_writes() {
     let first = FsConfig {
@@ -33,6 +34,7 @@ fn the_corpus_has_what_this_program_writes() {
         managers: first_manager_map(2),
         members: BTreeMap::new(),
         next_node: 1,
+        places: BTreeMap::new(),
     };
     let managers = ManagerMap { epoch: 7, owners: [0, 1, 1, 2].map(ManagerId::new).to_vec() };
     let later = FsConfig { parity: 2, block_size: 4096, managers, ..first.clone() };
@@ -42,6 +44,8 @@ fn the_corpus_has_what_this_program_writes() {
         joined.add_member(member).expect("add");
     }
     joined.members.remove(&NodeId::new(2));
+    let mut spread = joined.clone();
+    spread.places = BTreeMap::from([(StoreId::new(1), NodeId::new(3)), (StoreId::new(4), NodeId::new(1))]);
     let truncated = first.encode()[..40].to_vec();
     replay::compare(
         "maps",
@@ -49,6 +53,7 @@ fn the_corpus_has_what_this_program_writes() {
             ("first", first.encode().into()),
             ("later", later.encode().into()),
             ("joined", joined.encode().into()),
+            ("spread", spread.encode().into()),
             ("truncated", truncated),
         ],
     );
@@ -90,14 +95,22 @@ fn the_corpus_has_messages_about_sessions() {
     ];
     let request = |request: ControlRequest| [&[0], &*request.encode()].concat();
     let answer = |answer: Result<ControlAnswer, ControlError>| [&[1], &*ControlAnswer::encode(&answer)].concat();
-    let renewed = Renewed { lease, share: None, round: 2 };
-    let other = CONTROL_VERSION + 1;
+    let maps = Some(Maps { epoch: 5, bytes: "maps".into() });
+    let renewed = Renewed { lease, share: None, round: 2, maps };
+    let hello = |version, address: &str| {
+        let (is_mounted, address, takes_stores) = (true, address.to_string(), true);
+        request(ControlRequest::Hello(Hello { node, version, is_mounted, address, takes_stores }))
+    };
+    let renew = ControlRequest::Renew { session, store_bytes: 1, live_bytes: 2, wants_space: true, maps_epoch: 4 };
+    let places = BTreeMap::from([(StoreId::new(0), NodeId::new(0)), (StoreId::new(1), node)]);
+    let moving = Some(Moving { store: StoreId::new(0), to: node, percent: 40 });
+    let nodes = NodesReport { nodes, places, spread: SpreadReport { moving, trouble: "no room".into() } };
     replay::compare(
         "control",
         &[
-            ("hello", request(ControlRequest::Hello { node, version: CONTROL_VERSION, is_mounted: true })),
-            ("hello_of_another_version", request(ControlRequest::Hello { node, version: other, is_mounted: true })),
-            ("renew", request(ControlRequest::Renew { session, store_bytes: 1, live_bytes: 2, wants_space: true })),
+            ("hello", hello(CONTROL_VERSION, "10.0.0.3:7440")),
+            ("hello_of_another_version", hello(CONTROL_VERSION + 1, "")),
+            ("renew", request(renew)),
             ("leave", request(ControlRequest::Leave { session })),
             ("ask_nodes", request(ControlRequest::Nodes)),
             ("welcome", answer(Ok(ControlAnswer::Welcome(welcome)))),

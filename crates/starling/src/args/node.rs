@@ -1,6 +1,7 @@
 //! The command line of `node` and `nodes`.
 
 use clap::{Args as ClapArgs, Subcommand};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 /// Arguments of `node`.
@@ -8,7 +9,7 @@ use std::path::PathBuf;
 #[command(after_help = "Examples:
   starling up ./mnt --data ./data --listen 10.0.0.1:7440     the first node; without --listen nobody can join
   starling node invite --data ./data                         prints an invitation; on another machine:
-  starling node join INVITATION ./mnt --data ./data
+  starling node join INVITATION ./mnt --data ./data --listen 10.0.0.2:7440 --store ./stores     mounts, and takes a store
   starling nodes ./mnt                                       who is there")]
 pub struct Node {
     /// What to do.
@@ -33,9 +34,11 @@ hour. It lets its holder read and change everything, so hand it over as you woul
   starling node join starlingnode1-... ./mnt --data ./data
   starling node join - ./mnt --data ./data < FILE            the same, hidden from other users, who can see command lines
   starling node join - ./mnt --data ./data --background      returns when mounted; end it with `starling down ./mnt`
+  starling node join - ./mnt --data ./data --listen 10.0.0.2:7440 --store /disk1/s     takes a store of the first node
   starling up ./mnt --data ./data                            mounts again; needs no invitation
 
-If it is interrupted, give the same command again. The data folder has the node's key: whoever has it can read and change everything.")]
+With --store, a store of the first node moves to this one, unless that has no more than this one has. `starling nodes` shows it. Then the
+file system needs this node to be up as it needs that store. If it is interrupted, give the same command again. The data folder has the node's key: whoever has it can read and change everything.")]
     Join(NodeJoin),
 }
 
@@ -72,6 +75,14 @@ pub struct NodeJoin {
     /// The node's name [default: that of the invitation, or one like the machine's].
     #[arg(long)]
     pub name: Option<String>,
+    /// Address and TCP port to listen at for other nodes, which reach this node's stores there. Port
+    /// 0 takes a free one [default: it listens for nobody].
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub listen: Option<SocketAddr>,
+    /// A folder for stores, made if it does not exist; repeat for several disks. This node then
+    /// takes a store of the first one. Needs --listen.
+    #[arg(long, value_name = "DIR")]
+    pub store: Vec<PathBuf>,
     /// Size of the caches in memory, three quarters of it for data, the rest for inodes [default:
     /// 512MiB].
     #[arg(long)]

@@ -3,6 +3,7 @@
 use crate::node::host_name;
 use crate::node::identity::{self, NodeIdentity};
 use crate::node::invite::Inviter;
+use crate::node::places::{FirstNodePlaces, PlaceRecord};
 use crate::usage;
 use anyhow::Context;
 use bytes::Bytes;
@@ -13,9 +14,11 @@ use cluster::manager_service::ManagerService;
 use cluster::maps::{ChangeError, Keeper};
 use cluster::members::{Members, MembersConfig};
 use cluster::remote_locks::LockTableService;
+use cluster::spread::Spread;
+use cluster::switch::SwitchStore;
 use cluster::{CoreMachine, FsConfig};
-use host::Host;
 use host::real::RealDisk;
+use host::{Host, Tasks};
 use join::{AddMemberError, JoinDesk, MemberBook, NewMember};
 use link::{Message, NodeService, Peer, ServerKeys, Services, kinds};
 use manager::api::Manager;
@@ -25,12 +28,14 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-use storage::calls::StoresHere;
+use storage::api::Storage;
+use storage::calls::ServedStores;
 use storage::tcp::StoreService;
+use storage::wire::StoreName;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use types::codec::DecodeError;
-use types::{BoxFuture, NodeId};
+use types::{BoxFuture, FsUuid, NodeId, StoreId};
 
 /// The length of leases: how long others wait for a node that has died, at most.
 const LEASE: Duration = Duration::from_secs(8);
@@ -122,6 +127,29 @@ impl KnownMembers {
     }
 }
 
+/// All stores, for other nodes: requests to those elsewhere are passed on.
+struct AllStores {
+    fs: FsUuid,
+    stores: Vec<(StoreId, SwitchStore)>,
+}
+
+impl AllStores {
+    fn find(&self, name: StoreName) -> Option<&SwitchStore> {
+        let is_named = |(store, _): &&(StoreId, SwitchStore)| (self.fs, *store) == (name.fs, name.store);
+        self.stores.iter().find(is_named).map(|(_, store)| store)
+    }
+}
+
+impl ServedStores for AllStores {
+    fn store(&self, name: StoreName) -> Option<Arc<dyn Storage>> {
+        self.find(name).map(|store| Arc::new(store.clone()) as Arc<dyn Storage>)
+    }
+
+    fn tasks(&self, name: StoreName) -> Option<Arc<dyn Tasks>> {
+        self.find(name)?.tasks()
+    }
+}
+
 /// Answers requests to join, of machines without a certificate.
 struct JoinService(Arc<JoinDesk>);
 
@@ -159,6 +187,7 @@ pub struct FirstNodeServer {
     pub members: Arc<Members>,
     /// Makes invitations.
     pub inviter: Inviter,
+    spread: Arc<Spread>,
     serving: JoinHandle<()>,
 }
 
@@ -169,6 +198,7 @@ impl FirstNodeServer {
         host: &Host,
         machine: &CoreMachine,
         folder: &Path,
+        record: &Arc<PlaceRecord>,
         listener: TcpListener,
     ) -> anyhow::Result<FirstNodeServer> {
         let listen = listener.local_addr().context("own address")?;
@@ -188,20 +218,25 @@ impl FirstNodeServer {
         let managers = ManagerService::new(host.clone(), managers);
         let members = machine.open_to_members(config, managers.clone());
         managers.serve_sessions(&members);
+        let places = FirstNodePlaces::new(host.clone(), record.clone())?;
+        let spread = machine.spread(members.clone(), places).await;
+        let spread = spread.map_err(|e| usage(format!("the maps cannot say where the stores are: {e}")))?;
+        let stores = AllStores { fs: machine.config.fs, stores: machine.stores().to_vec() };
         let services = Services::new()
             .admitting(move |peer| known.node(peer).is_some())
-            .with(kinds::STORAGE, StoreService::new(StoresHere::Open(Arc::new(machine.open_stores()))))
+            .with(kinds::STORAGE, StoreService::new(Arc::new(stores)))
             .with(kinds::MANAGER, managers)
             .with(kinds::LOCKS, Arc::new(LockTableService(members.clone())))
             .with(kinds::CONTROL, Arc::new(ControlService(members.clone())))
             .with(kinds::JOIN, Arc::new(JoinService(desk.clone())));
         let serving = tokio::spawn(link::serve(host.clone(), listener, services, Some(keys)));
         members.ready().await;
-        Ok(FirstNodeServer { members, inviter: Inviter { desk, listen }, serving })
+        Ok(FirstNodeServer { members, inviter: Inviter { desk, listen }, spread, serving })
     }
 
     /// Serves nobody any more. Sessions end at the next start.
-    pub fn stop(&self) {
+    pub async fn stop(&self) {
+        self.spread.stop().await;
         self.members.stop();
         self.serving.abort();
     }
@@ -222,6 +257,7 @@ mod tests {
             managers: cluster::config::first_manager_map(2),
             members: Default::default(),
             next_node: 1,
+            places: Default::default(),
         }
     }
 

@@ -7,7 +7,9 @@
 use crate::{private, usage};
 use anyhow::Context;
 use join::authority::{AuthorityError, CertificateUse};
+use join::desk::MEMBER_TLS_NAME;
 use join::{Authority, NodeKey};
+use link::ClientKeys;
 use std::io::ErrorKind;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -107,7 +109,7 @@ pub fn of_first_node(folder: &Path) -> anyhow::Result<(Authority, NodeIdentity)>
     Ok((authority, identity))
 }
 
-/// The identity of a node that has joined.
+/// The identity of a node.
 pub fn of_joined(folder: &Path) -> anyhow::Result<NodeIdentity> {
     let need = |name: &str, text: Option<String>| {
         text.ok_or_else(|| usage(format!("{} is missing: restore it from a copy", folder.join(name).display())))
@@ -117,6 +119,14 @@ pub fn of_joined(folder: &Path) -> anyhow::Result<NodeIdentity> {
         certificate: need(CERTIFICATE, read(folder, CERTIFICATE)?)?,
         key: need(KEY, read_secret(folder, KEY)?)?,
     })
+}
+
+/// The keys with which a node connects to nodes that have joined.
+pub fn keys_to_members(folder: &Path) -> anyhow::Result<ClientKeys> {
+    let NodeIdentity { authority, certificate, key } = of_joined(folder)?;
+    let keys = ClientKeys::new(authority.as_bytes(), certificate.as_bytes(), key.as_bytes());
+    let keys = keys.map_err(|e| usage(format!("the keys in {}: {e}: restore them from a copy", folder.display())))?;
+    Ok(keys.to(MEMBER_TLS_NAME))
 }
 
 #[cfg(test)]

@@ -1,13 +1,13 @@
 //! The data folder of a node that has joined, or is joining.
 //!
 //! `node.json` says which file system and which node the folder belongs to, and is written last.
-//! Before that, `join.json` has the invitation and the name that the user asked for, so that a join
+//! `serves.json` says what it serves to others. Before that, `join.json` has the invitation and the name that the user asked for, so that a join
 //! that was cut short can go on. `node.key`, `node.pem` and `ca.pem` are the node's identity. The
 //! process that serves the mount locks `lock`, and `control.sock` leads to it. A background process
 //! logs to `starling.log`.
 
 use crate::folder::{self, FolderLock};
-use crate::node::identity;
+use crate::node::{identity, serving};
 use crate::{private, usage};
 use anyhow::Context;
 use join::{Admission, NodeInvitation};
@@ -15,15 +15,23 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use types::NodeId;
+use types::{FsUuid, NodeId};
 
 const ABOUT: &str = "node.json";
 const PENDING: &str = "join.json";
-/// Version of both files.
+/// Version of all files of a node.
 const VERSION: u32 = 1;
 /// What a node's data folder may have before it has joined.
-const BEFORE: [&str; 7] =
-    [PENDING, identity::KEY, identity::CERTIFICATE, identity::CA, "lock", "control.sock", "starling.log"];
+const BEFORE: [&str; 8] = [
+    PENDING,
+    identity::KEY,
+    identity::CERTIFICATE,
+    identity::CA,
+    serving::FILE,
+    "lock",
+    "control.sock",
+    "starling.log",
+];
 
 /// The contents of `node.json`.
 #[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
@@ -44,6 +52,11 @@ impl AboutNode {
     /// The node's number.
     pub fn node(&self) -> NodeId {
         NodeId::new(self.node)
+    }
+
+    /// The file system.
+    pub fn file_system(&self) -> anyhow::Result<FsUuid> {
+        self.file_system.parse().map_err(|e| usage(format!("{ABOUT} is damaged ({e}): restore it from a copy")))
     }
 }
 
@@ -122,6 +135,21 @@ impl NodeFolder {
         &self.path
     }
 
+    /// Reads a file of JSON in the folder; `None` if it is not there.
+    pub fn read<T: DeserializeOwned>(&self, name: &str) -> anyhow::Result<Option<T>> {
+        read(&self.path, name)
+    }
+
+    /// Writes a file of JSON in the folder, durably.
+    pub fn write(&self, name: &str, contents: &impl Serialize) -> anyhow::Result<()> {
+        identity::put(&self.path, name, &serde_json::to_string_pretty(contents)?)
+    }
+
+    /// The version of what this program writes.
+    pub fn version(&self) -> u32 {
+        VERSION
+    }
+
     /// What the node is; `None` if it has not joined yet.
     pub fn about(&self) -> anyhow::Result<Option<AboutNode>> {
         read(&self.path, ABOUT)
@@ -179,7 +207,6 @@ impl NodeFolder {
 mod tests {
     use super::*;
     use std::fs;
-    use types::FsUuid;
 
     fn said<T>(result: anyhow::Result<T>) -> String {
         let error = result.err().expect("an error");

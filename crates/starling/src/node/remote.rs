@@ -1,28 +1,33 @@
-//! The first node, as a joined node reaches it: over one link.
+//! The first node, as a joined node reaches it: over one link. And the stores at other nodes.
 
 use crate::location::split_port;
 use crate::node::identity::NodeIdentity;
 use crate::node::joined::AboutNode;
 use crate::node::joining::{DialError, JoinDialer};
+use crate::node::rack::StoreRack;
 use crate::usage;
 use cluster::FsConfig;
+use cluster::config::FIRST_NODE;
 use cluster::control::{ControlAnswer, ControlError, ControlRequest};
 use cluster::member::FirstNode;
 use cluster::remote_locks::RemoteLocks;
 use cluster::remote_manager::{RemoteManager, receive_recalls};
 use cluster::shared_locks::LockWay;
+use cluster::switch::SwitchStore;
 use host::Host;
+use join::desk::MEMBER_TLS_NAME;
 use link::wire::Refused;
 use link::{Address, ClientKeys, LinkError, Message, NodeLink, ask_once, kinds};
 use manager::api::{Manager, TokenHolder};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use storage::api::Storage;
+use storage::calls::ServedStores;
 use storage::tcp::LinkedStore;
 use storage::wire::StoreName;
 use tokio::task::JoinHandle;
-use types::{BoxFuture, ManagerId, StoreId};
+use types::{BoxFuture, ManagerId, NodeId, StoreId};
 
 /// How long a request to join may take at one address.
 const JOIN_TIME_MAX: Duration = Duration::from_secs(20);
@@ -54,17 +59,28 @@ impl JoinDialer for LinkDialer {
     }
 }
 
-/// The first node.
+/// The first node, and the stores at other nodes.
 pub struct RemoteFirstNode {
     host: Host,
     link: Arc<NodeLink>,
+    /// This node, and its own stores.
+    own: (NodeId, Arc<StoreRack>),
+    /// The keys with which it connects to other members.
+    keys: ClientKeys,
     state: Mutex<RemoteState>,
 }
+
+/// Where a store is: the node, and its address if that is a member.
+type Route = (NodeId, String);
 
 #[derive(Default)]
 struct RemoteState {
     /// The configuration that the newest session got.
     config: Option<FsConfig>,
+    /// The stores of the newest session, and where each is.
+    stores: BTreeMap<StoreId, (Route, SwitchStore)>,
+    /// The connections to other members.
+    links: HashMap<Route, Arc<NodeLink>>,
     /// The managers of each session.
     managers: HashMap<u64, Vec<Arc<RemoteManager>>>,
     /// The way to the lock table of each session.
@@ -76,7 +92,12 @@ struct RemoteState {
 impl RemoteFirstNode {
     /// Keeps connections to the first node, at the first of its addresses that can be reached now,
     /// or else at the first one.
-    pub async fn connect(host: &Host, about: &AboutNode, keys: &NodeIdentity) -> anyhow::Result<Arc<RemoteFirstNode>> {
+    pub async fn connect(
+        host: &Host,
+        about: &AboutNode,
+        keys: &NodeIdentity,
+        rack: Arc<StoreRack>,
+    ) -> anyhow::Result<Arc<RemoteFirstNode>> {
         let made = ClientKeys::new(keys.authority.as_bytes(), keys.certificate.as_bytes(), keys.key.as_bytes());
         let keys = made.map_err(|e| usage(format!("the keys of this node: {e}: restore them from a copy")))?;
         let mut chosen = None;
@@ -93,7 +114,36 @@ impl RemoteFirstNode {
             }
         }
         let link = chosen.ok_or_else(|| usage("node.json names no address of the first node"))?;
-        Ok(Arc::new(RemoteFirstNode { host: host.clone(), link, state: Mutex::default() }))
+        let (own, keys) = ((about.node(), rack), keys.to(MEMBER_TLS_NAME));
+        Ok(Arc::new(RemoteFirstNode { host: host.clone(), link, own, keys, state: Mutex::default() }))
+    }
+
+    /// Where a store is.
+    fn route(config: &FsConfig, store: StoreId) -> Route {
+        let node = config.place(store);
+        let address = config.members.get(&node).map_or(String::new(), |member| member.address.clone());
+        (node, address)
+    }
+
+    /// The store at a place. What cannot be reached otherwise is reached through the first node.
+    fn store_at(&self, state: &mut RemoteState, (node, at): &Route, name: StoreName) -> Arc<dyn Storage> {
+        if *node == self.own.0
+            && let Some(own) = self.own.1.store(name)
+        {
+            return own;
+        }
+        let through_first = || Arc::new(LinkedStore::new(self.link.clone(), name));
+        if *node == FIRST_NODE || *node == self.own.0 {
+            return through_first();
+        }
+        let Some(address) = address(at, &self.keys) else { return through_first() };
+        let link = state.links.entry((*node, at.clone())).or_insert_with(|| {
+            // Nobody waits for the connection: requests fail until it is made.
+            let (link, tried) = NodeLink::keep(&self.host, address, node.to_string(), None);
+            drop(tried);
+            link
+        });
+        Arc::new(LinkedStore::new(link.clone(), name))
     }
 
     /// The configuration of the file system; `None` before the first session.
@@ -126,13 +176,33 @@ impl FirstNode for RemoteFirstNode {
     }
 
     fn stores(&self, _: u64, config: &FsConfig) -> Vec<(StoreId, Arc<dyn Storage>)> {
-        self.state().config = Some(config.clone());
-        let store = |store| {
-            let linked = LinkedStore::new(self.link.clone(), StoreName { fs: config.fs, store });
-            (store, Arc::new(linked) as Arc<dyn Storage>)
-        };
-        config.stores().map(store).collect()
+        let mut state = self.state();
+        state.config = Some(config.clone());
+        state.stores.clear();
+        for store in config.stores() {
+            let route = Self::route(config, store);
+            let there = self.store_at(&mut state, &route, StoreName { fs: config.fs, store });
+            state.stores.insert(store, (route, SwitchStore::new(there)));
+        }
+        let all = state.stores.iter();
+        all.map(|(id, (_, store))| (*id, Arc::new(store.clone()) as Arc<dyn Storage>)).collect()
     }
+
+    fn follow(&self, config: &FsConfig) {
+        let mut state = self.state();
+        state.config = Some(config.clone());
+        let mut stores = std::mem::take(&mut state.stores);
+        for (id, (route, store)) in &mut stores {
+            let next = Self::route(config, *id);
+            if next != *route {
+                store.set(self.store_at(&mut state, &next, StoreName { fs: config.fs, store: *id }));
+                *route = next;
+            }
+        }
+        state.links.retain(|route, _| stores.values().any(|(used, _)| used == route));
+        state.stores = stores;
+    }
+
     fn locks(&self, session: u64) -> Arc<dyn LockWay> {
         let locks = RemoteLocks::new(&self.host, self.link.ordered(), session);
         self.state().locks.insert(session, locks.clone());

@@ -5,13 +5,15 @@ use crate::node::remote::RemoteFirstNode;
 use crate::usage;
 use cluster::FsConfig;
 use cluster::config::FIRST_NODE;
-use cluster::control::{ControlAnswer, ControlRequest, NodeReport, NodeState};
+use cluster::control::{ControlAnswer, ControlRequest, Moving, NodeReport, NodeState, NodesReport};
 use cluster::member::FirstNode;
 use cluster::members::Members;
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
+use types::{NodeId, StoreId};
 
 /// A node, as the first one sees it.
 pub struct NodeLine {
@@ -34,7 +36,7 @@ pub struct NodeLine {
 }
 
 /// All nodes, as JSON. The first one leads.
-pub fn nodes_json(nodes: &[NodeLine], survives: &str) -> Value {
+pub fn nodes_json(nodes: &[NodeLine], survives: &str, spreading: Option<String>) -> Value {
     let node = |node: &NodeLine| {
         json!({
             "name": node.name,
@@ -51,55 +53,89 @@ pub fn nodes_json(nodes: &[NodeLine], survives: &str) -> Value {
         "nodes": nodes.iter().map(node).collect::<Vec<_>>(),
         "leader": nodes.first().map(|first| &first.name),
         "survives": survives,
+        "spreading": spreading,
     })
 }
 
-/// What a file system survives now whose stores, managers and only voter the first node serves.
-fn survives(parity: u8, first: &str) -> String {
+/// What the file system survives now. The first node serves the managers and the only voter.
+fn survives(parity: u8, places: &BTreeMap<StoreId, NodeId>, names: &BTreeMap<NodeId, String>) -> String {
     let stores = match parity {
-        0 => "the loss of no store".to_string(),
         1 => "the loss of any one store".to_string(),
         parity => format!("the loss of any {parity} stores"),
     };
-    format!("{stores}, and the end of any node but {first}, which serves the stores, the managers and the only voter")
+    let name = |node: NodeId| names.get(&node).cloned().unwrap_or_else(|| node.to_string());
+    let mut counts: BTreeMap<NodeId, usize> = BTreeMap::new();
+    places.values().for_each(|node| *counts.entry(*node).or_default() += 1);
+    // Nodes whose end takes more stores than parity makes up for.
+    let heavy: Vec<NodeId> =
+        counts.iter().filter(|(_, count)| **count > parity.into()).map(|(node, _)| *node).collect();
+    let others: Vec<String> = heavy.iter().filter(|node| **node != FIRST_NODE).map(|node| name(*node)).collect();
+    let but_first = match others.is_empty() {
+        true => format!("any node but {}", name(FIRST_NODE)),
+        false => format!("any node but {} and {}", name(FIRST_NODE), others.join(" and ")),
+    };
+    let end = format!("the end of {but_first}");
+    let first = format!("{} serves the managers and the only voter", name(FIRST_NODE));
+    let disks = match heavy.is_empty() {
+        // The first node's data folder names the other stores, and has its keys.
+        true => format!("the loss of the stores of any one node; {first}"),
+        false => format!("{stores}; {first}"),
+    };
+    format!("{end}, and {disks}")
 }
 
-/// All nodes, as the first one reports them. It serves all stores and managers.
-fn of_core(reports: &[NodeReport], config: &FsConfig) -> Value {
+/// What happens to the places of stores; `None` if nothing does.
+fn spreading(report: &NodesReport, names: &BTreeMap<NodeId, String>) -> Option<String> {
+    match report.spread.moving {
+        Some(Moving { store, to, percent }) => {
+            let to = names.get(&to).cloned().unwrap_or_else(|| to.to_string());
+            Some(format!("{store} moves to {to}: {percent}% copied"))
+        }
+        None => Some(report.spread.trouble.clone()).filter(|trouble| !trouble.is_empty()),
+    }
+}
+
+/// All nodes, as the first one reports them. It serves all managers.
+fn of_core(report: &NodesReport, config: &FsConfig) -> Value {
+    let stores_of = |node| report.places.iter().filter(move |(_, place)| **place == node).map(|(store, _)| store.raw());
     let state = |report: &NodeReport| {
         let is_first = report.id == FIRST_NODE;
+        let stores: Vec<u16> = stores_of(report.id).collect();
         let mounts = report.is_mounted.then_some("mount");
         let (is_up, lease) = match report.state {
             NodeState::Up { lease_left } => (true, Some(lease_left).filter(|_| !is_first)),
             NodeState::Down { .. } => (false, None),
         };
+        let store = (!stores.is_empty()).then_some("store");
+        let of_first = is_first.then_some(["manager", "voter"]).into_iter().flatten();
         NodeLine {
             name: report.name.clone(),
             is_up,
             address: report.address.clone(),
-            roles: is_first.then_some(["store", "manager", "voter"]).into_iter().flatten().chain(mounts).collect(),
-            stores: config.stores().filter(|_| is_first).map(|store| store.raw()).collect(),
+            roles: store.into_iter().chain(of_first).chain(mounts).collect(),
+            stores,
             manager_count: if is_first { config.manager_ids().len() } else { 0 },
             lease,
             version: if is_first { env!("CARGO_PKG_VERSION").to_string() } else { String::new() },
         }
     };
-    let first = reports.first().map_or("the first node", |first| &first.name);
-    nodes_json(&reports.iter().map(state).collect::<Vec<_>>(), &survives(config.parity, first))
+    let names: BTreeMap<NodeId, String> = report.nodes.iter().map(|node| (node.id, node.name.clone())).collect();
+    let lines: Vec<NodeLine> = report.nodes.iter().map(state).collect();
+    nodes_json(&lines, &survives(config.parity, &report.places, &names), spreading(report, &names))
 }
 
 /// The answer of the first node.
 pub fn from_first(members: &Members, config: &FsConfig) -> Result<Value, String> {
-    let reports = members.nodes().map_err(|e| e.to_string())?;
-    Ok(of_core(&reports, config))
+    let report = members.nodes().map_err(|e| e.to_string())?;
+    Ok(of_core(&report, config))
 }
 
 /// The answer of a node that has joined: it asks the first one.
 pub async fn from_joined(first: &RemoteFirstNode) -> Result<Value, String> {
     match first.control(ControlRequest::Nodes).await {
-        Ok(ControlAnswer::Nodes(reports)) => {
+        Ok(ControlAnswer::Nodes(report)) => {
             let config = first.config().ok_or("there was no session with the first node yet")?;
-            Ok(of_core(&reports, &config))
+            Ok(of_core(&report, &config))
         }
         Ok(_) => Err("the first node gave another answer".into()),
         Err(error) => Err(error.to_string()),
@@ -124,6 +160,9 @@ pub async fn run(mountpoint: Option<&Path>, data: Option<&Path>, as_json: bool) 
         println!("{}", line(node));
     }
     println!("survives {}", all["survives"].as_str().unwrap_or("?"));
+    if let Some(spreading) = all["spreading"].as_str() {
+        println!("{spreading}");
+    }
     Ok(ExitCode::SUCCESS)
 }
 
@@ -133,7 +172,10 @@ fn line(node: &Value) -> String {
     let mut line = format!("{:<16}  {:<4}  {:<21}  {}", text("name"), text("state"), text("address"), roles.join(", "));
     let stores = node["stores"].as_array().map_or(0, Vec::len);
     if stores > 0 {
-        line += &format!("; {stores} stores, {} managers", node["managers"]);
+        line += &format!("; {stores} store{}", if stores == 1 { "" } else { "s" });
+    }
+    if node["managers"].as_u64().is_some_and(|count| count > 0) {
+        line += &format!(", {} managers", node["managers"]);
     }
     if let Some(left) = node["lease_s"].as_f64() {
         line += &format!("; lease {left:.1} s");
@@ -144,6 +186,7 @@ fn line(node: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use cluster::control::SpreadReport;
 
     fn first() -> NodeLine {
         NodeLine {
@@ -173,7 +216,7 @@ mod tests {
             lease: None,
             version: String::new(),
         };
-        let all = nodes_json(&[first(), two, three], "the loss of any store");
+        let all = nodes_json(&[first(), two, three], "the loss of any store", None);
         assert_eq!((&all["leader"], &all["survives"]), (&json!("one"), &json!("the loss of any store")));
         let nodes = &all["nodes"];
         assert_eq!(
@@ -188,8 +231,12 @@ mod tests {
         assert!(lines[2].starts_with("three             down  -"), "{}", lines[2]);
     }
 
-    #[test]
-    fn the_first_node_serves_all_stores_and_managers() {
+    fn report(id: u16, name: &str, state: NodeState, is_mounted: bool) -> NodeReport {
+        NodeReport { id: NodeId::new(id), name: name.into(), address: String::new(), state, is_mounted }
+    }
+
+    /// Three nodes, the last one down, with the stores at these.
+    fn all_of(places: [u16; 3], spread: SpreadReport) -> Value {
         let config = FsConfig {
             fs: types::FsUuid([1; 16]),
             store_count: 3,
@@ -199,23 +246,21 @@ mod tests {
             managers: cluster::config::first_manager_map(2),
             members: Default::default(),
             next_node: 3,
-        };
-        let report = |id, name: &str, state, is_mounted| NodeReport {
-            id: types::NodeId::new(id),
-            name: name.into(),
-            address: String::new(),
-            state,
-            is_mounted,
+            places: Default::default(),
         };
         let lease_left = Duration::from_secs(5);
-        let all = of_core(
-            &[
-                report(0, "one", NodeState::Up { lease_left }, true),
-                report(1, "two", NodeState::Up { lease_left }, true),
-                report(2, "three", NodeState::Down { since: None }, false),
-            ],
-            &config,
-        );
+        let nodes = vec![
+            report(0, "one", NodeState::Up { lease_left }, true),
+            report(1, "two", NodeState::Up { lease_left }, true),
+            report(2, "three", NodeState::Down { since: None }, false),
+        ];
+        let places = (0..).map(StoreId::new).zip(places.map(NodeId::new)).collect();
+        of_core(&NodesReport { nodes, places, spread }, &config)
+    }
+
+    #[test]
+    fn the_first_node_serves_all_stores_and_managers_at_first() {
+        let all = all_of([0, 0, 0], SpreadReport::default());
         let of =
             |field: &str| all["nodes"].as_array().unwrap().iter().map(|node| node[field].clone()).collect::<Vec<_>>();
         assert_eq!(of("stores"), [json!([0, 1, 2]), json!([]), json!([])]);
@@ -223,12 +268,23 @@ mod tests {
         assert_eq!(of("roles"), [json!(["store", "manager", "voter", "mount"]), json!(["mount"]), json!([])]);
         assert_eq!(of("lease_s"), [Value::Null, json!(5.0), Value::Null]);
         assert_eq!(of("state"), [json!("up"), json!("up"), json!("down")]);
-        assert!(
-            all["survives"]
-                .as_str()
-                .unwrap()
-                .starts_with("the loss of any one store, and the end of any node but one,")
+        assert_eq!(
+            all["survives"],
+            "the end of any node but one, and the loss of any one store; one serves the managers and the only voter"
         );
-        assert!(survives(2, "one").contains("any 2 stores"));
+        assert_eq!(all["spreading"], Value::Null);
+    }
+
+    #[test]
+    fn what_is_survived_depends_on_where_the_stores_are() {
+        let moving = Some(Moving { store: StoreId::new(1), to: NodeId::new(2), percent: 40 });
+        let all = all_of([0, 0, 1], SpreadReport { moving, trouble: "earlier".into() });
+        assert_eq!(all["spreading"], "store-1 moves to three: 40% copied");
+        assert!(all["survives"].as_str().unwrap().contains("but one, and the loss of any one store;"), "{all}");
+        let all = all_of([0, 2, 1], SpreadReport { moving: None, trouble: "no room".into() });
+        assert_eq!((&all["nodes"][2]["roles"], &all["spreading"]), (&json!(["store"]), &json!("no room")));
+        assert!(all["survives"].as_str().unwrap().contains("the loss of the stores of any one node;"), "{all}");
+        let all = all_of([0, 1, 1], SpreadReport::default());
+        assert!(all["survives"].as_str().unwrap().starts_with("the end of any node but one and two,"), "{all}");
     }
 }

@@ -3,10 +3,14 @@
 use crate::args::{NodeJoin, Up};
 use crate::control::{self, Request, Socket, not_here};
 use crate::kernel::KernelToCome;
-use crate::mountpoint::{self, READY, check_mountpoint};
+use crate::mountpoint::{self, READY, check_apart, check_mountpoint};
+use crate::node::first::bind;
+use crate::node::identity::NodeIdentity;
 use crate::node::joined::{AboutNode, NodeFolder};
 use crate::node::joining::{Wanted, join};
+use crate::node::rack::StoreRack;
 use crate::node::remote::{LinkDialer, RemoteFirstNode};
+use crate::node::serving::Serves;
 use crate::node::{host_name, identity, report, status};
 use crate::recorder::Recorder;
 use crate::recording::Recordings;
@@ -14,15 +18,19 @@ use crate::settings::cache_bytes;
 use crate::{background, input, say, usage};
 use anyhow::Context;
 use cluster::member::{FirstNode, Member, MemberConfig};
-use host::Either;
+use host::{Either, Host};
 use join::NodeInvitation;
+use link::{ServerKeys, Services, kinds};
 use serde_json::{Value, json};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+use storage::tcp::StoreService;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
 use types::{BoxFuture, LineError};
 use vfs::FileSystem;
 
@@ -37,6 +45,10 @@ pub struct AskedNode {
     mountpoint: PathBuf,
     /// The data folder.
     pub data: PathBuf,
+    /// Where it is to listen from now on.
+    listen: Option<SocketAddr>,
+    /// More folders for stores.
+    stores: Vec<PathBuf>,
     cache_bytes: u64,
     allow_other: bool,
     /// Run in the background.
@@ -60,6 +72,8 @@ impl AskedNode {
             name,
             mountpoint: args.mountpoint,
             data: args.data,
+            listen: args.listen,
+            stores: args.store,
             cache_bytes: cache_bytes(args.cache_size.as_ref())?,
             allow_other: args.allow_other,
             background: args.background,
@@ -71,12 +85,10 @@ impl AskedNode {
     pub fn from_up(args: &Up) -> anyhow::Result<AskedNode> {
         let of_first_node = [
             ("--stores", args.stores.is_some()),
-            ("--store", !args.store.is_empty()),
             ("--keys", args.keys.is_some()),
             ("--parity", args.parity.is_some()),
             ("--block-size", args.block_size.is_some()),
             ("--store-size", args.store_size.is_some()),
-            ("--listen", args.listen.is_some()),
             ("--accept-loss", args.accept_loss),
             ("--config", args.config.is_some()),
         ];
@@ -84,11 +96,16 @@ impl AskedNode {
             let data = args.data.display();
             return Err(usage(format!("{data} belongs to a node that has joined: {flag} is for the first node")));
         }
+        if let Some(server) = args.store.iter().find(|store| store.to_string_lossy().contains("://")) {
+            return Err(usage(format!("--store {}: a node that has joined takes folders", server.display())));
+        }
         Ok(AskedNode {
             invitation: None,
             name: String::new(),
             mountpoint: args.mountpoint.clone(),
             data: args.data.clone(),
+            listen: args.listen,
+            stores: args.store.clone(),
             cache_bytes: cache_bytes(args.cache_size.as_ref())?,
             allow_other: args.allow_other,
             background: args.background,
@@ -105,6 +122,8 @@ pub struct ServedNode {
     pub member: Arc<Member>,
     /// The first node.
     pub first: Arc<RemoteFirstNode>,
+    /// The stores that it has.
+    pub rack: Arc<StoreRack>,
     /// The mount, until it ends.
     pub mount: Mutex<Option<fuse::Mount>>,
     /// The recordings of the mount.
@@ -112,6 +131,17 @@ pub struct ServedNode {
 }
 
 impl ServedNode {
+    /// Commits everything before the end. Without a session there is nothing to commit.
+    async fn sync_last(&self) -> Result<(), String> {
+        if self.member.client().is_some() {
+            return self.sync().await;
+        }
+        match self.member.take_loss() {
+            true => Err("the session with the first node was over before changes were synced".into()),
+            false => Ok(()),
+        }
+    }
+
     /// Commits everything.
     async fn sync(&self) -> Result<(), String> {
         match (self.member.client(), self.member.trouble()) {
@@ -144,6 +174,22 @@ impl control::Served for Control {
     }
 }
 
+/// Serves a node's stores to other nodes. Returns the address at which these reach it.
+async fn serve(
+    host: &Host,
+    listen: SocketAddr,
+    keys: &NodeIdentity,
+    rack: &Arc<StoreRack>,
+) -> anyhow::Result<(String, Option<JoinHandle<()>>)> {
+    let listener = bind(listen).await?;
+    let address = Serves::address(listener.local_addr().context("own address")?)?;
+    let keys = ServerKeys::new(keys.authority.as_bytes(), keys.certificate.as_bytes(), keys.key.as_bytes());
+    let keys = keys.map_err(|e| usage(format!("the keys of this node: {e}: restore them from a copy")))?;
+    let services = Services::new().with(kinds::STORAGE, StoreService::new(rack.clone()));
+    let serving = tokio::spawn(link::serve(host.clone(), listener, services, Some(keys)));
+    Ok((address, Some(serving)))
+}
+
 /// Joins if that is asked for, and runs until a signal, `starling down` or an unmount ends it.
 pub async fn run(asked: AskedNode) -> anyhow::Result<ExitCode> {
     check_mountpoint(&asked.mountpoint, &asked.data, asked.allow_other)?;
@@ -158,15 +204,42 @@ pub async fn run(asked: AskedNode) -> anyhow::Result<ExitCode> {
     let mut terminate = signal(SignalKind::terminate()).context("signals")?;
 
     let keys = identity::of_joined(folder.path())?;
-    let first = RemoteFirstNode::connect(&host, &about, &keys).await?;
-    let config = MemberConfig { node: about.node(), cache_bytes: asked.cache_bytes, is_mounted: true };
+    let serves = Serves::settle(&folder, asked.listen, &asked.stores)?;
+    let folders = serves.as_ref().map(|serves| serves.stores.clone()).unwrap_or_default();
+    for store in &folders {
+        check_apart(&asked.mountpoint, store)?;
+    }
+    let rack = StoreRack::open(&host, about.file_system()?, about.node(), folders).await?;
+    // Other nodes need the stores, even if this one has no session yet.
+    let (address, serving) = match serves {
+        Some(serves) => serve(&host, serves.listen, &keys, &rack).await?,
+        None => (String::new(), None),
+    };
+    let first = RemoteFirstNode::connect(&host, &about, &keys, rack.clone()).await?;
+    let config = MemberConfig {
+        node: about.node(),
+        cache_bytes: asked.cache_bytes,
+        is_mounted: true,
+        address,
+        takes_stores: rack.takes_stores(),
+    };
     let member = Member::start(host.clone(), config, first.clone() as Arc<dyn FirstNode>);
     let kernel = KernelToCome::new();
     member.set_kernel(kernel.clone());
     let stop = async { host::first(interrupt.recv(), terminate.recv()).await };
     let mut stop = std::pin::pin!(stop);
-    let begins = tokio::time::timeout(FIRST_SESSION_TIME_MAX, member.ready());
-    match host::first(begins, &mut stop).await {
+    let begins = async {
+        // The first node may need the stores of this one for its own start.
+        if !rack.stores().is_empty() && tokio::time::timeout(FIRST_SESSION_TIME_MAX, member.ready()).await.is_err() {
+            let at = about.first_node.join(", ");
+            eprintln!(
+                "the stores here are served; waiting for the first node at {at}, without which nothing is mounted"
+            );
+            return Ok(member.ready().await);
+        }
+        tokio::time::timeout(FIRST_SESSION_TIME_MAX, member.ready()).await
+    };
+    match host::first(std::pin::pin!(begins), &mut stop).await {
         Either::Left(Ok(Ok(()))) => {}
         Either::Left(Ok(Err(refused))) => return Err(usage(refused.to_string())),
         Either::Left(Err(_)) => {
@@ -176,6 +249,7 @@ pub async fn run(asked: AskedNode) -> anyhow::Result<ExitCode> {
         }
         Either::Right(_) => {
             member.leave().await;
+            rack.close().await?;
             return Ok(ExitCode::SUCCESS);
         }
     }
@@ -195,13 +269,15 @@ pub async fn run(asked: AskedNode) -> anyhow::Result<ExitCode> {
         Err(e) => {
             socket.remove();
             member.leave().await;
+            rack.close().await?;
             return Err(e);
         }
     };
     kernel.came(Arc::new(mount.invalidator()));
     let closed = mount.closed();
     let recording = Arc::new(Recordings::new(recorder));
-    let served = Arc::new(ServedNode { about, member, first, mount: Mutex::new(Some(mount)), recording });
+    let mount = Mutex::new(Some(mount));
+    let served = Arc::new(ServedNode { about, member, first, rack, mount, recording });
     let server = socket.serve(Arc::new(Control(served.clone())));
     say(&format!("{READY} {}", asked.mountpoint.display()));
 
@@ -211,10 +287,15 @@ pub async fn run(asked: AskedNode) -> anyhow::Result<ExitCode> {
     if let Some(mount) = mount {
         mountpoint::unmount(mount).await?;
     }
-    let synced = served.sync().await.map_err(|e| format!("what was not synced is lost: {e}"));
+    let synced = served.sync_last().await.map_err(|e| format!("what was not synced is lost: {e}"));
     served.member.leave().await;
+    if let Some(serving) = serving {
+        serving.abort();
+    }
+    let closed = served.rack.close().await;
     server.finish(synced.clone().map(|()| "everything is committed".to_string())).await;
     synced.map_err(anyhow::Error::msg)?;
+    closed?;
     say(&format!("unmounted {}: everything is committed", asked.mountpoint.display()));
     Ok(ExitCode::SUCCESS)
 }

@@ -57,22 +57,30 @@ impl Ask for LinkedStore {
 pub struct Remote {
     host: Host,
     address: Address,
+    /// The store that it asks about before it is expected.
+    asked: StoreName,
     expected: Mutex<Option<LinkedStore>>,
 }
 
 impl Remote {
-    /// A storage server at this address. It does not connect yet.
+    /// The only store of a process at this address. It does not connect yet.
     pub fn new(host: Host, address: Address) -> Arc<Remote> {
-        Arc::new(Remote { host, address, expected: Mutex::new(None) })
+        Self::named(host, address, StoreName::NONE)
     }
 
-    /// Sends one request for the site over a connection of its own.
+    /// The store with this name, among those of a process at this address. It does not connect yet.
+    pub fn named(host: Host, address: Address, asked: StoreName) -> Arc<Remote> {
+        Arc::new(Remote { host, address, asked, expected: Mutex::new(None) })
+    }
+
+    /// Sends one request over a connection of its own.
     fn ask_site(&self, request: StoreRequest, time: Duration) -> BoxFuture<io::Result<StoreAnswer>> {
-        let (host, address) = (self.host.clone(), self.address.clone());
+        let (host, address, is_node) = (self.host.clone(), self.address.clone(), self.asked != StoreName::NONE);
+        let message = request.encode(self.asked);
         Box::pin(async move {
-            let message = request.encode(StoreName::NONE);
             let answer = ask_once(&host, &address, kinds::STORAGE, message, time).await.and_then(decoded);
-            answer.map_err(|e| io::Error::new(e.kind(), format!("{address}: {e}{}", hint(&address, &e))))
+            let hint = |e: &io::Error| if is_node { ": is that node up?" } else { hint(&address, e) };
+            answer.map_err(|e| io::Error::new(e.kind(), format!("{address}: {e}{}", hint(&e))))
         })
     }
 }

@@ -1,6 +1,6 @@
 //! The end of the node that has the stores.
 
-use crate::calls::{StoresHere, answer};
+use crate::calls::{ServedStores, answer};
 use crate::site::Site;
 use crate::wire::StoreRequest;
 use bytes::Bytes;
@@ -12,11 +12,11 @@ use types::BoxFuture;
 use types::codec::DecodeError;
 
 /// Serves stores to other nodes.
-pub struct StoreService(StoresHere);
+pub struct StoreService(Arc<dyn ServedStores>);
 
 impl StoreService {
     /// Serves these stores.
-    pub fn new(stores: StoresHere) -> Arc<StoreService> {
+    pub fn new(stores: Arc<dyn ServedStores>) -> Arc<StoreService> {
         Arc::new(StoreService(stores))
     }
 }
@@ -30,14 +30,13 @@ impl NodeService for StoreService {
 
     /// A put goes on on the disk's thread, which writes it.
     fn tasks(&self, head: &[u8]) -> Option<Arc<dyn Tasks>> {
-        let store = self.0.store(StoreRequest::put_to(head)?)?;
-        Some(store.tasks().clone())
+        self.0.tasks(StoreRequest::put_to(head)?)
     }
 }
 
 /// Serves a site and nothing else. With `keys`, serves over TLS, and only clients with keys of the
 /// same authority. Without, serves all clients. Never ends.
 pub async fn serve(host: Host, listener: TcpListener, site: Arc<Site>, keys: Option<ServerKeys>) {
-    let services = Services::new().with(kinds::STORAGE, StoreService::new(StoresHere::Site(site)));
+    let services = Services::new().with(kinds::STORAGE, StoreService::new(site));
     link::serve(host, listener, services, keys).await;
 }

@@ -2,7 +2,7 @@
 
 use super::model::identity;
 use crate::api::{Fence, Presence, RemoteStorage, Seal, Storage, StorageError, StoreIdentity};
-use crate::calls::StoresHere;
+use crate::calls::ServedStores;
 use crate::server::StoreServer;
 use crate::site::Site;
 use crate::tcp::{Address, ClientKeys, LinkedStore, Remote, ServerKeys, StoreService, TLS_NAME, serve};
@@ -132,6 +132,16 @@ fn large_and_small_fragments_come_through_tls_and_strangers_do_not() {
     });
 }
 
+/// Stores that are open.
+struct OpenStores(Vec<Arc<StoreServer>>);
+
+impl ServedStores for OpenStores {
+    fn store(&self, name: StoreName) -> Option<Arc<dyn Storage>> {
+        let has_name = |server: &&Arc<StoreServer>| server.identity().store == name.store;
+        self.0.iter().find(has_name).map(|server| server.clone() as Arc<dyn Storage>)
+    }
+}
+
 #[test]
 fn one_connection_serves_several_stores_of_a_node_by_name() {
     let folders = [(); 2].map(|()| tempfile::tempdir().unwrap());
@@ -147,7 +157,7 @@ fn one_connection_serves_several_stores_of_a_node_by_name() {
         }
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
-        let service = StoreService::new(StoresHere::Open(Arc::new(stores.clone())));
+        let service = StoreService::new(Arc::new(OpenStores(stores.clone())));
         let services = Services::new().with(kinds::STORAGE, service);
         host.tasks.spawn(Box::pin(link::serve(host.clone(), listener, services, None)));
         let address = Address { host: "127.0.0.1".into(), port, keys: None };

@@ -1,0 +1,361 @@
+//! Moves stores from the first node to nodes that have joined, so that the file system outlives the
+//! disks of any one of them.
+//!
+//! A move copies a store while it is used ([`StoreCopy`]), holds up its changes for the last pass,
+//! records the new place, and only then sends requests there. Segments keep naming the same stores,
+//! so all logs move with it, and nothing else has to know.
+//!
+//! Where the stores are is recorded in the first node's data folder, by [`StorePlaces::record`].
+//! That record decides: the store at any other place is a leftover. The maps follow it, so that
+//! other nodes find the stores. If it is unknown whether a new place was recorded, the store is not
+//! used any more until the next start: it could be used at either place then, and the stripes have
+//! the rest.
+
+use crate::config::{FIRST_NODE, FsConfig};
+use crate::control::Moving;
+use crate::machine::CoreMachine;
+use crate::maps::{ChangeError, Keeper};
+use crate::members::{Members, Taker};
+use crate::store_copy::{CopyError, StoreCopy};
+use crate::stores::{Absent, CLOSE_TIMEOUT};
+use crate::switch::SwitchStore;
+use host::{Host, first};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::Duration;
+use storage::api::{Presence, RemoteStorage, StoreIdentity};
+use storage::server::StoreServer;
+use storage::wire::StoreName;
+use thiserror::Error;
+use tokio::sync::Notify;
+use types::{BoxFuture, NodeId, StoreId};
+
+/// Time between looks at who could take a store.
+const TICK: Duration = Duration::from_secs(1);
+/// Passes over a store before its changes are held up, at most. A store that changes faster than it
+/// is copied needs a longer last pass.
+const PASSES_MAX: usize = 8;
+/// Segments that a pass may copy for the next one to be the last.
+const LAST_PASS_MAX: usize = 32;
+/// How long changes may be held up. They wait that long at most, and then the move has failed.
+const HOLD_TIME_MAX: Duration = Duration::from_secs(10);
+/// How long a node may take to make an empty store, or to be reached.
+const ANSWER_TIME_MAX: Duration = Duration::from_secs(60);
+/// Pause after a move that failed: the first time, and at most.
+const PAUSE: std::ops::Range<Duration> = Duration::from_secs(5)..Duration::from_secs(300);
+
+/// What moving stores needs from the process: the way to other nodes, and its data folder.
+pub trait StorePlaces: Send + Sync + 'static {
+    /// The store with this name at a node. It does not connect yet.
+    fn reach(&self, node: NodeId, address: &str, name: StoreName) -> Arc<dyn RemoteStorage>;
+    /// Records durably which stores are at nodes, and at which address. All others are here.
+    fn record(&self, places: &BTreeMap<StoreId, (NodeId, String)>) -> BoxFuture<io::Result<()>>;
+    /// Removes what is left here of a store that is at a node. It is closed.
+    fn remove(&self, store: StoreId) -> BoxFuture<io::Result<()>>;
+}
+
+/// Why a store did not move.
+#[derive(Debug, Error)]
+enum MoveError {
+    #[error("it cannot be reached: {0}")]
+    Reach(io::Error),
+    #[error("it answers too late")]
+    Late,
+    #[error("it has {0} of another file system there")]
+    Foreign(StoreId),
+    #[error("it has room for {room} bytes, and a store may grow to {wanted}: give it a larger disk")]
+    NoRoom { room: u64, wanted: u64 },
+    #[error(transparent)]
+    Copy(#[from] CopyError),
+    #[error("the changes meanwhile take too long to copy")]
+    HeldTooLong,
+    #[error("whether its new place is recorded is unknown ({0}): start this node again")]
+    Record(io::Error),
+}
+
+/// The next store to move, and where to: from the first node to the node that has fewest, if both
+/// are nearer to each other afterwards. `places` says where each store is, `can_move` which of the
+/// first node's can move, `takers` who takes one.
+fn next_move(
+    places: &BTreeMap<StoreId, NodeId>,
+    can_move: impl Fn(StoreId) -> bool,
+    takers: impl Iterator<Item = NodeId>,
+) -> Option<(StoreId, NodeId)> {
+    let count = |node| places.values().filter(|place| **place == node).count();
+    let (fewest, taker) = takers.map(|node| (count(node), node)).min()?;
+    if count(FIRST_NODE) < fewest + 2 {
+        return None;
+    }
+    // The last one: the first stores' numbers stay with the first node.
+    let mut here = places.iter().rev().filter(|(_, place)| **place == FIRST_NODE).map(|(store, _)| *store);
+    here.find(|store| can_move(*store)).map(|store| (store, taker))
+}
+
+/// Spreads the stores over the nodes.
+pub struct Spread {
+    host: Host,
+    config: FsConfig,
+    maps: Arc<Keeper>,
+    members: Arc<Members>,
+    places: Arc<dyn StorePlaces>,
+    switches: Vec<(StoreId, SwitchStore)>,
+    servers: Arc<Mutex<Vec<Arc<StoreServer>>>>,
+    at_nodes: Mutex<BTreeMap<StoreId, (NodeId, String)>>,
+    stopping: Arc<AtomicBool>,
+    stop: Notify,
+    stopped: Notify,
+}
+
+impl CoreMachine {
+    /// Begins to spread the stores over the nodes that join. Call it once, before members begin
+    /// sessions.
+    ///
+    /// # Errors
+    /// The maps name other places than those where the stores were found, and cannot be changed.
+    pub async fn spread(
+        &self,
+        members: Arc<Members>,
+        places: Arc<dyn StorePlaces>,
+    ) -> Result<Arc<Spread>, ChangeError> {
+        let spread = Arc::new(Spread {
+            host: self.host(),
+            config: self.config.clone(),
+            maps: self.maps.clone(),
+            members,
+            places,
+            switches: self.stores().to_vec(),
+            servers: self.servers.clone(),
+            at_nodes: Mutex::new(self.at_nodes.clone()),
+            stopping: Arc::default(),
+            stop: Notify::new(),
+            stopped: Notify::new(),
+        });
+        spread.tell_maps().await?;
+        self.host().tasks.spawn(Box::pin(spread.clone().run()));
+        Ok(spread)
+    }
+}
+
+impl Spread {
+    /// Ends a move that is under way, and begins no other.
+    pub async fn stop(&self) {
+        self.stopping.store(true, SeqCst);
+        self.stop.notify_one();
+        self.stopped.notified().await;
+    }
+
+    async fn run(self: Arc<Self>) {
+        let (mut pause, mut not_before) = (PAUSE.start, Duration::ZERO);
+        while !self.stopping.load(SeqCst) {
+            first(self.host.clock.sleep(TICK), self.stop.notified()).await;
+            if self.stopping.load(SeqCst) {
+                break;
+            }
+            self.follow_addresses().await;
+            if let Err(e) = self.tell_maps().await {
+                tracing::warn!("other nodes do not learn yet where the stores are: {e}");
+                continue;
+            }
+            let Some((store, taker)) = self.next().filter(|_| self.host.clock.now() >= not_before) else { continue };
+            match self.move_store(store, &taker).await {
+                Ok(()) => {
+                    pause = PAUSE.start;
+                    self.members.report_spread(|report| report.trouble.clear());
+                    tracing::info!(%store, node = %taker.node, "the store has moved");
+                }
+                Err(MoveError::Copy(CopyError::Stopped)) => {}
+                Err(e) => {
+                    tracing::warn!(%store, node = %taker.node, "the store has not moved: {e}");
+                    let trouble = format!("{store} does not move to {}: {e}", self.name(taker.node));
+                    self.members.report_spread(|report| report.trouble = trouble);
+                    not_before = self.host.clock.now() + pause;
+                    pause = (2 * pause).min(PAUSE.end);
+                }
+            }
+            self.members.report_spread(|report| report.moving = None);
+        }
+        self.stopped.notify_one();
+    }
+
+    fn name(&self, node: NodeId) -> String {
+        let config = self.maps.config().ok();
+        let member = config.as_ref().and_then(|config| config.members.get(&node));
+        member.map_or_else(|| node.to_string(), |member| member.name.clone())
+    }
+
+    /// Where all stores are.
+    fn all_places(&self) -> BTreeMap<StoreId, NodeId> {
+        let at_nodes = self.at_nodes.lock();
+        let place = |store| at_nodes.get(&store).map_or(FIRST_NODE, |(node, _)| *node);
+        self.config.stores().map(|store| (store, place(store))).collect()
+    }
+
+    fn next(&self) -> Option<(StoreId, Taker)> {
+        let takers: BTreeMap<NodeId, Taker> =
+            self.members.takers().into_iter().map(|taker| (taker.node, taker)).collect();
+        let is_server = |store| self.servers.lock().iter().any(|server| server.identity().store == store);
+        let (store, node) = next_move(&self.all_places(), is_server, takers.keys().copied())?;
+        Some((store, takers.get(&node)?.clone()))
+    }
+
+    /// Has the maps say where the stores are.
+    async fn tell_maps(&self) -> Result<(), ChangeError> {
+        let places: BTreeMap<StoreId, NodeId> =
+            self.at_nodes.lock().iter().map(|(store, (node, _))| (*store, *node)).collect();
+        if self.maps.config()?.places != places {
+            self.maps.change(|config| config.places = places).await?;
+        }
+        Ok(())
+    }
+
+    /// Follows nodes that have another address now.
+    async fn follow_addresses(&self) {
+        let Ok(config) = self.maps.config() else { return };
+        let mut at_nodes = self.at_nodes.lock().clone();
+        let mut moved = Vec::new();
+        for (store, (node, address)) in &mut at_nodes {
+            let Some(member) = config.members.get(node) else { continue };
+            if !member.address.is_empty() && member.address != *address {
+                address.clone_from(&member.address);
+                moved.push((*store, *node, address.clone()));
+            }
+        }
+        if moved.is_empty() {
+            return;
+        }
+        if let Err(e) = self.places.record(&at_nodes).await {
+            tracing::warn!("the new address of a node cannot be recorded: {e}");
+        }
+        *self.at_nodes.lock() = at_nodes;
+        for (store, node, address) in moved {
+            tracing::info!(%store, %node, address, "the store's node has another address");
+            let remote = self.places.reach(node, &address, StoreName { fs: self.config.fs, store });
+            // It is used when it is reached; nobody waits for that.
+            drop(remote.expect(self.config.fs, store));
+            if let Some(switch) = self.switch(store) {
+                switch.set(remote);
+            }
+        }
+    }
+
+    fn switch(&self, store: StoreId) -> Option<&SwitchStore> {
+        self.switches.iter().find(|(id, _)| *id == store).map(|(_, switch)| switch)
+    }
+
+    async fn in_time<T>(&self, answer: impl Future<Output = T> + Send) -> Result<T, MoveError> {
+        host::timeout(&*self.host.clock, ANSWER_TIME_MAX, answer).await.map_err(|_| MoveError::Late)
+    }
+
+    /// An empty store at a node.
+    async fn make(&self, store: StoreId, taker: &Taker) -> Result<Arc<dyn RemoteStorage>, MoveError> {
+        let (fs, wanted) = (self.config.fs, self.config.store_capacity_bytes);
+        let remote = self.places.reach(taker.node, &taker.address, StoreName { fs, store });
+        match self.in_time(remote.presence()).await?.map_err(MoveError::Reach)? {
+            Presence::Empty(space) if space.free_bytes < wanted => {
+                return Err(MoveError::NoRoom { room: space.free_bytes, wanted });
+            }
+            Presence::Store(other) if (other.fs, other.store) != (fs, store) => {
+                return Err(MoveError::Foreign(other.store));
+            }
+            // A move that was cut short has left a store. The node replaces it.
+            Presence::Empty(_) | Presence::Store(_) => {}
+        }
+        let identity = StoreIdentity { fs, store, capacity_bytes: wanted };
+        self.in_time(remote.initialise(identity)).await?.map_err(MoveError::Reach)?;
+        self.in_time(remote.expect(fs, store)).await?;
+        Ok(remote)
+    }
+
+    async fn move_store(&self, store: StoreId, taker: &Taker) -> Result<(), MoveError> {
+        let Some(switch) = self.switch(store) else { return Ok(()) };
+        let progress = |done: usize, all: usize| {
+            let percent = (done * 100 / all.max(1)).min(100) as u8;
+            let moving = Some(Moving { store, to: taker.node, percent });
+            self.members.report_spread(|report| report.moving = moving);
+        };
+        progress(0, 1);
+        tracing::info!(%store, node = %taker.node, address = taker.address, "the store moves");
+        let remote = self.make(store, taker).await?;
+        let mut copy = StoreCopy::new(switch.now(), remote.clone(), self.stopping.clone());
+        for _ in 0..PASSES_MAX {
+            if copy.pass(&progress).await? <= LAST_PASS_MAX {
+                break;
+            }
+        }
+        let begun = self.host.clock.now();
+        let rest = || (begun + HOLD_TIME_MAX).saturating_sub(self.host.clock.now());
+        let held = host::timeout(&*self.host.clock, rest(), switch.hold()).await;
+        let held = held.map_err(|_| MoveError::HeldTooLong)?;
+        host::timeout(&*self.host.clock, rest(), copy.finish()).await.map_err(|_| MoveError::HeldTooLong)??;
+        let mut at_nodes = self.at_nodes.lock().clone();
+        at_nodes.insert(store, (taker.node, taker.address.clone()));
+        if let Err(e) = self.places.record(&at_nodes).await {
+            switch.set(Arc::new(Absent));
+            self.servers.lock().retain(|server| server.identity().store != store);
+            return Err(MoveError::Record(e));
+        }
+        switch.set(remote);
+        *self.at_nodes.lock() = at_nodes;
+        drop(held);
+        if copy.damaged_count() > 0 {
+            self.members.compare_stores();
+        }
+        self.clear(store).await;
+        if let Err(e) = self.tell_maps().await {
+            tracing::warn!("other nodes do not learn yet where {store} is: {e}");
+        }
+        Ok(())
+    }
+
+    /// Closes and removes the store that has moved away.
+    async fn clear(&self, store: StoreId) {
+        let server = {
+            let mut servers = self.servers.lock();
+            servers.iter().position(|server| server.identity().store == store).map(|at| servers.remove(at))
+        };
+        if let Some(server) = server
+            && host::timeout(&*self.host.clock, CLOSE_TIMEOUT, server.close()).await.is_err()
+        {
+            tracing::warn!(%store, "its disk does not answer; what it had is at its new place");
+            return;
+        }
+        if let Err(e) = self.places.remove(store).await {
+            tracing::warn!(%store, "what is left of it here cannot be removed, and is of no use any more: {e}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stores_spread_until_no_node_has_two_more_than_another() {
+        // Nodes that take stores come one after the other.
+        for (store_count, nodes, expected) in
+            [(3, 1, vec![2, 1]), (3, 2, vec![1, 1, 1]), (5, 2, vec![2, 2, 1]), (3, 4, vec![1, 1, 1, 0, 0])]
+        {
+            let mut places: BTreeMap<StoreId, NodeId> =
+                (0..store_count).map(|store| (StoreId::new(store), FIRST_NODE)).collect();
+            for joined in 1..=nodes {
+                while let Some((store, to)) = next_move(&places, |_| true, (1..=joined).map(NodeId::new)) {
+                    assert_eq!(places.insert(store, to), Some(FIRST_NODE));
+                }
+            }
+            let count = |node| places.values().filter(|place| place.raw() == node).count();
+            assert_eq!((0..=nodes).map(count).collect::<Vec<_>>(), expected);
+        }
+    }
+
+    #[test]
+    fn nothing_moves_without_a_taker_and_only_what_can() {
+        let places: BTreeMap<StoreId, NodeId> = (0..3).map(|store| (StoreId::new(store), FIRST_NODE)).collect();
+        let one = || std::iter::once(NodeId::new(1));
+        assert_eq!(next_move(&places, |_| true, std::iter::empty()), None);
+        assert_eq!(next_move(&places, |_| false, one()), None);
+        assert_eq!(next_move(&places, |store| store.raw() == 1, one()), Some((StoreId::new(1), NodeId::new(1))));
+    }
+}

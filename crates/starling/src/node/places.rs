@@ -1,0 +1,152 @@
+//! The places of stores, as the first node records them in its data folder, and the way to those at
+//! other nodes.
+
+use crate::folder::{Stores, write_stores};
+use crate::location::{Location, split_port};
+use crate::node::identity;
+use cluster::spread::StorePlaces;
+use host::Host;
+use host::real::RealDisk;
+use link::{Address, ClientKeys};
+use std::collections::BTreeMap;
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use storage::api::RemoteStorage;
+use storage::site;
+use storage::tcp::Remote;
+use storage::wire::StoreName;
+use types::{BoxFuture, NodeId, StoreId};
+
+/// The record of a data folder, in memory and on disk.
+pub struct PlaceRecord {
+    folder: PathBuf,
+    stores: Mutex<Stores>,
+}
+
+impl PlaceRecord {
+    /// What the data folder records now.
+    pub fn new(folder: &Path, stores: Stores) -> Arc<PlaceRecord> {
+        Arc::new(PlaceRecord { folder: folder.to_path_buf(), stores: Mutex::new(stores) })
+    }
+
+    fn stores(&self) -> Stores {
+        self.stores.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Where the stores are, by store id.
+    pub fn places(&self) -> Vec<Location> {
+        self.stores().places
+    }
+
+    /// Writes the record, durably.
+    fn write(&self, stores: Stores) -> io::Result<()> {
+        write_stores(&self.folder, &stores)?;
+        *self.stores.lock().unwrap_or_else(PoisonError::into_inner) = stores;
+        Ok(())
+    }
+
+    /// Removes what is left here of stores that have moved to nodes.
+    pub async fn clear_moved(&self) -> io::Result<()> {
+        let mut stores = self.stores();
+        for place in stores.moved.iter() {
+            let Location::Folder(folder) = place else { continue };
+            let path = self.folder.join(folder);
+            match RealDisk::open(&path) {
+                Ok(disk) => site::clear(&*disk).await?,
+                Err(e) if e.kind() == ErrorKind::NotFound => {}
+                Err(e) => return Err(e),
+            }
+            // The folder stays if it has other things, or is the root of a disk.
+            let _ = std::fs::remove_dir(&path);
+        }
+        if stores.moved.is_empty() {
+            return Ok(());
+        }
+        stores.moved.clear();
+        self.write(stores)
+    }
+}
+
+/// The record after stores have moved.
+fn with_places(mut stores: Stores, places: &BTreeMap<StoreId, (NodeId, String)>) -> Stores {
+    for (store, (node, address)) in places {
+        let Some(place) = stores.places.get_mut(usize::from(store.raw())) else { continue };
+        let before = std::mem::replace(place, Location::Node { node: node.raw(), address: address.clone() });
+        if matches!(before, Location::Folder(_)) {
+            stores.moved.push(before);
+        }
+    }
+    stores
+}
+
+/// What moving stores needs of the first node.
+pub struct FirstNodePlaces {
+    host: Host,
+    keys: ClientKeys,
+    record: Arc<PlaceRecord>,
+}
+
+impl FirstNodePlaces {
+    /// The record, and the first node's keys in its data folder.
+    pub fn new(host: Host, record: Arc<PlaceRecord>) -> anyhow::Result<Arc<FirstNodePlaces>> {
+        let keys = identity::keys_to_members(&record.folder)?;
+        Ok(Arc::new(FirstNodePlaces { host, keys, record }))
+    }
+}
+
+impl StorePlaces for FirstNodePlaces {
+    fn reach(&self, _: NodeId, address: &str, name: StoreName) -> Arc<dyn RemoteStorage> {
+        // An address that cannot be read is one that cannot be reached.
+        let (host, port) = split_port(address).unwrap_or((address, 0));
+        let address = Address { host: host.to_string(), port, keys: Some(self.keys.clone()) };
+        Remote::named(self.host.clone(), address, name)
+    }
+
+    fn record(&self, places: &BTreeMap<StoreId, (NodeId, String)>) -> BoxFuture<io::Result<()>> {
+        let (record, stores) = (self.record.clone(), with_places(self.record.stores(), places));
+        Box::pin(async move { tokio::task::spawn_blocking(move || record.write(stores)).await? })
+    }
+
+    fn remove(&self, _: StoreId) -> BoxFuture<io::Result<()>> {
+        let record = self.record.clone();
+        Box::pin(async move { record.clear_moved().await })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::folder::Folder;
+
+    #[tokio::test]
+    async fn moved_stores_are_recorded_and_their_folders_cleared() {
+        let data = tempfile::tempdir().unwrap();
+        let mine = data.path().join("mine");
+        for folder in ["store-0", "store-1", "mine"] {
+            std::fs::create_dir(data.path().join(folder)).unwrap();
+            std::fs::write(data.path().join(folder).join("fragments"), "x").unwrap();
+        }
+        std::fs::write(mine.join("thesis.txt"), "precious").unwrap();
+        let text = r#"{"version": 2, "places": ["store-0", "store-1", "mine"]}"#;
+        std::fs::write(data.path().join("stores.json"), text).unwrap();
+        let stores = || Folder::open(data.path(), false).unwrap().stores().unwrap().unwrap();
+        let record = PlaceRecord::new(data.path(), stores());
+        let at = |node| (NodeId::new(node), "10.0.0.2:7440".to_string());
+        let places = BTreeMap::from([(StoreId::new(1), at(1)), (StoreId::new(2), at(2))]);
+        record.write(with_places(record.stores(), &places)).unwrap();
+        let again = stores();
+        let shown: Vec<String> = again.places.iter().map(ToString::to_string).collect();
+        assert_eq!(shown, ["store-0", "node://1@10.0.0.2:7440", "node://2@10.0.0.2:7440"]);
+        assert_eq!(again.moved.len(), 2);
+        // The next start clears what a crash has left.
+        let record = PlaceRecord::new(data.path(), again);
+        record.clear_moved().await.unwrap();
+        assert!(!data.path().join("store-1").exists() && data.path().join("store-0/fragments").exists());
+        assert!(mine.join("thesis.txt").exists() && !mine.join("fragments").exists());
+        assert!(stores().moved.is_empty() && record.places() == stores().places);
+        // A new address is no move.
+        record.write(with_places(record.stores(), &places)).unwrap();
+        assert!(stores().moved.is_empty());
+    }
+}
