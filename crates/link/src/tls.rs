@@ -1,10 +1,10 @@
 //! Connections over TLS 1.3 with keys on both sides.
 //!
 //! All keys of a file system are signed by one authority, which is made for it alone. A server
-//! shows a certificate for [`TLS_NAME`], or for another name that the client asks for, so its address does not matter. A client must show a
-//! certificate too, or the server refuses it. The exception are services for strangers: a machine
-//! that is about to join has no certificate yet, and knows the server by the fingerprint of the
-//! authority ([`ClientKeys::joining`]).
+//! shows a certificate for [`TLS_NAME`], or for another name that the client asks for, so its
+//! address does not matter. A client must show a certificate too, or the server refuses it. The
+//! exception are services for strangers: a machine that is about to join has no certificate yet,
+//! and knows the server by the fingerprint of the authority ([`ClientKeys::joining`]).
 
 use crate::stream::{ReadEnd, WriteEnd};
 use ring::digest::{SHA256, digest};

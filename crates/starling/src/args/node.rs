@@ -75,8 +75,8 @@ pub struct NodeJoin {
     /// The node's name [default: that of the invitation, or one like the machine's].
     #[arg(long)]
     pub name: Option<String>,
-    /// Address and TCP port to listen at for other nodes, which reach this node's stores there. Port
-    /// 0 takes a free one [default: it listens for nobody].
+    /// Address and TCP port to listen at for other nodes, which reach this node's stores there.
+    /// Port 0 takes a free one [default: it listens for nobody].
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub listen: Option<SocketAddr>,
     /// A folder for stores, made if it does not exist; repeat for several disks. This node then

@@ -1,10 +1,10 @@
 //! The data folder of a node that has joined, or is joining.
 //!
 //! `node.json` says which file system and which node the folder belongs to, and is written last.
-//! `serves.json` says what it serves to others. Before that, `join.json` has the invitation and the name that the user asked for, so that a join
-//! that was cut short can go on. `node.key`, `node.pem` and `ca.pem` are the node's identity. The
-//! process that serves the mount locks `lock`, and `control.sock` leads to it. A background process
-//! logs to `starling.log`.
+//! Before that, `join.json` has the invitation and the name that the user asked for, so that a join
+//! that was cut short can go on. `serves.json` says what the node serves to others. `node.key`,
+//! `node.pem` and `ca.pem` are its identity. The process that serves the mount locks `lock`, and
+//! `control.sock` leads to it. A background process logs to `starling.log`.
 
 use crate::folder::{self, FolderLock};
 use crate::node::{identity, serving};
