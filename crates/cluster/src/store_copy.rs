@@ -150,3 +150,162 @@ impl StoreCopy {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::switch::SwitchStore;
+    use bytes::Bytes;
+    use host::sim::{Sim, SimDisk};
+    use host::{Clock, Random, SplitMix64};
+    use parking_lot::Mutex;
+    use std::collections::BTreeSet;
+    use std::time::Duration;
+    use storage::api::{Fence, StoreIdentity};
+    use storage::server::StoreServer;
+    use storage::testing::{FS, STORE, fragment_of, payload, segment};
+    use types::{FragmentId, LogId, Maps};
+
+    const CAPACITY: u64 = 64 << 20;
+    const WRITERS: u32 = 3;
+
+    /// What a store should have.
+    #[derive(Default, PartialEq, Debug)]
+    struct Contents {
+        /// Fragments with their attempts and lengths.
+        fragments: BTreeMap<(FragmentId, u16), u32>,
+        seals: BTreeMap<LogId, Seal>,
+        maps: Maps,
+    }
+
+    async fn contents(store: &dyn Storage) -> Contents {
+        let mut fragments = BTreeMap::new();
+        for (segment, _) in store.segments().await.expect("segments") {
+            for header in store.describe(segment).await.expect("describe") {
+                let read = store.read(header.id, header.attempt, 0..header.len).await;
+                assert_eq!(read, Ok(payload(header.id, header.len)), "{:?}", header.id);
+                fragments.insert((header.id, header.attempt), header.len);
+            }
+        }
+        let seals = store.seals().await.expect("seals").into_iter().map(|seal| (seal.log, seal)).collect();
+        Contents { fragments, seals, maps: store.maps().await.expect("maps") }
+    }
+
+    /// Changes its own segments and logs until `done`, and notes what was acknowledged.
+    async fn write(
+        (seed, number): (u64, u32),
+        store: SwitchStore,
+        clock: Arc<dyn Clock>,
+        known: &Mutex<Contents>,
+        done: &AtomicBool,
+    ) {
+        let random = SplitMix64::new(seed << 8 | u64::from(number));
+        let (mut seq, mut epoch) = (0, 1);
+        let mut mine: BTreeSet<SegmentId> = BTreeSet::new();
+        while !done.load(SeqCst) {
+            let one_of_mine = || mine.iter().nth(random.below(mine.len().max(1) as u64) as usize).copied();
+            match random.below(12) {
+                0..6 => {
+                    seq += 1;
+                    let fragment = fragment_of(segment(number, 0, seq), 1, 0, random.below(30_000) as u32);
+                    let (id, len) = (fragment.header.id, fragment.header.len);
+                    store.put(fragment).await.expect("put");
+                    known.lock().fragments.insert((id, 0), len);
+                    mine.insert(id.segment);
+                }
+                6..8 => {
+                    let Some(segment) = one_of_mine() else { continue };
+                    let id = FragmentId { segment, index: 1 };
+                    let len = known.lock().fragments[&(id, 0)];
+                    store.put(fragment_of(segment, 1, 1, len)).await.expect("put again");
+                    known.lock().fragments.insert((id, 1), len);
+                }
+                8..10 => {
+                    let Some(segment) = one_of_mine() else { continue };
+                    store.delete(vec![segment]).await.expect("delete");
+                    known.lock().fragments.retain(|(id, _), _| id.segment != segment);
+                    mine.remove(&segment);
+                }
+                10 => {
+                    epoch += 1;
+                    let seal = Seal::new(LogId::new(100 + number), Fence { epoch, through: seq }, random.next_u64());
+                    let kept = store.seal(seal).await.expect("seal");
+                    known.lock().seals.insert(kept.log, kept);
+                }
+                _ if number == 0 => {
+                    let maps = Maps { epoch: known.lock().maps.epoch + 1, bytes: Bytes::from(vec![seq as u8; 9]) };
+                    store.put_maps(maps.clone()).await.expect("maps");
+                    known.lock().maps = maps;
+                }
+                _ => {}
+            }
+            clock.sleep(Duration::from_micros(random.below(3000))).await;
+        }
+    }
+
+    /// Copies a store beside writers, switches over, and compares.
+    fn copied_beside_changes(seed: u64) {
+        let sim = Sim::new(seed);
+        let random = SplitMix64::new(seed);
+        let stores = ["one", "two"].map(|name| {
+            let (machine, disk) = (sim.machine(name), SimDisk::new(&sim, 2 * CAPACITY));
+            disk.set_latency(Duration::from_micros(50)..Duration::from_micros(100 + random.below(3000)));
+            let (host, disk) = (machine.host(), disk.mount(&machine));
+            let identity = StoreIdentity { fs: FS, store: STORE, capacity_bytes: CAPACITY };
+            sim.block_on(StoreServer::create(host, disk, identity)).expect("create")
+        });
+        let [from, to] = &stores;
+        let clock = sim.machine("one").host().clock;
+        let (switch, known, done) = (SwitchStore::of_server(from), Mutex::default(), AtomicBool::new(false));
+        let move_it = async {
+            clock.sleep(Duration::from_millis(random.below(200))).await;
+            let mut copy = StoreCopy::new(switch.now(), to.clone(), Arc::default());
+            for _ in 0..random.below(4) {
+                copy.pass(&|_, _| ()).await.expect("pass");
+            }
+            let held = switch.hold().await;
+            copy.finish().await.unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+            switch.set(to.clone());
+            drop(held);
+            clock.sleep(Duration::from_millis(random.below(50))).await;
+            done.store(true, SeqCst);
+        };
+        let writers = (0..WRITERS).map(|number| write((seed, number), switch.clone(), clock.clone(), &known, &done));
+        let mut all: Vec<std::pin::Pin<Box<dyn Future<Output = ()> + Send + '_>>> = vec![Box::pin(move_it)];
+        writers.for_each(|writer| all.push(Box::pin(writer)));
+        sim.block_on(join_all(all));
+        let now = sim.block_on(contents(&**to));
+        assert!(now.fragments.len() > 3, "seed {seed}: nothing to compare");
+        assert_eq!(now, known.into_inner(), "seed {seed}");
+    }
+
+    #[test]
+    fn a_store_copied_beside_changes_is_the_same_store() {
+        (0..60).for_each(copied_beside_changes);
+    }
+
+    #[test]
+    fn damaged_fragments_stay_behind_and_a_stop_ends_the_copy() {
+        let sim = Sim::new(1);
+        let (machine, disk) = (sim.machine("one"), SimDisk::new(&sim, 2 * CAPACITY));
+        let other = SimDisk::new(&sim, 2 * CAPACITY);
+        sim.block_on(async {
+            let identity = StoreIdentity { fs: FS, store: STORE, capacity_bytes: CAPACITY };
+            let from = StoreServer::create(machine.host(), disk.mount(&machine), identity).await.expect("create");
+            let to = StoreServer::create(machine.host(), other.mount(&machine), identity).await.expect("create");
+            for seq in 1..=20 {
+                from.put(fragment_of(segment(1, 0, seq), 1, 0, 60_000)).await.expect("put");
+            }
+            assert!(!disk.rot("fragments", 0..4 << 20, 60).is_empty());
+            let stop = Arc::new(AtomicBool::new(true));
+            let mut copy = StoreCopy::new(from.clone(), to.clone(), stop.clone());
+            assert_eq!(copy.pass(&|_, _| ()).await, Err(CopyError::Stopped));
+            stop.store(false, SeqCst);
+            copy.finish().await.expect("finish");
+            let kept = to.status().await.expect("status").fragment_count;
+            assert!((1..20).contains(&copy.damaged_count()), "{}", copy.damaged_count());
+            assert_eq!(kept + copy.damaged_count(), 20);
+            contents(&*to).await;
+        });
+    }
+}
