@@ -91,6 +91,7 @@ impl NodeStores {
 
 /// A store at a node, as the first node reaches it.
 struct NodeStore {
+    world: Arc<World>,
     node: Arc<NodeStores>,
     name: StoreName,
     /// The first node's host.
@@ -100,8 +101,12 @@ struct NodeStore {
 impl NodeStore {
     fn send(&self, request: StoreRequest) -> BoxFuture<Result<StoreAnswer, StorageError>> {
         let (node, name, host) = (self.node.clone(), self.name, self.host.clone());
+        let is_away = *self.world.away.lock().expect("away") == Some(name.store);
         Box::pin(async move {
             host.clock.sleep(DELAY).await;
+            if is_away {
+                return Err(StorageError::Unavailable);
+            }
             let there = node.clone();
             let work = async move {
                 let stores: Arc<dyn ServedStores> = there.site(name.store).await;
@@ -151,6 +156,8 @@ struct World {
     disks: Vec<SimDisk>,
     record: Mutex<BTreeMap<StoreId, (NodeId, String)>>,
     recording: Mutex<Recording>,
+    /// The store whose place does not answer.
+    away: Mutex<Option<StoreId>>,
     random: SplitMix64,
 }
 
@@ -163,7 +170,7 @@ struct DataFolder {
 impl DataFolder {
     fn at(&self, node: NodeId, name: StoreName) -> Arc<NodeStore> {
         let node = self.world.nodes[usize::from(node.raw()) - 1].clone();
-        Arc::new(NodeStore { node, name, host: self.host.clone() })
+        Arc::new(NodeStore { world: self.world.clone(), node, name, host: self.host.clone() })
     }
 }
 
@@ -175,12 +182,12 @@ impl StorePlaces for DataFolder {
         let (world, host, places) = (self.world.clone(), self.host.clone(), places.clone());
         Box::pin(async move {
             // A crash can come before or after.
-            host.clock.sleep(Duration::from_millis(world.random.below(20))).await;
+            host.clock.sleep(Duration::from_millis(world.random.below(800))).await;
             let recording = *world.recording.lock().expect("recording");
             if recording != Recording::FailsBefore {
                 *world.record.lock().expect("record") = places;
             }
-            host.clock.sleep(Duration::from_millis(world.random.below(20))).await;
+            host.clock.sleep(Duration::from_millis(world.random.below(800))).await;
             match recording {
                 Recording::Works => Ok(()),
                 _ => Err(io::Error::other("the disk is broken")),
@@ -241,6 +248,7 @@ impl Rig {
             disks,
             record: Mutex::default(),
             recording: Mutex::new(Recording::Works),
+            away: Mutex::default(),
             random: SplitMix64::new(seed),
         };
         let consensus = SimDisk::new(&sim, STORE_BYTES);
@@ -356,6 +364,17 @@ impl Rig {
         }
     }
 
+    /// Like [`check`](Self::check), without one of the stores. The first node must start anew after
+    /// it.
+    fn check_without(&self, first: &First, store: u16) {
+        let disk = &self.world.disks[usize::from(store)];
+        *self.world.away.lock().expect("away") = Some(StoreId::new(store));
+        disk.offline(true);
+        self.check(first);
+        disk.offline(false);
+        *self.world.away.lock().expect("away") = None;
+    }
+
     /// All fragments of all segments are there and good.
     fn check_whole(&self, first: &First) {
         let report = self.sim.block_on(first.core.maintenance.scrub(false, |_| ())).expect("scrub");
@@ -451,6 +470,10 @@ fn crash_during_moves(seed: u64) {
             }
         }
         rig.run_for(rig.world.random.below(1500));
+        first = rig.start().unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+        // Whatever the crash came into, any one store is one too many.
+        let lost = rig.world.random.below(u64::from(STORES)) as u16;
+        rig.check_without(&first, lost);
         first = rig.start().unwrap_or_else(|e| panic!("seed {seed}: {e}"));
         rig.check(&first);
     }
