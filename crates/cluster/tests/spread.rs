@@ -148,6 +148,7 @@ enum Recording {
     Works,
     FailsBefore,
     FailsAfter,
+    Hangs,
 }
 
 /// The first node's data folder, and the way to the nodes.
@@ -184,6 +185,9 @@ impl StorePlaces for DataFolder {
             // A crash can come before or after.
             host.clock.sleep(Duration::from_millis(world.random.below(800))).await;
             let recording = *world.recording.lock().expect("recording");
+            if recording == Recording::Hangs {
+                std::future::pending::<()>().await;
+            }
             if recording != Recording::FailsBefore {
                 *world.record.lock().expect("record") = places;
             }
@@ -513,4 +517,23 @@ fn a_place_that_may_be_recorded_or_not_is_used_no_more_until_the_next_start() {
         rig.run_for(60_000);
         rig.check_whole(&first);
     }
+}
+
+#[test]
+fn nothing_is_put_at_a_new_place_before_it_is_recorded() {
+    let mut rig = Rig::new(3);
+    let first = rig.start().expect("start");
+    rig.join(&first);
+    rig.write(&first, 20);
+    *rig.world.recording.lock().expect("recording") = Recording::Hangs;
+    rig.hello(&first, 1);
+    rig.run_for(3000);
+    assert!(first.members.nodes().expect("nodes").spread.moving.is_some(), "the move has ended");
+    // The record hangs. What is written now, a segment each, is safe all the same.
+    (0..12).for_each(|_| rig.write(&first, 1));
+    // A start puts again what it finds with too few fragments, so the disk is lost before it.
+    rig.world.disks[1].offline(true);
+    let first = rig.start().expect("start");
+    assert_eq!(rig.places(), [0, 0, 0]);
+    rig.check(&first);
 }
