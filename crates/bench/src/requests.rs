@@ -17,7 +17,7 @@ use serde_json::Value;
 
 use crate::command::{self, Interrupts, check_interrupt};
 use crate::report::{table_header, table_row};
-use crate::target::{Site, Target, TargetKind};
+use crate::target::{Mounted, Site, Target, TargetKind};
 
 /// How often each operation is done; counts are divided by it. An occasional request shows as a
 /// fraction.
