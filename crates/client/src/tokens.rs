@@ -154,12 +154,14 @@ impl Pins {
             let asked = core.managers.of(id).open(core.config.id, id, mode).into_future();
             let opened = Claim { core: core.clone(), id, asked: Some(asked) }.answered().await;
             core.install(id, opened, |s| self.pin(s, id, mode))?;
-            let s = &mut *core.state.lock();
-            if s.inodes.get(&id).is_some_and(|inode| inode.allows(mode)) {
-                return Ok(());
+            match core.state.lock().inodes.get(&id) {
+                Some(inode) if inode.allows(mode) => return Ok(()),
+                // A weaker token than wanted was granted: never by a manager that is whole.
+                Some(inode) if !inode.closing => return Err(FsError::Io),
+                // The client was giving a weaker token back when this one came, and gives back both.
+                _ => {}
             }
-            // A weaker token than wanted was granted: never by a manager that is whole.
-            return Err(FsError::Io);
+            self.unpin_from(id);
         }
     }
 }
