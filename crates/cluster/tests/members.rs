@@ -434,6 +434,43 @@ fn members_see_each_others_files() {
     assert_eq!(rig.read(&*second.fs, "of-a").expect("read"), b"one");
 }
 
+#[test]
+fn nodes_that_make_names_in_one_directory_hand_over_many_at_once() {
+    const FILES: u64 = 200;
+    let rig = Rig::new(14, ROOM);
+    let nodes = [rig.joined("a").1, rig.joined("b").1];
+    let make = |at: usize, fs: Arc<dyn FileSystem>, host: Host| async move {
+        for number in 0..FILES {
+            let name = format!("{at}-{number}");
+            let (entry, handle) = fs.create(&Cred::ROOT, FileId::ROOT, name.as_bytes(), 0o644, 0, READ_WRITE).await?;
+            fs.release(entry.attr.id, handle, None).await?;
+            host.clock.sleep(Duration::from_micros(100)).await;
+        }
+        Ok(())
+    };
+    let messages = || nodes.each_ref().map(|node| node.member.client().expect("a session").status().message_count);
+    let before: u64 = messages().iter().sum();
+    let works = nodes.iter().enumerate();
+    let works = works.map(|(at, node)| node.machine.run(make(at, node.fs.clone(), node.machine.host()))).collect();
+    for made in rig.sim.block_on(host::join_all(works)) {
+        assert_eq!(made.expect("up"), Ok::<_, FsError>(()));
+    }
+    let asked = messages().iter().sum::<u64>() - before;
+    assert!(asked > 4 && asked < FILES / 2, "{asked} messages to managers");
+    let names = rig.sim.block_on(async {
+        let own = rig.own();
+        let mut found = 0;
+        for at in 0..2 {
+            for number in 0..FILES {
+                let name = format!("{at}-{number}");
+                found += u64::from(own.lookup(&Cred::ROOT, FileId::ROOT, name.as_bytes()).await.is_ok());
+            }
+        }
+        found
+    });
+    assert_eq!(names, 2 * FILES);
+}
+
 /// A kernel that forgets slowly.
 struct SlowKernel(Host);
 
