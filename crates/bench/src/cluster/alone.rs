@@ -8,6 +8,7 @@ use super::rig::{Cluster, WORKER};
 use super::{Effort, NODES};
 use crate::command::check_interrupt;
 use crate::report::number;
+use crate::requests;
 use crate::results::advantage;
 use crate::roam::found::{Figure, Found, Table, median};
 use crate::run::run_scenario;
@@ -71,6 +72,26 @@ pub(super) fn measure(site: &Site, effort: Effort) -> Result<Found> {
     drop((targets, cluster));
     std::fs::remove_dir_all(&tree).with_context(|| format!("remove {}", tree.display()))?;
     Ok(found(&all, effort))
+}
+
+/// What each operation costs.
+pub(super) fn measure_operations(site: &Site) -> Result<Found> {
+    let mut cluster = Cluster::start(site, "operations", NODES)?;
+    let program = site.starling.as_deref().context("no program: give --starling PATH")?;
+    let mount_point = cluster.path(WORKER, "");
+    let rows = requests::of_node(&mut cluster, &mount_point, program)?;
+    let mut table = Table::new("An operation on a node that joined", ["operation", "FUSE requests", "frames sent"]);
+    let samples = serde_json::json!(rows);
+    rows.into_iter().for_each(|row| table.row(row));
+    Ok(Found {
+        conditions:
+            "Each operation is done 20 times, as by `bench requests`. Frames are those that the node sends, with its \
+                     renewals and commits; each is answered."
+                .to_owned(),
+        tables: vec![table],
+        samples,
+        ..Found::default()
+    })
 }
 
 fn found([tcp, tls, joined]: &[Samples; 3], effort: Effort) -> Found {

@@ -50,6 +50,8 @@ enum Name {
     Start,
     /// One node of three works
     Alone,
+    /// What each operation costs in FUSE requests and frames on a node that joined
+    Operations,
     /// Three nodes in directories of their own
     Apart,
     /// Two nodes in one directory
@@ -74,6 +76,7 @@ impl Name {
         match self {
             Name::Start => start::measure(site, effort),
             Name::Alone => alone::measure(site, effort),
+            Name::Operations => alone::measure_operations(site),
             Name::Apart => apart::measure(site, effort),
             Name::OneDirectory => contention::measure_directory(site, effort),
             Name::OneFile => contention::measure_file(site, effort),
