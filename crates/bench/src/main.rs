@@ -5,9 +5,10 @@
 //! `bench run` measures and reports. `bench requests` counts what each operation costs. `bench
 //! study` looks at Starling alone (when nearly full, after a crash, with many files), `bench roam`
 //! at homes and roaming mounts, `bench cluster` at several nodes, `bench simulations` at the speed
-//! of trying policies on traces, and `bench scale` at the cost of maintenance by the amount of data. `bench work` is a single
-//! workload, which the others start as processes of their own. docs/performance-method.md says how
-//! to use it. Needs root: it mounts, drops caches and makes network namespaces.
+//! of trying policies on traces, and `bench scale` at the cost of maintenance by the amount of
+//! data. `bench work` is a single workload, which the others start as processes of their own.
+//! docs/performance-method.md says how to use it. Needs root: it mounts, drops caches and makes
+//! network namespaces.
 
 mod cluster;
 mod command;

@@ -164,7 +164,7 @@ impl Pins {
                 Some(inode) if inode.allows(mode) => return Ok(()),
                 // A weaker token than wanted was granted: never by a manager that is whole.
                 Some(inode) if !inode.closing => return Err(FsError::Io),
-                // The client was giving a weaker token back when this one came, and gives back both.
+                // The client was giving back a weaker token when this came, and gives back both.
                 _ => {}
             }
             self.unpin_from(id);

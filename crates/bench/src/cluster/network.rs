@@ -1,4 +1,4 @@
-//! Network namespaces on one bridge: a machine of its own for each node, as far as the network goes.
+//! Network namespaces on one bridge: as far as the network goes, each node is a machine of its own.
 //!
 //! Nothing has a name on this machine, so nothing is left behind: bridge, devices and namespaces go
 //! with the descriptors and the processes that hold them, even when this program is killed.
