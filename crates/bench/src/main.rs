@@ -4,11 +4,13 @@
 //!
 //! `bench run` measures and reports. `bench requests` counts what each operation costs. `bench
 //! study` looks at Starling alone (when nearly full, after a crash, with many files), `bench roam`
-//! at homes and roaming mounts, `bench simulations` at the speed of trying policies on traces, and
-//! `bench scale` at the cost of maintenance by the amount of data. `bench work` is a single
-//! workload, which the others start as processes of their own. docs/performance-method.md says how
-//! to use it. Needs root: it mounts, drops caches and makes network namespaces.
+//! at homes and roaming mounts, `bench cluster` at several nodes, `bench simulations` at the speed
+//! of trying policies on traces, and `bench scale` at the cost of maintenance by the amount of
+//! data. `bench work` is a single workload, which the others start as processes of their own.
+//! docs/performance-method.md says how to use it. Needs root: it mounts, drops caches and makes
+//! network namespaces.
 
+mod cluster;
 mod command;
 mod daemon;
 mod figures;
@@ -73,6 +75,12 @@ enum Command {
         --json roam.json\n  bench roam --markdown docs/performance.md\n\nThe exit code is not 0 if anything failed, or a figure was missed."
     )]
     Roam(roam::RoamOptions),
+    /// Study several nodes that mount one file system
+    #[command(
+        after_help = "Examples:\n  bench cluster --quick\n  bench cluster --only alone,one-file --json cluster.json\n  \
+        bench cluster --markdown docs/performance.md\n\nThe exit code is not 0 if anything failed, or a figure was missed."
+    )]
+    Cluster(cluster::ClusterOptions),
     /// Measure how fast policies are tried on traces
     #[command(
         after_help = "Examples:\n  bench simulations --quick\n  bench simulations --markdown docs/performance.md"
@@ -156,6 +164,7 @@ fn main() -> ExitCode {
         Command::ScalePart { part } => scale::part(&part),
         Command::Study(options) => require_root().and_then(|()| study::run(&options)),
         Command::Roam(options) => require_root().and_then(|()| roam::run(&options)),
+        Command::Cluster(options) => require_root().and_then(|()| cluster::run(&options)),
         Command::Work { work } => work.print().map(|()| ExitCode::SUCCESS),
     };
     result.unwrap_or_else(|error| {

@@ -3,7 +3,7 @@
 //!
 //! The do-nothing file system prints each request, and this program counts them. Starling counts by
 //! itself: `starling status --json` has `fuse_requests` (an object: request name to count) and may
-//! have `messages` and `disk_syncs` (numbers).
+//! have `messages`, `disk_syncs` and `frames_sent` (numbers).
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -17,7 +17,7 @@ use serde_json::Value;
 
 use crate::command::{self, Interrupts, check_interrupt};
 use crate::report::{table_header, table_row};
-use crate::target::{Site, Target, TargetKind};
+use crate::target::{Mounted, Site, Target, TargetKind};
 
 /// How often each operation is done; counts are divided by it. An occasional request shows as a
 /// fraction.
@@ -156,30 +156,47 @@ fn count_on(kind: TargetKind, site: &Site) -> Result<Vec<Cost>> {
     let mut target = Target::set_up(kind, &site)?;
     let counter = match (&site.starling, kind) {
         (Some(program), TargetKind::Starling) => {
-            Counter::Status { program: program.clone(), mount_point: target.dir().to_owned() }
+            Counter::Status { program: program.clone(), mount_point: target.dir().to_owned(), counts: LOCAL_COUNTS }
         }
         _ => Counter::Log(log),
     };
+    let dir = target.dir().to_owned();
+    count_all(&mut target, &dir, &counter).with_context(|| kind.to_string())
+}
+
+fn count_all(on: &mut impl Mounted, dir: &Path, counter: &Counter) -> Result<Vec<Cost>> {
     let mut costs = Vec::new();
     for operation in &OPERATIONS {
         check_interrupt()?;
-        costs.push(count(operation, &mut target, &counter).with_context(|| format!("{kind}: {}", operation.title))?);
+        costs.push(count(operation, on, dir, counter).with_context(|| operation.title)?);
     }
     Ok(costs)
 }
 
-fn count(operation: &Operation, target: &mut Target, counter: &Counter) -> Result<Cost> {
-    // In the root, so that no path leads through a folder whose name and attributes would cost
-    // requests too.
-    let dir = target.dir().to_owned();
-    in_process(operation, Phase::Prepare, &dir)?;
+/// For each operation on a mount of Starling that other nodes share: its title, its FUSE requests,
+/// and the frames that the mount's process sends to other nodes.
+pub fn of_node(on: &mut impl Mounted, mount_point: &Path, program: &Path) -> Result<Vec<[String; 3]>> {
+    let counter =
+        Counter::Status { program: program.to_owned(), mount_point: mount_point.to_owned(), counts: &[FRAMES_SENT] };
+    let costs = count_all(on, mount_point, &counter)?;
+    let cells = |(operation, cost): (&Operation, Cost)| {
+        let frames = cost.others.get(FRAMES_SENT).copied().unwrap_or(f64::NAN);
+        [operation.title.to_owned(), requests_cell(&cost.requests), count_text(frames)]
+    };
+    Ok(OPERATIONS.iter().zip(costs).map(cells).collect())
+}
+
+/// Counts an operation in the root of a mount, so that no path leads through a folder whose name
+/// and attributes would cost requests too.
+fn count(operation: &Operation, on: &mut impl Mounted, dir: &Path, counter: &Counter) -> Result<Cost> {
+    in_process(operation, Phase::Prepare, dir)?;
     if operation.cold {
-        target.make_cold()?;
+        on.make_cold()?;
     }
     let before = counter.settled()?;
-    in_process(operation, Phase::Act, &dir)?;
+    in_process(operation, Phase::Act, dir)?;
     let after = counter.settled()?;
-    in_process(operation, Phase::Empty, &dir)?;
+    in_process(operation, Phase::Empty, dir)?;
     Ok(per_operation(&before, &after))
 }
 
@@ -230,6 +247,11 @@ fn per_operation(before: &Reading, after: &Reading) -> Cost {
     cost
 }
 
+/// The counts besides requests of a file system in one process.
+const LOCAL_COUNTS: &[&str] = &["messages", "disk_syncs"];
+/// The count of frames that a process has sent to other nodes.
+const FRAMES_SENT: &str = "frames_sent";
+
 /// The source of a target's counts.
 enum Counter {
     /// The output of the file system that does nothing.
@@ -240,6 +262,8 @@ enum Counter {
         program: PathBuf,
         /// The mount to ask about.
         mount_point: PathBuf,
+        /// The counts besides requests.
+        counts: &'static [&'static str],
     },
 }
 
@@ -250,10 +274,10 @@ impl Counter {
                 let text = fs::read(path).with_context(|| format!("read {}", path.display()))?;
                 Ok(Cost { requests: requests_in_log(&String::from_utf8_lossy(&text)), ..Cost::default() })
             }
-            Counter::Status { program, mount_point } => {
+            Counter::Status { program, mount_point, counts } => {
                 let mut command = Command::new(program);
                 command.arg("status").arg(mount_point).arg("--json");
-                counts_in_status(&command::run(&mut command, Duration::from_secs(20), Interrupts::Obey)?)
+                counts_in_status(&command::run(&mut command, Duration::from_secs(20), Interrupts::Obey)?, counts)
             }
         }
     }
@@ -300,7 +324,7 @@ fn requests_in_log(text: &str) -> BTreeMap<String, f64> {
     counts
 }
 
-fn counts_in_status(text: &str) -> Result<Cost> {
+fn counts_in_status(text: &str, others: &[&str]) -> Result<Cost> {
     let status: Value = serde_json::from_str(text).context("`starling status --json` is not JSON")?;
     let Some(Value::Object(by_name)) = status.get("fuse_requests") else {
         bail!("`starling status --json` has no object `fuse_requests`");
@@ -310,7 +334,7 @@ fn counts_in_status(text: &str) -> Result<Cost> {
         let count = count.as_f64().with_context(|| format!("fuse_requests.{name} is not a number"))?;
         cost.requests.insert(name.to_uppercase(), count);
     }
-    for name in ["messages", "disk_syncs"] {
+    for &name in others {
         if let Some(count) = status.get(name).and_then(Value::as_f64) {
             cost.others.insert(name.to_owned(), count);
         }
@@ -425,9 +449,10 @@ mod tests {
 
     #[test]
     fn status_without_counts_is_an_error_and_extras_are_optional() {
-        assert!(counts_in_status("{}").unwrap_err().to_string().contains("fuse_requests"));
-        assert!(counts_in_status("nonsense").is_err());
-        let cost = counts_in_status(r#"{"fuse_requests":{"lookup":3},"messages":4,"other":1}"#).unwrap();
+        assert!(counts_in_status("{}", LOCAL_COUNTS).unwrap_err().to_string().contains("fuse_requests"));
+        assert!(counts_in_status("nonsense", LOCAL_COUNTS).is_err());
+        let cost =
+            counts_in_status(r#"{"fuse_requests":{"lookup":3},"messages":4,"frames_sent":1}"#, LOCAL_COUNTS).unwrap();
         assert_eq!(cost.requests["LOOKUP"], 3.0);
         assert_eq!(cost.others, BTreeMap::from([("messages".to_owned(), 4.0)]));
     }

@@ -16,7 +16,7 @@ use anyhow::{Context, Result};
 use crate::command::{self, Interrupts, check_interrupt};
 use crate::results::{Missing, Samples};
 use crate::scenario::{self, Metric, NAMES, Places, Scenario, Sizes, Step};
-use crate::target::{self, Site, Target, TargetKind};
+use crate::target::{self, Mounted, Site, Target, TargetKind};
 use crate::work::{Outcome, Work, parse_outcome};
 
 /// The plan of a run.
@@ -121,7 +121,8 @@ impl Run<'_> {
     }
 }
 
-fn run_scenario(target: &mut Target, scenario: &Scenario, dir: &Path) -> Result<Vec<(Metric, f64)>> {
+/// Runs a scenario once, in a folder that it makes.
+pub fn run_scenario(target: &mut impl Mounted, scenario: &Scenario, dir: &Path) -> Result<Vec<(Metric, f64)>> {
     tool(Command::new("mkdir").arg(dir))?;
     target.reset_peak();
     let mut samples = Vec::new();

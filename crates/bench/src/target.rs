@@ -215,6 +215,18 @@ fn namespace() -> Result<Namespace> {
     Ok(namespace)
 }
 
+/// A mounted file system that scenarios run on.
+pub trait Mounted {
+    /// The resources of its servers and clients so far. Zero for the local disk.
+    fn usage(&self) -> Usage;
+
+    /// Resets the peak of memory.
+    fn reset_peak(&self);
+
+    /// Empties the client's caches by mounting again, and the machine's page cache.
+    fn make_cold(&mut self) -> Result<()>;
+}
+
 /// A target that is set up and mounted.
 pub struct Target {
     kind: TargetKind,
@@ -280,24 +292,6 @@ impl Target {
         &self.mount_point
     }
 
-    /// The resources of its servers and clients so far. Zero for the local disk.
-    pub fn usage(&self) -> Usage {
-        self.processes.usage()
-    }
-
-    /// Resets the peak of memory.
-    pub fn reset_peak(&self) {
-        self.processes.reset_peak();
-    }
-
-    /// Empties the client's caches by mounting again, and the machine's page cache. Servers keep
-    /// running, except those of Starling that live in the same process.
-    pub fn make_cold(&mut self) -> Result<()> {
-        self.act("unmount", Interrupts::Obey)?;
-        drop_caches()?;
-        self.act("mount", Interrupts::Obey)
-    }
-
     /// Mounts again after a failure, by force if needed.
     pub fn revive(&mut self) -> Result<()> {
         let _ = self.act("unmount", Interrupts::Obey);
@@ -356,6 +350,23 @@ impl Target {
             }
         }
         Ok(())
+    }
+}
+
+impl Mounted for Target {
+    fn usage(&self) -> Usage {
+        self.processes.usage()
+    }
+
+    fn reset_peak(&self) {
+        self.processes.reset_peak();
+    }
+
+    /// Servers keep running, except those of Starling that live in the same process.
+    fn make_cold(&mut self) -> Result<()> {
+        self.act("unmount", Interrupts::Obey)?;
+        drop_caches()?;
+        self.act("mount", Interrupts::Obey)
     }
 }
 

@@ -19,6 +19,7 @@ use manager::token::Mode;
 use manager::{Delta, InodeRecord};
 use policy::space;
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 use striped_log::fragment::CHUNK_LEN;
 use types::{BlockAddr, Extent};
 
@@ -68,6 +69,8 @@ pub struct Inode {
     pub mode: Mode,
     /// The number of the token's newest grant; 0 for a file that this client made.
     pub grant: u64,
+    /// When that grant came.
+    pub granted_at: Duration,
     /// Another client has it open, and removes it when its last name is gone.
     pub open_elsewhere: bool,
     /// The token is about to be given back: no operation uses it any more.
@@ -133,6 +136,7 @@ impl Inode {
             used: true,
             mode: Mode::Write,
             grant: 0,
+            granted_at: Duration::ZERO,
             open_elsewhere: false,
             closing: false,
         }

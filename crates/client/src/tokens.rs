@@ -5,7 +5,8 @@
 //! - A **pin** keeps a token from being given back while an operation that needs it also waits for
 //!   something else. An operation that waits for a token pins only tokens of files with smaller
 //!   ids. So operations at two clients never wait for each other's pins.
-//! - A **recall** waits until nobody pins the token. Then the *gate* closes: no operation uses the
+//! - A **recall** waits until nobody pins the token, and a moment longer for a directory that the
+//!   client has just been given and is busy with. Then the *gate* closes: no operation uses the
 //!   token from here on. The client makes its changes durable, waits until the managers have
 //!   applied them and the kernel has forgotten what it cached, and gives the token back.
 
@@ -27,6 +28,11 @@ use vfs::kernel::Recalled;
 
 /// Pause before a client whose log cannot be written looks at a recall again.
 const LOG_PAUSE: Duration = Duration::from_millis(200);
+/// How long a client may change a directory's names before it answers a recall, while operations
+/// keep coming. Otherwise clients that make files in one directory would hand it over for each.
+const DIRECTORY_TIME_MIN: Duration = Duration::from_millis(20);
+/// Operations keep coming if at least one comes in this time.
+const DIRECTORY_LOOK_PERIOD: Duration = Duration::from_millis(1);
 
 /// What a client knows of its tokens besides the inodes that they are for.
 #[derive(Default)]
@@ -154,12 +160,14 @@ impl Pins {
             let asked = core.managers.of(id).open(core.config.id, id, mode).into_future();
             let opened = Claim { core: core.clone(), id, asked: Some(asked) }.answered().await;
             core.install(id, opened, |s| self.pin(s, id, mode))?;
-            let s = &mut *core.state.lock();
-            if s.inodes.get(&id).is_some_and(|inode| inode.allows(mode)) {
-                return Ok(());
+            match core.state.lock().inodes.get(&id) {
+                Some(inode) if inode.allows(mode) => return Ok(()),
+                // A weaker token than wanted was granted: never by a manager that is whole.
+                Some(inode) if !inode.closing => return Err(FsError::Io),
+                // The client was giving back a weaker token when this came, and gives back both.
+                _ => {}
             }
-            // A weaker token than wanted was granted: never by a manager that is whole.
-            return Err(FsError::Io);
+            self.unpin_from(id);
         }
     }
 }
@@ -244,11 +252,13 @@ impl Core {
             Some(inode) if inode.grant < grant.number => {
                 (inode.mode, inode.grant) = (inode.mode.max(grant.mode), grant.number);
                 inode.open_elsewhere = grant.open_elsewhere;
+                inode.granted_at = self.host.clock.now();
             }
             Some(_) => {}
             None => {
                 self.make_room(s);
-                s.inodes.insert(id, Inode::opened(opened, self.config.block_size));
+                let granted_at = self.host.clock.now();
+                s.inodes.insert(id, Inode { granted_at, ..Inode::opened(opened, self.config.block_size) });
                 s.hand.push_back(id);
             }
         }
@@ -371,7 +381,25 @@ impl Core {
         self.host.tasks.spawn(Box::pin(self.clone().answer_recall(recall.file)));
     }
 
+    /// Waits while operations keep changing a directory that this client was given only just now.
+    async fn use_awhile(&self, file: FileId) {
+        loop {
+            {
+                let s = &mut *self.state.lock();
+                let Some(inode) = s.inodes.get_mut(&file) else { return };
+                let is_new = self.host.clock.now() < inode.granted_at + DIRECTORY_TIME_MIN;
+                let is_used = inode.used || s.tokens.pins.contains_key(&file);
+                if inode.directory.is_none() || inode.mode < Mode::Write || !is_new || !is_used {
+                    return;
+                }
+                inode.used = false;
+            }
+            self.host.clock.sleep(DIRECTORY_LOOK_PERIOD).await;
+        }
+    }
+
     async fn answer_recall(self: Arc<Self>, file: FileId) {
+        self.use_awhile(file).await;
         let Some((seq, is_directory)) = self.close_gate(file).await else {
             // The manager frees the tokens of a removed file when it hears of the removal.
             if !planted::is(Bug::RecalledIsLeft) {

@@ -25,6 +25,9 @@ pub(crate) const OWN_SESSION: u64 = 0;
 const REPORT_TIME_MAX: Duration = Duration::from_secs(4);
 /// Time between looks at whether all sessions have reported.
 const REPORT_PAUSE: Duration = Duration::from_millis(100);
+/// A client's share is ample from here on, and something is left for the next client: more than
+/// what a client writes between two renewals of its lease.
+const AMPLE_BYTES: u64 = 1 << 30;
 
 /// Divides the free room.
 pub(crate) struct SpaceBook {
@@ -41,7 +44,6 @@ pub(crate) struct SpaceBook {
 }
 
 /// What is divided.
-#[derive(Default)]
 struct Both {
     /// Free bytes of the fullest store, without the reserves that all clients have in common.
     store: Shares,
@@ -56,7 +58,7 @@ impl SpaceBook {
             config,
             stripe,
             table,
-            shares: tokio::sync::Mutex::default(),
+            shares: tokio::sync::Mutex::new(Both { store: Shares::new(AMPLE_BYTES), live: Shares::new(AMPLE_BYTES) }),
             covered: Mutex::default(),
             reported: Mutex::default(),
             round: AtomicU64::new(0),

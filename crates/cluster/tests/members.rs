@@ -22,6 +22,7 @@ use std::time::Duration;
 use storage::api::Storage;
 use types::{Answer, BoxFuture, ClientId, FileId, FsError, NodeId, SegmentId, StoreId};
 use vfs::fs::{Cred, FileLock, FileSystem, Handle, LockSpace, OpenFlags};
+use vfs::kernel::{Kernel, Recalled};
 
 const LEASE: Duration = Duration::from_secs(8);
 /// How long a message travels.
@@ -436,6 +437,82 @@ fn members_see_each_others_files() {
     let after = second.member.client().expect("a session").status().message_count;
     assert!(before <= after && second.member.trouble().is_none());
     assert_eq!(rig.read(&*second.fs, "of-a").expect("read"), b"one");
+}
+
+#[test]
+fn nodes_that_make_names_in_one_directory_hand_over_many_at_once() {
+    const FILES: u64 = 200;
+    let rig = Rig::new(14, ROOM);
+    let nodes = [rig.joined("a").1, rig.joined("b").1];
+    let make = |at: usize, fs: Arc<dyn FileSystem>, host: Host| async move {
+        for number in 0..FILES {
+            let name = format!("{at}-{number}");
+            let (entry, handle) = fs.create(&Cred::ROOT, FileId::ROOT, name.as_bytes(), 0o644, 0, READ_WRITE).await?;
+            fs.release(entry.attr.id, handle, None).await?;
+            host.clock.sleep(Duration::from_micros(100)).await;
+        }
+        Ok(())
+    };
+    let messages = || nodes.each_ref().map(|node| node.member.client().expect("a session").status().message_count);
+    let before: u64 = messages().iter().sum();
+    let works = nodes.iter().enumerate();
+    let works = works.map(|(at, node)| node.machine.run(make(at, node.fs.clone(), node.machine.host()))).collect();
+    for made in rig.sim.block_on(host::join_all(works)) {
+        assert_eq!(made.expect("up"), Ok::<_, FsError>(()));
+    }
+    let asked = messages().iter().sum::<u64>() - before;
+    assert!(asked > 4 && asked < FILES / 2, "{asked} messages to managers");
+    let names = rig.sim.block_on(async {
+        let own = rig.own();
+        let mut found = 0;
+        for at in 0..2 {
+            for number in 0..FILES {
+                let name = format!("{at}-{number}");
+                found += u64::from(own.lookup(&Cred::ROOT, FileId::ROOT, name.as_bytes()).await.is_ok());
+            }
+        }
+        found
+    });
+    assert_eq!(names, 2 * FILES);
+}
+
+/// A kernel that forgets slowly.
+struct SlowKernel(Host);
+
+impl Kernel for SlowKernel {
+    fn forget(&self, _: Recalled) -> BoxFuture<()> {
+        self.0.clock.sleep(Duration::from_secs(1))
+    }
+}
+
+#[test]
+fn regression_a_token_that_comes_while_a_weaker_one_is_given_back_is_claimed_again() {
+    let rig = Rig::new(13, ROOM);
+    let ((_, a), (_, b)) = (rig.joined("a"), rig.joined("b"));
+    a.member.set_kernel(Arc::new(SlowKernel(a.machine.host())));
+    rig.write(&*a.fs, "numbers", b"").expect("write");
+    let create = |fs: Arc<dyn FileSystem>, name: &'static [u8]| async move {
+        fs.create(&Cred::ROOT, FileId::ROOT, name, 0o644, 0, READ_WRITE).await.map(drop)
+    };
+    // Both may read the names, so each needs a stronger token to make one.
+    for fs in [&*b.fs, &*a.fs] {
+        assert_eq!(rig.read(fs, "nothing"), Err(FsError::NotFound));
+    }
+    let theirs = b.machine.run(create(b.fs.clone(), b"of-b"));
+    let ours = a.machine.run(create(a.fs.clone(), b"of-a"));
+    let host = b.machine.host();
+    // The second node dies while the first one gives back its right to read. So the first one is
+    // next, and gets the right to write meanwhile.
+    let dies = async {
+        host.clock.sleep(Duration::from_millis(50)).await;
+        b.member.leave().await;
+    };
+    let made = rig.sim.block_on(async {
+        let (made, _, _) = (Box::pin(ours), Box::pin(theirs), dies.await);
+        made.await
+    });
+    assert_eq!(made.expect("up"), Ok(()));
+    assert!(rig.read(&rig.own(), "of-a").is_ok());
 }
 
 #[test]

@@ -14,6 +14,7 @@ use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker, ready};
 use tokio::io::{AsyncReadExt, AsyncWrite};
 use tokio::sync::Notify;
@@ -33,6 +34,15 @@ const HEAD_AHEAD_LEN: usize = 640;
 const HEAD_TRUSTED_LEN: usize = 64 << 10;
 /// Longest head in bytes that [`Inbox::of_stranger`] takes.
 const STRANGER_HEAD_LEN_MAX: usize = 64 << 10;
+
+/// Frames sent since the process started.
+static SENT_COUNT: AtomicU64 = AtomicU64::new(0);
+
+/// How many frames this process has sent to other nodes and to stores in other processes: requests
+/// and answers, over all connections.
+pub fn sent_count() -> u64 {
+    SENT_COUNT.load(Ordering::Relaxed)
+}
 
 /// The writing end of a connection. It is closed when dropped.
 pub struct Outbox(Arc<Shared>);
@@ -78,6 +88,7 @@ impl Outbox {
             if state.ended {
                 return;
             }
+            SENT_COUNT.fetch_add(1, Ordering::Relaxed);
             for piece in frame.into_iter().filter(|piece| !piece.is_empty()) {
                 state.waiting_bytes += piece.len();
                 state.waiting.push_back(piece);
@@ -342,6 +353,18 @@ mod tests {
                 let error = Inbox::of_stranger(Box::new(whole)).next().await.unwrap_err();
                 assert_eq!(error.kind(), io::ErrorKind::InvalidData);
             }
+        });
+    }
+
+    #[test]
+    fn frames_that_are_sent_are_counted() {
+        block_on(async {
+            let (near, _far) = tokio::io::duplex(1 << 20);
+            let (outbox, _writing) = Outbox::new(Box::new(near));
+            // Other tests send at the same time, so the count may grow by more.
+            let before = sent_count();
+            (0..1000).for_each(|_| outbox.send(frame(10, 0)));
+            assert!(sent_count() >= before + 1000);
         });
     }
 

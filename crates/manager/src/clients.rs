@@ -11,8 +11,9 @@ use crate::token::Mode;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
-use tokio::sync::Notify;
-use types::{Answer, ClientId, FileId, LogId};
+use std::task::{Context, Poll, Waker};
+use tokio::sync::{Notify, OwnedMutexGuard};
+use types::{Answer, BoxFuture, ClientId, FileId, LogId};
 
 /// What a step of an open came to.
 pub(crate) enum Step {
@@ -26,7 +27,7 @@ pub(crate) enum Step {
 #[derive(Default)]
 struct Queue {
     /// Held by the request whose turn it is. It is fair.
-    turn: tokio::sync::Mutex<()>,
+    turn: Arc<tokio::sync::Mutex<()>>,
     /// Notified when a token on the file was given back, and when the file was removed.
     given_back: Notify,
 }
@@ -57,6 +58,19 @@ impl Clients {
             if let Some(holder) = holder {
                 holder.recall(recalls);
             }
+        }
+    }
+}
+
+impl Queue {
+    /// Stands in the queue, behind all who came before, from this call on and not only when the
+    /// future is polled.
+    fn stand(&self) -> BoxFuture<OwnedMutexGuard<()>> {
+        let turn = self.turn.clone().lock_owned();
+        let mut turn: BoxFuture<OwnedMutexGuard<()>> = Box::pin(turn);
+        match turn.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(guard) => Box::pin(std::future::ready(guard)),
+            Poll::Pending => turn,
         }
     }
 }
@@ -128,9 +142,13 @@ impl Core {
             }
         }
         let place = Place { core: self.clone(), file, queue: queues.entry(file).or_default().clone() };
+        let turn = place.queue.stand();
         drop(queues);
         self.clients.recall(recalls);
-        Answer::later(async move { place.core.open_in_turn(client, file, mode, &place.queue).await })
+        Answer::later(async move {
+            let _turn = turn.await;
+            place.core.open_in_turn(client, file, mode, &place.queue).await
+        })
     }
 
     /// Opens a file, unless that means waiting for another client.
@@ -158,6 +176,7 @@ impl Core {
         }
     }
 
+    /// Opens a file for the request whose turn it is.
     async fn open_in_turn(
         &self,
         client: ClientId,
@@ -165,7 +184,6 @@ impl Core {
         mode: Mode,
         queue: &Queue,
     ) -> Result<Opened, ManagerError> {
-        let _turn = queue.turn.lock().await;
         loop {
             let step = self.state.lock().open(client, file, mode);
             match step {

@@ -12,14 +12,17 @@
 //! - The keeper measures what is free after the newest report, so what a client has used before its
 //!   report is not free any more. What it uses between report and measurement counts twice.
 //!
-//! When more clients come, the first offers are small: a client's part shrinks only at its next
-//! report.
+//! A client's part shrinks only at its next report, so others have all that is free when a new
+//! client comes. As long as parts are ample, something is therefore left for the next client.
+//! Otherwise its first offers are small, and it waits for the others' reports.
 
 use std::collections::BTreeMap;
 
 /// What clients may still use, in bytes.
 #[derive(Clone, Debug, Default)]
 pub struct Shares {
+    /// A part of so many bytes is ample: more than what a client uses between two reports.
+    ample: u64,
     /// The most that each client may use, by its number.
     held: BTreeMap<u64, u64>,
     /// Clients that are gone, with the number of checkpoints that had begun by then. What they made
@@ -35,17 +38,25 @@ struct Gone {
 }
 
 impl Shares {
+    /// No clients yet. A client gets at most half of what no other one may use, so that the next
+    /// client finds something at once; or `ample` bytes if that is more.
+    pub fn new(ample: u64) -> Shares {
+        Shares { ample, ..Shares::default() }
+    }
+
     /// A client says that it may still use `held` bytes at most. A new client reports 0.
     pub fn report(&mut self, client: u64, held: u64) {
         self.held.insert(client, held);
     }
 
     /// The part of `free` bytes that a client may use from now on, in place of what it has: an
-    /// equal one, unless others may still use more than theirs. The client must have reported.
+    /// equal one, or less if that is ample or others may still use more than theirs. The client
+    /// must have reported.
     pub fn offer(&mut self, client: u64, free: u64) -> u64 {
         let others = self.held.iter().filter(|(other, _)| **other != client).map(|(_, held)| *held);
         let taken = others.chain(self.gone.iter().map(|gone| gone.held)).fold(0, u64::saturating_add);
-        let part = (free / self.held.len().max(1) as u64).min(free.saturating_sub(taken));
+        let left = free.saturating_sub(taken);
+        let part = (free / self.held.len().max(1) as u64).min((left / 2).max(self.ample)).min(left);
         if let Some(held) = self.held.get_mut(&client) {
             *held = part.max(*held);
         }
@@ -128,9 +139,10 @@ mod tests {
     proptest! {
         #[test]
         fn prop_all_clients_together_never_use_more_than_what_is_free(
+            ample in 0u64..1200,
             events in proptest::collection::vec(event(), 1..200),
         ) {
-            let (mut shares, mut free, mut owed) = (Shares::default(), 1000u64, 0);
+            let (mut shares, mut free, mut owed) = (Shares::new(ample), 1000u64, 0);
             let mut clients: BTreeMap<u64, Truth> = BTreeMap::new();
             for event in events {
                 match event {
@@ -184,7 +196,7 @@ mod tests {
 
     #[test]
     fn everything_can_be_used_and_parts_become_equal() {
-        let mut shares = Shares::default();
+        let mut shares = Shares::new(900);
         shares.report(1, 0);
         assert_eq!(shares.offer(1, 900), 900, "the only client");
         shares.report(2, 0);
@@ -203,5 +215,16 @@ mod tests {
         let number = shares.checkpoint_begins();
         shares.checkpoint_ended(number);
         assert_eq!((shares.offer(2, 900), shares.knows(1), shares.knows(2)), (900, false, true));
+    }
+    #[test]
+    fn regression_a_new_client_waits_for_nobodys_report_while_there_is_ample_room() {
+        let mut shares = Shares::new(100);
+        for client in 1..=6 {
+            shares.report(client, 0);
+            assert!(shares.offer(client, 9000) >= 100, "client {client} found nothing");
+        }
+        let mut last = Shares::new(100);
+        last.report(1, 0);
+        assert_eq!(last.offer(1, 90), 90, "the last bytes can be used");
     }
 }

@@ -139,6 +139,7 @@ pub async fn collect(served: &ServedCore) -> Value {
         },
         "fuse_requests": requests,
         "messages": client.message_count + machine.stripe.request_count(),
+        "frames_sent": link::frames::sent_count(),
         "disk_syncs": host::real::sync_count(),
     })
 }

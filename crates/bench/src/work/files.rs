@@ -2,13 +2,14 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 
-use super::{Outcome, outcome, parse_outcome};
+use super::at_once::{self, monotonic_seconds};
+use super::{Outcome, outcome};
 
 /// Size of every file.
 pub(super) const FILE_BYTES: usize = 1024;
@@ -23,7 +24,7 @@ pub(super) fn create(dir: &Path, files: u32, processes: u32, fsync: bool) -> Res
     let seconds = match &parts[..] {
         [only] => {
             let started = Instant::now();
-            create_files(only, files, fsync)?;
+            create_files(only, 0..files, fsync)?;
             started.elapsed().as_secs_f64()
         }
         _ => create_in_processes(&parts, files / processes, fsync)?,
@@ -32,60 +33,42 @@ pub(super) fn create(dir: &Path, files: u32, processes: u32, fsync: bool) -> Res
     Ok(outcome([("files_per_s", f64::from(created) / seconds)]))
 }
 
-/// Starts a process per folder, lets all begin at once, and returns the seconds from the first
-/// begin to the last end, without starting and ending the processes.
+/// Creates in each folder by a process of its own, and returns the seconds from the first begin to
+/// the last end, without starting and ending the processes.
 fn create_in_processes(parts: &[PathBuf], files_each: u32, fsync: bool) -> Result<f64> {
-    let program = std::env::current_exe().context("find this program")?;
-    let mut children: Vec<Child> = Vec::new();
-    for part in parts {
-        let mut command = Command::new(&program);
-        command.args(["work", "create-part", "--files", &files_each.to_string()]).arg(part);
-        if fsync {
-            command.arg("--fsync");
-        }
-        let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().context("start a process")?;
-        children.push(child);
-    }
-    // Each process says on stdout that it is ready; only then do they begin.
-    for child in &mut children {
-        let stdout = child.stdout.as_mut().context("a child without stdout")?;
-        stdout.read_exact(&mut [0; READY.len()]).context("wait for a process to be ready")?;
-    }
-    for child in &mut children {
-        drop(child.stdin.take());
-    }
+    let arguments = |(part, index): (&PathBuf, u32)| {
+        let [files, first] = [files_each, index * files_each].map(|number| number.to_string());
+        let folder = part.display().to_string();
+        let mut arguments = ["create-part", "--files", &files, "--first", &first, &folder].map(str::to_owned).to_vec();
+        arguments.extend(fsync.then(|| "--fsync".to_owned()));
+        arguments
+    };
     let (mut begin, mut end) = (f64::INFINITY, f64::NEG_INFINITY);
-    for child in children {
-        let output = child.wait_with_output().context("wait for a process")?;
-        ensure!(output.status.success(), "a process failed: {}", output.status);
-        let result = parse_outcome(&String::from_utf8_lossy(&output.stdout))?;
+    for result in at_once::run(&parts.iter().zip(0..).map(arguments).collect::<Vec<_>>())? {
         begin = begin.min(*result.get("begin_s").context("begin_s")?);
         end = end.max(*result.get("end_s").context("end_s")?);
     }
     Ok(end - begin)
 }
 
-const READY: &[u8] = b"ready\n";
+/// Creates in existing folders at once, by a process each. The names are all different, so the
+/// folders may be one, seen through several mounts.
+pub(super) fn create_at_once(dirs: &[PathBuf], files: u32) -> Result<Outcome> {
+    let files_each = files / dirs.len().max(1) as u32;
+    let seconds = create_in_processes(dirs, files_each, false)?;
+    Ok(outcome([("files_per_s", f64::from(files_each * dirs.len() as u32) / seconds)]))
+}
 
-pub(super) fn create_part(dir: &Path, files: u32, fsync: bool) -> Result<Outcome> {
-    std::io::stdout().write_all(READY).and_then(|()| std::io::stdout().flush()).context("say that it is ready")?;
-    std::io::stdin().read_to_end(&mut Vec::new()).context("wait for the start")?;
+pub(super) fn create_part(dir: &Path, files: u32, first: u32, fsync: bool) -> Result<Outcome> {
+    at_once::wait_for_start()?;
     let begin = monotonic_seconds();
-    create_files(dir, files, fsync)?;
+    create_files(dir, first..first + files, fsync)?;
     Ok(outcome([("begin_s", begin), ("end_s", monotonic_seconds())]))
 }
 
-/// The clock that all processes of the machine share.
-fn monotonic_seconds() -> f64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the pointer is to a structure of the right type that lives through the call.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
-    time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
-}
-
-fn create_files(dir: &Path, files: u32, fsync: bool) -> Result<()> {
+fn create_files(dir: &Path, files: Range<u32>, fsync: bool) -> Result<()> {
     let mut content = vec![b'a'; FILE_BYTES];
-    for index in 0..files {
+    for index in files {
         content[..4].copy_from_slice(&index.to_le_bytes());
         let path = file_path(dir, index);
         let mut file = OpenOptions::new()

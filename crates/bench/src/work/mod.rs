@@ -5,9 +5,12 @@
 //! A workload knows nothing of targets: it gets a folder and behaves like an ordinary program in
 //! it. Any error ends it, because a number from a workload that failed halfway means nothing.
 
+mod at_once;
 mod directory;
 mod files;
+mod flock;
 mod git;
+mod hand_over;
 mod lock;
 mod many;
 mod overwrite;
@@ -27,6 +30,7 @@ use clap::Subcommand;
 
 use crate::requests::{self, Phase};
 
+pub use hand_over::Then;
 pub use overwrite::BLOCK_BYTES;
 pub use random::Random;
 
@@ -58,9 +62,22 @@ pub enum Work {
         /// How many files
         #[arg(long)]
         files: u32,
+        /// The number of the first
+        #[arg(long, default_value_t = 0)]
+        first: u32,
         /// fsync each file before it is closed
         #[arg(long)]
         fsync: bool,
+    },
+    /// Create, write and close files of 1 KiB in existing folders at once, by a process each, under
+    /// different names: `files_per_s`
+    CreateAtOnce {
+        /// The folders; they may be one, through several mounts
+        #[arg(required = true)]
+        dirs: Vec<PathBuf>,
+        /// How many files, shared out evenly
+        #[arg(long, default_value_t = 2048)]
+        files: u32,
     },
     /// Read what `create` with one process made: `files_per_s`
     Read {
@@ -376,6 +393,43 @@ pub enum Work {
         #[arg(long, value_name = "SECONDS", default_value_t = 1_700)]
         seconds: u32,
     },
+    /// Use a file of 4 KiB through two mounts in turn: `write_p50_us`, `then_p50_us`, also `p99`
+    /// and `max`
+    HandOver {
+        /// The file's two paths
+        #[arg(required = true, num_args = 2)]
+        paths: Vec<PathBuf>,
+        /// How often
+        #[arg(long, default_value_t = 1000)]
+        rounds: u32,
+        /// What the other side does after each write
+        #[arg(long, value_name = "WHAT")]
+        then: Then,
+    },
+    /// Take a lock of flock(2) by a process per path, all at once: `entered_C_N_s`, `left_C_N_s`
+    Flock {
+        /// The file's paths
+        #[arg(required = true)]
+        paths: Vec<PathBuf>,
+        /// How often each process takes it
+        #[arg(long, default_value_t = 300)]
+        times: u32,
+        /// How long it keeps the lock
+        #[arg(long, value_name = "MICROSECONDS", default_value_t = 1000)]
+        hold_us: u32,
+    },
+    /// One process of `flock`: starts when its stdin ends
+    #[command(hide = true)]
+    FlockPart {
+        /// The file
+        path: PathBuf,
+        /// How often it takes the lock
+        #[arg(long)]
+        times: u32,
+        /// How long it keeps the lock, in microseconds
+        #[arg(long)]
+        hold_us: u32,
+    },
     /// A phase of an operation whose requests are counted
     #[command(hide = true)]
     Operation {
@@ -395,7 +449,8 @@ impl Work {
     pub fn run(&self) -> Result<Outcome> {
         match self {
             Work::Create { dir, files, processes, fsync } => files::create(dir, *files, *processes, *fsync),
-            Work::CreatePart { dir, files, fsync } => files::create_part(dir, *files, *fsync),
+            Work::CreatePart { dir, files, first, fsync } => files::create_part(dir, *files, *first, *fsync),
+            Work::CreateAtOnce { dirs, files } => files::create_at_once(dirs, *files),
             Work::Read { dir, files } => files::read(dir, *files),
             Work::Unlink { dir, files } => files::unlink(dir, *files),
             Work::Rename { dir, files } => files::rename(dir, *files),
@@ -440,6 +495,11 @@ impl Work {
                 let [hold, pause] = [hold, pause].map(|ms| Duration::from_millis(ms.into()));
                 lock::run(dir, &lock::Use { client, times, hold, pause, time_max: Duration::from_secs(seconds.into()) })
             }
+            Work::HandOver { paths, rounds, then } => hand_over::run(paths, *rounds, *then),
+            Work::Flock { paths, times, hold_us } => flock::run(paths, *times, *hold_us),
+            Work::FlockPart { path, times, hold_us } => {
+                flock::part(path, *times, Duration::from_micros((*hold_us).into()))
+            }
             Work::Operation { dir, title, phase } => requests::run_phase(title, *phase, dir).map(|()| Outcome::new()),
         }
     }
@@ -461,7 +521,7 @@ fn outcome<const N: usize>(values: [(&str, f64); N]) -> Outcome {
 }
 
 /// The smallest value that at least `percent` of the ascending values do not exceed.
-fn percentile(ascending: &[f64], percent: usize) -> f64 {
+pub fn percentile(ascending: &[f64], percent: usize) -> f64 {
     let rank = (ascending.len() * percent).div_ceil(100).max(1);
     ascending.get(rank - 1).copied().unwrap_or(f64::NAN)
 }

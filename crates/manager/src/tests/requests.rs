@@ -84,6 +84,23 @@ fn another_clients_token_is_not_given_away() {
 }
 
 #[test]
+fn regression_requests_for_a_file_are_served_in_the_order_in_which_they_came() {
+    let setup = Setup::new(2);
+    setup.sim.block_on(async {
+        let mut run = setup.start().await.unwrap();
+        create(&mut run, 0..1).await;
+        let held = run.server.open(CLIENT, file(0), Mode::Write).await.unwrap();
+        let [first, second] = [2, 3].map(|client| {
+            let opened = run.server.open(ClientId::new(client), file(0), Mode::Write);
+            opened.into_future()
+        });
+        run.server.release(CLIENT, file(0), held.grant.number);
+        // The tasks that wait for the answers run in another order.
+        assert!(matches!(host::first(second, first).await, host::Either::Right(Ok(_))));
+    });
+}
+
+#[test]
 fn repeated_segments_are_ignored_and_gaps_refused() {
     let setup = Setup::new(3);
     setup.sim.block_on(async {

@@ -35,6 +35,7 @@ pub fn collect(served: &ServedNode) -> Value {
         })),
         "fuse_requests": requests,
         "messages": client.as_ref().map_or(0, |c| c.message_count),
+        "frames_sent": link::frames::sent_count(),
     })
 }
 

@@ -1,0 +1,61 @@
+//! Network namespaces on one bridge: as far as the network goes, each node is a machine of its own.
+//!
+//! Nothing has a name on this machine, so nothing is left behind: bridge, devices and namespaces go
+//! with the descriptors and the processes that hold them, even when this program is killed.
+
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use linkem::Namespace;
+
+use crate::command::{self, Interrupts};
+
+/// Longest time to set up a device.
+const DEADLINE: Duration = Duration::from_secs(20);
+/// The device of each node.
+const DEVICE: &str = "eth0";
+
+/// A bridge in a namespace of its own, and a namespace per node that is connected to it.
+pub struct Network {
+    /// Holds the bridge.
+    _hub: Namespace,
+    nodes: Vec<Namespace>,
+}
+
+impl Network {
+    /// A network of this many nodes.
+    pub fn new(nodes: usize) -> Result<Network> {
+        let hub = Namespace::new().context("make a network namespace (as root?)")?;
+        ip(&hub, &["link", "add", "bridge", "type", "bridge"])?;
+        ip(&hub, &["link", "set", "bridge", "up"])?;
+        let connect = |index: usize| -> Result<Namespace> {
+            let node = Namespace::new().context("make a network namespace")?;
+            let (near, path) = (format!("node{index}"), node.path().display().to_string());
+            ip(&hub, &["link", "add", &near, "type", "veth", "peer", "name", DEVICE, "netns", &path])?;
+            ip(&hub, &["link", "set", &near, "master", "bridge", "up"])?;
+            ip(&node, &["addr", "add", &format!("{}/24", address(index)), "dev", DEVICE])?;
+            ip(&node, &["link", "set", DEVICE, "up"])?;
+            Ok(node)
+        };
+        let nodes = (0..nodes).map(connect).collect::<Result<_>>()?;
+        Ok(Network { _hub: hub, nodes })
+    }
+
+    /// Makes a command run on a node.
+    pub fn enter(&self, node: usize, command: &mut Command) -> Result<()> {
+        self.nodes.get(node).context("no such node")?.enter(command);
+        Ok(())
+    }
+}
+
+/// The address of a node.
+pub fn address(node: usize) -> String {
+    format!("10.78.0.{}", node + 1)
+}
+
+fn ip(namespace: &Namespace, arguments: &[&str]) -> Result<()> {
+    let mut command = Command::new("ip");
+    namespace.enter(command.args(arguments));
+    command::run(&mut command, DEADLINE, Interrupts::Obey).map(drop)
+}

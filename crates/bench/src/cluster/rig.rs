@@ -1,0 +1,226 @@
+//! A cluster: nodes of the shipped program, each in a network namespace of its own, with a mount
+//! each.
+//!
+//! The first node has the stores and the managers; the others have joined it. Invariant: when a
+//! cluster is dropped, its processes, mounts and files are gone. Only child processes with a
+//! deadline touch files of the mounts.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use super::network::{Network, address};
+use crate::command::{self, Interrupts};
+use crate::daemon::{DEADLINE, Daemon};
+use crate::mounts;
+use crate::process::{MARKER_VARIABLE, Processes, Usage};
+use crate::target::{Mounted, Site, drop_caches};
+
+/// A node prints this when its mount is ready.
+const MOUNT_READY: &str = "mounted at";
+const PORT: u16 = 7440;
+/// The node whose work is measured where one works: it has joined.
+pub const WORKER: usize = 1;
+/// How often a state is looked at that is waited for.
+const LOOK_PERIOD: Duration = Duration::from_millis(100);
+
+/// Nodes with a mount each.
+pub struct Cluster {
+    program: PathBuf,
+    root: PathBuf,
+    cache_args: Vec<String>,
+    network: Network,
+    nodes: Vec<Node>,
+    processes: Processes,
+    /// From nothing until all nodes had mounted.
+    started_in: Duration,
+}
+
+struct Node {
+    mount_point: PathBuf,
+    data: PathBuf,
+    log: PathBuf,
+    daemon: Option<Daemon>,
+}
+
+impl Node {
+    fn new(root: &Path, index: usize) -> Node {
+        let below = |kind: &str| root.join(format!("{kind}{index}"));
+        Node { mount_point: below("mount"), data: below("data"), log: below("log"), daemon: None }
+    }
+}
+
+impl Cluster {
+    /// Makes a file system, and lets nodes join it until there are this many.
+    pub fn start(site: &Site, name: &str, nodes: usize) -> Result<Cluster> {
+        let root = site.root.join(name);
+        fs::create_dir_all(&root).with_context(|| format!("create {}", root.display()))?;
+        let marker = format!("{}:{}", std::process::id(), root.display());
+        let mut cluster = Cluster {
+            program: site.starling.clone().context("no program: give --starling PATH")?,
+            cache_args: site.starling_args.split_whitespace().map(str::to_owned).collect(),
+            network: Network::new(nodes)?,
+            nodes: (0..nodes).map(|index| Node::new(&root, index)).collect(),
+            processes: Processes::new(marker, root.join("pids")),
+            root,
+            started_in: Duration::ZERO,
+        };
+        let started = Instant::now();
+        for node in 0..nodes {
+            let way =
+                if node == 0 { Vec::new() } else { vec!["node".to_owned(), "join".to_owned(), cluster.invite()?] };
+            cluster.mount(node, &way).with_context(|| format!("start node {node}"))?;
+        }
+        cluster.started_in = started.elapsed();
+        Ok(cluster)
+    }
+
+    /// From nothing until all nodes had mounted.
+    pub fn started_in(&self) -> Duration {
+        self.started_in
+    }
+
+    /// A path in a node's mount.
+    pub fn path(&self, node: usize, name: &str) -> PathBuf {
+        self.nodes[node].mount_point.join(name)
+    }
+
+    /// A path in the mount of every node.
+    pub fn paths(&self, name: &str) -> Vec<PathBuf> {
+        self.nodes.iter().map(|node| node.mount_point.join(name)).collect()
+    }
+
+    /// The process of a node.
+    pub fn process(&self, node: usize) -> Result<u32> {
+        self.nodes[node].daemon.as_ref().map(Daemon::id).context("the node does not run")
+    }
+
+    /// What `starling status` says of a node.
+    pub fn status(&self, node: usize) -> Result<Value> {
+        let mut command = Command::new(&self.program);
+        command.arg("status").arg(&self.nodes[node].mount_point).arg("--json");
+        serde_json::from_str(&command::run(&mut command, DEADLINE, Interrupts::Obey)?).context("read the status")
+    }
+
+    /// Frames that all nodes together have sent to each other: requests and answers.
+    pub fn frames(&self) -> Result<u64> {
+        let of = |node: usize| {
+            let status = self.status(node)?;
+            status.get("frames_sent").and_then(Value::as_u64).context("the status has no number frames_sent")
+        };
+        (0..self.nodes.len()).map(of).sum()
+    }
+
+    /// Tokens that the managers have granted and not yet got back.
+    pub fn tokens(&self) -> Result<u64> {
+        let status = self.status(0)?;
+        let managers = status.get("managers").and_then(Value::as_array).context("the status has no managers")?;
+        managers.iter().map(|manager| manager.get("tokens").and_then(Value::as_u64).context("no tokens")).sum()
+    }
+
+    /// Commits what all nodes hold back.
+    pub fn sync(&self) -> Result<()> {
+        for node in &self.nodes {
+            let mut command = Command::new(&self.program);
+            command::run(command.arg("sync").arg(&node.mount_point), DEADLINE, Interrupts::Obey)?;
+        }
+        Ok(())
+    }
+
+    /// Waits until no node has anything that is not committed.
+    pub fn settle(&self) -> Result<()> {
+        let until = Instant::now() + DEADLINE;
+        loop {
+            let uncommitted = |node: usize| -> Result<u64> {
+                let status = self.status(node)?;
+                status.get("uncommitted_bytes").and_then(Value::as_u64).context("no uncommitted_bytes")
+            };
+            let all: u64 = (0..self.nodes.len()).map(uncommitted).sum::<Result<u64>>()?;
+            if all == 0 {
+                return Ok(());
+            }
+            ensure!(Instant::now() < until, "{all} bytes are still not committed");
+            std::thread::sleep(LOOK_PERIOD);
+        }
+    }
+
+    /// Mounts a node's file system again, with nothing in its caches.
+    pub fn remount(&mut self, node: usize) -> Result<()> {
+        let mut down = Command::new(&self.program);
+        command::run(down.arg("down").arg(&self.nodes[node].mount_point), DEADLINE, Interrupts::Obey)?;
+        let daemon = self.nodes[node].daemon.take().context("the node does not run")?;
+        daemon.ended().context("a node, after `down`")?;
+        drop_caches()?;
+        self.mount(node, &[])
+    }
+
+    /// One invitation.
+    fn invite(&self) -> Result<String> {
+        let mut invite = Command::new(&self.program);
+        invite.args(["node", "invite", "--data"]).arg(&self.nodes[0].data);
+        let printed = command::run(&mut invite, DEADLINE, Interrupts::Obey)?;
+        Ok(printed.lines().last().context("no invitation was printed")?.to_owned())
+    }
+
+    /// Starts a node: with `way`, as a new member.
+    fn mount(&mut self, node: usize, way: &[String]) -> Result<()> {
+        let mut command = Command::new(&self.program);
+        match way {
+            [] => command.arg("up"),
+            way => command.args(way),
+        };
+        let Node { mount_point, data, log, .. } = &self.nodes[node];
+        command.arg(mount_point).arg("--data").arg(data).args(&self.cache_args);
+        if node == 0 {
+            command.arg("--listen").arg(format!("{}:{PORT}", address(node)));
+        }
+        command.env(MARKER_VARIABLE, self.processes.marker());
+        self.network.enter(node, &mut command)?;
+        let daemon = Daemon::start(&mut command, log, MOUNT_READY)?;
+        self.nodes[node].daemon = Some(daemon);
+        Ok(())
+    }
+
+    fn clear(&mut self) -> Result<()> {
+        // Aborting the mounts frees the programs that wait for them, so this comes before the
+        // processes.
+        for node in &self.nodes {
+            mounts::force_unmount(&node.mount_point)?;
+        }
+        for node in self.nodes.iter_mut().rev() {
+            node.daemon.take().map_or(Ok(()), Daemon::kill)?;
+        }
+        for node in &self.nodes {
+            let point = &node.mount_point;
+            ensure!(!mounts::is_mounted(point)?, "{} is still mounted", point.display());
+        }
+        fs::remove_dir_all(&self.root).with_context(|| format!("remove {}", self.root.display()))
+    }
+}
+
+impl Mounted for Cluster {
+    fn usage(&self) -> Usage {
+        self.processes.usage()
+    }
+
+    fn reset_peak(&self) {
+        self.processes.reset_peak();
+    }
+
+    /// Empties the caches of the node that works.
+    fn make_cold(&mut self) -> Result<()> {
+        self.remount(WORKER)
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        if let Err(error) = self.clear() {
+            eprintln!("bench: take down {}: {error:#}", self.root.display());
+        }
+    }
+}
