@@ -7,11 +7,13 @@
 //! (the module `oracle`). Clients stall, and crash, and come back as new ones. At the end every
 //! client closes everything; then all must see the same tree, and no token, orphan or count may be
 //! left over.
+//!
+//! [`call`], [`choice`] and [`oracle`] serve tests of real mounts, too.
 
-mod call;
-mod choice;
+pub mod call;
+pub mod choice;
 mod mount;
-mod oracle;
+pub mod oracle;
 mod wire;
 
 use crate::Failure;
