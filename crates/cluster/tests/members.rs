@@ -23,7 +23,7 @@ use std::time::Duration;
 use storage::api::Storage;
 use types::{Answer, BoxFuture, ClientId, FileId, FsError, NodeId, SegmentId, StoreId};
 use vfs::fs::{Cred, FileLock, FileSystem, Handle, LockSpace, OpenFlags};
-use vfs::suite::{Turn, Turns};
+use vfs::suite::{TurnOrder, Turns};
 
 const LEASE: Duration = Duration::from_secs(8);
 /// How long a message travels.
@@ -734,7 +734,7 @@ const NODES_OTHERWISE: [&str; 2] = ["statfs_adds_up", "reads_move_atime_now_and_
 
 /// The checks of the documented behaviour that fail on the first node and two that have joined, if
 /// each operation goes to another node.
-fn failing_on_nodes(turn: Turn) -> Vec<&'static str> {
+fn failing_on_nodes(turn: TurnOrder) -> Vec<&'static str> {
     let checks = vfs::suite::all().into_iter().filter(|(name, _)| !NODES_OTHERWISE.contains(name)).enumerate();
     let failed = checks.filter(|(number, (_, check))| {
         let passed = catch_unwind(AssertUnwindSafe(|| {
@@ -750,10 +750,10 @@ fn failing_on_nodes(turn: Turn) -> Vec<&'static str> {
 
 #[test]
 fn model_nodes_behave_as_documented_in_turn() {
-    assert_eq!(failing_on_nodes(Turn::Next), Vec::<&str>::new());
+    assert_eq!(failing_on_nodes(TurnOrder::Next), Vec::<&str>::new());
 }
 
 #[test]
 fn model_what_one_node_changes_another_sees_as_documented() {
-    assert_eq!(failing_on_nodes(Turn::ChangesApart), Vec::<&str>::new());
+    assert_eq!(failing_on_nodes(TurnOrder::ChangesApart), Vec::<&str>::new());
 }

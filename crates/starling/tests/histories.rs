@@ -6,6 +6,10 @@
 //! both have the same rules: see `world::clients`. Here the calls are system calls, which go
 //! through the kernel, and locks are among them.
 //!
+//! Nodes are killed, and paused for longer than their lease. What such a node did last may be lost,
+//! as far as no fsync and no other mount's answer says that it was done: see
+//! `world::clients::oracle`.
+//!
 //! `STARLING_HISTORY_SECONDS` runs new histories for so long, `STARLING_HISTORY_SEED` begins with
 //! this seed.
 
@@ -15,7 +19,7 @@ mod on_loopback;
 #[path = "histories/program.rs"]
 mod program;
 
-use common::Mounted;
+use common::{Mounted, run, starling};
 use host::SplitMix64;
 use program::Program;
 use std::collections::{BTreeSet, VecDeque};
@@ -35,8 +39,24 @@ const SHOWN_MAX: usize = 80;
 const LOOKED_MAX: usize = 6;
 /// Programs read and write near multiples of this many bytes.
 const STEP_BYTES: u64 = 4096;
-/// Rounds of the short run.
+/// Rounds of a history.
 const ROUNDS: u64 = 600;
+/// Rounds of a history with faults.
+const FAULT_ROUNDS: u64 = 160;
+/// How long a paused node stands still: longer than its lease of eight seconds, with what is added
+/// for clocks that differ.
+const PAUSE: Duration = Duration::from_secs(12);
+
+/// What happens to a node in a round.
+#[derive(Clone, Copy, Debug)]
+enum Fault {
+    /// It is killed after this time, and starts again at once.
+    Kill(Duration),
+    /// It is killed after this time, and starts again when the others have done without it.
+    LongKill(Duration),
+    /// It stands still.
+    Pause,
+}
 
 /// A mount, and its programs.
 struct Site {
@@ -60,6 +80,9 @@ struct History {
     call_count: u64,
     refused_count: u64,
     together_count: u64,
+    kill_count: u64,
+    pause_count: u64,
+    loss_count: u64,
 }
 
 impl History {
@@ -91,6 +114,9 @@ impl History {
             call_count: 0,
             refused_count: 0,
             together_count: 0,
+            kill_count: 0,
+            pause_count: 0,
+            loss_count: 0,
         }
     }
 
@@ -172,8 +198,9 @@ impl History {
         }
     }
 
-    /// Programs make these calls at the same time.
-    fn perform(&mut self, planned: Vec<(usize, Call)>) -> Vec<Event> {
+    /// Programs make these calls at the same time, while something happens to a node. A call there
+    /// that has not ended before counts as unanswered.
+    fn perform(&mut self, planned: Vec<(usize, Call)>, fault: Option<(usize, Fault)>) -> Vec<Event> {
         let (send, receive) = mpsc::channel();
         let plan: Vec<String> = planned.iter().map(|(site, call)| format!("mount {site}: {call:?}")).collect();
         for (number, (site, call)) in planned.iter().cloned().enumerate() {
@@ -184,6 +211,7 @@ impl History {
                 let _ = send.send((number, start, answered, began.elapsed()));
             });
         }
+        let broken = fault.map(|(victim, fault)| (victim, self.strike(victim, fault)));
         let mut answers: Vec<Option<(Duration, Option<Answered>, Duration)>> = vec![None; planned.len()];
         for _ in 0..planned.len() {
             match receive.recv_timeout(CALL_TIME_MAX) {
@@ -193,10 +221,77 @@ impl History {
         }
         let events = planned.into_iter().zip(answers).filter_map(|((client, call), answer)| {
             let (began, answered, ended) = answer?;
+            let is_cut = broken.is_some_and(|(victim, at)| victim == client && ended > at);
+            let answered = answered.filter(|_| !is_cut);
             let ended = if answered.is_some() { ended } else { Duration::MAX };
-            Some(Event { client, call, answered, began, ended })
+            Some(Event { client, call, answered, began, ended, is_raced: false })
         });
         events.collect()
+    }
+
+    /// Does something to a node. Returns when it began.
+    fn strike(&self, victim: usize, fault: Fault) -> Duration {
+        let node = &self.sites[victim].node;
+        match fault {
+            Fault::Kill(after) | Fault::LongKill(after) => {
+                std::thread::sleep(after);
+                let at = self.began.elapsed();
+                node.kill();
+                if matches!(fault, Fault::Kill(_)) {
+                    start_again(node);
+                }
+                at
+            }
+            Fault::Pause => {
+                let at = self.began.elapsed();
+                node.signal(libc::SIGSTOP);
+                std::thread::sleep(PAUSE);
+                node.signal(libc::SIGCONT);
+                at
+            }
+        }
+    }
+
+    fn fault(&mut self, victim: usize, fault: Fault) {
+        let mut planned = self.plan();
+        if matches!(fault, Fault::Pause) {
+            planned.retain(|(site, _)| *site != victim);
+        }
+        self.unlock_before_closing(&planned);
+        let events = self.perform(planned, Some((victim, fault)));
+        self.show(format!("mount {victim}: {fault:?}"));
+        self.learn(&events);
+        let others: Vec<usize> = (0..self.sites.len()).filter(|at| *at != victim).collect();
+        if matches!(fault, Fault::LongKill(_)) {
+            self.sites[others[0]].program.tree();
+            start_again(&self.sites[victim].node);
+        }
+        let site = &mut self.sites[victim];
+        site.looked.clear();
+        site.locked.clear();
+        let deadline = Instant::now() + CALL_TIME_MAX;
+        site.program.begin_anew();
+        while !matches!(site.program.perform(&Call::Sync), Some(Ok(_))) {
+            assert!(Instant::now() < deadline, "the node does not come back");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        for at in others {
+            match self.sites[at].program.perform(&Call::Sync) {
+                Some(Ok(_)) => {}
+                failed => self.fail(&format!("mount {at} cannot sync after {fault:?}: {failed:?}")),
+            }
+        }
+        let at = self.random.below(self.sites.len() as u64) as usize;
+        let tree = self.sites[at].program.tree();
+        match self.oracle.crashed(victim, &events, &tree) {
+            Ok(is_lost) => self.loss_count += u64::from(is_lost),
+            Err(what) => self.fail(&format!("after {fault:?} of mount {victim}, seen from mount {at}: {what}")),
+        }
+        match fault {
+            Fault::Pause => self.pause_count += 1,
+            _ => self.kill_count += 1,
+        }
+        self.compare(true);
     }
 
     fn learn(&mut self, events: &[Event]) {
@@ -226,7 +321,7 @@ impl History {
     }
 
     fn judge(&mut self, planned: Vec<(usize, Call)>) {
-        let events = self.perform(planned);
+        let events = self.perform(planned, None);
         self.learn(&events);
         if let Err(what) = self.oracle.round(&events) {
             self.fail(&what);
@@ -235,13 +330,17 @@ impl History {
 
     fn round(&mut self) {
         let planned = self.plan();
-        // The kernel tells of a file's end later, and with it of the end of its locks.
-        for (site, call) in &planned {
+        self.unlock_before_closing(&planned);
+        self.judge(planned);
+    }
+
+    /// A kernel tells of the end of an open file later, and with it of the end of its locks.
+    fn unlock_before_closing(&mut self, planned: &[(usize, Call)]) {
+        for (site, call) in planned {
             if let Some(open) = call.uses().filter(|open| call.closes() && self.sites[*site].locked.remove(open)) {
                 self.judge(vec![(*site, Call::Lock { open, exclusive: None, first: 0, last: u64::MAX })]);
             }
         }
-        self.judge(planned);
     }
 
     /// Makes everything durable and compares the trees.
@@ -249,6 +348,11 @@ impl History {
         for at in 0..self.sites.len() {
             self.judge(vec![(at, Call::Sync)]);
         }
+        self.compare(all);
+    }
+
+    /// Compares the tree of a mount, or of all, when everything is durable.
+    fn compare(&mut self, all: bool) {
         let chosen = self.random.below(self.sites.len() as u64) as usize;
         for at in (0..self.sites.len()).filter(|at| all || *at == chosen) {
             let tree = self.sites[at].program.tree();
@@ -266,14 +370,35 @@ impl History {
         }
     }
 
-    fn run(&mut self, rounds: u64) {
+    /// A fault that comes once in so many rounds, and a pause that comes more seldom by far.
+    fn draw_fault(&self, seldom: u64) -> Option<(usize, Fault)> {
+        if seldom == 0 || !self.random.chance(1, seldom) {
+            return None;
+        }
+        let victim = 1 + self.random.below(self.sites.len() as u64 - 1) as usize;
+        let after = Duration::from_micros(self.random.below(1 << self.random.below(14)));
+        let fault = match self.random.below(20) {
+            0 => Fault::Pause,
+            1 | 2 => Fault::LongKill(after),
+            _ => Fault::Kill(after),
+        };
+        Some((victim, fault))
+    }
+
+    fn run(&mut self, rounds: u64, seldom: u64) {
         let mut left = rounds;
         while left > 0 {
             for _ in 0..left.min(5 + self.random.below(40)) {
-                self.round();
+                match self.draw_fault(seldom) {
+                    Some((victim, fault)) => self.fault(victim, fault),
+                    None => self.round(),
+                }
                 left -= 1;
             }
             self.settle(false);
+        }
+        if seldom > 0 {
+            self.fault(1, Fault::Pause);
         }
         for at in 0..self.sites.len() {
             for (open, file) in self.sites[at].program.opens() {
@@ -293,37 +418,61 @@ impl History {
     }
 }
 
-/// Runs histories as the environment says: one short one, or many.
-fn repeat(run: impl Fn(u64) -> (u64, u64, u64)) {
+fn start_again(node: &Mounted) {
+    run(starling().arg("up").arg(&node.mountpoint).arg("--data").arg(&node.data).arg("--background"));
+}
+
+/// Sums over histories.
+#[derive(Default, Debug)]
+struct Counts {
+    calls: u64,
+    refused: u64,
+    together: u64,
+    kills: u64,
+    pauses: u64,
+    losses: u64,
+}
+
+/// Runs histories as the environment says: one, or as many as there is time for. A fault comes once
+/// in `seldom` rounds; 0 is never.
+fn repeat(rounds: u64, seldom: u64) -> Counts {
     // Files get the modes that the calls say.
     rustix::process::umask(rustix::fs::Mode::empty());
     let asked = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().expect("a number"));
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("a date").as_nanos() as u64;
     let (mut seed, began) = (asked("STARLING_HISTORY_SEED").unwrap_or(now), Instant::now());
     let time = Duration::from_secs(asked("STARLING_HISTORY_SECONDS").unwrap_or(0));
-    let (mut calls, mut refused, mut together) = (0, 0, 0);
+    let mut counts = Counts::default();
     loop {
         println!("seed {seed}");
-        let counts = run(seed);
-        (calls, refused, together) = (calls + counts.0, refused + counts.1, together + counts.2);
-        println!("{calls} calls in {:.0?}: {refused} refused, {together} times several at once", began.elapsed());
+        let dir = tempfile::tempdir().expect("temporary folder");
+        let mut history = History::new(dir.path(), seed, 3);
+        history.run(rounds, seldom);
+        counts.calls += history.call_count;
+        counts.refused += history.refused_count;
+        counts.together += history.together_count;
+        counts.kills += history.kill_count;
+        counts.pauses += history.pause_count;
+        counts.losses += history.loss_count;
+        history.end();
+        println!("{:.0?}: {counts:?}", began.elapsed());
         if began.elapsed() >= time {
             break;
         }
         seed += 1;
     }
-    assert!(refused > calls / 20 && refused < calls * 4 / 5, "{refused} of {calls} were refused");
-    assert!(together > calls / 10, "{together} times several at once, of {calls} calls");
+    assert!(counts.refused > counts.calls / 20 && counts.refused < counts.calls * 4 / 5, "{counts:?}");
+    assert!(counts.together > counts.calls / 10, "{counts:?}");
+    counts
 }
 
 #[test]
 fn histories_on_three_mounts_are_those_of_one_file_system() {
-    repeat(|seed| {
-        let dir = tempfile::tempdir().expect("temporary folder");
-        let mut history = History::new(dir.path(), seed, 3);
-        history.run(ROUNDS);
-        let counts = (history.call_count, history.refused_count, history.together_count);
-        history.end();
-        counts
-    });
+    repeat(ROUNDS, 0);
+}
+
+#[test]
+fn crash_histories_lose_only_what_a_dead_node_did_last() {
+    let counts = repeat(FAULT_ROUNDS, 30);
+    assert!(counts.kills + counts.pauses > 1, "{counts:?}");
 }

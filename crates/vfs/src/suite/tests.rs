@@ -39,7 +39,7 @@ fn mem_fs_passes_every_check_at_every_block_size() {
 }
 
 /// The checks that fail if each operation goes to another of these file systems.
-fn failing_in_turn(systems: impl Fn() -> Vec<MemFs>, turn: Turn) -> Vec<&'static str> {
+fn failing_in_turn(systems: impl Fn() -> Vec<MemFs>, turn: TurnOrder) -> Vec<&'static str> {
     let fails = |check| {
         let clients = systems().into_iter().map(|fs| Arc::new(fs) as Arc<dyn FileSystem>).collect();
         let run = || run_on(check, Arc::new(Turns::new(clients, turn)));
@@ -55,7 +55,7 @@ fn turns_of_one_file_system_pass_every_check_and_of_different_ones_hardly_any() 
         vec![fs.clone(), fs.clone(), fs]
     };
     let two = || vec![MemFs::new(ticking()), MemFs::new(ticking())];
-    for turn in [Turn::Next, Turn::ChangesApart] {
+    for turn in [TurnOrder::Next, TurnOrder::ChangesApart] {
         assert_eq!(failing_in_turn(one, turn), Vec::<&str>::new(), "{turn:?}");
         assert!(failing_in_turn(two, turn).len() > all().len() * 9 / 10, "{turn:?}");
     }

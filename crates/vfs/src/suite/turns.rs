@@ -14,7 +14,7 @@ use types::{Answer, FileId, FsError};
 
 /// Which client an operation goes to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Turn {
+pub enum TurnOrder {
     /// The one after that of the operation before.
     Next,
     /// The first for what changes something, the last for what only looks.
@@ -36,7 +36,7 @@ pub struct Turns(Arc<Clients>);
 
 struct Clients {
     systems: Vec<Arc<dyn FileSystem>>,
-    turn: Turn,
+    turn: TurnOrder,
     count: AtomicUsize,
     files: Mutex<Files>,
     /// The clients' handles, by what the caller was given. They stay after they are closed, because
@@ -162,7 +162,7 @@ impl Files {
 
 impl Turns {
     /// Joins at least one client of a file system in which nothing is.
-    pub fn new(systems: Vec<Arc<dyn FileSystem>>, turn: Turn) -> Turns {
+    pub fn new(systems: Vec<Arc<dyn FileSystem>>, turn: TurnOrder) -> Turns {
         let files = Mutex::new(Files::new(systems.len()));
         Turns(Arc::new(Clients { systems, turn, count: AtomicUsize::new(0), files, handles: Mutex::default() }))
     }
@@ -232,8 +232,8 @@ impl Turns {
 impl Clients {
     fn next(&self, apart: usize) -> usize {
         match self.turn {
-            Turn::Next => self.count.fetch_add(1, Relaxed) % self.systems.len(),
-            Turn::ChangesApart => apart,
+            TurnOrder::Next => self.count.fetch_add(1, Relaxed) % self.systems.len(),
+            TurnOrder::ChangesApart => apart,
         }
     }
 

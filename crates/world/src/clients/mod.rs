@@ -478,7 +478,7 @@ impl World {
                 let answered: Option<Answered> = run.await.ok();
                 let began = began_at.lock().unwrap_or(before);
                 let ended = if answered.is_some() { clock.now() } else { Duration::MAX };
-                Event { client, call, answered, began, ended }
+                Event { client, call, answered, began, ended, is_raced: false }
             }));
         }
         let mut calls = join_all(runs);
