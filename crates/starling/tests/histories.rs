@@ -8,7 +8,7 @@
 //!
 //! Nodes are killed, and paused for longer than their lease. What such a node did last may be lost,
 //! as far as no fsync and no other mount's answer says that it was done: see
-//! `world::clients::oracle`.
+//! `world::clients::oracle`. The first node is killed only when everything is durable.
 //!
 //! `STARLING_HISTORY_SECONDS` runs new histories for so long, `STARLING_HISTORY_SEED` begins with
 //! this seed.
@@ -42,7 +42,7 @@ const STEP_BYTES: u64 = 4096;
 /// Rounds of a history.
 const ROUNDS: u64 = 600;
 /// Rounds of a history with faults.
-const FAULT_ROUNDS: u64 = 160;
+const FAULT_ROUNDS: u64 = 100;
 /// How long a paused node stands still: longer than its lease of eight seconds, with what is added
 /// for clocks that differ.
 const PAUSE: Duration = Duration::from_secs(12);
@@ -71,6 +71,8 @@ struct Site {
 struct History {
     random: SplitMix64,
     sites: Vec<Site>,
+    /// Where the first node listens.
+    listen: String,
     oracle: Oracle,
     began: Instant,
     next_open: OpenNumber,
@@ -81,6 +83,7 @@ struct History {
     refused_count: u64,
     together_count: u64,
     kill_count: u64,
+    first_kill_count: u64,
     pause_count: u64,
     loss_count: u64,
 }
@@ -89,7 +92,7 @@ impl History {
     /// A new file system with this many mounts.
     fn new(below: &Path, seed: u64, count: usize) -> History {
         let random = SplitMix64::new(seed);
-        let (first, _) = on_loopback::first_node(below, "first");
+        let (first, listen) = on_loopback::first_node(below, "first");
         let mut nodes = vec![first];
         for number in 1..count {
             nodes.push(on_loopback::join(below, &nodes[0], &format!("node{number}")));
@@ -105,6 +108,7 @@ impl History {
         History {
             random,
             sites,
+            listen,
             oracle,
             began: Instant::now(),
             next_open: 1,
@@ -115,6 +119,7 @@ impl History {
             refused_count: 0,
             together_count: 0,
             kill_count: 0,
+            first_kill_count: 0,
             pause_count: 0,
             loss_count: 0,
         }
@@ -252,6 +257,35 @@ impl History {
         }
     }
 
+    /// Kills the first node when everything is durable, and starts it again. What was open may be
+    /// lost at every node.
+    fn kill_first(&mut self) {
+        self.settle(false);
+        self.show("mount 0: killed".to_string());
+        let node = &self.sites[0].node;
+        node.kill();
+        run(again(node).args(["--listen", &self.listen]));
+        for at in 0..self.sites.len() {
+            self.begin_anew(at);
+            self.oracle.close_all(at);
+        }
+        self.first_kill_count += 1;
+        self.compare(true);
+    }
+
+    /// Waits until programs at a mount can begin anew.
+    fn begin_anew(&mut self, at: usize) {
+        let site = &mut self.sites[at];
+        site.looked.clear();
+        site.locked.clear();
+        let deadline = Instant::now() + CALL_TIME_MAX;
+        site.program.begin_anew();
+        while !matches!(site.program.perform(&Call::Sync), Some(Ok(_))) {
+            assert!(Instant::now() < deadline, "node {at} does not come back");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
     fn fault(&mut self, victim: usize, fault: Fault) {
         let mut planned = self.plan();
         if matches!(fault, Fault::Pause) {
@@ -266,15 +300,7 @@ impl History {
             self.sites[others[0]].program.tree();
             start_again(&self.sites[victim].node);
         }
-        let site = &mut self.sites[victim];
-        site.looked.clear();
-        site.locked.clear();
-        let deadline = Instant::now() + CALL_TIME_MAX;
-        site.program.begin_anew();
-        while !matches!(site.program.perform(&Call::Sync), Some(Ok(_))) {
-            assert!(Instant::now() < deadline, "the node does not come back");
-            std::thread::sleep(Duration::from_millis(50));
-        }
+        self.begin_anew(victim);
         for at in others {
             match self.sites[at].program.perform(&Call::Sync) {
                 Some(Ok(_)) => {}
@@ -370,11 +396,8 @@ impl History {
         }
     }
 
-    /// A fault that comes once in so many rounds, and a pause that comes more seldom by far.
-    fn draw_fault(&self, seldom: u64) -> Option<(usize, Fault)> {
-        if seldom == 0 || !self.random.chance(1, seldom) {
-            return None;
-        }
+    /// A fault of a joined node. Pauses are seldom, since they take long.
+    fn draw_fault(&self) -> (usize, Fault) {
         let victim = 1 + self.random.below(self.sites.len() as u64 - 1) as usize;
         let after = Duration::from_micros(self.random.below(1 << self.random.below(14)));
         let fault = match self.random.below(20) {
@@ -382,23 +405,29 @@ impl History {
             1 | 2 => Fault::LongKill(after),
             _ => Fault::Kill(after),
         };
-        Some((victim, fault))
+        (victim, fault)
     }
 
     fn run(&mut self, rounds: u64, seldom: u64) {
         let mut left = rounds;
         while left > 0 {
             for _ in 0..left.min(5 + self.random.below(40)) {
-                match self.draw_fault(seldom) {
-                    Some((victim, fault)) => self.fault(victim, fault),
-                    None => self.round(),
+                if seldom == 0 || !self.random.chance(1, seldom) {
+                    self.round();
+                } else if self.random.chance(1, 8) {
+                    self.kill_first();
+                } else {
+                    let (victim, fault) = self.draw_fault();
+                    self.fault(victim, fault);
                 }
                 left -= 1;
             }
             self.settle(false);
         }
         if seldom > 0 {
+            self.fault(2, Fault::Kill(Duration::from_millis(1)));
             self.fault(1, Fault::Pause);
+            self.kill_first();
         }
         for at in 0..self.sites.len() {
             for (open, file) in self.sites[at].program.opens() {
@@ -419,7 +448,13 @@ impl History {
 }
 
 fn start_again(node: &Mounted) {
-    run(starling().arg("up").arg(&node.mountpoint).arg("--data").arg(&node.data).arg("--background"));
+    run(&mut again(node));
+}
+
+fn again(node: &Mounted) -> std::process::Command {
+    let mut command = starling();
+    command.arg("up").arg(&node.mountpoint).arg("--data").arg(&node.data).arg("--background");
+    command
 }
 
 /// Sums over histories.
@@ -429,6 +464,7 @@ struct Counts {
     refused: u64,
     together: u64,
     kills: u64,
+    first_kills: u64,
     pauses: u64,
     losses: u64,
 }
@@ -452,6 +488,7 @@ fn repeat(rounds: u64, seldom: u64) -> Counts {
         counts.refused += history.refused_count;
         counts.together += history.together_count;
         counts.kills += history.kill_count;
+        counts.first_kills += history.first_kill_count;
         counts.pauses += history.pause_count;
         counts.losses += history.loss_count;
         history.end();
@@ -474,5 +511,5 @@ fn histories_on_three_mounts_are_those_of_one_file_system() {
 #[test]
 fn crash_histories_lose_only_what_a_dead_node_did_last() {
     let counts = repeat(FAULT_ROUNDS, 30);
-    assert!(counts.kills + counts.pauses > 1, "{counts:?}");
+    assert!(counts.kills > 0 && counts.pauses > 0 && counts.first_kills > 0, "{counts:?}");
 }
