@@ -10,6 +10,7 @@ use crate::member::{Member, Serving};
 use bytes::Bytes;
 use client::Client;
 use host::{Either, first};
+use std::cmp::Ordering;
 use std::sync::Arc;
 use types::{Answer, FileId, FsError};
 use vfs::fs::{
@@ -87,11 +88,16 @@ impl MemberFs {
         })
     }
 
-    /// The session of a handle, and its number there. EIO if the session is over.
+    /// The session of a handle, and its number there. EIO if the session is over, EBADF if there
+    /// was no such session yet.
     fn of(&self, handle: Handle) -> Result<(Arc<Serving>, Handle), FsError> {
-        let serving = self.member.serving().filter(|serving| serving.count == handle.0 >> SESSION_SHIFT);
+        let serving = self.member.serving().ok_or(FsError::Io)?;
         let inner = Handle(handle.0 & ((1 << SESSION_SHIFT) - 1));
-        serving.map(|serving| (serving, inner)).ok_or(FsError::Io)
+        match serving.count.cmp(&(handle.0 >> SESSION_SHIFT)) {
+            Ordering::Equal => Ok((serving, inner)),
+            Ordering::Greater => Err(FsError::Io),
+            Ordering::Less => Err(FsError::BadHandle),
+        }
     }
 
     /// An operation through a handle.
@@ -113,7 +119,8 @@ impl MemberFs {
     fn close(&self, handle: Handle, operation: impl FnOnce(&Client, Handle) -> Answer<()>) -> Answer<()> {
         match self.of(handle) {
             Ok((serving, inner)) => operation(&serving.client, inner),
-            Err(_) => Answer::ok(()),
+            Err(FsError::Io) => Answer::ok(()),
+            Err(e) => Answer::err(e),
         }
     }
 }
@@ -382,8 +389,10 @@ impl FileSystem for MemberFs {
     }
 
     fn copy_file_range(&self, cred: &Cred, from: At, to: At, len: u64) -> Answer<u64> {
-        let (Ok((serving, source)), Ok((_, target))) = (self.of(from.handle), self.of(to.handle)) else {
-            return Answer::err(FsError::Io);
+        let (serving, source, target) = match (self.of(from.handle), self.of(to.handle)) {
+            (Ok((serving, source)), Ok((other, target))) if serving.count == other.count => (serving, source, target),
+            (Err(FsError::BadHandle), _) | (_, Err(FsError::BadHandle)) => return Answer::err(FsError::BadHandle),
+            _ => return Answer::err(FsError::Io),
         };
         let answer =
             serving.client.copy_file_range(cred, At { handle: source, ..from }, At { handle: target, ..to }, len);

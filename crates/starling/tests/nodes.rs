@@ -1,14 +1,16 @@
 //! Nodes that serve one file system together.
 
 mod common;
+#[path = "common/nodes.rs"]
+mod on_loopback;
 
 use common::{Mounted, refused, run, starling, text, tree};
+use on_loopback::{first_node, invite, join, joining};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use serde_json::Value;
 use std::fs;
 use std::io::Write;
-use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -16,36 +18,6 @@ use std::time::{Duration, Instant};
 
 /// Longest wait for what is to happen.
 const LONG: Duration = Duration::from_secs(120);
-
-/// A port that was free a moment ago.
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a free port").port()
-}
-
-/// The first node, which other nodes may join.
-fn first_node(below: &Path, name: &str) -> (Mounted, String) {
-    let listen = format!("127.0.0.1:{}", free_port());
-    (Mounted::up(below, name, &["--store-size", "256MiB", "--listen", &listen]), listen)
-}
-
-fn invite(first: &Mounted, flags: &[&str]) -> String {
-    let said = run(starling().args(["node", "invite", "--data"]).arg(&first.data).args(flags));
-    said.lines().last().expect("an invitation").to_string()
-}
-
-/// A command that joins NAME, with its mount on `NAME.mnt` and its data in `NAME.data`.
-fn joining(below: &Path, name: &str, invitation: &str, flags: &[&str]) -> (Mounted, Command) {
-    let node = Mounted { mountpoint: below.join(format!("{name}.mnt")), data: below.join(format!("{name}.data")) };
-    let mut command = starling();
-    command.args(["node", "join", invitation]).arg(&node.mountpoint).arg("--data").arg(&node.data).args(flags);
-    (node, command)
-}
-
-fn join(below: &Path, first: &Mounted, name: &str) -> Mounted {
-    let (node, mut command) = joining(below, name, &invite(first, &[]), &["--name", name, "--background"]);
-    run(&mut command);
-    node
-}
 
 fn json(command: &mut Command) -> Value {
     serde_json::from_str(&run(command.arg("--json"))).expect("JSON")

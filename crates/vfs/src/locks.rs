@@ -47,7 +47,7 @@ pub struct Granted {
     pub replaced: Vec<FileLock>,
 }
 
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct FileLocks {
     held: Vec<FileLock>,
     /// By the order of arrival.
@@ -55,7 +55,7 @@ struct FileLocks {
 }
 
 /// All locks of a file system (deadlocks go through several files).
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct LockTable {
     files: BTreeMap<FileId, FileLocks>,
     last_waiter: u64,

@@ -79,6 +79,13 @@ impl Mounted {
         fs::read_to_string(self.data.join("lock")).ok()?.trim().parse().ok()
     }
 
+    /// Sends a signal to its process.
+    pub fn signal(&self, signal: i32) {
+        let pid = self.process().expect("a process");
+        // SAFETY: kill takes numbers only; the process is one that this test started.
+        assert_eq!(unsafe { libc::kill(pid, signal) }, 0, "process {pid}");
+    }
+
     /// kill -9, and takes the dead mount away.
     pub fn kill(&self) {
         if let Some(pid) = self.process() {

@@ -5,8 +5,8 @@
 //! block size (they work in multiples of 1 MiB where that matters), not its clock (which only has
 //! to advance while files are synced).
 //!
-//! [`all`] lists the checks. docs/semantics.md names the check behind each promise, and a test
-//! compares the two.
+//! [`Turns`] runs the checks over several clients of one file system. [`all`] lists the checks.
+//! docs/semantics.md names the check behind each promise, and a test compares the two.
 
 mod acls;
 mod data;
@@ -20,7 +20,10 @@ mod permissions;
 mod renames;
 mod space;
 mod times;
+mod turns;
 mod xattrs;
+
+pub use turns::{TurnOrder, Turns};
 
 use crate::fs::{At, Cred, FileSystem, Handle, OpenFlags, SetAttr, SetTime};
 use std::ops::Deref;

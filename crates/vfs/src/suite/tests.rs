@@ -17,7 +17,11 @@ fn ticking() -> TimeSource {
 
 /// Runs a check; nothing it awaits may need another task.
 fn run(check: Check, block_size: u32) {
-    let mut future = check(Arc::new(MemFs::with_block_size(ticking(), block_size)));
+    run_on(check, Arc::new(MemFs::with_block_size(ticking(), block_size)));
+}
+
+fn run_on(check: Check, fs: Arc<dyn FileSystem>) {
+    let mut future = check(fs);
     match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(()) => {}
         Poll::Pending => panic!("waits for ever"),
@@ -31,6 +35,29 @@ fn mem_fs_passes_every_check_at_every_block_size() {
             let result = std::panic::catch_unwind(|| run(check, block_size));
             assert!(result.is_ok(), "{name} fails with blocks of {block_size}");
         }
+    }
+}
+
+/// The checks that fail if each operation goes to another of these file systems.
+fn failing_in_turn(systems: impl Fn() -> Vec<MemFs>, turn: TurnOrder) -> Vec<&'static str> {
+    let fails = |check| {
+        let clients = systems().into_iter().map(|fs| Arc::new(fs) as Arc<dyn FileSystem>).collect();
+        let run = || run_on(check, Arc::new(Turns::new(clients, turn)));
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).is_err()
+    };
+    all().into_iter().filter(|(_, check)| fails(*check)).map(|(name, _)| name).collect()
+}
+
+#[test]
+fn turns_of_one_file_system_pass_every_check_and_of_different_ones_hardly_any() {
+    let one = || {
+        let fs = MemFs::new(ticking());
+        vec![fs.clone(), fs.clone(), fs]
+    };
+    let two = || vec![MemFs::new(ticking()), MemFs::new(ticking())];
+    for turn in [TurnOrder::Next, TurnOrder::ChangesApart] {
+        assert_eq!(failing_in_turn(one, turn), Vec::<&str>::new(), "{turn:?}");
+        assert!(failing_in_turn(two, turn).len() > all().len() * 9 / 10, "{turn:?}");
     }
 }
 

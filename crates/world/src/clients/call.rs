@@ -2,10 +2,13 @@
 
 use bytes::Bytes;
 use types::{Attr, FileId, FsError};
-use vfs::fs::{Appended, Cred, DirEntry, Entry, FileSystem, Handle, OpenFlags, RenameFlags, SetAttr, XattrMode};
+use vfs::fs::{
+    Appended, Cred, DirEntry, Entry, FileLock, FileSystem, Handle, LockSpace, OpenFlags, RenameFlags, SetAttr,
+    XattrMode,
+};
 
 /// Number of an open file. A client never gives a number twice.
-pub(super) type OpenNumber = u64;
+pub type OpenNumber = u64;
 
 /// Entries of one listing, at most: more than any directory has, so that one request lists all.
 const LISTING_COUNT: usize = 1000;
@@ -15,40 +18,139 @@ const COOKIE_DOT_DOT: u64 = 2;
 
 /// One request. Files are named by id; open files by number.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Call {
-    Lookup { dir: FileId, name: String },
-    Getattr { id: FileId },
-    Create { dir: FileId, name: String, mode: u32, open: OpenNumber, append: bool },
-    MakeDirectory { dir: FileId, name: String },
-    Symlink { dir: FileId, name: String, target: String },
-    Link { id: FileId, dir: FileId, name: String },
-    Unlink { dir: FileId, name: String },
-    RemoveDirectory { dir: FileId, name: String },
-    Rename { dir: FileId, name: String, to_dir: FileId, to: String, flags: RenameFlags },
-    Open { id: FileId, open: OpenNumber, flags: OpenFlags },
-    OpenDirectory { id: FileId, open: OpenNumber },
-    Read { open: OpenNumber, offset: u64, len: u32 },
-    Write { open: OpenNumber, offset: u64, fill: u8, len: u32 },
-    Append { open: OpenNumber, fill: u8, len: u32 },
-    Truncate { id: FileId, size: u64 },
-    TruncateOpen { open: OpenNumber, size: u64 },
-    Mode { id: FileId, mode: u32 },
-    SetXattr { id: FileId, name: String, value: String, mode: XattrMode },
-    GetXattr { id: FileId, name: String },
-    RemoveXattr { id: FileId, name: String },
-    ListXattr { id: FileId },
-    ReadLink { id: FileId },
-    List { open: OpenNumber, plus: bool },
-    Close { open: OpenNumber },
-    CloseDirectory { open: OpenNumber },
-    Fsync { open: OpenNumber },
+#[allow(missing_docs)]
+pub enum Call {
+    Lookup {
+        dir: FileId,
+        name: String,
+    },
+    Getattr {
+        id: FileId,
+    },
+    Create {
+        dir: FileId,
+        name: String,
+        mode: u32,
+        open: OpenNumber,
+        append: bool,
+    },
+    MakeDirectory {
+        dir: FileId,
+        name: String,
+    },
+    Symlink {
+        dir: FileId,
+        name: String,
+        target: String,
+    },
+    Link {
+        id: FileId,
+        dir: FileId,
+        name: String,
+    },
+    Unlink {
+        dir: FileId,
+        name: String,
+    },
+    RemoveDirectory {
+        dir: FileId,
+        name: String,
+    },
+    Rename {
+        dir: FileId,
+        name: String,
+        to_dir: FileId,
+        to: String,
+        flags: RenameFlags,
+    },
+    Open {
+        id: FileId,
+        open: OpenNumber,
+        flags: OpenFlags,
+    },
+    OpenDirectory {
+        id: FileId,
+        open: OpenNumber,
+    },
+    Read {
+        open: OpenNumber,
+        offset: u64,
+        len: u32,
+    },
+    Write {
+        open: OpenNumber,
+        offset: u64,
+        fill: u8,
+        len: u32,
+    },
+    Append {
+        open: OpenNumber,
+        fill: u8,
+        len: u32,
+    },
+    Truncate {
+        id: FileId,
+        size: u64,
+    },
+    TruncateOpen {
+        open: OpenNumber,
+        size: u64,
+    },
+    Mode {
+        id: FileId,
+        mode: u32,
+    },
+    SetXattr {
+        id: FileId,
+        name: String,
+        value: String,
+        mode: XattrMode,
+    },
+    GetXattr {
+        id: FileId,
+        name: String,
+    },
+    RemoveXattr {
+        id: FileId,
+        name: String,
+    },
+    ListXattr {
+        id: FileId,
+    },
+    ReadLink {
+        id: FileId,
+    },
+    List {
+        open: OpenNumber,
+        plus: bool,
+    },
+    Close {
+        open: OpenNumber,
+    },
+    CloseDirectory {
+        open: OpenNumber,
+    },
+    Fsync {
+        open: OpenNumber,
+    },
+    /// Locks or unlocks a range up to `last`, without waiting.
+    Lock {
+        open: OpenNumber,
+        exclusive: Option<bool>,
+        first: u64,
+        last: u64,
+    },
     Sync,
 }
 
-/// What a call answered.
+/// What a call answered. A program sees less than a client of the file system: where that answers
+/// with more, [`Done`](Self::Done) and [`File`](Self::File) are right, too.
 #[derive(Clone, Debug)]
-pub(super) enum Seen {
+#[allow(missing_docs)]
+pub enum Seen {
     Done,
+    /// Which file it was.
+    File(FileId),
     Entry(Entry),
     Created(Entry, Handle),
     Opened(Handle),
@@ -64,6 +166,7 @@ impl std::fmt::Display for Seen {
         let facts = |a: &Attr| format!("{} {:?} mode {:o} nlink {} size {}", a.id, a.kind, a.mode, a.nlink, a.size);
         match self {
             Seen::Done => write!(f, "done"),
+            Seen::File(id) => write!(f, "{id}"),
             Seen::Entry(entry) => write!(f, "{}", facts(&entry.attr)),
             Seen::Created(entry, _) => write!(f, "created {}", facts(&entry.attr)),
             Seen::Opened(_) => write!(f, "opened"),
@@ -84,7 +187,7 @@ impl std::fmt::Display for Seen {
 }
 
 /// An answer in words.
-pub(super) fn shown(answered: &Answered) -> String {
+pub fn shown(answered: &Answered) -> String {
     match answered {
         Ok(seen) => seen.to_string(),
         Err(e) => format!("{e:?}"),
@@ -92,11 +195,11 @@ pub(super) fn shown(answered: &Answered) -> String {
 }
 
 /// The result of a call.
-pub(super) type Answered = Result<Seen, FsError>;
+pub type Answered = Result<Seen, FsError>;
 
 impl Call {
     /// The same call with other ids.
-    pub(super) fn translated(&self, to: impl Fn(FileId) -> FileId) -> Call {
+    pub fn translated(&self, to: impl Fn(FileId) -> FileId) -> Call {
         let mut call = self.clone();
         match &mut call {
             Call::Lookup { dir, .. }
@@ -122,8 +225,14 @@ impl Call {
         call
     }
 
+    /// The lock that the call sets, for an owner.
+    pub fn lock(&self, owner: u128) -> Option<FileLock> {
+        let Call::Lock { exclusive, first, last, .. } = *self else { return None };
+        Some(FileLock { space: LockSpace::Mixed, owner, pid: 0, exclusive, start: first, end: last })
+    }
+
     /// The open file that the call uses.
-    pub(super) fn uses(&self) -> Option<OpenNumber> {
+    pub fn uses(&self) -> Option<OpenNumber> {
         match self {
             Call::Read { open, .. }
             | Call::Write { open, .. }
@@ -132,13 +241,14 @@ impl Call {
             | Call::List { open, .. }
             | Call::Close { open }
             | Call::CloseDirectory { open }
+            | Call::Lock { open, .. }
             | Call::Fsync { open } => Some(*open),
             _ => None,
         }
     }
 
     /// The number of what the call opens.
-    pub(super) fn opens(&self) -> Option<OpenNumber> {
+    pub fn opens(&self) -> Option<OpenNumber> {
         match self {
             Call::Create { open, .. } | Call::Open { open, .. } | Call::OpenDirectory { open, .. } => Some(*open),
             _ => None,
@@ -146,17 +256,17 @@ impl Call {
     }
 
     /// True if the call closes what it uses.
-    pub(super) fn closes(&self) -> bool {
+    pub fn closes(&self) -> bool {
         matches!(self, Call::Close { .. } | Call::CloseDirectory { .. })
     }
 
     /// True if what the client did before the call is durable after its success.
-    pub(super) fn syncs(&self) -> bool {
+    pub fn syncs(&self) -> bool {
         matches!(self, Call::Fsync { .. } | Call::Sync)
     }
 
     /// True if the call may change a file or a name.
-    pub(super) fn changes(&self) -> bool {
+    pub fn changes(&self) -> bool {
         !matches!(
             self,
             Call::Lookup { .. }
@@ -170,13 +280,14 @@ impl Call {
                 | Call::Close { .. }
                 | Call::CloseDirectory { .. }
                 | Call::Fsync { .. }
+                | Call::Lock { .. }
                 | Call::Sync
         )
     }
 }
 
 /// Makes a call, as one request to `fs`. `at` is the open file that the call uses.
-pub(super) async fn perform(fs: &dyn FileSystem, call: &Call, at: Option<(FileId, Handle)>) -> Answered {
+pub async fn perform(fs: &dyn FileSystem, call: &Call, at: Option<(FileId, Handle)>) -> Answered {
     let root = &Cred::ROOT;
     let (file, handle) = match at {
         Some(at) => at,
@@ -239,6 +350,10 @@ pub(super) async fn perform(fs: &dyn FileSystem, call: &Call, at: Option<(FileId
         Call::Close { .. } => done(fs.release(file, handle, None).await?),
         Call::CloseDirectory { .. } => done(fs.releasedir(file, handle).await?),
         Call::Fsync { .. } => done(fs.fsync(file, handle, false).await?),
+        Call::Lock { open, .. } => {
+            let Some(lock) = call.lock(u128::from(*open)) else { return Err(FsError::InvalidArgument) };
+            done(fs.setlk(file, handle, lock, false).await?)
+        }
         Call::Sync => done(fs.sync().await?),
     })
 }

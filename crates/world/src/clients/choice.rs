@@ -14,24 +14,26 @@ const DIRECTORIES_MAX: usize = 5;
 const OPENS_MAX: usize = 5;
 
 /// What a client may use in its next call.
-pub(super) struct View<'a> {
+pub struct View<'a> {
     /// The files that there are, of those that an answer to this client has named.
-    pub(super) files: &'a [Known],
+    pub files: &'a [Known],
     /// Its open files that no call of the same round closes.
-    pub(super) opens: &'a [(OpenNumber, FileId)],
+    pub opens: &'a [(OpenNumber, FileId)],
     /// The number of the next open file.
-    pub(super) next_open: OpenNumber,
+    pub next_open: OpenNumber,
 }
 
 /// Chooses calls.
 #[derive(Clone, Copy)]
-pub(super) struct Choice<'a> {
-    pub(super) random: &'a SplitMix64,
-    pub(super) block_size: u64,
+pub struct Choice<'a> {
+    /// What chooses.
+    pub random: &'a SplitMix64,
+    /// Offsets and lengths are near multiples of this, in bytes.
+    pub block_size: u64,
     /// Number of names in a directory that programs use.
-    pub(super) name_count: u64,
+    pub name_count: u64,
     /// A file that programs rather choose than others.
-    pub(super) hot: Option<FileId>,
+    pub hot: Option<FileId>,
 }
 
 impl Choice<'_> {
@@ -55,7 +57,7 @@ impl Choice<'_> {
     }
 
     /// The client's next call.
-    pub(super) fn call(&self, view: &View) -> Call {
+    pub fn call(&self, view: &View) -> Call {
         for _ in 0..50 {
             if let Some(call) = self.attempt(view) {
                 return call;
@@ -176,7 +178,7 @@ impl Choice<'_> {
 }
 
 /// The files that an answer names.
-pub(super) fn named(answered: &Answered, into: &mut BTreeSet<FileId>) {
+pub fn named(answered: &Answered, into: &mut BTreeSet<FileId>) {
     match answered {
         Ok(Seen::Entry(entry) | Seen::Created(entry, _)) => drop(into.insert(entry.attr.id)),
         Ok(Seen::Listed(entries)) => into.extend(entries.iter().map(|entry| entry.id)),

@@ -7,11 +7,13 @@
 //! (the module `oracle`). Clients stall, and crash, and come back as new ones. At the end every
 //! client closes everything; then all must see the same tree, and no token, orphan or count may be
 //! left over.
+//!
+//! [`call`], [`choice`] and [`oracle`] serve tests of real mounts, too.
 
-mod call;
-mod choice;
+pub mod call;
+pub mod choice;
 mod mount;
-mod oracle;
+pub mod oracle;
 mod wire;
 
 use crate::Failure;
@@ -476,7 +478,7 @@ impl World {
                 let answered: Option<Answered> = run.await.ok();
                 let began = began_at.lock().unwrap_or(before);
                 let ended = if answered.is_some() { clock.now() } else { Duration::MAX };
-                Event { client, call, answered, began, ended }
+                Event { client, call, answered, began, ended, is_raced: false }
             }));
         }
         let mut calls = join_all(runs);

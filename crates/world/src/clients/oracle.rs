@@ -16,7 +16,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use types::{Attr, FileId, FsError, Kind};
-use vfs::fs::{FileSystem, Handle, OpenFlags};
+use vfs::fs::{FileSystem, Handle, LockSpace, OpenFlags};
+use vfs::locks::LockTable;
 use vfs::mem::MemFs;
 use vfs::tree::{TreeEntry, difference};
 
@@ -25,16 +26,28 @@ const STATES_MAX: usize = 400;
 
 /// A call that a program made.
 #[derive(Clone, Debug)]
-pub(super) struct Event {
-    pub(super) client: usize,
-    pub(super) call: Call,
+pub struct Event {
+    /// The number of the client.
+    pub client: usize,
+    /// The call.
+    pub call: Call,
     /// The answer; `None` if the client crashed first.
-    pub(super) answered: Option<Answered>,
-    pub(super) began: Duration,
-    pub(super) ended: Duration,
+    pub answered: Option<Answered>,
+    /// When it began.
+    pub began: Duration,
+    /// When it ended; `MAX` if the client crashed first.
+    pub ended: Duration,
+    /// True if another client renamed something at the same time. [`Oracle::round`] finds out.
+    pub is_raced: bool,
 }
 
 impl Event {
+    /// True if a kernel may have done this rename by doing nothing: it looks for the old name and
+    /// for the new one, and another client moved the file from the one to the other in between.
+    fn did_nothing(&self, model: &Answered) -> bool {
+        self.is_raced && matches!((&self.call, &self.answered, model), (Call::Rename { .. }, Some(Ok(_)), Err(_)))
+    }
+
     /// True if what the client did before is durable.
     fn has_synced(&self, client: usize) -> bool {
         self.client == client && self.call.syncs() && matches!(self.answered, Some(Ok(_)))
@@ -56,13 +69,22 @@ struct State {
     /// The real ids by the model's.
     real: BTreeMap<FileId, FileId>,
     opens: BTreeMap<(usize, OpenNumber), (FileId, Handle)>,
+    /// By the model's ids.
+    locks: LockTable,
     /// Calls since `base`, each with its round, in the order of this state.
     done: Vec<(u64, Event)>,
     base: Option<Arc<State>>,
+    /// True if real kernels look at calls first.
+    is_behind_kernels: bool,
 }
 
 /// An id that no file of a model has.
 const NO_FILE: FileId = FileId::new(u64::MAX);
+
+/// The owner of an open file's locks.
+fn owner(client: usize, open: OpenNumber) -> u128 {
+    (client as u128) << 64 | u128::from(open)
+}
 
 /// Polls a future of the model, which is always ready.
 fn at_once<T>(future: impl Future<Output = T>) -> Option<T> {
@@ -75,7 +97,16 @@ fn at_once<T>(future: impl Future<Output = T>) -> Option<T> {
 impl State {
     fn new(fs: MemFs) -> State {
         let root = BTreeMap::from([(FileId::ROOT, FileId::ROOT)]);
-        State { fs, ids: root.clone(), real: root, opens: BTreeMap::new(), done: Vec::new(), base: None }
+        State {
+            fs,
+            ids: root.clone(),
+            real: root,
+            opens: BTreeMap::new(),
+            locks: LockTable::default(),
+            done: Vec::new(),
+            base: None,
+            is_behind_kernels: false,
+        }
     }
 
     fn fork(&self) -> State {
@@ -84,13 +115,19 @@ impl State {
             ids: self.ids.clone(),
             real: self.real.clone(),
             opens: self.opens.clone(),
+            locks: self.locks.clone(),
             done: self.done.clone(),
             base: self.base.clone(),
+            is_behind_kernels: self.is_behind_kernels,
         }
     }
 
-    fn perform(&self, client: usize, call: &Call) -> Answered {
+    fn perform(&mut self, client: usize, call: &Call) -> Answered {
         let at = call.uses().and_then(|open| self.opens.get(&(client, open)).copied());
+        if let Some(lock) = call.uses().and_then(|open| call.lock(owner(client, open))) {
+            let (file, _) = at.ok_or(FsError::BadHandle)?;
+            return self.locks.set(file, &lock, false).map(|_| Seen::Done);
+        }
         let call = call.translated(|id| self.ids.get(&id).copied().unwrap_or(NO_FILE));
         at_once(perform(&self.fs, &call, at)).unwrap_or(Err(FsError::TimedOut))
     }
@@ -98,7 +135,9 @@ impl State {
     /// Makes a call. An error says why its answer is wrong.
     fn step(&mut self, round: u64, event: &Event) -> Result<(), String> {
         let model = self.perform(event.client, &event.call);
-        if let Some(real) = &event.answered {
+        if let Some(real) = &event.answered
+            && !(self.is_behind_kernels && event.did_nothing(&model))
+        {
             self.compare(&event.call, real, &model)?;
         }
         match (&event.call, &model) {
@@ -116,7 +155,7 @@ impl State {
             }
             (call, Ok(_)) if call.closes() => {
                 if let Some(open) = call.uses() {
-                    self.opens.remove(&(event.client, open));
+                    self.forget(event.client, open);
                 }
             }
             _ => {}
@@ -129,6 +168,7 @@ impl State {
         match (real, model) {
             (Ok(real), Ok(model)) => self.same(real, model),
             (Err(real), Err(model)) if real == model => Ok(()),
+            (Err(real), Err(model)) if self.is_behind_kernels && refuses_first(call, *real, *model) => Ok(()),
             // A client removes a file without a name some time after its last handle is closed.
             (Ok(Seen::Entry(entry)), Err(FsError::Stale))
                 if matches!(call, Call::Getattr { .. }) && entry.attr.nlink == 0 =>
@@ -141,7 +181,11 @@ impl State {
 
     fn same(&mut self, real: &Seen, model: &Seen) -> Result<(), String> {
         let is_same = match (real, model) {
-            (Seen::Done, Seen::Done) | (Seen::Opened(_), Seen::Opened(_)) => true,
+            (Seen::Done, Seen::Done | Seen::Entry(_)) | (Seen::Opened(_), Seen::Opened(_)) => true,
+            (Seen::File(real), Seen::Entry(model) | Seen::Created(model, _)) => {
+                return self.same_id(*real, model.attr.id);
+            }
+            (Seen::Count(real), Seen::Appended(model)) => *real == model.count,
             (Seen::Entry(real), Seen::Entry(model)) | (Seen::Created(real, _), Seen::Created(model, _)) => {
                 return self.same_attr(&real.attr, &model.attr);
             }
@@ -202,7 +246,14 @@ impl State {
             if is_directory {
                 at_once(self.fs.releasedir(id, handle).into_future());
             }
-            self.opens.remove(&(owner, number));
+            self.forget(owner, number);
+        }
+    }
+
+    /// Forgets an open file, and drops its locks.
+    fn forget(&mut self, client: usize, open: OpenNumber) {
+        if let Some((file, _)) = self.opens.remove(&(client, open)) {
+            self.locks.release_owner(file, LockSpace::Mixed, owner(client, open));
         }
     }
 
@@ -255,6 +306,9 @@ impl State {
         for (open, (id, _)) in &self.opens {
             (open, name_of(*id)).hash(&mut hash);
         }
+        for (id, lock) in self.locks.all_held() {
+            (name_of(id), lock.owner, lock.exclusive, lock.start, lock.end).hash(&mut hash);
+        }
         hash.finish()
     }
 
@@ -271,33 +325,46 @@ impl State {
 
 /// A file that some state has.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Known {
-    pub(super) id: FileId,
-    pub(super) kind: Kind,
-    pub(super) nlink: u32,
+pub struct Known {
+    /// Its id.
+    pub id: FileId,
+    /// What it is.
+    pub kind: Kind,
+    /// How many names it has.
+    pub nlink: u32,
 }
 
 /// All states that explain the answers so far.
-pub(super) struct Oracle {
+pub struct Oracle {
     states: Vec<State>,
     round: u64,
 }
 
 impl Oracle {
-    pub(super) fn new(block_size: u32, root_mode: u32) -> Oracle {
+    /// The oracle of a file system in which nothing is yet.
+    pub fn new(block_size: u32, root_mode: u32) -> Oracle {
         let state = State::new(new_model(block_size, root_mode));
         let mut oracle = Oracle { states: vec![state], round: 0 };
         oracle.begin_anew();
         oracle
     }
 
+    /// The oracle of calls that real kernels look at first. A kernel refuses to link a
+    /// directory, and to move one where it cannot be by what that kernel knows, before it asks.
+    pub fn behind_kernels(mut self) -> Oracle {
+        self.states.iter_mut().for_each(|state| state.is_behind_kernels = true);
+        self.begin_anew();
+        self
+    }
+
     /// How many states explain the answers.
-    pub(super) fn state_count(&self) -> usize {
+    pub fn state_count(&self) -> usize {
         self.states.len()
     }
 
     /// Takes the calls of one round in. An error says why no order explains them.
-    pub(super) fn round(&mut self, events: &[Event]) -> Result<(), String> {
+    pub fn round(&mut self, events: &[Event]) -> Result<(), String> {
+        let events = &with_races(events)[..];
         self.round += 1;
         let mut found: BTreeMap<u64, State> = BTreeMap::new();
         let mut why = BTreeSet::new();
@@ -316,7 +383,7 @@ impl Oracle {
     }
 
     /// The files that the first state has, of those that answers have named.
-    pub(super) fn files(&self) -> Vec<Known> {
+    pub fn files(&self) -> Vec<Known> {
         let Some(state) = self.states.first() else { return Vec::new() };
         let known = |(&id, &model): (&FileId, &FileId)| {
             let Some(Ok(Seen::Entry(e))) = at_once(perform(&state.fs, &Call::Getattr { id: model }, None)) else {
@@ -328,7 +395,7 @@ impl Oracle {
     }
 
     /// Takes in that all clients' changes are durable, and that this is the tree.
-    pub(super) fn settled(&mut self, tree: &[TreeEntry]) -> Result<(), String> {
+    pub fn settled(&mut self, tree: &[TreeEntry]) -> Result<(), String> {
         self.keep_those_with(tree)?;
         self.begin_anew();
         Ok(())
@@ -350,7 +417,7 @@ impl Oracle {
     }
 
     /// No crash loses anything of what was done up to now.
-    pub(super) fn begin_anew(&mut self) {
+    pub fn begin_anew(&mut self) {
         for state in &mut self.states {
             state.done.clear();
             state.base = None;
@@ -360,7 +427,8 @@ impl Oracle {
 
     /// Takes in the calls of a round in which a client crashed and its log was rolled forward, and
     /// the tree that was found afterwards. True if calls of the client were lost for sure.
-    pub(super) fn crashed(&mut self, client: usize, events: &[Event], tree: &[TreeEntry]) -> Result<bool, String> {
+    pub fn crashed(&mut self, client: usize, events: &[Event], tree: &[TreeEntry]) -> Result<bool, String> {
+        let events = &with_races(events)[..];
         self.round += 1;
         let (mut found, mut why) = (BTreeMap::new(), BTreeSet::new());
         let made = self.states.iter().map(|state| state.done.len()).min().unwrap_or(0);
@@ -391,8 +459,38 @@ impl Oracle {
     }
 
     /// Takes in that a client closed everything.
-    pub(super) fn close_all(&mut self, client: usize) {
+    pub fn close_all(&mut self, client: usize) {
         self.states.iter_mut().for_each(|state| state.close_all(client));
+    }
+}
+
+/// The events, with what raced with what.
+fn with_races(events: &[Event]) -> Vec<Event> {
+    let race = |event: &Event, other: &Event| {
+        other.client != event.client
+            && matches!(other.call, Call::Rename { .. })
+            && (other.began <= event.ended && event.began <= other.ended)
+    };
+    let is_raced = |event: &Event| events.iter().any(|other| race(event, other));
+    events.iter().map(|event| Event { is_raced: is_raced(event), ..event.clone() }).collect()
+}
+
+/// True if a kernel may give this error where the file system would give another one.
+fn refuses_first(call: &Call, real: FsError, model: FsError) -> bool {
+    use FsError::{InvalidArgument, IsADirectory, NoSuchXattr, NotADirectory, NotEmpty, NotFound};
+    use FsError::{NotPermitted, NotSupported, Stale};
+    let is_gone = |error| matches!(error, NotFound | Stale);
+    match call {
+        Call::Rename { .. } => {
+            let is_of_place = |error| matches!(error, InvalidArgument | IsADirectory | NotADirectory | NotEmpty);
+            is_of_place(real) && (is_of_place(model) || is_gone(model)) || is_gone(real) && is_gone(model)
+        }
+        Call::Link { .. } => (real == NotPermitted || is_gone(real)) && is_gone(model),
+        // What symlinks cannot have.
+        Call::Mode { .. } | Call::SetXattr { .. } | Call::GetXattr { .. } | Call::RemoveXattr { .. } => {
+            (matches!(real, NotPermitted | NotSupported | NoSuchXattr) || is_gone(real)) && is_gone(model)
+        }
+        _ => is_gone(real) && is_gone(model),
     }
 }
 
