@@ -5,7 +5,7 @@ mod common;
 mod on_loopback;
 
 use common::{Mounted, refused, run, starling, text, tree};
-use on_loopback::{first_node, invite, join, joining};
+use on_loopback::{first_node, free_port, invite, join, joining};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use serde_json::Value;

@@ -65,8 +65,8 @@ impl StoreRack {
             let shown = folder.display();
             let failed = |e: io::Error| usage(format!("--store {shown}: {e}"));
             std::fs::create_dir_all(folder).map_err(failed)?;
-            for entry in std::fs::read_dir(folder).map_err(failed)? {
-                let entry = entry.map_err(failed)?;
+            let entries = std::fs::read_dir(folder).and_then(Iterator::collect::<io::Result<Vec<_>>>);
+            for entry in entries.map_err(failed)? {
                 let name = entry.file_name();
                 let number = name.to_str().and_then(|name| name.strip_prefix(PREFIX)?.parse().ok());
                 let Some(store) = number.map(StoreId::new) else { continue };
