@@ -65,12 +65,14 @@ impl StoreRack {
             let shown = folder.display();
             let failed = |e: io::Error| usage(format!("--store {shown}: {e}"));
             std::fs::create_dir_all(folder).map_err(failed)?;
-            let entries = std::fs::read_dir(folder).and_then(Iterator::collect::<io::Result<Vec<_>>>);
-            for entry in entries.map_err(failed)? {
-                let name = entry.file_name();
-                let number = name.to_str().and_then(|name| name.strip_prefix(PREFIX)?.parse().ok());
+            let listed = std::fs::read_dir(folder);
+            let listed = listed.and_then(|all| all.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<_>>>());
+            let paths = listed.map_err(failed)?;
+            for path in paths {
+                let name = path.file_name().and_then(|name| name.to_str());
+                let number = name.and_then(|name| name.strip_prefix(PREFIX)?.parse().ok());
                 let Some(store) = number.map(StoreId::new) else { continue };
-                let shelf = Shelf::open(host, entry.path()).await.map_err(failed)?;
+                let shelf = Shelf::open(host, path.clone()).await.map_err(failed)?;
                 let is_foreign = |site: &Arc<Site>| site.identity().is_some_and(|is| (is.fs, is.store) != (fs, store));
                 if shelf.site.as_ref().is_ok_and(is_foreign) {
                     return Err(usage(format!(
@@ -83,8 +85,8 @@ impl StoreRack {
                     eprintln!("warning: {store} in {shown} cannot be opened: {e}; the file system goes on without it");
                 }
                 if let Some(other) = shelves.insert(store, shelf) {
-                    let (one, two) = (other.folder.display(), entry.path());
-                    return Err(usage(format!("{store} is in {one} and in {}: remove the older one", two.display())));
+                    let (one, two) = (other.folder.display(), path.display());
+                    return Err(usage(format!("{store} is in {one} and in {two}: remove the older one")));
                 }
             }
         }
