@@ -98,7 +98,7 @@ impl FrontEnd {
         move |reply, entry| send(reply, Entry { valid: validity.changed_attributes(entry.valid), ..entry })
     }
 
-    /// Makes the kernel of a shared mount forget the attributes of inodes, and sends an answer then.
+    /// Makes the kernel of a shared mount forget the attributes of inodes, then sends an answer.
     /// For changes whose reply makes the kernel ask for these attributes again, but does not raise
     /// their version: the reply to an earlier GETATTR may reach the kernel later and would count.
     fn after_change<R: 'static, T: 'static>(
