@@ -98,6 +98,31 @@ impl FrontEnd {
         move |reply, entry| send(reply, Entry { valid: validity.changed_attributes(entry.valid), ..entry })
     }
 
+    /// Makes the kernel of a shared mount forget the attributes of inodes, then sends an answer.
+    /// For changes whose reply makes the kernel ask for these attributes again, but does not raise
+    /// their version: the reply to an earlier GETATTR may reach the kernel later and would count.
+    fn after_change<R: 'static, T: 'static>(
+        &self,
+        inodes: impl IntoIterator<Item = INodeNo> + Send + 'static,
+        send: impl FnOnce(R, T) + Send + 'static,
+    ) -> impl FnOnce(R, T) + Send + 'static {
+        let forget = self.forgets_attributes();
+        move |reply, value| {
+            inodes.into_iter().for_each(forget);
+            send(reply, value)
+        }
+    }
+
+    /// Makes the kernel of a shared mount forget the attributes of an inode.
+    fn forgets_attributes(&self) -> impl Fn(INodeNo) + Send + 'static {
+        let forgetting = self.validity.is_shared().then(|| self.forgetting.clone());
+        move |inode| {
+            if let Some(forgetting) = forgetting.as_ref().and_then(|forgetting| forgetting.get()) {
+                forgetting.attributes(inode);
+            }
+        }
+    }
+
     fn opening(&self, flags: vfs::fs::OpenFlags) -> Opening {
         Opening {
             fs: self.fs.clone(),
@@ -219,20 +244,21 @@ impl Filesystem for FrontEnd {
             }
             None => Answer::err(FsError::InvalidArgument),
         };
-        self.answer(Op::Mknod, reply, call, self.send_entry());
+        self.answer(Op::Mknod, reply, call, self.after_change([parent], self.send_entry()));
     }
 
     fn mkdir(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, reply: ReplyEntry) {
         let call = |fs: &dyn FileSystem| {
             fs.mkdir(&self.cred(req), self.file(parent), name.as_bytes(), mode & MODE_BITS, umask)
         };
-        self.answer(Op::Mkdir, reply, call, self.send_entry());
+        self.answer(Op::Mkdir, reply, call, self.after_change([parent], self.send_entry()));
     }
 
     fn unlink(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         if let Some(observing) = self.observing() {
+            let send = self.after_change([parent], send_ok);
             let (cred, parent, name) = (self.cred(req), self.file(parent), name.as_bytes().to_vec());
-            return self.recorded(Op::Unlink, reply, send_ok, |fs| async move {
+            return self.recorded(Op::Unlink, reply, send, |fs| async move {
                 let removed = only_name(&fs, &cred, parent, &name).await;
                 let result = fs.unlink(&cred, parent, &name).await;
                 observing.note_removed(removed.filter(|_| result.is_ok()));
@@ -240,18 +266,18 @@ impl Filesystem for FrontEnd {
             });
         }
         let call = |fs: &dyn FileSystem| fs.unlink(&self.cred(req), self.file(parent), name.as_bytes());
-        self.answer(Op::Unlink, reply, call, send_ok);
+        self.answer(Op::Unlink, reply, call, self.after_change([parent], send_ok));
     }
 
     fn rmdir(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let call = |fs: &dyn FileSystem| fs.rmdir(&self.cred(req), self.file(parent), name.as_bytes());
-        self.answer(Op::Rmdir, reply, call, send_ok);
+        self.answer(Op::Rmdir, reply, call, self.after_change([parent], send_ok));
     }
 
     fn symlink(&self, req: &Request, parent: INodeNo, link_name: &OsStr, target: &Path, reply: ReplyEntry) {
         let target = target.as_os_str().as_bytes();
         let call = |fs: &dyn FileSystem| fs.symlink(&self.cred(req), self.file(parent), link_name.as_bytes(), target);
-        self.answer(Op::Symlink, reply, call, self.send_entry());
+        self.answer(Op::Symlink, reply, call, self.after_change([parent], self.send_entry()));
     }
 
     fn rename(
@@ -271,20 +297,22 @@ impl Filesystem for FrontEnd {
         };
         if let Some(observing) = self.observing().filter(|_| !flags.exchange) {
             let (name, newname) = (name.to_vec(), newname.to_vec());
-            return self.recorded(Op::Rename, reply, send_ok, |fs| async move {
+            let send = self.after_change([parent, newparent], send_ok);
+            return self.recorded(Op::Rename, reply, send, |fs| async move {
                 let replaced = only_name(&fs, &cred, to, &newname).await;
                 let result = fs.rename(&cred, from, &name, to, &newname, flags).await;
                 observing.note_removed(replaced.filter(|_| result.is_ok() && (from, &name) != (to, &newname)));
                 result
             });
         }
-        self.answer(Op::Rename, reply, |fs| fs.rename(&cred, from, name, to, newname, flags), send_ok);
+        let send = self.after_change([parent, newparent], send_ok);
+        self.answer(Op::Rename, reply, |fs| fs.rename(&cred, from, name, to, newname, flags), send);
     }
 
     fn link(&self, req: &Request, ino: INodeNo, newparent: INodeNo, newname: &OsStr, reply: ReplyEntry) {
         let call =
             |fs: &dyn FileSystem| fs.link(&self.cred(req), self.file(ino), self.file(newparent), newname.as_bytes());
-        self.answer(Op::Link, reply, call, self.send_entry());
+        self.answer(Op::Link, reply, call, self.after_change([newparent], self.send_entry()));
     }
 
     fn open(&self, req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
@@ -510,7 +538,7 @@ impl Filesystem for FrontEnd {
             Some(mode) => fs.setxattr(&self.cred(req), self.file(ino), name.as_bytes(), value, mode),
             None => Answer::err(FsError::InvalidArgument),
         };
-        self.answer(Op::Setxattr, reply, call, send_ok);
+        self.answer(Op::Setxattr, reply, call, self.after_change([ino], send_ok));
     }
 
     fn getxattr(&self, req: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
@@ -540,7 +568,7 @@ impl Filesystem for FrontEnd {
 
     fn removexattr(&self, req: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let call = |fs: &dyn FileSystem| fs.removexattr(&self.cred(req), self.file(ino), name.as_bytes());
-        self.answer(Op::Removexattr, reply, call, send_ok);
+        self.answer(Op::Removexattr, reply, call, self.after_change([ino], send_ok));
     }
 
     fn access(&self, req: &Request, ino: INodeNo, mask: AccessFlags, reply: ReplyEmpty) {
@@ -559,6 +587,7 @@ impl Filesystem for FrontEnd {
         reply: ReplyCreate,
     ) {
         self.counters.add(Op::Create);
+        let (directory, forget) = (parent, self.forgets_attributes());
         let (cred, parent, open) = (self.cred(req), self.file(parent), convert::open_flags(flags));
         let may_exist = flags & libc::O_EXCL == 0;
         let opening = self.opening(open);
@@ -571,7 +600,10 @@ impl Filesystem for FrontEnd {
                     result => result,
                 };
                 match result {
-                    Ok((entry, handle)) => opening.created(reply, entry, handle).await,
+                    Ok((entry, handle)) => {
+                        forget(directory);
+                        opening.created(reply, entry, handle).await
+                    }
                     Err(error) => reply.error(errno(error)),
                 }
             });

@@ -10,7 +10,9 @@
 //! - *Attributes*: GETATTR notes a version before it asks, and forgetting an inode raises the
 //!   version. SETATTR, CREATE, MKNOD, MKDIR, SYMLINK and LINK do not look at it. LOOKUP does, but
 //!   forgetting fails for an inode that the kernel is only about to make. So on a shared mount only
-//!   replies to GETATTR carry attributes that the kernel may keep.
+//!   replies to GETATTR carry attributes that the kernel may keep. A change of a name makes the
+//!   kernel ask for the directory's attributes again, and does not raise their version either. So
+//!   the front end makes it forget them before it answers.
 //! - A name that does not exist could be kept, but no file system says for how long.
 
 use parking_lot::Mutex;

@@ -11,6 +11,7 @@ use std::future::IntoFuture;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -457,6 +458,44 @@ fn forgetting_waits_until_answers_under_way_are_sent() {
     has_forgotten.store(true, SeqCst);
     assert_eq!(stat.join().unwrap(), 8);
     assert!(!was_early.load(SeqCst), "the kernel was told to forget before the answer was sent");
+}
+
+/// The answer to an earlier request for the attributes of a directory used to reach the kernel
+/// after that of a change in the directory, and was kept.
+#[test]
+fn regression_attributes_of_a_directory_from_before_a_change_in_it_are_not_kept() {
+    let changes: [fn(&Path); 3] = [
+        |dir| fs::create_dir(dir.join("new")).unwrap(),
+        |dir| fs::remove_dir(dir.join("old")).unwrap(),
+        |dir| fs::rename(dir.join("old"), dir.join("../old")).unwrap(),
+    ];
+    for (change, nlink) in changes.into_iter().zip([4, 2, 2]) {
+        let (computed, is_computed) = channel();
+        let (is_awaited, has_changed) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        let (awaited, changed) = (is_awaited.clone(), has_changed.clone());
+        let before_reply = move || {
+            if awaited.swap(false, SeqCst) {
+                computed.send(()).unwrap();
+                while !changed.load(SeqCst) {
+                    std::thread::yield_now();
+                }
+            }
+        };
+        let m = Mounted::serving(Mannered::with_late(mem_fs(), NOW, before_reply), |options| {
+            shared(options);
+            options.threads = 2;
+        });
+        fs::create_dir_all(m.path("dir/old")).unwrap();
+        let dir = File::open(m.path("dir")).unwrap();
+        is_awaited.store(true, SeqCst);
+        let earlier = dir.try_clone().unwrap();
+        let stat = std::thread::spawn(move || earlier.metadata().unwrap().nlink());
+        is_computed.recv().unwrap();
+        change(&m.path("dir"));
+        has_changed.store(true, SeqCst);
+        assert_eq!(stat.join().unwrap(), 3);
+        assert_eq!(dir.metadata().unwrap().nlink(), nlink);
+    }
 }
 
 /// A new epoch would detach a file system that is mounted below this one.

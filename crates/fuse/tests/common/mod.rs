@@ -40,7 +40,8 @@ pub const NOW: Manner = Manner { later: false, valid: Duration::from_secs(60), s
 pub const LATER: Manner = Manner { later: true, valid: Duration::ZERO, silent: false };
 
 /// A [`MemFs`] that answers in a given manner. Looking up `panic-now` and `panic-later` panics.
-/// Looking up `late` calls a function between the answer and the reply.
+/// Looking up `late` calls a function between the answer and the reply; so do the attributes of
+/// directories besides the root.
 #[derive(Clone)]
 pub struct Mannered {
     inner: MemFs,
@@ -151,7 +152,12 @@ impl FileSystem for Mannered {
         }
     }
     fn getattr(&self, id: FileId) -> Answer<Entry> {
-        self.entry(self.inner.getattr(id))
+        let answer = self.inner.getattr(id);
+        let is_directory = matches!(&answer, Answer::Now(Ok(entry)) if entry.attr.kind == types::Kind::Directory);
+        if let Some(before) = self.before_late.as_ref().filter(|_| is_directory && id != FileId::ROOT) {
+            before();
+        }
+        self.entry(answer)
     }
     fn setattr(&self, cred: &Cred, id: FileId, handle: Option<Handle>, set: SetAttr) -> Answer<Entry> {
         self.entry(self.inner.setattr(cred, id, handle, set))

@@ -483,7 +483,8 @@ fn refuses_first(call: &Call, real: FsError, model: FsError) -> bool {
     match call {
         Call::Rename { .. } => {
             let is_of_place = |error| matches!(error, InvalidArgument | IsADirectory | NotADirectory | NotEmpty);
-            is_of_place(real) && (is_of_place(model) || is_gone(model)) || is_gone(real) && is_gone(model)
+            let is_either = |error| is_of_place(error) || is_gone(error);
+            is_either(real) && is_either(model)
         }
         Call::Link { .. } => (real == NotPermitted || is_gone(real)) && is_gone(model),
         // What symlinks cannot have.
