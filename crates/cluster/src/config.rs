@@ -236,6 +236,11 @@ impl FsConfig {
         usize::from(self.store_count - u16::from(self.parity))
     }
 
+    /// How many stores must be there for changes to become durable, and for a start.
+    pub fn least_working(&self) -> usize {
+        self.least_stores().max(usize::from(self.parity) + 1)
+    }
+
     /// Checks the numbers.
     pub fn check(&self) -> Result<(), ConfigError> {
         let n = self.store_count;

@@ -209,6 +209,7 @@ impl CoreMachine {
         let agreed = maps::agree(&host, consensus, &config, &newest).await?;
         let behind = behind || agreed.maps.epoch > newest.epoch;
         let config = config.continued(&agreed.maps.bytes)?;
+        stores::check_places(&config, places)?;
         let began = host.clock.now();
         let options = stripe_options(&config, limits.in_flight_max, run.accepts_loss);
         let switches = by_id.iter().map(|(id, store)| (*id, Arc::new(store.clone()) as Arc<dyn Storage>));

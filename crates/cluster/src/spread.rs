@@ -9,7 +9,7 @@
 //! That record decides: the store at any other place is a leftover. The maps follow it, so that
 //! other nodes find the stores. If it is unknown whether a new place was recorded, the store is not
 //! used any more until the next start: it could be used at either place then, and the stripes have
-//! the rest.
+//! the rest. Then no other store moves either.
 
 use crate::config::{FIRST_NODE, FsConfig};
 use crate::control::Moving;
@@ -18,19 +18,18 @@ use crate::maps::{ChangeError, Keeper};
 use crate::members::{Members, Taker};
 use crate::store_copy::{CopyError, StoreCopy};
 use crate::stores::{Absent, CLOSE_TIMEOUT};
-use crate::switch::SwitchStore;
-use host::{Host, first};
+use crate::switch::{HeldStore, SwitchStore};
+use host::{Either, Host, first};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 use storage::api::{Presence, RemoteStorage, StoreIdentity};
 use storage::server::StoreServer;
 use storage::wire::StoreName;
 use thiserror::Error;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use types::{BoxFuture, NodeId, StoreId};
 
 /// Time between looks at who could take a store.
@@ -52,9 +51,20 @@ pub trait StorePlaces: Send + Sync + 'static {
     /// The store with this name at a node. It does not connect yet.
     fn reach(&self, node: NodeId, address: &str, name: StoreName) -> Arc<dyn RemoteStorage>;
     /// Records durably which stores are at nodes, and at which address. All others are here.
-    fn record(&self, places: &BTreeMap<StoreId, (NodeId, String)>) -> BoxFuture<io::Result<()>>;
+    fn record(&self, places: &BTreeMap<StoreId, (NodeId, String)>) -> BoxFuture<Result<(), RecordError>>;
     /// Removes what is left here of a store that is at a node. It is closed.
     fn remove(&self, store: StoreId) -> BoxFuture<io::Result<()>>;
+}
+
+/// Why places were not recorded.
+#[derive(Debug, Error)]
+pub enum RecordError {
+    /// The record is as it was.
+    #[error("{0}")]
+    Unchanged(io::Error),
+    /// The next start may find either record.
+    #[error("{0}")]
+    Unknown(io::Error),
 }
 
 /// Why a store did not move.
@@ -62,6 +72,12 @@ pub trait StorePlaces: Send + Sync + 'static {
 enum MoveError {
     #[error("it cannot be reached: {0}")]
     Reach(io::Error),
+    #[error("it makes no store: {0}")]
+    Make(io::Error),
+    #[error("it was stopped")]
+    Stopped,
+    #[error("its new place cannot be recorded: {0}")]
+    NotRecorded(io::Error),
     #[error("it answers too late")]
     Late,
     #[error("it has {0} of another file system there")]
@@ -73,25 +89,42 @@ enum MoveError {
     #[error("the changes meanwhile take too long to copy")]
     HeldTooLong,
     #[error("whether its new place is recorded is unknown ({0}): start this node again")]
-    Record(io::Error),
+    Unknown(io::Error),
 }
 
 /// The next store to move, and where to: from the first node to the node that has fewest, if both
 /// are nearer to each other afterwards. `places` says where each store is, `can_move` which of the
-/// first node's can move, `takers` who takes one.
+/// first node's can move, `takers` who takes one. No node gets so many that the others could not go
+/// on without it: `least` stores must be left.
 fn next_move(
     places: &BTreeMap<StoreId, NodeId>,
+    least: usize,
     can_move: impl Fn(StoreId) -> bool,
     takers: impl Iterator<Item = NodeId>,
 ) -> Option<(StoreId, NodeId)> {
     let count = |node| places.values().filter(|place| **place == node).count();
     let (fewest, taker) = takers.map(|node| (count(node), node)).min()?;
-    if count(FIRST_NODE) < fewest + 2 {
+    if count(FIRST_NODE) < fewest + 2 || places.len() < fewest + 1 + least {
         return None;
     }
     // The last one: the first stores' numbers stay with the first node.
     let mut here = places.iter().rev().filter(|(_, place)| **place == FIRST_NODE).map(|(store, _)| *store);
     here.find(|store| can_move(*store)).map(|store| (store, taker))
+}
+
+/// When a node may be tried again after a move to it has failed.
+#[derive(Clone, Copy)]
+struct Pause {
+    until: Duration,
+    /// The next one.
+    next: Duration,
+}
+
+/// A store that was copied, and whose changes wait.
+struct Copied {
+    remote: Arc<dyn RemoteStorage>,
+    held: HeldStore,
+    damaged_count: u64,
 }
 
 /// Spreads the stores over the nodes.
@@ -104,22 +137,15 @@ pub struct Spread {
     switches: Vec<(StoreId, SwitchStore)>,
     servers: Arc<Mutex<Vec<Arc<StoreServer>>>>,
     at_nodes: Mutex<BTreeMap<StoreId, (NodeId, String)>>,
-    stopping: Arc<AtomicBool>,
-    stop: Notify,
+    /// True once no move begins any more.
+    stop: watch::Sender<bool>,
     stopped: Notify,
 }
 
 impl CoreMachine {
     /// Begins to spread the stores over the nodes that join. Call it once, before members begin
     /// sessions.
-    ///
-    /// # Errors
-    /// The maps name other places than those where the stores were found, and cannot be changed.
-    pub async fn spread(
-        &self,
-        members: Arc<Members>,
-        places: Arc<dyn StorePlaces>,
-    ) -> Result<Arc<Spread>, ChangeError> {
+    pub async fn spread(&self, members: Arc<Members>, places: Arc<dyn StorePlaces>) -> Arc<Spread> {
         let spread = Arc::new(Spread {
             host: self.host(),
             config: self.config.clone(),
@@ -129,50 +155,60 @@ impl CoreMachine {
             switches: self.stores().to_vec(),
             servers: self.servers.clone(),
             at_nodes: Mutex::new(self.at_nodes.clone()),
-            stopping: Arc::default(),
-            stop: Notify::new(),
+            stop: watch::Sender::new(false),
             stopped: Notify::new(),
         });
-        spread.tell_maps().await?;
+        spread.try_tell_maps().await;
         self.host().tasks.spawn(Box::pin(spread.clone().run()));
-        Ok(spread)
+        spread
     }
 }
 
 impl Spread {
     /// Ends a move that is under way, and begins no other.
     pub async fn stop(&self) {
-        self.stopping.store(true, SeqCst);
-        self.stop.notify_one();
+        self.stop.send_replace(true);
         self.stopped.notified().await;
     }
 
+    /// Waits until it is stopped.
+    async fn until_stop(&self) {
+        // The sender lives as long as this.
+        let _ = self.stop.subscribe().wait_for(|stop| *stop).await;
+    }
+
     async fn run(self: Arc<Self>) {
-        let (mut pause, mut not_before) = (PAUSE.start, Duration::ZERO);
-        while !self.stopping.load(SeqCst) {
-            first(self.host.clock.sleep(TICK), self.stop.notified()).await;
-            if self.stopping.load(SeqCst) {
-                break;
-            }
+        let mut pauses: BTreeMap<NodeId, Pause> = BTreeMap::new();
+        let mut moves = true;
+        while matches!(first(self.host.clock.sleep(TICK), self.until_stop()).await, Either::Left(())) {
             self.follow_addresses().await;
-            if let Err(e) = self.tell_maps().await {
-                tracing::warn!("other nodes do not learn yet where the stores are: {e}");
+            if !self.try_tell_maps().await || !moves {
                 continue;
             }
-            let Some((store, taker)) = self.next().filter(|_| self.host.clock.now() >= not_before) else { continue };
+            let now = self.host.clock.now();
+            let is_tried = |node: &NodeId| pauses.get(node).is_none_or(|pause| now >= pause.until);
+            let Some((store, taker)) = self.next(is_tried) else {
+                if pauses.values().all(|pause| now >= pause.until) {
+                    self.members.report_spread(|report| report.trouble.clear());
+                }
+                continue;
+            };
             match self.move_store(store, &taker).await {
                 Ok(()) => {
-                    pause = PAUSE.start;
+                    pauses.remove(&taker.node);
                     self.members.report_spread(|report| report.trouble.clear());
                     tracing::info!(%store, node = %taker.node, "the store has moved");
                 }
-                Err(MoveError::Copy(CopyError::Stopped)) => {}
+                Err(MoveError::Stopped) => {}
                 Err(e) => {
+                    // Another store could meet the same end.
+                    moves = !matches!(e, MoveError::Unknown(_));
                     tracing::warn!(%store, node = %taker.node, "the store has not moved: {e}");
                     let trouble = format!("{store} does not move to {}: {e}", self.name(taker.node));
                     self.members.report_spread(|report| report.trouble = trouble);
-                    not_before = self.host.clock.now() + pause;
-                    pause = (2 * pause).min(PAUSE.end);
+                    let pause = pauses.get(&taker.node).map_or(PAUSE.start, |pause| pause.next);
+                    let next = (2 * pause).min(PAUSE.end);
+                    pauses.insert(taker.node, Pause { until: self.host.clock.now() + pause, next });
                 }
             }
             self.members.report_spread(|report| report.moving = None);
@@ -193,11 +229,13 @@ impl Spread {
         self.config.stores().map(|store| (store, place(store))).collect()
     }
 
-    fn next(&self) -> Option<(StoreId, Taker)> {
-        let takers: BTreeMap<NodeId, Taker> =
-            self.members.takers().into_iter().map(|taker| (taker.node, taker)).collect();
+    /// The next move, to one of the nodes that are to be tried now.
+    fn next(&self, is_tried: impl Fn(&NodeId) -> bool) -> Option<(StoreId, Taker)> {
+        let takers = self.members.takers().into_iter().filter(|taker| is_tried(&taker.node));
+        let takers: BTreeMap<NodeId, Taker> = takers.map(|taker| (taker.node, taker)).collect();
         let is_server = |store| self.servers.lock().iter().any(|server| server.identity().store == store);
-        let (store, node) = next_move(&self.all_places(), is_server, takers.keys().copied())?;
+        let (store, node) =
+            next_move(&self.all_places(), self.config.least_working(), is_server, takers.keys().copied())?;
         Some((store, takers.get(&node)?.clone()))
     }
 
@@ -209,6 +247,12 @@ impl Spread {
             self.maps.change(|config| config.places = places).await?;
         }
         Ok(())
+    }
+
+    /// Like [`tell_maps`](Self::tell_maps). False, and a warning, if that is not possible now.
+    async fn try_tell_maps(&self) -> bool {
+        let told = self.tell_maps().await;
+        told.inspect_err(|e| tracing::warn!("other nodes do not learn yet where the stores are: {e}")).is_ok()
     }
 
     /// Follows nodes that have another address now.
@@ -264,22 +308,56 @@ impl Spread {
             Presence::Empty(_) | Presence::Store(_) => {}
         }
         let identity = StoreIdentity { fs, store, capacity_bytes: wanted };
-        self.in_time(remote.initialise(identity)).await?.map_err(MoveError::Reach)?;
+        self.in_time(remote.initialise(identity)).await?.map_err(MoveError::Make)?;
         self.in_time(remote.expect(fs, store)).await?;
         Ok(remote)
     }
 
     async fn move_store(&self, store: StoreId, taker: &Taker) -> Result<(), MoveError> {
         let Some(switch) = self.switch(store) else { return Ok(()) };
+        tracing::info!(%store, node = %taker.node, address = taker.address, "the store moves");
+        // Up to here, nothing is lost if it is given up.
+        let copied = match first(self.copy_store(store, switch, taker), self.until_stop()).await {
+            Either::Left(copied) => copied?,
+            Either::Right(()) => return Err(MoveError::Stopped),
+        };
+        let Copied { remote, held, damaged_count } = copied;
+        let mut at_nodes = self.at_nodes.lock().clone();
+        at_nodes.insert(store, (taker.node, taker.address.clone()));
+        let recorded = match self.in_time(self.places.record(&at_nodes)).await {
+            Ok(recorded) => recorded,
+            Err(_) => Err(RecordError::Unknown(io::ErrorKind::TimedOut.into())),
+        };
+        match recorded {
+            Ok(()) => {}
+            Err(RecordError::Unchanged(e)) => return Err(MoveError::NotRecorded(e)),
+            Err(RecordError::Unknown(e)) => {
+                switch.set(Arc::new(Absent));
+                self.servers.lock().retain(|server| server.identity().store != store);
+                return Err(MoveError::Unknown(e));
+            }
+        }
+        switch.set(remote);
+        *self.at_nodes.lock() = at_nodes;
+        drop(held);
+        if damaged_count > 0 {
+            self.members.compare_stores();
+        }
+        self.clear(store).await;
+        self.try_tell_maps().await;
+        Ok(())
+    }
+
+    /// Copies a store to a node, and holds its changes up at the end.
+    async fn copy_store(&self, store: StoreId, switch: &SwitchStore, taker: &Taker) -> Result<Copied, MoveError> {
         let progress = |done: usize, all: usize| {
             let percent = (done * 100 / all.max(1)).min(100) as u8;
             let moving = Some(Moving { store, to: taker.node, percent });
             self.members.report_spread(|report| report.moving = moving);
         };
         progress(0, 1);
-        tracing::info!(%store, node = %taker.node, address = taker.address, "the store moves");
         let remote = self.make(store, taker).await?;
-        let mut copy = StoreCopy::new(switch.now(), remote.clone(), self.stopping.clone());
+        let mut copy = StoreCopy::new(self.host.clock.clone(), switch.now(), remote.clone());
         for _ in 0..PASSES_MAX {
             if copy.pass(&progress).await? <= LAST_PASS_MAX {
                 break;
@@ -290,24 +368,7 @@ impl Spread {
         let held = host::timeout(&*self.host.clock, rest(), switch.hold()).await;
         let held = held.map_err(|_| MoveError::HeldTooLong)?;
         host::timeout(&*self.host.clock, rest(), copy.finish()).await.map_err(|_| MoveError::HeldTooLong)??;
-        let mut at_nodes = self.at_nodes.lock().clone();
-        at_nodes.insert(store, (taker.node, taker.address.clone()));
-        if let Err(e) = self.places.record(&at_nodes).await {
-            switch.set(Arc::new(Absent));
-            self.servers.lock().retain(|server| server.identity().store != store);
-            return Err(MoveError::Record(e));
-        }
-        switch.set(remote);
-        *self.at_nodes.lock() = at_nodes;
-        drop(held);
-        if copy.damaged_count() > 0 {
-            self.members.compare_stores();
-        }
-        self.clear(store).await;
-        if let Err(e) = self.tell_maps().await {
-            tracing::warn!("other nodes do not learn yet where {store} is: {e}");
-        }
-        Ok(())
+        Ok(Copied { remote, held, damaged_count: copy.damaged_count() })
     }
 
     /// Closes and removes the store that has moved away.
@@ -322,8 +383,10 @@ impl Spread {
             tracing::warn!(%store, "its disk does not answer; what it had is at its new place");
             return;
         }
-        if let Err(e) = self.places.remove(store).await {
-            tracing::warn!(%store, "what is left of it here cannot be removed, and is of no use any more: {e}");
+        match self.in_time(self.places.remove(store)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(e)) => tracing::warn!(%store, "what is left of it here cannot be removed, and is of no use: {e}"),
+            Err(e) => tracing::warn!(%store, "what is left of it here cannot be removed, and is of no use: {e}"),
         }
     }
 }
@@ -338,10 +401,12 @@ mod tests {
         for (store_count, nodes, expected) in
             [(3, 1, vec![2, 1]), (3, 2, vec![1, 1, 1]), (5, 2, vec![2, 2, 1]), (3, 4, vec![1, 1, 1, 0, 0])]
         {
+            // As if any two could be missing.
+            let least = store_count as usize - 2;
             let mut places: BTreeMap<StoreId, NodeId> =
                 (0..store_count).map(|store| (StoreId::new(store), FIRST_NODE)).collect();
             for joined in 1..=nodes {
-                while let Some((store, to)) = next_move(&places, |_| true, (1..=joined).map(NodeId::new)) {
+                while let Some((store, to)) = next_move(&places, least, |_| true, (1..=joined).map(NodeId::new)) {
                     assert_eq!(places.insert(store, to), Some(FIRST_NODE));
                 }
             }
@@ -354,8 +419,9 @@ mod tests {
     fn nothing_moves_without_a_taker_and_only_what_can() {
         let places: BTreeMap<StoreId, NodeId> = (0..3).map(|store| (StoreId::new(store), FIRST_NODE)).collect();
         let one = || std::iter::once(NodeId::new(1));
-        assert_eq!(next_move(&places, |_| true, std::iter::empty()), None);
-        assert_eq!(next_move(&places, |_| false, one()), None);
-        assert_eq!(next_move(&places, |store| store.raw() == 1, one()), Some((StoreId::new(1), NodeId::new(1))));
+        assert_eq!(next_move(&places, 2, |_| true, std::iter::empty()), None);
+        assert_eq!(next_move(&places, 2, |_| false, one()), None);
+        assert_eq!(next_move(&places, 2, |store| store.raw() == 1, one()), Some((StoreId::new(1), NodeId::new(1))));
+        assert_eq!(next_move(&places, 3, |_| true, one()), None, "without the node, too few stores would be left");
     }
 }

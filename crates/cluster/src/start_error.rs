@@ -6,7 +6,7 @@ use storage::api::StorageError;
 use storage::server::StoreOpenError;
 use stripe::{StoreSet, Stripe, StripeError};
 use thiserror::Error;
-use types::{FsError, FsUuid, StoreId};
+use types::{FsError, FsUuid, NodeId, StoreId};
 
 /// Why a file system did not start. Nothing was changed, except that stores may have been brought
 /// up to date.
@@ -51,6 +51,16 @@ pub enum StartError {
         found: StoreId,
         /// The file system that it says it belongs to.
         fs: FsUuid,
+    },
+    /// A store has moved to a node, but its place says otherwise.
+    #[error(
+        "{store} has moved to {node}, but the data folder says that it is elsewhere: put back the newest stores.json; do not give --store for it"
+    )]
+    Moved {
+        /// The store.
+        store: StoreId,
+        /// Where the maps say that it is.
+        node: NodeId,
     },
     /// The consensus folder is that of another file system.
     #[error(

@@ -5,10 +5,10 @@
 //! that does not change: it also deletes what was deleted meanwhile, and takes over the seals and
 //! the maps. What is equal then is shown by the counts of both.
 
-use host::join_all;
+use host::{Clock, join_all, timeout};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::Duration;
 use storage::api::{Seal, Storage, StorageError};
 use striped_log::fragment::{Fragment, FragmentHeader};
 use thiserror::Error;
@@ -16,6 +16,8 @@ use types::SegmentId;
 
 /// Segments that are copied at the same time.
 const AT_ONCE: usize = 8;
+/// How long copying some segments may take.
+const ANSWER_TIME_MAX: Duration = Duration::from_secs(60);
 /// Segments deleted by one request.
 const DELETED_AT_ONCE: usize = 1024;
 
@@ -39,13 +41,14 @@ pub enum CopyError {
         /// Fragments that should be there.
         wanted: u64,
     },
-    /// The copy was stopped.
-    #[error("it was stopped")]
-    Stopped,
+    /// One of them has not answered in time.
+    #[error("it, or its new place, does not answer")]
+    Late,
 }
 
 /// A copy that is under way.
 pub(crate) struct StoreCopy {
+    clock: Arc<dyn Clock>,
     from: Arc<dyn Storage>,
     to: Arc<dyn Storage>,
     /// For each segment that was copied, the bytes that it took then.
@@ -53,13 +56,12 @@ pub(crate) struct StoreCopy {
     /// For each segment, how many of its fragments cannot be read. They stay behind; the other
     /// stores have the rest of the stripe.
     damaged: BTreeMap<SegmentId, u64>,
-    stop: Arc<AtomicBool>,
 }
 
 impl StoreCopy {
-    /// Copies from a store to an empty one, until `stop` is set.
-    pub(crate) fn new(from: Arc<dyn Storage>, to: Arc<dyn Storage>, stop: Arc<AtomicBool>) -> StoreCopy {
-        StoreCopy { from, to, copied: BTreeMap::new(), damaged: BTreeMap::new(), stop }
+    /// Copies from a store to an empty one.
+    pub(crate) fn new(clock: Arc<dyn Clock>, from: Arc<dyn Storage>, to: Arc<dyn Storage>) -> StoreCopy {
+        StoreCopy { clock, from, to, copied: BTreeMap::new(), damaged: BTreeMap::new() }
     }
 
     /// Fragments that could not be read.
@@ -70,21 +72,20 @@ impl StoreCopy {
     /// One pass. Tells `progress` how many segments of all it has looked at. Returns how many it
     /// had to copy.
     pub(crate) async fn pass(&mut self, progress: &(dyn Fn(usize, usize) + Sync)) -> Result<usize, CopyError> {
-        let listed = self.from.segments().await.map_err(CopyError::From)?;
+        let listed = timeout(&*self.clock, ANSWER_TIME_MAX, self.from.segments()).await;
+        let listed = listed.map_err(|_| CopyError::Late)?.map_err(CopyError::From)?;
         let is_new = |(segment, bytes): &&(SegmentId, u64)| self.copied.get(segment) != Some(bytes);
         let new: Vec<(SegmentId, u64)> = listed.iter().filter(is_new).copied().collect();
         for (at, some) in new.chunks(AT_ONCE).enumerate() {
-            if self.stop.load(SeqCst) {
-                return Err(CopyError::Stopped);
-            }
             progress(listed.len() - new.len() + at * AT_ONCE, listed.len());
             let copies = some.iter().map(|(segment, _)| self.segment(*segment)).collect();
-            for ((segment, bytes), damaged) in some.iter().zip(join_all(copies).await) {
+            let copies = timeout(&*self.clock, ANSWER_TIME_MAX, join_all(copies)).await;
+            for ((segment, bytes), damaged) in some.iter().zip(copies.map_err(|_| CopyError::Late)?) {
                 self.copied.insert(*segment, *bytes);
                 match damaged? {
-                    0 => {}
-                    count => *self.damaged.entry(*segment).or_default() += count,
-                }
+                    0 => self.damaged.remove(segment),
+                    count => self.damaged.insert(*segment, count),
+                };
             }
         }
         Ok(new.len())
@@ -157,10 +158,10 @@ mod tests {
     use crate::switch::SwitchStore;
     use bytes::Bytes;
     use host::sim::{Sim, SimDisk};
-    use host::{Clock, Random, SplitMix64};
+    use host::{Random, SplitMix64};
     use parking_lot::Mutex;
     use std::collections::BTreeSet;
-    use std::time::Duration;
+    use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
     use storage::api::{Fence, StoreIdentity};
     use storage::server::StoreServer;
     use storage::testing::{FS, STORE, fragment_of, payload, segment};
@@ -259,7 +260,7 @@ mod tests {
         let (switch, known, done) = (SwitchStore::of_server(from), Mutex::default(), AtomicBool::new(false));
         let move_it = async {
             clock.sleep(Duration::from_millis(random.below(200))).await;
-            let mut copy = StoreCopy::new(switch.now(), to.clone(), Arc::default());
+            let mut copy = StoreCopy::new(clock.clone(), switch.now(), to.clone());
             for _ in 0..random.below(4) {
                 copy.pass(&|_, _| ()).await.expect("pass");
             }
@@ -286,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn damaged_fragments_stay_behind_and_a_stop_ends_the_copy() {
+    fn damaged_fragments_stay_behind() {
         let sim = Sim::new(1);
         let (machine, disk) = (sim.machine("one"), SimDisk::new(&sim, 2 * CAPACITY));
         let other = SimDisk::new(&sim, 2 * CAPACITY);
@@ -298,10 +299,7 @@ mod tests {
                 from.put(fragment_of(segment(1, 0, seq), 1, 0, 60_000)).await.expect("put");
             }
             assert!(!disk.rot("fragments", 0..4 << 20, 60).is_empty());
-            let stop = Arc::new(AtomicBool::new(true));
-            let mut copy = StoreCopy::new(from.clone(), to.clone(), stop.clone());
-            assert_eq!(copy.pass(&|_, _| ()).await, Err(CopyError::Stopped));
-            stop.store(false, SeqCst);
+            let mut copy = StoreCopy::new(machine.host().clock, from.clone(), to.clone());
             copy.finish().await.expect("finish");
             let kept = to.status().await.expect("status").fragment_count;
             assert!((1..20).contains(&copy.damaged_count()), "{}", copy.damaged_count());

@@ -203,6 +203,19 @@ async fn open_one(host: &Host, place: &StorePlace) -> Result<Open, NotOpen> {
     }
 }
 
+/// Refuses places of stores that differ from what the maps say of stores at nodes: the maps follow
+/// the record of the places, so that record is an old one.
+pub(crate) fn check_places(config: &FsConfig, places: &[StorePlace]) -> Result<(), StartError> {
+    let node_at = |store: StoreId| match places.get(usize::from(store.raw())) {
+        Some(StorePlace::Node(at)) => Some(at.node),
+        _ => None,
+    };
+    match config.places.iter().find(|(store, node)| node_at(**store) != Some(**node)) {
+        Some((store, node)) => Err(StartError::Moved { store: *store, node: *node }),
+        None => Ok(()),
+    }
+}
+
 /// The stores of a file system that could be opened, and its configuration.
 pub(crate) struct Opened {
     pub(crate) config: FsConfig,
@@ -256,6 +269,7 @@ pub(crate) async fn open(host: &Host, places: &[StorePlace]) -> Result<Opened, S
         let counts = ConfigError::OtherStoreCount { known: config.store_count, given: count };
         return Err(StartError::Impossible(counts));
     }
+    check_places(&config, places)?;
     // New stores have no data, but they count towards a majority.
     let least = config.least_stores();
     if opened_count < config.least_with_data() || opened_count + empty.len() < least {

@@ -5,7 +5,7 @@ use cluster::config::MemberEntry;
 use cluster::control::Hello;
 use cluster::machine::{CoreMachine, Create, INDEX_RANGE_LEN, Lengths, Run, StartError, create};
 use cluster::members::{Holders, Members, MembersConfig};
-use cluster::spread::{Spread, StorePlaces};
+use cluster::spread::{RecordError, Spread, StorePlaces};
 use cluster::{AtNode, FsConfig, StorePlace};
 use host::sim::{Machine, Sim, SimDisk};
 use host::{Disk, Host, Random, SplitMix64};
@@ -43,15 +43,16 @@ const READ_WRITE: OpenFlags = OpenFlags { read: true, write: true, append: false
 /// The stores of a node that has joined: a disk and a site for each.
 struct NodeStores {
     sim: Sim,
+    node: NodeId,
     name: &'static str,
     disks: Vec<SimDisk>,
     sites: Mutex<BTreeMap<StoreId, Arc<Site>>>,
 }
 
 impl NodeStores {
-    fn new(sim: &Sim, name: &'static str) -> Arc<NodeStores> {
+    fn new(sim: &Sim, node: u16, name: &'static str) -> Arc<NodeStores> {
         let disks = (0..STORES).map(|_| SimDisk::new(sim, 2 * STORE_BYTES)).collect();
-        Arc::new(NodeStores { sim: sim.clone(), name, disks, sites: Mutex::default() })
+        Arc::new(NodeStores { sim: sim.clone(), node: NodeId::new(node), name, disks, sites: Mutex::default() })
     }
 
     /// The machine that it runs on now.
@@ -101,11 +102,15 @@ struct NodeStore {
 impl NodeStore {
     fn send(&self, request: StoreRequest) -> BoxFuture<Result<StoreAnswer, StorageError>> {
         let (node, name, host) = (self.node.clone(), self.name, self.host.clone());
+        let is_silent = *self.world.silent.lock().expect("silent") == Some(node.node);
         let is_away = *self.world.away.lock().expect("away") == Some(name.store);
         Box::pin(async move {
             host.clock.sleep(DELAY).await;
             if is_away {
                 return Err(StorageError::Unavailable);
+            }
+            if is_silent {
+                std::future::pending::<()>().await;
             }
             let there = node.clone();
             let work = async move {
@@ -146,6 +151,7 @@ impl RemoteStorage for NodeStore {
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Recording {
     Works,
+    IsRefused,
     FailsBefore,
     FailsAfter,
     Hangs,
@@ -153,6 +159,8 @@ enum Recording {
 
 /// The first node's data folder, and the way to the nodes.
 struct World {
+    /// The node that takes requests and answers none.
+    silent: Mutex<Option<NodeId>>,
     nodes: Vec<Arc<NodeStores>>,
     disks: Vec<SimDisk>,
     record: Mutex<BTreeMap<StoreId, (NodeId, String)>>,
@@ -179,7 +187,7 @@ impl StorePlaces for DataFolder {
     fn reach(&self, node: NodeId, _: &str, name: StoreName) -> Arc<dyn RemoteStorage> {
         self.at(node, name)
     }
-    fn record(&self, places: &BTreeMap<StoreId, (NodeId, String)>) -> BoxFuture<io::Result<()>> {
+    fn record(&self, places: &BTreeMap<StoreId, (NodeId, String)>) -> BoxFuture<Result<(), RecordError>> {
         let (world, host, places) = (self.world.clone(), self.host.clone(), places.clone());
         Box::pin(async move {
             // A crash can come before or after.
@@ -188,13 +196,16 @@ impl StorePlaces for DataFolder {
             if recording == Recording::Hangs {
                 std::future::pending::<()>().await;
             }
+            if recording == Recording::IsRefused {
+                return Err(RecordError::Unchanged(io::ErrorKind::StorageFull.into()));
+            }
             if recording != Recording::FailsBefore {
                 *world.record.lock().expect("record") = places;
             }
             host.clock.sleep(Duration::from_millis(world.random.below(800))).await;
             match recording {
                 Recording::Works => Ok(()),
-                _ => Err(io::Error::other("the disk is broken")),
+                _ => Err(RecordError::Unknown(io::Error::other("the disk is broken"))),
             }
         })
     }
@@ -248,7 +259,8 @@ impl Rig {
         let sim = Sim::new(seed);
         let disks: Vec<SimDisk> = (0..STORES).map(|_| SimDisk::new(&sim, 2 * STORE_BYTES)).collect();
         let world = World {
-            nodes: vec![NodeStores::new(&sim, "node 1"), NodeStores::new(&sim, "node 2")],
+            silent: Mutex::default(),
+            nodes: vec![NodeStores::new(&sim, 1, "node 1"), NodeStores::new(&sim, 2, "node 2")],
             disks,
             record: Mutex::default(),
             recording: Mutex::new(Recording::Works),
@@ -288,7 +300,7 @@ impl Rig {
         let core = self.sim.block_on(CoreMachine::start(on.host(), &places, &consensus, RUN))?;
         let config = MembersConfig { lease: LEASE, name: "one".into(), address: "one:1".into(), is_mounted: true };
         let members = core.open_to_members(config, Arc::new(Nobody));
-        let spread = self.sim.block_on(core.spread(members.clone(), folder)).expect("spread");
+        let spread = self.sim.block_on(core.spread(members.clone(), folder));
         Ok(First { core, members, spread })
     }
 
@@ -505,9 +517,10 @@ fn a_place_that_may_be_recorded_or_not_is_used_no_more_until_the_next_start() {
         rig.write(&first, 20);
         *rig.world.recording.lock().expect("recording") = recording;
         rig.hello(&first, 1);
-        rig.run_for(5000);
+        rig.hello(&first, 2);
+        rig.run_for(60_000);
         let trouble = first.members.nodes().expect("nodes").spread.trouble;
-        assert!(trouble.contains("start this node again"), "{trouble}");
+        assert!(trouble.contains("store-2") && trouble.contains("start this node again"), "{trouble}");
         // The other stores have all that is written from now on.
         rig.write(&first, 20);
         *rig.world.recording.lock().expect("recording") = Recording::Works;
@@ -535,5 +548,60 @@ fn nothing_is_put_at_a_new_place_before_it_is_recorded() {
     rig.world.disks[1].offline(true);
     let first = rig.start().expect("start");
     assert_eq!(rig.places(), [0, 0, 0]);
+    rig.check(&first);
+}
+
+#[test]
+fn a_record_that_is_refused_leaves_the_store_in_use() {
+    let mut rig = Rig::new(4);
+    let first = rig.start().expect("start");
+    rig.join(&first);
+    *rig.world.recording.lock().expect("recording") = Recording::IsRefused;
+    rig.hello(&first, 1);
+    rig.write(&first, 20);
+    rig.run_for(5000);
+    let trouble = first.members.nodes().expect("nodes").spread.trouble;
+    assert!(trouble.contains("cannot be recorded"), "{trouble}");
+    rig.write(&first, 20);
+    rig.check_whole(&first);
+    *rig.world.recording.lock().expect("recording") = Recording::Works;
+    rig.run_for(60_000);
+    assert_eq!(rig.places(), [0, 0, 1], "it was tried again");
+    assert_eq!(first.members.nodes().expect("nodes").spread.trouble, "");
+}
+
+#[test]
+fn a_node_that_does_not_answer_holds_up_neither_the_end_nor_other_nodes() {
+    let mut rig = Rig::new(5);
+    let first = rig.start().expect("start");
+    rig.join(&first);
+    rig.write(&first, 20);
+    *rig.world.silent.lock().expect("silent") = Some(NodeId::new(1));
+    rig.hello(&first, 1);
+    rig.hello(&first, 2);
+    rig.run_for(120_000);
+    assert_eq!(rig.places(), [0, 0, 2]);
+    rig.write(&first, 20);
+    rig.sim.block_on(async {
+        first.spread.stop().await;
+        first.core.stop().await.expect("stop");
+    });
+}
+
+#[test]
+fn an_old_record_of_the_places_is_refused() {
+    let mut rig = Rig::new(6);
+    let first = rig.start().expect("start");
+    rig.join(&first);
+    rig.write(&first, 20);
+    rig.hello(&first, 1);
+    rig.hello(&first, 2);
+    rig.settle();
+    let newest = rig.world.record.lock().expect("record").clone();
+    rig.world.record.lock().expect("record").remove(&StoreId::new(1));
+    let refused = rig.start().err().expect("refused").to_string();
+    assert!(refused.contains("has moved to"), "{refused}");
+    *rig.world.record.lock().expect("record") = newest;
+    let first = rig.start().expect("start");
     rig.check(&first);
 }

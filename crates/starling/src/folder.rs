@@ -10,6 +10,7 @@ use crate::node::identity;
 use crate::settings::Geometry;
 use crate::{keys, usage};
 use anyhow::Context;
+use cluster::spread::RecordError;
 use cluster::{AtNode, StorePlace};
 use host::real::RealDisk;
 use host::{Disk, Host};
@@ -48,6 +49,20 @@ pub struct Stores {
     /// Folders that may still have something of stores that have moved to nodes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub moved: Vec<Location>,
+}
+
+impl Stores {
+    /// Takes places that the user gives. Stores at nodes stay there: what the user names for them
+    /// are their places from before they moved.
+    pub fn take_places(&mut self, mut given: Vec<Location>) {
+        for (given, known) in given.iter_mut().zip(&self.places) {
+            if matches!(known, Location::Node { .. }) {
+                given.clone_from(known);
+            }
+        }
+        self.moved.retain(|left| !given.contains(left));
+        self.places = given;
+    }
 }
 
 #[derive(Deserialize)]
@@ -134,14 +149,21 @@ pub fn lock(path: &Path, shown: impl Display) -> anyhow::Result<FolderLock> {
 }
 
 /// Writes the `stores.json` of a data folder, durably.
-pub fn write_stores(folder: &Path, stores: &Stores) -> std::io::Result<()> {
-    let text = serde_json::to_string_pretty(stores)?;
+///
+/// # Errors
+/// [`RecordError::Unknown`] if the file may be the new one, and may be the old one after a loss of
+/// power.
+pub fn write_stores(folder: &Path, stores: &Stores) -> Result<(), RecordError> {
     let temporary = folder.join("stores.json.new");
-    let mut file = File::create(&temporary)?;
-    file.write_all(text.as_bytes())?;
-    file.sync_all()?;
-    std::fs::rename(&temporary, folder.join(STORES))?;
-    File::open(folder)?.sync_all()
+    let write = || {
+        let text = serde_json::to_string_pretty(stores)?;
+        let mut file = File::create(&temporary)?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()
+    };
+    write().map_err(RecordError::Unchanged)?;
+    let replaced = std::fs::rename(&temporary, folder.join(STORES)).and_then(|()| File::open(folder)?.sync_all());
+    replaced.map_err(RecordError::Unknown)
 }
 
 impl Folder {
@@ -314,5 +336,24 @@ impl Folder {
         let busy = |_| usage(format!("consensus folder {} is in use by another process", path.display()));
         disk.lock().map_err(busy)?;
         Ok(disk)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stores_at_nodes_stay_there_whatever_places_the_user_gives() {
+        let folder = |name: &str| Location::Folder(name.into());
+        let node = || Location::Node { node: 1, address: "a:1".into() };
+        let known = vec![folder("/s0"), node(), folder("/s2")];
+        let mut stores = Stores { version: VERSION, places: known, keys: None, moved: vec![folder("/s1")] };
+        stores.take_places(["/s0", "/s1", "/new/s2"].map(folder).to_vec());
+        assert!(stores.places == [folder("/s0"), node(), folder("/new/s2")]);
+        assert!(stores.moved == [folder("/s1")]);
+        // A folder that is in use is never cleared.
+        stores.take_places(["/s1", "/s1", "/s2"].map(folder).to_vec());
+        assert!(stores.moved.is_empty());
     }
 }

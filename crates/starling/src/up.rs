@@ -116,7 +116,7 @@ async fn start(host: &Host, folder: &Folder, settings: &Settings) -> anyhow::Res
         stores.keys = Some(std::path::absolute(keys).map_err(|e| usage(format!("--keys: {e}")))?);
     }
     if !geometry.store.is_empty() {
-        stores.places = folder.absolute(&geometry.store)?;
+        stores.take_places(folder.absolute(&geometry.store)?);
     }
     for place in &stores.places {
         if let Location::Folder(store) = place {

@@ -213,13 +213,16 @@ fn stores_move_to_nodes_and_one_of_them_may_be_lost() {
     one.down();
     two.down();
     three.down();
-    fs::remove_dir_all(dir.path().join("three.stores")).expect("remove");
+    let lost = dir.path().join("three.stores/store-1");
+    fs::remove_dir_all(&lost).expect("remove");
     let mut up = starling();
     up.arg("up").arg(&two.mountpoint).arg("--data").arg(&two.data).arg("--background");
     let mut starting = up.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("start");
     one.up_with(&["--listen", &listen]);
     assert!(starting.wait().expect("wait").success(), "two is not mounted");
     assert_eq!((&contents(&one), &contents(&two)), (&all, &all));
+    // An empty folder says that the store is lost for good.
+    fs::create_dir(&lost).expect("make the folder");
     three.up_again();
     write(&three, "three-again");
     one.down();

@@ -220,7 +220,6 @@ impl FirstNodeServer {
         managers.serve_sessions(&members);
         let places = FirstNodePlaces::new(host.clone(), record.clone())?;
         let spread = machine.spread(members.clone(), places).await;
-        let spread = spread.map_err(|e| usage(format!("the maps cannot say where the stores are: {e}")))?;
         let stores = AllStores { fs: machine.config.fs, stores: machine.stores().to_vec() };
         let services = Services::new()
             .admitting(move |peer| known.node(peer).is_some())

@@ -7,7 +7,7 @@
 //! `control.sock` leads to it. A background process logs to `starling.log`.
 
 use crate::folder::{self, FolderLock};
-use crate::node::{identity, serving};
+use crate::node::{identity, rack, serving};
 use crate::{private, usage};
 use anyhow::Context;
 use join::{Admission, NodeInvitation};
@@ -22,12 +22,13 @@ const PENDING: &str = "join.json";
 /// Version of all files of a node.
 const VERSION: u32 = 1;
 /// What a node's data folder may have before it has joined.
-const BEFORE: [&str; 8] = [
+const BEFORE: [&str; 9] = [
     PENDING,
     identity::KEY,
     identity::CERTIFICATE,
     identity::CA,
     serving::FILE,
+    rack::FILE,
     "lock",
     "control.sock",
     "starling.log",

@@ -4,7 +4,7 @@
 use crate::folder::{Stores, write_stores};
 use crate::location::{Location, split_port};
 use crate::node::identity;
-use cluster::spread::StorePlaces;
+use cluster::spread::{RecordError, StorePlaces};
 use host::Host;
 use host::real::RealDisk;
 use link::{Address, ClientKeys};
@@ -40,7 +40,7 @@ impl PlaceRecord {
     }
 
     /// Writes the record, durably.
-    fn write(&self, stores: Stores) -> io::Result<()> {
+    fn write(&self, stores: Stores) -> Result<(), RecordError> {
         write_stores(&self.folder, &stores)?;
         *self.stores.lock().unwrap_or_else(PoisonError::into_inner) = stores;
         Ok(())
@@ -64,7 +64,7 @@ impl PlaceRecord {
             return Ok(());
         }
         stores.moved.clear();
-        self.write(stores)
+        self.write(stores).map_err(io::Error::other)
     }
 }
 
@@ -103,9 +103,12 @@ impl StorePlaces for FirstNodePlaces {
         Remote::named(self.host.clone(), address, name)
     }
 
-    fn record(&self, places: &BTreeMap<StoreId, (NodeId, String)>) -> BoxFuture<io::Result<()>> {
+    fn record(&self, places: &BTreeMap<StoreId, (NodeId, String)>) -> BoxFuture<Result<(), RecordError>> {
         let (record, stores) = (self.record.clone(), with_places(self.record.stores(), places));
-        Box::pin(async move { tokio::task::spawn_blocking(move || record.write(stores)).await? })
+        Box::pin(async move {
+            let written = tokio::task::spawn_blocking(move || record.write(stores)).await;
+            written.unwrap_or_else(|e| Err(RecordError::Unknown(e.into())))
+        })
     }
 
     fn remove(&self, _: StoreId) -> BoxFuture<io::Result<()>> {

@@ -4,11 +4,14 @@
 //! first node has stores made here, and moves their contents here. It decides which stores are in
 //! use: a store that the maps do not place here is a leftover of a move that was cut short.
 
-use crate::usage;
+use crate::node::joined::NodeFolder;
+use crate::{private, usage};
 use anyhow::Context;
 use cluster::FsConfig;
+use cluster::config::STORE_COUNT_MAX;
 use host::real::RealDisk;
 use host::{Host, Tasks};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -19,6 +22,8 @@ use storage::site::{self, Site};
 use storage::wire::StoreName;
 use types::{BoxFuture, FsUuid, NodeId, StoreId};
 
+/// Name of the file that remembers what was made.
+pub const FILE: &str = "rack.json";
 /// How the folder of a store begins.
 const PREFIX: &str = "store-";
 
@@ -26,9 +31,18 @@ const PREFIX: &str = "store-";
 #[derive(Clone)]
 struct Shelf {
     folder: PathBuf,
-    disk: Arc<RealDisk>,
+    /// `None` if the folder is missing.
+    disk: Option<Arc<RealDisk>>,
     /// The error says why the store cannot be opened.
     site: Result<Arc<Site>, String>,
+}
+
+/// The stores that were made, with their folders: the contents of `rack.json`.
+#[derive(Serialize, Deserialize, Clone, Default)]
+#[serde(deny_unknown_fields)]
+struct MadeStores {
+    version: u32,
+    folders: BTreeMap<u16, PathBuf>,
 }
 
 /// The stores of a node.
@@ -38,8 +52,10 @@ pub struct StoreRack {
     node: NodeId,
     folders: Vec<PathBuf>,
     shelves: Mutex<BTreeMap<StoreId, Shelf>>,
-    /// Held while a store is made.
-    making: tokio::sync::Mutex<()>,
+    /// The node's data folder.
+    data: PathBuf,
+    /// What was made. Held while a store is made.
+    made: tokio::sync::Mutex<MadeStores>,
 }
 
 fn locked(folder: &Path) -> io::Result<Arc<RealDisk>> {
@@ -52,14 +68,23 @@ impl Shelf {
     async fn open(host: &Host, folder: PathBuf) -> io::Result<Shelf> {
         let disk = locked(&folder)?;
         let site = Site::open(host.clone(), disk.clone()).await.map_err(|e| e.to_string());
-        Ok(Shelf { folder, disk, site })
+        Ok(Shelf { folder, disk: Some(disk), site })
     }
 }
 
 impl StoreRack {
     /// Opens the stores in these folders of a node, which are made if they are missing. A store
-    /// that cannot be opened is left out, with a warning: other nodes have the rest.
-    pub async fn open(host: &Host, fs: FsUuid, node: NodeId, folders: Vec<PathBuf>) -> anyhow::Result<Arc<StoreRack>> {
+    /// that cannot be opened is left out, with a warning: other nodes have the rest. `data` is the
+    /// node's data folder, which remembers what was made where: if that folder is missing, the
+    /// store is missing, and no other is made in its stead.
+    pub async fn open(
+        host: &Host,
+        fs: FsUuid,
+        node: NodeId,
+        data: &NodeFolder,
+        folders: Vec<PathBuf>,
+    ) -> anyhow::Result<Arc<StoreRack>> {
+        let made: MadeStores = data.read(FILE)?.unwrap_or(MadeStores { version: data.version(), ..Default::default() });
         let mut shelves: BTreeMap<StoreId, Shelf> = BTreeMap::new();
         for folder in &folders {
             let shown = folder.display();
@@ -90,8 +115,20 @@ impl StoreRack {
                 }
             }
         }
-        let (host, making) = (host.clone(), tokio::sync::Mutex::default());
-        Ok(Arc::new(StoreRack { host, fs, node, folders, shelves: Mutex::new(shelves), making }))
+        for (store, folder) in &made.folders {
+            let store = StoreId::new(*store);
+            shelves.entry(store).or_insert_with(|| {
+                let shown = folder.display();
+                eprintln!(
+                    "warning: the folder of {store} is missing, {shown}: mount its disk and start again, or, if it is lost for good, make the \
+                     folder empty; the file system goes on without it"
+                );
+                Shelf { folder: folder.clone(), disk: None, site: Err(format!("its folder is missing, {shown}")) }
+            });
+        }
+        let (host, data) = (host.clone(), data.path().to_path_buf());
+        let (shelves, made) = (Mutex::new(shelves), tokio::sync::Mutex::new(made));
+        Ok(Arc::new(StoreRack { host, fs, node, folders, shelves, data, made }))
     }
 
     fn shelves(&self) -> MutexGuard<'_, BTreeMap<StoreId, Shelf>> {
@@ -147,34 +184,46 @@ impl StoreRack {
     }
 
     async fn make_store(&self, identity: StoreIdentity) -> io::Result<()> {
-        let _one_at_a_time = self.making.lock().await;
+        let mut made = self.made.lock().await;
         let store = identity.store;
-        if identity.fs != self.fs {
+        if identity.fs != self.fs || store.raw() >= STORE_COUNT_MAX {
             return Err(io::Error::other("this node belongs to another file system"));
         }
         let known = self.shelves().get(&store).cloned();
         let (folder, disk) = match known {
-            Some(Shelf { site: Err(why), .. }) => return Err(io::Error::other(why)),
-            Some(Shelf { site: Ok(site), folder, disk }) => {
+            Some(Shelf { site: Ok(site), folder, disk: Some(disk) }) => {
                 if self.is_in_use(&site).await? {
                     return Err(io::Error::other(format!("{store} is in use here")));
                 }
-                self.shelves().remove(&store);
                 site.close().await.map_err(io::Error::other)?;
                 site::clear(&*disk).await?;
                 (folder, disk)
             }
+            Some(Shelf { site, .. }) => {
+                return Err(io::Error::other(site.err().unwrap_or_default()));
+            }
             None => {
-                let folder = self.roomiest().await?.0.join(format!("{PREFIX}{}", store.raw()));
+                let parent = self.roomiest().await?.0;
+                let folder = parent.join(format!("{PREFIX}{}", store.raw()));
                 std::fs::create_dir_all(&folder)?;
+                private::sync(&parent)?;
                 let disk = locked(&folder)?;
                 (folder, disk)
             }
         };
-        let site = Site::open(self.host.clone(), disk.clone()).await.map_err(io::Error::other)?;
-        site.initialise(identity).await.map_err(io::Error::other)?;
-        self.shelves().insert(store, Shelf { folder, disk, site: Ok(site) });
-        Ok(())
+        let anew = async {
+            let site = Site::open(self.host.clone(), disk.clone()).await.map_err(io::Error::other)?;
+            made.folders.insert(store.raw(), folder.clone());
+            let text = serde_json::to_string_pretty(&*made)?;
+            private::put(&self.data, FILE, text.as_bytes())?;
+            site.initialise(identity).await.map_err(io::Error::other)?;
+            Ok(site)
+        };
+        let anew: io::Result<Arc<Site>> = anew.await;
+        let failed = anew.as_ref().err().map(ToString::to_string);
+        let site = anew.map_err(|e| e.to_string());
+        self.shelves().insert(store, Shelf { folder, disk: Some(disk), site });
+        failed.map_or(Ok(()), |why| Err(io::Error::other(why)))
     }
 
     /// True if the maps in a store say that it is used here.
@@ -220,10 +269,24 @@ mod tests {
         StoreName { fs: FS, store: StoreId::new(store) }
     }
 
-    async fn open(folders: &[&tempfile::TempDir]) -> anyhow::Result<Arc<StoreRack>> {
-        let host = host::real::host(tokio::runtime::Handle::current()).unwrap();
-        let folders = folders.iter().map(|folder| folder.path().to_path_buf()).collect();
-        StoreRack::open(&host, FS, NODE, folders).await
+    /// A node's data folder, and folders for stores.
+    struct Rig {
+        below: tempfile::TempDir,
+        data: NodeFolder,
+    }
+
+    impl Rig {
+        fn new() -> Rig {
+            let below = tempfile::tempdir().unwrap();
+            let data = NodeFolder::open(&below.path().join("data")).unwrap();
+            Rig { below, data }
+        }
+
+        async fn open(&self, folders: &[&str]) -> anyhow::Result<Arc<StoreRack>> {
+            let host = host::real::host(tokio::runtime::Handle::current()).unwrap();
+            let folders = folders.iter().map(|folder| self.below.path().join(folder)).collect();
+            StoreRack::open(&host, FS, NODE, &self.data, folders).await
+        }
     }
 
     /// Maps in which this node has store 1.
@@ -250,27 +313,27 @@ mod tests {
 
     #[tokio::test]
     async fn stores_are_made_kept_and_found_again() {
-        let folders = [(); 2].map(|()| tempfile::tempdir().unwrap());
-        let rack = open(&[&folders[0], &folders[1]]).await.unwrap();
+        let rig = Rig::new();
+        let rack = rig.open(&["a", "b"]).await.unwrap();
         assert!(matches!(rack.clone().look_for(name(1)).await, Ok(Presence::Empty(_))) && rack.takes_stores());
         for store in [1, 2] {
             rack.clone().make(identity(store)).await.unwrap();
         }
         rack.store(name(1)).unwrap().put_maps(maps()).await.unwrap();
         assert!(rack.store(name(0)).is_none() && rack.store(StoreName { fs: FsUuid([1; 16]), ..name(1) }).is_none());
-        let refused = open(&[&folders[0], &folders[1]]).await.err().unwrap();
+        let refused = rig.open(&["a", "b"]).await.err().unwrap();
         assert!(refused.to_string().contains("in use by another process"), "{refused}");
         rack.close().await.unwrap();
         drop(rack);
-        let rack = open(&[&folders[0], &folders[1]]).await.unwrap();
+        let rack = rig.open(&["a", "b"]).await.unwrap();
         assert_eq!(rack.stores(), [StoreId::new(1), StoreId::new(2)]);
         assert_eq!(rack.store(name(1)).unwrap().maps().await.unwrap(), maps());
     }
 
     #[tokio::test]
     async fn a_store_in_use_is_never_replaced_and_a_leftover_is() {
-        let folder = tempfile::tempdir().unwrap();
-        let rack = open(&[&folder]).await.unwrap();
+        let rig = Rig::new();
+        let rack = rig.open(&["a"]).await.unwrap();
         for store in [1, 2] {
             rack.clone().make(identity(store)).await.unwrap();
             rack.store(name(store)).unwrap().put_maps(maps()).await.unwrap();
@@ -285,12 +348,33 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_store_whose_folder_is_missing_is_made_anew_only_if_the_user_says_so() {
+        let rig = Rig::new();
+        let rack = rig.open(&["a"]).await.unwrap();
+        rack.clone().make(identity(1)).await.unwrap();
+        rack.close().await.unwrap();
+        drop(rack);
+        // Its disk is not mounted.
+        let folder = rig.below.path().join("a/store-1");
+        std::fs::rename(&folder, rig.below.path().join("elsewhere")).unwrap();
+        let rack = rig.open(&["a"]).await.unwrap();
+        let said = rack.clone().look_for(name(1)).await.unwrap_err().to_string();
+        assert!(said.contains("folder is missing"), "{said}");
+        assert!(rack.clone().make(identity(1)).await.is_err() && !folder.exists());
+        drop(rack);
+        std::fs::create_dir(&folder).unwrap();
+        let rack = rig.open(&["a"]).await.unwrap();
+        assert!(matches!(rack.clone().look_for(name(1)).await, Ok(Presence::Empty(_))));
+        rack.make(identity(1)).await.unwrap();
+    }
+
+    #[tokio::test]
     async fn what_cannot_be_opened_is_left_alone() {
-        let folder = tempfile::tempdir().unwrap();
-        let below = folder.path().join("store-1");
-        std::fs::create_dir(&below).unwrap();
+        let rig = Rig::new();
+        let below = rig.below.path().join("a/store-1");
+        std::fs::create_dir_all(&below).unwrap();
         std::fs::write(below.join("thesis.txt"), "precious").unwrap();
-        let rack = open(&[&folder]).await.unwrap();
+        let rack = rig.open(&["a"]).await.unwrap();
         assert!(rack.clone().look_for(name(1)).await.is_err() && rack.clone().make(identity(1)).await.is_err());
         assert_eq!(std::fs::read_to_string(below.join("thesis.txt")).unwrap(), "precious");
         assert_eq!(rack.stores(), []);

@@ -22,10 +22,10 @@ use manager::api::{Manager, TokenHolder};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use storage::api::Storage;
-use storage::calls::ServedStores;
+use storage::api::{Storage, StorageError};
+use storage::calls::{Ask, ServedStores};
 use storage::tcp::LinkedStore;
-use storage::wire::StoreName;
+use storage::wire::{StoreAnswer, StoreName, StoreRequest};
 use tokio::task::JoinHandle;
 use types::{BoxFuture, ManagerId, NodeId, StoreId};
 
@@ -68,6 +68,23 @@ pub struct RemoteFirstNode {
     /// The keys with which it connects to other members.
     keys: ClientKeys,
     state: Mutex<RemoteState>,
+}
+
+/// A store of another member: reached directly, or through the first node while that is not
+/// possible.
+struct NearestWay {
+    link: Arc<NodeLink>,
+    direct: LinkedStore,
+    through_first: LinkedStore,
+}
+
+impl Ask for NearestWay {
+    fn ask(&self, request: StoreRequest, len: usize) -> BoxFuture<Result<StoreAnswer, StorageError>> {
+        match self.link.is_up() {
+            true => self.direct.ask(request, len),
+            false => self.through_first.ask(request, len),
+        }
+    }
 }
 
 /// Where a store is: the node, and its address if that is a member.
@@ -125,7 +142,7 @@ impl RemoteFirstNode {
         (node, address)
     }
 
-    /// The store at a place. What cannot be reached otherwise is reached through the first node.
+    /// The store at a place.
     fn store_at(&self, state: &mut RemoteState, (node, at): &Route, name: StoreName) -> Arc<dyn Storage> {
         if *node == self.own.0
             && let Some(own) = self.own.1.store(name)
@@ -143,7 +160,8 @@ impl RemoteFirstNode {
             drop(tried);
             link
         });
-        Arc::new(LinkedStore::new(link.clone(), name))
+        let direct = LinkedStore::new(link.clone(), name);
+        Arc::new(NearestWay { link: link.clone(), direct, through_first: LinkedStore::new(self.link.clone(), name) })
     }
 
     /// The configuration of the file system; `None` before the first session.

@@ -9,7 +9,7 @@ use cluster::control::{ControlAnswer, ControlRequest, Moving, NodeReport, NodeSt
 use cluster::member::FirstNode;
 use cluster::members::Members;
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -57,31 +57,38 @@ pub fn nodes_json(nodes: &[NodeLine], survives: &str, spreading: Option<String>)
     })
 }
 
-/// What the file system survives now. The first node serves the managers and the only voter.
-fn survives(parity: u8, places: &BTreeMap<StoreId, NodeId>, names: &BTreeMap<NodeId, String>) -> String {
-    let stores = match parity {
-        1 => "the loss of any one store".to_string(),
-        parity => format!("the loss of any {parity} stores"),
+/// What the file system survives now, while the nodes in `down` are down. The first node serves the
+/// managers and the only voter. No other node has so many stores that the rest could not go on.
+fn survives(
+    parity: u8,
+    places: &BTreeMap<StoreId, NodeId>,
+    names: &BTreeMap<NodeId, String>,
+    down: &BTreeSet<NodeId>,
+) -> String {
+    let name = |node: &NodeId| names.get(node).cloned().unwrap_or_else(|| node.to_string());
+    let count = |node: NodeId| places.values().filter(|place| **place == node).count();
+    let absent: Vec<NodeId> = down.iter().copied().filter(|node| count(*node) > 0).collect();
+    let away: usize = absent.iter().map(|node| count(*node)).sum();
+    let is_spread = names.keys().all(|node| count(*node) <= parity.into());
+    let first = name(&FIRST_NODE);
+    let serves = format!("{first} serves the managers and the only voter");
+    if away > 0 {
+        let who: Vec<String> = absent.iter().map(name).collect();
+        let (stores, who) = (if away == 1 { "its store" } else { "their stores" }, who.join(" and "));
+        let spare = match usize::from(parity).saturating_sub(away) {
+            0 => "the loss of no store".to_string(),
+            1 => "the loss of any one store".to_string(),
+            spare => format!("the loss of any {spare} stores"),
+        };
+        return format!("{spare} until {who} is back with {stores}; {serves}");
+    }
+    let disks = match (is_spread, parity) {
+        // The first node's data folder says where the others' stores are.
+        (true, _) => "the loss of the stores of any one node".to_string(),
+        (false, 1) => "the loss of any one store".to_string(),
+        (false, parity) => format!("the loss of any {parity} stores"),
     };
-    let name = |node: NodeId| names.get(&node).cloned().unwrap_or_else(|| node.to_string());
-    let mut counts: BTreeMap<NodeId, usize> = BTreeMap::new();
-    places.values().for_each(|node| *counts.entry(*node).or_default() += 1);
-    // Nodes whose end takes more stores than parity makes up for.
-    let heavy: Vec<NodeId> =
-        counts.iter().filter(|(_, count)| **count > parity.into()).map(|(node, _)| *node).collect();
-    let others: Vec<String> = heavy.iter().filter(|node| **node != FIRST_NODE).map(|node| name(*node)).collect();
-    let but_first = match others.is_empty() {
-        true => format!("any node but {}", name(FIRST_NODE)),
-        false => format!("any node but {} and {}", name(FIRST_NODE), others.join(" and ")),
-    };
-    let end = format!("the end of {but_first}");
-    let first = format!("{} serves the managers and the only voter", name(FIRST_NODE));
-    let disks = match heavy.is_empty() {
-        // The first node's data folder names the other stores, and has its keys.
-        true => format!("the loss of the stores of any one node; {first}"),
-        false => format!("{stores}; {first}"),
-    };
-    format!("{end}, and {disks}")
+    format!("the end of any node but {first}, and {disks}; {serves}")
 }
 
 /// What happens to the places of stores; `None` if nothing does.
@@ -121,7 +128,10 @@ fn of_core(report: &NodesReport, config: &FsConfig) -> Value {
     };
     let names: BTreeMap<NodeId, String> = report.nodes.iter().map(|node| (node.id, node.name.clone())).collect();
     let lines: Vec<NodeLine> = report.nodes.iter().map(state).collect();
-    nodes_json(&lines, &survives(config.parity, &report.places, &names), spreading(report, &names))
+    let is_down = |node: &&NodeReport| matches!(node.state, NodeState::Down { .. });
+    let down: BTreeSet<NodeId> = report.nodes.iter().filter(is_down).map(|node| node.id).collect();
+    let survives = survives(config.parity, &report.places, &names, &down);
+    nodes_json(&lines, &survives, spreading(report, &names))
 }
 
 /// The answer of the first node.
@@ -283,8 +293,15 @@ mod tests {
         assert!(all["survives"].as_str().unwrap().contains("but one, and the loss of any one store;"), "{all}");
         let all = all_of([0, 2, 1], SpreadReport { moving: None, trouble: "no room".into() });
         assert_eq!((&all["nodes"][2]["roles"], &all["spreading"]), (&json!(["store"]), &json!("no room")));
-        assert!(all["survives"].as_str().unwrap().contains("the loss of the stores of any one node;"), "{all}");
-        let all = all_of([0, 1, 1], SpreadReport::default());
-        assert!(all["survives"].as_str().unwrap().starts_with("the end of any node but one and two,"), "{all}");
+        let said = all["survives"].as_str().unwrap();
+        assert!(said.starts_with("the loss of no store until three is back with its store;"), "{said}");
+        let names = (0..3).map(|node| (NodeId::new(node), format!("n{node}"))).collect();
+        let survive = |parity, places: &[u16]| {
+            let places = (0..).map(StoreId::new).zip(places.iter().copied().map(NodeId::new)).collect();
+            survives(parity, &places, &names, &BTreeSet::new())
+        };
+        assert!(survive(1, &[0, 2, 1]).contains("the loss of the stores of any one node;"));
+        assert!(survive(2, &[0, 0, 1, 1, 2]).contains("the loss of the stores of any one node;"));
+        assert!(survive(2, &[0, 0, 0, 1, 2]).contains("the loss of any 2 stores;"));
     }
 }

@@ -209,7 +209,7 @@ pub async fn run(asked: AskedNode) -> anyhow::Result<ExitCode> {
     for store in &folders {
         check_apart(&asked.mountpoint, store)?;
     }
-    let rack = StoreRack::open(&host, about.file_system()?, about.node(), folders).await?;
+    let rack = StoreRack::open(&host, about.file_system()?, about.node(), &folder, folders).await?;
     // Other nodes need the stores, even if this one has no session yet.
     let (address, serving) = match serves {
         Some(serves) => serve(&host, serves.listen, &keys, &rack).await?,
