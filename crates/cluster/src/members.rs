@@ -30,6 +30,7 @@ use crate::machine::CoreMachine;
 use crate::maintenance::Maintenance;
 use crate::maps::Keeper;
 use crate::shared_locks::{NearLocks, SharedLocks};
+use crate::stores::NodePlace;
 use client::Client;
 use host::Host;
 use manager::api::TokenHolder;
@@ -141,15 +142,6 @@ pub struct Members {
     /// What happens to the places of stores.
     spread: Mutex<SpreadReport>,
     stopped: AtomicBool,
-}
-
-/// A node that takes stores.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Taker {
-    /// The node.
-    pub node: NodeId,
-    /// Where it is reached, as host:port.
-    pub address: String,
 }
 
 impl CoreMachine {
@@ -400,13 +392,13 @@ impl Members {
     }
 
     /// The nodes that take stores, and have a session now.
-    pub fn takers(&self) -> Vec<Taker> {
+    pub fn takers(&self) -> Vec<NodePlace> {
         let Ok(config) = self.maps_config() else { return Vec::new() };
         let (sessions, now) = (self.sessions.lock(), self.host.clock.now());
         let live = sessions.by_number.keys().filter_map(|number| sessions.live(*number, now));
         let taker = |session: &MemberSession| {
-            let address = config.members.get(&session.node)?.address.clone();
-            Some(Taker { node: session.node, address }).filter(|taker| !taker.address.is_empty())
+            let MemberEntry { address, fingerprint, .. } = config.members.get(&session.node)?.clone();
+            Some(NodePlace { node: session.node, address, fingerprint }).filter(|taker| !taker.address.is_empty())
         };
         live.filter(|session| session.takes_stores).filter_map(taker).collect()
     }

@@ -15,9 +15,9 @@ use crate::config::{FIRST_NODE, FsConfig};
 use crate::control::Moving;
 use crate::machine::CoreMachine;
 use crate::maps::{ChangeError, Keeper};
-use crate::members::{Members, Taker};
+use crate::members::Members;
 use crate::store_copy::{CopyError, StoreCopy};
-use crate::stores::{Absent, CLOSE_TIMEOUT};
+use crate::stores::{Absent, CLOSE_TIMEOUT, NodePlace};
 use crate::switch::{HeldStore, SwitchStore};
 use host::{Either, Host, first};
 use parking_lot::Mutex;
@@ -49,9 +49,9 @@ const PAUSE: std::ops::Range<Duration> = Duration::from_secs(5)..Duration::from_
 /// What moving stores needs from the process: the way to other nodes, and its data folder.
 pub trait StorePlaces: Send + Sync + 'static {
     /// The store with this name at a node. It does not connect yet.
-    fn reach(&self, node: NodeId, address: &str, name: StoreName) -> Arc<dyn RemoteStorage>;
-    /// Records durably which stores are at nodes, and at which address. All others are here.
-    fn record(&self, places: &BTreeMap<StoreId, (NodeId, String)>) -> BoxFuture<Result<(), RecordError>>;
+    fn reach(&self, at: &NodePlace, name: StoreName) -> Arc<dyn RemoteStorage>;
+    /// Records durably which stores are at nodes. All others are here.
+    fn record(&self, places: &BTreeMap<StoreId, NodePlace>) -> BoxFuture<Result<(), RecordError>>;
     /// Removes what is left here of a store that is at a node. It is closed.
     fn remove(&self, store: StoreId) -> BoxFuture<io::Result<()>>;
 }
@@ -136,7 +136,7 @@ pub struct Spread {
     places: Arc<dyn StorePlaces>,
     switches: Vec<(StoreId, SwitchStore)>,
     servers: Arc<Mutex<Vec<Arc<StoreServer>>>>,
-    at_nodes: Mutex<BTreeMap<StoreId, (NodeId, String)>>,
+    at_nodes: Mutex<BTreeMap<StoreId, NodePlace>>,
     /// True once no move begins any more.
     stop: watch::Sender<bool>,
     stopped: Notify,
@@ -225,14 +225,14 @@ impl Spread {
     /// Where all stores are.
     fn all_places(&self) -> BTreeMap<StoreId, NodeId> {
         let at_nodes = self.at_nodes.lock();
-        let place = |store| at_nodes.get(&store).map_or(FIRST_NODE, |(node, _)| *node);
+        let place = |store| at_nodes.get(&store).map_or(FIRST_NODE, |at| at.node);
         self.config.stores().map(|store| (store, place(store))).collect()
     }
 
     /// The next move, to one of the nodes that are to be tried now.
-    fn next(&self, is_tried: impl Fn(&NodeId) -> bool) -> Option<(StoreId, Taker)> {
+    fn next(&self, is_tried: impl Fn(&NodeId) -> bool) -> Option<(StoreId, NodePlace)> {
         let takers = self.members.takers().into_iter().filter(|taker| is_tried(&taker.node));
-        let takers: BTreeMap<NodeId, Taker> = takers.map(|taker| (taker.node, taker)).collect();
+        let takers: BTreeMap<NodeId, NodePlace> = takers.map(|taker| (taker.node, taker)).collect();
         let is_server = |store| self.servers.lock().iter().any(|server| server.identity().store == store);
         let (store, node) =
             next_move(&self.all_places(), self.config.least_working(), is_server, takers.keys().copied())?;
@@ -242,7 +242,7 @@ impl Spread {
     /// Has the maps say where the stores are.
     async fn tell_maps(&self) -> Result<(), ChangeError> {
         let places: BTreeMap<StoreId, NodeId> =
-            self.at_nodes.lock().iter().map(|(store, (node, _))| (*store, *node)).collect();
+            self.at_nodes.lock().iter().map(|(store, at)| (*store, at.node)).collect();
         if self.maps.config()?.places != places {
             self.maps.change(|config| config.places = places).await?;
         }
@@ -260,11 +260,11 @@ impl Spread {
         let Ok(config) = self.maps.config() else { return };
         let mut at_nodes = self.at_nodes.lock().clone();
         let mut moved = Vec::new();
-        for (store, (node, address)) in &mut at_nodes {
-            let Some(member) = config.members.get(node) else { continue };
-            if !member.address.is_empty() && member.address != *address {
-                address.clone_from(&member.address);
-                moved.push((*store, *node, address.clone()));
+        for (store, at) in &mut at_nodes {
+            let Some(member) = config.members.get(&at.node) else { continue };
+            if !member.address.is_empty() && member.address != at.address {
+                at.address.clone_from(&member.address);
+                moved.push((*store, at.clone()));
             }
         }
         if moved.is_empty() {
@@ -274,9 +274,9 @@ impl Spread {
             tracing::warn!("the new address of a node cannot be recorded: {e}");
         }
         *self.at_nodes.lock() = at_nodes;
-        for (store, node, address) in moved {
-            tracing::info!(%store, %node, address, "the store's node has another address");
-            let remote = self.places.reach(node, &address, StoreName { fs: self.config.fs, store });
+        for (store, at) in moved {
+            tracing::info!(%store, node = %at.node, address = at.address, "the store's node has another address");
+            let remote = self.places.reach(&at, StoreName { fs: self.config.fs, store });
             // It is used when it is reached; nobody waits for that.
             drop(remote.expect(self.config.fs, store));
             if let Some(switch) = self.switch(store) {
@@ -294,9 +294,9 @@ impl Spread {
     }
 
     /// An empty store at a node.
-    async fn make(&self, store: StoreId, taker: &Taker) -> Result<Arc<dyn RemoteStorage>, MoveError> {
+    async fn make(&self, store: StoreId, taker: &NodePlace) -> Result<Arc<dyn RemoteStorage>, MoveError> {
         let (fs, wanted) = (self.config.fs, self.config.store_capacity_bytes);
-        let remote = self.places.reach(taker.node, &taker.address, StoreName { fs, store });
+        let remote = self.places.reach(taker, StoreName { fs, store });
         match self.in_time(remote.presence()).await?.map_err(MoveError::Reach)? {
             Presence::Empty(space) if space.free_bytes < wanted => {
                 return Err(MoveError::NoRoom { room: space.free_bytes, wanted });
@@ -313,7 +313,7 @@ impl Spread {
         Ok(remote)
     }
 
-    async fn move_store(&self, store: StoreId, taker: &Taker) -> Result<(), MoveError> {
+    async fn move_store(&self, store: StoreId, taker: &NodePlace) -> Result<(), MoveError> {
         let Some(switch) = self.switch(store) else { return Ok(()) };
         tracing::info!(%store, node = %taker.node, address = taker.address, "the store moves");
         // Up to here, nothing is lost if it is given up.
@@ -323,7 +323,7 @@ impl Spread {
         };
         let Copied { remote, held, damaged_count } = copied;
         let mut at_nodes = self.at_nodes.lock().clone();
-        at_nodes.insert(store, (taker.node, taker.address.clone()));
+        at_nodes.insert(store, taker.clone());
         let recorded = match self.in_time(self.places.record(&at_nodes)).await {
             Ok(recorded) => recorded,
             Err(_) => Err(RecordError::Unknown(io::ErrorKind::TimedOut.into())),
@@ -349,7 +349,7 @@ impl Spread {
     }
 
     /// Copies a store to a node, and holds its changes up at the end.
-    async fn copy_store(&self, store: StoreId, switch: &SwitchStore, taker: &Taker) -> Result<Copied, MoveError> {
+    async fn copy_store(&self, store: StoreId, switch: &SwitchStore, taker: &NodePlace) -> Result<Copied, MoveError> {
         let progress = |done: usize, all: usize| {
             let percent = (done * 100 / all.max(1)).min(100) as u8;
             let moving = Some(Moving { store, to: taker.node, percent });

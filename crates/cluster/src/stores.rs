@@ -34,13 +34,22 @@ pub enum StorePlace {
     Missing(String),
 }
 
-/// A store at a node that has joined.
-#[derive(Clone)]
-pub struct AtNode {
+/// A node that has joined, as others reach it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NodePlace {
     /// The node.
     pub node: NodeId,
     /// Where it was reached last, as host:port.
     pub address: String,
+    /// SHA-256 of its certificate: another node may have its address by now.
+    pub fingerprint: [u8; 32],
+}
+
+/// A store at a node that has joined.
+#[derive(Clone)]
+pub struct AtNode {
+    /// The node.
+    pub at: NodePlace,
     /// The store there.
     pub remote: Arc<dyn RemoteStorage>,
 }
@@ -207,7 +216,7 @@ async fn open_one(host: &Host, place: &StorePlace) -> Result<Open, NotOpen> {
 /// the record of the places, so that record is an old one.
 pub(crate) fn check_places(config: &FsConfig, places: &[StorePlace]) -> Result<(), StartError> {
     let node_at = |store: StoreId| match places.get(usize::from(store.raw())) {
-        Some(StorePlace::Node(at)) => Some(at.node),
+        Some(StorePlace::Node(AtNode { at, .. })) => Some(at.node),
         _ => None,
     };
     match config.places.iter().find(|(store, node)| node_at(**store) != Some(**node)) {
@@ -226,8 +235,8 @@ pub(crate) struct Opened {
     pub(crate) by_id: Vec<(StoreId, SwitchStore)>,
     /// The stores of this process, which are closed at the end.
     pub(crate) servers: Vec<Arc<StoreServer>>,
-    /// The nodes that have stores, with their addresses.
-    pub(crate) at_nodes: BTreeMap<StoreId, (NodeId, String)>,
+    /// The nodes that have stores.
+    pub(crate) at_nodes: BTreeMap<StoreId, NodePlace>,
 }
 
 /// Opens the stores at `places`, in their order. Empty places get new stores.
@@ -311,8 +320,8 @@ pub(crate) async fn open(host: &Host, places: &[StorePlace]) -> Result<Opened, S
             (None, None) => SwitchStore::new(Arc::new(Absent)),
         };
         by_id.push((id, store));
-        if let StorePlace::Node(AtNode { node, address, .. }) = place {
-            at_nodes.insert(id, (*node, address.clone()));
+        if let StorePlace::Node(AtNode { at, .. }) = place {
+            at_nodes.insert(id, at.clone());
         }
     }
     let servers = opened.into_iter().flatten().filter_map(|store| match store {

@@ -6,7 +6,7 @@ use cluster::control::Hello;
 use cluster::machine::{CoreMachine, Create, INDEX_RANGE_LEN, Lengths, Run, StartError, create};
 use cluster::members::{Holders, Members, MembersConfig};
 use cluster::spread::{RecordError, Spread, StorePlaces};
-use cluster::{AtNode, FsConfig, StorePlace};
+use cluster::{AtNode, FsConfig, NodePlace, StorePlace};
 use host::sim::{Machine, Sim, SimDisk};
 use host::{Disk, Host, Random, SplitMix64};
 use link::Message;
@@ -163,7 +163,7 @@ struct World {
     silent: Mutex<Option<NodeId>>,
     nodes: Vec<Arc<NodeStores>>,
     disks: Vec<SimDisk>,
-    record: Mutex<BTreeMap<StoreId, (NodeId, String)>>,
+    record: Mutex<BTreeMap<StoreId, NodePlace>>,
     recording: Mutex<Recording>,
     /// The store whose place does not answer.
     away: Mutex<Option<StoreId>>,
@@ -184,10 +184,10 @@ impl DataFolder {
 }
 
 impl StorePlaces for DataFolder {
-    fn reach(&self, node: NodeId, _: &str, name: StoreName) -> Arc<dyn RemoteStorage> {
-        self.at(node, name)
+    fn reach(&self, at: &NodePlace, name: StoreName) -> Arc<dyn RemoteStorage> {
+        self.at(at.node, name)
     }
-    fn record(&self, places: &BTreeMap<StoreId, (NodeId, String)>) -> BoxFuture<Result<(), RecordError>> {
+    fn record(&self, places: &BTreeMap<StoreId, NodePlace>) -> BoxFuture<Result<(), RecordError>> {
         let (world, host, places) = (self.world.clone(), self.host.clone(), places.clone());
         Box::pin(async move {
             // A crash can come before or after.
@@ -287,11 +287,10 @@ impl Rig {
         let place = |(at, disk): (usize, &SimDisk)| {
             let store = StoreId::new(at as u16);
             match record.get(&store) {
-                Some((node, address)) => StorePlace::Node(AtNode {
-                    node: *node,
-                    address: address.clone(),
-                    remote: folder.at(*node, StoreName { fs, store }),
-                }),
+                Some(at) => {
+                    let remote = folder.at(at.node, StoreName { fs, store });
+                    StorePlace::Node(AtNode { at: at.clone(), remote })
+                }
                 None => disk.mount(&on).into(),
             }
         };
@@ -399,7 +398,7 @@ impl Rig {
 
     fn places(&self) -> Vec<u16> {
         let record = self.world.record.lock().expect("record");
-        let place = |store| record.get(&StoreId::new(store)).map_or(0, |(node, _)| node.raw());
+        let place = |store| record.get(&StoreId::new(store)).map_or(0, |at| at.node.raw());
         (0..STORES).map(place).collect()
     }
 

@@ -5,8 +5,9 @@
 //! `consensus/` belongs to the consensus engine, and `store-N/` are the stores, unless they are
 //! elsewhere. A background process logs to `starling.log`.
 
-use crate::location::{Location, split_port};
+use crate::location::Location;
 use crate::node::identity;
+use crate::node::places::address_of;
 use crate::settings::Geometry;
 use crate::{keys, usage};
 use anyhow::Context;
@@ -25,7 +26,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use storage::tcp::{Address, Remote};
 use storage::wire::StoreName;
-use types::{NodeId, StoreId};
+use types::StoreId;
 
 const STORES: &str = "stores.json";
 const CONSENSUS: &str = "consensus";
@@ -56,7 +57,7 @@ impl Stores {
     /// are their places from before they moved.
     pub fn take_places(&mut self, mut given: Vec<Location>) {
         for (given, known) in given.iter_mut().zip(&self.places) {
-            if matches!(known, Location::Node { .. }) {
+            if matches!(known, Location::Node(_)) {
                 given.clone_from(known);
             }
         }
@@ -288,8 +289,8 @@ impl Folder {
                 return Err(usage(format!("{place} needs keys: give --keys (`starling keys` makes them)")));
             }
         };
-        let to_nodes = match stores.places.iter().any(|place| matches!(place, Location::Node { .. })) {
-            true => Some(identity::keys_to_members(&self.path)?),
+        let to_nodes = match stores.places.iter().any(|place| matches!(place, Location::Node(_))) {
+            true => Some(identity::client_keys(&self.path)?),
             false => None,
         };
         let open = |(store, place): (u16, &Location)| match place {
@@ -299,13 +300,13 @@ impl Folder {
                 let address = Address { host: name.clone(), port: *port, keys };
                 Ok(StorePlace::Remote(Remote::new(host.clone(), address)))
             }
-            Location::Node { node, address } => {
-                let (name, port) = split_port(address).with_context(|| format!("{place}: no address"))?;
-                let at = Address { host: name.to_string(), port, keys: to_nodes.clone() };
+            Location::Node(at) => {
+                let keys = to_nodes.as_ref().with_context(|| format!("{place}: no keys"))?;
+                let address = address_of(at, keys).with_context(|| place.to_string())?;
                 // The file system's name is known when its stores are open.
                 let store = StoreName { store: StoreId::new(store), ..StoreName::NONE };
-                let remote = Remote::named(host.clone(), at, store);
-                Ok(StorePlace::Node(AtNode { node: NodeId::new(*node), address: address.clone(), remote }))
+                let remote = Remote::named(host.clone(), address, store);
+                Ok(StorePlace::Node(AtNode { at: at.clone(), remote }))
             }
         };
         (0..).zip(&stores.places).map(open).collect()
@@ -342,11 +343,13 @@ impl Folder {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use cluster::NodePlace;
 
     #[test]
     fn stores_at_nodes_stay_there_whatever_places_the_user_gives() {
         let folder = |name: &str| Location::Folder(name.into());
-        let node = || Location::Node { node: 1, address: "a:1".into() };
+        let place = NodePlace { node: types::NodeId::new(1), address: "a:1".into(), fingerprint: [1; 32] };
+        let node = || Location::Node(place.clone());
         let known = vec![folder("/s0"), node(), folder("/s2")];
         let mut stores = Stores { version: VERSION, places: known, keys: None, moved: vec![folder("/s1")] };
         stores.take_places(["/s0", "/s1", "/new/s2"].map(folder).to_vec());

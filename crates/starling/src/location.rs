@@ -1,10 +1,12 @@
 //! Where a store is: a folder, a storage server of another process, or a node that has joined.
 
 use crate::usage;
+use cluster::NodePlace;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+use types::NodeId;
 
 /// Where a store is. Written as a path, or as `tcp://HOST:PORT` or `tls://HOST:PORT`.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -21,13 +23,24 @@ pub enum Location {
         /// TCP port.
         port: u16,
     },
-    /// A node that has joined. Written as `node://NUMBER@HOST:PORT`; users do not write it.
-    Node {
-        /// The node's number.
-        node: u16,
-        /// Where it was reached last, as host:port.
-        address: String,
-    },
+    /// A node that has joined. Written as `node://NUMBER@HOST:PORT#FINGERPRINT`, with the SHA-256
+    /// of the node's certificate in hexadecimal digits; users do not write it.
+    Node(NodePlace),
+}
+
+/// What follows [`NODE`].
+fn node_place(text: &str) -> Option<Location> {
+    let (node, rest) = text.split_once('@')?;
+    let (address, digits) = rest.split_once('#').filter(|(address, _)| split_port(address).is_some())?;
+    let mut fingerprint = [0; 32];
+    if digits.len() != 64 || !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+        return None;
+    }
+    for (byte, pair) in fingerprint.iter_mut().zip(digits.as_bytes().chunks(2)) {
+        *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
+    }
+    let node = NodeId::new(node.parse().ok()?);
+    Some(Location::Node(NodePlace { node, address: address.to_string(), fingerprint }))
 }
 
 /// How the places of stores at nodes begin.
@@ -69,7 +82,10 @@ impl fmt::Display for Location {
                     false => write!(f, "{scheme}://{host}:{port}"),
                 }
             }
-            Location::Node { node, address } => write!(f, "{NODE}{node}@{address}"),
+            Location::Node(NodePlace { node, address, fingerprint }) => {
+                write!(f, "{NODE}{}@{address}#", node.raw())?;
+                fingerprint.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+            }
         }
     }
 }
@@ -87,10 +103,8 @@ impl TryFrom<PathBuf> for Location {
     type Error = String;
     fn try_from(path: PathBuf) -> Result<Location, String> {
         if let Some(rest) = path.to_str().and_then(|text| text.strip_prefix(NODE)) {
-            let parts = rest.split_once('@').filter(|(_, address)| split_port(address).is_some());
-            let node = parts.and_then(|(node, address)| Some((node.parse().ok()?, address.to_string())));
-            let (node, address) = node.ok_or_else(|| format!("{}: not {NODE}NUMBER@HOST:PORT", path.display()))?;
-            return Ok(Location::Node { node, address });
+            let place = node_place(rest);
+            return place.ok_or_else(|| format!("{}: not {NODE}NUMBER@HOST:PORT#FINGERPRINT", path.display()));
         }
         Location::parse(&path).map_err(|e| e.to_string())
     }
@@ -126,10 +140,11 @@ mod tests {
             assert_eq!(location.clone(), serde_json::from_str(&serde_json::to_string(&location).unwrap()).unwrap());
             assert_eq!(matches!(location, Location::Folder(_)), !text.contains("://"));
         }
-        let node = Location::Node { node: 2, address: "[fe80::1]:7440".into() };
-        assert_eq!(node.to_string(), "node://2@[fe80::1]:7440");
+        let place = NodePlace { node: NodeId::new(2), address: "[fe80::1]:7440".into(), fingerprint: [0xa1; 32] };
+        let node = Location::Node(place);
+        assert_eq!(node.to_string(), format!("node://2@[fe80::1]:7440#{}", "a1".repeat(32)));
         assert_eq!(node, serde_json::from_str(&serde_json::to_string(&node).unwrap()).unwrap());
-        for wrong in ["node://2", "node://x@a:1", "node://2@a"] {
+        for wrong in ["node://2", "node://x@a:1#", "node://2@a", "node://2@a:1", "node://2@a:1#00"] {
             assert!(Location::try_from(PathBuf::from(wrong)).unwrap_err().contains("NUMBER@HOST:PORT"), "{wrong}");
         }
     }

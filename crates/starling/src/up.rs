@@ -192,7 +192,7 @@ async fn wait_for_nodes(host: &Host, places: &[StorePlace]) {
     let mut is_told = false;
     loop {
         let asked = places.iter().map(async |place| match place {
-            StorePlace::Node(node) => node.remote.presence().await.err().map(|e| (node.address.clone(), e)),
+            StorePlace::Node(node) => node.remote.presence().await.err().map(|e| (node.at.address.clone(), e)),
             _ => None,
         });
         let away: Vec<_> = host::join_all(asked.collect()).await.into_iter().flatten().collect();

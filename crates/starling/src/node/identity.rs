@@ -7,7 +7,6 @@
 use crate::{private, usage};
 use anyhow::Context;
 use join::authority::{AuthorityError, CertificateUse};
-use join::desk::MEMBER_TLS_NAME;
 use join::{Authority, NodeKey};
 use link::ClientKeys;
 use std::io::ErrorKind;
@@ -121,12 +120,11 @@ pub fn of_joined(folder: &Path) -> anyhow::Result<NodeIdentity> {
     })
 }
 
-/// The keys with which a node connects to nodes that have joined.
-pub fn keys_to_members(folder: &Path) -> anyhow::Result<ClientKeys> {
+/// The keys with which a node connects to others.
+pub fn client_keys(folder: &Path) -> anyhow::Result<ClientKeys> {
     let NodeIdentity { authority, certificate, key } = of_joined(folder)?;
     let keys = ClientKeys::new(authority.as_bytes(), certificate.as_bytes(), key.as_bytes());
-    let keys = keys.map_err(|e| usage(format!("the keys in {}: {e}: restore them from a copy", folder.display())))?;
-    Ok(keys.to(MEMBER_TLS_NAME))
+    keys.map_err(|e| usage(format!("the keys in {}: {e}: restore them from a copy", folder.display())))
 }
 
 #[cfg(test)]

@@ -4,9 +4,12 @@
 use crate::folder::{Stores, write_stores};
 use crate::location::{Location, split_port};
 use crate::node::identity;
+use anyhow::Context;
+use cluster::NodePlace;
 use cluster::spread::{RecordError, StorePlaces};
 use host::Host;
 use host::real::RealDisk;
+use join::desk::MEMBER_TLS_NAME;
 use link::{Address, ClientKeys};
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
@@ -16,7 +19,13 @@ use storage::api::RemoteStorage;
 use storage::site;
 use storage::tcp::Remote;
 use storage::wire::StoreName;
-use types::{BoxFuture, NodeId, StoreId};
+use types::{BoxFuture, StoreId};
+
+/// Where to connect to a node that has joined: only that node is accepted there.
+pub fn address_of(at: &NodePlace, keys: &ClientKeys) -> anyhow::Result<Address> {
+    let (host, port) = split_port(&at.address).with_context(|| format!("{} is not HOST:PORT", at.address))?;
+    Ok(Address { host: host.to_string(), port, keys: Some(keys.to(MEMBER_TLS_NAME, at.fingerprint)?) })
+}
 
 /// The record of a data folder, in memory and on disk.
 pub struct PlaceRecord {
@@ -69,10 +78,10 @@ impl PlaceRecord {
 }
 
 /// The record after stores have moved.
-fn with_places(mut stores: Stores, places: &BTreeMap<StoreId, (NodeId, String)>) -> Stores {
-    for (store, (node, address)) in places {
+fn with_places(mut stores: Stores, places: &BTreeMap<StoreId, NodePlace>) -> Stores {
+    for (store, at) in places {
         let Some(place) = stores.places.get_mut(usize::from(store.raw())) else { continue };
-        let before = std::mem::replace(place, Location::Node { node: node.raw(), address: address.clone() });
+        let before = std::mem::replace(place, Location::Node(at.clone()));
         if matches!(before, Location::Folder(_)) {
             stores.moved.push(before);
         }
@@ -90,20 +99,20 @@ pub struct FirstNodePlaces {
 impl FirstNodePlaces {
     /// The record, and the first node's keys in its data folder.
     pub fn new(host: Host, record: Arc<PlaceRecord>) -> anyhow::Result<Arc<FirstNodePlaces>> {
-        let keys = identity::keys_to_members(&record.folder)?;
+        let keys = identity::client_keys(&record.folder)?;
         Ok(Arc::new(FirstNodePlaces { host, keys, record }))
     }
 }
 
 impl StorePlaces for FirstNodePlaces {
-    fn reach(&self, _: NodeId, address: &str, name: StoreName) -> Arc<dyn RemoteStorage> {
+    fn reach(&self, at: &NodePlace, name: StoreName) -> Arc<dyn RemoteStorage> {
         // An address that cannot be read is one that cannot be reached.
-        let (host, port) = split_port(address).unwrap_or((address, 0));
-        let address = Address { host: host.to_string(), port, keys: Some(self.keys.clone()) };
+        let nowhere = Address { host: at.address.clone(), port: 0, keys: None };
+        let address = address_of(at, &self.keys).unwrap_or(nowhere);
         Remote::named(self.host.clone(), address, name)
     }
 
-    fn record(&self, places: &BTreeMap<StoreId, (NodeId, String)>) -> BoxFuture<Result<(), RecordError>> {
+    fn record(&self, places: &BTreeMap<StoreId, NodePlace>) -> BoxFuture<Result<(), RecordError>> {
         let (record, stores) = (self.record.clone(), with_places(self.record.stores(), places));
         Box::pin(async move {
             let written = tokio::task::spawn_blocking(move || record.write(stores)).await;
@@ -121,6 +130,7 @@ impl StorePlaces for FirstNodePlaces {
 mod tests {
     use super::*;
     use crate::folder::Folder;
+    use types::NodeId;
 
     #[tokio::test]
     async fn moved_stores_are_recorded_and_their_folders_cleared() {
@@ -135,12 +145,17 @@ mod tests {
         std::fs::write(data.path().join("stores.json"), text).unwrap();
         let stores = || Folder::open(data.path(), false).unwrap().stores().unwrap().unwrap();
         let record = PlaceRecord::new(data.path(), stores());
-        let at = |node| (NodeId::new(node), "10.0.0.2:7440".to_string());
+        let at = |node| NodePlace {
+            node: NodeId::new(node),
+            address: "10.0.0.2:7440".into(),
+            fingerprint: [node as u8; 32],
+        };
         let places = BTreeMap::from([(StoreId::new(1), at(1)), (StoreId::new(2), at(2))]);
         record.write(with_places(record.stores(), &places)).unwrap();
         let again = stores();
         let shown: Vec<String> = again.places.iter().map(ToString::to_string).collect();
-        assert_eq!(shown, ["store-0", "node://1@10.0.0.2:7440", "node://2@10.0.0.2:7440"]);
+        let at_node = |node: u8| format!("node://{node}@10.0.0.2:7440#{}", format!("{node:02x}").repeat(32));
+        assert_eq!(shown, ["store-0".to_string(), at_node(1), at_node(2)]);
         assert_eq!(again.moved.len(), 2);
         // The next start clears what a crash has left.
         let record = PlaceRecord::new(data.path(), again);

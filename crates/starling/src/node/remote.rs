@@ -4,9 +4,9 @@ use crate::location::split_port;
 use crate::node::identity::NodeIdentity;
 use crate::node::joined::AboutNode;
 use crate::node::joining::{DialError, JoinDialer};
+use crate::node::places::address_of;
 use crate::node::rack::StoreRack;
 use crate::usage;
-use cluster::FsConfig;
 use cluster::config::FIRST_NODE;
 use cluster::control::{ControlAnswer, ControlError, ControlRequest};
 use cluster::member::FirstNode;
@@ -14,8 +14,8 @@ use cluster::remote_locks::RemoteLocks;
 use cluster::remote_manager::{RemoteManager, receive_recalls};
 use cluster::shared_locks::LockWay;
 use cluster::switch::SwitchStore;
+use cluster::{FsConfig, NodePlace};
 use host::Host;
-use join::desk::MEMBER_TLS_NAME;
 use link::wire::Refused;
 use link::{Address, ClientKeys, LinkError, Message, NodeLink, ask_once, kinds};
 use manager::api::{Manager, TokenHolder};
@@ -87,8 +87,8 @@ impl Ask for NearestWay {
     }
 }
 
-/// Where a store is: the node, and its address if that is a member.
-type Route = (NodeId, String);
+/// Where a store is: the node, and how it is reached if that is a member.
+type Route = (NodeId, Option<NodePlace>);
 
 #[derive(Default)]
 struct RemoteState {
@@ -97,7 +97,7 @@ struct RemoteState {
     /// The stores of the newest session, and where each is.
     stores: BTreeMap<StoreId, (Route, SwitchStore)>,
     /// The connections to other members.
-    links: HashMap<Route, Arc<NodeLink>>,
+    links: Vec<(NodePlace, Arc<NodeLink>)>,
     /// The managers of each session.
     managers: HashMap<u64, Vec<Arc<RemoteManager>>>,
     /// The way to the lock table of each session.
@@ -131,37 +131,44 @@ impl RemoteFirstNode {
             }
         }
         let link = chosen.ok_or_else(|| usage("node.json names no address of the first node"))?;
-        let (own, keys) = ((about.node(), rack), keys.to(MEMBER_TLS_NAME));
+        let own = (about.node(), rack);
         Ok(Arc::new(RemoteFirstNode { host: host.clone(), link, own, keys, state: Mutex::default() }))
     }
 
     /// Where a store is.
     fn route(config: &FsConfig, store: StoreId) -> Route {
         let node = config.place(store);
-        let address = config.members.get(&node).map_or(String::new(), |member| member.address.clone());
-        (node, address)
+        let member = config.members.get(&node).filter(|member| !member.address.is_empty());
+        let reached =
+            member.map(|member| NodePlace { node, address: member.address.clone(), fingerprint: member.fingerprint });
+        (node, reached)
     }
 
     /// The store at a place.
-    fn store_at(&self, state: &mut RemoteState, (node, at): &Route, name: StoreName) -> Arc<dyn Storage> {
+    fn store_at(&self, state: &mut RemoteState, (node, reached): &Route, name: StoreName) -> Arc<dyn Storage> {
         if *node == self.own.0
             && let Some(own) = self.own.1.store(name)
         {
             return own;
         }
-        let through_first = || Arc::new(LinkedStore::new(self.link.clone(), name));
-        if *node == FIRST_NODE || *node == self.own.0 {
-            return through_first();
-        }
-        let Some(address) = address(at, &self.keys) else { return through_first() };
-        let link = state.links.entry((*node, at.clone())).or_insert_with(|| {
-            // Nobody waits for the connection: requests fail until it is made.
-            let (link, tried) = NodeLink::keep(&self.host, address, node.to_string(), None);
-            drop(tried);
-            link
-        });
+        let through_first = LinkedStore::new(self.link.clone(), name);
+        let direct = reached.as_ref().filter(|_| *node != FIRST_NODE && *node != self.own.0);
+        let Some(link) = direct.and_then(|at| self.link_to(state, at)) else { return Arc::new(through_first) };
         let direct = LinkedStore::new(link.clone(), name);
-        Arc::new(NearestWay { link: link.clone(), direct, through_first: LinkedStore::new(self.link.clone(), name) })
+        Arc::new(NearestWay { link, direct, through_first })
+    }
+
+    /// The connection to another member; `None` if its address cannot be read.
+    fn link_to(&self, state: &mut RemoteState, at: &NodePlace) -> Option<Arc<NodeLink>> {
+        if let Some((_, link)) = state.links.iter().find(|(known, _)| known == at) {
+            return Some(link.clone());
+        }
+        let address = address_of(at, &self.keys).ok()?;
+        // Nobody waits for the connection: until it is made, the first node passes requests on.
+        let (link, tried) = NodeLink::keep(&self.host, address, at.node.to_string(), None);
+        drop(tried);
+        state.links.push((at.clone(), link.clone()));
+        Some(link)
     }
 
     /// The configuration of the file system; `None` before the first session.
@@ -217,7 +224,7 @@ impl FirstNode for RemoteFirstNode {
                 *route = next;
             }
         }
-        state.links.retain(|route, _| stores.values().any(|(used, _)| used == route));
+        state.links.retain(|(at, _)| stores.values().any(|((_, used), _)| used.as_ref() == Some(at)));
         state.stores = stores;
     }
 
