@@ -167,10 +167,10 @@ impl Program {
     /// Makes a call. `None` if the mount has died.
     pub fn perform(&self, call: &Call) -> Option<Answered> {
         let mut made = self.attempt(call);
-        // A kernel may know a directory at the place from where another mount moved it. It cannot
-        // find it at its new place while something is renamed, and says ESTALE. By the old place, it
-        // may take a rename for one of a directory below itself. A program that looks at the paths
-        // first tells the kernel. What was refused has done nothing, so it can be tried again.
+        // A kernel may know a directory at the place from where another mount moved it. While
+        // something is renamed, it cannot find it at its new place, and says ESTALE. By the old
+        // place, it may take a rename for one of a directory below itself. A program that looks at
+        // the paths first tells the kernel. What was refused has done nothing, and is tried again.
         for _ in 0..LOOKS_MAX {
             let is_by_place = match made {
                 Err(Errno::STALE) => true,
