@@ -17,6 +17,8 @@ use world::clients::call::{Answered, Call, OpenNumber, Seen};
 
 /// Bytes for one listing: enough for all that a directory has.
 const LISTING_BYTES: usize = 32 << 10;
+/// How often programs look, and try again, where a kernel may have refused by what it knew.
+const LOOKS_MAX: usize = 5;
 /// Bytes for extended attributes.
 const XATTR_BYTES: usize = 4 << 10;
 
@@ -165,20 +167,20 @@ impl Program {
     /// Makes a call. `None` if the mount has died.
     pub fn perform(&self, call: &Call) -> Option<Answered> {
         let mut made = self.attempt(call);
-        // A kernel that knows a directory at the place from where another mount has moved it cannot
-        // find it at its new place while something is renamed, and says ESTALE. A program that
-        // looks first finds it.
-        for _ in 0..2 {
-            if !matches!(made, Err(Errno::STALE)) {
+        // A kernel may know a directory at the place from where another mount moved it. While
+        // something is renamed, it cannot find it at its new place, and says ESTALE. By the old
+        // place, it may take a rename for one of a directory below itself. A program that looks at
+        // the paths first tells the kernel. What was refused has done nothing, and is tried again.
+        for _ in 0..LOOKS_MAX {
+            let is_by_place = match made {
+                Err(Errno::STALE) => true,
+                Err(Errno::INVAL | Errno::NOTEMPTY) => matches!(call, Call::Rename { .. }),
+                _ => false,
+            };
+            if !is_by_place {
                 break;
             }
-            if let Call::Rename { dir, name, to_dir, to, .. } = call {
-                for (dir, name) in [(dir, name), (to_dir, to)] {
-                    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-                    let _ =
-                        self.node(*dir).and_then(|dir| rustix::fs::openat(&*dir, name.as_str(), flags, Mode::empty()));
-                }
-            }
+            look_below(&self.root);
             made = self.attempt(call);
         }
         match made {
@@ -429,6 +431,15 @@ impl Program {
         }
         entries.sort_by(|a, b| a.path.cmp(&b.path));
         entries
+    }
+}
+
+/// Looks at all directories below a path, as far as they can be found.
+fn look_below(path: &Path) {
+    for entry in std::fs::read_dir(path).into_iter().flatten().flatten() {
+        if std::fs::symlink_metadata(entry.path()).is_ok_and(|found| found.is_dir()) {
+            look_below(&entry.path());
+        }
     }
 }
 
