@@ -174,6 +174,32 @@ fn who_only_pretends_to_have_the_authority_is_refused_by_a_machine_that_joins() 
 }
 
 #[test]
+fn who_knows_a_server_by_its_certificate_accepts_no_other() {
+    with_host(|host| async move {
+        let (authority, other) = (Authority::new(), Authority::new());
+        let echo = Arc::new(Echo::default());
+        let (server, known) = authority.node();
+        let services = Services::new().with(kinds::CONTROL, echo.clone());
+        let port = listening(&host, services, Some(server.server)).await;
+        let (client, _) = authority.node();
+        let ask = |keys: ClientKeys| {
+            let (host, address) = (host.clone(), at(port, Some(keys)));
+            async move { ask_once(&host, &address, kinds::CONTROL, text("hello"), TIME_MAX).await }
+        };
+        assert_eq!(ask(client.client.to(TLS_NAME, known).unwrap()).await.unwrap(), text("hello"));
+        let (_, of_another) = authority.node();
+        for wrong in [
+            client.client.to(TLS_NAME, of_another).unwrap(),
+            client.client.to("member.starling", known).unwrap(),
+            other.node().0.client.to(TLS_NAME, known).unwrap(),
+        ] {
+            ask(wrong).await.unwrap_err();
+        }
+        assert_eq!(echo.asked.lock().len(), 1);
+    });
+}
+
+#[test]
 fn without_services_for_strangers_there_is_no_connection_without_a_certificate() {
     with_host(|host| async move {
         let authority = Authority::new();
