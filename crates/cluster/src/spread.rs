@@ -270,8 +270,10 @@ impl Spread {
         if moved.is_empty() {
             return;
         }
-        if let Err(e) = self.places.record(&at_nodes).await {
-            tracing::warn!("the new address of a node cannot be recorded: {e}");
+        match self.in_time(self.places.record(&at_nodes)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(e)) => tracing::warn!("the new address of a node cannot be recorded: {e}"),
+            Err(e) => tracing::warn!("the new address of a node cannot be recorded: {e}"),
         }
         *self.at_nodes.lock() = at_nodes;
         for (store, at) in moved {
@@ -316,7 +318,7 @@ impl Spread {
     async fn move_store(&self, store: StoreId, taker: &NodePlace) -> Result<(), MoveError> {
         let Some(switch) = self.switch(store) else { return Ok(()) };
         tracing::info!(%store, node = %taker.node, address = taker.address, "the store moves");
-        // Up to here, nothing is lost if it is given up.
+        // Until a copy is recorded, giving up loses nothing.
         let copied = match first(self.copy_store(store, switch, taker), self.until_stop()).await {
             Either::Left(copied) => copied?,
             Either::Right(()) => return Err(MoveError::Stopped),

@@ -1,5 +1,6 @@
 //! What a process that serves a file system of the core says of itself.
 
+use crate::location::Location;
 use crate::node::places::PlaceRecord;
 use crate::recording::Recordings;
 use cluster::CoreMachine;
@@ -60,7 +61,7 @@ pub async fn collect(served: &ServedCore) -> Value {
         .map(|s| {
             json!({
                 "id": s.id.raw(),
-                "place": places.get(usize::from(s.id.raw())).map(ToString::to_string),
+                "place": places.get(usize::from(s.id.raw())).map(Location::shown),
                 "state": state_name(&s.state),
                 "damaged": s.damaged_count,
                 // The age of the store's report, which the following fields are from.

@@ -39,7 +39,7 @@ pub async fn run(data: &Path, as_json: bool) -> anyhow::Result<ExitCode> {
     bar.finish_and_clear();
     let states = machine.stripe.status().await;
     let away = states.iter().filter(|s| s.state != StoreState::Up);
-    let away: Vec<String> = away.map(|s| stores.places[usize::from(s.id.raw())].to_string()).collect();
+    let away: Vec<String> = away.map(|s| stores.places[usize::from(s.id.raw())].shown()).collect();
     let consensus = maps_json(&machine.maps.status());
     // Show the report before a failure to close damaged stores ends the command.
     let shown = report.context("check").and_then(|report| show(&report, &consensus, &away, as_json).map(|()| report));

@@ -71,6 +71,16 @@ impl Location {
     }
 }
 
+impl Location {
+    /// The location for users to read: without what only programs need.
+    pub fn shown(&self) -> String {
+        match self {
+            Location::Node(NodePlace { node, address, .. }) => format!("{node} at {address}"),
+            other => other.to_string(),
+        }
+    }
+}
+
 impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -143,6 +153,7 @@ mod tests {
         let place = NodePlace { node: NodeId::new(2), address: "[fe80::1]:7440".into(), fingerprint: [0xa1; 32] };
         let node = Location::Node(place);
         assert_eq!(node.to_string(), format!("node://2@[fe80::1]:7440#{}", "a1".repeat(32)));
+        assert_eq!(node.shown(), "node-2 at [fe80::1]:7440");
         assert_eq!(node, serde_json::from_str(&serde_json::to_string(&node).unwrap()).unwrap());
         for wrong in ["node://2", "node://x@a:1#", "node://2@a", "node://2@a:1", "node://2@a:1#00"] {
             assert!(Location::try_from(PathBuf::from(wrong)).unwrap_err().contains("NUMBER@HOST:PORT"), "{wrong}");

@@ -24,6 +24,7 @@ use serde_json::{Value, json};
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+use stripe::StoreState;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use types::BoxFuture;
@@ -87,7 +88,7 @@ fn explain(e: StartError, places: &[Location]) -> anyhow::Error {
 /// The places of the stores that a refused start asks for.
 pub fn wanted(e: &StartError, places: &[Location]) -> String {
     let StartError::Refused { stores, .. } = e else { return String::new() };
-    let place = |store: types::StoreId| Some(format!("; {store} is {}", places.get(usize::from(store.raw()))?));
+    let place = |store: types::StoreId| Some(format!("; {store} is {}", places.get(usize::from(store.raw()))?.shown()));
     stores.iter().filter_map(place).collect()
 }
 
@@ -184,6 +185,21 @@ async fn start(host: &Host, folder: &Folder, settings: &Settings) -> anyhow::Res
         eprintln!("warning: what is left here of stores that have moved to nodes cannot be removed: {e}");
     }
     Ok((machine, record))
+}
+
+/// Why not everything is committed at the end.
+async fn not_committed(served: &ServedCore) -> String {
+    let places = served.places.places();
+    let healths = served.machine.stripe.glance().await;
+    let absent = healths.iter().filter(|store| store.state == StoreState::Absent);
+    let away: Vec<String> = absent.filter_map(|store| Some(places.get(usize::from(store.id.raw()))?.shown())).collect();
+    match away.is_empty() {
+        true => "commit everything and close the stores".into(),
+        false => format!(
+            "not everything is committed, since stores are away ({}); what was synced is safe: have them back for the next start",
+            away.join(", ")
+        ),
+    }
 }
 
 /// Waits a while for the nodes that have stores: after a loss of power, all start together.
@@ -298,7 +314,10 @@ pub async fn run(settings: Settings) -> anyhow::Result<ExitCode> {
     if let Some(first) = &first {
         first.stop().await;
     }
-    let stopped = served.machine.stop().await.context("commit everything and close the stores");
+    let stopped = match served.machine.stop().await {
+        Ok(()) => Ok(()),
+        Err(e) => Err(anyhow::Error::new(e).context(not_committed(&served).await)),
+    };
     server.finish(stopped.as_ref().map(|_| "everything is committed".to_string()).map_err(|e| format!("{e:#}"))).await;
     stopped?;
     say(&format!("unmounted {}: everything is committed", settings.mountpoint.display()));

@@ -74,13 +74,17 @@ fn survives(
     let serves = format!("{first} serves the managers and the only voter");
     if away > 0 {
         let who: Vec<String> = absent.iter().map(name).collect();
-        let (stores, who) = (if away == 1 { "its store" } else { "their stores" }, who.join(" and "));
+        let back = match (who.len(), away) {
+            (1, 1) => "is back with its store",
+            (1, _) => "is back with its stores",
+            _ => "are back with their stores",
+        };
         let spare = match usize::from(parity).saturating_sub(away) {
             0 => "the loss of no store".to_string(),
             1 => "the loss of any one store".to_string(),
             spare => format!("the loss of any {spare} stores"),
         };
-        return format!("{spare} until {who} is back with {stores}; {serves}");
+        return format!("{spare} until {} {back}; {serves}", who.join(" and "));
     }
     let disks = match (is_spread, parity) {
         // The first node's data folder says where the others' stores are.
@@ -295,6 +299,8 @@ mod tests {
         assert_eq!((&all["nodes"][2]["roles"], &all["spreading"]), (&json!(["store"]), &json!("no room")));
         let said = all["survives"].as_str().unwrap();
         assert!(said.starts_with("the loss of no store until three is back with its store;"), "{said}");
+        let all = all_of([2, 2, 1], SpreadReport::default());
+        assert!(all["survives"].as_str().unwrap().contains("until three is back with its stores;"), "{all}");
         let names = (0..3).map(|node| (NodeId::new(node), format!("n{node}"))).collect();
         let survive = |parity, places: &[u16]| {
             let places = (0..).map(StoreId::new).zip(places.iter().copied().map(NodeId::new)).collect();
