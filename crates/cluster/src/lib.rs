@@ -49,4 +49,4 @@ mod table;
 
 pub use config::FsConfig;
 pub use machine::{CoreMachine, Create, Run, StartError};
-pub use stores::{AtNode, NodePlace, StorePlace};
+pub use stores::{AtNode, KnownNode, StorePlace};

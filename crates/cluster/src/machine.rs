@@ -10,7 +10,7 @@ use crate::config::{CLEANER_LOG, CLIENT_LOG, FIRST_NODE, FsConfig, client_id, fi
 use crate::maintenance::Maintenance;
 use crate::maps::{self, ChangeError, Keeper};
 use crate::room;
-use crate::stores::{self, CLOSE_TIMEOUT, NodePlace, Opened, StorePlace};
+use crate::stores::{self, CLOSE_TIMEOUT, KnownNode, Opened, StorePlace};
 use crate::switch::SwitchStore;
 use client::{Client, Managers};
 use host::{Disk, Host};
@@ -158,7 +158,7 @@ pub struct CoreMachine {
     /// The stores of this process.
     pub(crate) servers: Arc<Mutex<Vec<Arc<StoreServer>>>>,
     /// Where the stores at other nodes were at the start.
-    pub(crate) at_nodes: BTreeMap<StoreId, NodePlace>,
+    pub(crate) at_nodes: BTreeMap<StoreId, KnownNode>,
 }
 
 /// Creates a file system over empty places for its stores, and a disk for the consensus engine.

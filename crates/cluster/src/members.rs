@@ -30,7 +30,7 @@ use crate::machine::CoreMachine;
 use crate::maintenance::Maintenance;
 use crate::maps::Keeper;
 use crate::shared_locks::{NearLocks, SharedLocks};
-use crate::stores::NodePlace;
+use crate::stores::KnownNode;
 use client::Client;
 use host::Host;
 use manager::api::TokenHolder;
@@ -392,13 +392,13 @@ impl Members {
     }
 
     /// The nodes that take stores, and have a session now.
-    pub fn takers(&self) -> Vec<NodePlace> {
+    pub fn takers(&self) -> Vec<KnownNode> {
         let Ok(config) = self.maps_config() else { return Vec::new() };
         let (sessions, now) = (self.sessions.lock(), self.host.clock.now());
         let live = sessions.by_number.keys().filter_map(|number| sessions.live(*number, now));
         let taker = |session: &MemberSession| {
             let MemberEntry { address, fingerprint, .. } = config.members.get(&session.node)?.clone();
-            Some(NodePlace { node: session.node, address, fingerprint }).filter(|taker| !taker.address.is_empty())
+            Some(KnownNode { node: session.node, address, fingerprint }).filter(|taker| !taker.address.is_empty())
         };
         live.filter(|session| session.takes_stores).filter_map(taker).collect()
     }

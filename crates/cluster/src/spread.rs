@@ -17,7 +17,7 @@ use crate::machine::CoreMachine;
 use crate::maps::{ChangeError, Keeper};
 use crate::members::Members;
 use crate::store_copy::{CopyError, StoreCopy};
-use crate::stores::{Absent, CLOSE_TIMEOUT, NodePlace};
+use crate::stores::{Absent, CLOSE_TIMEOUT, KnownNode};
 use crate::switch::{HeldStore, SwitchStore};
 use host::{Either, Host, first};
 use parking_lot::Mutex;
@@ -49,9 +49,9 @@ const PAUSE: std::ops::Range<Duration> = Duration::from_secs(5)..Duration::from_
 /// What moving stores needs from the process: the way to other nodes, and its data folder.
 pub trait StorePlaces: Send + Sync + 'static {
     /// The store with this name at a node. It does not connect yet.
-    fn reach(&self, at: &NodePlace, name: StoreName) -> Arc<dyn RemoteStorage>;
+    fn reach(&self, at: &KnownNode, name: StoreName) -> Arc<dyn RemoteStorage>;
     /// Records durably which stores are at nodes. All others are here.
-    fn record(&self, places: &BTreeMap<StoreId, NodePlace>) -> BoxFuture<Result<(), RecordError>>;
+    fn record(&self, places: &BTreeMap<StoreId, KnownNode>) -> BoxFuture<Result<(), RecordError>>;
     /// Removes what is left here of a store that is at a node. It is closed.
     fn remove(&self, store: StoreId) -> BoxFuture<io::Result<()>>;
 }
@@ -136,7 +136,7 @@ pub struct Spread {
     places: Arc<dyn StorePlaces>,
     switches: Vec<(StoreId, SwitchStore)>,
     servers: Arc<Mutex<Vec<Arc<StoreServer>>>>,
-    at_nodes: Mutex<BTreeMap<StoreId, NodePlace>>,
+    at_nodes: Mutex<BTreeMap<StoreId, KnownNode>>,
     /// True once no move begins any more.
     stop: watch::Sender<bool>,
     stopped: Notify,
@@ -230,9 +230,9 @@ impl Spread {
     }
 
     /// The next move, to one of the nodes that are to be tried now.
-    fn next(&self, is_tried: impl Fn(&NodeId) -> bool) -> Option<(StoreId, NodePlace)> {
+    fn next(&self, is_tried: impl Fn(&NodeId) -> bool) -> Option<(StoreId, KnownNode)> {
         let takers = self.members.takers().into_iter().filter(|taker| is_tried(&taker.node));
-        let takers: BTreeMap<NodeId, NodePlace> = takers.map(|taker| (taker.node, taker)).collect();
+        let takers: BTreeMap<NodeId, KnownNode> = takers.map(|taker| (taker.node, taker)).collect();
         let is_server = |store| self.servers.lock().iter().any(|server| server.identity().store == store);
         let (store, node) =
             next_move(&self.all_places(), self.config.least_working(), is_server, takers.keys().copied())?;
@@ -296,7 +296,7 @@ impl Spread {
     }
 
     /// An empty store at a node.
-    async fn make(&self, store: StoreId, taker: &NodePlace) -> Result<Arc<dyn RemoteStorage>, MoveError> {
+    async fn make(&self, store: StoreId, taker: &KnownNode) -> Result<Arc<dyn RemoteStorage>, MoveError> {
         let (fs, wanted) = (self.config.fs, self.config.store_capacity_bytes);
         let remote = self.places.reach(taker, StoreName { fs, store });
         match self.in_time(remote.presence()).await?.map_err(MoveError::Reach)? {
@@ -315,7 +315,7 @@ impl Spread {
         Ok(remote)
     }
 
-    async fn move_store(&self, store: StoreId, taker: &NodePlace) -> Result<(), MoveError> {
+    async fn move_store(&self, store: StoreId, taker: &KnownNode) -> Result<(), MoveError> {
         let Some(switch) = self.switch(store) else { return Ok(()) };
         tracing::info!(%store, node = %taker.node, address = taker.address, "the store moves");
         // Until a copy is recorded, giving up loses nothing.
@@ -351,7 +351,7 @@ impl Spread {
     }
 
     /// Copies a store to a node, and holds its changes up at the end.
-    async fn copy_store(&self, store: StoreId, switch: &SwitchStore, taker: &NodePlace) -> Result<Copied, MoveError> {
+    async fn copy_store(&self, store: StoreId, switch: &SwitchStore, taker: &KnownNode) -> Result<Copied, MoveError> {
         let progress = |done: usize, all: usize| {
             let percent = (done * 100 / all.max(1)).min(100) as u8;
             let moving = Some(Moving { store, to: taker.node, percent });

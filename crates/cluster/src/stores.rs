@@ -36,7 +36,7 @@ pub enum StorePlace {
 
 /// A node that has joined, as others reach it.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct NodePlace {
+pub struct KnownNode {
     /// The node.
     pub node: NodeId,
     /// Where it was reached last, as host:port.
@@ -49,7 +49,7 @@ pub struct NodePlace {
 #[derive(Clone)]
 pub struct AtNode {
     /// The node.
-    pub at: NodePlace,
+    pub at: KnownNode,
     /// The store there.
     pub remote: Arc<dyn RemoteStorage>,
 }
@@ -236,7 +236,7 @@ pub(crate) struct Opened {
     /// The stores of this process, which are closed at the end.
     pub(crate) servers: Vec<Arc<StoreServer>>,
     /// The nodes that have stores.
-    pub(crate) at_nodes: BTreeMap<StoreId, NodePlace>,
+    pub(crate) at_nodes: BTreeMap<StoreId, KnownNode>,
 }
 
 /// Opens the stores at `places`, in their order. Empty places get new stores.

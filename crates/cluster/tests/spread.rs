@@ -6,7 +6,7 @@ use cluster::control::Hello;
 use cluster::machine::{CoreMachine, Create, INDEX_RANGE_LEN, Lengths, Run, StartError, create};
 use cluster::members::{Holders, Members, MembersConfig};
 use cluster::spread::{RecordError, Spread, StorePlaces};
-use cluster::{AtNode, FsConfig, NodePlace, StorePlace};
+use cluster::{AtNode, FsConfig, KnownNode, StorePlace};
 use host::sim::{Machine, Sim, SimDisk};
 use host::{Disk, Host, Random, SplitMix64};
 use link::Message;
@@ -163,7 +163,7 @@ struct World {
     silent: Mutex<Option<NodeId>>,
     nodes: Vec<Arc<NodeStores>>,
     disks: Vec<SimDisk>,
-    record: Mutex<BTreeMap<StoreId, NodePlace>>,
+    record: Mutex<BTreeMap<StoreId, KnownNode>>,
     recording: Mutex<Recording>,
     /// The store whose place does not answer.
     away: Mutex<Option<StoreId>>,
@@ -184,10 +184,10 @@ impl DataFolder {
 }
 
 impl StorePlaces for DataFolder {
-    fn reach(&self, at: &NodePlace, name: StoreName) -> Arc<dyn RemoteStorage> {
+    fn reach(&self, at: &KnownNode, name: StoreName) -> Arc<dyn RemoteStorage> {
         self.at(at.node, name)
     }
-    fn record(&self, places: &BTreeMap<StoreId, NodePlace>) -> BoxFuture<Result<(), RecordError>> {
+    fn record(&self, places: &BTreeMap<StoreId, KnownNode>) -> BoxFuture<Result<(), RecordError>> {
         let (world, host, places) = (self.world.clone(), self.host.clone(), places.clone());
         Box::pin(async move {
             // A crash can come before or after.

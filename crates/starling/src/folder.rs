@@ -6,8 +6,7 @@
 //! elsewhere. A background process logs to `starling.log`.
 
 use crate::location::Location;
-use crate::node::identity;
-use crate::node::places::address_of;
+use crate::node::identity::{self, address_of};
 use crate::settings::Geometry;
 use crate::{keys, usage};
 use anyhow::Context;
@@ -343,12 +342,12 @@ impl Folder {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cluster::NodePlace;
+    use cluster::KnownNode;
 
     #[test]
     fn stores_at_nodes_stay_there_whatever_places_the_user_gives() {
         let folder = |name: &str| Location::Folder(name.into());
-        let place = NodePlace { node: types::NodeId::new(1), address: "a:1".into(), fingerprint: [1; 32] };
+        let place = KnownNode { node: types::NodeId::new(1), address: "a:1".into(), fingerprint: [1; 32] };
         let node = || Location::Node(place.clone());
         let known = vec![folder("/s0"), node(), folder("/s2")];
         let mut stores = Stores { version: VERSION, places: known, keys: None, moved: vec![folder("/s1")] };

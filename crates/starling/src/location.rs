@@ -1,7 +1,7 @@
 //! Where a store is: a folder, a storage server of another process, or a node that has joined.
 
 use crate::usage;
-use cluster::NodePlace;
+use cluster::KnownNode;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::net::IpAddr;
@@ -25,7 +25,7 @@ pub enum Location {
     },
     /// A node that has joined. Written as `node://NUMBER@HOST:PORT#FINGERPRINT`, with the SHA-256
     /// of the node's certificate in hexadecimal digits; users do not write it.
-    Node(NodePlace),
+    Node(KnownNode),
 }
 
 /// What follows [`NODE`].
@@ -40,7 +40,7 @@ fn node_place(text: &str) -> Option<Location> {
         *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
     }
     let node = NodeId::new(node.parse().ok()?);
-    Some(Location::Node(NodePlace { node, address: address.to_string(), fingerprint }))
+    Some(Location::Node(KnownNode { node, address: address.to_string(), fingerprint }))
 }
 
 /// How the places of stores at nodes begin.
@@ -75,7 +75,7 @@ impl Location {
     /// The location for users to read: without what only programs need.
     pub fn shown(&self) -> String {
         match self {
-            Location::Node(NodePlace { node, address, .. }) => format!("{node} at {address}"),
+            Location::Node(KnownNode { node, address, .. }) => format!("{node} at {address}"),
             other => other.to_string(),
         }
     }
@@ -92,7 +92,7 @@ impl fmt::Display for Location {
                     false => write!(f, "{scheme}://{host}:{port}"),
                 }
             }
-            Location::Node(NodePlace { node, address, fingerprint }) => {
+            Location::Node(KnownNode { node, address, fingerprint }) => {
                 write!(f, "{NODE}{}@{address}#", node.raw())?;
                 fingerprint.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
             }
@@ -150,7 +150,7 @@ mod tests {
             assert_eq!(location.clone(), serde_json::from_str(&serde_json::to_string(&location).unwrap()).unwrap());
             assert_eq!(matches!(location, Location::Folder(_)), !text.contains("://"));
         }
-        let place = NodePlace { node: NodeId::new(2), address: "[fe80::1]:7440".into(), fingerprint: [0xa1; 32] };
+        let place = KnownNode { node: NodeId::new(2), address: "[fe80::1]:7440".into(), fingerprint: [0xa1; 32] };
         let node = Location::Node(place);
         assert_eq!(node.to_string(), format!("node://2@[fe80::1]:7440#{}", "a1".repeat(32)));
         assert_eq!(node.shown(), "node-2 at [fe80::1]:7440");

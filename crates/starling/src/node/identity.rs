@@ -4,11 +4,14 @@
 //! `node.key` the node's certificate and its key. A node that has joined has the same files but
 //! `ca.key`. Only the owner can read them.
 
+use crate::location::split_port;
 use crate::{private, usage};
 use anyhow::Context;
+use cluster::KnownNode;
 use join::authority::{AuthorityError, CertificateUse};
+use join::desk::MEMBER_TLS_NAME;
 use join::{Authority, NodeKey};
-use link::ClientKeys;
+use link::{Address, ClientKeys};
 use std::io::ErrorKind;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -125,6 +128,12 @@ pub fn client_keys(folder: &Path) -> anyhow::Result<ClientKeys> {
     let NodeIdentity { authority, certificate, key } = of_joined(folder)?;
     let keys = ClientKeys::new(authority.as_bytes(), certificate.as_bytes(), key.as_bytes());
     keys.map_err(|e| usage(format!("the keys in {}: {e}: restore them from a copy", folder.display())))
+}
+
+/// Where to connect to a node that has joined: only that node is accepted there.
+pub fn address_of(at: &KnownNode, keys: &ClientKeys) -> anyhow::Result<Address> {
+    let (host, port) = split_port(&at.address).with_context(|| format!("{} is not HOST:PORT", at.address))?;
+    Ok(Address { host: host.to_string(), port, keys: Some(keys.to(MEMBER_TLS_NAME, at.fingerprint)?) })
 }
 
 #[cfg(test)]

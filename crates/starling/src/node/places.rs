@@ -2,14 +2,12 @@
 //! other nodes.
 
 use crate::folder::{Stores, write_stores};
-use crate::location::{Location, split_port};
-use crate::node::identity;
-use anyhow::Context;
-use cluster::NodePlace;
+use crate::location::Location;
+use crate::node::identity::{self, address_of};
+use cluster::KnownNode;
 use cluster::spread::{RecordError, StorePlaces};
 use host::Host;
 use host::real::RealDisk;
-use join::desk::MEMBER_TLS_NAME;
 use link::{Address, ClientKeys};
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
@@ -20,12 +18,6 @@ use storage::site;
 use storage::tcp::Remote;
 use storage::wire::StoreName;
 use types::{BoxFuture, StoreId};
-
-/// Where to connect to a node that has joined: only that node is accepted there.
-pub fn address_of(at: &NodePlace, keys: &ClientKeys) -> anyhow::Result<Address> {
-    let (host, port) = split_port(&at.address).with_context(|| format!("{} is not HOST:PORT", at.address))?;
-    Ok(Address { host: host.to_string(), port, keys: Some(keys.to(MEMBER_TLS_NAME, at.fingerprint)?) })
-}
 
 /// The record of a data folder, in memory and on disk.
 pub struct PlaceRecord {
@@ -78,7 +70,7 @@ impl PlaceRecord {
 }
 
 /// The record after stores have moved.
-fn with_places(mut stores: Stores, places: &BTreeMap<StoreId, NodePlace>) -> Stores {
+fn with_places(mut stores: Stores, places: &BTreeMap<StoreId, KnownNode>) -> Stores {
     for (store, at) in places {
         let Some(place) = stores.places.get_mut(usize::from(store.raw())) else { continue };
         let before = std::mem::replace(place, Location::Node(at.clone()));
@@ -105,14 +97,14 @@ impl FirstNodePlaces {
 }
 
 impl StorePlaces for FirstNodePlaces {
-    fn reach(&self, at: &NodePlace, name: StoreName) -> Arc<dyn RemoteStorage> {
+    fn reach(&self, at: &KnownNode, name: StoreName) -> Arc<dyn RemoteStorage> {
         // An address that cannot be read is one that cannot be reached.
         let nowhere = Address { host: at.address.clone(), port: 0, keys: None };
         let address = address_of(at, &self.keys).unwrap_or(nowhere);
         Remote::named(self.host.clone(), address, name)
     }
 
-    fn record(&self, places: &BTreeMap<StoreId, NodePlace>) -> BoxFuture<Result<(), RecordError>> {
+    fn record(&self, places: &BTreeMap<StoreId, KnownNode>) -> BoxFuture<Result<(), RecordError>> {
         let (record, stores) = (self.record.clone(), with_places(self.record.stores(), places));
         Box::pin(async move {
             let written = tokio::task::spawn_blocking(move || record.write(stores)).await;
@@ -145,7 +137,7 @@ mod tests {
         std::fs::write(data.path().join("stores.json"), text).unwrap();
         let stores = || Folder::open(data.path(), false).unwrap().stores().unwrap().unwrap();
         let record = PlaceRecord::new(data.path(), stores());
-        let at = |node| NodePlace {
+        let at = |node| KnownNode {
             node: NodeId::new(node),
             address: "10.0.0.2:7440".into(),
             fingerprint: [node as u8; 32],

@@ -1,10 +1,9 @@
 //! The first node, as a joined node reaches it: over one link. And the stores at other nodes.
 
 use crate::location::split_port;
-use crate::node::identity::NodeIdentity;
+use crate::node::identity::{NodeIdentity, address_of};
 use crate::node::joined::AboutNode;
 use crate::node::joining::{DialError, JoinDialer};
-use crate::node::places::address_of;
 use crate::node::rack::StoreRack;
 use crate::usage;
 use cluster::config::FIRST_NODE;
@@ -14,7 +13,7 @@ use cluster::remote_locks::RemoteLocks;
 use cluster::remote_manager::{RemoteManager, receive_recalls};
 use cluster::shared_locks::LockWay;
 use cluster::switch::SwitchStore;
-use cluster::{FsConfig, NodePlace};
+use cluster::{FsConfig, KnownNode};
 use host::Host;
 use link::wire::Refused;
 use link::{Address, ClientKeys, LinkError, Message, NodeLink, ask_once, kinds};
@@ -88,7 +87,7 @@ impl Ask for NearestWay {
 }
 
 /// Where a store is: the node, and how it is reached if that is a member.
-type Route = (NodeId, Option<NodePlace>);
+type Route = (NodeId, Option<KnownNode>);
 
 #[derive(Default)]
 struct RemoteState {
@@ -97,7 +96,7 @@ struct RemoteState {
     /// The stores of the newest session, and where each is.
     stores: BTreeMap<StoreId, (Route, SwitchStore)>,
     /// The connections to other members.
-    links: Vec<(NodePlace, Arc<NodeLink>)>,
+    links: Vec<(KnownNode, Arc<NodeLink>)>,
     /// The managers of each session.
     managers: HashMap<u64, Vec<Arc<RemoteManager>>>,
     /// The way to the lock table of each session.
@@ -140,7 +139,7 @@ impl RemoteFirstNode {
         let node = config.place(store);
         let member = config.members.get(&node).filter(|member| !member.address.is_empty());
         let reached =
-            member.map(|member| NodePlace { node, address: member.address.clone(), fingerprint: member.fingerprint });
+            member.map(|member| KnownNode { node, address: member.address.clone(), fingerprint: member.fingerprint });
         (node, reached)
     }
 
@@ -159,7 +158,7 @@ impl RemoteFirstNode {
     }
 
     /// The connection to another member; `None` if its address cannot be read.
-    fn link_to(&self, state: &mut RemoteState, at: &NodePlace) -> Option<Arc<NodeLink>> {
+    fn link_to(&self, state: &mut RemoteState, at: &KnownNode) -> Option<Arc<NodeLink>> {
         if let Some((_, link)) = state.links.iter().find(|(known, _)| known == at) {
             return Some(link.clone());
         }
