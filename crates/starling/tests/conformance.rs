@@ -29,13 +29,15 @@ const NOT_ASKED: [&str; 8] = [
 /// What programs see otherwise through a kernel, or by `LocalDir`: device numbers of 32 bits, reads
 /// whose range ends beyond the largest offset, links of other users' files, other ACL versions, no
 /// birth time. Supplementary groups are remembered for a moment, by thread.
-const THROUGH_A_KERNEL: [&str; 6] = [
+const THROUGH_A_KERNEL: [&str; 8] = [
     "special_files_are_made",
     "files_may_be_huge",
     "directories_need_search_and_write",
     "bad_acls_are_refused",
     "new_nodes_have_one_time",
     "the_first_matching_class_decides",
+    "chown_is_for_root_and_chgrp_for_members",
+    "set_gid_needs_the_group",
 ];
 
 /// What several nodes answer otherwise: the room of others is known a little later, reads move
