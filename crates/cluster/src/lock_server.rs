@@ -195,7 +195,7 @@ mod tests {
         assert_eq!(ask(one, 1, 1, set), Err(FsError::Interrupted));
         assert_eq!(ask(one, 3, 3, LockOperation::Test(file, lock)), Ok(None));
         assert_eq!(ask(one, 1, 1, set), Err(FsError::Interrupted));
-        assert_eq!(ask(two, 1, 1, set), Ok(None), "nobody has it");
+        assert_eq!(ask(two, 1, 1, set), Ok(None), "no client has it");
         // The next session of the client begins with 1 again.
         server.leave(two);
         server.leave(one);

@@ -136,7 +136,7 @@ pub struct Member {
     /// The length of the lease of the newest session.
     lease: Mutex<Duration>,
     leaving: Notify,
-    /// Changes were lost with a session, and nobody was told yet who relies on them.
+    /// Changes were lost with a session, and no program that relies on them was told yet.
     has_lost: AtomicBool,
 }
 

@@ -279,7 +279,7 @@ impl Spread {
         for (store, at) in moved {
             tracing::info!(%store, node = %at.node, address = at.address, "the store's node has another address");
             let remote = self.places.reach(&at, StoreName { fs: self.config.fs, store });
-            // It is used when it is reached; nobody waits for that.
+            // It is used when it is reached. This does not wait for that.
             drop(remote.expect(self.config.fs, store));
             if let Some(switch) = self.switch(store) {
                 switch.set(remote);

@@ -216,17 +216,17 @@ impl StorePlaces for DataFolder {
 }
 
 /// Members that hold nothing.
-struct Nobody;
+struct NoTokens;
 
-impl TokenHolder for Nobody {
+impl TokenHolder for NoTokens {
     fn recall(&self, recalls: Vec<TokenRecall>) {
         panic!("a member has tokens: {recalls:?}");
     }
 }
 
-impl Holders for Nobody {
+impl Holders for NoTokens {
     fn holder(&self, _: u64) -> Arc<dyn TokenHolder> {
-        Arc::new(Nobody)
+        Arc::new(NoTokens)
     }
     fn quiesce(&self, _: u64) -> BoxFuture<()> {
         Box::pin(std::future::ready(()))
@@ -298,7 +298,7 @@ impl Rig {
         let consensus: Arc<dyn Disk> = self.consensus.mount(&on);
         let core = self.sim.block_on(CoreMachine::start(on.host(), &places, &consensus, RUN))?;
         let config = MembersConfig { lease: LEASE, name: "one".into(), address: "one:1".into(), is_mounted: true };
-        let members = core.open_to_members(config, Arc::new(Nobody));
+        let members = core.open_to_members(config, Arc::new(NoTokens));
         let spread = self.sim.block_on(core.spread(members.clone(), folder));
         Ok(First { core, members, spread })
     }
@@ -486,7 +486,7 @@ fn crash_during_moves(seed: u64) {
         }
         rig.run_for(rig.world.random.below(1500));
         first = rig.start().unwrap_or_else(|e| panic!("seed {seed}: {e}"));
-        // Whatever the crash came into, any one store is one too many.
+        // After a crash at any moment, the others can do without any one store.
         let lost = rig.world.random.below(u64::from(STORES)) as u16;
         rig.check_without(&first, lost);
         first = rig.start().unwrap_or_else(|e| panic!("seed {seed}: {e}"));

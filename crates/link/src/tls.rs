@@ -131,29 +131,23 @@ pub struct ClientKeys {
     connector: TlsConnector,
     /// The name that the server's certificate must be for.
     name: &'static str,
-    /// The authorities that may have signed it; none if only a fingerprint is known.
-    roots: Arc<RootCertStore>,
+    /// The certificate's fingerprint, if only one server will do.
+    known: Option<Fingerprint>,
 }
 
 impl ClientKeys {
     /// Reads the authority's certificate, the client's certificate and the client's key, all PEM.
     pub fn new(ca: &[u8], certificate: &[u8], key: &[u8]) -> Result<ClientKeys, KeyError> {
-        let roots = roots(&certificates(ca)?)?;
         let config = ClientConfig::builder_with_provider(Arc::new(provider::default_provider()))
             .with_protocol_versions(&[&TLS13])?
-            .with_root_certificates(roots.clone())
+            .with_root_certificates(roots(&certificates(ca)?)?)
             .with_client_auth_cert(certificates(certificate)?, PrivateKeyDer::from_pem_slice(key)?)?;
-        Ok(ClientKeys { connector: TlsConnector::from(Arc::new(config)), name: TLS_NAME, roots })
+        Ok(ClientKeys { connector: TlsConnector::from(Arc::new(config)), name: TLS_NAME, known: None })
     }
 
     /// The same keys, for one server: its certificate is for `name`, and has this fingerprint.
-    pub fn to(&self, name: &'static str, known: Fingerprint) -> Result<ClientKeys, KeyError> {
-        let provider = Arc::new(provider::default_provider());
-        let roots = self.roots.clone();
-        let signed = WebPkiServerVerifier::builder_with_provider(roots.clone(), provider).build()?;
-        let mut config = (**self.connector.config()).clone();
-        config.dangerous().set_certificate_verifier(Arc::new(KnownServer { known, signed }));
-        Ok(ClientKeys { connector: TlsConnector::from(Arc::new(config)), name, roots })
+    pub fn to(&self, name: &'static str, known: Fingerprint) -> ClientKeys {
+        ClientKeys { name, known: Some(known), ..self.clone() }
     }
 
     /// For a machine that has no certificate yet, and knows the authority's by its fingerprint. The
@@ -165,60 +159,19 @@ impl ClientKeys {
             .dangerous()
             .with_custom_certificate_verifier(Arc::new(KnownAuthority { authority, provider }))
             .with_no_client_auth();
-        let roots = Arc::new(RootCertStore::empty());
-        Ok(ClientKeys { connector: TlsConnector::from(Arc::new(config)), name: TLS_NAME, roots })
+        Ok(ClientKeys { connector: TlsConnector::from(Arc::new(config)), name: TLS_NAME, known: None })
     }
 
     pub(crate) async fn connect(&self, stream: TcpStream) -> io::Result<(ReadEnd, WriteEnd)> {
         let name = ServerName::try_from(self.name).map_err(io::Error::other)?;
-        let (from, to) = tokio::io::split(self.connector.connect(name, stream).await?);
-        Ok((Box::new(from), Box::new(to)))
-    }
-}
-
-/// Accepts one server: the authority has signed its certificate, and it is the known one.
-#[derive(Debug)]
-struct KnownServer {
-    known: Fingerprint,
-    signed: Arc<WebPkiServerVerifier>,
-}
-
-impl ServerCertVerifier for KnownServer {
-    fn verify_server_cert(
-        &self,
-        end_entity: &CertificateDer<'_>,
-        intermediates: &[CertificateDer<'_>],
-        name: &ServerName<'_>,
-        ocsp_response: &[u8],
-        now: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        let verified = self.signed.verify_server_cert(end_entity, intermediates, name, ocsp_response, now)?;
-        match fingerprint(end_entity) == self.known {
-            true => Ok(verified),
-            false => Err(rustls::Error::General("another node has this address".into())),
+        let stream = self.connector.connect(name, stream).await?;
+        let shown = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
+        let shown = shown.map(|certificate| fingerprint(certificate));
+        if self.known.is_some() && self.known != shown {
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, "another node has this address"));
         }
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.signed.verify_tls12_signature(message, certificate, signature)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.signed.verify_tls13_signature(message, certificate, signature)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.signed.supported_verify_schemes()
+        let (from, to) = tokio::io::split(stream);
+        Ok((Box::new(from), Box::new(to)))
     }
 }
 

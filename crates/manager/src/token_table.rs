@@ -93,7 +93,8 @@ impl TokenTable {
     }
 
     /// Asks for a token. A client that has a stronger one keeps that, under the new number. A
-    /// recall of the old number is then void, so whoever still wants the token recalls the new one.
+    /// recall of the old number is then void, so a client that still wants the token recalls the
+    /// new one.
     pub fn request(&mut self, client: ClientId, file: FileId, mode: Mode) -> Decision {
         let held = self.files.entry(file).or_default();
         let in_conflict = |h: &&mut Holding| {

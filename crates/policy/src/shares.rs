@@ -216,8 +216,9 @@ mod tests {
         shares.checkpoint_ended(number);
         assert_eq!((shares.offer(2, 900), shares.knows(1), shares.knows(2)), (900, false, true));
     }
+
     #[test]
-    fn regression_a_new_client_waits_for_nobodys_report_while_there_is_ample_room() {
+    fn regression_a_new_client_waits_for_no_report_while_there_is_ample_room() {
         let mut shares = Shares::new(100);
         for client in 1..=6 {
             shares.report(client, 0);

@@ -271,7 +271,7 @@ pub struct Up {
     #[arg(long)]
     pub allow_other: bool,
     /// Address and TCP port to listen at for other nodes, which mount the file system too. Port 0
-    /// takes a free one. Give the same at each start [default: nobody can join; a node that has
+    /// takes a free one. Give the same at each start [default: no node can join; a node that has
     /// joined listens where it did before].
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub listen: Option<std::net::SocketAddr>,

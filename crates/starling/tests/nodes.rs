@@ -292,7 +292,7 @@ fn invitations_are_for_one_node_and_for_one_file_system() {
     assert!(refused(&mut up).contains("--parity is for the first node"));
     one.down();
 
-    // Without a listener, nobody can join, and who has joined is not let in.
+    // Without a listener, no node can join, and one that has joined is not let in.
     let invite = |data: &Path| refused(starling().args(["node", "invite", "--data"]).arg(data));
     assert!(invite(&one.data).contains("starling up"));
     one.up_again();

@@ -7,7 +7,7 @@
 //!
 //! Each request names its store, since one node may have several, and since by now another store
 //! may be at the same address, with segments of the same names. [`StoreRequest::Presence`] and
-//! [`StoreRequest::Initialise`] may be for whatever store is there, and then name
+//! [`StoreRequest::Initialise`] may be for any store that is there, and then name
 //! [`StoreName::NONE`].
 //!
 //! Decoders take any bytes: they fail, but do not panic, and they ask for no more memory than the

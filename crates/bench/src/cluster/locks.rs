@@ -121,7 +121,7 @@ mod tests {
         assert_eq!(
             judge(&fair, 2),
             Judged { hand_overs_ms: vec![250.0, 500.0], overlaps: 0, had: vec![2, 1] },
-            "the last hand-over comes when nobody competes any more"
+            "the last hand-over comes when no other node competes any more"
         );
         let both = [hold(0, 0.0, 1.0), hold(1, 0.5, 2.0)];
         assert_eq!(judge(&both, 2).overlaps, 1);

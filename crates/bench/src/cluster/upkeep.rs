@@ -30,7 +30,7 @@ pub(super) fn measure(site: &Site, effort: Effort) -> Result<Found> {
     work(&arguments("stat-files", &cluster.path(WORKER + 1, "many"), &[]))?;
     let tokens = cluster.tokens()? - tokens_before;
     let bytes = memory()?.saturating_sub(bytes_before) as f64 / tokens as f64;
-    // Whatever was dirty is committed by now, and the first seconds after work do not count.
+    // All that was dirty is committed by now, and the first seconds after work do not count.
     cluster.sync()?;
     cluster.settle()?;
     std::thread::sleep(idle_time / 4);

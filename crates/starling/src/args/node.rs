@@ -38,7 +38,8 @@ hour. It lets its holder read and change everything, so hand it over as you woul
   starling up ./mnt --data ./data                            mounts again; needs no invitation
 
 With --store, a store of the first node moves to this one, unless that has no more than this one has. `starling nodes` shows it. Then the
-file system needs this node to be up as it needs that store. If it is interrupted, give the same command again. The data folder has the node's key: whoever has it can read and change everything.")]
+file system needs this node to be up as it needs that store. If it is interrupted, give the same command again. The data folder has the node's key: who has the key can read and
+change everything.")]
     Join(NodeJoin),
 }
 
@@ -76,7 +77,7 @@ pub struct NodeJoin {
     #[arg(long)]
     pub name: Option<String>,
     /// Address and TCP port to listen at for other nodes, which reach this node's stores there.
-    /// Port 0 takes a free one [default: it listens for nobody].
+    /// Port 0 takes a free one [default: it does not listen].
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub listen: Option<SocketAddr>,
     /// A folder for stores, made if it does not exist; repeat for several disks. This node then

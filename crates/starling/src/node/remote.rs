@@ -163,7 +163,7 @@ impl RemoteFirstNode {
             return Some(link.clone());
         }
         let address = address_of(at, &self.keys).ok()?;
-        // Nobody waits for the connection: until it is made, the first node passes requests on.
+        // This waits for no connection. Until there is one, the first node passes requests on.
         let (link, tried) = NodeLink::keep(&self.host, address, at.node.to_string(), None);
         drop(tried);
         state.links.push((at.clone(), link.clone()));

@@ -30,7 +30,7 @@ pub enum TurnOrder {
 ///   handle.
 /// - Syncs go to every client, since a client makes durable what was done through it.
 /// - An owner of locks stays with one client, as programs do.
-/// - A file without a name that nobody has open is gone, though a client may remove it a little
+/// - A file without a name that no program has open is gone, though a client may remove it a little
 ///   later.
 pub struct Turns(Arc<Clients>);
 
@@ -242,7 +242,7 @@ impl Clients {
         self.handles.lock().get(&handle).map_or(handle, |handles| handles[at])
     }
 
-    /// A client's id of a file. What nobody knows is passed on as it is.
+    /// A client's id of a file. An id that no client knows is passed on as it is.
     async fn own(&self, at: usize, file: FileId) -> FileId {
         let Some((mut own, names)) = self.files.lock().way(at, file) else { return file };
         for (file, name) in names {
