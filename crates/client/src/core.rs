@@ -25,7 +25,7 @@ use policy::space::{Purpose, SpaceAccount};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-use stripe::{LogTail, LogWriter, Stripe};
+use stripe::{LogTail, LogWriter, Stripe, StripeError};
 use striped_log::builder::{SegmentBuilder, SegmentDraft};
 use striped_log::fragment::CHUNK_LEN;
 use tokio::sync::{Notify, watch};
@@ -65,6 +65,10 @@ const APPLY_TIME_MAX: Duration = Duration::from_secs(60);
 /// itself.
 const APPLY_PAUSE: Duration = Duration::from_millis(5);
 
+/// How long a commit waits at most for stores that are away.
+const STORES_TIME_MAX: Duration = Duration::from_secs(60);
+/// Pause before such a commit is looked at again.
+const STORES_PAUSE: Duration = Duration::from_millis(200);
 /// The eviction hand lists at most as many removed files as there are inodes in memory, and this
 /// many more.
 const HAND_SLACK: usize = 1024;
@@ -84,7 +88,8 @@ pub struct ClientConfig {
     /// How long kernels may cache names and attributes at most.
     pub lease: Duration,
     /// When the lease of the tokens is over, in nanoseconds of the host's clock; `None` if no other
-    /// client can want the tokens. From then on the client answers nothing.
+    /// client can want the tokens. The kernel keeps no answer longer than that. The caller must not
+    /// pass answers on while the lease is over.
     pub lease_until: Option<Arc<AtomicU64>>,
 }
 
@@ -585,11 +590,26 @@ impl Core {
         }
         let core = self.clone();
         Answer::later(async move {
-            core.log.wait_committed(seq).await.map_err(|e| {
-                tracing::error!(seq, "commit: {e}");
-                FsError::Io
-            })
+            let give_up = core.host.clock.now() + core.patience();
+            loop {
+                match core.log.wait_committed(seq).await {
+                    Ok(()) => return Ok(()),
+                    Err(StripeError::NotEnoughStores) if core.host.clock.now() < give_up && !core.is_over() => {
+                        core.host.clock.sleep(STORES_PAUSE).await;
+                    }
+                    Err(e) => {
+                        tracing::error!(seq, "commit: {e}");
+                        return Err(FsError::Io);
+                    }
+                }
+            }
         })
+    }
+
+    /// How long a commit waits for stores that are away. At another node than the first, they are
+    /// often away together with the first one, and come back with it.
+    fn patience(&self) -> Duration {
+        self.config.lease_until.as_ref().map_or(Duration::ZERO, |_| STORES_TIME_MAX)
     }
 
     pub(crate) async fn wait_applied(&self, seq: u64) {

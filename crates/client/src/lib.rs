@@ -26,6 +26,7 @@ mod touched;
 mod under_way;
 
 pub use crate::core::{ClientConfig, IN_FLIGHT_BYTES_MAX, Managers, UNAPPLIED_CUTS_MAX};
+pub use crate::tokens::Holdings;
 
 use crate::core::Core;
 use host::Host;
@@ -161,6 +162,12 @@ impl Client {
         if let Some(kernel) = self.core.kernel.get() {
             kernel.forget(Recalled { files, names: true }).await;
         }
+    }
+
+    /// What the client holds, for managers that have forgotten it: they were opened anew, for this
+    /// term. Ask before these managers get any message of the client.
+    pub fn holdings(&self, term: u64) -> Holdings {
+        self.core.holdings(term)
     }
 
     /// Waits until the managers have applied all cuts.

@@ -15,7 +15,7 @@ use crate::core::{Core, from_manager};
 use crate::inode::Inode;
 use crate::state::{Attempt, ClientState};
 use crate::touched::Needs;
-use manager::api::{GiveBack, ManagerError, Opened, TokenHolder, TokenRecall};
+use manager::api::{GiveBack, HeldToken, ManagerError, Opened, TokenHolder, TokenRecall};
 use manager::planted::{self, Bug};
 use manager::token::Mode;
 use policy::space::Purpose;
@@ -43,8 +43,21 @@ pub(crate) struct Tokens {
     claims: HashMap<FileId, Option<TokenRecall>>,
     /// Recalls that the client is about to answer.
     recalled: HashMap<FileId, TokenRecall>,
+    /// The term of the managers that were told what the client holds; `None`: they know it anyway.
+    term: Option<u64>,
     /// Files whose managers were told that a program here has them open, without a token.
     told_open: HashSet<FileId>,
+}
+
+/// What a client holds, for managers that have forgotten it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Holdings {
+    /// Its tokens, and the files that a program has open without one.
+    pub tokens: Vec<HeldToken>,
+    /// The epoch in which it writes its log.
+    pub epoch: u32,
+    /// All segments of its log up to this one are durable.
+    pub committed_seq: u64,
 }
 
 impl Tokens {
@@ -159,7 +172,9 @@ impl Pins {
             core.inode_fetch_count.fetch_add(1, Relaxed);
             let asked = core.managers.of(id).open(core.config.id, id, mode).into_future();
             let opened = Claim { core: core.clone(), id, asked: Some(asked) }.answered().await;
-            core.install(id, opened, |s| self.pin(s, id, mode))?;
+            if !core.install(id, opened, |s| self.pin(s, id, mode))? {
+                continue;
+            }
             match core.state.lock().inodes.get(&id) {
                 Some(inode) if inode.allows(mode) => return Ok(()),
                 // A weaker token than wanted was granted: never by a manager that is whole.
@@ -228,18 +243,24 @@ impl Core {
         self.tokens_change.send_modify(|count| *count += 1);
     }
 
-    /// Puts a manager's answer to a claim into memory, and calls `and` in the same instant.
+    /// Puts a manager's answer to a claim into memory, and calls `and` in the same instant. False
+    /// if a manager granted this that is gone: then the claim must be made again.
     fn install(
         self: &Arc<Self>,
         id: FileId,
         opened: Result<Opened, ManagerError>,
         and: impl FnOnce(&mut ClientState),
-    ) -> Result<(), FsError> {
+    ) -> Result<bool, FsError> {
         let s = &mut *self.state.lock();
         let early = s.tokens.claims.remove(&id).flatten();
         self.tokens_changed();
         let opened = opened.map_err(from_manager)?;
         let grant = opened.grant;
+        if s.tokens.term.is_some_and(|term| term != grant.term) && !planted::is(Bug::InstallsOldGrants) {
+            // The present manager has not heard of it. A recall is about what the client had before.
+            early.into_iter().for_each(|recall| self.recalled(s, recall));
+            return Ok(false);
+        }
         self.log.learn_order(opened.order);
         if (s.removals.contains(&id) || s.gone.contains_key(&id)) && !planted::is(Bug::InstallsRemoved) {
             return Err(FsError::Stale);
@@ -270,7 +291,27 @@ impl Core {
         {
             self.begin_recall(s, recall);
         }
-        Ok(())
+        Ok(true)
+    }
+
+    /// What the client holds, for managers in a new term. Grants of earlier terms that are still on
+    /// their way do not count any more.
+    pub(crate) fn holdings(&self, term: u64) -> Holdings {
+        let s = &mut *self.state.lock();
+        s.tokens.term = Some(term);
+        let committed_seq = self.log.committed_seq().unwrap_or(0);
+        // A file that no cut has in it yet cannot be known to anybody else.
+        let known = s.inodes.iter().filter(|(_, inode)| inode.logged && !planted::is(Bug::HoldingsLackTokens));
+        let held = known.map(|(&file, inode)| HeldToken { file, mode: Some(inode.mode), number: inode.grant });
+        // The managers learn of these removals later. Of others they read in the log.
+        let unknown = s.gone.iter().filter(|(_, seq)| **seq > committed_seq).map(|(file, _)| file);
+        let removed = s.removals.iter().chain(unknown);
+        let removed = removed.filter(|_| !planted::is(Bug::HoldingsLackRemoved));
+        let removed = removed.map(|&file| HeldToken { file, mode: Some(Mode::Write), number: 0 });
+        let open = s.tokens.told_open.iter().filter(|_| !planted::is(Bug::HoldingsLackOpen));
+        let open = open.map(|&file| HeldToken { file, mode: None, number: 0 });
+        let tokens = held.chain(removed).chain(open).collect();
+        Holdings { tokens, epoch: self.log.epoch(), committed_seq }
     }
 
     /// Fetches inodes to read them, with one message to each manager concerned, and one more for
@@ -322,8 +363,7 @@ impl Core {
     }
 
     /// Answers a recall, now or when the client can.
-    fn recall(self: &Arc<Self>, recall: TokenRecall) {
-        let s = &mut *self.state.lock();
+    fn recalled(self: &Arc<Self>, s: &mut ClientState, recall: TokenRecall) {
         let grant = s.inodes.get(&recall.file).map(|inode| inode.grant);
         if let Some(early) = s.tokens.claims.get_mut(&recall.file)
             && grant.is_none_or(|grant| grant < recall.number)
@@ -566,9 +606,9 @@ impl Core {
         }
     }
 
-    /// True if the client may not answer any more: it was stopped, or its lease is over.
+    /// True if the client was stopped.
     pub(crate) fn is_over(&self) -> bool {
-        self.stopped.load(SeqCst) || self.rest_of_lease().is_some_and(|rest| rest.is_zero())
+        self.stopped.load(SeqCst)
     }
 
     /// How long the client's lease lasts; `None` if it has no lease because no other client can
@@ -581,6 +621,6 @@ impl Core {
 
 impl TokenHolder for Client {
     fn recall(&self, recalls: Vec<TokenRecall>) {
-        recalls.into_iter().for_each(|recall| self.core.recall(recall));
+        recalls.into_iter().for_each(|recall| self.core.recalled(&mut self.core.state.lock(), recall));
     }
 }

@@ -9,17 +9,22 @@
 //! duration is a u64 of nanoseconds, a flag a byte 0 or 1, an option a flag and the thing, a list a
 //! u32 count and that many elements, a string a u32 length and that many bytes of UTF-8.
 
+use crate::remote_locks::{LOCK_LEN, lock, put_lock};
 use bytes::Bytes;
+use client::Holdings;
+use manager::api::HeldToken;
+use manager::token::Mode;
 use policy::space::{LiveShare, SpaceShare};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use stripe::LogTail;
 use thiserror::Error;
 use types::codec::{DecodeError, Put, Reader};
-use types::{LogId, Maps, NodeId, SegmentId, StoreId};
+use types::{FileId, LogId, Maps, NodeId, SegmentId, StoreId};
+use vfs::fs::FileLock;
 
 /// Version of these messages. A node and the first node must speak the same.
-pub const CONTROL_VERSION: u16 = 2;
+pub const CONTROL_VERSION: u16 = 3;
 
 /// A node that begins a session.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -34,6 +39,23 @@ pub struct Hello {
     pub address: String,
     /// It has folders for stores, and serves them at its address.
     pub takes_stores: bool,
+}
+
+/// A node whose session is to go on after the first node was started again.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Resume {
+    /// The node.
+    pub hello: Hello,
+    /// The session.
+    pub session: u64,
+    /// Bytes of each store that its client may still take; see [`policy::space::SpaceClaim`].
+    pub store_bytes: u64,
+    /// Payload bytes that it may still add to what lives.
+    pub live_bytes: u64,
+    /// What its client holds.
+    pub holdings: Holdings,
+    /// The file locks of its programs. Owners are the client's own numbers.
+    pub locks: Vec<(FileId, FileLock)>,
 }
 
 /// A request to the first node.
@@ -61,6 +83,8 @@ pub enum ControlRequest {
     },
     /// Asks who belongs to the file system.
     Nodes,
+    /// Has a session go on. Only a first node that has just started takes this.
+    Resume(Resume),
 }
 
 /// A new session.
@@ -167,15 +191,21 @@ pub enum ControlAnswer {
     Left,
     /// All nodes.
     Nodes(NodesReport),
+    /// To a resume: the session goes on when its next renewal is answered.
+    Noted,
 }
 
 /// Why a request failed.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum ControlError {
-    /// There is no such session: it was declared dead, or the first node was started again. The
-    /// node must begin a new one.
+    /// There is no such session: it was declared dead, or it did not go on when the first node
+    /// started again. The node must begin a new one.
     #[error("the first node does not know this session")]
     UnknownSession,
+    /// The first node has started again, for this term. The session goes on if the node says
+    /// [resume](ControlRequest::Resume) now.
+    #[error("the first node has started again")]
+    Restarted(u64),
     /// The sender is not among the members, or has another certificate.
     #[error("this node does not belong to the file system, or no longer: join it again")]
     NotMember,
@@ -199,11 +229,7 @@ impl ControlRequest {
         match self {
             ControlRequest::Hello(hello) => {
                 out.put_u8(0);
-                out.put_u16(hello.node.raw());
-                out.put_u16(hello.version);
-                out.put_u8(hello.is_mounted.into());
-                out.put_blob(hello.address.as_bytes());
-                out.put_u8(hello.takes_stores.into());
+                hello.encode(&mut out);
             }
             ControlRequest::Renew { session, store_bytes, live_bytes, wants_space, maps_epoch } => {
                 out.put_u8(1);
@@ -218,27 +244,26 @@ impl ControlRequest {
                 out.put_u64(*session);
             }
             ControlRequest::Nodes => out.put_u8(3),
+            ControlRequest::Resume(resume) => {
+                out.put_u8(4);
+                resume.encode(&mut out);
+            }
         }
         out.into()
     }
 
     /// Decodes what [`encode`](Self::encode) wrote. A hello of another version may have more
-    /// fields, which are ignored.
+    /// fields, which are ignored. A resume of another version is decoded as its hello.
     pub fn decode(bytes: &[u8]) -> Result<ControlRequest, DecodeError> {
         let r = &mut Reader::new(bytes);
         let request = match r.u8("control request")? {
-            0 => {
-                let (node, version) = (NodeId::new(r.u16("node")?), r.u16("control version")?);
-                let (mut is_mounted, mut address, mut takes_stores) = (false, String::new(), false);
-                if version == CONTROL_VERSION {
-                    (is_mounted, address) = (flag(r, "is mounted")?, string(r, "node address")?);
-                    takes_stores = flag(r, "takes stores")?;
+            tag @ (0 | 4) => {
+                let hello = Hello::decode(r)?;
+                match hello.version {
+                    CONTROL_VERSION if tag == 4 => ControlRequest::Resume(Resume::decode(hello, r)?),
+                    CONTROL_VERSION => ControlRequest::Hello(hello),
+                    _ => return Ok(ControlRequest::Hello(hello)),
                 }
-                let hello = ControlRequest::Hello(Hello { node, version, is_mounted, address, takes_stores });
-                if version != CONTROL_VERSION {
-                    return Ok(hello);
-                }
-                hello
             }
             1 => {
                 let (session, store_bytes) = (r.u64("session")?, r.u64("store bytes")?);
@@ -251,6 +276,71 @@ impl ControlRequest {
             _ => return Err(DecodeError::Invalid("control request")),
         };
         whole(r, request, "control request")
+    }
+}
+
+impl Hello {
+    fn encode(&self, out: &mut Vec<u8>) {
+        out.put_u16(self.node.raw());
+        out.put_u16(self.version);
+        out.put_u8(self.is_mounted.into());
+        out.put_blob(self.address.as_bytes());
+        out.put_u8(self.takes_stores.into());
+    }
+
+    /// Of another version, only the first two fields.
+    fn decode(r: &mut Reader<'_>) -> Result<Hello, DecodeError> {
+        let (node, version) = (NodeId::new(r.u16("node")?), r.u16("control version")?);
+        if version != CONTROL_VERSION {
+            return Ok(Hello { node, version, is_mounted: false, address: String::new(), takes_stores: false });
+        }
+        let (is_mounted, address) = (flag(r, "is mounted")?, string(r, "node address")?);
+        Ok(Hello { node, version, is_mounted, address, takes_stores: flag(r, "takes stores")? })
+    }
+}
+
+/// The rights of a token, as their place in this list.
+const RIGHTS: [Option<Mode>; 3] = [None, Some(Mode::Read), Some(Mode::Write)];
+/// Bytes of an encoded token.
+const TOKEN_LEN: usize = 8 + 1 + 8;
+
+impl Resume {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.hello.encode(out);
+        for number in [self.session, self.store_bytes, self.live_bytes, self.holdings.committed_seq] {
+            out.put_u64(number);
+        }
+        out.put_u32(self.holdings.epoch);
+        out.put_u32(self.holdings.tokens.len() as u32);
+        for token in &self.holdings.tokens {
+            out.put_u64(token.file.raw());
+            out.put_u8(RIGHTS.iter().position(|known| *known == token.mode).unwrap_or_default() as u8);
+            out.put_u64(token.number);
+        }
+        out.put_u32(self.locks.len() as u32);
+        for (file, lock) in &self.locks {
+            out.put_u64(file.raw());
+            put_lock(out, lock);
+        }
+    }
+
+    /// Reads what comes after the hello.
+    fn decode(hello: Hello, r: &mut Reader<'_>) -> Result<Resume, DecodeError> {
+        let session = r.u64("session")?;
+        let (store_bytes, live_bytes) = (r.u64("store bytes")?, r.u64("live bytes")?);
+        let (committed_seq, epoch) = (r.u64("committed seq")?, r.u32("log epoch")?);
+        let token = |r: &mut Reader<'_>| {
+            let (file, mode) = (FileId::new(r.u64("file of a token")?), usize::from(r.u8("right of a token")?));
+            let mode = *RIGHTS.get(mode).ok_or(DecodeError::Invalid("right of a token"))?;
+            Ok(HeldToken { file, mode, number: r.u64("number of a token")? })
+        };
+        let count = r.count(TOKEN_LEN, "tokens")?;
+        let tokens = (0..count).map(|_| token(r)).collect::<Result<_, DecodeError>>()?;
+        let count = r.count(LOCK_LEN, "locks")?;
+        let held = |r: &mut Reader<'_>| Ok((FileId::new(r.u64("locked file")?), lock(r)?));
+        let locks = (0..count).map(|_| held(r)).collect::<Result<_, DecodeError>>()?;
+        let holdings = Holdings { tokens, epoch, committed_seq };
+        Ok(Resume { hello, session, store_bytes, live_bytes, holdings, locks })
     }
 }
 
@@ -279,7 +369,12 @@ impl ControlAnswer {
                 out.put_u8(3);
                 report.encode(&mut out);
             }
+            Ok(ControlAnswer::Noted) => out.put_u8(4),
             Err(ControlError::UnknownSession) => out.put_u8(16),
+            Err(ControlError::Restarted(term)) => {
+                out.put_u8(20);
+                out.put_u64(*term);
+            }
             Err(ControlError::NotMember) => out.put_u8(17),
             Err(ControlError::Version(spoken)) => {
                 out.put_u8(18);
@@ -315,10 +410,12 @@ impl ControlAnswer {
             }
             2 => Ok(ControlAnswer::Left),
             3 => Ok(ControlAnswer::Nodes(NodesReport::decode(r)?)),
+            4 => Ok(ControlAnswer::Noted),
             16 => Err(ControlError::UnknownSession),
             17 => Err(ControlError::NotMember),
             18 => Err(ControlError::Version(r.u16("control version")?)),
             19 => Err(ControlError::Unavailable(string(r, "reason")?)),
+            20 => Err(ControlError::Restarted(r.u64("term")?)),
             _ => return Err(DecodeError::Invalid("control answer").into()),
         };
         whole(r, (), "control answer")?;
@@ -495,6 +592,7 @@ fn whole<T>(r: &Reader<'_>, value: T, what: &'static str) -> Result<T, DecodeErr
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use vfs::fs::LockSpace;
 
     fn some_share() -> impl Strategy<Value = Option<SpaceShare>> {
         let share = (any::<[u64; 3]>(), any::<Option<(u64, u64)>>());
@@ -519,7 +617,31 @@ mod tests {
             ),
             any::<u64>().prop_map(|session| ControlRequest::Leave { session }),
             Just(ControlRequest::Nodes),
+            resume().prop_map(ControlRequest::Resume),
         ]
+    }
+
+    fn resume() -> impl Strategy<Value = Resume> {
+        let token = (any::<[u64; 2]>(), 0..RIGHTS.len()).prop_map(|([file, number], mode)| HeldToken {
+            file: FileId::new(file),
+            mode: RIGHTS[mode],
+            number,
+        });
+        let lock =
+            (any::<[u64; 4]>(), any::<u32>(), any::<bool>()).prop_map(|([file, owner, start, end], pid, kind)| {
+                let lock =
+                    FileLock { space: LockSpace::Flock, owner: owner.into(), pid, exclusive: Some(kind), start, end };
+                (FileId::new(file), lock)
+            });
+        let lists = (proptest::collection::vec(token, 0..5), proptest::collection::vec(lock, 0..3));
+        (any::<u16>(), any::<[u64; 4]>(), any::<u32>(), ".{0,9}", lists).prop_map(
+            |(node, [session, store_bytes, live_bytes, committed_seq], epoch, address, (tokens, locks))| {
+                let (node, version) = (NodeId::new(node), CONTROL_VERSION);
+                let hello = Hello { node, version, is_mounted: true, address, takes_stores: false };
+                let holdings = Holdings { tokens, epoch, committed_seq };
+                Resume { hello, session, store_bytes, live_bytes, holdings, locks }
+            },
+        )
     }
 
     fn report() -> impl Strategy<Value = NodeReport> {
@@ -574,8 +696,10 @@ mod tests {
                 }
             ),
             Just(Ok(ControlAnswer::Left)),
+            Just(Ok(ControlAnswer::Noted)),
             nodes_report().prop_map(|nodes| Ok(ControlAnswer::Nodes(nodes))),
             Just(Err(ControlError::UnknownSession)),
+            any::<u64>().prop_map(|term| Err(ControlError::Restarted(term))),
             Just(Err(ControlError::NotMember)),
             any::<u16>().prop_map(|spoken| Err(ControlError::Version(spoken))),
             ".{0,20}".prop_map(|why| Err(ControlError::Unavailable(why))),

@@ -16,6 +16,7 @@
 //! - `space`: the free room, divided among the clients of all nodes.
 //! - [`lease`], [`control`]: leases of members' sessions, and the messages about them.
 //! - [`members`]: the first node's side of sessions. [`member`]: the other nodes' side.
+//!   [`survivors`]: sessions that go on after a start of the first node.
 //! - [`lock_server`], [`shared_locks`]: one table of file locks for the clients of all nodes;
 //!   [`remote_locks`]: over connections.
 //! - [`check`]: the offline check behind `starling fsck`.
@@ -44,6 +45,7 @@ pub mod spread;
 mod start_error;
 mod store_copy;
 pub mod stores;
+pub mod survivors;
 pub mod switch;
 mod table;
 

@@ -166,6 +166,17 @@ impl LockServer {
         asked
     }
 
+    /// Gives a client the locks that it had in a table before this one. Owners of locks are the
+    /// client's own numbers.
+    pub fn restore(&self, client: ClientId, locks: &[(FileId, FileLock)]) {
+        for (file, lock) in locks {
+            let own = FileLock { owner: of_client(client, lock.owner as u64), ..*lock };
+            if !matches!(self.locks.set(*file, own, false), Answer::Now(Ok(()))) {
+                tracing::error!(%client, %file, "a file lock from before the start is not free any more");
+            }
+        }
+    }
+
     /// Drops all locks and requests of a client that is gone.
     pub fn leave(&self, client: ClientId) {
         let asked = self.asked.lock().remove(&client);

@@ -6,15 +6,19 @@
 //! cost grows with the work since the last checkpoint, not with the size of the stores.
 
 use crate::cleaner::Cleaner;
-use crate::config::{CLEANER_LOG, CLIENT_LOG, FIRST_NODE, FsConfig, client_id, first_manager_map, manager_log};
+use crate::config::{
+    CLEANER_LOG, CLIENT_LOG, FIRST_NODE, FsConfig, client_id, client_log, first_manager_map, manager_log,
+};
 use crate::maintenance::Maintenance;
 use crate::maps::{self, ChangeError, Keeper};
 use crate::room;
 use crate::stores::{self, CLOSE_TIMEOUT, KnownNode, Opened, StorePlace};
+use crate::survivors::{Arrivals, Survivor};
 use crate::switch::SwitchStore;
-use client::{Client, Managers};
+use client::{Client, Holdings, Managers};
 use host::{Disk, Host};
-use manager::api::Manager;
+use manager::ClientLog;
+use manager::api::{Manager, ManagerError};
 use manager::server::{ManagerConfig, ManagerServer};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -23,7 +27,7 @@ use std::time::Duration;
 use storage::api::{Storage, StorageError};
 use storage::server::StoreServer;
 use stripe::{LogWriter, Options, Stripe};
-use types::{FsUuid, LogId, Maps, StoreId};
+use types::{FsUuid, LogId, Maps, NodeId, StoreId};
 use vfs::fs::FileSystem;
 
 pub use crate::limits::Limits;
@@ -159,6 +163,8 @@ pub struct CoreMachine {
     pub(crate) servers: Arc<Mutex<Vec<Arc<StoreServer>>>>,
     /// Where the stores at other nodes were at the start.
     pub(crate) at_nodes: BTreeMap<StoreId, KnownNode>,
+    /// The members whose sessions go on.
+    pub(crate) survivors: BTreeMap<NodeId, Survivor>,
 }
 
 /// Creates a file system over empty places for its stores, and a disk for the consensus engine.
@@ -187,23 +193,38 @@ pub async fn create(
 
 impl CoreMachine {
     /// Starts all roles over the places, in the order of their stores, and the disk of the
-    /// consensus engine, whose contents may be lost.
+    /// consensus engine, whose contents may be lost. Members' sessions do not survive: if there may
+    /// be some, nothing may change files before their leases are over.
     pub async fn start(
         host: Host,
         places: &[StorePlace],
         consensus: &Arc<dyn Disk>,
         run: Run,
     ) -> Result<CoreMachine, StartError> {
-        Self::start_within(host, places, consensus, run, Limits::default()).await
+        Self::start_within(host, places, consensus, run, Limits::default(), None).await
     }
 
-    /// Like [`start`](Self::start), with other limits.
+    /// Like [`start`](Self::start), but first waits for the members. The sessions of those that
+    /// survive go on with [`open_to_members`](Self::open_to_members); until then nothing may use
+    /// the client.
+    pub async fn start_after(
+        host: Host,
+        places: &[StorePlace],
+        consensus: &Arc<dyn Disk>,
+        run: Run,
+        arrivals: &Arrivals,
+    ) -> Result<CoreMachine, StartError> {
+        Self::start_within(host, places, consensus, run, Limits::default(), Some(arrivals)).await
+    }
+
+    /// Like [`start`](Self::start), with other limits, and after these arrivals.
     pub async fn start_within(
         host: Host,
         places: &[StorePlace],
         consensus: &Arc<dyn Disk>,
         run: Run,
         limits: Limits,
+        arrivals: Option<&Arrivals>,
     ) -> Result<CoreMachine, StartError> {
         let Opened { config, maps: newest, behind, by_id, servers, at_nodes } = stores::open(&host, places).await?;
         let agreed = maps::agree(&host, consensus, &config, &newest).await?;
@@ -233,10 +254,30 @@ impl CoreMachine {
             let opened = ManagerServer::open(host.clone(), stripe.clone(), manager, 1).await;
             managers.push(opened.map_err(refused)?);
         }
-        // This fences the sessions that members had, and has all that they made durable.
-        let logs: Vec<LogId> = config.client_logs().collect();
+        let mut survivors = match arrivals {
+            Some(arrivals) => {
+                arrivals.survivors(&config, &stripe).await.map_err(|e| refused(ManagerError::Stores(e)))?
+            }
+            None => BTreeMap::new(),
+        };
+        let living = survivors.iter().map(|(node, survivor)| (client_log(*node), &survivor.resume.holdings));
+        let living: BTreeMap<LogId, &Holdings> = living.collect();
+        let logs = config.client_logs().map(|log| match living.get(&log) {
+            Some(&&Holdings { epoch, committed_seq, .. }) => ClientLog::Living { log, epoch, committed_seq },
+            None => ClientLog::Ended(log),
+        });
+        // This fences the sessions that do not go on, and has all that they made durable.
+        let logs: Vec<ClientLog> = logs.collect();
         let rolled = manager::roll_forward_all(&stripe, &managers, &logs, &[CLEANER_LOG]).await;
         let mut rolled = rolled.map_err(refused)?;
+        survivors.retain(|node, _| !rolled.is_open(client_log(*node)));
+        if let Some(arrivals) = arrivals {
+            managers.iter().for_each(|manager| manager.begin_term(arrivals.term()));
+        }
+        for (node, survivor) in &survivors {
+            let tokens = &survivor.resume.holdings.tokens;
+            managers.iter().for_each(|manager| manager.restore(client_id(*node), tokens));
+        }
         let (tail, cleaner_tail) = (rolled.take(CLIENT_LOG)?, rolled.take(CLEANER_LOG)?);
         let recovery = Recovery {
             segment_count: rolled.read.segments,
@@ -281,7 +322,10 @@ impl CoreMachine {
             cleaner,
         )
         .await?;
-        client.prepare(run.root_mode, run.root_uid, run.root_gid).await.map_err(StartError::Root)?;
+        // With survivors there is a root, and files without a name may be open there.
+        if survivors.is_empty() {
+            client.prepare(run.root_mode, run.root_uid, run.root_gid).await.map_err(StartError::Root)?;
+        }
         Ok(CoreMachine {
             config,
             maps,
@@ -295,6 +339,7 @@ impl CoreMachine {
             by_id,
             servers: Arc::new(Mutex::new(servers)),
             at_nodes,
+            survivors,
         })
     }
 

@@ -56,15 +56,15 @@ impl ManagerService {
         Arc::new(ManagerService { host, managers, sessions, begun })
     }
 
-    /// Serves these sessions from now on. Until this was called, and when they are gone, all
-    /// requests are refused. The first call counts.
+    /// Serves these sessions from now on. Until this was called, and when they are gone, requests get
+    /// no answer. The first call counts.
     pub fn serve_sessions(&self, sessions: &Arc<impl Sessions>) {
         let sessions: Arc<dyn Sessions> = sessions.clone();
         self.sessions.get_or_init(|| Arc::downgrade(&sessions));
     }
 
-    fn client(&self, session: u64, peer: &Peer) -> Option<ClientId> {
-        self.sessions.get()?.upgrade()?.client(session, peer)
+    fn sessions(&self) -> Option<Arc<dyn Sessions>> {
+        self.sessions.get()?.upgrade()
     }
 }
 
@@ -99,7 +99,11 @@ impl NodeService for ManagerService {
             ClientMessage::Call(call) => call.session,
             ClientMessage::NextRecalls { session, .. } => *session,
         };
-        let client = self.client(id, peer);
+        let Some(sessions) = self.sessions() else {
+            // This node ends. The session may go on after its next start.
+            return Ok(Box::pin(std::future::pending()));
+        };
+        let client = sessions.client(id, peer);
         let session = self.begun.lock().get(&id).cloned();
         let (Some(client), Some(session)) = (client, session) else {
             return Ok(at_once(ManagerAnswer::Failed(ManagerError::Expelled).encode()));

@@ -1,15 +1,18 @@
 //! The side of a node that has joined: its sessions with the first node, one after the other.
 //!
-//! In a session, a client works with the managers and stores of the first node. It serves only
-//! within its lease, which it renews four times in the length of one. When the lease runs out, or
-//! the first node no longer knows the session, that client is over at once: what it had in memory
-//! may be outdated, and stores refuse what it writes. Then the node says hello again, and goes on
-//! with a new client on the same log. What was not durable is lost, and a warning says how much.
+//! In a session, a client works with the managers and stores of the first node. Its answers reach
+//! programs only within its lease, which it renews four times in the length of one. When the lease
+//! runs out, answers wait. If the first node was away, or was started again, the session goes on
+//! ([`crate::survivors`]), and so do the answers: nobody else was given what the client holds.
+//!
+//! If the first node no longer knows the session, the client is over: what it had in memory may be
+//! outdated, and stores refuse what it writes. Then the node says hello again, and goes on with a
+//! new client on the same log. What was not durable is lost, and a warning says how much.
 //!
 //! [`Member::file_system`] is the file system over whichever client there is.
 
 use crate::config::{FsConfig, client_id};
-use crate::control::{CONTROL_VERSION, ControlAnswer, ControlError, ControlRequest, Hello, Renewed, Welcome};
+use crate::control::{CONTROL_VERSION, ControlAnswer, ControlError, ControlRequest, Hello, Renewed, Resume, Welcome};
 use crate::lease::Lease;
 use crate::machine::{inode_bytes, inode_count_max, stripe_options};
 use crate::room::member_space;
@@ -42,6 +45,8 @@ const HELLO_PAUSE: Range<Duration> = Duration::from_millis(100)..Duration::from_
 const SPACE_PAUSE: Duration = Duration::from_millis(200);
 /// Rounds of looking for space that must end until one of them began after the request.
 const SPACE_ROUNDS: u64 = 2;
+/// How long an answer waits for a session that goes on.
+const ANSWER_TIME_MAX: Duration = Duration::from_secs(120);
 /// How long leaving may take.
 const LEAVE_TIME_MAX: Duration = Duration::from_secs(30);
 
@@ -56,7 +61,8 @@ pub trait FirstNode: Send + Sync + 'static {
     fn stores(&self, session: u64, config: &FsConfig) -> Vec<(StoreId, Arc<dyn Storage>)>;
     /// The way to the table of file locks, for a session.
     fn locks(&self, session: u64) -> Arc<dyn LockWay>;
-    /// From now on, recalls for this session go to `holder`.
+    /// From now on, recalls for this session go to `holder`. Called again when the session goes on
+    /// after a start of the first node, which counts recalls anew.
     fn recalls(&self, session: u64, holder: Arc<dyn TokenHolder>);
     /// The maps have changed during a session: stores may be elsewhere.
     fn follow(&self, config: &FsConfig);
@@ -91,8 +97,11 @@ pub(crate) struct Serving {
     maps_epoch: AtomicU64,
     /// When the lease is over, in nanoseconds of the host's clock; 0: the session is over.
     lease_until: Arc<AtomicU64>,
-    /// True when the session is over.
-    pub(crate) is_over: watch::Sender<bool>,
+    locks: Arc<SharedLocks>,
+    /// What the first node said, or why it said nothing, when a renewal failed.
+    trouble: Mutex<Option<ControlError>>,
+    /// True when the session is over. Tells also of a lease that begins again.
+    is_over: watch::Sender<bool>,
 }
 
 impl Serving {
@@ -101,9 +110,41 @@ impl Serving {
         Duration::from_nanos(self.lease_until.load(SeqCst)).saturating_sub(self.host.clock.now())
     }
 
-    /// Notes that the request that was sent at `sent` was answered with this lease.
-    fn renewed(&self, sent: Duration, lease: Duration) {
+    /// Notes that the request that was sent at `sent` was answered with this lease. True if the
+    /// lease had been out.
+    fn renewed(&self, sent: Duration, lease: Duration) -> bool {
+        let was_out = self.lease_left().is_zero();
         self.lease_until.fetch_max(until(sent, lease), SeqCst);
+        *self.trouble.lock() = None;
+        if was_out {
+            self.is_over.send_modify(|_| {});
+        }
+        was_out
+    }
+
+    /// Notes that a renewal has failed, and why.
+    fn failed(&self, error: Option<ControlError>) {
+        let error = error.unwrap_or_else(|| ControlError::Unavailable("the first node is starting".into()));
+        let trouble = &mut *self.trouble.lock();
+        if trouble.as_ref() != Some(&error) {
+            tracing::warn!("the lease is not renewed: {error}");
+            *trouble = Some(error);
+        }
+    }
+
+    /// Waits until an answer may reach a program. False if it never may, or not for very long.
+    pub(crate) async fn may_answer(&self) -> bool {
+        let mut is_over = self.is_over.subscribe();
+        let may = || !self.lease_left().is_zero();
+        let settled = is_over.wait_for(|is_over| *is_over || may());
+        let _ = host::timeout(&*self.host.clock, ANSWER_TIME_MAX, settled).await;
+        may()
+    }
+
+    /// Waits until the session is over.
+    pub(crate) async fn over(&self) {
+        // The sender lives as long as this.
+        let _ = self.is_over.subscribe().wait_for(|is_over| *is_over).await;
     }
 }
 
@@ -123,6 +164,12 @@ pub(crate) enum Phase {
     Serving(Arc<Serving>),
     /// It has left.
     Left,
+}
+
+impl Phase {
+    fn may_answer(&self) -> bool {
+        matches!(self, Phase::Serving(serving) if !serving.lease_left().is_zero())
+    }
 }
 
 /// A node that has joined.
@@ -165,7 +212,11 @@ impl Member {
     /// What the first node said when it refused one, unless trying again may help.
     pub async fn ready(&self) -> Result<(), ControlError> {
         let mut phase = self.phase.subscribe();
-        let is_settled = |phase: &Phase| !matches!(phase, Phase::Waiting(None | Some(ControlError::Unavailable(_))));
+        let is_settled = |phase: &Phase| match phase {
+            Phase::Waiting(error) => !matches!(error, None | Some(ControlError::Unavailable(_))),
+            Phase::Serving(_) => phase.may_answer(),
+            Phase::Left => true,
+        };
         // The sender lives as long as this.
         match phase.wait_for(is_settled).await.as_deref() {
             Ok(Phase::Waiting(Some(error))) => Err(error.clone()),
@@ -179,13 +230,14 @@ impl Member {
         match &*self.phase.borrow() {
             Phase::Waiting(Some(error)) => Some(error.clone()),
             Phase::Waiting(None) => Some(ControlError::Unavailable("the first node has not answered yet".into())),
+            Phase::Serving(serving) if serving.lease_left().is_zero() => serving.trouble.lock().clone(),
             Phase::Serving(_) | Phase::Left => None,
         }
     }
 
     /// The client of the present session, for `status`.
     pub fn client(&self) -> Option<Client> {
-        self.serving().map(|serving| serving.client.clone())
+        self.session().map(|session| session.client.clone())
     }
 
     /// True if changes were lost with a session since this was asked last.
@@ -196,12 +248,19 @@ impl Member {
     /// Commits everything, ends the session, and begins no other. Without a session it ends at
     /// once.
     pub async fn leave(&self) {
-        let serving = self.serving();
+        let serving = self.session();
         if let Some(serving) = &serving {
             let client = &serving.client;
             let left = async {
-                if let Err(e) = client.sync().await {
+                if let Err(e) = client.sync().await
+                    // The stores may be away with the first node.
+                    && !(serving.may_answer().await && client.sync().await.is_ok())
+                {
                     tracing::error!("leaving: what was not synced is lost: {e}");
+                }
+                if serving.lease_left().is_zero() {
+                    // The first node reads the log when it is there again.
+                    return;
                 }
                 client.settle().await;
                 client.stop();
@@ -218,20 +277,25 @@ impl Member {
         self.leaving.notify_one();
     }
 
-    /// The session that may serve now.
-    pub(crate) fn serving(&self) -> Option<Arc<Serving>> {
+    /// The present session. Its lease may be out: see [`Serving::may_answer`].
+    pub(crate) fn session(&self) -> Option<Arc<Serving>> {
         match &*self.phase.borrow() {
-            Phase::Serving(serving) if !serving.lease_left().is_zero() => Some(serving.clone()),
+            Phase::Serving(serving) => Some(serving.clone()),
             _ => None,
         }
     }
 
-    /// Waits for a session, no longer than a lease; `None` if none begins.
+    /// The present session, if it may answer now.
+    pub(crate) fn serving(&self) -> Option<Arc<Serving>> {
+        self.session().filter(|serving| !serving.lease_left().is_zero())
+    }
+
+    /// Waits for a session that may answer: a new one, or one that goes on. `None` if there is none
+    /// for very long.
     pub(crate) async fn wait_serving(&self) -> Option<Arc<Serving>> {
         let mut phase = self.phase.subscribe();
-        let time = *self.lease.lock();
-        let begins = phase.wait_for(|phase| !matches!(phase, Phase::Waiting(_)));
-        let _ = host::timeout(&*self.host.clock, time, begins).await;
+        let begins = phase.wait_for(|phase| phase.may_answer() || matches!(phase, Phase::Left));
+        let _ = host::timeout(&*self.host.clock, ANSWER_TIME_MAX, begins).await;
         self.serving()
     }
 
@@ -274,14 +338,20 @@ impl Member {
         });
     }
 
+    fn greeting(&self) -> Hello {
+        let MemberConfig { node, is_mounted, address, takes_stores, .. } = self.config.clone();
+        Hello { node, version: CONTROL_VERSION, is_mounted, address, takes_stores }
+    }
+
+    async fn ask(&self, request: ControlRequest, time_max: Duration) -> Result<ControlAnswer, ControlError> {
+        let answer = host::timeout(&*self.host.clock, time_max, self.first.control(request)).await;
+        answer.map_err(|_| ControlError::Unavailable("the first node does not answer".into()))?
+    }
+
     /// Asks for a session. Returns when the request was sent, from which on the lease runs.
     async fn hello(&self) -> Result<(Duration, Welcome), ControlError> {
-        let MemberConfig { node, is_mounted, address, takes_stores, .. } = self.config.clone();
-        let hello = Hello { node, version: CONTROL_VERSION, is_mounted, address, takes_stores };
-        let hello = ControlRequest::Hello(hello);
         let sent = self.host.clock.now();
-        let answer = host::timeout(&*self.host.clock, HELLO_TIME_MAX, self.first.control(hello)).await;
-        let welcome = match answer.map_err(|_| ControlError::Unavailable("the first node does not answer".into()))?? {
+        let welcome = match self.ask(ControlRequest::Hello(self.greeting()), HELLO_TIME_MAX).await? {
             ControlAnswer::Welcome(welcome) => welcome,
             _ => return Err(unexpected()),
         };
@@ -291,13 +361,10 @@ impl Member {
         }
         // The hello took long: renew before anything is served.
         let sent = self.host.clock.now();
-        let nothing = SpaceClaim::default();
-        let renewal = self.renew(welcome.session, &nothing, false, welcome.maps_epoch);
-        match host::timeout(&*self.host.clock, welcome.lease, renewal).await {
-            Ok(Ok(Renewed { lease, share, .. })) => Ok((sent, Welcome { lease, share, ..welcome })),
-            Ok(Err(error)) => Err(error),
-            Err(_) => Err(ControlError::Unavailable("the first node answers too late".into())),
-        }
+        let Welcome { session, lease, maps_epoch, .. } = welcome;
+        let Renewed { lease, share, .. } =
+            self.renew(session, &SpaceClaim::default(), false, maps_epoch, lease).await?;
+        Ok((sent, Welcome { lease, share, ..welcome }))
     }
 
     async fn renew(
@@ -306,11 +373,29 @@ impl Member {
         claim: &SpaceClaim,
         wants_space: bool,
         maps_epoch: u64,
+        time_max: Duration,
     ) -> Result<Renewed, ControlError> {
         let SpaceClaim { store_bytes, live_bytes, .. } = *claim;
         let renewal = ControlRequest::Renew { session, store_bytes, live_bytes, wants_space, maps_epoch };
-        match self.first.control(renewal).await? {
+        match self.ask(renewal, time_max).await? {
             ControlAnswer::Renewed(renewed) => Ok(renewed),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// Tells a first node that has just started what the client of a session holds. The session
+    /// goes on if its next renewal is answered.
+    async fn resume(&self, serving: &Serving, term: u64) -> Result<(), ControlError> {
+        let Serving { client, session, .. } = serving;
+        let SpaceClaim { store_bytes, live_bytes, .. } = client.space_claim();
+        let (holdings, locks) = (client.holdings(term), serving.locks.list());
+        let hello = self.greeting();
+        let resume = Resume { hello, session: *session, store_bytes, live_bytes, holdings, locks };
+        match self.ask(ControlRequest::Resume(resume), serving.lease).await? {
+            ControlAnswer::Noted => {
+                self.first.recalls(*session, Arc::new(client.clone()));
+                Ok(())
+            }
             _ => Err(unexpected()),
         }
     }
@@ -337,7 +422,8 @@ impl Member {
         if let Some(kernel) = self.kernel.get() {
             client.set_kernel(kernel.clone());
         }
-        client.set_locks(Arc::new(SharedLocks::new(self.host.clone(), self.first.locks(session))));
+        let locks = Arc::new(SharedLocks::new(self.host.clone(), self.first.locks(session)));
+        client.set_locks(locks.clone());
         self.first.recalls(session, Arc::new(client.clone()));
         let serving = Arc::new(Serving {
             count,
@@ -347,6 +433,8 @@ impl Member {
             lease,
             maps_epoch: AtomicU64::new(maps_epoch),
             lease_until,
+            locks,
+            trouble: Mutex::default(),
             is_over: watch::Sender::new(false),
         });
         tracing::info!(node = %self.config.node, session = count, "a session with the first node begins");
@@ -373,13 +461,16 @@ impl Member {
                 Either::Right(Either::Left(())) => return ControlError::Unavailable("this node has left".into()),
                 Either::Right(Either::Right(())) => {}
             }
-            let (left, sent) = (serving.lease_left(), self.host.clock.now());
+            let sent = self.host.clock.now();
             let claim = serving.client.space_claim();
             let maps_epoch = serving.maps_epoch.load(SeqCst);
-            let renewal = self.renew(serving.session, &claim, is_wanted || search.is_some(), maps_epoch);
-            match host::timeout(&*self.host.clock, left, renewal).await {
-                Ok(Ok(Renewed { lease, share, round, maps })) => {
-                    serving.renewed(sent, lease);
+            let wants_space = is_wanted || search.is_some();
+            match self.renew(serving.session, &claim, wants_space, maps_epoch, serving.lease).await {
+                Ok(Renewed { lease, share, round, maps }) => {
+                    if serving.renewed(sent, lease) {
+                        tracing::info!("the session with the first node goes on");
+                        self.phase.send_modify(|_| {});
+                    }
                     if let Some(maps) = maps {
                         self.follow(serving, &maps);
                     }
@@ -393,11 +484,19 @@ impl Member {
                     search = search.filter(|_| !is_found);
                     pause = if search.is_some() { SPACE_PAUSE } else { serving.lease / RENEWALS_PER_LEASE };
                 }
-                Ok(Err(ControlError::Unavailable(_))) if !serving.lease_left().is_zero() => {
-                    pause = serving.lease / TRIES_PER_LEASE;
+                Err(error) => {
+                    let error = match error {
+                        ControlError::Restarted(term) => self.resume(serving, term).await.err(),
+                        error => Some(error),
+                    };
+                    match error {
+                        None | Some(ControlError::Unavailable(_)) => {
+                            pause = serving.lease / TRIES_PER_LEASE;
+                            serving.failed(error);
+                        }
+                        Some(error) => return error,
+                    }
                 }
-                Ok(Err(error)) => return error,
-                Err(_) => return ControlError::Unavailable("the lease is over before the first node answered".into()),
             }
         }
     }

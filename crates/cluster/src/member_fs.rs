@@ -91,7 +91,7 @@ impl MemberFs {
     /// The session of a handle, and its number there. EIO if the session is over, EBADF if there
     /// was no such session yet.
     fn of(&self, handle: Handle) -> Result<(Arc<Serving>, Handle), FsError> {
-        let serving = self.member.serving().ok_or(FsError::Io)?;
+        let serving = self.member.session().ok_or(FsError::Io)?;
         let inner = Handle(handle.0 & ((1 << SESSION_SHIFT) - 1));
         match serving.count.cmp(&(handle.0 >> SESSION_SHIFT)) {
             Ordering::Equal => Ok((serving, inner)),
@@ -125,24 +125,22 @@ impl MemberFs {
     }
 }
 
-/// A session's answer. EIO if the session is over before it comes.
+/// A session's answer. While the lease is out it waits; EIO if the session is over.
 fn within<T: Within + Send + 'static>(serving: Arc<Serving>, answer: Answer<T>) -> Answer<T> {
-    let checked = |serving: &Serving, result: Result<T, FsError>| match serving.lease_left().is_zero() {
-        true => Err(FsError::Io),
-        false => result.map(|value| value.within(serving)),
-    };
     match answer {
-        Answer::Now(result) => Answer::Now(checked(&serving, result)),
-        Answer::Later(later) => Answer::later(async move {
-            let mut is_over = serving.is_over.subscribe();
-            let over = async move {
-                let _ = is_over.wait_for(|is_over| *is_over).await;
-            };
-            match first(later, over).await {
-                Either::Left(result) => checked(&serving, result),
-                Either::Right(()) => Err(FsError::Io),
-            }
-        }),
+        Answer::Now(result) if !serving.lease_left().is_zero() => {
+            Answer::Now(result.map(|value| value.within(&serving)))
+        }
+        answer => {
+            let answer = answer.into_future();
+            Answer::later(async move {
+                let Either::Left(result) = first(answer, serving.over()).await else { return Err(FsError::Io) };
+                if !serving.may_answer().await {
+                    return Err(FsError::Io);
+                }
+                result.map(|value| value.within(&serving))
+            })
+        }
     }
 }
 

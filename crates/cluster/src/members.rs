@@ -15,22 +15,22 @@
 //! The sessions of one node are handled one at a time, so a hello waits for the end of a former
 //! session. If a hello is given up half-way, the loop that watches the leases finishes its work.
 //!
-//! After a start, no node has a session, but members may still serve what they have in memory,
-//! until their leases are over. So the first sessions begin when each member has said hello, which
-//! it does when its own session is over, or after the length of a lease.
+//! After a start, the sessions go on that survive it ([`crate::survivors`]), under their numbers.
 
 use crate::config::{CLIENT_LOG, FIRST_NODE, FsConfig, MemberEntry, client_id, client_log};
 use crate::control::{
     CONTROL_VERSION, ControlAnswer, ControlError, ControlRequest, Hello, NodeReport, NodeState, NodesReport, Renewed,
-    SpreadReport, Welcome,
+    Resume, SpreadReport, Welcome,
 };
-use crate::lease::{LeaseTable, with_drift};
+use crate::lease::LeaseTable;
 use crate::lock_server::LockServer;
 use crate::machine::CoreMachine;
 use crate::maintenance::Maintenance;
 use crate::maps::Keeper;
 use crate::shared_locks::{NearLocks, SharedLocks};
+use crate::space::OWN_SESSION;
 use crate::stores::KnownNode;
+use crate::survivors::Survivor;
 use client::Client;
 use host::Host;
 use manager::api::TokenHolder;
@@ -38,12 +38,12 @@ use manager::roll_forward::roll_forward;
 use manager::server::ManagerServer;
 use parking_lot::Mutex;
 use policy::space::{SpaceClaim, SpaceShare};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 use stripe::{LogTail, Stripe};
-use tokio::sync::{OwnedMutexGuard, watch};
+use tokio::sync::OwnedMutexGuard;
 use types::{BoxFuture, ClientId, LogId, NodeId};
 use vfs::fs::FileSystem;
 
@@ -95,8 +95,6 @@ struct Sessions {
     by_number: BTreeMap<u64, MemberSession>,
     /// When each node's last session ended.
     ended_at: BTreeMap<NodeId, Duration>,
-    /// Members that may still have a session with the machine before this start.
-    awaited: BTreeSet<NodeId>,
 }
 
 impl Sessions {
@@ -135,8 +133,6 @@ pub struct Members {
     sessions: Mutex<Sessions>,
     /// For each node, held by whoever begins or ends a session of it.
     turns: Mutex<BTreeMap<NodeId, Arc<tokio::sync::Mutex<()>>>>,
-    /// True when sessions may begin.
-    ready: watch::Sender<bool>,
     /// Held during a sweep.
     sweeping: tokio::sync::Mutex<()>,
     /// What happens to the places of stores.
@@ -145,17 +141,16 @@ pub struct Members {
 }
 
 impl CoreMachine {
-    /// Lets other nodes in: from now on they may begin sessions. The first node's own client is one
-    /// of several then. Call it once, before anything uses the client, and wait for
-    /// [`Members::ready`] before anything changes files.
-    pub fn open_to_members(&self, config: MembersConfig, holders: Arc<dyn Holders>) -> Arc<Members> {
+    /// Lets other nodes in: from now on they may begin sessions, and the sessions that survive the
+    /// start go on. The first node's own client is one of several then. Call it once, before
+    /// anything uses the client, and before any node can reach this one.
+    pub async fn open_to_members(&self, config: MembersConfig, holders: Arc<dyn Holders>) -> Arc<Members> {
         for manager in &self.managers {
             manager.admit(client_id(FIRST_NODE), CLIENT_LOG, Arc::new(self.client.clone()));
         }
         let locks = Arc::new(LockServer::new(self.host()));
         let near = NearLocks { server: locks.clone(), client: client_id(FIRST_NODE) };
         self.client.set_locks(Arc::new(SharedLocks::new(self.host(), Arc::new(near))));
-        let awaited: BTreeSet<NodeId> = self.config.members.keys().copied().collect();
         let members = Arc::new(Members {
             host: self.host(),
             in_flight_max: self.limits.in_flight_max,
@@ -166,12 +161,10 @@ impl CoreMachine {
             client: self.client.clone(),
             holders,
             locks,
-            ready: watch::Sender::new(awaited.is_empty()),
             sessions: Mutex::new(Sessions {
                 leases: LeaseTable::new(config.lease),
                 by_number: BTreeMap::new(),
                 ended_at: BTreeMap::new(),
-                awaited,
             }),
             config,
             turns: Mutex::default(),
@@ -179,18 +172,18 @@ impl CoreMachine {
             spread: Mutex::default(),
             stopped: AtomicBool::new(false),
         });
+        for (node, survivor) in &self.survivors {
+            members.take_up(*node, survivor).await;
+        }
+        if !self.survivors.is_empty() {
+            members.host.tasks.spawn(Box::pin(members.clone().sweep()));
+        }
         members.host.tasks.spawn(Box::pin(members.clone().watch()));
         members
     }
 }
 
 impl Members {
-    /// Waits until no member serves from a session with the machine before this start.
-    pub async fn ready(&self) {
-        // The sender lives as long as this.
-        let _ = self.ready.subscribe().wait_for(|ready| *ready).await;
-    }
-
     /// Stops watching the leases. Sessions stay as they are: the next start ends them.
     pub fn stop(&self) {
         self.stopped.store(true, SeqCst);
@@ -224,7 +217,21 @@ impl Members {
                 self.node_of(fingerprint)?;
                 self.nodes().map(ControlAnswer::Nodes)
             }
+            // It comes too late: all sessions that go on are known.
+            ControlRequest::Resume(_) => Err(ControlError::UnknownSession),
         }
+    }
+
+    /// Has the session of a survivor go on.
+    async fn take_up(self: &Arc<Self>, node: NodeId, survivor: &Survivor) {
+        let Survivor { resume: Resume { hello, session, store_bytes, live_bytes, locks, .. }, fingerprint } = survivor;
+        self.locks.restore(client_id(node), locks);
+        self.begin(*session, hello, *fingerprint).await;
+        // Others get none of the space that the node may still take. Its next renewal says more.
+        let (store_bytes, live_bytes) = (*store_bytes, *live_bytes);
+        let claim = SpaceClaim { store_bytes, live_bytes, ..SpaceClaim::default() };
+        self.share(*session, client_log(node), &claim).await;
+        tracing::info!(%node, "a session goes on");
     }
 
     fn maps_config(&self) -> Result<FsConfig, ControlError> {
@@ -236,8 +243,7 @@ impl Members {
         config.member_of(fingerprint).map(|(node, _)| node).ok_or(ControlError::NotMember)
     }
 
-    /// Begins a session of a node, and ends its former one. Waits for that, and after a start for
-    /// [`ready`](Self::ready).
+    /// Begins a session of a node, and ends its former one. Waits for that.
     ///
     /// # Errors
     /// [`ControlError::NotMember`]; [`ControlError::Unavailable`] if the node's log cannot be
@@ -248,9 +254,7 @@ impl Members {
         if !self.maps_config()?.member_of(fingerprint).is_some_and(is_member) {
             return Err(ControlError::NotMember);
         }
-        self.arrived(node);
         self.note_address(hello).await?;
-        self.ready().await;
         let turn = self.turn(node).lock_owned().await;
         let former = {
             let mut sessions = self.sessions.lock();
@@ -271,12 +275,8 @@ impl Members {
         if !config.member_of(fingerprint).is_some_and(is_member) {
             return Err(ControlError::NotMember);
         }
-        let session = self.begin(hello, *fingerprint);
-        self.maintenance.join(session, log).await;
-        let holder = self.holders.holder(session);
-        for manager in &self.managers {
-            manager.admit(client_id(node), log, holder.clone());
-        }
+        let session = self.new_number();
+        self.begin(session, hello, *fingerprint).await;
         drop(turn);
         tracing::info!(%node, epoch = tail.epoch, "a session begins");
         let share = self.share(session, log, &SpaceClaim::default()).await;
@@ -428,31 +428,37 @@ impl Members {
         changed.map(drop).map_err(|e| ControlError::Unavailable(format!("record the node's address: {e}")))
     }
 
-    /// A member has said hello: its session with the machine before this start is over.
-    fn arrived(&self, node: NodeId) {
-        let mut sessions = self.sessions.lock();
-        if sessions.awaited.remove(&node) && sessions.awaited.is_empty() {
-            self.ready.send_replace(true);
-        }
-    }
-
     fn turn(&self, node: NodeId) -> Arc<tokio::sync::Mutex<()>> {
         self.turns.lock().entry(node).or_default().clone()
     }
 
-    /// Notes a new session under a random number.
-    fn begin(&self, hello: &Hello, fingerprint: [u8; 32]) -> u64 {
-        let Hello { node, is_mounted, takes_stores, .. } = *hello;
-        let (mut sessions, now) = (self.sessions.lock(), self.host.clock.now());
-        let mut number = self.host.random.next_u64();
-        while number == crate::space::OWN_SESSION || sessions.by_number.contains_key(&number) {
-            number = self.host.random.next_u64();
+    /// A random number that no session has.
+    fn new_number(&self) -> u64 {
+        let sessions = self.sessions.lock();
+        loop {
+            let number = self.host.random.next_u64();
+            if number != OWN_SESSION && !sessions.by_number.contains_key(&number) {
+                return number;
+            }
         }
-        sessions.leases.begin(number, now);
-        sessions
-            .by_number
-            .insert(number, MemberSession { node, fingerprint, is_mounted, takes_stores, is_ended: false });
-        number
+    }
+
+    /// Begins a session: its requests are accepted from now on.
+    async fn begin(&self, session: u64, hello: &Hello, fingerprint: [u8; 32]) {
+        let Hello { node, is_mounted, takes_stores, .. } = *hello;
+        {
+            let (mut sessions, now) = (self.sessions.lock(), self.host.clock.now());
+            sessions.leases.begin(session, now);
+            let is_ended = false;
+            let begun = MemberSession { node, fingerprint, is_mounted, takes_stores, is_ended };
+            sessions.by_number.insert(session, begun);
+        }
+        let log = client_log(node);
+        self.maintenance.join(session, log).await;
+        let holder = self.holders.holder(session);
+        for manager in &self.managers {
+            manager.admit(client_id(node), log, holder.clone());
+        }
     }
 
     async fn share(&self, session: u64, log: LogId, claim: &SpaceClaim) -> Option<SpaceShare> {
@@ -516,14 +522,9 @@ impl Members {
 
     /// Declares sessions dead, and finishes what a hello that was given up has left.
     async fn watch(self: Arc<Self>) {
-        let start = self.host.clock.now();
         while !self.stopped.load(SeqCst) {
             self.host.clock.sleep(TICK).await;
-            let now = self.host.clock.now();
-            if now >= start + with_drift(self.config.lease) {
-                self.ready.send_if_modified(|ready| !std::mem::replace(ready, true));
-            }
-            for (session, node) in self.end_expired(now) {
+            for (session, node) in self.end_expired(self.host.clock.now()) {
                 if let Ok(turn) = self.turn(node).try_lock_owned() {
                     self.host.tasks.spawn(Box::pin(self.clone().finish(session, node, turn)));
                 }

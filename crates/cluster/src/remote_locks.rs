@@ -33,7 +33,10 @@ fn space(reader: &mut Reader<'_>) -> Result<LockSpace, DecodeError> {
     SPACES.get(usize::from(reader.u8("lock space")?)).copied().ok_or(DecodeError::Invalid("lock space"))
 }
 
-fn put_lock(out: &mut Vec<u8>, lock: &FileLock) {
+/// Bytes of an encoded lock.
+pub(crate) const LOCK_LEN: usize = 1 + 8 + 4 + 1 + 8 + 8;
+
+pub(crate) fn put_lock(out: &mut Vec<u8>, lock: &FileLock) {
     put_space(out, lock.space);
     // The upper half is the client's number, which the first node knows.
     out.put_u64(lock.owner as u64);
@@ -43,7 +46,7 @@ fn put_lock(out: &mut Vec<u8>, lock: &FileLock) {
     out.put_u64(lock.end);
 }
 
-fn lock(reader: &mut Reader<'_>) -> Result<FileLock, DecodeError> {
+pub(crate) fn lock(reader: &mut Reader<'_>) -> Result<FileLock, DecodeError> {
     Ok(FileLock {
         space: space(reader)?,
         owner: reader.u64("lock owner")?.into(),

@@ -3,11 +3,11 @@
 use crate::lock_server::{LockOperation, LockRequest, LockServer};
 use host::Host;
 use parking_lot::Mutex;
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use types::{Answer, BoxFuture, ClientId, FileId, FsError};
 use vfs::fs::{FileLock, LockSpace};
-use vfs::locks::LockService;
+use vfs::locks::{LockService, LockTable};
 
 /// The way to the lock table.
 pub trait LockWay: Send + Sync + 'static {
@@ -38,6 +38,12 @@ struct Numbers {
     open: BTreeSet<u64>,
     /// Files with owners that may have locks on them. Only their release is told.
     used: HashSet<(FileId, u128)>,
+    /// The locks that owners have learned of, by file and owner: those of one owner never exclude
+    /// each other.
+    held: HashMap<(FileId, u128), LockTable>,
+    /// How often the locks were listed for a new table. Answers that were asked for before may come
+    /// from the former one.
+    listed: u64,
 }
 
 /// The locks of one client, decided by the table that all clients share.
@@ -86,6 +92,31 @@ impl Drop for Asking {
 }
 
 impl Numbers {
+    /// Notes what an owner has learned.
+    fn learned(&mut self, operation: &LockOperation) {
+        match *operation {
+            LockOperation::Set(file, lock, _) => {
+                let held = self.held.entry((file, lock.owner)).or_default();
+                // Within one owner a lock never waits.
+                let _ = held.set(file, &lock, false);
+                if held.is_empty() {
+                    self.held.remove(&(file, lock.owner));
+                }
+            }
+            LockOperation::Release(file, space, owner) => {
+                let owner = u128::from(owner);
+                let Some(held) = self.held.get_mut(&(file, owner)) else { return };
+                for space in [space, LockSpace::Mixed] {
+                    let _ = held.release_owner(file, space, owner);
+                }
+                if held.is_empty() {
+                    self.held.remove(&(file, owner));
+                }
+            }
+            LockOperation::Test(..) | LockOperation::GiveUp(_) => {}
+        }
+    }
+
     fn next(&mut self, operation: LockOperation) -> LockRequest {
         self.last += 1;
         let number = self.last;
@@ -101,12 +132,30 @@ impl SharedLocks {
         SharedLocks { host, way, numbers: Arc::default() }
     }
 
+    /// The locks that owners have learned of, for a table that has forgotten them. Ask before that
+    /// table gets any request.
+    pub fn list(&self) -> Vec<(FileId, FileLock)> {
+        let numbers = &mut *self.numbers.lock();
+        numbers.listed += 1;
+        numbers.held.values().flat_map(LockTable::all_held).collect()
+    }
+
     fn ask(&self, operation: LockOperation) -> Answer<Option<FileLock>> {
         let request = self.numbers.lock().next(operation);
         let (host, way, numbers) = (self.host.clone(), self.way.clone(), self.numbers.clone());
         let asking = Asking { host, way, numbers, number: request.number, is_over: false };
         Answer::later(async move {
-            let answer = asking.way.ask(request).await;
+            let answer = loop {
+                let listed = asking.numbers.lock().listed;
+                let answer = asking.way.ask(request).await;
+                let numbers = &mut *asking.numbers.lock();
+                if numbers.listed == listed {
+                    if answer.is_ok() {
+                        numbers.learned(&request.operation);
+                    }
+                    break answer;
+                }
+            };
             asking.answered();
             answer
         })
@@ -200,6 +249,68 @@ mod tests {
                 three.set(file, lock(8, Some(true), 0, u64::MAX), true).await.unwrap();
             });
         }
+    }
+
+    /// A way to a table that may be replaced by an empty one.
+    struct Replaced {
+        host: Host,
+        server: Mutex<Arc<LockServer>>,
+    }
+
+    impl LockWay for Arc<Replaced> {
+        fn ask(&self, request: LockRequest) -> BoxFuture<Result<Option<FileLock>, FsError>> {
+            let (way, client) = (self.clone(), ClientId::new(1));
+            Box::pin(async move {
+                loop {
+                    way.host.clock.sleep(Duration::from_millis(way.host.random.next_u64() % 5)).await;
+                    let server = way.server.lock().clone();
+                    let answer = server.ask(client, request).await;
+                    way.host.clock.sleep(Duration::from_millis(way.host.random.next_u64() % 5)).await;
+                    // The answer may have been on its way when the table went.
+                    if Arc::ptr_eq(&server, &*way.server.lock()) || way.host.random.next_u64().is_multiple_of(2) {
+                        return answer;
+                    }
+                }
+            })
+        }
+    }
+
+    #[test]
+    fn a_new_table_gets_exactly_the_locks_that_owners_believe_to_have() {
+        let mut on_the_way = 0;
+        for seed in 0..200 {
+            let sim = Sim::new(seed);
+            let machine = sim.machine("one");
+            let host = machine.host();
+            let changed = sim.block_on(async {
+                let server = || Arc::new(LockServer::new(host.clone()));
+                let way = Arc::new(Replaced { host: host.clone(), server: Mutex::new(server()) });
+                let locks = SharedLocks::new(host.clone(), Arc::new(way.clone()));
+                let file = FileId::new(9);
+                locks.set(file, lock(1, Some(true), 0, 99), false).await.unwrap();
+                locks.set(file, lock(1, None, 20, 29), false).await.unwrap();
+                locks.set(file, lock(2, Some(true), 200, 299), false).await.unwrap();
+                locks.release_owner(file, LockSpace::Posix, 2).await.unwrap();
+                let last = machine.run(locks.set(file, lock(3, Some(true), 300, 300), false).into_future());
+                host.clock.sleep(Duration::from_millis(host.random.next_u64() % 12)).await;
+                let (new, held) = (server(), locks.list());
+                new.restore(ClientId::new(1), &held);
+                *way.server.lock() = new;
+                last.await.unwrap().unwrap();
+                let other = ClientId::new(2);
+                let server = way.server.lock().clone();
+                let mut found = Vec::new();
+                for (number, at) in (1..).zip([0, 20, 30, 99, 100, 200, 300]) {
+                    let operation = LockOperation::Test(file, lock(9, Some(true), at, at));
+                    let request = LockRequest { number, known_below: number, operation };
+                    found.push(server.ask(other, request).await.unwrap().is_some());
+                }
+                assert_eq!(found, [true, false, true, true, false, false, true], "seed {seed}");
+                held.len() == 2
+            });
+            on_the_way += usize::from(changed);
+        }
+        assert!(on_the_way > 20 && on_the_way < 180, "the last lock was asked for {on_the_way} times meanwhile");
     }
 
     #[test]

@@ -8,6 +8,8 @@ use cluster::machine::{CoreMachine, Create, INDEX_RANGE_LEN, Lengths, Run, creat
 use cluster::member::{FirstNode, Member, MemberConfig};
 use cluster::members::{Holders, Members, MembersConfig};
 use cluster::shared_locks::LockWay;
+use cluster::survivors::Arrivals;
+use cluster::switch::SwitchStore;
 use cluster::{FsConfig, StorePlace};
 use host::sim::{Machine, Sim, SimDisk};
 use host::{Disk, Host};
@@ -51,18 +53,49 @@ struct First {
 #[derive(Clone, Default)]
 struct Way(Arc<WayState>);
 
+/// A node, and what takes its recalls.
+type Reached = (NodeId, Arc<dyn TokenHolder>);
+
 #[derive(Default)]
 struct WayState {
+    /// `None` while it is down, or starts.
     first: Mutex<Option<Arc<First>>>,
+    /// What takes requests while it starts.
+    arrivals: Mutex<Option<Arc<Arrivals>>>,
+    /// The stores, wherever they are mounted at the moment.
+    stores: Mutex<BTreeMap<StoreId, SwitchStore>>,
     /// Nodes whose messages do not get through.
     cut: Mutex<BTreeSet<NodeId>>,
     /// What takes the recalls of each session.
-    holders: Mutex<BTreeMap<u64, Arc<dyn TokenHolder>>>,
+    holders: Mutex<BTreeMap<u64, Reached>>,
 }
 
 impl Way {
+    fn up(&self) -> Option<Arc<First>> {
+        self.0.first.lock().expect("first").clone()
+    }
+
     fn first(&self) -> Arc<First> {
-        self.0.first.lock().expect("first").clone().expect("a first node")
+        self.up().expect("a first node")
+    }
+
+    /// Has the first node work for a member. If it dies meanwhile, the next one does it again.
+    async fn have<T: Send + 'static>(
+        &self,
+        node: NodeId,
+        host: &Host,
+        work: impl Fn(Arc<First>) -> BoxFuture<T> + Send + Sync + 'static,
+    ) -> T {
+        loop {
+            self.travel(node, host).await;
+            if let Some(first) = self.up() {
+                let done = first.machine.run(work(first.clone())).await;
+                self.travel(node, host).await;
+                if let Ok(done) = done {
+                    return done;
+                }
+            }
+        }
     }
 
     fn cut(&self, node: NodeId, is_cut: bool) {
@@ -88,32 +121,35 @@ struct Relay {
     way: Way,
     session: u64,
     host: Host,
-    node: NodeId,
 }
 
 impl TokenHolder for Relay {
     fn recall(&self, recalls: Vec<TokenRecall>) {
-        let (way, session, host, node) = (self.way.clone(), self.session, self.host.clone(), self.node);
+        let (way, session, host) = (self.way.clone(), self.session, self.host.clone());
         self.host.tasks.spawn(Box::pin(async move {
-            way.travel(node, &host).await;
-            let holder = way.0.holders.lock().expect("holders").get(&session).cloned();
-            if let Some(holder) = holder {
+            host.clock.sleep(DELAY).await;
+            let known = way.0.holders.lock().expect("holders").get(&session).cloned();
+            if let Some((node, holder)) = known {
+                way.travel(node, &host).await;
                 holder.recall(recalls);
             }
         }));
     }
 }
 
-impl Holders for Way {
+/// Sends recalls from the first node.
+struct Recaller {
+    way: Way,
+    host: Host,
+}
+
+impl Holders for Recaller {
     fn holder(&self, session: u64) -> Arc<dyn TokenHolder> {
-        let first = self.first();
-        let client = first.members.client(session).expect("a session");
-        let node = NodeId::new(client.raw() as u16 - 1);
-        Arc::new(Relay { way: self.clone(), session, host: first.machine.host(), node })
+        Arc::new(Relay { way: self.way.clone(), session, host: self.host.clone() })
     }
 
     fn quiesce(&self, _session: u64) -> BoxFuture<()> {
-        let host = self.first().machine.host();
+        let host = self.host.clone();
         Box::pin(async move { host.clock.sleep(DELAY).await })
     }
 }
@@ -133,11 +169,17 @@ impl FirstNode for Remote {
             way.travel(node, &host).await;
             // The messages are bytes on their way.
             let request = ControlRequest::decode(&request.encode()).expect("a request");
-            let first = way.first();
-            let members = first.members.clone();
-            let work = async move { members.control(&fingerprint(node), request).await };
-            let answer = first.machine.run(work).await;
-            let answer = answer.unwrap_or_else(|_| Err(ControlError::Unavailable("the first node is down".into())));
+            let is_down = || Err(ControlError::Unavailable("the first node is down".into()));
+            let (first, arrivals) = (way.up(), way.0.arrivals.lock().expect("arrivals").clone());
+            let answer = match (first, arrivals) {
+                (Some(first), _) => {
+                    let members = first.members.clone();
+                    let work = async move { members.control(&fingerprint(node), request).await };
+                    first.machine.run(work).await.unwrap_or_else(|_| is_down())
+                }
+                (None, Some(arrivals)) => arrivals.control(&fingerprint(node), request),
+                (None, None) => is_down(),
+            };
             way.travel(node, &host).await;
             ControlAnswer::decode(&ControlAnswer::encode(&answer))
         })
@@ -149,7 +191,7 @@ impl FirstNode for Remote {
     }
 
     fn stores(&self, _session: u64, _config: &FsConfig) -> Vec<(StoreId, Arc<dyn Storage>)> {
-        let stores = self.way.first().core.stores().to_vec();
+        let stores = self.way.0.stores.lock().expect("stores").clone();
         stores.into_iter().map(|(id, store)| (id, Arc::new(store) as Arc<dyn Storage>)).collect()
     }
 
@@ -160,7 +202,7 @@ impl FirstNode for Remote {
     }
 
     fn recalls(&self, session: u64, holder: Arc<dyn TokenHolder>) {
-        self.way.0.holders.lock().expect("holders").insert(session, holder);
+        self.way.0.holders.lock().expect("holders").insert(session, (self.node, holder));
     }
 
     fn end(&self, session: u64) {
@@ -178,16 +220,13 @@ impl LockWay for RemoteLocks {
     fn ask(&self, request: LockRequest) -> BoxFuture<Result<Option<FileLock>, FsError>> {
         let ((way, node, host), session) = (self.at.clone(), self.session);
         Box::pin(async move {
-            way.travel(node, &host).await;
-            let first = way.first();
-            let members = first.members.clone();
-            let work = async move {
-                let client = members.client(session).ok_or(FsError::Io)?;
-                members.locks().ask(client, request).await
+            let work = move |first: Arc<First>| -> BoxFuture<_> {
+                Box::pin(async move {
+                    let client = first.members.client(session).ok_or(FsError::Io)?;
+                    first.members.locks().ask(client, request).await
+                })
             };
-            let answer = first.machine.run(work).await.unwrap_or(Err(FsError::Io));
-            way.travel(node, &host).await;
-            answer
+            way.have(node, &host, work).await
         })
     }
 }
@@ -202,25 +241,23 @@ struct RemoteManager {
 impl RemoteManager {
     fn ask<T: Send + 'static>(
         &self,
-        ask: impl FnOnce(&dyn Manager, ClientId) -> Answer<T, ManagerError> + Send + 'static,
+        ask: impl Fn(&dyn Manager, ClientId) -> Answer<T, ManagerError> + Send + Sync + 'static,
     ) -> Answer<T, ManagerError> {
         let ((way, node, host), session, index) = (self.at.clone(), self.session, self.index);
         Answer::later(async move {
-            way.travel(node, &host).await;
-            let first = way.first();
-            let manager = first.core.managers[index].clone();
-            let members = first.members.clone();
-            let work = async move {
-                let client = members.client(session).ok_or(ManagerError::Expelled)?;
-                ask(&*manager, client).await
+            let ask = Arc::new(ask);
+            let work = move |first: Arc<First>| -> BoxFuture<_> {
+                let ask = ask.clone();
+                Box::pin(async move {
+                    let client = first.members.client(session).ok_or(ManagerError::Expelled)?;
+                    ask(&*first.core.managers[index], client).await
+                })
             };
-            let answer = first.machine.run(work).await.unwrap_or(Err(ManagerError::Expelled));
-            way.travel(node, &host).await;
-            answer
+            way.have(node, &host, work).await
         })
     }
 
-    fn tell(&self, tell: impl FnOnce(&dyn Manager, ClientId) + Send + 'static) {
+    fn tell(&self, tell: impl Fn(&dyn Manager, ClientId) + Send + Sync + 'static) {
         let told = self.ask(move |manager, client| {
             tell(manager, client);
             Answer::ok(())
@@ -260,10 +297,10 @@ impl Manager for RemoteManager {
         self.ask(move |manager, client| manager.allocate(client, volume))
     }
     fn apply(&self, segments: Vec<SegmentDeltas>) -> Answer<(), ManagerError> {
-        self.ask(move |manager, _| manager.apply(segments))
+        self.ask(move |manager, _| manager.apply(segments.clone()))
     }
     fn live(&self, candidates: Vec<BlockAt>) -> Answer<Vec<BlockAt>, ManagerError> {
-        self.ask(move |manager, _| manager.live(candidates))
+        self.ask(move |manager, _| manager.live(candidates.clone()))
     }
     fn usage(&self) -> Answer<Vec<SegmentUsage>, ManagerError> {
         self.ask(|manager, _| manager.usage())
@@ -275,7 +312,7 @@ impl Manager for RemoteManager {
         self.ask(|manager, _| manager.checkpoint())
     }
     fn evacuate(&self, segments: Vec<SegmentId>) -> Answer<(), ManagerError> {
-        self.ask(move |manager, _| manager.evacuate(segments))
+        self.ask(move |manager, _| manager.evacuate(segments.clone()))
     }
     fn orphans(&self) -> Answer<Vec<FileId>, ManagerError> {
         self.ask(|manager, _| manager.orphans())
@@ -323,16 +360,27 @@ impl Rig {
         (machine.host(), places, self.consensus.mount(machine))
     }
 
-    /// Starts the first node, after a crash if there was one before. Does not wait until it is
-    /// ready.
+    /// Starts the first node, after a crash if there was one before.
     fn start_first(&self) {
+        self.sim.block_on(self.starts_first());
+    }
+
+    async fn starts_first(&self) {
+        self.way.0.first.lock().expect("first").take();
         self.sim.machine("first").crash();
         let machine = self.sim.machine("first");
         let (host, places, consensus) = self.mounts(&machine);
-        let core = self.sim.block_on(CoreMachine::start(host, &places, &consensus, RUN)).expect("start");
+        let arrivals = Arrivals::new(host.clone(), LEASE);
+        *self.way.0.arrivals.lock().expect("arrivals") = Some(arrivals.clone());
+        let core = CoreMachine::start_after(host.clone(), &places, &consensus, RUN, &arrivals).await.expect("start");
+        for (id, store) in core.stores() {
+            let mut stores = self.way.0.stores.lock().expect("stores");
+            stores.entry(*id).or_insert_with(|| store.clone()).set(store.now());
+        }
         let config =
             MembersConfig { lease: LEASE, name: "first".into(), address: "10.0.0.1:7440".into(), is_mounted: true };
-        let members = core.open_to_members(config, Arc::new(self.way.clone()));
+        let recaller = Arc::new(Recaller { way: self.way.clone(), host });
+        let members = core.open_to_members(config, recaller).await;
         *self.way.0.first.lock().expect("first") = Some(Arc::new(First { machine, core, members }));
     }
 
@@ -643,7 +691,8 @@ fn a_paused_member_comes_back_fenced_and_goes_on() {
     // Its lease is over, so it answers nothing, though it has everything in memory.
     let began = rig.sim.now();
     assert_eq!(rig.read(&*first.fs, "file"), Err(FsError::Io));
-    assert!(rig.sim.now() - began <= LEASE, "no longer than a lease");
+    let waited = rig.sim.now() - began;
+    assert!(waited > Duration::from_secs(60) && waited < Duration::from_secs(150), "{waited:?}");
     assert_eq!(write(b"refused"), Err(FsError::Io));
     assert!(first.member.trouble().is_some());
     rig.write(&*second.fs, "new", b"meanwhile").expect("write");
@@ -669,8 +718,6 @@ fn what_members_made_durable_survives_a_crash_of_the_first_node() {
     rig.write(&*second.fs, "of-b", b"durable too").expect("write");
     rig.sync(&*second.fs).expect("sync");
     rig.start_first();
-    let members = rig.first().members.clone();
-    rig.sim.block_on(async move { members.ready().await });
     assert_eq!(rig.read(&rig.own(), "of-a").expect("read"), b"durable");
     for fs in [&*first.fs, &*second.fs] {
         assert_eq!(rig.read(fs, "of-b").expect("read"), b"durable too");
@@ -687,15 +734,164 @@ fn a_restarted_first_node_waits_for_leases_of_members_that_do_not_come() {
     rig.write(&*first.fs, "file", b"cached").expect("write");
     rig.sync(&*first.fs).expect("sync");
     rig.way.cut(a, true);
+    let (began, fs) = (rig.sim.now(), first.fs.clone());
+    let looks: BoxFuture<bool> = Box::pin(async move { fs.lookup(&Cred::ROOT, FileId::ROOT, b"file").await.is_ok() });
+    let looked = first.machine.run(looks);
     rig.start_first();
-    let began = rig.sim.now();
-    let fs = first.fs.clone();
-    let is_served = rig.sim.block_on(async move { fs.lookup(&Cred::ROOT, FileId::ROOT, b"file").await }).is_ok();
-    assert!(is_served, "the member still answers from memory");
-    let members = rig.first().members.clone();
-    rig.sim.block_on(async move { members.ready().await });
+    assert_eq!(rig.sim.block_on(looked), Ok(true), "the member still answers from memory");
     assert!(rig.sim.now() >= began + LEASE);
     assert_eq!(rig.read(&*first.fs, "file"), Err(FsError::Io));
+    rig.way.cut(a, false);
+    rig.sim.block_on(first.member.ready()).expect("ready");
+    assert_eq!(rig.read(&*first.fs, "file").expect("read"), b"cached");
+}
+
+/// What a program at a member does while the first node crashes and starts again.
+#[test]
+fn what_members_have_in_memory_survives_a_start_of_the_first_node() {
+    let rig = Rig::new(15, ROOM);
+    let ((_, a), (_, b)) = (rig.joined("a"), rig.joined("b"));
+    let (id, handle) = rig.write(&*a.fs, "file", b"durable").expect("write");
+    rig.sync(&*a.fs).expect("sync");
+    let exclusive = FileLock { space: LockSpace::Flock, owner: 7, pid: 1, exclusive: Some(true), start: 0, end: 9 };
+    let open_elsewhere = rig.sim.block_on(async {
+        a.fs.write(&Cred::ROOT, id, handle, 0, b"changed").await.expect("write");
+        a.fs.setlk(id, handle, exclusive, false).await.expect("lock");
+        // The second member has a file open that has no name any more, and no token on it.
+        let (entry, open) = b.fs.create(&Cred::ROOT, FileId::ROOT, b"gone", 0o644, 0, READ_WRITE).await.expect("make");
+        b.fs.write(&Cred::ROOT, entry.attr.id, open, 0, b"open").await.expect("write");
+        b.fs.sync().await.expect("sync");
+        a.fs.unlink(&Cred::ROOT, FileId::ROOT, b"gone").await.expect("unlink");
+        (entry.attr.id, open)
+    });
+    rig.write(&*b.fs, "of-b", b"in memory only").expect("write");
+    rig.start_first();
+    // Nothing was lost, and handles go on.
+    let text = |fs: &Arc<dyn FileSystem>, (id, handle): (FileId, Handle)| {
+        let fs = fs.clone();
+        rig.sim.block_on(async move { fs.read(id, handle, 0, 100).await })
+    };
+    assert_eq!(text(&a.fs, (id, handle)).expect("read"), &b"changed"[..]);
+    assert_eq!(text(&b.fs, open_elsewhere).expect("read"), &b"open"[..]);
+    for fs in [&*a.fs, &*b.fs, &rig.own() as &dyn FileSystem] {
+        assert_eq!(rig.read(fs, "file").expect("read"), b"changed");
+        assert_eq!(rig.read(fs, "of-b").expect("read"), b"in memory only");
+        assert_eq!(rig.read(fs, "gone"), Err(FsError::NotFound));
+    }
+    let lock = |fs: Arc<dyn FileSystem>| {
+        rig.sim.block_on(async move {
+            let found = fs.lookup(&Cred::ROOT, FileId::ROOT, b"file").await.expect("lookup");
+            let handle = fs.open(&Cred::ROOT, found.attr.id, READ_WRITE).await.expect("open");
+            fs.setlk(found.attr.id, handle, exclusive, false).await
+        })
+    };
+    assert_eq!(lock(b.fs.clone()), Err(FsError::WouldBlock));
+    rig.sim.block_on(async {
+        a.fs.release(id, handle, Some(7)).await.expect("release");
+        b.fs.release(open_elsewhere.0, open_elsewhere.1, None).await.expect("release");
+    });
+    assert_eq!(lock(b.fs.clone()), Ok(()));
+    assert_eq!(rig.sync(&*a.fs), Ok(()));
+    assert_eq!(rig.sync(&*b.fs), Ok(()));
+    rig.run_for(10);
+    let count = rig.first().core.managers.iter().map(|m| m.status().file_count).sum::<u64>();
+    assert_eq!(count, 3, "the root, and two files");
+}
+
+#[test]
+fn what_a_member_says_that_was_declared_dead_before_the_start_does_not_count() {
+    let rig = Rig::new(16, ROOM);
+    let ((a, first), (_, second)) = (rig.joined("a"), rig.joined("b"));
+    let (id, handle) = rig.write(&*first.fs, "file", b"durable").expect("write");
+    rig.sync(&*first.fs).expect("sync");
+    let write = |fs: Arc<dyn FileSystem>, handle, text: &'static [u8]| {
+        rig.sim.block_on(async move { fs.write(&Cred::ROOT, id, handle, 0, text).await })
+    };
+    write(first.fs.clone(), handle, b"of one").expect("write");
+    rig.way.cut(a, true);
+    // Another one gets the file when the lease is over.
+    let fs = second.fs.clone();
+    let open = rig.sim.block_on(async move {
+        fs.lookup(&Cred::ROOT, FileId::ROOT, b"file").await.expect("lookup");
+        fs.open(&Cred::ROOT, id, READ_WRITE).await.expect("open")
+    });
+    write(second.fs.clone(), open, b"of two").expect("write");
+    // The first node dies before it can tell the member, and the member comes in time.
+    rig.way.0.first.lock().expect("first").take();
+    rig.way.cut(a, false);
+    rig.start_first();
+    assert_eq!(write(first.fs.clone(), handle, b"again"), Err(FsError::Io));
+    for fs in [&*first.fs, &*second.fs] {
+        assert_eq!(&rig.read(fs, "file").expect("read")[..6], b"of two");
+    }
+    assert_eq!(rig.sync(&*first.fs), Err(FsError::Io), "it is said that changes are lost");
+    assert_eq!(rig.sync(&*second.fs), Ok(()));
+}
+
+/// Makes files, each with its name in it, renames some, removes some, and syncs nothing. Returns
+/// the names that must be there.
+async fn work(fs: Arc<dyn FileSystem>, at: usize, host: Host) -> Result<BTreeSet<String>, FsError> {
+    let mut names = BTreeSet::new();
+    for number in 0..60 {
+        let name = format!("{at}-{number}");
+        let (entry, handle) = fs.create(&Cred::ROOT, FileId::ROOT, name.as_bytes(), 0o644, 0, READ_WRITE).await?;
+        let lock = FileLock { space: LockSpace::Flock, owner: 1, pid: 1, exclusive: Some(true), start: 0, end: 9 };
+        fs.setlk(entry.attr.id, handle, lock, true).await?;
+        fs.write(&Cred::ROOT, entry.attr.id, handle, 0, name.as_bytes()).await?;
+        fs.release(entry.attr.id, handle, Some(1)).await?;
+        names.insert(name.clone());
+        host.clock.sleep(Duration::from_millis(host.random.next_u64() % 400)).await;
+        let old = format!("{at}-{}", number / 2);
+        match number % 6 {
+            2 if names.remove(&old) => fs.unlink(&Cred::ROOT, FileId::ROOT, old.as_bytes()).await?,
+            4 => fs.sync().await?,
+            // Everybody looks at the names of others.
+            _ => drop(fs.lookup(&Cred::ROOT, FileId::ROOT, format!("{}-{number}", (at + 1) % 3).as_bytes()).await),
+        }
+    }
+    Ok(names)
+}
+
+#[test]
+fn model_members_lose_nothing_when_the_first_node_starts_again_at_any_moment() {
+    let mut starts = 0;
+    for seed in 200..230 {
+        println!("seed {seed}");
+        let rig = Rig::new(seed, ROOM);
+        let nodes = ["a", "b", "c"].map(|name| rig.joined(name).1);
+        let works = nodes.iter().enumerate();
+        let works: Vec<_> =
+            works.map(|(at, node)| node.machine.run(work(node.fs.clone(), at, node.machine.host()))).collect();
+        let host = rig.first().machine.host();
+        let random = rig.sim.machine("dice").host().random;
+        rig.sim.block_on(async {
+            let clock = rig.sim.machine("dice").host().clock;
+            for _ in 0..random.next_u64() % 4 {
+                clock.sleep(Duration::from_millis(random.next_u64() % 5000)).await;
+                rig.starts_first().await;
+                starts += 1;
+            }
+        });
+        drop(host);
+        let mut names = BTreeSet::new();
+        for done in rig.sim.block_on(host::join_all(works)) {
+            names.extend(done.expect("up").unwrap_or_else(|e| panic!("seed {seed}: {e}")));
+        }
+        assert!(nodes.iter().all(|node| !node.member.take_loss()), "seed {seed}: a session ended");
+        for name in &names {
+            let found = rig.read(&*nodes[starts % 3].fs, name);
+            assert_eq!(found, Ok(name.clone().into_bytes()), "seed {seed}: {name}");
+        }
+        let count = rig.sim.block_on(async {
+            for node in &nodes {
+                node.fs.sync().await.expect("sync");
+            }
+            rig.sim.machine("dice").host().clock.sleep(Duration::from_secs(10)).await;
+            rig.first().core.managers.iter().map(|m| m.status().file_count).sum::<u64>()
+        });
+        assert_eq!(count, names.len() as u64 + 1, "seed {seed}");
+    }
+    assert!(starts > 30, "only {starts} starts");
 }
 
 #[test]

@@ -298,7 +298,7 @@ impl Rig {
         let consensus: Arc<dyn Disk> = self.consensus.mount(&on);
         let core = self.sim.block_on(CoreMachine::start(on.host(), &places, &consensus, RUN))?;
         let config = MembersConfig { lease: LEASE, name: "one".into(), address: "one:1".into(), is_mounted: true };
-        let members = core.open_to_members(config, Arc::new(NoTokens));
+        let members = self.sim.block_on(core.open_to_members(config, Arc::new(NoTokens)));
         let spread = self.sim.block_on(core.spread(members.clone(), folder));
         Ok(First { core, members, spread })
     }

@@ -53,13 +53,12 @@ struct Shared {
 }
 
 struct Writing {
-    to: WriteEnd,
+    /// `None` when the connection is broken or closed, so nothing is written any more.
+    to: Option<WriteEnd>,
     waiting: VecDeque<Bytes>,
     waiting_bytes: usize,
     /// The connection takes no more at present, so the task is to write.
     blocked: bool,
-    /// The connection is broken or closed, so nothing is written any more.
-    ended: bool,
     /// Wakes the task.
     task: Option<Waker>,
 }
@@ -69,7 +68,7 @@ impl Outbox {
     /// or the outbox is closed.
     pub fn new(to: WriteEnd) -> (Arc<Outbox>, impl Future<Output = ()> + Send + 'static) {
         let (waiting, task) = (VecDeque::new(), None);
-        let writing = Writing { to, waiting, waiting_bytes: 0, blocked: false, ended: false, task };
+        let writing = Writing { to: Some(to), waiting, waiting_bytes: 0, blocked: false, task };
         let shared = Arc::new(Shared { state: Mutex::new(writing), room: Notify::new() });
         let outbox = Arc::new(Outbox(shared.clone()));
         let task = poll_fn(move |context| {
@@ -85,7 +84,7 @@ impl Outbox {
     pub fn send(&self, frame: Frame) {
         let wake = {
             let state = &mut *self.0.state.lock();
-            if state.ended {
+            if state.is_ended() {
                 return;
             }
             SENT_COUNT.fetch_add(1, Ordering::Relaxed);
@@ -110,7 +109,7 @@ impl Outbox {
             let waited = self.0.room.notified();
             {
                 let state = self.0.state.lock();
-                if state.waiting_bytes <= WAITING_BYTES_MAX || state.ended {
+                if state.waiting_bytes <= WAITING_BYTES_MAX || state.is_ended() {
                     return;
                 }
             }
@@ -139,15 +138,20 @@ impl Drop for Outbox {
 }
 
 impl Writing {
+    fn is_ended(&self) -> bool {
+        self.to.is_none()
+    }
+
     fn end(&mut self) {
-        self.ended = true;
+        // This closes the connection, also while requests still hold the outbox.
+        self.to = None;
         self.waiting.clear();
         self.waiting_bytes = 0;
     }
 
     /// The task's turn to write. Ready when the task ends.
     fn work(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        if self.ended {
+        if self.is_ended() {
             return Poll::Ready(());
         }
         match self.write(context) {
@@ -178,7 +182,8 @@ impl Writing {
                 *slice = IoSlice::new(piece);
                 count += 1;
             }
-            let mut written = ready!(Pin::new(&mut self.to).poll_write_vectored(context, &slices[..count]))?;
+            let Some(to) = &mut self.to else { return Poll::Ready(Err(io::ErrorKind::NotConnected.into())) };
+            let mut written = ready!(Pin::new(to).poll_write_vectored(context, &slices[..count]))?;
             if written == 0 {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
             }
@@ -194,7 +199,10 @@ impl Writing {
             }
         }
         self.waiting.clear();
-        Pin::new(&mut self.to).poll_flush(context)
+        match &mut self.to {
+            Some(to) => Pin::new(to).poll_flush(context),
+            None => Poll::Ready(Err(io::ErrorKind::NotConnected.into())),
+        }
     }
 }
 

@@ -35,7 +35,7 @@ pub mod wire;
 
 pub use address::{Address, ask_once};
 pub use lane::{Lane, LinkError, Opening, OrderedLane};
-pub use listener::serve;
+pub use listener::{serve, serve_until};
 pub use node_link::NodeLink;
 pub use service::{NodeService, Peer, Services};
 pub use tls::{ClientKeys, Fingerprint, KeyError, NodeKeys, ServerKeys, TLS_NAME, fingerprint};

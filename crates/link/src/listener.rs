@@ -7,13 +7,13 @@ use crate::service::{Peer, Services};
 use crate::stream::{CONNECT_TIME_MAX, ReadEnd, WriteEnd, greet, invalid, plain, prepare};
 use crate::tls::ServerKeys;
 use crate::wire::{Refused, answer_frame, refusal_frame};
-use host::{Host, timeout};
+use host::{Either, Host, first, timeout};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 
 /// Most connections at a time. Further ones wait to be accepted.
 const CONNECTIONS_MAX: usize = 1024;
@@ -33,54 +33,87 @@ struct Shared {
     services: Services,
     keys: Option<ServerKeys>,
     strangers: Semaphore,
+    /// True when all connections are to end.
+    ended: watch::Receiver<bool>,
 }
 
 /// Serves whoever connects. With `keys`, serves over TLS, and only peers with keys of the same
 /// authority, except for services for strangers. Without, serves everybody. Never ends.
 pub async fn serve(host: Host, listener: TcpListener, services: Services, keys: Option<ServerKeys>) {
-    let shared = Arc::new(Shared { host, services, keys, strangers: Semaphore::new(STRANGERS_MAX) });
-    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-    loop {
-        let Ok(place) = places.clone().acquire_owned().await else { return };
-        let (stream, address) = match listener.accept().await {
-            Ok(accepted) => accepted,
-            Err(error) => {
-                tracing::warn!(%error, "a connection cannot be accepted");
-                shared.host.clock.sleep(ACCEPT_PAUSE).await;
-                continue;
-            }
-        };
-        let shared_too = shared.clone();
-        shared.host.tasks.spawn(Box::pin(async move {
-            if let Err(error) = shared_too.connection(stream, address).await
-                && error.kind() != io::ErrorKind::UnexpectedEof
-            {
-                tracing::warn!(peer = %address, %error, "connection ended");
-            }
-            drop(place);
-        }));
-    }
+    serve_until(host, &listener, services, keys, std::future::pending()).await;
 }
 
+/// Like [`serve`], but when `end` is done, closes all connections and returns. Requests that wait
+/// then get no answer.
+pub async fn serve_until(
+    host: Host,
+    listener: &TcpListener,
+    services: Services,
+    keys: Option<ServerKeys>,
+    end: impl Future<Output = ()>,
+) {
+    let is_ended = watch::Sender::new(false);
+    let ended = is_ended.subscribe();
+    let shared = Arc::new(Shared { host, services, keys, strangers: Semaphore::new(STRANGERS_MAX), ended });
+    first(shared.accept_all(listener), end).await;
+    is_ended.send_replace(true);
+}
 impl Shared {
+    async fn accept_all(self: &Arc<Self>, listener: &TcpListener) {
+        let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+        loop {
+            let Ok(place) = places.clone().acquire_owned().await else { return };
+            let (stream, address) = match listener.accept().await {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    tracing::warn!(%error, "a connection cannot be accepted");
+                    self.host.clock.sleep(ACCEPT_PAUSE).await;
+                    continue;
+                }
+            };
+            let shared = self.clone();
+            self.host.tasks.spawn(Box::pin(async move {
+                if let Err(error) = shared.connection(stream, address).await
+                    && error.kind() != io::ErrorKind::UnexpectedEof
+                {
+                    tracing::warn!(peer = %address, %error, "connection ended");
+                }
+                drop(place);
+            }));
+        }
+    }
+
     async fn connection(&self, stream: TcpStream, address: SocketAddr) -> io::Result<()> {
         let clock = self.host.clock.as_ref();
         let greeted = timeout(clock, CONNECT_TIME_MAX, self.accept(stream, address)).await;
         let (from, to, peer) = greeted.map_err(|_| io::ErrorKind::TimedOut)??;
         let (outbox, writing) = Outbox::new(to);
         self.host.tasks.spawn(Box::pin(writing));
-        let ended = match self.keys.is_some() && peer.fingerprint.is_none() {
-            false => self.requests(Inbox::new(from), &outbox, &peer).await,
-            true => match self.strangers.try_acquire() {
-                Ok(_place) => {
-                    let served = self.requests(Inbox::of_stranger(from), &outbox, &peer);
-                    timeout(clock, STRANGER_TIME_MAX, served).await.unwrap_or(Ok(()))
-                }
-                Err(_) => Err(io::Error::other("too many machines without a certificate")),
-            },
+        let served = async {
+            match self.keys.is_some() && peer.fingerprint.is_none() {
+                false => self.requests(Inbox::new(from), &outbox, &peer).await,
+                true => match self.strangers.try_acquire() {
+                    Ok(_place) => {
+                        let served = self.requests(Inbox::of_stranger(from), &outbox, &peer);
+                        timeout(clock, STRANGER_TIME_MAX, served).await.unwrap_or(Ok(()))
+                    }
+                    Err(_) => Err(io::Error::other("too many machines without a certificate")),
+                },
+            }
+        };
+        let mut ended = self.ended.clone();
+        // Without a sender the listener was dropped, and connections go on.
+        let ended = async move {
+            if ended.wait_for(|ended| *ended).await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        };
+        let result = match first(std::pin::pin!(served), ended).await {
+            Either::Left(result) => result,
+            Either::Right(()) => Ok(()),
         };
         outbox.close();
-        ended
+        result
     }
 
     async fn accept(&self, stream: TcpStream, address: SocketAddr) -> io::Result<(ReadEnd, WriteEnd, Peer)> {

@@ -5,7 +5,7 @@ use host::{Host, first, join_all};
 use link::wire::Refused;
 use link::{
     Address, ClientKeys, Fingerprint, LinkError, Message, NodeKeys, NodeLink, NodeService, Peer, ServerKeys, Services,
-    TLS_NAME, ask_once, fingerprint, kinds, serve,
+    TLS_NAME, ask_once, fingerprint, kinds, serve, serve_until,
 };
 use parking_lot::Mutex;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, ExtendedKeyUsagePurpose, IsCa, KeyPair};
@@ -120,6 +120,35 @@ fn short_and_long_messages_come_through_tls_and_the_service_knows_who_asks() {
         assert_eq!(link.ask(77, text("x"), 0).await, Err(LinkError::Refused(Refused::NoService)));
         let long = Message { head: Vec::new(), tail: vec![0; (1 << 20) + 1].into() };
         assert_eq!(link.ask(kinds::MANAGER, long, 0).await, Err(LinkError::TooLong));
+    });
+}
+
+#[test]
+fn a_listener_that_ends_closes_connections_and_another_takes_its_place() {
+    with_host(|host| async move {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let echo = Arc::new(Echo::default());
+        let services = Services::new().with(kinds::MANAGER, echo.clone());
+        let (end, serving) = (Arc::new(Notify::new()), (host.clone(), services.clone(), host.clone()));
+        let ended = end.clone();
+        host.tasks.spawn(Box::pin(async move {
+            let (host, services, later) = serving;
+            serve_until(host, &listener, services.clone(), None, ended.notified()).await;
+            serve(later, listener, services, None).await;
+        }));
+        let link = linked(&host, port, None).await;
+        // It never gets an answer from the first listener, and does not keep the connection open.
+        let waits = link.ask(kinds::MANAGER, text("wait"), 0);
+        while echo.asked.lock().is_empty() {
+            host.clock.sleep(Duration::from_millis(1)).await;
+        }
+        end.notify_one();
+        assert_eq!(host::timeout(&*host.clock, TIME_MAX, waits).await.unwrap(), Err(LinkError::Lost));
+        while !link.is_up() {
+            host.clock.sleep(Duration::from_millis(1)).await;
+        }
+        assert_eq!(link.ask(kinds::MANAGER, text("again"), 0).await, Ok(text("again")));
     });
 }
 

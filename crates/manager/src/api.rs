@@ -2,7 +2,7 @@
 //! world.
 
 use crate::token::Mode;
-pub use crate::token_table::{GiveBack, TokenRecall};
+pub use crate::token_table::{GiveBack, HeldToken, TokenRecall};
 use crate::{Delta, InodeRecord};
 use bytes::Bytes;
 use std::sync::Arc;
@@ -50,8 +50,11 @@ pub enum ManagerError {
 pub struct TokenGrant {
     /// The right to read or to write, at least what the client asked for.
     pub mode: Mode,
-    /// Greater than the numbers of all earlier grants of this manager.
+    /// Greater than the numbers of all earlier grants of this manager in this term.
     pub number: u64,
+    /// The manager's term: another one after each start. A manager knows only what it granted in
+    /// its term, and what clients said that they held before.
+    pub term: u64,
     /// Another client has the file open, without a token. Who removes the file's last name leaves
     /// its contents to that client.
     pub open_elsewhere: bool,

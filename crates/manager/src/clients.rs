@@ -3,7 +3,7 @@
 //! Requests for one file are served in the order in which they came, so none starves. The first
 //! one recalls what is in its way, and waits for each answer.
 
-use crate::api::{GiveBack, ManagerError, Opened, TokenHolder, TokenRecall};
+use crate::api::{GiveBack, HeldToken, ManagerError, Opened, TokenHolder, TokenRecall};
 use crate::planted::{self, Bug};
 use crate::server::{Core, ManagerServer};
 use crate::state::{ApplyStop, ManagerState};
@@ -104,6 +104,23 @@ impl ManagerServer {
         };
         if !unanswered.is_empty() {
             holder.recall(unanswered);
+        }
+    }
+
+    /// Begins the manager's term. Call it before any client gets a token.
+    pub fn begin_term(&self, term: u64) {
+        self.core.state.lock().tokens.begin(term);
+    }
+
+    /// Notes what a client held before this manager was opened: of these tokens, those on the files
+    /// that this manager serves. Call it before any client gets a token. The caller has checked
+    /// that no two clients say that they hold what only one can.
+    pub fn restore(&self, client: ClientId, tokens: &[HeldToken]) {
+        let state = &mut *self.core.state.lock();
+        for token in tokens {
+            if self.core.config.map.owner_of(token.file) == self.core.config.id {
+                state.tokens.restore(client, *token);
+            }
         }
     }
 

@@ -60,5 +60,5 @@ mod tests;
 pub use delta::Delta;
 pub use inode::{DirectoryShape, InodeRecord};
 pub use manager_map::ManagerMap;
-pub use roll_forward::{RollForward, RolledForward, roll_forward, roll_forward_all};
+pub use roll_forward::{ClientLog, RollForward, RolledForward, roll_forward, roll_forward_all};
 pub use server::{Lengths, ManagerConfig, ManagerServer};

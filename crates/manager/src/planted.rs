@@ -48,6 +48,12 @@ pub enum Bug {
     PrepareKeepsToken,
     RecalledIsLeft,
     OrphansLackCached,
+    InstallsOldGrants,
+    HoldingsLackTokens,
+    HoldingsLackRemoved,
+    HoldingsLackOpen,
+    RestoredAreRead,
+    LivingLogsComeLast,
 }
 
 #[cfg(feature = "planted")]

@@ -15,18 +15,48 @@
 //! changed. So the merge brings the rest in its order. Segments of older programs have order 0.
 //! Only one client wrote such segments, and the merge keeps the order of each log.
 //!
+//! The log of a client that goes on is read up to the position that the client names. What it makes
+//! durable later, it tells the managers itself. Nobody else has changed these things: the client
+//! still holds its tokens, and no token moves before the managers serve.
+//!
 //! A client's deltas are unconditional. A cleaner's apply only where a block is still where the
 //! cleaner found it. So all clients' logs are rolled forward before any cleaner's log.
 
 use crate::Delta;
 use crate::api::{Manager, ManagerError, SegmentDeltas};
 use crate::newest::{ReadError, log_failed};
+use crate::planted::{self, Bug};
 use crate::server::ManagerServer;
 use std::collections::BTreeMap;
 use std::slice::Iter;
 use std::sync::Arc;
-use stripe::{LogTail, Stripe};
+use stripe::{LogTail, Stripe, StripeError};
 use types::{LogId, SegmentId};
+
+/// A client's log, for [`roll_forward_all`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ClientLog {
+    /// Its writer is gone, or is to be fenced.
+    Ended(LogId),
+    /// Its writer goes on, and keeps its tokens.
+    Living {
+        /// The log.
+        log: LogId,
+        /// The epoch of its writer.
+        epoch: u32,
+        /// The writer says that all segments up to this seq are durable.
+        committed_seq: u64,
+    },
+}
+
+impl ClientLog {
+    /// The log.
+    pub fn id(&self) -> LogId {
+        match self {
+            ClientLog::Ended(log) | ClientLog::Living { log, .. } => *log,
+        }
+    }
+}
 
 /// How much a roll-forward read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -46,6 +76,11 @@ pub struct RolledForward {
 }
 
 impl RolledForward {
+    /// True if the log is open for a new writer.
+    pub fn is_open(&self, log: LogId) -> bool {
+        self.tails.contains_key(&log)
+    }
+
     /// Takes out the tail of an opened log, for its writer.
     ///
     /// # Errors
@@ -73,13 +108,14 @@ pub async fn roll_forward(
 ) -> Result<(LogTail, RollForward), ManagerError> {
     let mut replay = Replay { stripe, managers, read: RollForward::default() };
     let tail = replay.open(log).await?;
-    replay.merge(std::slice::from_ref(&tail)).await?;
+    replay.merge(&[tail.segments.as_slice()]).await?;
     Ok((replay.finish(tail), replay.read))
 }
 
 /// Rolls the logs of all clients and cleaners forward, for managers that were just opened. Each log
 /// is named once. Reads one segment at a time. Afterwards the logs are open for writers, and fenced
-/// against the former ones.
+/// against the former ones. Living logs go on as they are, unless they were opened after the epoch
+/// that their writer names: such a log is opened like one that has ended.
 ///
 /// # Errors
 /// As [`roll_forward`]. Some logs may be open then, and some of their segments applied; the whole
@@ -87,18 +123,33 @@ pub async fn roll_forward(
 pub async fn roll_forward_all(
     stripe: &Arc<Stripe>,
     managers: &[Arc<ManagerServer>],
-    clients: &[LogId],
+    clients: &[ClientLog],
     cleaners: &[LogId],
 ) -> Result<RolledForward, ManagerError> {
     let mut replay = Replay { stripe, managers, read: RollForward::default() };
-    let mut tails = Vec::with_capacity(clients.len() + cleaners.len());
-    for &log in clients.iter().chain(cleaners) {
-        tails.push(replay.open(log).await?);
+    let (mut tails, mut living) = (Vec::new(), Vec::new());
+    for log in clients {
+        match replay.follow(log).await? {
+            Some(segments) => living.push(segments),
+            None => tails.push(replay.open(log.id()).await?),
+        }
     }
-    let (of_clients, of_cleaners) = tails.split_at(clients.len());
-    replay.merge(of_clients).await?;
-    replay.merge(of_cleaners).await?;
-    let tails = tails.into_iter().map(|tail| (tail.log, replay.finish(tail))).collect();
+    let of_ended = tails.iter().map(|tail| tail.segments.as_slice());
+    let of_living = living.iter().map(Vec::as_slice);
+    let of_clients: Vec<&[SegmentId]> = match planted::is(Bug::LivingLogsComeLast) {
+        true => {
+            replay.merge(&of_ended.collect::<Vec<_>>()).await?;
+            of_living.collect()
+        }
+        false => of_ended.chain(of_living).collect(),
+    };
+    replay.merge(&of_clients).await?;
+    let mut of_cleaners = Vec::with_capacity(cleaners.len());
+    for &log in cleaners {
+        of_cleaners.push(replay.open(log).await?);
+    }
+    replay.merge(&of_cleaners.iter().map(|tail| tail.segments.as_slice()).collect::<Vec<_>>()).await?;
+    let tails = tails.into_iter().chain(of_cleaners).map(|tail| (tail.log, replay.finish(tail))).collect();
     Ok(RolledForward { read: replay.read, tails })
 }
 
@@ -116,17 +167,34 @@ struct Rest<'a> {
 }
 
 impl Replay<'_> {
-    /// Opens a log at the first segment that some manager has not applied.
-    async fn open(&self, log: LogId) -> Result<LogTail, ManagerError> {
-        let applied = self.managers.iter().map(|m| m.applied(log).unwrap_or(0)).min().unwrap_or(0);
-        self.stripe.open_log(log, applied + 1).await.map_err(|e| log_failed(log, "open a log", e))
+    /// The first segment of a log that some manager has not applied.
+    fn first_unapplied(&self, log: LogId) -> u64 {
+        self.managers.iter().map(|m| m.applied(log).unwrap_or(0)).min().unwrap_or(0) + 1
     }
 
-    /// Applies all segments of these logs by order, and those with the same order by log.
-    async fn merge(&mut self, tails: &[LogTail]) -> Result<(), ManagerError> {
+    /// Opens a log at the first segment that some manager has not applied.
+    async fn open(&self, log: LogId) -> Result<LogTail, ManagerError> {
+        self.stripe.open_log(log, self.first_unapplied(log)).await.map_err(|e| log_failed(log, "open a log", e))
+    }
+
+    /// The segments of a living log that some manager has not applied; `None` if the log has ended.
+    async fn follow(&self, log: &ClientLog) -> Result<Option<Vec<SegmentId>>, ManagerError> {
+        let ClientLog::Living { log, epoch, committed_seq } = *log else { return Ok(None) };
+        match self.stripe.follow_log(log, self.first_unapplied(log), epoch, committed_seq).await {
+            Ok(segments) => {
+                tracing::info!(%log, segments = segments.len(), "a living log is rolled forward");
+                Ok(Some(segments))
+            }
+            Err(StripeError::Fenced) => Ok(None),
+            Err(e) => Err(log_failed(log, "read a living log", e)),
+        }
+    }
+
+    /// Applies all segments of several logs by order, and those with the same order by log.
+    async fn merge(&mut self, logs: &[&[SegmentId]]) -> Result<(), ManagerError> {
         let mut rests = BTreeMap::new();
-        for tail in tails {
-            self.await_turn(&mut rests, tail.segments.iter()).await?;
+        for segments in logs {
+            self.await_turn(&mut rests, segments.iter()).await?;
         }
         while let Some(((order, _), Rest { next, after })) = rests.pop_first() {
             self.apply(next, order).await?;

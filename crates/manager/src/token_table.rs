@@ -10,8 +10,8 @@
 //! Each grant has a number, which grows. A message about a token names the number of the newest
 //! grant that its sender knows. So a release that arrives late never takes a later grant.
 //!
-//! Tokens are only in memory. After a crash of a manager, clients begin anew
-//! (docs/core.md#tokens).
+//! Tokens are only in memory. After a crash of a manager, each client says what it holds, before the
+//! manager grants anything (docs/core.md#tokens).
 
 use crate::api::TokenGrant;
 use crate::planted::{self, Bug};
@@ -43,6 +43,25 @@ pub struct GiveBack {
     pub keep: Option<Mode>,
     /// A program at the client has the file open.
     pub is_open: bool,
+}
+
+/// What a client says that it holds, to a manager that has forgotten it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct HeldToken {
+    /// The file.
+    pub file: FileId,
+    /// The client's right; `None` if it only has the file open.
+    pub mode: Option<Mode>,
+    /// The number of the newest grant that the client knows.
+    pub number: u64,
+}
+
+impl HeldToken {
+    /// True if two clients cannot hold these tokens on one file at the same time.
+    pub fn excludes(&self, other: &HeldToken) -> bool {
+        let both = self.mode.zip(other.mode);
+        both.is_some_and(|(one, two)| one == Mode::Write || two == Mode::Write)
+    }
 }
 
 /// The decision on a request.
@@ -79,6 +98,7 @@ pub struct TokenTable {
     files: HashMap<FileId, FileTokens>,
     count: u64,
     last_number: u64,
+    term: u64,
 }
 
 impl TokenTable {
@@ -128,7 +148,7 @@ impl TokenTable {
                 mode
             }
         };
-        Decision::Granted(TokenGrant { mode, number, open_elsewhere })
+        Decision::Granted(TokenGrant { mode, number, term: self.term, open_elsewhere })
     }
 
     /// Notes that a client's log has made a file, which nobody else can know yet: the client has a
@@ -138,6 +158,28 @@ impl TokenTable {
         if held.holdings.is_empty() && !planted::is(Bug::CreatedIsNotRecorded) {
             held.holdings.push(Holding { client, mode: Mode::Write, number: 0, recalled: None });
             self.count += 1;
+        }
+    }
+
+    /// Begins a term. No token was granted yet.
+    pub fn begin(&mut self, term: u64) {
+        self.term = term;
+    }
+
+    /// Notes what a client held before this table was made. The caller has checked that no other
+    /// client holds what this [excludes](HeldToken::excludes), and asks before any
+    /// [`request`](Self::request).
+    pub fn restore(&mut self, client: ClientId, token: HeldToken) {
+        let HeldToken { file, mode, number } = token;
+        self.last_number = self.last_number.max(number);
+        let held = self.files.entry(file).or_default();
+        match mode {
+            Some(mode) => {
+                let mode = if planted::is(Bug::RestoredAreRead) { Mode::Read } else { mode };
+                held.holdings.push(Holding { client, mode, number, recalled: None });
+                self.count += 1;
+            }
+            None => held.open_at.push(client),
         }
     }
 
@@ -350,6 +392,24 @@ mod tests {
         assert!(!granted(t.request(client(2), FileId::new(3), Mode::Write)).open_elsewhere);
         t.forget(FileId::new(3));
         assert_eq!(t.count(), 0);
+    }
+
+    #[test]
+    fn what_clients_held_before_is_recalled_and_numbered_like_what_was_granted() {
+        let mut t = TokenTable::new();
+        let held = |mode, number| HeldToken { file: FILE, mode, number };
+        t.restore(client(1), held(Some(Mode::Read), 7));
+        t.restore(client(2), held(Some(Mode::Read), 9));
+        t.restore(client(3), held(None, 0));
+        assert_eq!(t.count(), 2);
+        let recall = |number| TokenRecall { file: FILE, number, wanted: Mode::Write };
+        let recalls = vec![(client(2), recall(9))];
+        assert_eq!(t.request(client(1), FILE, Mode::Write), Decision::Blocked(recalls));
+        t.give_back(client(2), back(9, None));
+        let grant = granted(t.request(client(1), FILE, Mode::Write));
+        assert!(grant.number > 9 && grant.open_elsewhere && t.is_open(FILE));
+        let (read, write) = (held(Some(Mode::Read), 0), held(Some(Mode::Write), 0));
+        assert!(!read.excludes(&read) && read.excludes(&write) && !write.excludes(&held(None, 0)));
     }
 
     #[derive(Debug, Clone)]

@@ -242,6 +242,7 @@ fn put_opened(out: &mut Vec<u8>, opened: &Opened) {
     put_located(out, &opened.located);
     put_mode(out, Some(opened.grant.mode));
     out.put_u64(opened.grant.number);
+    out.put_u64(opened.grant.term);
     put_flag(out, opened.grant.open_elsewhere);
     out.put_u64(opened.order);
 }
@@ -257,7 +258,8 @@ fn opened(r: &mut Reader<'_>) -> Result<Opened, DecodeError> {
         false => None,
     };
     let (located, mode) = (located(r)?, mode(r)?);
-    let grant = TokenGrant { mode, number: r.u64("grant number")?, open_elsewhere: flag(r, "open elsewhere")? };
+    let (number, term) = (r.u64("grant number")?, r.u64("term")?);
+    let grant = TokenGrant { mode, number, term, open_elsewhere: flag(r, "open elsewhere")? };
     Ok(Opened { inode, xattrs, target, located, grant, order: r.u64("order")? })
 }
 
@@ -507,11 +509,18 @@ mod tests {
 
     fn any_opened() -> impl Strategy<Value = Opened> {
         let xattrs = vec((bytes(), bytes().prop_map(Bytes::from)), 0..3);
-        let grant = (any_mode(), any::<u64>(), any::<bool>(), any::<u64>());
+        let grant = (any_mode(), any::<[u64; 2]>(), any::<bool>(), any::<u64>());
         let rest = (option::of(bytes().prop_map(Bytes::from)), any_located(), grant);
-        (inode(), xattrs, rest).prop_map(|(inode, xattrs, (target, located, (mode, number, open_elsewhere, order)))| {
-            Opened { inode, xattrs, target, located, grant: TokenGrant { mode, number, open_elsewhere }, order }
-        })
+        (inode(), xattrs, rest).prop_map(
+            |(inode, xattrs, (target, located, (mode, [number, term], open_elsewhere, order)))| Opened {
+                inode,
+                xattrs,
+                target,
+                located,
+                grant: TokenGrant { mode, number, term, open_elsewhere },
+                order,
+            },
+        )
     }
 
     fn request() -> impl Strategy<Value = ManagerRequest> {

@@ -8,7 +8,7 @@ use crate::folder::Folder;
 use crate::kernel::KernelToCome;
 use crate::location::Location;
 use crate::mountpoint::{self, READY, check_apart, check_mountpoint};
-use crate::node::first::{self, FirstNodeServer};
+use crate::node::first::{self, FirstNodeServer, Threshold};
 use crate::node::places::PlaceRecord;
 use crate::node::report;
 use crate::recorder::Recorder;
@@ -18,13 +18,16 @@ use crate::{say, size, usage};
 use anyhow::Context;
 use cluster::StorePlace;
 use cluster::machine::{self, CoreMachine, Create, INDEX_RANGE_LEN, Lengths, Run, StartError};
-use host::Host;
+use cluster::survivors::Arrivals;
+use host::{Either, Host};
 use policy::defaults::{BLOCK_BYTES, PARITIES};
 use serde_json::{Value, json};
+use std::convert::Infallible;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use stripe::StoreState;
+use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use types::BoxFuture;
@@ -102,8 +105,20 @@ fn new_file_system(geometry: &Geometry) -> Create {
     }
 }
 
+/// What a start gives.
+struct Started {
+    machine: CoreMachine,
+    places: Arc<PlaceRecord>,
+    listener: Option<TcpListener>,
+}
+
 /// Starts the roles over a data folder, creating the file system if there is none.
-async fn start(host: &Host, folder: &Folder, settings: &Settings) -> anyhow::Result<(CoreMachine, Arc<PlaceRecord>)> {
+async fn start(
+    host: &Host,
+    folder: &Folder,
+    settings: &Settings,
+    listener: Option<TcpListener>,
+) -> anyhow::Result<Started> {
     let geometry = &settings.geometry;
     let known = folder.stores()?;
     if known.is_some() {
@@ -161,8 +176,20 @@ async fn start(host: &Host, folder: &Folder, settings: &Settings) -> anyhow::Res
         accepts_loss: settings.accept_loss,
     };
     wait_for_nodes(host, &places).await;
-    let machine = CoreMachine::start(host.clone(), &places, &consensus, run).await;
-    let machine = machine.map_err(|e| explain(e, &stores.places))?;
+    let explained = |e| explain(e, &stores.places);
+    let (machine, listener) = match listener {
+        None => (CoreMachine::start(host.clone(), &places, &consensus, run).await.map_err(explained)?, None),
+        Some(listener) => {
+            let threshold = Threshold::open(host, folder.path(), listener)?;
+            let arrivals = &threshold.arrivals;
+            let starting = CoreMachine::start_after(host.clone(), &places, &consensus, run, arrivals);
+            let started = match host::first(starting, tell_awaited(host, arrivals)).await {
+                Either::Left(started) => started.map_err(explained)?,
+                Either::Right(never) => match never {},
+            };
+            (started, Some(threshold.leave().await?))
+        }
+    };
     let config = &machine.config;
     let fixed = [
         ("--stores", geometry.stores.map(u64::from), config.store_count.into()),
@@ -184,7 +211,20 @@ async fn start(host: &Host, folder: &Folder, settings: &Settings) -> anyhow::Res
     if let Err(e) = record.clear_moved().await {
         eprintln!("warning: what is left here of stores that have moved to nodes cannot be removed: {e}");
     }
-    Ok((machine, record))
+    Ok(Started { machine, places: record, listener })
+}
+
+/// Tells the user once which nodes a start waits for, if it waits long. Never ends.
+async fn tell_awaited(host: &Host, arrivals: &Arrivals) -> Infallible {
+    loop {
+        host.clock.sleep(Duration::from_secs(1)).await;
+        let awaited = arrivals.awaited();
+        if !awaited.is_empty() {
+            let (names, seconds) = (awaited.join(", "), first::LEASE.as_secs());
+            eprintln!("waiting up to {seconds} s for the nodes that had the file system mounted: {names}");
+            std::future::pending::<()>().await;
+        }
+    }
 }
 
 /// Why not everything is committed at the end.
@@ -239,7 +279,7 @@ pub async fn run(settings: Settings) -> anyhow::Result<ExitCode> {
         None => None,
     };
     let folder = Folder::open(&settings.data, true)?;
-    let (machine, places) = start(&host, &folder, &settings).await?;
+    let Started { machine, places, listener } = start(&host, &folder, &settings, listener).await?;
     // Creation and start can be interrupted anywhere. From here on, signals end the process in good
     // order.
     let mut interrupt = signal(SignalKind::interrupt()).context("signals")?;

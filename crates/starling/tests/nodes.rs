@@ -141,14 +141,33 @@ fn a_node_goes_on_when_the_first_one_was_killed_and_is_back() {
     let two = join(dir.path(), &one, "two");
     fs::write(two.mountpoint.join("file"), "durable").expect("write");
     run(starling().arg("sync").arg(&two.mountpoint));
-    one.kill();
-    one.up_with(&["--listen", &listen]);
-    assert_eq!(fs::read_to_string(one.mountpoint.join("file")).expect("read"), "durable");
-    wait("the node has no session", || {
-        let file = fs::File::create(two.mountpoint.join("file"));
-        file.and_then(|mut file| file.write_all(b"again").and_then(|()| file.sync_all())).is_ok()
-    });
-    assert_eq!(fs::read_to_string(one.mountpoint.join("file")).expect("read"), "again");
+    // A program at the second node has a file open, a lock, and changes that are not synced.
+    let path = two.mountpoint.join("file");
+    let mut open = fs::OpenOptions::new().read(true).append(true).open(path).expect("open");
+    open.write_all(b", changed").expect("write");
+    flock(&open, FlockOperation::NonBlockingLockExclusive).expect("lock");
+    for (round, ending) in ["killed", "ended"].into_iter().enumerate() {
+        match ending {
+            "killed" => one.kill(),
+            _ => one.down(),
+        }
+        // This waits until the first node is there again.
+        let name = format!("made while it was {ending}");
+        let (made, contents) = (two.mountpoint.join(&name), name.clone());
+        let making = std::thread::spawn(move || fs::write(made, contents));
+        one.up_with(&["--listen", &listen]);
+        making.join().expect("thread").expect("make a file");
+        let wanted = format!("durable, changed{}", " more".repeat(round));
+        for node in [&one, &two] {
+            assert_eq!(fs::read_to_string(node.mountpoint.join("file")).expect("read"), wanted);
+            assert_eq!(fs::read_to_string(node.mountpoint.join(&name)).expect("read"), name);
+        }
+        open.write_all(b" more").expect("the handle goes on");
+        open.sync_all().expect("nothing was lost");
+        let theirs = fs::File::open(one.mountpoint.join("file")).expect("open");
+        assert_eq!(flock(&theirs, FlockOperation::NonBlockingLockExclusive), Err(Errno::WOULDBLOCK));
+    }
+    drop(open);
     two.down();
     one.down();
 }

@@ -96,6 +96,35 @@ impl Stripe {
         self.try_open_log(log, from_seq.max(FIRST_SEQ)).await
     }
 
+    /// The segments of a log from `from_seq` up to `through`, while its writer goes on: nothing is
+    /// changed. The writer of `epoch` says that all segments up to `through` are durable.
+    ///
+    /// # Errors
+    /// `Fenced` if the log was opened after this epoch; `NotEnoughStores`; `LogBroken` if some of
+    /// the segments cannot be read.
+    pub async fn follow_log(
+        &self,
+        log: LogId,
+        from_seq: u64,
+        epoch: u32,
+        through: u64,
+    ) -> Result<Vec<SegmentId>, StripeError> {
+        let from_seq = from_seq.max(FIRST_SEQ);
+        let (seals, found) = self.gather(log, from_seq.saturating_sub(1)).await?;
+        let in_force = newest_seals(seals.iter().flat_map(|(_, seals)| seals));
+        let seal = in_force.get(&log);
+        let newest = found.iter().map(|(_, h)| h.id.segment.epoch).chain(seal.map(|s| s.epoch)).max();
+        if newest > Some(epoch) {
+            return Err(StripeError::Fenced);
+        }
+        let (_, verdict) = judge(from_seq, &in_force_of(found, seal));
+        if verdict.next_seq <= through {
+            return Err(StripeError::LogBroken { log, next_seq: verdict.next_seq, counted: through });
+        }
+        let committed = verdict.counted.into_iter().map(|c| c.id).filter(|id| id.seq <= through);
+        Ok(committed.collect())
+    }
+
     async fn try_open_log(&self, log: LogId, from_seq: u64) -> Result<LogTail, StripeError> {
         // Gather also the segment before, so that the first one can chain to it.
         let (seals, found) = self.gather(log, from_seq.saturating_sub(1)).await?;
@@ -369,6 +398,29 @@ mod tests {
             store.set(Fault::None);
         }
         assert_eq!(rig.run(stripe.put(&segments[2])), Err(StripeError::Fenced));
+    }
+
+    #[test]
+    fn a_log_is_followed_while_its_writer_goes_on() {
+        let rig = Rig::new(7, 5, 1);
+        let (stripe, _, writer) = rig.writer();
+        let names: Vec<LogPlace> = (0..4).map(|_| writer.begin()).collect();
+        names.iter().for_each(|name| writer.submit(rig.draft(*name, 200_000)));
+        rig.run(writer.wait_committed(4)).unwrap();
+        let ids: Vec<SegmentId> = names.iter().map(|name| name.id).collect();
+        rig.stores[2].set(Fault::Down);
+        let follow = |from, epoch, through| rig.run(rig.stripe().follow_log(LOG, from, epoch, through));
+        assert_eq!(follow(0, 1, 3), Ok(ids[..3].to_vec()));
+        assert_eq!(follow(4, 1, 4), Ok(ids[3..].to_vec()));
+        assert_eq!(follow(5, 1, 4), Ok(vec![]));
+        assert_eq!(follow(1, 1, 5), Err(StripeError::LogBroken { log: LOG, next_seq: 5, counted: 5 }));
+        rig.stores[2].set(Fault::None);
+        let next = writer.begin();
+        writer.submit(rig.draft(next, 1000));
+        rig.run(writer.wait_committed(5)).unwrap();
+        assert_eq!(follow(4, 1, 5), Ok(vec![ids[3], next.id]));
+        rig.run(stripe.open_log(LOG, 1)).unwrap();
+        assert_eq!(follow(1, 1, 5), Err(StripeError::Fenced));
     }
 
     #[test]

@@ -93,6 +93,11 @@ impl LogWriter {
         self.log
     }
 
+    /// The epoch of the segments that it writes.
+    pub fn epoch(&self) -> u32 {
+        self.epoch
+    }
+
     /// Names the next segment, the one before it, and its order. The caller must
     /// [`submit`](Self::submit) it: no later segment is committed before it is.
     pub fn begin(&self) -> LogPlace {

@@ -653,7 +653,7 @@ impl World {
         let consensus: Arc<dyn Disk> = self.consensus.mount(on);
         let (host, limits) = (on.host(), self.limits);
         let work = async move {
-            let started = CoreMachine::start_within(host, &places, &consensus, run, limits).await;
+            let started = CoreMachine::start_within(host, &places, &consensus, run, limits, None).await;
             started.map_err(|e| End::Refused(format!("start: {e}")))
         };
         let machine = Arc::new(self.on_machine(on, "start", work).await??);

@@ -184,7 +184,7 @@ fn the_corpus_has_the_messages_that_this_program_writes() {
         xattrs: vec![(b"user.a".to_vec(), Bytes::from_static(b"value"))],
         target: None,
         located: Located { extents: vec![run(0, 3, 1), run(9, 1, 2)], known_until: u64::MAX },
-        grant: TokenGrant { mode: Mode::Write, number: 77, open_elsewhere: true },
+        grant: TokenGrant { mode: Mode::Write, number: 77, term: 5, open_elsewhere: true },
         order: 5,
     };
     let link = Opened { target: Some(Bytes::from_static(b"../elsewhere")), ..opened.clone() };

@@ -8,7 +8,7 @@ use crate::api::{BlockAt, Manager, SegmentDeltas};
 use crate::frontier::COUNTER_FIRST;
 use crate::testing::{BLOCK, CLEANER_LOG, CLIENT_LOG, MANAGER_LOG, Setup, TestWriter, inode};
 use crate::tests::model::{Model, compare_file};
-use crate::{Delta, ManagerMap, ManagerServer, roll_forward, roll_forward_all};
+use crate::{ClientLog, Delta, ManagerMap, ManagerServer, roll_forward, roll_forward_all};
 use host::SplitMix64;
 use host::sim::Machine;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -71,6 +71,8 @@ struct World {
     order: u64,
     /// How often a start had to read several clients' changes to one file from the logs.
     contended: u64,
+    /// How often a client went on when managers were opened anew.
+    followed: u64,
 }
 
 impl Writer {
@@ -110,6 +112,7 @@ impl World {
             version: 0,
             order: 0,
             contended: 0,
+            followed: 0,
         };
         world.setup.cached_inodes_max = [2, 1000][world.below(2)];
         for _ in 0..FILES {
@@ -132,10 +135,8 @@ impl World {
         usize::from(self.map.owner_of(file).raw())
     }
 
-    /// Opens the managers and rolls all logs forward.
-    async fn start(&mut self) -> Running {
-        let machine = self.setup.sim.machine("node");
-        let stripe = self.setup.stripe(&machine);
+    /// Opens the managers.
+    async fn open_managers(&mut self, machine: &Machine, stripe: &Arc<Stripe>) -> Vec<Arc<ManagerServer>> {
         let mut managers = Vec::new();
         for (id, log) in (0..MANAGERS as u16).zip(MANAGER_LOG.raw()..) {
             let (id, log, map) = (ManagerId::new(id), LogId::new(log), self.map.clone());
@@ -147,10 +148,18 @@ impl World {
             let to_read = file.changes.iter().filter(|s| manager.applied(s.log).is_none_or(|seq| seq < s.seq));
             self.contended += u64::from(to_read.map(|s| s.log).collect::<BTreeSet<_>>().len() > 1);
         }
-        let clients: Vec<LogId> = (0..CLIENTS).map(client_log).collect();
+        managers
+    }
+
+    /// Opens the managers and rolls all logs forward.
+    async fn start(&mut self) -> Running {
+        let machine = self.setup.sim.machine("node");
+        let stripe = self.setup.stripe(&machine);
+        let managers = self.open_managers(&machine, &stripe).await;
+        let clients: Vec<ClientLog> = (0..CLIENTS).map(client_log).map(ClientLog::Ended).collect();
         let mut rolled = roll_forward_all(&stripe, &managers, &clients, &[CLEANER_LOG]).await.unwrap();
         let mut writers = Vec::new();
-        for log in clients.into_iter().chain([CLEANER_LOG]) {
+        for log in clients.iter().map(ClientLog::id).chain([CLEANER_LOG]) {
             let tail = rolled.take(log).unwrap();
             assert!(tail.order >= self.order, "{log} goes on with {}, and {} was there", tail.order, self.order);
             writers.push(Writer::new(&stripe, tail));
@@ -259,6 +268,33 @@ impl World {
         run.writers[client] = Writer::new(&run.stripe, tail);
     }
 
+    /// The managers are gone, and are opened anew. Some clients go on, and do so at once.
+    async fn restart_managers(&mut self, run: &mut Running) {
+        let machine = run.machine.clone();
+        run.managers = self.open_managers(&machine, &run.stripe).await;
+        let log = |client: usize, writer: &Writer, is_living: bool| match is_living {
+            true => ClientLog::Living {
+                log: client_log(client),
+                epoch: writer.log.writer.epoch(),
+                committed_seq: writer.log.writer.committed_seq().unwrap_or(0),
+            },
+            false => ClientLog::Ended(client_log(client)),
+        };
+        let clients: Vec<ClientLog> =
+            (0..CLIENTS).map(|client| log(client, &run.writers[client], self.below(3) > 0)).collect();
+        for _ in 0..self.below(3) {
+            self.change(run).await;
+        }
+        let mut rolled = roll_forward_all(&run.stripe, &run.managers, &clients, &[CLEANER_LOG]).await.unwrap();
+        for (at, log) in clients.iter().map(ClientLog::id).chain([CLEANER_LOG]).enumerate() {
+            if rolled.is_open(log) {
+                run.writers[at] = Writer::new(&run.stripe, rolled.take(log).unwrap());
+            } else {
+                self.followed += 1;
+            }
+        }
+    }
+
     /// Everything crashes while managers apply, write checkpoints and clients commit.
     async fn crash(&mut self, run: Running) -> Running {
         let Running { machine, managers, mut writers, .. } = run;
@@ -329,8 +365,9 @@ impl World {
     }
 }
 
-/// Runs a history, and returns how often the order of the logs mattered.
-fn run(seed: u64, steps: u32) -> u64 {
+/// Runs a history, and returns how often the order of the logs mattered, and how often clients went
+/// on.
+fn run(seed: u64, steps: u32) -> [u64; 2] {
     let mut world = World::new(seed);
     let sim = world.setup.sim.clone();
     sim.block_on(async {
@@ -344,6 +381,7 @@ fn run(seed: u64, steps: u32) -> u64 {
                 26 | 27 => world.clean(&mut run).await,
                 28 => world.reclaim(&run).await,
                 29 => world.lose_client(&mut run).await,
+                30 => world.restart_managers(&mut run).await,
                 _ => {
                     run = world.crash(run).await;
                     world.compare(&mut run).await;
@@ -352,15 +390,18 @@ fn run(seed: u64, steps: u32) -> u64 {
         }
         world.compare(&mut run).await;
     });
-    world.contended
+    [world.contended, world.followed]
 }
 
 #[test]
 fn model_merged_logs_give_the_state_before_the_crash() {
-    let mut contended = 0;
+    let mut counts = [0; 2];
     for seed in 0..500 {
         println!("seed {seed}");
-        contended += run(seed, 80);
+        let [contended, followed] = run(seed, 80);
+        counts = [counts[0] + contended, counts[1] + followed];
     }
+    let [contended, followed] = counts;
     assert!(contended > 500, "the order of logs mattered {contended} times only");
+    assert!(followed > 1000, "clients went on {followed} times only");
 }

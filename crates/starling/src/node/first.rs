@@ -15,6 +15,7 @@ use cluster::maps::{ChangeError, Keeper};
 use cluster::members::{Members, MembersConfig};
 use cluster::remote_locks::LockTableService;
 use cluster::spread::Spread;
+use cluster::survivors::Arrivals;
 use cluster::switch::SwitchStore;
 use cluster::{CoreMachine, FsConfig};
 use host::real::RealDisk;
@@ -33,16 +34,96 @@ use storage::calls::ServedStores;
 use storage::tcp::StoreService;
 use storage::wire::StoreName;
 use tokio::net::TcpListener;
+use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use types::codec::DecodeError;
 use types::{BoxFuture, FsUuid, NodeId, StoreId};
 
 /// The length of leases: how long others wait for a node that has died, at most.
-const LEASE: Duration = Duration::from_secs(8);
+pub const LEASE: Duration = Duration::from_secs(8);
 
 /// Listens for other nodes.
 pub async fn bind(listen: SocketAddr) -> anyhow::Result<TcpListener> {
     TcpListener::bind(listen).await.map_err(|e| usage(format!("--listen {listen}: {e}")))
+}
+
+/// Answers members while the first node starts.
+struct ArrivalService(Arc<Arrivals>);
+
+impl NodeService for ArrivalService {
+    fn serve(&self, peer: &Peer, head: Vec<u8>, _: Bytes) -> Result<BoxFuture<Message>, DecodeError> {
+        let request = ControlRequest::decode(&head)?;
+        let answer = match &peer.fingerprint {
+            Some(fingerprint) => self.0.control(fingerprint, request),
+            None => Err(ControlError::NotMember),
+        };
+        let answer = Message::of_head(ControlAnswer::encode(&answer).to_vec());
+        Ok(Box::pin(std::future::ready(answer)))
+    }
+}
+
+/// Keeps requests while the first node starts. They get no answer, and members send them again to
+/// the services that come after.
+struct LaterService;
+
+impl NodeService for LaterService {
+    fn serve(&self, _: &Peer, _: Vec<u8>, _: Bytes) -> Result<BoxFuture<Message>, DecodeError> {
+        Ok(Box::pin(std::future::pending()))
+    }
+}
+
+/// The stores of a first node that starts: members put what they write onto others, or later.
+struct NoStores;
+
+impl ServedStores for NoStores {
+    fn store(&self, _: StoreName) -> Option<Arc<dyn Storage>> {
+        None
+    }
+
+    fn tasks(&self, _: StoreName) -> Option<Arc<dyn Tasks>> {
+        None
+    }
+}
+
+/// What the first node serves while it starts.
+pub struct Threshold {
+    /// What members say meanwhile.
+    pub arrivals: Arc<Arrivals>,
+    /// Ends the services.
+    end: oneshot::Sender<()>,
+    serving: JoinHandle<TcpListener>,
+}
+
+impl Threshold {
+    /// Begins to serve. No other process serves this data folder any more.
+    pub fn open(host: &Host, folder: &Path, listener: TcpListener) -> anyhow::Result<Threshold> {
+        let arrivals = Arrivals::new(host.clone(), LEASE);
+        let keys = server_keys(folder, &identity::of_first_node(folder)?.1)?;
+        let services = Services::new()
+            .with(kinds::STORAGE, StoreService::new(Arc::new(NoStores)))
+            .with(kinds::MANAGER, Arc::new(LaterService))
+            .with(kinds::LOCKS, Arc::new(LaterService))
+            .with(kinds::CONTROL, Arc::new(ArrivalService(arrivals.clone())));
+        let (end, ended) = oneshot::channel();
+        let host = host.clone();
+        let serving = tokio::spawn(async move {
+            let ended = async move { drop(ended.await) };
+            link::serve_until(host, &listener, services, Some(keys), ended).await;
+            listener
+        });
+        Ok(Threshold { arrivals, end, serving })
+    }
+
+    /// Ends these services, and gives the listener to those that come after.
+    pub async fn leave(self) -> anyhow::Result<TcpListener> {
+        drop(self.end);
+        self.serving.await.context("the listener of the start")
+    }
+}
+
+fn server_keys(folder: &Path, own: &NodeIdentity) -> anyhow::Result<ServerKeys> {
+    let keys = ServerKeys::new(own.authority.as_bytes(), own.certificate.as_bytes(), own.key.as_bytes());
+    keys.map_err(|e| usage(format!("the keys in {}: {e}: restore them from a copy", folder.display())))
 }
 
 /// Waits, if other nodes have joined, until none of them can serve from a lease of the process
@@ -192,8 +273,7 @@ pub struct FirstNodeServer {
 }
 
 impl FirstNodeServer {
-    /// Serves other nodes. Waits until no member can serve from a session with the process before
-    /// this one; until then nothing may change files.
+    /// Serves other nodes. The machine has waited for their [arrivals](Threshold).
     pub async fn start(
         host: &Host,
         machine: &CoreMachine,
@@ -202,10 +282,8 @@ impl FirstNodeServer {
         listener: TcpListener,
     ) -> anyhow::Result<FirstNodeServer> {
         let listen = listener.local_addr().context("own address")?;
-        let (authority, NodeIdentity { authority: ca, certificate, key }) = identity::of_first_node(folder)?;
-        let keys = ServerKeys::new(ca.as_bytes(), certificate.as_bytes(), key.as_bytes());
-        let keys =
-            keys.map_err(|e| usage(format!("the keys in {}: {e}: restore them from a copy", folder.display())))?;
+        let (authority, own) = identity::of_first_node(folder)?;
+        let keys = server_keys(folder, &own)?;
         let name = join::name_of_machine(&host_name());
         let disk = RealDisk::open(folder).context("data folder")?;
         let book = Arc::new(MembersInMaps { maps: machine.maps.clone(), first: name.clone() });
@@ -216,7 +294,7 @@ impl FirstNodeServer {
         let managers = machine.managers.iter().map(|manager| manager.clone() as Arc<dyn Manager>);
         let managers = machine.config.manager_ids().into_iter().zip(managers);
         let managers = ManagerService::new(host.clone(), managers);
-        let members = machine.open_to_members(config, managers.clone());
+        let members = machine.open_to_members(config, managers.clone()).await;
         managers.serve_sessions(&members);
         let places = FirstNodePlaces::new(host.clone(), record.clone())?;
         let spread = machine.spread(members.clone(), places).await;
@@ -229,7 +307,6 @@ impl FirstNodeServer {
             .with(kinds::CONTROL, Arc::new(ControlService(members.clone())))
             .with(kinds::JOIN, Arc::new(JoinService(desk.clone())));
         let serving = tokio::spawn(link::serve(host.clone(), listener, services, Some(keys)));
-        members.ready().await;
         Ok(FirstNodeServer { members, inviter: Inviter { desk, listen }, spread, serving })
     }
 

@@ -235,7 +235,8 @@ impl FirstNode for RemoteFirstNode {
 
     fn recalls(&self, session: u64, holder: Arc<dyn TokenHolder>) {
         let receiving = receive_recalls(self.host.clone(), self.link.ordered(), session, holder);
-        self.state().recalls.insert(session, tokio::spawn(receiving));
+        let before = self.state().recalls.insert(session, tokio::spawn(receiving));
+        before.inspect(JoinHandle::abort);
     }
 
     fn end(&self, session: u64) {

@@ -342,7 +342,7 @@ impl World {
             if is_new {
                 create(&host, &places, &consensus, how).await?;
             }
-            CoreMachine::start_within(host, &places, &consensus, run, Limits::default()).await
+            CoreMachine::start_within(host, &places, &consensus, run, Limits::default(), None).await
         });
         let machine = Arc::new(started.await?.map_err(|e| format!("start: {e}"))?);
         self.center = Some(Center { on: on.clone(), machine: machine.clone() });

@@ -1,0 +1,205 @@
+//! Members whose sessions go on after a start of the first node.
+//!
+//! The first node forgets tokens, locks and sessions when it ends. Members may still have changes
+//! in memory, and programs that hold files and locks. So at a start, before anything is rolled
+//! forward, the first node waits until each member has spoken, or can serve no longer:
+//!
+//! - A member that says *resume* tells what its client holds, and how far its log is durable. Its
+//!   log is not opened, so it can go on writing. Managers read it up to there.
+//! - A member that says *hello* has no session any more.
+//! - A member that says nothing for the length of a lease is waited for no longer. Its log is
+//!   opened, and what it says later comes too late.
+//!
+//! Managers get what all survivors hold before they serve anybody. So nobody is granted what a
+//! survivor holds, and nothing has to be taken back.
+//!
+//! Between the end of a session and this start, the first node may have given the tokens of a
+//! member to others. Before it does that, it opens the member's log. So a log that was opened after
+//! the epoch in which its member writes is the proof, and that member does not survive.
+
+use crate::config::{FsConfig, client_log};
+use crate::control::{CONTROL_VERSION, ControlAnswer, ControlError, ControlRequest, Resume};
+use crate::lease::with_drift;
+use client::Holdings;
+use host::Host;
+use manager::api::HeldToken;
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+use stripe::{Stripe, StripeError};
+use tokio::sync::watch;
+use types::{FileId, NodeId};
+
+/// What a member says that survives, and the certificate of whoever says it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Survivor {
+    /// What it says.
+    pub resume: Resume,
+    /// Of its certificate.
+    pub fingerprint: [u8; 32],
+}
+
+/// Takes what members say while the first node starts.
+pub struct Arrivals {
+    host: Host,
+    lease: Duration,
+    began: Duration,
+    /// The term that managers begin at this start.
+    term: u64,
+    state: Mutex<State>,
+    /// True when each member has spoken.
+    complete: watch::Sender<bool>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Who the members are; `None` before the maps were read, and when the wait is over.
+    config: Option<FsConfig>,
+    /// What each member has said last: `None` is a hello.
+    spoken: BTreeMap<NodeId, Option<Survivor>>,
+}
+
+fn starting() -> ControlError {
+    ControlError::Unavailable("the first node is starting".into())
+}
+
+impl Arrivals {
+    /// Waits for members with leases of this length, from now on. The same at each start.
+    pub fn new(host: Host, lease: Duration) -> Arc<Arrivals> {
+        let (began, term) = (host.clock.now(), host.random.next_u64());
+        Arc::new(Arrivals { host, lease, began, term, state: Mutex::default(), complete: watch::Sender::new(false) })
+    }
+
+    /// Answers a request of the node with this certificate.
+    pub fn control(&self, fingerprint: &[u8; 32], request: ControlRequest) -> Result<ControlAnswer, ControlError> {
+        let state = &mut *self.state.lock();
+        let config = state.config.as_ref().ok_or_else(starting)?;
+        let (node, _) = config.member_of(fingerprint).ok_or(ControlError::NotMember)?;
+        let answer = match request {
+            ControlRequest::Resume(resume) if resume.hello.node == node => {
+                let survivor = Survivor { resume, fingerprint: *fingerprint };
+                state.spoken.insert(node, Some(survivor));
+                Ok(ControlAnswer::Noted)
+            }
+            ControlRequest::Hello(hello) if hello.version != CONTROL_VERSION => {
+                return Err(ControlError::Version(CONTROL_VERSION));
+            }
+            ControlRequest::Hello(hello) if hello.node == node => {
+                state.spoken.insert(node, None);
+                Err(starting())
+            }
+            ControlRequest::Hello(_) | ControlRequest::Resume(_) => return Err(ControlError::NotMember),
+            ControlRequest::Renew { session, .. } => {
+                let survives =
+                    |survivor: &Option<Survivor>| survivor.as_ref().is_some_and(|s| s.resume.session == session);
+                let is_known = state.spoken.get(&node).is_some_and(survives);
+                return Err(if is_known { starting() } else { ControlError::Restarted(self.term) });
+            }
+            ControlRequest::Leave { .. } | ControlRequest::Nodes => return Err(starting()),
+        };
+        let is_complete = config.members.keys().all(|member| state.spoken.contains_key(member));
+        self.complete.send_if_modified(|complete| is_complete && !std::mem::replace(complete, true));
+        answer
+    }
+
+    /// The names of the members that are being waited for.
+    pub fn awaited(&self) -> Vec<String> {
+        let state = self.state.lock();
+        let members = state.config.iter().flat_map(|config| &config.members);
+        members.filter(|(node, _)| !state.spoken.contains_key(node)).map(|(_, member)| member.name.clone()).collect()
+    }
+
+    /// The term that managers begin at this start.
+    pub(crate) fn term(&self) -> u64 {
+        self.term
+    }
+
+    /// Waits until each member of the file system has spoken, or can serve no longer. Returns those
+    /// that survive. What comes later is refused.
+    pub(crate) async fn survivors(
+        &self,
+        config: &FsConfig,
+        stripe: &Stripe,
+    ) -> Result<BTreeMap<NodeId, Survivor>, StripeError> {
+        if config.members.is_empty() {
+            return Ok(BTreeMap::new());
+        }
+        self.state.lock().config = Some(config.clone());
+        let rest = (self.began + with_drift(self.lease)).saturating_sub(self.host.clock.now());
+        let mut complete = self.complete.subscribe();
+        // The sender lives as long as this.
+        let _ = host::timeout(&*self.host.clock, rest, complete.wait_for(|complete| *complete)).await;
+        let spoken = {
+            let state = &mut *self.state.lock();
+            state.config = None;
+            std::mem::take(&mut state.spoken)
+        };
+        let mut survivors = BTreeMap::new();
+        for (node, survivor) in spoken {
+            let Some(survivor) = survivor else { continue };
+            let Holdings { epoch, committed_seq, .. } = survivor.resume.holdings;
+            match stripe.follow_log(client_log(node), committed_seq.saturating_add(1), epoch, committed_seq).await {
+                Ok(_) => drop(survivors.insert(node, survivor)),
+                // Its session had ended before this start.
+                Err(StripeError::Fenced) => tracing::info!(%node, "the node's session does not go on"),
+                Err(e) => return Err(e),
+            }
+        }
+        let contradicting = contradicting(&survivors);
+        if !contradicting.is_empty() {
+            tracing::error!(?contradicting, "nodes say that they hold what only one can: their sessions end");
+            survivors.retain(|node, _| !contradicting.contains(node));
+            self.host.clock.sleep(with_drift(self.lease)).await;
+        }
+        tracing::info!(members = config.members.len(), survivors = survivors.len(), "members have been waited for");
+        Ok(survivors)
+    }
+}
+
+/// The survivors that say that they hold what another one holds, or name a file twice. Tokens never
+/// allow that. It is checked because managers rely on it.
+fn contradicting(survivors: &BTreeMap<NodeId, Survivor>) -> BTreeSet<NodeId> {
+    let mut found = BTreeSet::new();
+    let mut held: HashMap<FileId, (NodeId, HeldToken)> = HashMap::new();
+    for (node, survivor) in survivors {
+        for token in survivor.resume.holdings.tokens.iter().filter(|token| token.mode.is_some()) {
+            if let Some((other, known)) = held.insert(token.file, (*node, *token))
+                && (other == *node || known.excludes(token))
+            {
+                found.extend([other, *node]);
+            }
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::Hello;
+    use manager::token::Mode;
+
+    fn survivor(tokens: &[(u64, Option<Mode>)]) -> Survivor {
+        let (node, version, address) = (NodeId::new(1), CONTROL_VERSION, String::new());
+        let hello = Hello { node, version, is_mounted: true, address, takes_stores: false };
+        let token = |(file, mode): &(u64, Option<Mode>)| HeldToken { file: FileId::new(*file), mode: *mode, number: 1 };
+        let holdings = Holdings { tokens: tokens.iter().map(token).collect(), epoch: 1, committed_seq: 0 };
+        let resume = Resume { hello, session: 7, store_bytes: 0, live_bytes: 0, holdings, locks: Vec::new() };
+        Survivor { resume, fingerprint: [1; 32] }
+    }
+
+    #[test]
+    fn who_says_what_cannot_be_does_not_survive() {
+        let (read, write) = (Some(Mode::Read), Some(Mode::Write));
+        let all = [
+            survivor(&[(1, read), (2, write), (3, None)]),
+            survivor(&[(1, read), (3, write)]),
+            survivor(&[(4, write), (5, read)]),
+            survivor(&[(5, write), (3, None)]),
+            survivor(&[(9, read), (9, read)]),
+        ];
+        let all = (1..).map(NodeId::new).zip(all).collect();
+        assert_eq!(contradicting(&all), [3, 4, 5].map(NodeId::new).into());
+    }
+}
