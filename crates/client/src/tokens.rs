@@ -257,7 +257,7 @@ impl Core {
         let opened = opened.map_err(from_manager)?;
         let grant = opened.grant;
         if s.tokens.term.is_some_and(|term| term != grant.term) && !planted::is(Bug::InstallsOldGrants) {
-            // The present manager has not heard of it. A recall is about what the client had before.
+            // The present manager has not heard of it. A recall is about what the client had.
             early.into_iter().for_each(|recall| self.recalled(s, recall));
             return Ok(false);
         }

@@ -18,7 +18,7 @@
 //! - [`members`]: the first node's side of sessions. [`member`]: the other nodes' side.
 //!   [`survivors`]: sessions that go on after a start of the first node.
 //! - [`lock_server`], [`shared_locks`]: one table of file locks for the clients of all nodes;
-//!   [`remote_locks`]: over connections.
+//!   [`remote_locks`]: over connections; `lock_wire`: a lock as bytes.
 //! - [`check`]: the offline check behind `starling fsck`.
 
 pub mod check;
@@ -28,6 +28,7 @@ pub mod control;
 pub mod lease;
 mod limits;
 pub mod lock_server;
+mod lock_wire;
 pub mod machine;
 pub mod maintenance;
 pub mod manager_service;

@@ -56,8 +56,8 @@ impl ManagerService {
         Arc::new(ManagerService { host, managers, sessions, begun })
     }
 
-    /// Serves these sessions from now on. Until this was called, and when they are gone, requests get
-    /// no answer. The first call counts.
+    /// Serves these sessions from now on. Until this was called, and when they are gone, requests
+    /// get no answer. The first call counts.
     pub fn serve_sessions(&self, sessions: &Arc<impl Sessions>) {
         let sessions: Arc<dyn Sessions> = sessions.clone();
         self.sessions.get_or_init(|| Arc::downgrade(&sessions));

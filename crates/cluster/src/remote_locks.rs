@@ -1,12 +1,12 @@
 //! File locks of clients on other nodes: requests and answers as bytes, and both ends.
 //!
 //! A request is the session (u64), then the number (u64) and the number below which the client
-//! knows how all ended (u64), then a u8 that says what it asks, and its fields. A lock is its file
-//! (u64), space (u8), owner (u64), process (u32), kind (u8), first and last byte (u64 each). An
-//! answer is a u8 and its fields: 0, done; 1 and a lock, that lock is in the way; 2 and an errno
-//! (u16), it failed; 3, the session is over. Integers are little-endian.
+//! knows how all ended (u64), then a u8 that says what it asks, and its fields: the file (u64), and
+//! a lock as in `lock_wire`. An answer is a u8 and its fields: 0, done; 1 and a lock, that lock is
+//! in the way; 2 and an errno (u16), it failed; 3, the session is over. Integers are little-endian.
 
 use crate::lock_server::{LockOperation, LockRequest};
+use crate::lock_wire::{lock, put_lock, put_space, space};
 use crate::members::Members;
 use crate::shared_locks::LockWay;
 use bytes::Bytes;
@@ -17,48 +17,10 @@ use std::time::Duration;
 use tokio::sync::watch;
 use types::codec::{DecodeError, Put, Reader};
 use types::{BoxFuture, FileId, FsError};
-use vfs::fs::{FileLock, LockSpace};
+use vfs::fs::FileLock;
 
 /// Pause after the first node refused a request.
 const PAUSE: Duration = Duration::from_secs(1);
-
-const SPACES: [LockSpace; 3] = [LockSpace::Posix, LockSpace::Flock, LockSpace::Mixed];
-const KINDS: [Option<bool>; 3] = [None, Some(false), Some(true)];
-
-fn put_space(out: &mut Vec<u8>, space: LockSpace) {
-    out.put_u8(SPACES.iter().position(|known| *known == space).unwrap_or_default() as u8);
-}
-
-fn space(reader: &mut Reader<'_>) -> Result<LockSpace, DecodeError> {
-    SPACES.get(usize::from(reader.u8("lock space")?)).copied().ok_or(DecodeError::Invalid("lock space"))
-}
-
-/// Bytes of an encoded lock.
-pub(crate) const LOCK_LEN: usize = 1 + 8 + 4 + 1 + 8 + 8;
-
-pub(crate) fn put_lock(out: &mut Vec<u8>, lock: &FileLock) {
-    put_space(out, lock.space);
-    // The upper half is the client's number, which the first node knows.
-    out.put_u64(lock.owner as u64);
-    out.put_u32(lock.pid);
-    out.put_u8(KINDS.iter().position(|known| *known == lock.exclusive).unwrap_or_default() as u8);
-    out.put_u64(lock.start);
-    out.put_u64(lock.end);
-}
-
-pub(crate) fn lock(reader: &mut Reader<'_>) -> Result<FileLock, DecodeError> {
-    Ok(FileLock {
-        space: space(reader)?,
-        owner: reader.u64("lock owner")?.into(),
-        pid: reader.u32("lock process")?,
-        exclusive: {
-            let kind = usize::from(reader.u8("lock kind")?);
-            *KINDS.get(kind).ok_or(DecodeError::Invalid("lock kind"))?
-        },
-        start: reader.u64("lock start")?,
-        end: reader.u64("lock end")?,
-    })
-}
 
 fn file(reader: &mut Reader<'_>) -> Result<FileId, DecodeError> {
     Ok(FileId::new(reader.u64("locked file")?))
@@ -245,9 +207,11 @@ impl LockWay for RemoteLocks {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lock_wire::SPACES;
     use host::sim::Sim;
     use parking_lot::Mutex;
     use proptest::prelude::*;
+    use vfs::fs::LockSpace;
 
     /// A lane whose second connection answers; on the first one, answers are lost.
     #[derive(Default)]
