@@ -335,10 +335,19 @@ impl Core {
         s.writable(parent)?;
         s.writable(victim.id)?;
         self.admit(s, NAME_CHANGE_BYTES, Purpose::Remove)?;
+        self.kernel_may_end(parent, name, Some(victim.id))?;
         self.take_name(s, parent, name)?;
         self.relink(s, parent, -1);
         self.drop_directory(s, victim.id);
         Ok(())
+    }
+
+    /// Asks whether the kernel means this directory with a name that ends: see
+    /// [`Kernel::may_end`](vfs::kernel::Kernel::may_end). The caller holds the tokens and has
+    /// checked everything else.
+    fn kernel_may_end(&self, parent: FileId, name: &[u8], directory: Option<FileId>) -> Attempt<()> {
+        let agrees = self.kernel.get().is_none_or(|kernel| kernel.may_end(parent, name, directory));
+        if agrees || planted::is(Bug::EndsUnasked) { Ok(()) } else { Err(FsError::Stale.into()) }
     }
 
     /// Drops the links of a directory that has lost its name.
@@ -404,7 +413,8 @@ impl Core {
             return Err(if flags.exchange { FsError::InvalidArgument } else { FsError::NotEmpty }.into());
         }
         if target.is_some_and(|(target, _)| target == id) {
-            return Ok(());
+            // Two names of a file; the kernel may still know directories by them.
+            return if flags.exchange { Ok(()) } else { self.kernel_may_end(to_dir, to, None) };
         }
         let source = self.ready_to_take(s, cred, from_dir, from)?;
         let victim = match target {
@@ -440,6 +450,10 @@ impl Core {
             s.writable(changed)?;
         }
         self.admit(s, 2 * NAME_CHANGE_BYTES, Purpose::Write)?;
+        if !flags.exchange {
+            let ended = replaced.filter(|r| r.kind == Kind::Directory).map(|r| r.id);
+            self.kernel_may_end(to_dir, to, ended)?;
+        }
 
         self.put_name(s, to_dir, to, id, kind)?;
         match &victim {

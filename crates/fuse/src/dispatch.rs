@@ -2,6 +2,7 @@
 //! an answer, also after a panic. Each call, and each poll of an answer that comes later, is a
 //! [section](crate::sections).
 
+use crate::believed::{Believed, UnderWay};
 use crate::convert::errno;
 use crate::count::{Counters, Op};
 use crate::forgetting::Forgetting;
@@ -38,6 +39,7 @@ pub(crate) struct FrontEnd {
     pub(crate) sections: Arc<Sections>,
     pub(crate) validity: Arc<Validity>,
     pub(crate) pages: Arc<Pages>,
+    pub(crate) believed: Arc<Believed>,
     /// Makes the kernel forget. Set once the connection exists, before the kernel's first request.
     pub(crate) forgetting: Arc<OnceLock<Arc<Forgetting>>>,
     /// Makes the kernel forget the listing that it is asking for.
@@ -105,7 +107,21 @@ impl FrontEnd {
     ) -> Self {
         let tasks = TokioTasks(options.runtime.clone());
         let (sections, pages, groups) = (Arc::default(), Arc::default(), GroupCache::new());
-        FrontEnd { fs, options, counters, passing, sections, validity, pages, forgetting, kernel, groups, tasks }
+        let believed = Believed::new(options.shared);
+        FrontEnd {
+            fs,
+            options,
+            counters,
+            passing,
+            sections,
+            validity,
+            pages,
+            believed,
+            forgetting,
+            kernel,
+            groups,
+            tasks,
+        }
     }
 
     /// What records a request; `None` while no observer is on.
@@ -134,9 +150,26 @@ impl FrontEnd {
         call: impl FnOnce(&dyn FileSystem) -> Answer<T>,
         send: impl FnOnce(R, T) + Send + 'static,
     ) {
-        let finish = move |reply: R, result: Result<T, FsError>| match result {
-            Ok(value) => send(reply, value),
-            Err(error) => reply.refuse(error),
+        self.answer_noted(op, reply, None, call, send);
+    }
+
+    /// Like [`answer`](Self::answer), and notes the end of a request that changes names.
+    pub(crate) fn answer_noted<T: 'static, R: Refuse>(
+        &self,
+        op: Op,
+        reply: R,
+        under_way: Option<UnderWay>,
+        call: impl FnOnce(&dyn FileSystem) -> Answer<T>,
+        send: impl FnOnce(R, T) + Send + 'static,
+    ) {
+        let finish = move |reply: R, result: Result<T, FsError>| {
+            if let Some(under_way) = under_way {
+                under_way.end(result.as_ref().map(drop).map_err(|error| *error));
+            }
+            match result {
+                Ok(value) => send(reply, value),
+                Err(error) => reply.refuse(error),
+            }
         };
         self.counters.add(op);
         self.here(op, || match call(&*self.fs) {
@@ -151,12 +184,13 @@ impl FrontEnd {
         &self,
         op: Op,
         reply: R,
+        under_way: Option<UnderWay>,
         send: impl FnOnce(R, T) + Send + 'static,
         calls: impl FnOnce(Arc<dyn FileSystem>) -> F,
     ) {
         let calls = calls(Arc::clone(&self.fs));
         let answer = |_: &dyn FileSystem| Answer::later(calls);
-        self.answer(op, reply, answer, send);
+        self.answer_noted(op, reply, under_way, answer, send);
     }
 
     /// Runs `work` on this thread until it waits, and the rest as a task. After an fsync only the

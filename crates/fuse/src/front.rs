@@ -1,5 +1,6 @@
 //! One method per FUSE request: each decodes it, calls the file system, and encodes the answer.
 
+use crate::believed::{Change, Place};
 use crate::convert::{self, MODE_BITS, errno};
 use crate::count::Op;
 use crate::dispatch::FrontEnd;
@@ -86,6 +87,20 @@ impl FrontEnd {
         move |reply, entry| send_entry(reply, entry, &passing, &validity)
     }
 
+    /// Sends an entry that was looked up or made, given its directory and name. Notes it if it is a
+    /// directory.
+    fn send_found(&self) -> impl FnOnce(FileId, &[u8], ReplyEntry, Entry) + Send + 'static {
+        let (send, believed) = (self.send_entry(), self.believed.clone());
+        move |parent, name, reply, entry| {
+            match name {
+                _ if entry.attr.kind != Kind::Directory => {}
+                b".." => believed.told_nameless(entry.attr.id),
+                _ => believed.told(parent, name, entry.attr.id),
+            }
+            send(reply, entry);
+        }
+    }
+
     /// Sends attributes of an inode that the kernel asked for.
     fn send_attr(&self, inode: INodeNo) -> impl FnOnce(ReplyAttr, Entry) + Send + 'static {
         let passing = self.passing.clone();
@@ -163,7 +178,11 @@ impl Filesystem for FrontEnd {
             // This asks whether an inode of any kind exists, on behalf of a file handle
             // (open_by_handle_at, NFS).
             let (passing, validity) = (self.passing.clone(), self.validity.clone());
+            let believed = self.believed.clone();
             let send = move |reply: ReplyEntry, entry: Entry| {
+                if entry.attr.kind == Kind::Directory {
+                    believed.told_nameless(entry.attr.id);
+                }
                 send_entry_as(reply, &passing.attr_of(parent, &entry.attr), validity.entry(entry.valid));
             };
             return self.answer(Op::Lookup, reply, |fs| fs.getattr(self.file(parent)), send);
@@ -171,21 +190,28 @@ impl Filesystem for FrontEnd {
         let valid = self.validity.absence(self.options.absent_valid);
         let remember_absence = !valid.is_zero() && name != b"..";
         self.counters.add(Op::Lookup);
-        let send = self.send_entry();
-        let finish = move |reply: ReplyEntry, result| match result {
-            Ok(entry) => send(reply, entry),
+        let (send, parent) = (self.send_found(), self.file(parent));
+        let finish = move |name: &[u8], reply: ReplyEntry, result| match result {
+            Ok(entry) => send(parent, name, reply, entry),
             Err(FsError::NotFound) if remember_absence => reply.entry(&valid, &nothing(), Generation(0)),
             Err(error) => reply.error(errno(error)),
         };
-        self.here(Op::Lookup, || match self.fs.lookup(&self.cred(req), self.file(parent), name) {
-            Answer::Now(result) => finish(reply, result),
-            Answer::Later(answer) => self.later(Op::Lookup, async move { finish(reply, answer.await) }),
+        self.here(Op::Lookup, || match self.fs.lookup(&self.cred(req), parent, name) {
+            Answer::Now(result) => finish(name, reply, result),
+            Answer::Later(answer) => {
+                let name = name.to_vec();
+                self.later(Op::Lookup, async move { finish(&name, reply, answer.await) });
+            }
         });
     }
 
-    /// Ids are never reused and nothing is kept per lookup, so there is nothing to forget.
-    fn forget(&self, _: &Request, _: INodeNo, _: u64) {
+    /// Ids are never reused. So only what the kernel of a shared mount believes of directories is
+    /// kept until then.
+    fn forget(&self, _: &Request, ino: INodeNo, nlookup: u64) {
         self.counters.add(Op::Forget);
+        if self.validity.is_shared() {
+            self.believed.forget(self.file(ino), nlookup);
+        }
     }
 
     fn getattr(&self, _: &Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
@@ -222,7 +248,7 @@ impl Filesystem for FrontEnd {
         let (cred, file) = (self.cred(req), self.file(ino));
         let send = self.send_changed_attr(ino);
         if let (Some(0), Some(observing)) = (size, self.observing()) {
-            return self.recorded(Op::Setattr, reply, send, |fs| async move {
+            return self.recorded(Op::Setattr, reply, None, send, |fs| async move {
                 let empties = has_bytes(&fs, file).await;
                 let result = fs.setattr(&cred, file, handle, set).await;
                 observing.note_removed(Some(file).filter(|_| empties && result.is_ok()));
@@ -251,14 +277,16 @@ impl Filesystem for FrontEnd {
         let call = |fs: &dyn FileSystem| {
             fs.mkdir(&self.cred(req), self.file(parent), name.as_bytes(), mode & MODE_BITS, umask)
         };
-        self.answer(Op::Mkdir, reply, call, self.after_change([parent], self.send_entry()));
+        let (send, directory, made) = (self.send_found(), self.file(parent), name.as_bytes().to_vec());
+        let send = move |reply, entry| send(directory, &made, reply, entry);
+        self.answer(Op::Mkdir, reply, call, self.after_change([parent], send));
     }
 
     fn unlink(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         if let Some(observing) = self.observing() {
             let send = self.after_change([parent], send_ok);
             let (cred, parent, name) = (self.cred(req), self.file(parent), name.as_bytes().to_vec());
-            return self.recorded(Op::Unlink, reply, send, |fs| async move {
+            return self.recorded(Op::Unlink, reply, None, send, |fs| async move {
                 let removed = only_name(&fs, &cred, parent, &name).await;
                 let result = fs.unlink(&cred, parent, &name).await;
                 observing.note_removed(removed.filter(|_| result.is_ok()));
@@ -271,7 +299,8 @@ impl Filesystem for FrontEnd {
 
     fn rmdir(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let call = |fs: &dyn FileSystem| fs.rmdir(&self.cred(req), self.file(parent), name.as_bytes());
-        self.answer(Op::Rmdir, reply, call, self.after_change([parent], send_ok));
+        let under_way = self.believed.begin(|| Change::Remove(Place::new(self.file(parent), name.as_bytes())));
+        self.answer_noted(Op::Rmdir, reply, under_way, call, self.after_change([parent], send_ok));
     }
 
     fn symlink(&self, req: &Request, parent: INodeNo, link_name: &OsStr, target: &Path, reply: ReplyEntry) {
@@ -295,10 +324,14 @@ impl Filesystem for FrontEnd {
         let Some(flags) = convert::rename_flags(flags.bits()) else {
             return self.answer(Op::Rename, reply, |_| Answer::err(FsError::InvalidArgument), send_ok);
         };
+        let under_way = self.believed.begin(|| {
+            let (from, to) = (Place::new(from, name), Place::new(to, newname));
+            if flags.exchange { Change::Exchange(from, to) } else { Change::Rename(from, to) }
+        });
         if let Some(observing) = self.observing().filter(|_| !flags.exchange) {
             let (name, newname) = (name.to_vec(), newname.to_vec());
             let send = self.after_change([parent, newparent], send_ok);
-            return self.recorded(Op::Rename, reply, send, |fs| async move {
+            return self.recorded(Op::Rename, reply, under_way, send, |fs| async move {
                 let replaced = only_name(&fs, &cred, to, &newname).await;
                 let result = fs.rename(&cred, from, &name, to, &newname, flags).await;
                 observing.note_removed(replaced.filter(|_| result.is_ok() && (from, &name) != (to, &newname)));
@@ -306,7 +339,8 @@ impl Filesystem for FrontEnd {
             });
         }
         let send = self.after_change([parent, newparent], send_ok);
-        self.answer(Op::Rename, reply, |fs| fs.rename(&cred, from, name, to, newname, flags), send);
+        let call = |fs: &dyn FileSystem| fs.rename(&cred, from, name, to, newname, flags);
+        self.answer_noted(Op::Rename, reply, under_way, call, send);
     }
 
     fn link(&self, req: &Request, ino: INodeNo, newparent: INodeNo, newname: &OsStr, reply: ReplyEntry) {

@@ -1,5 +1,6 @@
 //! Makes the kernel forget, on behalf of the file system.
 
+use crate::believed::Believed;
 use crate::forgetting::Forgetting;
 use crate::pages::Pages;
 use crate::passing::Passing;
@@ -29,6 +30,7 @@ pub struct Invalidator {
     pub(crate) sections: Arc<Sections>,
     pub(crate) validity: Arc<Validity>,
     pub(crate) pages: Arc<Pages>,
+    pub(crate) believed: Arc<Believed>,
     pub(crate) clock: Arc<dyn Clock>,
 }
 
@@ -94,5 +96,9 @@ impl Kernel for Invalidator {
                 host::yield_now().await;
             }
         })
+    }
+
+    fn may_end(&self, parent: FileId, name: &[u8], directory: Option<FileId>) -> bool {
+        self.believed.may_end(parent, name, directory)
     }
 }

@@ -31,6 +31,7 @@
 
 mod apart;
 mod attach;
+mod believed;
 mod convert;
 mod count;
 mod dead;

@@ -8,7 +8,7 @@ use common::*;
 use fuse::{Invalidator, MountOptions};
 use std::fs::{self, File, OpenOptions};
 use std::future::IntoFuture;
-use std::io::{Read, Seek, SeekFrom, Write};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
@@ -528,6 +528,90 @@ fn what_is_mounted_below_stays_and_names_are_forgotten_all_the_same() {
     lookups("goes");
     assert_eq!(lookups("goes"), (true, u64::from(!m.forgets_names())), "names are kept again");
     assert_eq!(seen, vec![(false, Some("nested".to_owned())); 2]);
+}
+
+/// Ends the directory `d` by `end`. While the request is held, another hand moves the directory
+/// away, and may move another one there. The kernel forgets, or, if it keeps no names, a program
+/// walks along the name: then the kernel asks for it, and forgets the answer at once.
+fn ends_while_the_name_changes(end: impl Fn(&Mounted) -> io::Result<()> + Sync, comes: bool, is_walked: bool) {
+    let (removals, arrives) = Removals::new();
+    let manner = if is_walked { Manner { valid: Duration::ZERO, ..NOW } } else { NOW };
+    let m = Mounted::serving(Mannered::with_removals(mem_fs(), manner, removals.clone()), shared);
+    for name in ["d", "other", "source"] {
+        fs::create_dir(m.path(name)).unwrap();
+    }
+    std::thread::scope(|scope| {
+        let ending = scope.spawn(|| end(&m));
+        arrives.recv().unwrap();
+        Other(&m).rename("d", "moved");
+        if comes {
+            Other(&m).rename("other", "d");
+        }
+        if is_walked {
+            let before = m.count("lookup");
+            scope.spawn(|| fs::metadata(m.path("d")));
+            while m.count("lookup") == before {
+                std::thread::yield_now();
+            }
+        } else {
+            forget(&m, &[]);
+        }
+        removals.let_go(100);
+        ending.join().unwrap().unwrap();
+    });
+    File::create(m.path("moved/file")).unwrap();
+    assert_eq!(names(&m).contains(&"d".to_owned()), !names(&m).contains(&"source".to_owned()));
+    assert_eq!(names(&m).contains(&"other".to_owned()), !comes);
+}
+
+#[test]
+fn regression_a_removal_makes_the_kernel_take_no_other_directory_for_removed() {
+    for is_walked in [false, true] {
+        ends_while_the_name_changes(|m| fs::remove_dir(m.path("d")), true, is_walked);
+        for comes in [false, true] {
+            ends_while_the_name_changes(|m| fs::rename(m.path("source"), m.path("d")), comes, is_walked);
+        }
+    }
+}
+
+/// A program that is refused sees no error, but takes another request. One node alone takes none.
+#[test]
+fn directories_that_only_one_node_changes_end_at_the_first_request() {
+    let (removals, _arrives) = Removals::new();
+    let m = Mounted::serving(Mannered::with_removals(mem_fs(), NOW, removals.clone()), shared);
+    removals.let_go(1000);
+    let (make, remove) = (|name| fs::create_dir(m.path(name)).unwrap(), |name| fs::remove_dir(m.path(name)).unwrap());
+    let rename = |from, to| fs::rename(m.path(from), m.path(to)).unwrap();
+    let exchange = |one: &str, other: &str| {
+        let (one, other) = (c(&m.path(one)), c(&m.path(other)));
+        let at = libc::AT_FDCWD;
+        // SAFETY: both are NUL-terminated strings.
+        let done = unsafe { libc::renameat2(at, one.as_ptr(), at, other.as_ptr(), libc::RENAME_EXCHANGE) };
+        check(done.into()).unwrap();
+    };
+    let (mut removal_count, mut rename_count) = (0, 0);
+    for round in 0..3 {
+        make("a");
+        remove("a");
+        ["a", "b", "c"].into_iter().for_each(make);
+        make("a/below");
+        exchange("a", "c");
+        rename("b", "a");
+        rename("a", "b");
+        exchange("c", "b");
+        File::create(m.path("file")).unwrap();
+        rename("file", "c/file");
+        // "b" has contents, "c" is the one that was "b".
+        fs::remove_file(m.path("c/file")).unwrap();
+        rename("b/below", "c");
+        ["b", "c"].into_iter().for_each(remove);
+        removal_count += 3;
+        rename_count += 6;
+        if round == 1 {
+            forget(&m, &[]);
+        }
+    }
+    assert_eq!([m.count("rmdir"), m.count("rename")], [removal_count, rename_count]);
 }
 
 #[test]

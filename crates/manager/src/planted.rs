@@ -48,6 +48,7 @@ pub enum Bug {
     PrepareKeepsToken,
     RecalledIsLeft,
     OrphansLackCached,
+    EndsUnasked,
     InstallsOldGrants,
     HoldingsLackTokens,
     HoldingsLackRemoved,

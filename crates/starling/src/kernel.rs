@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use tokio::sync::watch;
-use types::BoxFuture;
+use types::{BoxFuture, FileId};
 use vfs::kernel::{Kernel, Recalled};
 
 /// The kernel behind a mount, before there is the mount: a client must know its kernel before it
@@ -35,13 +35,17 @@ impl Kernel for KernelToCome {
             }
         })
     }
+
+    fn may_end(&self, parent: FileId, name: &[u8], directory: Option<FileId>) -> bool {
+        // A kernel without a mount believes nothing.
+        self.0.borrow().as_ref().is_none_or(|kernel| kernel.may_end(parent, name, directory))
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::sync::Mutex;
-    use types::FileId;
 
     #[derive(Default)]
     struct Told(Mutex<Vec<Recalled>>);
@@ -51,6 +55,19 @@ mod tests {
             self.0.lock().unwrap().push(what);
             Box::pin(async {})
         }
+
+        fn may_end(&self, _: FileId, name: &[u8], _: Option<FileId>) -> bool {
+            name == b"may"
+        }
+    }
+
+    #[test]
+    fn the_kernel_is_asked_once_it_is_there() {
+        let (kernel, id) = (KernelToCome::new(), FileId::new(1));
+        let asked = || [&b"may"[..], b"may not"].map(|name| kernel.may_end(id, name, Some(id)));
+        assert_eq!(asked(), [true; 2]);
+        kernel.came(Arc::new(Told::default()));
+        assert_eq!(asked(), [true, false]);
     }
 
     #[tokio::test]

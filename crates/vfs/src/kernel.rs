@@ -21,4 +21,16 @@ pub trait Kernel: Send + Sync + 'static {
     /// file system that gives a token back first lets no new request for the file begin, and then
     /// calls this. Requests that have only begun to wait are no answers.
     fn forget(&self, what: Recalled) -> BoxFuture<()>;
+
+    /// False if the kernel may take another directory for removed than the one that is, once it
+    /// hears that its rmdir or rename was carried out. `parent` and `name` are the name that ends,
+    /// or that a rename replaces, and `directory` is the directory that the name has; `None` if it
+    /// has none. The request then has to fail with [`FsError::Stale`](types::FsError::Stale): the
+    /// kernel looks the names up, and asks once more.
+    ///
+    /// A file system asks while it holds the tokens for the change, just before it makes it. The
+    /// call waits for nothing.
+    fn may_end(&self, _parent: FileId, _name: &[u8], _directory: Option<FileId>) -> bool {
+        true
+    }
 }

@@ -4,7 +4,7 @@
 #![allow(dead_code, missing_docs)]
 
 use bytes::Bytes;
-use fuse::{Mount, MountOptions};
+use fuse::{Invalidator, Mount, MountOptions};
 use std::collections::{HashMap, HashSet};
 use std::ffi::CString;
 use std::fs::File;
@@ -12,12 +12,13 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::sync::{Arc, Mutex};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tempfile::TempDir;
-use types::{Answer, FileId, Time};
-use vfs::MemFs;
+use types::{Answer, FileId, FsError, Kind, Time};
 use vfs::fs::*;
+use vfs::{Kernel, MemFs};
 
 pub mod programs;
 
@@ -48,6 +49,48 @@ pub struct Mannered {
     manner: Manner,
     copies: Option<Copies>,
     before_late: Option<Arc<dyn Fn() + Send + Sync>>,
+    removals: Option<Arc<Removals>>,
+}
+
+/// Holds requests that may end a directory until they may go on, and asks the kernel before it carries
+/// them out.
+pub struct Removals {
+    arrived: Sender<()>,
+    may_go: tokio::sync::Semaphore,
+    kernel: OnceLock<Invalidator>,
+}
+
+impl Removals {
+    /// Removals on a mount to come; what it returns second says when one has arrived.
+    pub fn new() -> (Arc<Removals>, Receiver<()>) {
+        let (arrived, arrives) = channel();
+        let (may_go, kernel) = (tokio::sync::Semaphore::new(0), OnceLock::new());
+        (Arc::new(Removals { arrived, may_go, kernel }), arrives)
+    }
+
+    /// Lets as many removals go on.
+    pub fn let_go(&self, count: usize) {
+        self.may_go.add_permits(count);
+    }
+
+    /// Carries a removal of this name out.
+    fn held(
+        self: Arc<Self>,
+        fs: MemFs,
+        (parent, name): (FileId, Vec<u8>),
+        carry_out: impl FnOnce(&MemFs) -> Answer<()> + Send + 'static,
+    ) -> Answer<()> {
+        Answer::later(async move {
+            let _ = self.arrived.send(());
+            self.may_go.acquire().await.unwrap().forget();
+            let found = fs.lookup(&Cred::ROOT, parent, &name).await.ok();
+            let directory = found.filter(|found| found.attr.kind == Kind::Directory).map(|found| found.attr.id);
+            if !self.kernel.get().unwrap().may_end(parent, &name, directory) {
+                return Err(FsError::Stale);
+            }
+            carry_out(&fs).await
+        })
+    }
 }
 
 /// Files of this machine that hold the contents of files of a [`MemFs`].
@@ -97,11 +140,15 @@ pub fn mem_fs() -> MemFs {
 
 impl Mannered {
     pub fn new(inner: MemFs, manner: Manner) -> Self {
-        Mannered { inner, manner, copies: None, before_late: None }
+        Mannered { inner, manner, copies: None, before_late: None, removals: None }
     }
 
     pub fn with_late(inner: MemFs, manner: Manner, before_late: impl Fn() + Send + Sync + 'static) -> Self {
         Mannered { before_late: Some(Arc::new(before_late)), ..Mannered::new(inner, manner) }
+    }
+
+    pub fn with_removals(inner: MemFs, manner: Manner, removals: Arc<Removals>) -> Self {
+        Mannered { removals: Some(removals), ..Mannered::new(inner, manner) }
     }
 
     pub fn silent(inner: MemFs) -> Self {
@@ -201,6 +248,11 @@ impl FileSystem for Mannered {
         self.pass(self.inner.unlink(cred, parent, name))
     }
     fn rmdir(&self, cred: &Cred, parent: FileId, name: &[u8]) -> Answer<()> {
+        if let Some(removals) = self.removals.clone() {
+            let (cred, name) = (cred.clone(), name.to_vec());
+            let place = (parent, name.clone());
+            return removals.held(self.inner.clone(), place, move |fs| fs.rmdir(&cred, parent, &name));
+        }
         self.pass(self.inner.rmdir(cred, parent, name))
     }
     fn rename(
@@ -212,6 +264,12 @@ impl FileSystem for Mannered {
         new_name: &[u8],
         flags: RenameFlags,
     ) -> Answer<()> {
+        if let Some(removals) = self.removals.clone().filter(|_| !flags.exchange) {
+            let (cred, name, new_name) = (cred.clone(), name.to_vec(), new_name.to_vec());
+            let place = (new_parent, new_name.clone());
+            let rename = move |fs: &MemFs| fs.rename(&cred, parent, &name, new_parent, &new_name, flags);
+            return removals.held(self.inner.clone(), place, rename);
+        }
         self.pass(self.inner.rename(cred, parent, name, new_parent, new_name, flags))
     }
     fn access(&self, cred: &Cred, id: FileId, mask: u32) -> Answer<()> {
@@ -335,9 +393,10 @@ impl Mounted {
         let dir = folder();
         let mut options = MountOptions::new(runtime.handle().clone());
         change(&mut options);
-        let fs = mannered.inner.clone();
+        let (fs, removals) = (mannered.inner.clone(), mannered.removals.clone());
         let mounted = fuse::mount(Arc::new(mannered), dir.path(), options);
         let mount = mounted.unwrap_or_else(|e| panic!("these tests need a working FUSE and the right to mount: {e}"));
+        removals.iter().for_each(|removals| drop(removals.kernel.set(mount.invalidator())));
         Mounted { mount: Some(mount), fs, dir, _runtime: runtime }
     }
 
