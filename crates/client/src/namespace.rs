@@ -413,8 +413,9 @@ impl Core {
             return Err(if flags.exchange { FsError::InvalidArgument } else { FsError::NotEmpty }.into());
         }
         if target.is_some_and(|(target, _)| target == id) {
-            // Two names of a file; the kernel may still know directories by them.
-            return if flags.exchange { Ok(()) } else { self.kernel_may_end(to_dir, to, None) };
+            // Two names of a file, which the kernel may still take for directories, or one name.
+            let may_end = || self.kernel_may_end(to_dir, to, is_dir.then_some(id));
+            return if flags.exchange { Ok(()) } else { may_end() };
         }
         let source = self.ready_to_take(s, cred, from_dir, from)?;
         let victim = match target {

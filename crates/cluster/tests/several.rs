@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 use types::{Answer, BoxFuture, ClientId, FileId, FsError, LogId, SegmentId};
-use vfs::fs::{Cred, FileSystem, Handle, OpenFlags, SetAttr};
+use vfs::fs::{Cred, FileSystem, Handle, OpenFlags, RenameFlags, SetAttr};
 use vfs::kernel::{Kernel, Recalled};
 
 const RUN: Run = Run {
@@ -114,14 +114,28 @@ impl Manager for Halting {
     }
 }
 
-/// Remembers what it was told to forget.
+/// What a kernel was asked: a name of the root that ends, and its directory.
+type Asked = (Vec<u8>, Option<FileId>);
+
+/// Remembers what it was told to forget, and what it was asked.
 #[derive(Default)]
-struct Told(Mutex<BTreeSet<FileId>>);
+struct Told {
+    files: Mutex<BTreeSet<FileId>>,
+    asked: Mutex<Vec<Asked>>,
+    /// It means other directories by all names.
+    refuses: AtomicBool,
+}
 
 impl Kernel for Told {
     fn forget(&self, what: Recalled) -> BoxFuture<()> {
-        self.0.lock().extend(what.files);
+        self.files.lock().extend(what.files);
         Box::pin(std::future::ready(()))
+    }
+
+    fn may_end(&self, parent: FileId, name: &[u8], directory: Option<FileId>) -> bool {
+        assert_eq!(parent, FileId::ROOT);
+        self.asked.lock().push((name.to_vec(), directory));
+        !self.refuses.load(SeqCst)
     }
 }
 
@@ -231,7 +245,7 @@ fn regression_a_kernel_forgets_what_its_client_evicts() {
         pair.sim.block_on(pair.second.getattr(file).into_future()).expect("getattr");
     }
     pair.sim.run_for(Duration::from_secs(1));
-    let (in_memory, told) = (pair.second.status().inode_count as usize, pair.told.0.lock().len());
+    let (in_memory, told) = (pair.second.status().inode_count as usize, pair.told.files.lock().len());
     assert!(in_memory < files.len(), "nothing was evicted");
     assert!(told + in_memory >= files.len(), "{in_memory} files in memory, the kernel forgot {told}");
 }
@@ -292,4 +306,38 @@ fn regression_a_request_for_a_file_that_is_being_removed_ends() {
     pair.halted.store(false, SeqCst);
     pair.sim.run_for(Duration::from_secs(30));
     assert_eq!(*answer.lock(), Some(Err(FsError::Stale)));
+}
+
+/// The kernel means other directories than the file system, since another node has moved them.
+#[test]
+fn a_directory_ends_only_if_the_kernel_means_it() {
+    let Pair { sim, second, told, .. } = pair(100);
+    let (root, cred) = (FileId::ROOT, &Cred::ROOT);
+    let make = |name: &str| sim.block_on(second.mkdir(cred, root, name.as_bytes(), 0o755, 0).into_future());
+    let rename = |from: &str, to: &str, exchange: bool| {
+        let flags = RenameFlags { exchange, ..Default::default() };
+        sim.block_on(second.rename(cred, root, from.as_bytes(), root, to.as_bytes(), flags).into_future())
+    };
+    let remove = |name: &str| sim.block_on(second.rmdir(cred, root, name.as_bytes()).into_future());
+    let asked = || std::mem::take(&mut *told.asked.lock());
+    let [a, b, full] = ["a", "b", "full"].map(|name| make(name).expect("mkdir").attr.id);
+    sim.block_on(second.mkdir(cred, full, b"below", 0o755, 0).into_future()).expect("mkdir");
+    let file = sim.block_on(second.create(cred, root, b"file", 0o644, 0, OpenFlags::default()).into_future());
+    let file = file.expect("create").0.attr.id;
+    sim.block_on(second.link(cred, file, root, b"link").into_future()).expect("link");
+    let name = |name: &str, directory| (name.as_bytes().to_vec(), directory);
+    told.refuses.store(true, SeqCst);
+    let ends = || [remove("a"), rename("b", "a", false), rename("file", "new", false), rename("file", "link", false)];
+    assert_eq!(ends(), [Err(FsError::Stale); 4]);
+    assert_eq!(asked(), [name("a", Some(a)), name("a", Some(a)), name("new", None), name("link", None)]);
+    assert_eq!(rename("a", "a", false), Err(FsError::Stale));
+    assert_eq!(asked(), [name("a", Some(a))]);
+    // What fails, and what ends nothing, needs no answer.
+    assert_eq!([remove("full"), rename("a", "full", false)], [Err(FsError::NotEmpty); 2]);
+    assert_eq!([remove("none"), rename("none", "a", false)], [Err(FsError::NotFound); 2]);
+    assert_eq!(rename("a", "b", true), Ok(()));
+    assert_eq!(asked(), []);
+    told.refuses.store(false, SeqCst);
+    assert_eq!([rename("a", "b", false), remove("b")], [Ok(()); 2]);
+    assert_eq!(asked(), [name("b", Some(a)), name("b", Some(b))]);
 }

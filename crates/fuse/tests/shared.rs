@@ -540,6 +540,8 @@ fn ends_while_the_name_changes(end: impl Fn(&Mounted) -> io::Result<()> + Sync, 
     for name in ["d", "other", "source"] {
         fs::create_dir(m.path(name)).unwrap();
     }
+    // The kernel keeps what it believes of a directory while a program uses it.
+    let _used = File::open(m.path("d")).unwrap();
     std::thread::scope(|scope| {
         let ending = scope.spawn(|| end(&m));
         arrives.recv().unwrap();

@@ -174,12 +174,6 @@ impl History {
                 }
                 closed.insert(open);
             }
-            if planned
-                .iter()
-                .any(|(site, other)| *site != at && (ends_another(&call, other) || ends_another(other, &call)))
-            {
-                continue;
-            }
             self.next_open += u64::from(call.opens().is_some());
             planned.push((at, call));
         }
@@ -451,19 +445,6 @@ impl History {
         let checked = common::run(common::starling().arg("fsck").arg("--data").arg(&nodes[0].data));
         assert!(checked.contains("no problems"), "{checked}");
     }
-}
-
-/// True if the first call may end a directory, and the second one moves directories to or from its
-/// name. At two mounts at once, these make a kernel believe that another directory has ended than
-/// the one that has: it looks the name up before it asks for the removal of a name. That kernel
-/// makes nothing in the directory any more.
-fn ends_another(call: &Call, other: &Call) -> bool {
-    let ended = match call {
-        Call::RemoveDirectory { dir, name } => (dir, name),
-        Call::Rename { to_dir, to, .. } => (to_dir, to),
-        _ => return false,
-    };
-    matches!(other, Call::Rename { dir, name, to_dir, to, .. } if (dir, name) == ended || (to_dir, to) == ended)
 }
 
 fn start_again(node: &Mounted) {
