@@ -52,8 +52,8 @@ pub struct Mannered {
     removals: Option<Arc<Removals>>,
 }
 
-/// Holds requests that may end a directory until they may go on, and asks the kernel before it carries
-/// them out.
+/// Holds requests that may end a directory until they may go on, and asks the kernel before it
+/// carries them out.
 pub struct Removals {
     arrived: Sender<()>,
     may_go: tokio::sync::Semaphore,

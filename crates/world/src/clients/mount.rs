@@ -143,8 +143,8 @@ impl Mount {
 }
 
 impl Cache {
-    /// Notes which directory the kernel means by the name that a call ends, if it knows one. Returns
-    /// the name.
+    /// Notes which directory the kernel means by the name that a call ends, if it knows one.
+    /// Returns the name.
     fn begin_ending(&mut self, call: &Call, now: Duration) -> Option<(FileId, String)> {
         let place = match call {
             Call::RemoveDirectory { dir, name } => (*dir, name.clone()),
