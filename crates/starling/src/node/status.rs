@@ -19,7 +19,7 @@ pub fn collect(served: &ServedNode) -> Value {
         "node": {
             "name": served.about.name,
             "first_node": served.about.first_node,
-            "in_session": client.is_some(),
+            "in_session": served.member.trouble().is_none(),
             "trouble": served.member.trouble().map(|trouble| trouble.to_string()),
         },
         "space": client.as_ref().map(|c| json!({ "admitted_bytes": c.limit_bytes, "used_bytes": c.used_bytes })),
@@ -48,7 +48,7 @@ pub fn show_status(s: &Value) {
     println!("file system   {}", text(&s["file_system"]));
     println!("node          {}, joined by way of {}", text(&node["name"]), first.join(", "));
     match node["trouble"].as_str() {
-        Some(why) => println!("NO SESSION    {why}; operations fail until there is one"),
+        Some(why) => println!("NO SESSION    {why}; operations wait until there is one"),
         None => println!("session       up"),
     }
     if let Some(why) = s["read_only"].as_str() {
