@@ -58,17 +58,18 @@ const CUT_TICK: Duration = Duration::from_secs(1);
 const APPLY_BATCH_MAX: usize = 256;
 /// Number of cuts that managers may not have applied yet. At this bound, changes wait.
 pub const UNAPPLIED_CUTS_MAX: usize = 1024;
-/// How long a change waits for the managers before it fails.
+/// How long a change waits for the managers before it fails. Where commits wait for stores, it waits
+/// as much longer.
 const APPLY_TIME_MAX: Duration = Duration::from_secs(60);
 /// How long committed deltas wait for more to be sent with them. No program waits for this: an
 /// operation that needs them applied says so. A program that has just synced needs the processor
 /// itself.
 const APPLY_PAUSE: Duration = Duration::from_millis(5);
 
-/// How long a commit waits at most for stores that are away.
-const STORES_TIME_MAX: Duration = Duration::from_secs(60);
-/// Pause before such a commit is looked at again.
-const STORES_PAUSE: Duration = Duration::from_millis(200);
+/// How long a commit or a read waits at most for stores that are away.
+const STORES_TIME_MAX: Duration = Duration::from_secs(120);
+/// Pause before it tries again.
+pub(crate) const STORES_PAUSE: Duration = Duration::from_millis(200);
 /// The eviction hand lists at most as many removed files as there are inodes in memory, and this
 /// many more.
 const HAND_SLACK: usize = 1024;
@@ -351,7 +352,9 @@ impl Core {
             Miss::Applied => {
                 let first = self.state.lock().unapplied.keys().next().copied().unwrap_or(0);
                 let applied = self.wait_applied(first);
-                host::timeout(&*self.host.clock, APPLY_TIME_MAX, applied).await.map_err(|_| FsError::TimedOut)
+                host::timeout(&*self.host.clock, APPLY_TIME_MAX + self.patience(), applied)
+                    .await
+                    .map_err(|_| FsError::TimedOut)
             }
             Miss::Space => {
                 let mut rounds = self.space_round.subscribe();
@@ -606,9 +609,9 @@ impl Core {
         })
     }
 
-    /// How long a commit waits for stores that are away. At another node than the first, they are
-    /// often away together with the first one, and come back with it.
-    fn patience(&self) -> Duration {
+    /// How long a commit or a read waits for stores that are away. At another node than the first,
+    /// they are often away together with the first one, and come back with it.
+    pub(crate) fn patience(&self) -> Duration {
         self.config.lease_until.as_ref().map_or(Duration::ZERO, |_| STORES_TIME_MAX)
     }
 

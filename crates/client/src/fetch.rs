@@ -4,7 +4,7 @@
 //! reader that is as fast as the stores keeps meeting its own read-ahead.
 
 use crate::cache::Expect;
-use crate::core::{Core, from_manager};
+use crate::core::{Core, STORES_PAUSE, from_manager};
 use crate::join::joined;
 use bytes::Bytes;
 use std::ops::Range;
@@ -41,22 +41,24 @@ impl Core {
         addr: BlockAddr,
         expect: Expect,
     ) -> Result<bool, FsError> {
-        let fetched = match self.fetch_fragments(addr, FETCH_LEN, expect).await {
-            // Perhaps only the bytes around it cannot be read.
-            Err(StripeError::Damaged(_)) => self.fetch_fragments(addr, CHUNK_LEN, expect).await,
-            fetched => fetched,
-        };
-        match fetched {
-            Ok(()) => Ok(true),
+        let give_up = self.host.clock.now() + self.patience();
+        loop {
+            let fetched = match self.fetch_fragments(addr, FETCH_LEN, expect).await {
+                // Perhaps only the bytes around it cannot be read.
+                Err(StripeError::Damaged(_)) => self.fetch_fragments(addr, CHUNK_LEN, expect).await,
+                fetched => fetched,
+            };
+            let Err(e) = fetched else { return Ok(true) };
             // With any error, the block may have moved meanwhile. If its segment was deleted, a
             // store that missed the deletion may still have a part of it, or may not answer.
-            Err(e) => {
-                if self.refresh(id, addr).await? {
-                    return Ok(false);
-                }
-                tracing::error!(%id, segment = %addr.segment, "read segment: {e}");
-                Err(FsError::Io)
+            if self.refresh(id, addr).await? {
+                return Ok(false);
             }
+            if e != StripeError::NotEnoughStores || self.host.clock.now() >= give_up || self.is_over() {
+                tracing::error!(%id, segment = %addr.segment, "read segment: {e}");
+                return Err(FsError::Io);
+            }
+            self.host.clock.sleep(STORES_PAUSE).await;
         }
     }
 

@@ -257,8 +257,8 @@ impl Core {
         let opened = opened.map_err(from_manager)?;
         let grant = opened.grant;
         if s.tokens.term.is_some_and(|term| term != grant.term) && !planted::is(Bug::InstallsOldGrants) {
-            // The present manager has not heard of it. A recall is about what the client had.
-            early.into_iter().for_each(|recall| self.recalled(s, recall));
+            // The present manager has not heard of it. A recall that has overtaken it is from the
+            // former manager, too: the present one knows only what the client listed.
             return Ok(false);
         }
         self.log.learn_order(opened.order);
@@ -399,14 +399,16 @@ impl Core {
         }
         let (is_removed, last_cut) = (s.removals.contains(&file), s.last_cut);
         let removed_by = s.gone.get(&file).copied().or(is_removed.then_some(last_cut + 1));
+        let back = GiveBack { file, number, keep: None, is_open };
+        let Some(seq) = removed_by else {
+            // At once: it must not come after a claim that is made later.
+            return self.managers.of(file).give_back(self.config.id, back);
+        };
         let core = self.clone();
         self.host.tasks.spawn(Box::pin(async move {
-            if let Some(seq) = removed_by
-                && core.make_known(seq).await.is_err()
-            {
-                return;
+            if core.make_known(seq).await.is_ok() {
+                core.managers.of(file).give_back(core.config.id, back);
             }
-            core.managers.of(file).give_back(core.config.id, GiveBack { file, number, keep: None, is_open });
         }));
     }
 

@@ -48,6 +48,8 @@ pub struct Resume {
     pub hello: Hello,
     /// The session.
     pub session: u64,
+    /// The term for which the first node has started.
+    pub term: u64,
     /// Bytes of each store that its client may still take; see [`policy::space::SpaceClaim`].
     pub store_bytes: u64,
     /// Payload bytes that it may still add to what lives.
@@ -307,7 +309,7 @@ const TOKEN_LEN: usize = 8 + 1 + 8;
 impl Resume {
     fn encode(&self, out: &mut Vec<u8>) {
         self.hello.encode(out);
-        for number in [self.session, self.store_bytes, self.live_bytes, self.holdings.committed_seq] {
+        for number in [self.session, self.term, self.store_bytes, self.live_bytes, self.holdings.committed_seq] {
             out.put_u64(number);
         }
         out.put_u32(self.holdings.epoch);
@@ -326,7 +328,7 @@ impl Resume {
 
     /// Reads what comes after the hello.
     fn decode(hello: Hello, r: &mut Reader<'_>) -> Result<Resume, DecodeError> {
-        let session = r.u64("session")?;
+        let (session, term) = (r.u64("session")?, r.u64("term")?);
         let (store_bytes, live_bytes) = (r.u64("store bytes")?, r.u64("live bytes")?);
         let (committed_seq, epoch) = (r.u64("committed seq")?, r.u32("log epoch")?);
         let token = |r: &mut Reader<'_>| {
@@ -340,7 +342,7 @@ impl Resume {
         let held = |r: &mut Reader<'_>| Ok((FileId::new(r.u64("locked file")?), lock(r)?));
         let locks = (0..count).map(|_| held(r)).collect::<Result<_, DecodeError>>()?;
         let holdings = Holdings { tokens, epoch, committed_seq };
-        Ok(Resume { hello, session, store_bytes, live_bytes, holdings, locks })
+        Ok(Resume { hello, session, term, store_bytes, live_bytes, holdings, locks })
     }
 }
 
@@ -634,12 +636,12 @@ mod tests {
                 (FileId::new(file), lock)
             });
         let lists = (proptest::collection::vec(token, 0..5), proptest::collection::vec(lock, 0..3));
-        (any::<u16>(), any::<[u64; 4]>(), any::<u32>(), ".{0,9}", lists).prop_map(
-            |(node, [session, store_bytes, live_bytes, committed_seq], epoch, address, (tokens, locks))| {
+        (any::<u16>(), any::<[u64; 5]>(), any::<u32>(), ".{0,9}", lists).prop_map(
+            |(node, [session, term, store_bytes, live_bytes, committed_seq], epoch, address, (tokens, locks))| {
                 let (node, version) = (NodeId::new(node), CONTROL_VERSION);
                 let hello = Hello { node, version, is_mounted: true, address, takes_stores: false };
                 let holdings = Holdings { tokens, epoch, committed_seq };
-                Resume { hello, session, store_bytes, live_bytes, holdings, locks }
+                Resume { hello, session, term, store_bytes, live_bytes, holdings, locks }
             },
         )
     }

@@ -1,8 +1,8 @@
 //! One machine with all roles of the core: creation, start with recovery, stop.
 //!
 //! A start opens the stores and the consensus folder, settles the maps, and opens the managers at
-//! their last checkpoints. It recovers the tails of all clients' logs, those of other nodes too,
-//! and then that of the cleaner's, and rolls them forward. Only then does it let a client in. Its
+//! their last checkpoints. It recovers the tails of all clients' logs, those of other nodes too, and
+//! then that of the cleaner's, and rolls them forward. The logs of sessions that go on are only read. Only then does it let a client in. Its
 //! cost grows with the work since the last checkpoint, not with the size of the stores.
 
 use crate::cleaner::Cleaner;
@@ -255,9 +255,10 @@ impl CoreMachine {
             managers.push(opened.map_err(refused)?);
         }
         let mut survivors = match arrivals {
-            Some(arrivals) => {
-                arrivals.survivors(&config, &stripe).await.map_err(|e| refused(ManagerError::Stores(e)))?
-            }
+            Some(arrivals) => arrivals
+                .survivors(&config, &stripe, run.accepts_loss)
+                .await
+                .map_err(|e| refused(ManagerError::Stores(e)))?,
             None => BTreeMap::new(),
         };
         let living = survivors.iter().map(|(node, survivor)| (client_log(*node), &survivor.resume.holdings));

@@ -282,9 +282,10 @@ impl Maintenance {
     }
 
     /// A session begins, whose client writes this log.
-    pub(crate) async fn join(&self, session: u64, log: LogId) {
+    pub(crate) async fn join(&self, session: u64, log: LogId, claim: &SpaceClaim) {
         self.member_logs.lock().entry(log).or_insert(0);
         self.space.join(session).await;
+        self.space.note(session, claim).await;
         self.report_room().await;
     }
 

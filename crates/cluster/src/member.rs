@@ -64,6 +64,9 @@ pub trait FirstNode: Send + Sync + 'static {
     /// From now on, recalls for this session go to `holder`. Called again when the session goes on
     /// after a start of the first node, which counts recalls anew.
     fn recalls(&self, session: u64, holder: Arc<dyn TokenHolder>);
+    /// True if nothing that belongs to a session has ended, so that it can go on after a start of
+    /// the first node.
+    fn can_resume(&self, session: u64) -> bool;
     /// The maps have changed during a session: stores may be elsewhere.
     fn follow(&self, config: &FsConfig);
     /// The session is over: nothing is sent for it any more.
@@ -110,16 +113,14 @@ impl Serving {
         Duration::from_nanos(self.lease_until.load(SeqCst)).saturating_sub(self.host.clock.now())
     }
 
-    /// Notes that the request that was sent at `sent` was answered with this lease. True if the
-    /// lease had been out.
-    fn renewed(&self, sent: Duration, lease: Duration) -> bool {
-        let was_out = self.lease_left().is_zero();
+    /// Notes that the request that was sent at `sent` was answered with this lease.
+    fn renewed(&self, sent: Duration, lease: Duration) {
         self.lease_until.fetch_max(until(sent, lease), SeqCst);
-        *self.trouble.lock() = None;
-        if was_out {
-            self.is_over.send_modify(|_| {});
+        if self.trouble.lock().take().is_some() {
+            tracing::info!("the session with the first node goes on");
         }
-        was_out
+        // Answers may wait for this.
+        self.is_over.send_modify(|_| {});
     }
 
     /// Notes that a renewal has failed, and why.
@@ -141,10 +142,18 @@ impl Serving {
         may()
     }
 
-    /// Waits until the session is over.
+    /// Waits until the session is over, or its lease has been out for very long.
     pub(crate) async fn over(&self) {
-        // The sender lives as long as this.
-        let _ = self.is_over.subscribe().wait_for(|is_over| *is_over).await;
+        let mut is_over = self.is_over.subscribe();
+        while !*is_over.borrow() {
+            let until = Duration::from_nanos(self.lease_until.load(SeqCst)) + ANSWER_TIME_MAX;
+            let rest = until.saturating_sub(self.host.clock.now());
+            if rest.is_zero() {
+                return;
+            }
+            // The sender lives as long as this.
+            let _ = host::timeout(&*self.host.clock, rest, is_over.wait_for(|is_over| *is_over)).await;
+        }
     }
 }
 
@@ -213,7 +222,9 @@ impl Member {
     pub async fn ready(&self) -> Result<(), ControlError> {
         let mut phase = self.phase.subscribe();
         let is_settled = |phase: &Phase| match phase {
-            Phase::Waiting(error) => !matches!(error, None | Some(ControlError::Unavailable(_))),
+            Phase::Waiting(error) => {
+                !matches!(error, None | Some(ControlError::Unavailable(_) | ControlError::Restarted(_)))
+            }
             Phase::Serving(_) => phase.may_answer(),
             Phase::Left => true,
         };
@@ -388,14 +399,16 @@ impl Member {
     async fn resume(&self, serving: &Serving, term: u64) -> Result<(), ControlError> {
         let Serving { client, session, .. } = serving;
         let SpaceClaim { store_bytes, live_bytes, .. } = client.space_claim();
+        if !self.first.can_resume(*session) {
+            return Err(ControlError::UnknownSession);
+        }
+        // It counts recalls anew, whether its answer gets here or not.
+        self.first.recalls(*session, Arc::new(client.clone()));
         let (holdings, locks) = (client.holdings(term), serving.locks.list());
         let hello = self.greeting();
-        let resume = Resume { hello, session: *session, store_bytes, live_bytes, holdings, locks };
+        let resume = Resume { hello, session: *session, term, store_bytes, live_bytes, holdings, locks };
         match self.ask(ControlRequest::Resume(resume), serving.lease).await? {
-            ControlAnswer::Noted => {
-                self.first.recalls(*session, Arc::new(client.clone()));
-                Ok(())
-            }
+            ControlAnswer::Noted => Ok(()),
             _ => Err(unexpected()),
         }
     }
@@ -467,10 +480,8 @@ impl Member {
             let wants_space = is_wanted || search.is_some();
             match self.renew(serving.session, &claim, wants_space, maps_epoch, serving.lease).await {
                 Ok(Renewed { lease, share, round, maps }) => {
-                    if serving.renewed(sent, lease) {
-                        tracing::info!("the session with the first node goes on");
-                        self.phase.send_modify(|_| {});
-                    }
+                    serving.renewed(sent, lease);
+                    self.phase.send_modify(|_| {});
                     if let Some(maps) = maps {
                         self.follow(serving, &maps);
                     }
@@ -512,6 +523,13 @@ impl Member {
 
     /// Ends a session that is over: its client is of no use any more.
     fn end(&self, serving: &Serving, why: ControlError) {
+        let status = serving.client.status();
+        let (dirty_bytes, in_flight_bytes) = (status.dirty_bytes, status.in_flight_bytes);
+        let has_left = matches!(*self.phase.borrow(), Phase::Left);
+        if dirty_bytes + in_flight_bytes > 0 && !has_left {
+            // Before anybody finds that there is nothing to sync.
+            self.has_lost.store(true, SeqCst);
+        }
         serving.lease_until.store(0, SeqCst);
         serving.is_over.send_replace(true);
         self.phase.send_if_modified(|phase| {
@@ -523,14 +541,11 @@ impl Member {
         });
         serving.client.abandon();
         self.first.end(serving.session);
-        if matches!(*self.phase.borrow(), Phase::Left) {
+        if has_left {
             return;
         }
-        let status = serving.client.status();
-        let (dirty_bytes, in_flight_bytes) = (status.dirty_bytes, status.in_flight_bytes);
         let session = serving.count;
         if dirty_bytes + in_flight_bytes > 0 {
-            self.has_lost.store(true, SeqCst);
             tracing::warn!(session, dirty_bytes, in_flight_bytes, "the session is over, and changes are lost: {why}");
         } else {
             tracing::warn!(session, "the session is over; nothing is lost: {why}");

@@ -2,9 +2,10 @@
 //!
 //! Handles belong to the session in which they were opened. When that is over, everything through
 //! them fails with EIO, as what was written through them may be lost; only closing them succeeds.
-//! Other operations wait for a new session, no longer than a lease, and then fail with EIO.
+//! Other operations wait for a new session, two minutes at most, and then fail with EIO.
 //!
-//! Nothing is answered when the lease is over, and nothing may be cached longer than it lasts.
+//! While the lease is out, answers wait, and fail with EIO in the end. Nothing may be cached longer
+//! than the lease lasts.
 
 use crate::member::{Member, Serving};
 use bytes::Bytes;

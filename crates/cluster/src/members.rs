@@ -184,7 +184,7 @@ impl CoreMachine {
 }
 
 impl Members {
-    /// Stops watching the leases. Sessions stay as they are: the next start ends them.
+    /// Stops watching the leases. Sessions stay as they are, and may go on after the next start.
     pub fn stop(&self) {
         self.stopped.store(true, SeqCst);
     }
@@ -222,15 +222,22 @@ impl Members {
         }
     }
 
+    /// Lets the leases of all sessions run from now on: nodes can reach this one from now on.
+    pub fn begin_leases(&self) {
+        let (mut sessions, now) = (self.sessions.lock(), self.host.clock.now());
+        let live = sessions.by_number.iter().filter(|(_, session)| !session.is_ended);
+        let numbers: Vec<u64> = live.map(|(number, _)| *number).collect();
+        numbers.into_iter().for_each(|number| sessions.leases.begin(number, now));
+    }
+
     /// Has the session of a survivor go on.
     async fn take_up(self: &Arc<Self>, node: NodeId, survivor: &Survivor) {
         let Survivor { resume: Resume { hello, session, store_bytes, live_bytes, locks, .. }, fingerprint } = survivor;
         self.locks.restore(client_id(node), locks);
-        self.begin(*session, hello, *fingerprint).await;
         // Others get none of the space that the node may still take. Its next renewal says more.
         let (store_bytes, live_bytes) = (*store_bytes, *live_bytes);
         let claim = SpaceClaim { store_bytes, live_bytes, ..SpaceClaim::default() };
-        self.share(*session, client_log(node), &claim).await;
+        self.begin(*session, hello, *fingerprint, &claim).await;
         tracing::info!(%node, "a session goes on");
     }
 
@@ -276,7 +283,7 @@ impl Members {
             return Err(ControlError::NotMember);
         }
         let session = self.new_number();
-        self.begin(session, hello, *fingerprint).await;
+        self.begin(session, hello, *fingerprint, &SpaceClaim::default()).await;
         drop(turn);
         tracing::info!(%node, epoch = tail.epoch, "a session begins");
         let share = self.share(session, log, &SpaceClaim::default()).await;
@@ -443,8 +450,9 @@ impl Members {
         }
     }
 
-    /// Begins a session: its requests are accepted from now on.
-    async fn begin(&self, session: u64, hello: &Hello, fingerprint: [u8; 32]) {
+    /// Begins a session: its requests are accepted from now on. Its client may take the claim
+    /// already.
+    async fn begin(&self, session: u64, hello: &Hello, fingerprint: [u8; 32], claim: &SpaceClaim) {
         let Hello { node, is_mounted, takes_stores, .. } = *hello;
         {
             let (mut sessions, now) = (self.sessions.lock(), self.host.clock.now());
@@ -454,7 +462,7 @@ impl Members {
             sessions.by_number.insert(session, begun);
         }
         let log = client_log(node);
-        self.maintenance.join(session, log).await;
+        self.maintenance.join(session, log, claim).await;
         let holder = self.holders.holder(session);
         for manager in &self.managers {
             manager.admit(client_id(node), log, holder.clone());

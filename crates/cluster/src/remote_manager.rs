@@ -92,6 +92,11 @@ impl RemoteManager {
         self.0.end();
     }
 
+    /// True if the session is over.
+    pub fn is_ended(&self) -> bool {
+        self.0.state.lock().is_ended
+    }
+
     fn call<T: Send + 'static>(
         &self,
         request: ManagerRequest,

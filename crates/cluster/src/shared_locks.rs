@@ -92,6 +92,35 @@ impl Drop for Asking {
 }
 
 impl Numbers {
+    /// Notes what an owner has given up by asking, whether it gets something for it or not. The
+    /// table may let others in before the owner learns of anything.
+    fn asked(&mut self, operation: &LockOperation) {
+        match *operation {
+            LockOperation::Release(..) => self.learned(operation),
+            LockOperation::Set(file, lock, waits) => {
+                let Some(held) = self.held.get_mut(&(file, lock.owner)) else { return };
+                // A flock that waits to become stronger is free meanwhile.
+                let keeps = match (lock.exclusive, waits && lock.space == LockSpace::Flock) {
+                    (None, _) => None,
+                    (Some(false), _) => Some(false),
+                    (Some(true), true) => None,
+                    (Some(true), false) => return,
+                };
+                for before in held.held(file).into_iter().filter(|before| before.space == lock.space) {
+                    let is_weaker = lock.exclusive.is_none() || before.exclusive != lock.exclusive;
+                    let (start, end) = (before.start.max(lock.start), before.end.min(lock.end));
+                    if start <= end && is_weaker && before.exclusive != keeps {
+                        let _ = held.set(file, &FileLock { start, end, exclusive: keeps, ..before }, false);
+                    }
+                }
+                if held.is_empty() {
+                    self.held.remove(&(file, lock.owner));
+                }
+            }
+            LockOperation::Test(..) | LockOperation::GiveUp(_) => {}
+        }
+    }
+
     /// Notes what an owner has learned.
     fn learned(&mut self, operation: &LockOperation) {
         match *operation {
@@ -141,7 +170,11 @@ impl SharedLocks {
     }
 
     fn ask(&self, operation: LockOperation) -> Answer<Option<FileLock>> {
-        let request = self.numbers.lock().next(operation);
+        let request = {
+            let numbers = &mut *self.numbers.lock();
+            numbers.asked(&operation);
+            numbers.next(operation)
+        };
         let (host, way, numbers) = (self.host.clone(), self.way.clone(), self.numbers.clone());
         let asking = Asking { host, way, numbers, number: request.number, is_over: false };
         Answer::later(async move {
@@ -311,6 +344,36 @@ mod tests {
             on_the_way += usize::from(changed);
         }
         assert!(on_the_way > 20 && on_the_way < 180, "the last lock was asked for {on_the_way} times meanwhile");
+    }
+
+    #[test]
+    fn what_an_owner_gives_up_by_asking_is_not_listed() {
+        let file = FileId::new(9);
+        let lock = |space, exclusive, start, end| FileLock { space, exclusive, ..lock(7, None, start, end) };
+        let listed = |space, before: Option<bool>, asked: Option<bool>, waits| {
+            let mut numbers = Numbers::default();
+            numbers.learned(&LockOperation::Set(file, lock(space, before, 0, 9), false));
+            numbers.asked(&LockOperation::Set(file, lock(space, asked, 0, 4), waits));
+            let held = numbers.held.values().flat_map(LockTable::all_held);
+            let held = held.map(|(_, lock)| (lock.start, lock.end, lock.exclusive));
+            held.collect::<std::collections::BTreeSet<_>>().into_iter().collect::<Vec<_>>()
+        };
+        let (shared, exclusive) = (Some(false), Some(true));
+        for space in [LockSpace::Posix, LockSpace::Mixed] {
+            assert_eq!(listed(space, exclusive, None, false), [(5, 9, exclusive)]);
+            assert_eq!(listed(space, exclusive, shared, true), [(0, 4, shared), (5, 9, exclusive)]);
+            assert_eq!(listed(space, shared, exclusive, true), [(0, 9, shared)], "it keeps the weaker one");
+            assert_eq!(listed(space, exclusive, exclusive, true), [(0, 9, exclusive)]);
+        }
+        let whole = (0, u64::MAX);
+        let flock = |before, asked, waits| {
+            let all = listed(LockSpace::Flock, before, asked, waits);
+            all.into_iter().map(|(start, end, exclusive)| ((start, end), exclusive)).collect::<Vec<_>>()
+        };
+        assert_eq!(flock(shared, exclusive, true), [], "it is free while it waits");
+        assert_eq!(flock(shared, exclusive, false), [(whole, shared)]);
+        assert_eq!(flock(exclusive, exclusive, true), [(whole, exclusive)]);
+        assert_eq!(flock(exclusive, shared, true), [(whole, shared)]);
     }
 
     #[test]

@@ -31,6 +31,9 @@ use stripe::{Stripe, StripeError};
 use tokio::sync::watch;
 use types::{FileId, NodeId};
 
+/// No manager gives so many tokens in the life of a file system.
+const NUMBER_MAX: u64 = 1 << 62;
+
 /// What a member says that survives, and the certificate of whoever says it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Survivor {
@@ -44,7 +47,6 @@ pub struct Survivor {
 pub struct Arrivals {
     host: Host,
     lease: Duration,
-    began: Duration,
     /// The term that managers begin at this start.
     term: u64,
     state: Mutex<State>,
@@ -65,10 +67,10 @@ fn starting() -> ControlError {
 }
 
 impl Arrivals {
-    /// Waits for members with leases of this length, from now on. The same at each start.
+    /// Waits for members with leases of this length. The same at each start.
     pub fn new(host: Host, lease: Duration) -> Arc<Arrivals> {
-        let (began, term) = (host.clock.now(), host.random.next_u64());
-        Arc::new(Arrivals { host, lease, began, term, state: Mutex::default(), complete: watch::Sender::new(false) })
+        let term = host.random.next_u64();
+        Arc::new(Arrivals { host, lease, term, state: Mutex::default(), complete: watch::Sender::new(false) })
     }
 
     /// Answers a request of the node with this certificate.
@@ -77,6 +79,10 @@ impl Arrivals {
         let config = state.config.as_ref().ok_or_else(starting)?;
         let (node, _) = config.member_of(fingerprint).ok_or(ControlError::NotMember)?;
         let answer = match request {
+            ControlRequest::Resume(resume) if resume.term != self.term => {
+                // It was meant for a start that has failed.
+                return Err(ControlError::Restarted(self.term));
+            }
             ControlRequest::Resume(resume) if resume.hello.node == node => {
                 let survivor = Survivor { resume, fingerprint: *fingerprint };
                 state.spoken.insert(node, Some(survivor));
@@ -117,19 +123,26 @@ impl Arrivals {
 
     /// Waits until each member of the file system has spoken, or can serve no longer. Returns those
     /// that survive. What comes later is refused.
+    ///
+    /// If the operator accepts a loss, none survives: the logs that members rely on may be cut.
     pub(crate) async fn survivors(
         &self,
         config: &FsConfig,
         stripe: &Stripe,
+        accepts_loss: bool,
     ) -> Result<BTreeMap<NodeId, Survivor>, StripeError> {
         if config.members.is_empty() {
             return Ok(BTreeMap::new());
         }
+        if accepts_loss {
+            self.host.clock.sleep(with_drift(self.lease)).await;
+            return Ok(BTreeMap::new());
+        }
         self.state.lock().config = Some(config.clone());
-        let rest = (self.began + with_drift(self.lease)).saturating_sub(self.host.clock.now());
         let mut complete = self.complete.subscribe();
         // The sender lives as long as this.
-        let _ = host::timeout(&*self.host.clock, rest, complete.wait_for(|complete| *complete)).await;
+        let all = complete.wait_for(|complete| *complete);
+        let _ = host::timeout(&*self.host.clock, with_drift(self.lease), all).await;
         let spoken = {
             let state = &mut *self.state.lock();
             state.config = None;
@@ -157,13 +170,16 @@ impl Arrivals {
     }
 }
 
-/// The survivors that say that they hold what another one holds, or name a file twice. Tokens never
-/// allow that. It is checked because managers rely on it.
+/// The survivors that say that they hold what another one holds, name a file twice, or a number that
+/// no manager has given. Tokens never allow that. It is checked because managers rely on it.
 fn contradicting(survivors: &BTreeMap<NodeId, Survivor>) -> BTreeSet<NodeId> {
     let mut found = BTreeSet::new();
     let mut held: HashMap<FileId, (NodeId, HeldToken)> = HashMap::new();
     for (node, survivor) in survivors {
         for token in survivor.resume.holdings.tokens.iter().filter(|token| token.mode.is_some()) {
+            if token.number > NUMBER_MAX {
+                found.insert(*node);
+            }
             if let Some((other, known)) = held.insert(token.file, (*node, *token))
                 && (other == *node || known.excludes(token))
             {
@@ -185,7 +201,7 @@ mod tests {
         let hello = Hello { node, version, is_mounted: true, address, takes_stores: false };
         let token = |(file, mode): &(u64, Option<Mode>)| HeldToken { file: FileId::new(*file), mode: *mode, number: 1 };
         let holdings = Holdings { tokens: tokens.iter().map(token).collect(), epoch: 1, committed_seq: 0 };
-        let resume = Resume { hello, session: 7, store_bytes: 0, live_bytes: 0, holdings, locks: Vec::new() };
+        let resume = Resume { hello, session: 7, term: 1, store_bytes: 0, live_bytes: 0, holdings, locks: Vec::new() };
         Survivor { resume, fingerprint: [1; 32] }
     }
 
@@ -198,8 +214,11 @@ mod tests {
             survivor(&[(4, write), (5, read)]),
             survivor(&[(5, write), (3, None)]),
             survivor(&[(9, read), (9, read)]),
+            survivor(&[(10, read)]),
         ];
-        let all = (1..).map(NodeId::new).zip(all).collect();
+        let mut all: BTreeMap<NodeId, Survivor> = (1..).map(NodeId::new).zip(all).collect();
         assert_eq!(contradicting(&all), [3, 4, 5].map(NodeId::new).into());
+        all.last_entry().expect("a survivor").get_mut().resume.holdings.tokens[0].number = u64::MAX;
+        assert_eq!(contradicting(&all), [3, 4, 5, 6].map(NodeId::new).into());
     }
 }

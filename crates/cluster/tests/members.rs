@@ -1,6 +1,7 @@
 //! Several nodes with one file system, in simulated time: sessions, leases, crashes, pauses,
 //! restarts of the first node, and the last bytes of space.
 
+use bytes::Bytes;
 use cluster::config::{FIRST_NODE, MemberEntry, client_id, client_log};
 use cluster::control::{CONTROL_VERSION, ControlAnswer, ControlError, ControlRequest, Hello, NodeReport, NodeState};
 use cluster::lock_server::LockRequest;
@@ -9,7 +10,6 @@ use cluster::member::{FirstNode, Member, MemberConfig};
 use cluster::members::{Holders, Members, MembersConfig};
 use cluster::shared_locks::LockWay;
 use cluster::survivors::Arrivals;
-use cluster::switch::SwitchStore;
 use cluster::{FsConfig, StorePlace};
 use host::sim::{Machine, Sim, SimDisk};
 use host::{Disk, Host};
@@ -19,11 +19,13 @@ use manager::api::{
 };
 use manager::token::Mode;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use storage::api::Storage;
-use types::{Answer, BoxFuture, ClientId, FileId, FsError, NodeId, SegmentId, StoreId};
+use storage::api::{Seal, Storage, StorageError, StoreStatus};
+use striped_log::fragment::{Fragment, FragmentHeader};
+use types::{Answer, BoxFuture, ClientId, FileId, FragmentId, FsError, LogId, Maps, NodeId, SegmentId, StoreId};
 use vfs::fs::{Cred, FileLock, FileSystem, Handle, LockSpace, OpenFlags};
 use vfs::kernel::{Kernel, Recalled};
 use vfs::suite::{TurnOrder, Turns};
@@ -62,8 +64,6 @@ struct WayState {
     first: Mutex<Option<Arc<First>>>,
     /// What takes requests while it starts.
     arrivals: Mutex<Option<Arc<Arrivals>>>,
-    /// The stores, wherever they are mounted at the moment.
-    stores: Mutex<BTreeMap<StoreId, SwitchStore>>,
     /// Nodes whose messages do not get through.
     cut: Mutex<BTreeSet<NodeId>>,
     /// What takes the recalls of each session.
@@ -91,6 +91,10 @@ impl Way {
             if let Some(first) = self.up() {
                 let done = first.machine.run(work(first.clone())).await;
                 self.travel(node, host).await;
+                if self.up().is_none() && host.random.next_u64().is_multiple_of(2) {
+                    // The answer was received, and the task that waits for it gets its turn late.
+                    host.clock.sleep(Duration::from_millis(host.random.next_u64() % 5000)).await;
+                }
                 if let Ok(done) = done {
                     return done;
                 }
@@ -190,9 +194,13 @@ impl FirstNode for Remote {
         (0..count).map(|index| Arc::new(remote(index)) as Arc<dyn Manager>).collect()
     }
 
-    fn stores(&self, _session: u64, _config: &FsConfig) -> Vec<(StoreId, Arc<dyn Storage>)> {
-        let stores = self.way.0.stores.lock().expect("stores").clone();
-        stores.into_iter().map(|(id, store)| (id, Arc::new(store) as Arc<dyn Storage>)).collect()
+    fn stores(&self, _session: u64, config: &FsConfig) -> Vec<(StoreId, Arc<dyn Storage>)> {
+        let store = |id| (id, Arc::new(FarStore { way: self.way.clone(), id }) as Arc<dyn Storage>);
+        config.stores().map(store).collect()
+    }
+
+    fn can_resume(&self, _session: u64) -> bool {
+        true
     }
 
     fn follow(&self, _config: &FsConfig) {}
@@ -207,6 +215,65 @@ impl FirstNode for Remote {
 
     fn end(&self, session: u64) {
         self.way.0.holders.lock().expect("holders").remove(&session);
+    }
+}
+
+/// A store of the first node, as others see it: away while that is down.
+struct FarStore {
+    way: Way,
+    id: StoreId,
+}
+
+impl FarStore {
+    fn ask<T: Send + 'static>(
+        &self,
+        request: impl FnOnce(&dyn Storage) -> BoxFuture<Result<T, StorageError>> + Send + 'static,
+    ) -> BoxFuture<Result<T, StorageError>> {
+        let (way, id) = (self.way.clone(), self.id);
+        Box::pin(async move {
+            let first = way.up().ok_or(StorageError::Unavailable)?;
+            let store = first.core.stores().iter().find(|(known, _)| *known == id).expect("a store").1.now();
+            first.machine.run(async move { request(&*store).await }).await.unwrap_or(Err(StorageError::Unavailable))
+        })
+    }
+}
+
+impl Storage for FarStore {
+    fn put(&self, fragment: Fragment) -> BoxFuture<Result<(), StorageError>> {
+        self.ask(|store| store.put(fragment))
+    }
+    fn read(&self, id: FragmentId, attempt: u16, range: Range<u32>) -> BoxFuture<Result<Bytes, StorageError>> {
+        self.ask(move |store| store.read(id, attempt, range))
+    }
+    fn describe(&self, segment: SegmentId) -> BoxFuture<Result<Vec<FragmentHeader>, StorageError>> {
+        self.ask(move |store| store.describe(segment))
+    }
+    fn list(&self, log: LogId, from: u64, count: usize) -> BoxFuture<Result<Vec<FragmentHeader>, StorageError>> {
+        self.ask(move |store| store.list(log, from, count))
+    }
+    fn segments(&self) -> BoxFuture<Result<Vec<(SegmentId, u64)>, StorageError>> {
+        self.ask(|store| store.segments())
+    }
+    fn delete(&self, segments: Vec<SegmentId>) -> BoxFuture<Result<(), StorageError>> {
+        self.ask(|store| store.delete(segments))
+    }
+    fn seal(&self, seal: Seal) -> BoxFuture<Result<Seal, StorageError>> {
+        self.ask(|store| store.seal(seal))
+    }
+    fn seals(&self) -> BoxFuture<Result<Vec<Seal>, StorageError>> {
+        self.ask(|store| store.seals())
+    }
+    fn put_maps(&self, maps: Maps) -> BoxFuture<Result<(), StorageError>> {
+        self.ask(|store| store.put_maps(maps))
+    }
+    fn maps(&self) -> BoxFuture<Result<Maps, StorageError>> {
+        self.ask(|store| store.maps())
+    }
+    fn verify(&self, id: FragmentId) -> BoxFuture<Result<(), StorageError>> {
+        self.ask(move |store| store.verify(id))
+    }
+    fn status(&self) -> BoxFuture<Result<StoreStatus, StorageError>> {
+        self.ask(|store| store.status())
     }
 }
 
@@ -373,10 +440,6 @@ impl Rig {
         let arrivals = Arrivals::new(host.clone(), LEASE);
         *self.way.0.arrivals.lock().expect("arrivals") = Some(arrivals.clone());
         let core = CoreMachine::start_after(host.clone(), &places, &consensus, RUN, &arrivals).await.expect("start");
-        for (id, store) in core.stores() {
-            let mut stores = self.way.0.stores.lock().expect("stores");
-            stores.entry(*id).or_insert_with(|| store.clone()).set(store.now());
-        }
         let config =
             MembersConfig { lease: LEASE, name: "first".into(), address: "10.0.0.1:7440".into(), is_mounted: true };
         let recaller = Arc::new(Recaller { way: self.way.clone(), host });
@@ -765,7 +828,11 @@ fn what_members_have_in_memory_survives_a_start_of_the_first_node() {
         (entry.attr.id, open)
     });
     rig.write(&*b.fs, "of-b", b"in memory only").expect("write");
+    // A program syncs while all stores are away.
+    let fs = a.fs.clone();
+    let synced = a.machine.run(async move { fs.fsync(id, handle, false).await });
     rig.start_first();
+    assert_eq!(rig.sim.block_on(synced), Ok(Ok(())));
     // Nothing was lost, and handles go on.
     let text = |fs: &Arc<dyn FileSystem>, (id, handle): (FileId, Handle)| {
         let fs = fs.clone();
@@ -828,28 +895,102 @@ fn what_a_member_says_that_was_declared_dead_before_the_start_does_not_count() {
     assert_eq!(rig.sync(&*second.fs), Ok(()));
 }
 
-/// Makes files, each with its name in it, renames some, removes some, and syncs nothing. Returns
-/// the names that must be there.
+/// A file that all nodes count in.
+const COUNTER: &[u8] = b"counter";
+/// How often each node counts.
+const COUNTS: u64 = 60;
+
+/// Adds one to the counter, under its lock.
+async fn count(fs: &dyn FileSystem, host: &Host) -> Result<(), FsError> {
+    let counter = fs.lookup(&Cred::ROOT, FileId::ROOT, COUNTER).await?.attr.id;
+    let handle = fs.open(&Cred::ROOT, counter, READ_WRITE).await?;
+    let lock =
+        |exclusive| FileLock { space: LockSpace::Flock, owner: handle.0.into(), pid: 1, exclusive, start: 0, end: 9 };
+    fs.setlk(counter, handle, lock(Some(true)), true).await?;
+    let before = fs.read(counter, handle, 0, 8).await?;
+    let count = before.as_ref().try_into().map_or(0, u64::from_le_bytes);
+    host.clock.sleep(Duration::from_millis(host.random.next_u64() % 4)).await;
+    fs.write(&Cred::ROOT, counter, handle, 0, &(count + 1).to_le_bytes()).await?;
+    fs.setlk(counter, handle, lock(None), false).await?;
+    fs.release(counter, handle, Some(handle.0)).await
+}
+
+/// Makes files, each with its name in it, removes some, has some of other nodes open, counts, and
+/// syncs little. Returns the names that must be there.
 async fn work(fs: Arc<dyn FileSystem>, at: usize, host: Host) -> Result<BTreeSet<String>, FsError> {
-    let mut names = BTreeSet::new();
-    for number in 0..60 {
+    let (mut names, mut open) = (BTreeSet::new(), Vec::new());
+    for number in 0..COUNTS {
         let name = format!("{at}-{number}");
         let (entry, handle) = fs.create(&Cred::ROOT, FileId::ROOT, name.as_bytes(), 0o644, 0, READ_WRITE).await?;
-        let lock = FileLock { space: LockSpace::Flock, owner: 1, pid: 1, exclusive: Some(true), start: 0, end: 9 };
-        fs.setlk(entry.attr.id, handle, lock, true).await?;
         fs.write(&Cred::ROOT, entry.attr.id, handle, 0, name.as_bytes()).await?;
-        fs.release(entry.attr.id, handle, Some(1)).await?;
-        names.insert(name.clone());
+        fs.release(entry.attr.id, handle, None).await?;
+        names.insert(name);
         host.clock.sleep(Duration::from_millis(host.random.next_u64() % 400)).await;
+        count(&*fs, &host).await?;
         let old = format!("{at}-{}", number / 2);
-        match number % 6 {
-            2 if names.remove(&old) => fs.unlink(&Cred::ROOT, FileId::ROOT, old.as_bytes()).await?,
-            4 => fs.sync().await?,
-            // Everybody looks at the names of others.
-            _ => drop(fs.lookup(&Cred::ROOT, FileId::ROOT, format!("{}-{number}", (at + 1) % 3).as_bytes()).await),
+        let theirs = format!("{}-{}", (at + 1) % 3, number / 2);
+        match number % 4 {
+            1 if names.remove(&old) => fs.unlink(&Cred::ROOT, FileId::ROOT, old.as_bytes()).await?,
+            2 => fs.sync().await?,
+            _ => {
+                // The other node may remove it meanwhile.
+                if let Ok(found) = fs.lookup(&Cred::ROOT, FileId::ROOT, theirs.as_bytes()).await
+                    && let Ok(handle) = fs.open(&Cred::ROOT, found.attr.id, READ_WRITE).await
+                {
+                    open.push((theirs, found.attr.id, handle));
+                }
+            }
         }
     }
+    for (name, id, handle) in open {
+        let contents = fs.read(id, handle, 0, 100).await?;
+        assert_eq!(contents, name.as_bytes(), "an open file of another node");
+        fs.release(id, handle, None).await?;
+    }
     Ok(names)
+}
+
+/// Three nodes work while the first one crashes some times, and then everything must be there.
+/// Returns how often it crashed.
+fn members_work_while_the_first_node_starts(seed: u64) -> usize {
+    let rig = Rig::new(seed, ROOM);
+    let nodes = ["a", "b", "c"].map(|name| rig.joined(name).1);
+    rig.write(&*nodes[0].fs, "counter", &[0; 8]).expect("write");
+    let works = nodes.iter().enumerate();
+    let works: Vec<_> =
+        works.map(|(at, node)| node.machine.run(work(node.fs.clone(), at, node.machine.host()))).collect();
+    let dice = rig.sim.machine("dice").host();
+    let starts = (dice.random.next_u64() % 4) as usize;
+    rig.sim.block_on(async {
+        for _ in 0..starts {
+            dice.clock.sleep(Duration::from_millis(dice.random.next_u64() % 5000)).await;
+            rig.starts_first().await;
+        }
+    });
+    let mut names = BTreeSet::new();
+    for done in rig
+        .sim
+        .block_on(host::timeout(&*dice.clock, Duration::from_secs(1000), host::join_all(works)))
+        .expect("in time")
+    {
+        names.extend(done.expect("up").expect("work"));
+    }
+    assert!(nodes.iter().all(|node| !node.member.take_loss()), "a session ended");
+    for name in &names {
+        let found = rig.read(&*nodes[starts % 3].fs, name);
+        assert_eq!(found, Ok(name.clone().into_bytes()), "{name}");
+    }
+    let counted = rig.read(&*nodes[2].fs, "counter").expect("read");
+    assert_eq!(counted, (3 * COUNTS).to_le_bytes(), "locks let two in, or a write is lost");
+    nodes.iter().for_each(|node| rig.sync(&*node.fs).expect("sync"));
+    rig.run_for(10);
+    let managers = &rig.first().core.managers;
+    let files = managers.iter().map(|manager| manager.status().file_count).sum::<u64>();
+    assert_eq!(files, names.len() as u64 + 2, "files without a name are left");
+    let tokens = managers.iter().map(|manager| manager.status().token_count).sum::<u64>();
+    let clients = nodes.iter().map(|node| node.member.client().expect("a session")).chain([rig.own()]);
+    assert_eq!(tokens, clients.map(|client| client.status().inode_count).sum::<u64>(), "tokens are left");
+    starts
 }
 
 #[test]
@@ -857,39 +998,7 @@ fn model_members_lose_nothing_when_the_first_node_starts_again_at_any_moment() {
     let mut starts = 0;
     for seed in 200..230 {
         println!("seed {seed}");
-        let rig = Rig::new(seed, ROOM);
-        let nodes = ["a", "b", "c"].map(|name| rig.joined(name).1);
-        let works = nodes.iter().enumerate();
-        let works: Vec<_> =
-            works.map(|(at, node)| node.machine.run(work(node.fs.clone(), at, node.machine.host()))).collect();
-        let host = rig.first().machine.host();
-        let random = rig.sim.machine("dice").host().random;
-        rig.sim.block_on(async {
-            let clock = rig.sim.machine("dice").host().clock;
-            for _ in 0..random.next_u64() % 4 {
-                clock.sleep(Duration::from_millis(random.next_u64() % 5000)).await;
-                rig.starts_first().await;
-                starts += 1;
-            }
-        });
-        drop(host);
-        let mut names = BTreeSet::new();
-        for done in rig.sim.block_on(host::join_all(works)) {
-            names.extend(done.expect("up").unwrap_or_else(|e| panic!("seed {seed}: {e}")));
-        }
-        assert!(nodes.iter().all(|node| !node.member.take_loss()), "seed {seed}: a session ended");
-        for name in &names {
-            let found = rig.read(&*nodes[starts % 3].fs, name);
-            assert_eq!(found, Ok(name.clone().into_bytes()), "seed {seed}: {name}");
-        }
-        let count = rig.sim.block_on(async {
-            for node in &nodes {
-                node.fs.sync().await.expect("sync");
-            }
-            rig.sim.machine("dice").host().clock.sleep(Duration::from_secs(10)).await;
-            rig.first().core.managers.iter().map(|m| m.status().file_count).sum::<u64>()
-        });
-        assert_eq!(count, names.len() as u64 + 1, "seed {seed}");
+        starts += members_work_while_the_first_node_starts(seed);
     }
     assert!(starts > 30, "only {starts} starts");
 }

@@ -221,7 +221,7 @@ async fn tell_awaited(host: &Host, arrivals: &Arrivals) -> Infallible {
         let awaited = arrivals.awaited();
         if !awaited.is_empty() {
             let (names, seconds) = (awaited.join(", "), first::LEASE.as_secs());
-            eprintln!("waiting up to {seconds} s for the nodes that had the file system mounted: {names}");
+            eprintln!("waiting up to {seconds} s for nodes that may have the file system mounted: {names}");
             std::future::pending::<()>().await;
         }
     }

@@ -63,7 +63,7 @@ impl NodeService for ArrivalService {
 }
 
 /// Keeps requests while the first node starts. They get no answer, and members send them again to
-/// the services that come after.
+/// the services that come after. A task for each stays until the process ends.
 struct LaterService;
 
 impl NodeService for LaterService {
@@ -306,11 +306,12 @@ impl FirstNodeServer {
             .with(kinds::LOCKS, Arc::new(LockTableService(members.clone())))
             .with(kinds::CONTROL, Arc::new(ControlService(members.clone())))
             .with(kinds::JOIN, Arc::new(JoinService(desk.clone())));
+        members.begin_leases();
         let serving = tokio::spawn(link::serve(host.clone(), listener, services, Some(keys)));
         Ok(FirstNodeServer { members, inviter: Inviter { desk, listen }, spread, serving })
     }
 
-    /// Serves nobody any more. Sessions end at the next start.
+    /// Serves no other node any more. Sessions may go on after the next start.
     pub async fn stop(&self) {
         self.spread.stop().await;
         self.members.stop();

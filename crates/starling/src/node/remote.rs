@@ -212,6 +212,11 @@ impl FirstNode for RemoteFirstNode {
         all.map(|(id, (_, store))| (*id, Arc::new(store.clone()) as Arc<dyn Storage>)).collect()
     }
 
+    fn can_resume(&self, session: u64) -> bool {
+        let state = self.state();
+        state.managers.get(&session).is_some_and(|managers| managers.iter().all(|manager| !manager.is_ended()))
+    }
+
     fn follow(&self, config: &FsConfig) {
         let mut state = self.state();
         state.config = Some(config.clone());
