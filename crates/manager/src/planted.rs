@@ -48,7 +48,6 @@ pub enum Bug {
     PrepareKeepsToken,
     RecalledIsLeft,
     OrphansLackCached,
-    EndsUnasked,
     InstallsOldGrants,
     HoldingsLackTokens,
     HoldingsLackRemoved,

@@ -1,6 +1,5 @@
 //! A model of the kernel between the programs of one machine and its client. It caches names and
-//! attributes for as long as answers say, and an answer takes a while to reach it. Before it asks
-//! for the end of a directory, it decides which one it means, and later takes that one for removed.
+//! attributes for as long as answers say, and an answer takes a while to reach it.
 
 use super::call::{Answered, Call, Seen, perform};
 use super::wire::Session;
@@ -12,8 +11,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 use tokio::sync::watch;
-use types::{Attr, BoxFuture, FileId, FsError, Kind};
-use vfs::fs::{Entry, FileSystem, Handle};
+use types::{Attr, BoxFuture, FileId};
+use vfs::fs::{Entry, Handle};
 use vfs::kernel::{Kernel, Recalled};
 
 /// What the kernel has in memory.
@@ -29,10 +28,6 @@ struct Cache {
     /// Such requests that have ended.
     changed: u64,
     opens: HashMap<u64, (FileId, Handle)>,
-    /// What it means by names that requests under way end.
-    ending: HashMap<(FileId, String), FileId>,
-    /// Directories that it takes for removed.
-    dead: BTreeSet<FileId>,
 }
 
 /// A kernel. Clones are the same kernel.
@@ -67,22 +62,13 @@ impl Mount {
             self.memory.cache_hits.fetch_add(1, SeqCst);
             return answered;
         }
-        if self.takes_for_dead(&call).await {
-            return Err(FsError::NotFound);
-        }
-        let ending = self.memory.cache.lock().begin_ending(&call, self.clock.now());
         self.memory.session.delay().await;
         let (at, changed) = {
             let cache = &mut *self.memory.cache.lock();
             cache.changing += u64::from(call.changes());
             (call.uses().and_then(|open| cache.opens.get(&open).copied()), cache.changed)
         };
-        let mut answered = perform(&self.client, &call, at).await;
-        let is_refused = matches!(answered, Err(FsError::Stale));
-        if ending.is_some_and(|place| self.memory.cache.lock().end(place, answered.is_ok())) && is_refused {
-            // It looks the name up, and tries again.
-            answered = perform(&self.client, &call, at).await;
-        }
+        let answered = perform(&self.client, &call, at).await;
         let number = {
             let cache = &mut *self.memory.cache.lock();
             cache.last_answer += 1;
@@ -108,21 +94,6 @@ impl Mount {
         answered
     }
 
-    /// True if the call makes a name in a directory that the kernel takes for removed, though it is
-    /// not.
-    async fn takes_for_dead(&self, call: &Call) -> bool {
-        let dir = match call {
-            Call::Create { dir, .. }
-            | Call::MakeDirectory { dir, .. }
-            | Call::Symlink { dir, .. }
-            | Call::Link { dir, .. }
-            | Call::Rename { to_dir: dir, .. } => *dir,
-            _ => return false,
-        };
-        let is_dead = self.memory.cache.lock().dead.contains(&dir);
-        is_dead && self.client.getattr(dir).await.is_ok_and(|found| found.attr.nlink > 0)
-    }
-
     /// The answer from memory, if the kernel has it.
     fn cached(&self, call: &Call) -> Option<Answered> {
         let (cache, now) = (self.memory.cache.lock(), self.clock.now());
@@ -143,35 +114,6 @@ impl Mount {
 }
 
 impl Cache {
-    /// Notes which directory the kernel means by the name that a call ends, if it knows one.
-    /// Returns the name.
-    fn begin_ending(&mut self, call: &Call, now: Duration) -> Option<(FileId, String)> {
-        let place = match call {
-            Call::RemoveDirectory { dir, name } => (*dir, name.clone()),
-            // A kernel does not ask for a rename of a name to itself.
-            Call::Rename { dir, name, to_dir, to, flags } if !flags.exchange && (dir, name) != (to_dir, to) => {
-                (*to_dir, to.clone())
-            }
-            _ => return None,
-        };
-        let (id, until) = self.names.get(&place).copied()?;
-        let is_directory = self.attributes.get(&id).is_some_and(|(attr, _)| attr.kind == Kind::Directory);
-        // Requests for one name follow each other.
-        if self.changing > 0 || now >= until || !is_directory || self.ending.contains_key(&place) {
-            return None;
-        }
-        self.ending.insert(place.clone(), id);
-        Some(place)
-    }
-
-    /// Takes the directory that was meant by a name for removed, if the request was carried out.
-    /// True if there is one.
-    fn end(&mut self, place: (FileId, String), is_done: bool) -> bool {
-        let meant = self.ending.remove(&place);
-        self.dead.extend(meant.filter(|_| is_done));
-        meant.is_some()
-    }
-
     fn keep_handle(&mut self, call: &Call, answered: &Answered) {
         let opened = match (call, answered) {
             (_, Ok(Seen::Created(entry, handle))) => Some((entry.attr.id, *handle)),
@@ -280,11 +222,6 @@ impl Kernel for Forgetter {
                 cache.names.clear();
             }
         })
-    }
-
-    fn may_end(&self, parent: FileId, name: &[u8], directory: Option<FileId>) -> bool {
-        let place = (parent, String::from_utf8_lossy(name).into_owned());
-        self.0.cache.lock().ending.get(&place).is_none_or(|meant| Some(*meant) == directory)
     }
 }
 
