@@ -34,12 +34,12 @@ use types::{FileId, NodeId};
 /// No manager gives so many tokens in the life of a file system.
 const NUMBER_MAX: u64 = 1 << 62;
 
-/// What a member says that survives, and the certificate of whoever says it.
+/// A member that survives.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Survivor {
     /// What it says.
     pub resume: Resume,
-    /// Of its certificate.
+    /// The fingerprint of its certificate.
     pub fingerprint: [u8; 32],
 }
 
