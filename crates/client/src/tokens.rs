@@ -300,7 +300,7 @@ impl Core {
         let s = &mut *self.state.lock();
         s.tokens.term = Some(term);
         let committed_seq = self.log.committed_seq().unwrap_or(0);
-        // A file that no cut has in it yet cannot be known to anybody else.
+        // No other client can know a file that is in no cut yet.
         let known = s.inodes.iter().filter(|(_, inode)| inode.logged && !planted::is(Bug::HoldingsLackTokens));
         let held = known.map(|(&file, inode)| HeldToken { file, mode: Some(inode.mode), number: inode.grant });
         // The managers learn of these removals later. Of others they read in the log.

@@ -3,7 +3,7 @@
 //! In a session, a client works with the managers and stores of the first node. Its answers reach
 //! programs only within its lease, which it renews four times in the length of one. When the lease
 //! runs out, answers wait. If the first node was away, or was started again, the session goes on
-//! ([`crate::survivors`]), and so do the answers: nobody else was given what the client holds.
+//! ([`crate::survivors`]), and so do the answers: no other client was given what this one holds.
 //!
 //! If the first node no longer knows the session, the client is over: what it had in memory may be
 //! outdated, and stores refuse what it writes. Then the node says hello again, and goes on with a
@@ -527,7 +527,7 @@ impl Member {
         let (dirty_bytes, in_flight_bytes) = (status.dirty_bytes, status.in_flight_bytes);
         let has_left = matches!(*self.phase.borrow(), Phase::Left);
         if dirty_bytes + in_flight_bytes > 0 && !has_left {
-            // Before anybody finds that there is nothing to sync.
+            // Before a program finds that there is nothing to sync.
             self.has_lost.store(true, SeqCst);
         }
         serving.lease_until.store(0, SeqCst);

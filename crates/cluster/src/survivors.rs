@@ -10,8 +10,8 @@
 //! - A member that says nothing for the length of a lease is waited for no longer. Its log is
 //!   opened, and what it says later comes too late.
 //!
-//! Managers get what all survivors hold before they serve anybody. So nobody is granted what a
-//! survivor holds, and nothing has to be taken back.
+//! Managers get what all survivors hold before they serve. So no client is granted what a survivor
+//! holds, and nothing has to be taken back.
 //!
 //! Between the end of a session and this start, the first node may have given the tokens of a
 //! member to others. Before it does that, it opens the member's log. So a log that was opened after

@@ -16,7 +16,7 @@
 //! Only one client wrote such segments, and the merge keeps the order of each log.
 //!
 //! The log of a client that goes on is read up to the position that the client names. What it makes
-//! durable later, it tells the managers itself. Nobody else has changed these things: the client
+//! durable later, it tells the managers itself. No other client has changed these things: this one
 //! still holds its tokens, and no token moves before the managers serve.
 //!
 //! A client's deltas are unconditional. A cleaner's apply only where a block is still where the
