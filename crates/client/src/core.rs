@@ -58,8 +58,8 @@ const CUT_TICK: Duration = Duration::from_secs(1);
 const APPLY_BATCH_MAX: usize = 256;
 /// Number of cuts that managers may not have applied yet. At this bound, changes wait.
 pub const UNAPPLIED_CUTS_MAX: usize = 1024;
-/// How long a change waits for the managers before it fails. Where commits wait for stores, it waits
-/// as much longer.
+/// How long a change waits for the managers before it fails. Where commits wait for stores, it
+/// waits as much longer.
 const APPLY_TIME_MAX: Duration = Duration::from_secs(60);
 /// How long committed deltas wait for more to be sent with them. No program waits for this: an
 /// operation that needs them applied says so. A program that has just synced needs the processor
