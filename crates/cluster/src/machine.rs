@@ -1,9 +1,10 @@
 //! One machine with all roles of the core: creation, start with recovery, stop.
 //!
 //! A start opens the stores and the consensus folder, settles the maps, and opens the managers at
-//! their last checkpoints. It recovers the tails of all clients' logs, those of other nodes too, and
-//! then that of the cleaner's, and rolls them forward. The logs of sessions that go on are only read. Only then does it let a client in. Its
-//! cost grows with the work since the last checkpoint, not with the size of the stores.
+//! their last checkpoints. It recovers the tails of all clients' logs, those of other nodes too,
+//! and then that of the cleaner's, and rolls them forward. The logs of sessions that go on are only
+//! read. Only then does it let a client in. Its cost grows with the work since the last checkpoint,
+//! not with the size of the stores.
 
 use crate::cleaner::Cleaner;
 use crate::config::{
