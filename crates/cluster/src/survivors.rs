@@ -170,8 +170,8 @@ impl Arrivals {
     }
 }
 
-/// The survivors that say that they hold what another one holds, name a file twice, or a number that
-/// no manager has given. Tokens never allow that. It is checked because managers rely on it.
+/// The survivors that say that they hold what another one holds, name a file twice, or a number
+/// that no manager has given. Tokens never allow that. It is checked because managers rely on it.
 fn contradicting(survivors: &BTreeMap<NodeId, Survivor>) -> BTreeSet<NodeId> {
     let mut found = BTreeSet::new();
     let mut held: HashMap<FileId, (NodeId, HeldToken)> = HashMap::new();
