@@ -10,8 +10,8 @@
 //! Each grant has a number, which grows. A message about a token names the number of the newest
 //! grant that its sender knows. So a release that arrives late never takes a later grant.
 //!
-//! Tokens are only in memory. After a crash of a manager, each client says what it holds, before the
-//! manager grants anything (docs/core.md#tokens).
+//! Tokens are only in memory. After a crash of a manager, each client says what it holds, before
+//! the manager grants anything (docs/core.md#tokens).
 
 use crate::api::TokenGrant;
 use crate::planted::{self, Bug};
