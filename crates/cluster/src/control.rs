@@ -9,9 +9,10 @@
 //! duration is a u64 of nanoseconds, a flag a byte 0 or 1, an option a flag and the thing, a list a
 //! u32 count and that many elements, a string a u32 length and that many bytes of UTF-8.
 
+pub use client::Holdings;
+
 use crate::lock_wire::{LOCK_LEN, lock, put_lock};
 use bytes::Bytes;
-use client::Holdings;
 use manager::api::HeldToken;
 use manager::token::Mode;
 use policy::space::{LiveShare, SpaceShare};

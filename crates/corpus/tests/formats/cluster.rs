@@ -2,13 +2,15 @@ use crate::replay;
 use cluster::FsConfig;
 use cluster::config::{MemberEntry, first_manager_map};
 use cluster::control::{
-    CONTROL_VERSION, ControlAnswer, ControlError, ControlRequest, Hello, Moving, NodeReport, NodeState, NodesReport,
-    Renewed, SpreadReport, Welcome,
+    CONTROL_VERSION, ControlAnswer, ControlError, ControlRequest, Hello, Holdings, Moving, NodeReport, NodeState,
+    NodesReport, Renewed, Resume, SpreadReport, Welcome,
 };
 use cluster::lock_server::{LockOperation, LockRequest};
 use cluster::remote_locks::{LockCall, LockReply};
 use corpus::cluster as checks;
 use manager::ManagerMap;
+use manager::api::HeldToken;
+use manager::token::Mode;
 use policy::space::{LiveShare, SpaceShare};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -97,9 +99,22 @@ fn the_corpus_has_messages_about_sessions() {
     let answer = |answer: Result<ControlAnswer, ControlError>| [&[1], &*ControlAnswer::encode(&answer)].concat();
     let maps = Some(Maps { epoch: 5, bytes: "maps".into() });
     let renewed = Renewed { lease, share: None, round: 2, maps };
-    let hello = |version, address: &str| {
+    let greeting = |version, address: &str| {
         let (is_mounted, address, takes_stores) = (true, address.to_string(), true);
-        request(ControlRequest::Hello(Hello { node, version, is_mounted, address, takes_stores }))
+        Hello { node, version, is_mounted, address, takes_stores }
+    };
+    let hello = |version, address| request(ControlRequest::Hello(greeting(version, address)));
+    let token = |file, mode, number| HeldToken { file: FileId::new(file), mode, number };
+    let tokens = vec![token(1, Some(Mode::Read), 5), token(2, Some(Mode::Write), 0), token(3, None, 0)];
+    let lock = FileLock { space: LockSpace::Flock, owner: 9, pid: 70, exclusive: Some(true), start: 0, end: u64::MAX };
+    let resume = Resume {
+        hello: greeting(CONTROL_VERSION, "10.0.0.3:7440"),
+        session,
+        term: 77,
+        store_bytes: 1,
+        live_bytes: 2,
+        holdings: Holdings { tokens, epoch: 2, committed_seq: 8 },
+        locks: vec![(FileId::new(2), lock)],
     };
     let renew = ControlRequest::Renew { session, store_bytes: 1, live_bytes: 2, wants_space: true, maps_epoch: 4 };
     let places = BTreeMap::from([(StoreId::new(0), NodeId::new(0)), (StoreId::new(1), node)]);
@@ -113,6 +128,9 @@ fn the_corpus_has_messages_about_sessions() {
             ("renew", request(renew)),
             ("leave", request(ControlRequest::Leave { session })),
             ("ask_nodes", request(ControlRequest::Nodes)),
+            ("resume", request(ControlRequest::Resume(resume))),
+            ("noted", answer(Ok(ControlAnswer::Noted))),
+            ("restarted", answer(Err(ControlError::Restarted(77)))),
             ("welcome", answer(Ok(ControlAnswer::Welcome(welcome)))),
             ("renewed", answer(Ok(ControlAnswer::Renewed(renewed)))),
             ("left", answer(Ok(ControlAnswer::Left))),
