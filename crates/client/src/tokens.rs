@@ -134,7 +134,8 @@ impl Pins {
     /// not there any more, if there is one; then the others may be pinned or not.
     pub(crate) async fn take(&mut self, needs: &Needs) -> Result<(), (FileId, FsError)> {
         for (&id, &mode) in needs {
-            if !self.has(id, mode) {
+            // Another operation here may have removed a file that this one has pinned.
+            if !self.has(id, mode) || !self.core.state.lock().inodes.contains_key(&id) {
                 // An operation waits only while what it pins comes before what it waits for.
                 if !planted::is(Bug::WaitsWithPins) {
                     self.unpin_from(id);
