@@ -117,6 +117,11 @@ impl Managers {
         self.map.owner_of(file)
     }
 
+    /// The ids of all managers.
+    pub(crate) fn ids(&self) -> impl Iterator<Item = ManagerId> {
+        (0..self.by_id.len() as u16).map(ManagerId::new)
+    }
+
     /// One manager after the other, to send it one message.
     pub(crate) fn by_turns(&self, turn: u64) -> &Arc<dyn Manager> {
         self.at(turn as usize % self.by_id.len())

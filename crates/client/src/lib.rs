@@ -35,7 +35,7 @@ use policy::space::{Loan, SpaceAccount, SpaceClaim, SpaceShare};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use stripe::{LogTail, Stripe, StripeError};
-use types::{BlockAddr, Extent, FileId, FsError};
+use types::{BlockAddr, Extent, FileId, FsError, ManagerId};
 use vfs::kernel::{Kernel, Recalled};
 use vfs::locks::LockService;
 
@@ -164,10 +164,10 @@ impl Client {
         }
     }
 
-    /// What the client holds, for managers that have forgotten it: they were opened anew, for this
-    /// term. Ask before these managers get any message of the client.
-    pub fn holdings(&self, term: u64) -> Holdings {
-        self.core.holdings(term)
+    /// What the client holds of the files of those managers that have forgotten it: they are opened
+    /// anew, for this term. Ask before these managers get any message of the client.
+    pub fn holdings(&self, term: u64, of: impl Fn(ManagerId) -> bool) -> Holdings {
+        self.core.holdings(term, of)
     }
 
     /// Waits until the managers have applied all cuts.

@@ -43,8 +43,8 @@ pub(crate) struct Tokens {
     claims: HashMap<FileId, Option<TokenRecall>>,
     /// Recalls that the client is about to answer.
     recalled: HashMap<FileId, TokenRecall>,
-    /// The term of the managers that were told what the client holds; `None`: they know it anyway.
-    term: Option<u64>,
+    /// The terms of the managers that were told what the client holds. Others know it anyway.
+    terms: BTreeMap<ManagerId, u64>,
     /// Files whose managers were told that a program here has them open, without a token.
     told_open: HashSet<FileId>,
 }
@@ -257,7 +257,8 @@ impl Core {
         self.tokens_changed();
         let opened = opened.map_err(from_manager)?;
         let grant = opened.grant;
-        if s.tokens.term.is_some_and(|term| term != grant.term) && !planted::is(Bug::InstallsOldGrants) {
+        let term = s.tokens.terms.get(&self.managers.manager_of(id));
+        if term.is_some_and(|term| *term != grant.term) && !planted::is(Bug::InstallsOldGrants) {
             // The present manager has not heard of it. A recall that has overtaken it is from the
             // former manager, too: the present one knows only what the client listed.
             return Ok(false);
@@ -295,11 +296,11 @@ impl Core {
         Ok(true)
     }
 
-    /// What the client holds, for managers in a new term. Grants of earlier terms that are still on
-    /// their way do not count any more.
-    pub(crate) fn holdings(&self, term: u64) -> Holdings {
+    /// What the client holds of the files of managers that are in a new term. Their grants of
+    /// earlier terms that are still on their way do not count any more.
+    pub(crate) fn holdings(&self, term: u64, of: impl Fn(ManagerId) -> bool) -> Holdings {
         let s = &mut *self.state.lock();
-        s.tokens.term = Some(term);
+        s.tokens.terms.extend(self.managers.ids().filter(|id| of(*id)).map(|id| (id, term)));
         let committed_seq = self.log.committed_seq().unwrap_or(0);
         // No other client can know a file that is in no cut yet.
         let known = s.inodes.iter().filter(|(_, inode)| inode.logged && !planted::is(Bug::HoldingsLackTokens));
@@ -311,8 +312,8 @@ impl Core {
         let removed = removed.map(|&file| HeldToken { file, mode: Some(Mode::Write), number: 0 });
         let open = s.tokens.told_open.iter().filter(|_| !planted::is(Bug::HoldingsLackOpen));
         let open = open.map(|&file| HeldToken { file, mode: None, number: 0 });
-        let tokens = held.chain(removed).chain(open).collect();
-        Holdings { tokens, epoch: self.log.epoch(), committed_seq }
+        let tokens = held.chain(removed).chain(open).filter(|token| of(self.managers.manager_of(token.file)));
+        Holdings { tokens: tokens.collect(), epoch: self.log.epoch(), committed_seq }
     }
 
     /// Fetches inodes to read them, with one message to each manager concerned, and one more for

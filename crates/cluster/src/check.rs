@@ -5,6 +5,7 @@
 //! on.
 
 use crate::machine::CoreMachine;
+use manager::api::ManagerAdmin;
 use manager::api::{Manager, ManagerError};
 use manager::server::ManagerServer;
 use std::collections::BTreeSet;
@@ -94,8 +95,8 @@ pub async fn check(machine: &CoreMachine, progress: impl Fn(u64)) -> Result<Repo
         }
         fs.releasedir(folder, handle).await?;
     }
-    for manager in &machine.managers {
-        if let Err(e) = check_manager(manager, &mut report).await {
+    for manager in machine.servers() {
+        if let Err(e) = check_manager(&manager, &mut report).await {
             let who = manager.id();
             report.unreadable(format!(
                 "{who} cannot read all of its inodes and maps, so that its counts are unchecked: {e}"

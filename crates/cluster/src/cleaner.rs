@@ -5,13 +5,13 @@
 //! moves to the managers, which apply a move only if the block is still at its old address. Nothing
 //! is locked: a client that overwrites the block meanwhile simply wins.
 
+use crate::seat::Seat;
 use bytes::Bytes;
 use client::Client;
 use manager::Delta;
-use manager::api::{BlockAt, Manager, ManagerError, SegmentDeltas};
-use manager::index_node::{LEAF_BLOCKS, NodeSize};
+use manager::api::{BlockAt, ManagerAdmin, ManagerError, NodeSize, SegmentDeltas};
+use manager::index_node::LEAF_BLOCKS;
 use manager::manager_map::ManagerMap;
-use manager::server::ManagerServer;
 use parking_lot::Mutex;
 use policy::space::{Loan, Moved};
 use std::collections::VecDeque;
@@ -59,7 +59,7 @@ type Move = (FileId, Extent, BlockAddr);
 pub struct Cleaner {
     pub(crate) stripe: Arc<Stripe>,
     pub(crate) log: Arc<LogWriter>,
-    pub(crate) managers: Vec<Arc<ManagerServer>>,
+    pub(crate) managers: Vec<Arc<Seat>>,
     pub(crate) map: ManagerMap,
     pub(crate) client: Client,
     pub(crate) block_size: u32,
@@ -194,7 +194,7 @@ impl Cleaner {
             let Some((deltas, moves)) = self.unapplied.lock().front().cloned() else { return Ok(()) };
             self.log.wait_committed(deltas.segment.seq).await?;
             for manager in &self.managers {
-                manager.apply(vec![deltas.clone()]).await?;
+                manager.replay(vec![deltas.clone()]).await?;
             }
             for (file, from, to) in moves {
                 self.client.moved(file, from, to);

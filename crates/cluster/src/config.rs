@@ -316,6 +316,11 @@ impl FsConfig {
         self.places.get(&store).copied().unwrap_or(FIRST_NODE)
     }
 
+    /// Every node that has ever joined.
+    pub fn members_ever(&self) -> impl Iterator<Item = NodeId> + use<> {
+        (1..self.next_node).map(NodeId::new)
+    }
+
     /// The logs of all clients: of the first node's, and of every node that has ever joined. A node
     /// that was removed may have left a log that managers must still apply.
     pub fn client_logs(&self) -> impl Iterator<Item = LogId> + use<> {

@@ -12,9 +12,9 @@
 pub use client::Holdings;
 
 use crate::lock_wire::{LOCK_LEN, lock, put_lock};
+use crate::seating::{Reseating, Seating};
 use bytes::Bytes;
-use manager::api::HeldToken;
-use manager::token::Mode;
+use manager::wire::{held, put_held};
 use policy::space::{LiveShare, SpaceShare};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -25,7 +25,7 @@ use types::{FileId, LogId, Maps, NodeId, SegmentId, StoreId};
 use vfs::fs::FileLock;
 
 /// Version of these messages. A node and the first node must speak the same.
-pub const CONTROL_VERSION: u16 = 3;
+pub const CONTROL_VERSION: u16 = 4;
 
 /// A node that begins a session.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -78,6 +78,10 @@ pub enum ControlRequest {
         wants_space: bool,
         /// The epoch of the maps that the node knows.
         maps_epoch: u64,
+        /// The version of the seating of managers that it knows; 0: none.
+        seating: u64,
+        /// Nodes that serve managers, and that it could not reach for a while.
+        unreached: Vec<NodeId>,
     },
     /// Ends a session whose client has committed everything.
     Leave {
@@ -88,6 +92,15 @@ pub enum ControlRequest {
     Nodes,
     /// Has a session go on. Only a first node that has just started takes this.
     Resume(Resume),
+    /// Says what a client holds of the files of managers that move.
+    Claim {
+        /// The session.
+        session: u64,
+        /// See [`Reseating::term`].
+        term: u64,
+        /// What the client holds.
+        holdings: Holdings,
+    },
 }
 
 /// A new session.
@@ -107,6 +120,10 @@ pub struct Welcome {
     pub tail: LogTail,
     /// The session's share of the free space; `None` if the stores could not be asked yet.
     pub share: Option<SpaceShare>,
+    /// The fingerprint of the first node's certificate.
+    pub first_node: [u8; 32],
+    /// Which node serves which manager.
+    pub seating: Seating,
 }
 
 /// A renewed lease.
@@ -120,6 +137,10 @@ pub struct Renewed {
     pub round: u64,
     /// The maps in force, if the node does not know them.
     pub maps: Option<Maps>,
+    /// Which node serves which manager, if the node does not know it.
+    pub seating: Option<Seating>,
+    /// Managers that move now, if the node has not said yet what its client holds.
+    pub reseating: Option<Reseating>,
 }
 
 /// Whether a node has a session.
@@ -150,6 +171,8 @@ pub struct NodeReport {
     pub state: NodeState,
     /// It has the file system mounted.
     pub is_mounted: bool,
+    /// Number of managers that it serves.
+    pub manager_count: u16,
 }
 
 /// A move of a store that is under way.
@@ -194,7 +217,7 @@ pub enum ControlAnswer {
     Left,
     /// All nodes.
     Nodes(NodesReport),
-    /// To a resume: the session goes on when its next renewal is answered.
+    /// To a resume: the session goes on when its next renewal is answered. To a claim.
     Noted,
 }
 
@@ -234,13 +257,16 @@ impl ControlRequest {
                 out.put_u8(0);
                 hello.encode(&mut out);
             }
-            ControlRequest::Renew { session, store_bytes, live_bytes, wants_space, maps_epoch } => {
+            ControlRequest::Renew { session, store_bytes, live_bytes, wants_space, maps_epoch, seating, unreached } => {
                 out.put_u8(1);
                 out.put_u64(*session);
                 out.put_u64(*store_bytes);
                 out.put_u64(*live_bytes);
                 out.put_u8((*wants_space).into());
                 out.put_u64(*maps_epoch);
+                out.put_u64(*seating);
+                out.put_u32(unreached.len() as u32);
+                unreached.iter().for_each(|node| out.put_u16(node.raw()));
             }
             ControlRequest::Leave { session } => {
                 out.put_u8(2);
@@ -250,6 +276,12 @@ impl ControlRequest {
             ControlRequest::Resume(resume) => {
                 out.put_u8(4);
                 resume.encode(&mut out);
+            }
+            ControlRequest::Claim { session, term, holdings } => {
+                out.put_u8(5);
+                out.put_u64(*session);
+                out.put_u64(*term);
+                put_holdings(&mut out, holdings);
             }
         }
         out.into()
@@ -271,8 +303,15 @@ impl ControlRequest {
             1 => {
                 let (session, store_bytes) = (r.u64("session")?, r.u64("store bytes")?);
                 let (live_bytes, wants_space) = (r.u64("live bytes")?, flag(r, "wants space")?);
-                let maps_epoch = r.u64("maps epoch")?;
-                ControlRequest::Renew { session, store_bytes, live_bytes, wants_space, maps_epoch }
+                let (maps_epoch, seating) = (r.u64("maps epoch")?, r.u64("seating version")?);
+                let count = r.count(2, "nodes")?;
+                let node = |_| Ok(NodeId::new(r.u16("node")?));
+                let unreached = (0..count).map(node).collect::<Result<_, DecodeError>>()?;
+                ControlRequest::Renew { session, store_bytes, live_bytes, wants_space, maps_epoch, seating, unreached }
+            }
+            5 => {
+                let (session, term) = (r.u64("session")?, r.u64("term")?);
+                ControlRequest::Claim { session, term, holdings: holdings(r)? }
             }
             2 => ControlRequest::Leave { session: r.u64("session")? },
             3 => ControlRequest::Nodes,
@@ -302,24 +341,24 @@ impl Hello {
     }
 }
 
-/// The rights of a token, as their place in this list.
-const RIGHTS: [Option<Mode>; 3] = [None, Some(Mode::Read), Some(Mode::Write)];
-/// Bytes of an encoded token.
-const TOKEN_LEN: usize = 8 + 1 + 8;
+fn put_holdings(out: &mut Vec<u8>, holdings: &Holdings) {
+    out.put_u64(holdings.committed_seq);
+    out.put_u32(holdings.epoch);
+    put_held(out, &holdings.tokens);
+}
+
+fn holdings(r: &mut Reader<'_>) -> Result<Holdings, DecodeError> {
+    let (committed_seq, epoch) = (r.u64("committed seq")?, r.u32("log epoch")?);
+    Ok(Holdings { tokens: held(r)?, epoch, committed_seq })
+}
 
 impl Resume {
     fn encode(&self, out: &mut Vec<u8>) {
         self.hello.encode(out);
-        for number in [self.session, self.term, self.store_bytes, self.live_bytes, self.holdings.committed_seq] {
+        for number in [self.session, self.term, self.store_bytes, self.live_bytes] {
             out.put_u64(number);
         }
-        out.put_u32(self.holdings.epoch);
-        out.put_u32(self.holdings.tokens.len() as u32);
-        for token in &self.holdings.tokens {
-            out.put_u64(token.file.raw());
-            out.put_u8(RIGHTS.iter().position(|known| *known == token.mode).unwrap_or_default() as u8);
-            out.put_u64(token.number);
-        }
+        put_holdings(out, &self.holdings);
         out.put_u32(self.locks.len() as u32);
         for (file, lock) in &self.locks {
             out.put_u64(file.raw());
@@ -331,18 +370,10 @@ impl Resume {
     fn decode(hello: Hello, r: &mut Reader<'_>) -> Result<Resume, DecodeError> {
         let (session, term) = (r.u64("session")?, r.u64("term")?);
         let (store_bytes, live_bytes) = (r.u64("store bytes")?, r.u64("live bytes")?);
-        let (committed_seq, epoch) = (r.u64("committed seq")?, r.u32("log epoch")?);
-        let token = |r: &mut Reader<'_>| {
-            let (file, mode) = (FileId::new(r.u64("file of a token")?), usize::from(r.u8("right of a token")?));
-            let mode = *RIGHTS.get(mode).ok_or(DecodeError::Invalid("right of a token"))?;
-            Ok(HeldToken { file, mode, number: r.u64("number of a token")? })
-        };
-        let count = r.count(TOKEN_LEN, "tokens")?;
-        let tokens = (0..count).map(|_| token(r)).collect::<Result<_, DecodeError>>()?;
+        let holdings = holdings(r)?;
         let count = r.count(LOCK_LEN, "locks")?;
         let held = |r: &mut Reader<'_>| Ok((FileId::new(r.u64("locked file")?), lock(r)?));
         let locks = (0..count).map(|_| held(r)).collect::<Result<_, DecodeError>>()?;
-        let holdings = Holdings { tokens, epoch, committed_seq };
         Ok(Resume { hello, session, term, store_bytes, live_bytes, holdings, locks })
     }
 }
@@ -356,7 +387,7 @@ impl ControlAnswer {
                 out.put_u8(0);
                 welcome.encode(&mut out);
             }
-            Ok(ControlAnswer::Renewed(Renewed { lease, share, round, maps })) => {
+            Ok(ControlAnswer::Renewed(Renewed { lease, share, round, maps, seating, reseating })) => {
                 out.put_u8(1);
                 put_duration(&mut out, *lease);
                 put_share(&mut out, share.as_ref());
@@ -365,6 +396,14 @@ impl ControlAnswer {
                 if let Some(maps) = maps {
                     out.put_u64(maps.epoch);
                     out.put_blob(&maps.bytes);
+                }
+                out.put_u8(seating.is_some().into());
+                if let Some(seating) = seating {
+                    seating.encode(&mut out);
+                }
+                out.put_u8(reseating.is_some().into());
+                if let Some(reseating) = reseating {
+                    reseating.encode(&mut out);
                 }
             }
             Ok(ControlAnswer::Left) => out.put_u8(2),
@@ -409,7 +448,9 @@ impl ControlAnswer {
                     true => Some(Maps { epoch: r.u64("maps epoch")?, bytes: Bytes::copy_from_slice(r.blob("maps")?) }),
                     false => None,
                 };
-                Ok(ControlAnswer::Renewed(Renewed { lease, share, round, maps }))
+                let seating = if flag(r, "seating")? { Some(Seating::decode(r)?) } else { None };
+                let reseating = if flag(r, "reseating")? { Some(Reseating::decode(r)?) } else { None };
+                Ok(ControlAnswer::Renewed(Renewed { lease, share, round, maps, seating, reseating }))
             }
             2 => Ok(ControlAnswer::Left),
             3 => Ok(ControlAnswer::Nodes(NodesReport::decode(r)?)),
@@ -467,7 +508,7 @@ impl NodesReport {
 }
 
 /// Bytes of an encoded [`NodeReport`], at least.
-const NODE_LEN_MIN: usize = 2 + 4 + 4 + 1 + 1;
+const NODE_LEN_MIN: usize = 2 + 4 + 4 + 1 + 1 + 2;
 
 impl Welcome {
     fn encode(&self, out: &mut Vec<u8>) {
@@ -485,6 +526,8 @@ impl Welcome {
         }
         out.put_u64(self.tail.order);
         put_share(out, self.share.as_ref());
+        out.extend_from_slice(&self.first_node);
+        self.seating.encode(out);
     }
 
     fn decode(r: &mut Reader<'_>) -> Result<Welcome, DecodeError> {
@@ -503,6 +546,12 @@ impl Welcome {
                 order: r.u64("order")?,
             },
             share: share(r)?,
+            first_node: {
+                let mut fingerprint = [0; 32];
+                fingerprint.copy_from_slice(r.take(32, "fingerprint")?);
+                fingerprint
+            },
+            seating: Seating::decode(r)?,
         })
     }
 }
@@ -524,6 +573,7 @@ impl NodeReport {
             }
         }
         out.put_u8(self.is_mounted.into());
+        out.put_u16(self.manager_count);
     }
 
     fn decode(r: &mut Reader<'_>) -> Result<NodeReport, DecodeError> {
@@ -538,6 +588,7 @@ impl NodeReport {
                 _ => return Err(DecodeError::Invalid("node state")),
             },
             is_mounted: flag(r, "is mounted")?,
+            manager_count: r.u16("managers")?,
         })
     }
 }
@@ -594,8 +645,15 @@ fn whole<T>(r: &Reader<'_>, value: T, what: &'static str) -> Result<T, DecodeErr
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::seating::Seated;
+    use crate::stores::KnownNode;
+    use manager::api::HeldToken;
+    use manager::token::Mode;
     use proptest::prelude::*;
+    use types::ManagerId;
     use vfs::fs::LockSpace;
+
+    const RIGHTS: [Option<Mode>; 3] = [None, Some(Mode::Read), Some(Mode::Write)];
 
     fn some_share() -> impl Strategy<Value = Option<SpaceShare>> {
         let share = (any::<[u64; 3]>(), any::<Option<(u64, u64)>>());
@@ -613,11 +671,23 @@ mod tests {
                 let (node, version) = (NodeId::new(node), CONTROL_VERSION);
                 ControlRequest::Hello(Hello { node, version, is_mounted, address, takes_stores })
             }),
-            (any::<[u64; 4]>(), any::<bool>()).prop_map(
-                |([session, store_bytes, live_bytes, maps_epoch], wants_space)| {
-                    ControlRequest::Renew { session, store_bytes, live_bytes, wants_space, maps_epoch }
+            (any::<[u64; 5]>(), any::<bool>(), any::<Vec<u16>>()).prop_map(
+                |([session, store_bytes, live_bytes, maps_epoch, seating], wants_space, unreached)| {
+                    let unreached = unreached.into_iter().map(NodeId::new).collect();
+                    ControlRequest::Renew {
+                        session,
+                        store_bytes,
+                        live_bytes,
+                        wants_space,
+                        maps_epoch,
+                        seating,
+                        unreached,
+                    }
                 }
             ),
+            resume().prop_map(|Resume { session, term, holdings, .. }| {
+                ControlRequest::Claim { session, term, holdings }
+            }),
             any::<u64>().prop_map(|session| ControlRequest::Leave { session }),
             Just(ControlRequest::Nodes),
             resume().prop_map(ControlRequest::Resume),
@@ -653,8 +723,33 @@ mod tests {
             time().prop_map(|lease_left| NodeState::Up { lease_left }),
             proptest::option::of(time()).prop_map(|since| NodeState::Down { since }),
         ];
-        (any::<u16>(), ".{0,9}", ".{0,9}", state, any::<bool>()).prop_map(|(id, name, address, state, is_mounted)| {
-            NodeReport { id: NodeId::new(id), name, address, state, is_mounted }
+        (any::<[u16; 2]>(), ".{0,9}", ".{0,9}", state, any::<bool>()).prop_map(
+            |([id, manager_count], name, address, state, is_mounted)| NodeReport {
+                id: NodeId::new(id),
+                name,
+                address,
+                state,
+                is_mounted,
+                manager_count,
+            },
+        )
+    }
+
+    fn seating() -> impl Strategy<Value = Seating> {
+        let at = (any::<u16>(), ".{0,9}", any::<[u8; 32]>()).prop_map(|(node, address, fingerprint)| KnownNode {
+            node: NodeId::new(node),
+            address,
+            fingerprint,
+        });
+        let seated = (any::<u64>(), proptest::option::of(at)).prop_map(|(term, at)| Seated { term, at });
+        (any::<u64>(), proptest::collection::vec(seated, 0..3))
+            .prop_map(|(version, managers)| Seating { version, managers })
+    }
+
+    fn reseating() -> impl Strategy<Value = Reseating> {
+        (any::<u64>(), any::<Vec<u16>>()).prop_map(|(term, managers)| Reseating {
+            term,
+            managers: managers.into_iter().map(ManagerId::new).collect(),
         })
     }
 
@@ -677,9 +772,10 @@ mod tests {
 
     fn answer() -> impl Strategy<Value = Result<ControlAnswer, ControlError>> {
         let bytes = proptest::collection::vec(any::<u8>(), 0..40);
-        let welcome = (any::<[u64; 5]>(), any::<[u32; 2]>(), any::<Option<(u32, u64)>>(), bytes, some_share());
+        let welcome =
+            (any::<[u64; 5]>(), any::<[u32; 2]>(), any::<Option<(u32, u64)>>(), bytes, some_share(), seating());
         prop_oneof![
-            welcome.prop_map(|(n, [log, epoch], last, config, share)| {
+            welcome.prop_map(|(n, [log, epoch], last, config, share, seating)| {
                 let log = LogId::new(log);
                 let last = last.map(|(epoch, seq)| SegmentId { log, epoch, seq });
                 Ok(ControlAnswer::Welcome(Welcome {
@@ -690,14 +786,22 @@ mod tests {
                     in_flight_max: n[3],
                     tail: LogTail { log, epoch, next_seq: n[4], last, segments: Vec::new(), order: n[4] },
                     share,
+                    first_node: [n[0] as u8; 32],
+                    seating,
                 }))
             }),
-            (any::<u64>(), some_share(), any::<u64>(), any::<Option<(u64, [u8; 3])>>()).prop_map(
-                |(lease, share, round, maps)| {
+            (
+                any::<[u64; 2]>(),
+                some_share(),
+                any::<Option<(u64, [u8; 3])>>(),
+                proptest::option::of(seating()),
+                proptest::option::of(reseating())
+            )
+                .prop_map(|([lease, round], share, maps, seating, reseating)| {
                     let maps = maps.map(|(epoch, bytes)| Maps { epoch, bytes: bytes.to_vec().into() });
-                    Ok(ControlAnswer::Renewed(Renewed { lease: Duration::from_nanos(lease), share, round, maps }))
-                }
-            ),
+                    let lease = Duration::from_nanos(lease);
+                    Ok(ControlAnswer::Renewed(Renewed { lease, share, round, maps, seating, reseating }))
+                }),
             Just(Ok(ControlAnswer::Left)),
             Just(Ok(ControlAnswer::Noted)),
             nodes_report().prop_map(|nodes| Ok(ControlAnswer::Nodes(nodes))),
@@ -728,8 +832,14 @@ mod tests {
     #[test]
     fn regression_a_node_without_a_name_and_a_session_is_a_whole_report() {
         let state = NodeState::Down { since: None };
-        let node =
-            NodeReport { id: NodeId::new(0), name: String::new(), address: String::new(), state, is_mounted: false };
+        let node = NodeReport {
+            id: NodeId::new(0),
+            name: String::new(),
+            address: String::new(),
+            state,
+            is_mounted: false,
+            manager_count: 0,
+        };
         let (places, spread) = (BTreeMap::new(), SpreadReport::default());
         let answer = Ok(ControlAnswer::Nodes(NodesReport { nodes: vec![node], places, spread }));
         assert_eq!(ControlAnswer::decode(&ControlAnswer::encode(&answer)), answer);

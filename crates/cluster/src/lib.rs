@@ -9,7 +9,10 @@
 //! - [`cleaner`]: moves live blocks out of segments worth emptying.
 //! - [`maintenance`]: checkpoints, deletion of empty segments, when to clean, room for writers.
 //! - [`manager_service`]: serves managers to clients on other nodes; [`remote_manager`]: these
-//!   clients' end.
+//!   clients' end. `gate`: the door to a manager, which closes before it moves. [`switch_lane`]:
+//!   the way to one that moves; [`manager_ways`]: the ways to all of them.
+//! - [`seats`]: which node serves which manager; [`seating`]: tells members. [`seat`]: a manager as
+//!   the first node has it. [`host_service`]: the managers that a node which has joined serves.
 //! - [`restore`]: compares stores and restores lost redundancy.
 //! - `table`: follows which segments exist, and how many live bytes they have.
 //! - `room`: the room on the stores, and the part of it that writers may use.
@@ -25,6 +28,8 @@ pub mod check;
 pub mod cleaner;
 pub mod config;
 pub mod control;
+mod gate;
+pub mod host_service;
 pub mod lease;
 mod limits;
 pub mod lock_server;
@@ -32,6 +37,7 @@ mod lock_wire;
 pub mod machine;
 pub mod maintenance;
 pub mod manager_service;
+pub mod manager_ways;
 pub mod maps;
 pub mod member;
 mod member_fs;
@@ -40,6 +46,9 @@ pub mod remote_locks;
 pub mod remote_manager;
 pub mod restore;
 mod room;
+pub mod seat;
+pub mod seating;
+pub mod seats;
 pub mod shared_locks;
 mod space;
 pub mod spread;
@@ -48,6 +57,7 @@ mod store_copy;
 pub mod stores;
 pub mod survivors;
 pub mod switch;
+pub mod switch_lane;
 mod table;
 
 pub use config::FsConfig;

@@ -13,14 +13,16 @@ use crate::config::{
 use crate::maintenance::Maintenance;
 use crate::maps::{self, ChangeError, Keeper};
 use crate::room;
+use crate::seat::Seat;
+use crate::seats::{Opening, end_of};
 use crate::stores::{self, CLOSE_TIMEOUT, KnownNode, Opened, StorePlace};
 use crate::survivors::{Arrivals, Survivor};
 use crate::switch::SwitchStore;
 use client::{Client, Holdings, Managers};
 use host::{Disk, Host};
-use manager::ClientLog;
-use manager::api::{Manager, ManagerError};
+use manager::api::{Manager, ManagerAdmin, ManagerError};
 use manager::server::{ManagerConfig, ManagerServer};
+use manager::{LivingLog, WriterLog};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -28,7 +30,7 @@ use std::time::Duration;
 use storage::api::{Storage, StorageError};
 use storage::server::StoreServer;
 use stripe::{LogWriter, Options, Stripe};
-use types::{FsUuid, LogId, Maps, NodeId, StoreId};
+use types::{FsUuid, LogId, ManagerId, Maps, NodeId, StoreId};
 use vfs::fs::FileSystem;
 
 pub use crate::limits::Limits;
@@ -49,6 +51,8 @@ const INODE_MEMORY_BYTES: u64 = 2048;
 const INODE_COUNT_MIN: u64 = 64;
 /// How long a request to a store may take before the store counts as absent.
 const PUT_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a stop waits for managers to apply what clients have made durable.
+const SETTLE_TIME_MAX: Duration = Duration::from_secs(30);
 /// Time between probes of stores that are out of service.
 const PROBE_INTERVAL: Duration = Duration::from_secs(5);
 
@@ -151,8 +155,8 @@ pub struct CoreMachine {
     pub client: Client,
     /// The stripes.
     pub stripe: Arc<Stripe>,
-    /// The managers.
-    pub managers: Vec<Arc<ManagerServer>>,
+    /// The managers, here and at other nodes.
+    pub managers: Vec<Arc<Seat>>,
     /// Checkpoints and cleaning.
     pub maintenance: Arc<Maintenance>,
     /// What recovery did.
@@ -166,6 +170,13 @@ pub struct CoreMachine {
     pub(crate) at_nodes: BTreeMap<StoreId, KnownNode>,
     /// The members whose sessions go on.
     pub(crate) survivors: BTreeMap<NodeId, Survivor>,
+    /// The managers' term.
+    pub(crate) term: u64,
+    /// How far the logs of members go whose sessions do not go on.
+    pub(crate) ended: BTreeMap<LogId, LivingLog>,
+    /// How managers are opened.
+    manager: ManagerConfig,
+    cleaner_log: Arc<LogWriter>,
 }
 
 /// Creates a file system over empty places for its stores, and a disk for the consensus engine.
@@ -241,17 +252,19 @@ impl CoreMachine {
         let maps = Arc::new(maps.map_err(|e| StartError::refused(&stripe, e))?);
         let refused = |e| StartError::of_manager(&stripe, e);
         let (map, manager_ids) = (config.managers.clone(), config.manager_ids());
+        let like_all = ManagerConfig {
+            id: ManagerId::new(0),
+            log: manager_log(0),
+            block_size: config.block_size,
+            map: map.clone(),
+            cached_inodes_max: inode_count_max / manager_ids.len(),
+            index_range_len: run.index_range_len,
+            lengths: run.manager_lengths,
+            after_epoch: None,
+        };
         let mut managers = Vec::new();
         for &id in &manager_ids {
-            let manager = ManagerConfig {
-                id,
-                log: manager_log(id.raw()),
-                block_size: config.block_size,
-                map: map.clone(),
-                cached_inodes_max: inode_count_max / manager_ids.len(),
-                index_range_len: run.index_range_len,
-                lengths: run.manager_lengths,
-            };
+            let manager = ManagerConfig { id, log: manager_log(id.raw()), ..like_all.clone() };
             let opened = ManagerServer::open(host.clone(), stripe.clone(), manager, 1).await;
             managers.push(opened.map_err(refused)?);
         }
@@ -265,22 +278,22 @@ impl CoreMachine {
         let living = survivors.iter().map(|(node, survivor)| (client_log(*node), &survivor.resume.holdings));
         let living: BTreeMap<LogId, &Holdings> = living.collect();
         let logs = config.client_logs().map(|log| match living.get(&log) {
-            Some(&&Holdings { epoch, committed_seq, .. }) => ClientLog::Living { log, epoch, committed_seq },
-            None => ClientLog::Ended(log),
+            Some(&&Holdings { epoch, committed_seq, .. }) => WriterLog::Living(LivingLog { log, epoch, committed_seq }),
+            None => WriterLog::Ended(log),
         });
         // This fences the sessions that do not go on, and has all that they made durable.
-        let logs: Vec<ClientLog> = logs.collect();
-        let rolled = manager::roll_forward_all(&stripe, &managers, &logs, &[CLEANER_LOG]).await;
+        let logs: Vec<WriterLog> = logs.collect();
+        let rolled = manager::roll_forward_all(&stripe, &managers, &logs, &[WriterLog::Ended(CLEANER_LOG)]).await;
         let mut rolled = rolled.map_err(refused)?;
         survivors.retain(|node, _| !rolled.is_open(client_log(*node)));
-        if let Some(arrivals) = arrivals {
-            managers.iter().for_each(|manager| manager.begin_term(arrivals.term()));
-        }
+        let term = arrivals.map_or_else(|| host.random.next_u64(), Arrivals::term);
+        managers.iter().for_each(|manager| manager.begin_term(term));
         for (node, survivor) in &survivors {
             let tokens = &survivor.resume.holdings.tokens;
             managers.iter().for_each(|manager| manager.restore(client_id(*node), tokens));
         }
         let (tail, cleaner_tail) = (rolled.take(CLIENT_LOG)?, rolled.take(CLEANER_LOG)?);
+        let ended = rolled.rest().map(|tail| (tail.log, end_of(&tail))).collect();
         let recovery = Recovery {
             segment_count: rolled.read.segments,
             delta_count: rolled.read.deltas,
@@ -296,6 +309,7 @@ impl CoreMachine {
             lease_until: None,
         };
         let space = room::space(&config, &stripe, managers.iter().flat_map(|manager| manager.owed()));
+        let managers: Vec<Arc<Seat>> = managers.into_iter().map(Seat::here).collect();
         let by_manager = managers.iter().map(|m| m.clone() as Arc<dyn Manager>).collect();
         let client = Client::start(
             host.clone(),
@@ -305,9 +319,10 @@ impl CoreMachine {
             stripe.clone(),
             tail,
         );
+        let cleaner_log = LogWriter::new(stripe.clone(), cleaner_tail);
         let cleaner = Cleaner {
             stripe: stripe.clone(),
-            log: LogWriter::new(stripe.clone(), cleaner_tail),
+            log: cleaner_log.clone(),
             managers: managers.clone(),
             map,
             client: client.clone(),
@@ -342,7 +357,28 @@ impl CoreMachine {
             servers: Arc::new(Mutex::new(servers)),
             at_nodes,
             survivors,
+            term,
+            ended,
+            manager: like_all,
+            cleaner_log,
         })
+    }
+
+    /// The managers that are served here now.
+    pub fn servers(&self) -> Vec<Arc<ManagerServer>> {
+        self.managers.iter().filter_map(|manager| manager.server()).collect()
+    }
+
+    /// What managers need that are opened here later.
+    pub(crate) fn opening(&self, lease: Duration) -> Opening {
+        Opening {
+            host: self.host.clone(),
+            stripe: self.stripe.clone(),
+            config: self.manager.clone(),
+            client: self.client.clone(),
+            cleaner: self.cleaner_log.clone(),
+            lease,
+        }
     }
 
     /// The host that it runs on.
@@ -364,10 +400,11 @@ impl CoreMachine {
     /// nothing to recover. After an error, everything that was synced is as safe as after a crash.
     pub async fn stop(&self) -> Result<(), StartError> {
         self.client.sync().await.map_err(StartError::Root)?;
-        self.client.settle().await;
+        // A manager's node may be gone. The next start reads what its managers have not applied.
+        let _ = host::timeout(&*self.host.clock, SETTLE_TIME_MAX, self.client.settle()).await;
         self.maintenance.stop().await;
         self.client.stop();
-        for manager in &self.managers {
+        for manager in self.servers() {
             manager.checkpoint().await?;
         }
         self.maps.close().await;

@@ -15,12 +15,12 @@ use crate::config::{CLEANER_LOG, CLIENT_LOG, FsConfig, is_manager_log, manager_l
 use crate::limits::Limits;
 use crate::restore::{Restore, Restored};
 use crate::room::Room;
+use crate::seat::Seat;
 use crate::space::{OWN_SESSION, SpaceBook};
 use crate::table::Table;
 use client::Client;
-use host::{Either, Host, first};
-use manager::api::Manager;
-use manager::server::ManagerServer;
+use host::{Either, Host, first, join_all};
+use manager::api::{Manager, ManagerAdmin, ManagerError, Progress};
 use parking_lot::Mutex;
 use policy::clean::{FreeGoal, GAIN_SEGMENTS, SegmentUse, VICTIMS_MAX, choose};
 use policy::space::{Loan, SpaceClaim, SpaceShare};
@@ -30,7 +30,7 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 use stripe::{ScrubProgress, ScrubReport, Stripe};
 use tokio::sync::Notify;
-use types::{LogId, SegmentId};
+use types::{Answer, LogId, SegmentId};
 
 /// Time between two looks at whether a round is due.
 const TICK: Duration = Duration::from_secs(1);
@@ -92,13 +92,15 @@ pub struct Maintenance {
     config: FsConfig,
     limits: Limits,
     stripe: Arc<Stripe>,
-    managers: Vec<Arc<ManagerServer>>,
+    managers: Vec<Arc<Seat>>,
     client: Client,
     cleaner: Cleaner,
     table: Arc<Table>,
     space: SpaceBook,
     /// The logs of members' clients. For each, the seq from which on the table lacks segments.
     member_logs: Mutex<BTreeMap<LogId, u64>>,
+    /// The same, of the logs of managers that other nodes serve, or have served.
+    moved_logs: Mutex<BTreeMap<LogId, u64>>,
     /// Held during a round. `status` must not wait for it.
     round: tokio::sync::Mutex<Restore>,
     done: Mutex<Done>,
@@ -120,18 +122,20 @@ impl Maintenance {
         config: FsConfig,
         limits: Limits,
         stripe: Arc<Stripe>,
-        managers: Vec<Arc<ManagerServer>>,
+        managers: Vec<Arc<Seat>>,
         client: Client,
         cleaner: Cleaner,
     ) -> Result<Arc<Maintenance>, manager::api::ManagerError> {
         let table = Arc::new(Table::new(&stripe, &managers));
         // After a start, all logs are listed anyway.
         let member_logs = config.client_logs().filter(|log| *log != CLIENT_LOG);
-        let member_logs = member_logs.map(|log| (log, applied_by_all(&managers, log) + 1)).collect();
+        let applied = AppliedByAll::ask(&managers, |seat| seat.progress()).await?;
+        let member_logs = member_logs.map(|log| (log, applied.of(log) + 1)).collect();
         let maintenance = Arc::new(Maintenance {
             space: SpaceBook::new(host.clone(), config.clone(), stripe.clone(), table.clone()),
             table,
             member_logs: Mutex::new(member_logs),
+            moved_logs: Mutex::default(),
             round: tokio::sync::Mutex::new(Restore::new(host.clone(), stripe.clone(), limits.restore_step)),
             host,
             config,
@@ -188,7 +192,7 @@ impl Maintenance {
             if let Err(e) = self.restore_some().await {
                 tracing::warn!("compare stores: {e}");
             }
-            let (cut, now) = (self.cut_count(), self.host.clock.now());
+            let (cut, now) = (self.cut_count().await.unwrap_or(last_cut), self.host.clock.now());
             if now >= last_look + LOOK_INTERVAL {
                 self.report_room().await;
                 last_look = now;
@@ -213,7 +217,10 @@ impl Maintenance {
                 continue;
             }
             if let Err(e) = self.tidy(wanted).await {
-                tracing::error!("maintenance: {e}");
+                match e {
+                    CleanError::Manager(ManagerError::Away) => tracing::info!("maintenance waits: {e}"),
+                    e => tracing::error!("maintenance: {e}"),
+                }
                 self.report_used().await;
             }
             (last_cut, last_time) = (cut, now);
@@ -275,10 +282,19 @@ impl Maintenance {
     }
 
     /// Cuts of all clients so far. Grows when something changes.
-    fn cut_count(&self) -> u64 {
+    async fn cut_count(&self) -> Result<u64, ManagerError> {
         let members: Vec<LogId> = self.member_logs.lock().keys().copied().collect();
-        let applied = members.into_iter().map(|log| applied_by_all(&self.managers, log)).sum::<u64>();
-        self.client.status().last_cut + applied
+        if members.is_empty() {
+            return Ok(self.client.status().last_cut);
+        }
+        let applied = AppliedByAll::ask(&self.managers, Seat::recent_progress).await?;
+        Ok(self.client.status().last_cut + members.into_iter().map(|log| applied.of(log)).sum::<u64>())
+    }
+
+    /// Another node writes the log of a manager from now on, and `next_seq` is the first segment
+    /// that it may put.
+    pub(crate) fn follow_manager(&self, log: LogId, next_seq: u64) {
+        self.moved_logs.lock().insert(log, next_seq);
     }
 
     /// A session begins, whose client writes this log.
@@ -290,17 +306,30 @@ impl Maintenance {
     }
 
     /// Takes in the segments that other nodes have put, up to what the managers have applied.
-    async fn follow_members(&self) -> Result<(), CleanError> {
-        let logs: Vec<(LogId, u64)> = self.member_logs.lock().iter().map(|(log, next)| (*log, *next)).collect();
-        for (log, mut next) in logs {
-            let through = applied_by_all(&self.managers, log);
+    /// The same for managers at other nodes, up to their newest roots.
+    async fn follow_members(&self, covered: &BTreeMap<LogId, u64>) -> Result<(), CleanError> {
+        let applied = AppliedByAll::ask(&self.managers, |seat| seat.progress()).await?;
+        self.follow_logs(&self.member_logs, |log| applied.of(log)).await?;
+        self.follow_logs(&self.moved_logs, |log| covered.get(&log).copied().unwrap_or(0)).await
+    }
+
+    async fn follow_logs(
+        &self,
+        logs: &Mutex<BTreeMap<LogId, u64>>,
+        through: impl Fn(LogId) -> u64,
+    ) -> Result<(), CleanError> {
+        let all: Vec<(LogId, u64)> = logs.lock().iter().map(|(log, next)| (*log, *next)).collect();
+        for (log, mut next) in all {
+            let through = through(log);
             while next <= through {
                 let page = self.stripe.survey(log, next).await?;
                 let seen = page.segments.into_iter().filter(|(segment, _)| segment.seq <= through).collect();
                 self.table.saw(seen).await;
                 next = page.next_seq.unwrap_or(through + 1).min(through + 1);
             }
-            self.member_logs.lock().insert(log, next);
+            if let Some(known) = logs.lock().get_mut(&log) {
+                *known = next.max(*known);
+            }
         }
         Ok(())
     }
@@ -466,7 +495,7 @@ impl Maintenance {
             first_manager = false;
         }
         self.space.checkpoint_ended(number, covered.clone()).await;
-        self.follow_members().await?;
+        self.follow_members(&covered).await?;
         self.table.follow().await?;
         let mut count = 0;
         for (log, through) in covered {
@@ -545,7 +574,20 @@ impl Maintenance {
     }
 }
 
-/// The seq up to which all managers have applied a client's log.
-fn applied_by_all(managers: &[Arc<ManagerServer>], log: LogId) -> u64 {
-    managers.iter().map(|manager| manager.applied(log).unwrap_or(0)).min().unwrap_or(0)
+/// Up to where all managers have applied clients' logs.
+struct AppliedByAll(Vec<Progress>);
+
+impl AppliedByAll {
+    async fn ask(
+        managers: &[Arc<Seat>],
+        progress: impl Fn(&Seat) -> Answer<Progress, ManagerError>,
+    ) -> Result<AppliedByAll, ManagerError> {
+        let asked = managers.iter().map(|manager| progress(manager).into_future()).collect();
+        Ok(AppliedByAll(join_all(asked).await.into_iter().collect::<Result<_, _>>()?))
+    }
+
+    /// The seq up to which all managers have applied a log.
+    fn of(&self, log: LogId) -> u64 {
+        self.0.iter().map(|progress| progress.of(log)).min().unwrap_or(0)
+    }
 }

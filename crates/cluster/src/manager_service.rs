@@ -10,7 +10,7 @@
 //! Two connections of a client may be alive at the same time. What comes over the older one after
 //! anything came over the newer one is ignored.
 
-use crate::members::{Holders, Members};
+use crate::gate::{Gate, Inside};
 use bytes::Bytes;
 use host::{Either, Host, first};
 use link::{Message, NodeService, Peer};
@@ -33,27 +33,65 @@ const RECALLS_MAX: usize = 16 << 10;
 pub trait Sessions: Send + Sync + 'static {
     /// The client that has this session; `None` if the session is over, or belongs to another peer.
     fn client(&self, session: u64, peer: &Peer) -> Option<ClientId>;
-}
-
-impl Sessions for Members {
-    fn client(&self, session: u64, peer: &Peer) -> Option<ClientId> {
-        self.client_of(session, &peer.fingerprint?)
+    /// The answer to requests of such sessions.
+    fn refusal(&self) -> ManagerAnswer {
+        ManagerAnswer::Failed(ManagerError::Expelled)
     }
 }
+
+/// Takes recalls for a client that is gone.
+pub(crate) struct Gone;
+
+impl TokenHolder for Gone {
+    fn recall(&self, _: Vec<TokenRecall>) {}
+}
+
+/// The session of a client that has none any more.
+pub(crate) const NO_SESSION: u64 = 0;
 
 /// The managers of a node, as a service for other nodes.
 pub struct ManagerService {
     host: Host,
-    managers: BTreeMap<ManagerId, Arc<dyn Manager>>,
+    gates: Mutex<BTreeMap<ManagerId, Arc<Gate>>>,
     sessions: OnceLock<Weak<dyn Sessions>>,
     begun: Arc<Mutex<HashMap<u64, Arc<Session>>>>,
 }
 
 impl ManagerService {
-    /// Serves these managers, once the sessions [are known](Self::serve_sessions).
-    pub fn new(host: Host, managers: impl IntoIterator<Item = (ManagerId, Arc<dyn Manager>)>) -> Arc<ManagerService> {
-        let (managers, sessions, begun) = (managers.into_iter().collect(), OnceLock::new(), Arc::default());
-        Arc::new(ManagerService { host, managers, sessions, begun })
+    /// Serves the sessions of clients, once they [are known](Self::serve_sessions).
+    pub fn new(host: Host) -> Arc<ManagerService> {
+        let (gates, sessions, begun) = (Mutex::default(), OnceLock::new(), Arc::default());
+        Arc::new(ManagerService { host, gates, sessions, begun })
+    }
+
+    /// Serves a manager, until its gate closes.
+    pub(crate) fn open(&self, manager: ManagerId, gate: Arc<Gate>) {
+        self.gates.lock().insert(manager, gate);
+    }
+
+    /// Serves a manager.
+    pub fn serve_manager(&self, id: ManagerId, manager: Arc<dyn Manager>) {
+        self.open(id, Gate::new(manager));
+    }
+
+    /// Forgets a manager whose gate is closed. Requests that were answered can be made again
+    /// elsewhere.
+    pub(crate) fn forget(&self, manager: ManagerId) {
+        self.gates.lock().remove(&manager);
+        for session in self.begun.lock().values() {
+            session.state.lock().by_manager.remove(&manager);
+        }
+    }
+
+    /// Tells no recalls any more, and forgets all sessions. They may go on elsewhere.
+    pub(crate) fn end_recalls(&self) {
+        let begun = std::mem::take(&mut *self.begun.lock());
+        begun.values().for_each(|session| session.recalls.end());
+    }
+
+    /// Has the clients of all sessions renew their leases soon: they hear what has changed.
+    pub(crate) fn call_all(&self) {
+        self.begun.lock().values().for_each(|session| session.recalls.call());
     }
 
     /// Serves these sessions from now on. Until this was called, and when they are gone, requests
@@ -68,17 +106,17 @@ impl ManagerService {
     }
 }
 
-impl Holders for ManagerService {
+impl ManagerService {
     /// Begins a session. The recalls for its client go to what this returns, and from there to the
     /// client, when it asks for them. Requests of a session that was not begun are refused.
-    fn holder(&self, session: u64) -> Arc<dyn TokenHolder> {
+    pub fn holder(&self, session: u64) -> Arc<dyn TokenHolder> {
         self.begun.lock().entry(session).or_default().recalls.clone()
     }
 
     /// Ends a session. From now on its requests are refused. Done when none of them is inside a
     /// manager any more. Requests that wait for other clients do not get their tokens; an `apply`
     /// that has begun is finished.
-    fn quiesce(&self, session: u64) -> BoxFuture<()> {
+    pub fn quiesce(&self, session: u64) -> BoxFuture<()> {
         let (begun, ending) = (self.begun.clone(), self.begun.lock().get(&session).cloned());
         if let Some(ending) = &ending {
             ending.end();
@@ -106,11 +144,11 @@ impl NodeService for ManagerService {
         let client = sessions.client(id, peer);
         let session = self.begun.lock().get(&id).cloned();
         let (Some(client), Some(session)) = (client, session) else {
-            return Ok(at_once(ManagerAnswer::Failed(ManagerError::Expelled).encode()));
+            return Ok(at_once(sessions.refusal().encode()));
         };
         Ok(match message {
             ClientMessage::NextRecalls { seen, .. } => session.recalls.clone().next(seen),
-            ClientMessage::Call(call) => self.call(session, client, call),
+            ClientMessage::Call(call) => self.call(session, client, call, sessions.refusal()),
         })
     }
 }
@@ -120,10 +158,18 @@ fn at_once(answer: Vec<u8>) -> BoxFuture<Message> {
 }
 
 impl ManagerService {
-    fn call(&self, session: Arc<Session>, client: ClientId, call: ManagerCall) -> BoxFuture<Message> {
+    /// `refusal` is the answer if the manager is forgotten before there is one.
+    fn call(
+        &self,
+        session: Arc<Session>,
+        client: ClientId,
+        call: ManagerCall,
+        refusal: ManagerAnswer,
+    ) -> BoxFuture<Message> {
         let key = (call.manager, call.number);
-        let Some(manager) = self.managers.get(&call.manager) else {
-            return at_once(ManagerAnswer::Failed(ManagerError::BadRequest("there is no such manager")).encode());
+        let gate = self.gates.lock().get(&call.manager).cloned();
+        let Some(inside) = gate.and_then(|gate| gate.enter()) else {
+            return at_once(ManagerAnswer::Moved.encode());
         };
         let can_be_cut = matches!(call.request, ManagerRequest::Open { .. } | ManagerRequest::OpenMany { .. });
         let (answered, later) = {
@@ -133,7 +179,7 @@ impl ManagerService {
             match state.take(call) {
                 Err(answer) => return at_once(answer),
                 Ok(Taken::UnderWay(answered)) => (answered, None),
-                Ok(Taken::New(request)) => match begin(manager.as_ref(), client, request) {
+                Ok(Taken::New(request)) => match begin(inside.manager(), client, request) {
                     Begun::Now(answer) => {
                         let answer = answer.encode();
                         state.keep(key, answer.clone());
@@ -148,16 +194,14 @@ impl ManagerService {
             // A request inside a manager goes on without its connection: it may be asked for again.
             self.host.tasks.start(Box::pin(async move {
                 let answer = match can_be_cut {
-                    true => session.unless_ended(later).await,
+                    true => session.unless_ended(later, &inside).await,
                     false => later.await,
                 };
-                session.finish(key, answer.encode());
+                session.finish(key, answer);
+                drop(inside);
             }));
         }
-        Box::pin(async move {
-            let expelled = |_| ManagerAnswer::Failed(ManagerError::Expelled).encode();
-            Message::of_head(answered.await.unwrap_or_else(expelled))
-        })
+        Box::pin(async move { Message::of_head(answered.await.unwrap_or_else(|_| refusal.encode())) })
     }
 }
 
@@ -281,6 +325,11 @@ impl SessionState {
         self.by_manager.entry(manager).or_default().requests.insert(number, Served::Answered(answer))
     }
 
+    /// Forgets a request that was not done.
+    fn drop_request(&mut self, (manager, number): RequestKey) -> Option<Served> {
+        self.by_manager.get_mut(&manager)?.requests.remove(&number)
+    }
+
     /// Notes that a request is inside a manager.
     fn begin(&mut self, (manager, number): RequestKey) -> oneshot::Receiver<Vec<u8>> {
         self.inside += 1;
@@ -292,11 +341,16 @@ impl SessionState {
 
 impl Session {
     /// Ends a request that was inside a manager.
-    fn finish(&self, key: RequestKey, answer: Vec<u8>) {
+    fn finish(&self, key: RequestKey, answer: ManagerAnswer) {
+        let (has_moved, answer) = (answer == ManagerAnswer::Moved, answer.encode());
         let (served, is_empty) = {
             let mut state = self.state.lock();
             state.inside -= 1;
-            (state.keep(key, answer.clone()), state.inside == 0)
+            let served = match has_moved {
+                true => state.drop_request(key),
+                false => state.keep(key, answer.clone()),
+            };
+            (served, state.inside == 0)
         };
         if let Some(Served::UnderWay(waiting)) = served {
             for tell in waiting {
@@ -309,12 +363,14 @@ impl Session {
         }
     }
 
-    /// Waits for a request, but drops it when the session ends.
-    async fn unless_ended(&self, request: BoxFuture<ManagerAnswer>) -> ManagerAnswer {
+    /// Waits for a request, but drops it when the session ends, or the manager moves.
+    async fn unless_ended(&self, request: BoxFuture<ManagerAnswer>, inside: &Inside) -> ManagerAnswer {
         let mut ended = self.ended.subscribe();
-        match first(request, ended.wait_for(|ended| *ended)).await {
+        let cut = first(ended.wait_for(|ended| *ended), inside.closing());
+        match first(request, cut).await {
             Either::Left(answer) => answer,
-            Either::Right(_) => ManagerAnswer::Failed(ManagerError::Expelled),
+            Either::Right(Either::Left(_)) => ManagerAnswer::Failed(ManagerError::Expelled),
+            Either::Right(Either::Right(())) => ManagerAnswer::Moved,
         }
     }
 
@@ -353,6 +409,8 @@ struct Recalls {
     /// How often the client has asked. Only its newest question is answered with recalls.
     asked: u64,
     is_ended: bool,
+    /// The client is to renew its lease.
+    is_called: bool,
 }
 
 impl TokenHolder for RecallQueue {
@@ -367,6 +425,12 @@ impl TokenHolder for RecallQueue {
 }
 
 impl RecallQueue {
+    /// Has the client renew its lease soon.
+    fn call(&self) {
+        self.state.lock().is_called = true;
+        self.changed.notify_waiters();
+    }
+
     fn end(&self) {
         self.state.lock().is_ended = true;
         self.changed.notify_waiters();
@@ -398,12 +462,15 @@ impl RecallQueue {
 
 impl Recalls {
     /// The answer to question `asked`; `None` while there is none.
-    fn answer(&self, asked: u64) -> Option<ManagerAnswer> {
+    fn answer(&mut self, asked: u64) -> Option<ManagerAnswer> {
         if self.is_ended {
             return Some(ManagerAnswer::Failed(ManagerError::Expelled));
         }
         if self.asked != asked {
             return Some(ManagerAnswer::Stale);
+        }
+        if std::mem::take(&mut self.is_called) {
+            return Some(ManagerAnswer::Moved);
         }
         let recalls: Vec<TokenRecall> = self.waiting.iter().take(RECALLS_MAX).copied().collect();
         let last = self.last - (self.waiting.len() - recalls.len()) as u64;

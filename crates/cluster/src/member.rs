@@ -13,15 +13,19 @@
 
 use crate::config::{FsConfig, client_id};
 use crate::control::{CONTROL_VERSION, ControlAnswer, ControlError, ControlRequest, Hello, Renewed, Resume, Welcome};
+use crate::host_service::{HostSession, ManagerHost};
 use crate::lease::Lease;
 use crate::machine::{inode_bytes, inode_count_max, stripe_options};
 use crate::room::member_space;
+use crate::seating::{Reseating, Seated, Seating};
 use crate::shared_locks::{LockWay, SharedLocks};
+use crate::stores::KnownNode;
 use client::{Client, ClientConfig, Managers};
 use host::{Either, Host, first};
 use manager::api::{Manager, TokenHolder};
 use parking_lot::Mutex;
 use policy::space::SpaceClaim;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock};
@@ -29,7 +33,7 @@ use std::time::Duration;
 use storage::api::Storage;
 use stripe::Stripe;
 use tokio::sync::{Notify, watch};
-use types::{BoxFuture, Maps, NodeId, StoreId};
+use types::{BoxFuture, ManagerId, Maps, NodeId, StoreId};
 use vfs::fs::FileSystem;
 use vfs::kernel::Kernel;
 
@@ -43,6 +47,8 @@ const HELLO_TIME_MAX: Duration = Duration::from_secs(60);
 const HELLO_PAUSE: Range<Duration> = Duration::from_millis(100)..Duration::from_secs(2);
 /// Time between two questions whether the first node has found space.
 const SPACE_PAUSE: Duration = Duration::from_millis(200);
+/// Time between two questions where managers are that move.
+const SEATS_PAUSE: Duration = Duration::from_millis(50);
 /// Rounds of looking for space that must end until one of them began after the request.
 const SPACE_ROUNDS: u64 = 2;
 /// How long an answer waits for a session that goes on.
@@ -64,6 +70,17 @@ pub trait FirstNode: Send + Sync + 'static {
     /// From now on, recalls for this session go to `holder`. Called again when the session goes on
     /// after a start of the first node, which counts recalls anew.
     fn recalls(&self, session: u64, holder: Arc<dyn TokenHolder>);
+    /// These managers are served by these nodes from now on; `None`: by the first node, as all are
+    /// when the session begins. What has no answer is sent there again, and recalls come from
+    /// there.
+    fn seat(&self, session: u64, managers: &[(ManagerId, Option<KnownNode>)]);
+    /// Nothing is sent to these managers, until it is known who serves them.
+    fn unseat(&self, session: u64, managers: &[ManagerId]);
+    /// Waits until a node says that a manager is not there any more, or that the lease should be
+    /// renewed soon.
+    fn moved(&self) -> BoxFuture<()>;
+    /// The nodes that serve managers, and that cannot be reached now.
+    fn unreached(&self, session: u64) -> BTreeSet<NodeId>;
     /// True if nothing that belongs to a session has ended, so that it can go on after a start of
     /// the first node.
     fn can_resume(&self, session: u64) -> bool;
@@ -98,6 +115,7 @@ pub(crate) struct Serving {
     lease: Duration,
     /// The epoch of the maps that it follows.
     maps_epoch: AtomicU64,
+    seats: Mutex<KnownSeats>,
     /// When the lease is over, in nanoseconds of the host's clock; 0: the session is over.
     lease_until: Arc<AtomicU64>,
     locks: Arc<SharedLocks>,
@@ -105,6 +123,56 @@ pub(crate) struct Serving {
     trouble: Mutex<Option<ControlError>>,
     /// True when the session is over. Tells also of a lease that begins again.
     is_over: watch::Sender<bool>,
+}
+
+/// Where the client looks for managers.
+#[derive(Default)]
+struct KnownSeats {
+    seating: Seating,
+    /// Managers that move: the terms for which the client has said what it holds.
+    unseated: BTreeMap<ManagerId, u64>,
+    /// Since when nodes that serve managers cannot be reached.
+    unreached: BTreeMap<NodeId, Duration>,
+}
+
+impl KnownSeats {
+    /// Takes in who serves which manager. Returns the managers whose place has changed.
+    fn take(&mut self, seating: Seating) -> Vec<(ManagerId, Option<KnownNode>)> {
+        let mut changed = Vec::new();
+        for (id, seated) in (0..).map(ManagerId::new).zip(&seating.managers) {
+            let is_new = match self.unseated.get(&id) {
+                Some(term) => *term == seated.term,
+                None => self.seating.managers.get(usize::from(id.raw())) != Some(seated),
+            };
+            if is_new {
+                self.unseated.remove(&id);
+                changed.push((id, seated.at.clone()));
+            }
+        }
+        self.seating = seating;
+        changed
+    }
+
+    /// The first node has started again: it serves all managers. Returns those that others served.
+    fn restart(&mut self) -> Vec<(ManagerId, Option<KnownNode>)> {
+        self.seating.version = 0;
+        let unseated = std::mem::take(&mut self.unseated);
+        let all = (0..).map(ManagerId::new).zip(&mut self.seating.managers);
+        let has_moved = |(id, seated): (ManagerId, &mut Seated)| {
+            let was_away = seated.at.take().is_some();
+            (was_away || unseated.contains_key(&id)).then_some((id, None))
+        };
+        all.filter_map(has_moved).collect()
+    }
+
+    /// The nodes that could not be reached for long. `now` are those that cannot be reached now.
+    fn unreached(&mut self, now: BTreeSet<NodeId>, at: Duration, patience: Duration) -> Vec<NodeId> {
+        self.unreached.retain(|node, _| now.contains(node));
+        for node in now {
+            self.unreached.entry(node).or_insert(at);
+        }
+        self.unreached.iter().filter(|(_, since)| at >= **since + patience).map(|(node, _)| *node).collect()
+    }
 }
 
 impl Serving {
@@ -186,6 +254,7 @@ pub struct Member {
     pub(crate) host: Host,
     config: MemberConfig,
     first: Arc<dyn FirstNode>,
+    managers: Arc<ManagerHost>,
     /// The kernel behind the mount, if there is one.
     kernel: OnceLock<Arc<dyn Kernel>>,
     phase: watch::Sender<Phase>,
@@ -197,12 +266,18 @@ pub struct Member {
 }
 
 impl Member {
-    /// Starts to have sessions, one after the other.
-    pub fn start(host: Host, config: MemberConfig, first: Arc<dyn FirstNode>) -> Arc<Member> {
+    /// Starts to have sessions, one after the other. In them, the node serves the managers that the
+    /// first node gives to `managers`.
+    pub fn start(
+        host: Host,
+        config: MemberConfig,
+        first: Arc<dyn FirstNode>,
+        managers: Arc<ManagerHost>,
+    ) -> Arc<Member> {
         let phase = watch::Sender::new(Phase::Waiting(None));
         let (kernel, leaving, has_lost) = (OnceLock::new(), Notify::new(), AtomicBool::new(false));
-        let member =
-            Arc::new(Member { host, config, first, kernel, phase, lease: Mutex::default(), leaving, has_lost });
+        let lease = Mutex::default();
+        let member = Arc::new(Member { host, config, first, managers, kernel, phase, lease, leaving, has_lost });
         member.host.tasks.spawn(Box::pin(member.clone().run()));
         member
     }
@@ -373,8 +448,9 @@ impl Member {
         // The hello took long: renew before anything is served.
         let sent = self.host.clock.now();
         let Welcome { session, lease, maps_epoch, .. } = welcome;
+        let known = (welcome.seating.version, Vec::new());
         let Renewed { lease, share, .. } =
-            self.renew(session, &SpaceClaim::default(), false, maps_epoch, lease).await?;
+            self.renew(session, &SpaceClaim::default(), false, maps_epoch, known, lease).await?;
         Ok((sent, Welcome { lease, share, ..welcome }))
     }
 
@@ -384,10 +460,13 @@ impl Member {
         claim: &SpaceClaim,
         wants_space: bool,
         maps_epoch: u64,
+        known: (u64, Vec<NodeId>),
         time_max: Duration,
     ) -> Result<Renewed, ControlError> {
         let SpaceClaim { store_bytes, live_bytes, .. } = *claim;
-        let renewal = ControlRequest::Renew { session, store_bytes, live_bytes, wants_space, maps_epoch };
+        let (seating, unreached) = known;
+        let renewal =
+            ControlRequest::Renew { session, store_bytes, live_bytes, wants_space, maps_epoch, seating, unreached };
         match self.ask(renewal, time_max).await? {
             ControlAnswer::Renewed(renewed) => Ok(renewed),
             _ => Err(unexpected()),
@@ -402,9 +481,13 @@ impl Member {
         if !self.first.can_resume(*session) {
             return Err(ControlError::UnknownSession);
         }
+        // It serves all managers now. Nothing is sent to others that have served some.
+        self.managers.drop_all();
+        let moved = serving.seats.lock().restart();
+        self.first.seat(*session, &moved);
         // It counts recalls anew, whether its answer gets here or not.
         self.first.recalls(*session, Arc::new(client.clone()));
-        let (holdings, locks) = (client.holdings(term), serving.locks.list());
+        let (holdings, locks) = (client.holdings(term, |_| true), serving.locks.list());
         let hello = self.greeting();
         let resume = Resume { hello, session: *session, term, store_bytes, live_bytes, holdings, locks };
         match self.ask(ControlRequest::Resume(resume), serving.lease).await? {
@@ -415,11 +498,12 @@ impl Member {
 
     /// Starts the client of a session.
     fn begin(&self, count: u64, sent: Duration, welcome: Welcome) -> Result<Arc<Serving>, ControlError> {
-        let Welcome { session, lease, in_flight_max, tail, share, maps_epoch, .. } = welcome;
+        let Welcome { session, lease, in_flight_max, tail, share, maps_epoch, first_node, seating, .. } = welcome;
         let config = FsConfig::decode(&welcome.config)?;
         let options = stripe_options(&config, in_flight_max, false);
         let stripe = Stripe::new(self.host.clone(), config.fs, self.first.stores(session, &config), options);
-        let managers = self.first.managers(session, config.manager_ids().len());
+        let manager_count = config.manager_ids().len();
+        let managers = self.first.managers(session, manager_count);
         let lease_until = Arc::new(AtomicU64::new(until(sent, lease)));
         let client_config = ClientConfig {
             id: client_id(self.config.node),
@@ -431,13 +515,19 @@ impl Member {
         };
         let space = member_space(&config, &stripe, share);
         let managers = Managers::new(config.managers.clone(), managers);
-        let client = Client::start(self.host.clone(), client_config, space, managers, stripe, tail);
+        let client = Client::start(self.host.clone(), client_config, space, managers, stripe.clone(), tail);
         if let Some(kernel) = self.kernel.get() {
             client.set_kernel(kernel.clone());
         }
         let locks = Arc::new(SharedLocks::new(self.host.clone(), self.first.locks(session)));
         client.set_locks(locks.clone());
         self.first.recalls(session, Arc::new(client.clone()));
+        // Before it is asked to serve some.
+        let cached_inodes_max = inode_count_max(self.config.cache_bytes) / manager_count.max(1);
+        self.managers.begin(HostSession { number: session, first_node, stripe, config, cached_inodes_max });
+        let mut seats = KnownSeats::default();
+        let seated = seats.take(seating).into_iter().filter(|(_, at)| at.is_some()).collect::<Vec<_>>();
+        self.first.seat(session, &seated);
         let serving = Arc::new(Serving {
             count,
             client,
@@ -445,6 +535,7 @@ impl Member {
             session,
             lease,
             maps_epoch: AtomicU64::new(maps_epoch),
+            seats: Mutex::new(seats),
             lease_until,
             locks,
             trouble: Mutex::default(),
@@ -468,22 +559,31 @@ impl Member {
         let mut search: Option<Search> = None;
         let mut is_wanted = false;
         loop {
-            let wake = first(self.leaving.notified(), self.host.clock.sleep(pause));
+            let sleep = first(self.host.clock.sleep(pause), self.first.moved());
+            let wake = first(self.leaving.notified(), sleep);
             match first(serving.client.space_wanted(), wake).await {
                 Either::Left(()) => is_wanted = true,
                 Either::Right(Either::Left(())) => return ControlError::Unavailable("this node has left".into()),
-                Either::Right(Either::Right(())) => {}
+                Either::Right(Either::Right(_)) => {}
             }
+            let known = self.known_seats(serving);
             let sent = self.host.clock.now();
             let claim = serving.client.space_claim();
             let maps_epoch = serving.maps_epoch.load(SeqCst);
             let wants_space = is_wanted || search.is_some();
-            match self.renew(serving.session, &claim, wants_space, maps_epoch, serving.lease).await {
-                Ok(Renewed { lease, share, round, maps }) => {
+            match self.renew(serving.session, &claim, wants_space, maps_epoch, known, serving.lease).await {
+                Ok(Renewed { lease, share, round, maps, seating, reseating }) => {
                     serving.renewed(sent, lease);
                     self.phase.send_modify(|_| {});
                     if let Some(maps) = maps {
                         self.follow(serving, &maps);
+                    }
+                    if let Some(seating) = seating {
+                        let changed = serving.seats.lock().take(seating);
+                        self.first.seat(serving.session, &changed);
+                    }
+                    if let Some(reseating) = reseating {
+                        self.claim(serving, reseating).await;
                     }
                     if let Some(share) = share {
                         serving.client.take_share(&claim, &share);
@@ -493,7 +593,12 @@ impl Member {
                     }
                     let is_found = search.as_mut().is_some_and(|search| search.tell(&serving.client, round));
                     search = search.filter(|_| !is_found);
-                    pause = if search.is_some() { SPACE_PAUSE } else { serving.lease / RENEWALS_PER_LEASE };
+                    let waits = !serving.seats.lock().unseated.is_empty();
+                    pause = match (waits, search.is_some()) {
+                        (true, _) => SEATS_PAUSE,
+                        (false, true) => SPACE_PAUSE,
+                        (false, false) => serving.lease / RENEWALS_PER_LEASE,
+                    };
                 }
                 Err(error) => {
                     let error = match error {
@@ -509,6 +614,28 @@ impl Member {
                     }
                 }
             }
+        }
+    }
+
+    /// The version of the seating that the client knows, and the nodes that it could not reach for
+    /// long.
+    fn known_seats(&self, serving: &Serving) -> (u64, Vec<NodeId>) {
+        let (unreached, now) = (self.first.unreached(serving.session), self.host.clock.now());
+        let mut seats = serving.seats.lock();
+        let unreached = seats.unreached(unreached, now, serving.lease / 2);
+        (seats.seating.version, unreached)
+    }
+
+    /// Says what the client holds of the files of managers that move. If the first node does not
+    /// hear it, it asks again.
+    async fn claim(&self, serving: &Serving, Reseating { term, managers }: Reseating) {
+        // From now on nothing is sent to the former places.
+        self.first.unseat(serving.session, &managers);
+        serving.seats.lock().unseated.extend(managers.iter().map(|id| (*id, term)));
+        let holdings = serving.client.holdings(term, |id| managers.contains(&id));
+        let claim = ControlRequest::Claim { session: serving.session, term, holdings };
+        if let Err(error) = self.ask(claim, serving.lease / 2).await {
+            tracing::info!("the first node has not heard what this node holds: {error}");
         }
     }
 
@@ -540,6 +667,7 @@ impl Member {
             is_serving
         });
         serving.client.abandon();
+        self.managers.end(serving.session);
         self.first.end(serving.session);
         if has_left {
             return;

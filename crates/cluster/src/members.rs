@@ -26,16 +26,18 @@ use crate::lease::LeaseTable;
 use crate::lock_server::LockServer;
 use crate::machine::CoreMachine;
 use crate::maintenance::Maintenance;
+use crate::manager_service::{ManagerService, Sessions as ManagerSessions};
 use crate::maps::Keeper;
+use crate::seats::{HostWays, LiveSession, Seats, Turn, next_move};
 use crate::shared_locks::{NearLocks, SharedLocks};
 use crate::space::OWN_SESSION;
 use crate::stores::KnownNode;
 use crate::survivors::Survivor;
 use client::Client;
 use host::Host;
-use manager::api::TokenHolder;
+use link::Peer;
+use manager::api::ManagerError;
 use manager::roll_forward::roll_forward;
-use manager::server::ManagerServer;
 use parking_lot::Mutex;
 use policy::space::{SpaceClaim, SpaceShare};
 use std::collections::BTreeMap;
@@ -44,7 +46,7 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 use stripe::{LogTail, Stripe};
 use tokio::sync::OwnedMutexGuard;
-use types::{BoxFuture, ClientId, LogId, NodeId};
+use types::{ClientId, LogId, ManagerId, NodeId};
 use vfs::fs::FileSystem;
 
 /// Time between looks at the leases.
@@ -52,17 +54,10 @@ const TICK: Duration = Duration::from_millis(250);
 /// How long a renewal may wait for a look at the stores: an answer without a share is better than
 /// one after the lease.
 const LOOK_TIME_MAX: Duration = Duration::from_secs(1);
+/// How long a node has been there before it serves managers.
+const SETTLE_TIME: Duration = Duration::from_secs(2);
 /// Time before a log that could not be rolled forward is tried again: the first time, and at most.
 const TRY_AGAIN: std::ops::Range<Duration> = Duration::from_millis(500)..Duration::from_secs(15);
-
-/// The connections of sessions.
-pub trait Holders: Send + Sync + 'static {
-    /// Takes the recalls for a session's client.
-    fn holder(&self, session: u64) -> Arc<dyn TokenHolder>;
-    /// Waits until all requests of a session that were accepted have ended. It has ended, so no
-    /// others are accepted.
-    fn quiesce(&self, session: u64) -> BoxFuture<()>;
-}
 
 /// How the first node has members.
 #[derive(Clone, Debug)]
@@ -85,6 +80,7 @@ struct MemberSession {
     fingerprint: [u8; 32],
     is_mounted: bool,
     takes_stores: bool,
+    began: Duration,
     /// Its requests are refused. It is in the table until its tokens are free.
     is_ended: bool,
 }
@@ -124,11 +120,10 @@ pub struct Members {
     config: MembersConfig,
     in_flight_max: u64,
     stripe: Arc<Stripe>,
-    managers: Vec<Arc<ManagerServer>>,
+    seats: Seats,
     maps: Arc<Keeper>,
     maintenance: Arc<Maintenance>,
     client: Client,
-    holders: Arc<dyn Holders>,
     locks: Arc<LockServer>,
     sessions: Mutex<Sessions>,
     /// For each node, held by whoever begins or ends a session of it.
@@ -142,12 +137,21 @@ pub struct Members {
 
 impl CoreMachine {
     /// Lets other nodes in: from now on they may begin sessions, and the sessions that survive the
-    /// start go on. The first node's own client is one of several then. Call it once, before
+    /// start go on. The first node's own client is one of several then. `service` takes their
+    /// requests to managers. With `ways`, other nodes serve managers, too. Call it once, before
     /// anything uses the client, and before any node can reach this one.
-    pub async fn open_to_members(&self, config: MembersConfig, holders: Arc<dyn Holders>) -> Arc<Members> {
-        for manager in &self.managers {
-            manager.admit(client_id(FIRST_NODE), CLIENT_LOG, Arc::new(self.client.clone()));
+    pub async fn open_to_members(
+        &self,
+        config: MembersConfig,
+        service: Arc<ManagerService>,
+        ways: Option<Arc<dyn HostWays>>,
+    ) -> Arc<Members> {
+        for server in self.servers() {
+            server.admit(client_id(FIRST_NODE), CLIENT_LOG, Arc::new(self.client.clone()));
         }
+        let (maintenance, known) = (self.maintenance.clone(), (self.term, self.ended.clone()));
+        let opening = self.opening(config.lease);
+        let seats = Seats::new(opening, self.managers.clone(), service.clone(), maintenance, ways, known);
         let locks = Arc::new(LockServer::new(self.host()));
         let near = NearLocks { server: locks.clone(), client: client_id(FIRST_NODE) };
         self.client.set_locks(Arc::new(SharedLocks::new(self.host(), Arc::new(near))));
@@ -155,11 +159,10 @@ impl CoreMachine {
             host: self.host(),
             in_flight_max: self.limits.in_flight_max,
             stripe: self.stripe.clone(),
-            managers: self.managers.clone(),
+            seats,
             maps: self.maps.clone(),
             maintenance: self.maintenance.clone(),
             client: self.client.clone(),
-            holders,
             locks,
             sessions: Mutex::new(Sessions {
                 leases: LeaseTable::new(config.lease),
@@ -172,6 +175,7 @@ impl CoreMachine {
             spread: Mutex::default(),
             stopped: AtomicBool::new(false),
         });
+        service.serve_sessions(&members);
         for (node, survivor) in &self.survivors {
             members.take_up(*node, survivor).await;
         }
@@ -180,6 +184,12 @@ impl CoreMachine {
         }
         members.host.tasks.spawn(Box::pin(members.clone().watch()));
         members
+    }
+}
+
+impl ManagerSessions for Members {
+    fn client(&self, session: u64, peer: &Peer) -> Option<ClientId> {
+        self.client_of(session, &peer.fingerprint?)
     }
 }
 
@@ -202,12 +212,14 @@ impl Members {
                 }
                 self.hello(&hello, fingerprint).await.map(ControlAnswer::Welcome)
             }
-            ControlRequest::Renew { session, store_bytes, live_bytes, wants_space, maps_epoch } => {
+            ControlRequest::Renew { session, store_bytes, live_bytes, wants_space, maps_epoch, seating, unreached } => {
                 let node = self.node_of(fingerprint)?;
                 let claim = SpaceClaim { store_bytes, live_bytes, ..SpaceClaim::default() };
                 let renewed = self.renew(node, session, &claim, wants_space).await?;
+                unreached.into_iter().filter(|host| *host != node).for_each(|host| self.seats.avoid(host));
                 let maps = Some(self.maps.maps()).filter(|maps| maps.epoch != maps_epoch);
-                Ok(ControlAnswer::Renewed(Renewed { maps, ..renewed }))
+                let (seating, reseating) = (self.seats.seating(seating), self.seats.owed(session));
+                Ok(ControlAnswer::Renewed(Renewed { maps, seating, reseating, ..renewed }))
             }
             ControlRequest::Leave { session } => {
                 let node = self.node_of(fingerprint)?;
@@ -216,6 +228,14 @@ impl Members {
             ControlRequest::Nodes => {
                 self.node_of(fingerprint)?;
                 self.nodes().map(ControlAnswer::Nodes)
+            }
+            ControlRequest::Claim { session, term, holdings } => {
+                let node = self.node_of(fingerprint)?;
+                if !self.live().iter().any(|live| (live.number, live.node) == (session, node)) {
+                    return Err(ControlError::UnknownSession);
+                }
+                self.seats.claim(session, term, holdings);
+                Ok(ControlAnswer::Noted)
             }
             // It comes too late: all sessions that go on are known.
             ControlRequest::Resume(_) => Err(ControlError::UnknownSession),
@@ -237,7 +257,8 @@ impl Members {
         // Others get none of the space that the node may still take. Its next renewal says more.
         let (store_bytes, live_bytes) = (*store_bytes, *live_bytes);
         let claim = SpaceClaim { store_bytes, live_bytes, ..SpaceClaim::default() };
-        self.begin(*session, hello, *fingerprint, &claim).await;
+        // No other node serves managers yet, which could fail.
+        let _ = self.begin(*session, hello, *fingerprint, &claim).await;
         tracing::info!(%node, "a session goes on");
     }
 
@@ -275,7 +296,11 @@ impl Members {
                 tracing::info!(%node, "the node begins anew: its former session ends");
                 self.bury(former, node).await
             }
-            None => self.open_log(log).await.map_err(ControlError::Unavailable)?,
+            None => {
+                let turn = self.seats.turn().await;
+                self.recover(&turn).await;
+                self.open_log(log).await.map_err(ControlError::Unavailable)?
+            }
         };
         // The node may have been removed while this waited.
         let (maps, config) = (self.maps.maps(), self.maps_config()?);
@@ -283,7 +308,7 @@ impl Members {
             return Err(ControlError::NotMember);
         }
         let session = self.new_number();
-        self.begin(session, hello, *fingerprint, &SpaceClaim::default()).await;
+        self.begin(session, hello, *fingerprint, &SpaceClaim::default()).await?;
         drop(turn);
         tracing::info!(%node, epoch = tail.epoch, "a session begins");
         let share = self.share(session, log, &SpaceClaim::default()).await;
@@ -295,6 +320,8 @@ impl Members {
             in_flight_max: self.in_flight_max,
             tail: LogTail { segments: Vec::new(), ..tail },
             share,
+            first_node: self.seats.fingerprint(),
+            seating: self.seats.seating(0).unwrap_or_default(),
         })
     }
 
@@ -327,7 +354,7 @@ impl Members {
         }
         let round = self.maintenance.space_round();
         let share = self.share(session, client_log(node), claim).await;
-        Ok(Renewed { lease: self.config.lease, share, round, maps: None })
+        Ok(Renewed { lease: self.config.lease, share, round, maps: None, seating: None, reseating: None })
     }
 
     /// Ends a node's session. Its client has committed everything.
@@ -381,6 +408,7 @@ impl Members {
             address: self.config.address.clone(),
             state: NodeState::Up { lease_left: self.config.lease },
             is_mounted: self.config.is_mounted,
+            manager_count: self.seats.count(FIRST_NODE),
         };
         let places = config.stores().map(|store| (store, config.place(store))).collect();
         let sessions = self.sessions.lock();
@@ -392,7 +420,8 @@ impl Members {
                 None => NodeState::Down { since: since() },
             };
             let is_mounted = session.is_some_and(|(_, session)| session.is_mounted);
-            NodeReport { id: node, name: member.name, address: member.address, state, is_mounted }
+            let manager_count = self.seats.count(node);
+            NodeReport { id: node, name: member.name, address: member.address, state, is_mounted, manager_count }
         };
         let nodes = [first].into_iter().chain(config.members.into_iter().map(report)).collect();
         Ok(NodesReport { nodes, places, spread: self.spread.lock().clone() })
@@ -400,14 +429,31 @@ impl Members {
 
     /// The nodes that take stores, and have a session now.
     pub fn takers(&self) -> Vec<KnownNode> {
+        let takers = self.reachable(|session| session.takes_stores);
+        takers.into_iter().map(|(at, _)| at).collect()
+    }
+
+    /// The nodes with such a session that others can reach, and the sessions' numbers.
+    fn reachable(&self, is_such: impl Fn(&MemberSession) -> bool) -> Vec<(KnownNode, u64)> {
         let Ok(config) = self.maps_config() else { return Vec::new() };
         let (sessions, now) = (self.sessions.lock(), self.host.clock.now());
-        let live = sessions.by_number.keys().filter_map(|number| sessions.live(*number, now));
-        let taker = |session: &MemberSession| {
+        let live = sessions.by_number.keys().filter_map(|number| Some((*number, sessions.live(*number, now)?)));
+        let known = |(number, session): (u64, &MemberSession)| {
             let MemberEntry { address, fingerprint, .. } = config.members.get(&session.node)?.clone();
-            Some(KnownNode { node: session.node, address, fingerprint }).filter(|taker| !taker.address.is_empty())
+            let known = KnownNode { node: session.node, address, fingerprint };
+            (!known.address.is_empty()).then_some((known, number))
         };
-        live.filter(|session| session.takes_stores).filter_map(taker).collect()
+        live.filter(|(_, session)| is_such(session)).filter_map(known).collect()
+    }
+
+    /// The sessions that have not ended.
+    fn live(&self) -> Vec<LiveSession> {
+        let (sessions, now) = (self.sessions.lock(), self.host.clock.now());
+        let live = |number: &u64| {
+            let MemberSession { node, fingerprint, .. } = *sessions.live(*number, now)?;
+            Some(LiveSession { node, number: *number, fingerprint })
+        };
+        sessions.by_number.keys().filter_map(live).collect()
     }
 
     /// Changes what [`nodes`](Self::nodes) says of the places of stores.
@@ -452,21 +498,30 @@ impl Members {
 
     /// Begins a session: its requests are accepted from now on. Its client may take the claim
     /// already.
-    async fn begin(&self, session: u64, hello: &Hello, fingerprint: [u8; 32], claim: &SpaceClaim) {
+    async fn begin(
+        &self,
+        session: u64,
+        hello: &Hello,
+        fingerprint: [u8; 32],
+        claim: &SpaceClaim,
+    ) -> Result<(), ControlError> {
         let Hello { node, is_mounted, takes_stores, .. } = *hello;
+        let log = client_log(node);
         {
+            let turn = self.seats.turn().await;
+            self.recover(&turn).await;
+            let admitted = LiveSession { node, number: session, fingerprint };
+            let is_in = self.seats.admit(&turn, &admitted, &self.live()).await;
+            is_in.map_err(|e| ControlError::Unavailable(format!("let the node in: {e}")))?;
+            self.seats.log_begins(log);
             let (mut sessions, now) = (self.sessions.lock(), self.host.clock.now());
             sessions.leases.begin(session, now);
             let is_ended = false;
-            let begun = MemberSession { node, fingerprint, is_mounted, takes_stores, is_ended };
+            let begun = MemberSession { node, fingerprint, is_mounted, takes_stores, began: now, is_ended };
             sessions.by_number.insert(session, begun);
         }
-        let log = client_log(node);
         self.maintenance.join(session, log, claim).await;
-        let holder = self.holders.holder(session);
-        for manager in &self.managers {
-            manager.admit(client_id(node), log, holder.clone());
-        }
+        Ok(())
     }
 
     async fn share(&self, session: u64, log: LogId, claim: &SpaceClaim) -> Option<SpaceShare> {
@@ -476,17 +531,44 @@ impl Members {
 
     /// Opens a log and rolls it forward. The error says why not.
     async fn open_log(&self, log: LogId) -> Result<LogTail, String> {
-        let rolled = roll_forward(&self.stripe, &self.managers, log).await;
-        rolled.map(|(tail, _)| tail).map_err(|e| format!("{log} cannot be rolled forward: {e}"))
+        let rolled = roll_forward(&self.stripe, self.seats.all(), log).await;
+        let (tail, _) = rolled.map_err(|e| format!("{log} cannot be rolled forward: {e}"))?;
+        self.seats.log_ended(&tail);
+        Ok(tail)
+    }
+
+    /// Opens the managers here whose nodes are gone.
+    async fn recover(&self, turn: &Turn) {
+        let lost = self.seats.lost(&self.live());
+        if let (false, Ok(config)) = (lost.is_empty(), self.maps_config()) {
+            tracing::warn!(?lost, "the nodes of managers are gone: this node serves them");
+            self.seats.change(turn, &lost, None, &config, &|| self.live()).await;
+        }
+    }
+
+    /// The next manager to move, and where to; `None` is the first node.
+    fn next_move(&self) -> Option<(ManagerId, Option<(KnownNode, u64)>)> {
+        let now = self.host.clock.now();
+        let is_settled = |session: &MemberSession| now >= session.began + SETTLE_TIME;
+        let hosts = self.reachable(|session| is_settled(session) && self.seats.may_serve(session.node));
+        let (id, to) = next_move(&self.seats.places(), &hosts.iter().map(|(at, _)| at.node).collect())?;
+        Some((id, hosts.into_iter().find(|(at, _)| at.node == to)))
+    }
+
+    /// Moves one manager, if the nodes should have others.
+    async fn balance(self: Arc<Self>, turn: Turn) {
+        self.recover(&turn).await;
+        if let (Some((manager, to)), Ok(config)) = (self.next_move(), self.maps_config()) {
+            self.seats.change(&turn, &[manager].into(), to.as_ref(), &config, &|| self.live()).await;
+        }
     }
 
     /// Does what must follow the end of a session, and returns the node's log, opened anew. The
     /// caller has the node's turn, and has ended the session.
     async fn bury(self: &Arc<Self>, session: u64, node: NodeId) -> LogTail {
-        self.holders.quiesce(session).await;
         let mut pause = TRY_AGAIN.start;
         let tail = loop {
-            match self.open_log(client_log(node)).await {
+            match self.try_bury(session, node).await {
                 Ok(tail) => break tail,
                 Err(error) => {
                     tracing::warn!(%node, error, "a session has ended; others wait for its files until this succeeds");
@@ -495,9 +577,6 @@ impl Members {
                 }
             }
         };
-        for manager in &self.managers {
-            manager.expel(client_id(node));
-        }
         self.locks.leave(client_id(node));
         self.maintenance.leave(session).await;
         {
@@ -507,6 +586,18 @@ impl Members {
         }
         self.host.tasks.spawn(Box::pin(self.clone().sweep()));
         tail
+    }
+
+    /// Refuses the session's requests, rolls its log forward, and frees what its client held. All
+    /// of this can be repeated.
+    async fn try_bury(&self, session: u64, node: NodeId) -> Result<LogTail, String> {
+        let away = |e: ManagerError| e.to_string();
+        self.seats.refuse(session, &self.live()).await.map_err(away)?;
+        let turn = self.seats.turn().await;
+        self.recover(&turn).await;
+        let tail = self.open_log(client_log(node)).await?;
+        self.seats.expel(&turn, node, &self.live()).await.map_err(away)?;
+        Ok(tail)
     }
 
     /// Removes files that have no name and that nobody has open.
@@ -536,6 +627,12 @@ impl Members {
                 if let Ok(turn) = self.turn(node).try_lock_owned() {
                     self.host.tasks.spawn(Box::pin(self.clone().finish(session, node, turn)));
                 }
+            }
+            if self.seats.can_move()
+                && self.next_move().is_some()
+                && let Some(turn) = self.seats.try_turn()
+            {
+                self.host.tasks.spawn(Box::pin(self.clone().balance(turn)));
             }
         }
     }

@@ -8,8 +8,7 @@
 use host::{Either, Host, first, join_all, yield_now};
 use link::{LinkError, Message, OrderedLane, kinds};
 use manager::api::{
-    BlockAt, CheckpointState, GiveBack, IndexRange, Located, Manager, ManagerError, ManagerStatus, Opened,
-    SegmentDeltas, SegmentUsage, TokenHolder, UsageChanges,
+    GiveBack, IndexRange, Located, Manager, ManagerError, ManagerStatus, Opened, SegmentDeltas, TokenHolder,
 };
 use manager::token::Mode;
 use manager::wire::{ClientMessage, ManagerAnswer, ManagerCall, ManagerRequest, OPEN_FILES_MAX};
@@ -17,8 +16,8 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{oneshot, watch};
-use types::{Answer, ClientId, FileId, ManagerId, SegmentId};
+use tokio::sync::{Notify, oneshot, watch};
+use types::{Answer, ClientId, FileId, ManagerId};
 
 /// How old a status may become before the manager is asked again.
 const STATUS_AGE_MAX: Duration = Duration::from_secs(1);
@@ -42,6 +41,8 @@ struct Shared {
     state: Mutex<State>,
     /// True when the session is over.
     ended: watch::Sender<bool>,
+    /// Notified when the other end says that the manager is elsewhere.
+    moved: Arc<Notify>,
 }
 
 #[derive(Default)]
@@ -74,10 +75,17 @@ impl Drop for RemoteManager {
 }
 
 impl RemoteManager {
-    /// A manager at the other end of a lane.
-    pub fn new(host: &Host, lane: Arc<dyn OrderedLane>, session: u64, manager: ManagerId) -> Arc<RemoteManager> {
+    /// A manager at the other end of a lane. `moved` is notified when the other end says that the
+    /// manager is elsewhere.
+    pub fn new(
+        host: &Host,
+        lane: Arc<dyn OrderedLane>,
+        session: u64,
+        manager: ManagerId,
+        moved: Arc<Notify>,
+    ) -> Arc<RemoteManager> {
         let (state, ended) = (Mutex::default(), watch::channel(false).0);
-        let shared = Arc::new(Shared { host: host.clone(), lane, session, manager, state, ended });
+        let shared = Arc::new(Shared { host: host.clone(), lane, session, manager, state, ended, moved });
         let resending = shared.clone();
         host.tasks.spawn(Box::pin(async move {
             let mut ended = resending.ended.subscribe();
@@ -193,6 +201,8 @@ impl Shared {
             Ok(ManagerAnswer::Failed(error)) => self.finish(number, Err(error)),
             // It came over a connection that was replaced. It is sent again on the new one.
             Ok(ManagerAnswer::Stale) => {}
+            // It is sent again when the lane leads to where the manager is.
+            Ok(ManagerAnswer::Moved) => self.moved.notify_one(),
             Ok(answer) => self.finish(number, Ok(answer)),
             Err(error) => {
                 tracing::error!(manager = %self.manager, %error, "a manager's answer cannot be read");
@@ -304,26 +314,6 @@ impl Manager for RemoteManager {
         self.call(ManagerRequest::Apply(segments), answer!(ManagerAnswer::Done => ()))
     }
 
-    fn live(&self, _: Vec<BlockAt>) -> Answer<Vec<BlockAt>, ManagerError> {
-        Answer::err(NOT_HERE)
-    }
-
-    fn usage(&self) -> Answer<Vec<SegmentUsage>, ManagerError> {
-        Answer::err(NOT_HERE)
-    }
-
-    fn usage_changes(&self, _: u64) -> Answer<UsageChanges, ManagerError> {
-        Answer::err(NOT_HERE)
-    }
-
-    fn checkpoint(&self) -> Answer<CheckpointState, ManagerError> {
-        Answer::err(NOT_HERE)
-    }
-
-    fn evacuate(&self, _: Vec<SegmentId>) -> Answer<(), ManagerError> {
-        Answer::err(NOT_HERE)
-    }
-
     fn orphans(&self) -> Answer<Vec<FileId>, ManagerError> {
         Answer::err(NOT_HERE)
     }
@@ -347,7 +337,14 @@ impl Manager for RemoteManager {
 }
 
 /// Asks for the recalls of a session and passes them to its client, until the session is over.
-pub async fn receive_recalls(host: Host, lane: Arc<dyn OrderedLane>, session: u64, holder: Arc<dyn TokenHolder>) {
+/// `moved` is notified when the other end wants the lease to be renewed soon.
+pub async fn receive_recalls(
+    host: Host,
+    lane: Arc<dyn OrderedLane>,
+    session: u64,
+    holder: Arc<dyn TokenHolder>,
+    moved: Arc<Notify>,
+) {
     let (mut seen, mut connection) = (0, 0);
     loop {
         let message = Message::of_head(ClientMessage::NextRecalls { session, seen }.encode());
@@ -369,6 +366,7 @@ pub async fn receive_recalls(host: Host, lane: Arc<dyn OrderedLane>, session: u6
                 seen = seen.max(last);
                 holder.recall(recalls.split_off(recalls.len() - new));
             }
+            Ok(ManagerAnswer::Moved) => moved.notify_one(),
             Ok(ManagerAnswer::Failed(ManagerError::Expelled)) => return,
             other => {
                 tracing::error!(?other, "the managers' node answers a question for recalls with something else");

@@ -7,7 +7,7 @@
 
 use crate::config::FsConfig;
 use host::DiskSpace;
-use manager::index_node::NodeSize;
+use manager::api::NodeSize;
 use policy::space::{self, Purpose, Reserves, SpaceAccount, SpaceClaim, SpaceShare};
 use std::collections::BTreeMap;
 use stripe::{StoreHealth, StoreState, Stripe};

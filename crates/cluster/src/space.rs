@@ -8,6 +8,7 @@ use crate::config::FsConfig;
 use crate::room::{Room, admitted_bytes, reserves};
 use crate::table::Table;
 use host::Host;
+use manager::api::ManagerError;
 use parking_lot::Mutex;
 use policy::shares::Shares;
 use policy::space::{LiveShare, SpaceClaim, SpaceShare};
@@ -101,6 +102,8 @@ impl SpaceBook {
                 let left = limit_bytes.saturating_sub(counted_bytes);
                 Some(LiveShare { counted_bytes, others_bytes: left - shares.live.offer(session, left) })
             }
+            // A manager moves. The next look counts again.
+            Err(ManagerError::Away) => None,
             Err(e) => {
                 tracing::error!("count live bytes: {e}");
                 None

@@ -96,7 +96,7 @@ impl Arrivals {
                 Err(starting())
             }
             ControlRequest::Hello(_) | ControlRequest::Resume(_) => return Err(ControlError::NotMember),
-            ControlRequest::Renew { session, .. } => {
+            ControlRequest::Renew { session, .. } | ControlRequest::Claim { session, .. } => {
                 let survives =
                     |survivor: &Option<Survivor>| survivor.as_ref().is_some_and(|s| s.resume.session == session);
                 let is_known = state.spoken.get(&node).is_some_and(survives);
@@ -159,7 +159,8 @@ impl Arrivals {
                 Err(e) => return Err(e),
             }
         }
-        let contradicting = contradicting(&survivors);
+        let held = survivors.iter().map(|(node, survivor)| (*node, survivor.resume.holdings.tokens.as_slice()));
+        let contradicting = contradicting(held);
         if !contradicting.is_empty() {
             tracing::error!(?contradicting, "nodes say that they hold what only one can: their sessions end");
             survivors.retain(|node, _| !contradicting.contains(node));
@@ -170,20 +171,20 @@ impl Arrivals {
     }
 }
 
-/// The survivors that say that they hold what another one holds, name a file twice, or a number
-/// that no manager has given. Tokens never allow that. It is checked because managers rely on it.
-fn contradicting(survivors: &BTreeMap<NodeId, Survivor>) -> BTreeSet<NodeId> {
+/// The nodes that say that they hold what another one holds, name a file twice, or a number that no
+/// manager has given. Tokens never allow that. It is checked because managers rely on it.
+pub(crate) fn contradicting<'a>(nodes: impl Iterator<Item = (NodeId, &'a [HeldToken])>) -> BTreeSet<NodeId> {
     let mut found = BTreeSet::new();
     let mut held: HashMap<FileId, (NodeId, HeldToken)> = HashMap::new();
-    for (node, survivor) in survivors {
-        for token in survivor.resume.holdings.tokens.iter().filter(|token| token.mode.is_some()) {
+    for (node, tokens) in nodes {
+        for token in tokens.iter().filter(|token| token.mode.is_some()) {
             if token.number > NUMBER_MAX {
-                found.insert(*node);
+                found.insert(node);
             }
-            if let Some((other, known)) = held.insert(token.file, (*node, *token))
-                && (other == *node || known.excludes(token))
+            if let Some((other, known)) = held.insert(token.file, (node, *token))
+                && (other == node || known.excludes(token))
             {
-                found.extend([other, *node]);
+                found.extend([other, node]);
             }
         }
     }
@@ -193,32 +194,29 @@ fn contradicting(survivors: &BTreeMap<NodeId, Survivor>) -> BTreeSet<NodeId> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::Hello;
     use manager::token::Mode;
 
-    fn survivor(tokens: &[(u64, Option<Mode>)]) -> Survivor {
-        let (node, version, address) = (NodeId::new(1), CONTROL_VERSION, String::new());
-        let hello = Hello { node, version, is_mounted: true, address, takes_stores: false };
-        let token = |(file, mode): &(u64, Option<Mode>)| HeldToken { file: FileId::new(*file), mode: *mode, number: 1 };
-        let holdings = Holdings { tokens: tokens.iter().map(token).collect(), epoch: 1, committed_seq: 0 };
-        let resume = Resume { hello, session: 7, term: 1, store_bytes: 0, live_bytes: 0, holdings, locks: Vec::new() };
-        Survivor { resume, fingerprint: [1; 32] }
+    fn tokens(held: &[(u64, Option<Mode>)]) -> Vec<HeldToken> {
+        held.iter().map(|(file, mode)| HeldToken { file: FileId::new(*file), mode: *mode, number: 1 }).collect()
     }
 
     #[test]
     fn who_says_what_cannot_be_does_not_survive() {
         let (read, write) = (Some(Mode::Read), Some(Mode::Write));
         let all = [
-            survivor(&[(1, read), (2, write), (3, None)]),
-            survivor(&[(1, read), (3, write)]),
-            survivor(&[(4, write), (5, read)]),
-            survivor(&[(5, write), (3, None)]),
-            survivor(&[(9, read), (9, read)]),
-            survivor(&[(10, read)]),
+            tokens(&[(1, read), (2, write), (3, None)]),
+            tokens(&[(1, read), (3, write)]),
+            tokens(&[(4, write), (5, read)]),
+            tokens(&[(5, write), (3, None)]),
+            tokens(&[(9, read), (9, read)]),
+            tokens(&[(10, read)]),
         ];
-        let mut all: BTreeMap<NodeId, Survivor> = (1..).map(NodeId::new).zip(all).collect();
-        assert_eq!(contradicting(&all), [3, 4, 5].map(NodeId::new).into());
-        all.last_entry().expect("a survivor").get_mut().resume.holdings.tokens[0].number = u64::MAX;
-        assert_eq!(contradicting(&all), [3, 4, 5, 6].map(NodeId::new).into());
+        let mut all: BTreeMap<NodeId, Vec<HeldToken>> = (1..).map(NodeId::new).zip(all).collect();
+        let found = |all: &BTreeMap<NodeId, Vec<HeldToken>>| {
+            contradicting(all.iter().map(|(node, tokens)| (*node, tokens.as_slice())))
+        };
+        assert_eq!(found(&all), [3, 4, 5].map(NodeId::new).into());
+        all.last_entry().expect("a node").get_mut()[0].number = u64::MAX;
+        assert_eq!(found(&all), [3, 4, 5, 6].map(NodeId::new).into());
     }
 }

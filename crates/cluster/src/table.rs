@@ -2,8 +2,8 @@
 //! managers, how many bytes live; from maintenance, which segments it deletes and which the stores
 //! list.
 
-use manager::api::{Manager, ManagerError};
-use manager::server::ManagerServer;
+use crate::seat::Seat;
+use manager::api::{ManagerAdmin, ManagerError};
 use parking_lot::Mutex;
 use policy::segments::Segments;
 use std::collections::BTreeMap;
@@ -16,20 +16,30 @@ const CHANGES_AT_ONCE: usize = 1024;
 
 /// The table of segments, with the managers whose counts it follows.
 pub(crate) struct Table {
-    managers: Vec<Arc<ManagerServer>>,
+    managers: Vec<Arc<Seat>>,
     segments: Arc<Mutex<Segments>>,
     /// For each manager, the last answer whose changes were taken in. Held while asking.
-    since: tokio::sync::Mutex<Vec<u64>>,
+    since: tokio::sync::Mutex<Vec<Since>>,
+}
+
+/// The last answer of a manager.
+#[derive(Clone, Copy, Default)]
+struct Since {
+    /// When the manager was at the place that answered; see [`Seat::turn`].
+    turn: u64,
+    /// See [`manager::api::UsageChanges::until`].
+    until: u64,
 }
 
 impl Table {
     /// An empty table, which learns of every segment put from now on.
-    pub(crate) fn new(stripe: &Stripe, managers: &[Arc<ManagerServer>]) -> Table {
+    pub(crate) fn new(stripe: &Stripe, managers: &[Arc<Seat>]) -> Table {
         let (k, m) = stripe.redundancy();
         let segments = Arc::new(Mutex::new(Segments::new(managers.len(), k, m)));
         let followed = segments.clone();
         stripe.on_stored(move |segment, bytes| followed.lock().stored(segment, bytes));
-        Table { managers: managers.to_vec(), segments, since: tokio::sync::Mutex::new(vec![0; managers.len()]) }
+        let since = tokio::sync::Mutex::new(vec![Since::default(); managers.len()]);
+        Table { managers: managers.to_vec(), segments, since }
     }
 
     /// Takes in the changes of the managers' counts. The first time, and when a manager does not
@@ -37,14 +47,20 @@ impl Table {
     pub(crate) async fn follow(&self) -> Result<(), ManagerError> {
         let mut since = self.since.lock().await;
         for (at, manager) in self.managers.iter().enumerate() {
-            let changes = manager.usage_changes(since[at]).await?;
+            // Another place does not know what this one has told.
+            let turn = manager.turn();
+            let known = if since[at].turn == turn { since[at].until } else { 0 };
+            let changes = manager.usage_changes(known).await?;
+            if manager.turn() != turn {
+                return Err(ManagerError::Away);
+            }
             let mut counts: BTreeMap<SegmentId, u64> = BTreeMap::new();
             if changes.is_whole {
                 counts.extend(self.look(|table| table.counted_by(at).map(|id| (id, 0)).collect::<Vec<_>>()));
             }
             counts.extend(changes.changed.iter().map(|usage| (usage.segment, usage.live_bytes)));
             self.tell(counts, |table, (segment, live_bytes)| table.counted(at, segment, live_bytes)).await;
-            since[at] = changes.until;
+            since[at] = Since { turn, until: changes.until };
         }
         Ok(())
     }

@@ -6,16 +6,13 @@ use cluster::config::STORE_CAPACITY_BYTES_MIN;
 use cluster::machine::{CoreMachine, Create, INDEX_RANGE_LEN, Lengths, Run, create};
 use host::Host;
 use host::sim::{Sim, SimDisk};
-use manager::api::{
-    BlockAt, CheckpointState, GiveBack, IndexRange, Located, Manager, ManagerError, ManagerStatus, Opened,
-    SegmentDeltas, SegmentUsage, UsageChanges,
-};
+use manager::api::{GiveBack, IndexRange, Located, Manager, ManagerError, ManagerStatus, Opened, SegmentDeltas};
 use manager::token::Mode;
 use policy::space::{Reserves, SpaceAccount};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
-use types::{Answer, ClientId, FileId, LogId, SegmentId};
+use types::{Answer, ClientId, FileId, LogId};
 use vfs::fs::{Cred, FileSystem, OpenFlags};
 
 const RUN: Run = Run {
@@ -82,26 +79,6 @@ impl Manager for Halting {
         self.manager.allocate(client, volume)
     }
 
-    fn live(&self, candidates: Vec<BlockAt>) -> Answer<Vec<BlockAt>, ManagerError> {
-        self.manager.live(candidates)
-    }
-
-    fn usage(&self) -> Answer<Vec<SegmentUsage>, ManagerError> {
-        self.manager.usage()
-    }
-
-    fn usage_changes(&self, since: u64) -> Answer<UsageChanges, ManagerError> {
-        self.manager.usage_changes(since)
-    }
-
-    fn checkpoint(&self) -> Answer<CheckpointState, ManagerError> {
-        self.manager.checkpoint()
-    }
-
-    fn evacuate(&self, segments: Vec<SegmentId>) -> Answer<(), ManagerError> {
-        self.manager.evacuate(segments)
-    }
-
     fn orphans(&self) -> Answer<Vec<FileId>, ManagerError> {
         self.manager.orphans()
     }
@@ -131,7 +108,7 @@ fn regression_a_client_waits_for_managers_that_are_far_behind() {
     sim.block_on(async { first.settle().await });
 
     let halted = Arc::new(AtomicBool::new(true));
-    let managers = machine.managers.iter().map(|manager| {
+    let managers = machine.servers().into_iter().map(|manager| {
         let (manager, halted, host) = (manager.clone(), halted.clone(), host.clone());
         Arc::new(Halting { manager, halted, host }) as Arc<dyn Manager>
     });

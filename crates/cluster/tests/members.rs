@@ -164,7 +164,7 @@ fn a_crashed_members_durable_data_are_there_and_its_files_free_after_its_lease()
     let waited = rig.sim.now() - began;
     assert!(waited > LEASE / 2 && waited < LEASE * 5 / 4, "the dead member's lease is waited out: {waited:?}");
     assert!(matches!(rig.report(a).state, NodeState::Down { since: Some(_) }));
-    let clients = rig.first().core.managers[0].clients();
+    let clients = rig.first().core.servers()[0].clients();
     assert_eq!(clients, BTreeSet::from([client_id(FIRST_NODE), client_id(NodeId::new(2))]));
     // It comes back, with a session of its own and everything in sight.
     let first = rig.start(a);
@@ -446,39 +446,31 @@ async fn work(fs: Arc<dyn FileSystem>, at: usize, host: Host) -> Result<BTreeSet
     Ok(names)
 }
 
-/// Three nodes work while the first one crashes some times, and then everything must be there.
-/// Returns how often it crashed.
-fn members_work_while_the_first_node_starts(seed: u64) -> usize {
-    let rig = Rig::new(seed, ROOM);
+/// Three nodes work while something happens to others, and then everything must be there.
+fn members_work_while(rig: &Rig, happens: impl Future<Output = ()>) {
     let nodes = ["a", "b", "c"].map(|name| rig.joined(name).1);
     rig.write(&*nodes[0].fs, "counter", &[0; 8]).expect("write");
     let works = nodes.iter().enumerate();
     let works: Vec<_> =
         works.map(|(at, node)| node.machine.run(work(node.fs.clone(), at, node.machine.host()))).collect();
+    rig.sim.block_on(happens);
     let dice = rig.sim.machine("dice").host();
-    let starts = (dice.random.next_u64() % 4) as usize;
-    rig.sim.block_on(async {
-        for _ in 0..starts {
-            dice.clock.sleep(Duration::from_millis(dice.random.next_u64() % 5000)).await;
-            rig.starts_first().await;
-        }
-    });
+    let works = host::timeout(&*dice.clock, Duration::from_secs(1000), host::join_all(works));
     let mut names = BTreeSet::new();
-    for done in rig
-        .sim
-        .block_on(host::timeout(&*dice.clock, Duration::from_secs(1000), host::join_all(works)))
-        .expect("in time")
-    {
+    for done in rig.sim.block_on(works).expect("in time") {
         names.extend(done.expect("up").expect("work"));
     }
     assert!(nodes.iter().all(|node| !node.member.take_loss()), "a session ended");
     for name in &names {
-        let found = rig.read(&*nodes[starts % 3].fs, name);
+        let found = rig.read(&*nodes[names.len() % 3].fs, name);
         assert_eq!(found, Ok(name.clone().into_bytes()), "{name}");
     }
     let counted = rig.read(&*nodes[2].fs, "counter").expect("read");
     assert_eq!(counted, (3 * COUNTS).to_le_bytes(), "locks let two in, or a write is lost");
     nodes.iter().for_each(|node| rig.sync(&*node.fs).expect("sync"));
+    rig.run_for(10);
+    // What is known of managers at other nodes is some seconds old.
+    rig.sim.block_on(rig.first().core.maintenance.tidy(false)).expect("tidy");
     rig.run_for(10);
     let managers = &rig.first().core.managers;
     let files = managers.iter().map(|manager| manager.status().file_count).sum::<u64>();
@@ -486,7 +478,90 @@ fn members_work_while_the_first_node_starts(seed: u64) -> usize {
     let tokens = managers.iter().map(|manager| manager.status().token_count).sum::<u64>();
     let clients = nodes.iter().map(|node| node.member.client().expect("a session")).chain([rig.own()]);
     assert_eq!(tokens, clients.map(|client| client.status().inode_count).sum::<u64>(), "tokens are left");
+}
+
+/// Three nodes work while the first one crashes some times. Returns how often it crashed.
+fn members_work_while_the_first_node_starts(seed: u64) -> usize {
+    let rig = Rig::new(seed, ROOM);
+    let dice = rig.sim.machine("dice").host();
+    let starts = (dice.random.next_u64() % 4) as usize;
+    members_work_while(&rig, async {
+        for _ in 0..starts {
+            dice.clock.sleep(Duration::from_millis(dice.random.next_u64() % 5000)).await;
+            rig.starts_first().await;
+        }
+    });
     starts
+}
+
+/// What happened while managers moved.
+#[derive(Default, Debug)]
+struct Happened {
+    first_starts: usize,
+    crashes: usize,
+    pauses: usize,
+    partings: usize,
+    /// How often managers were seen at members.
+    spread: usize,
+}
+
+/// Three nodes work and serve managers, and a fourth one only serves managers. The first one and
+/// the fourth one crash, the fourth one is paused, and some cannot reach each other.
+fn members_work_while_managers_move(seed: u64, happened: &mut Happened) {
+    let rig = Rig::spread(seed, ROOM);
+    let dice = rig.sim.machine("dice").host();
+    let (idle, mut server) = rig.joined("idle");
+    members_work_while(&rig, async {
+        let random = |below: u64| dice.random.next_u64() % below;
+        for _ in 0..1 + random(6) {
+            dice.clock.sleep(Duration::from_millis(random(8000))).await;
+            happened.spread += usize::from(seats(&rig)[1..].iter().any(|count| *count > 0));
+            let other = NodeId::new(2 + random(3) as u16);
+            match random(5) {
+                0 => {
+                    happened.first_starts += 1;
+                    rig.starts_first().await;
+                }
+                1 => {
+                    happened.crashes += 1;
+                    rig.crash(idle, &server);
+                    dice.clock.sleep(Duration::from_millis(random(15_000))).await;
+                    server = rig.start(idle);
+                }
+                2 => {
+                    happened.pauses += 1;
+                    rig.way.cut(idle, true);
+                    dice.clock.sleep(Duration::from_millis(random(12_000))).await;
+                    rig.way.cut(idle, false);
+                }
+                3 => {
+                    happened.partings += 1;
+                    rig.way.part(idle, other);
+                    dice.clock.sleep(Duration::from_millis(random(12_000))).await;
+                    rig.way.join(idle, other);
+                }
+                _ => {
+                    let member = server.member.clone();
+                    server.machine.run(async move { member.leave().await }).await.expect("up");
+                    server = rig.start(idle);
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn model_members_lose_nothing_while_managers_move_and_their_nodes_die() {
+    let from = std::env::var("STARLING_MEMBERS_FROM").map_or(500, |from| from.parse().expect("a seed"));
+    let count = std::env::var("STARLING_MEMBERS_COUNT").map_or(20, |count| count.parse().expect("a count"));
+    let mut happened = Happened::default();
+    for seed in from..from + count {
+        println!("seed {seed}");
+        members_work_while_managers_move(seed, &mut happened);
+    }
+    let Happened { first_starts, crashes, pauses, partings, spread } = happened;
+    println!("{happened:?}");
+    assert!(count < 20 || [first_starts, crashes, pauses, partings].iter().all(|n| *n > 3) && spread > 20);
 }
 
 #[test]
@@ -523,12 +598,12 @@ fn a_dead_members_files_stay_held_until_its_log_could_be_read() {
     rig.stores.iter().for_each(|disk| disk.offline(true));
     rig.run_for(30);
     let client = client_id(NodeId::new(1));
-    assert!(rig.first().core.managers[0].clients().contains(&client), "nobody else gets its tokens");
+    assert!(rig.first().core.servers()[0].clients().contains(&client), "nobody else gets its tokens");
     assert_eq!(rig.first().members.nodes().expect("nodes").nodes[1].state, NodeState::Down { since: None });
     // Stores whose disks failed take writes again after a start.
     rig.stores.iter().for_each(|disk| disk.offline(false));
     rig.start_first();
-    assert!(!rig.first().core.managers[0].clients().contains(&client));
+    assert!(!rig.first().core.servers()[0].clients().contains(&client));
     assert_eq!(rig.read(&rig.own(), "file").expect("read"), b"durable");
 }
 
@@ -640,4 +715,42 @@ fn model_nodes_behave_as_documented_in_turn() {
 #[test]
 fn model_what_one_node_changes_another_sees_as_documented() {
     assert_eq!(failing_on_nodes(TurnOrder::ChangesApart), Vec::<&str>::new());
+}
+
+/// Where the managers are: how many at the first node, and at each member.
+fn seats(rig: &Rig) -> Vec<u16> {
+    rig.first().members.nodes().expect("nodes").nodes.iter().map(|node| node.manager_count).collect()
+}
+
+#[test]
+fn managers_move_to_members_and_back_when_their_nodes_end() {
+    let rig = Rig::spread(30, ROOM);
+    let (a, first) = rig.joined("a");
+    rig.write(&*first.fs, "of-a", b"one").expect("write");
+    rig.run_for(5);
+    assert_eq!(seats(&rig), [2, 2]);
+    let (_, second) = rig.joined("b");
+    rig.write(&*second.fs, "of-b", b"two").expect("write");
+    rig.write(&rig.own(), "own", b"three").expect("write");
+    rig.run_for(5);
+    assert_eq!(seats(&rig), [1, 2, 1]);
+    let all: [Arc<dyn FileSystem>; 3] = [first.fs.clone(), second.fs.clone(), Arc::new(rig.own())];
+    let read_all = |systems: &[Arc<dyn FileSystem>]| {
+        for fs in systems {
+            let found = ["of-a", "of-b", "own"].map(|name| rig.read(&**fs, name).expect("read"));
+            assert_eq!(found, [b"one".to_vec(), b"two".to_vec(), b"three".to_vec()]);
+        }
+    };
+    read_all(&all);
+    all.iter().for_each(|fs| rig.sync(&**fs).expect("sync"));
+    // One leaves, and the other one dies.
+    let member = second.member.clone();
+    rig.sim.block_on(async move { member.leave().await });
+    rig.run_for(5);
+    assert_eq!(seats(&rig), [2, 2, 0]);
+    read_all(&[all[0].clone(), all[2].clone()]);
+    rig.crash(a, &first);
+    rig.run_for(12);
+    assert_eq!(seats(&rig), [4, 0, 0]);
+    read_all(&all[2..]);
 }

@@ -85,7 +85,7 @@ impl Rig {
 
     /// The segment in which the file's block is, by its manager.
     async fn place(&self, machine: &CoreMachine) -> SegmentId {
-        let manager = &machine.managers[usize::from(machine.config.managers.owner_of(self.file).raw())];
+        let manager = &machine.servers()[usize::from(machine.config.managers.owner_of(self.file).raw())];
         let located = manager.locate(ClientId::new(1), self.file, 0).await.expect("locate");
         assert_eq!(located.extents.len(), 1, "{located:?}");
         located.extents[0].addr.segment

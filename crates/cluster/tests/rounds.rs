@@ -172,8 +172,8 @@ fn regression_rounds_list_nothing_however_much_there_is() {
         assert_eq!(done.segment_count, there.len() as u64);
         assert!(done.segment_bytes <= stored && done.live_bytes <= done.segment_bytes, "{done:?}, {stored} stored");
         let mut live = 0;
-        for manager in &machine.managers {
-            let usage = manager::api::Manager::usage(&**manager).await.expect("usage");
+        for manager in &machine.servers() {
+            let usage = manager.usage().await.expect("usage");
             live += usage.iter().map(|usage| usage.live_bytes).sum::<u64>();
         }
         assert_eq!(done.live_bytes, live);

@@ -6,10 +6,7 @@ use cluster::config::{CLIENT_LOG, STORE_CAPACITY_BYTES_MIN};
 use cluster::machine::{CoreMachine, Create, INDEX_RANGE_LEN, Lengths, Run, create};
 use host::Host;
 use host::sim::{Machine, Sim, SimDisk};
-use manager::api::{
-    BlockAt, CheckpointState, GiveBack, IndexRange, Located, Manager, ManagerError, ManagerStatus, Opened,
-    SegmentDeltas, SegmentUsage, UsageChanges,
-};
+use manager::api::{GiveBack, IndexRange, Located, Manager, ManagerError, ManagerStatus, Opened, SegmentDeltas};
 use manager::token::Mode;
 use parking_lot::Mutex;
 use policy::space::{Reserves, SpaceAccount};
@@ -17,7 +14,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
-use types::{Answer, BoxFuture, ClientId, FileId, FsError, LogId, SegmentId};
+use types::{Answer, BoxFuture, ClientId, FileId, FsError, LogId};
 use vfs::fs::{Cred, FileSystem, Handle, OpenFlags, RenameFlags, SetAttr};
 use vfs::kernel::{Kernel, Recalled};
 
@@ -85,26 +82,6 @@ impl Manager for Halting {
         self.manager.allocate(client, volume)
     }
 
-    fn live(&self, candidates: Vec<BlockAt>) -> Answer<Vec<BlockAt>, ManagerError> {
-        self.manager.live(candidates)
-    }
-
-    fn usage(&self) -> Answer<Vec<SegmentUsage>, ManagerError> {
-        self.manager.usage()
-    }
-
-    fn usage_changes(&self, since: u64) -> Answer<UsageChanges, ManagerError> {
-        self.manager.usage_changes(since)
-    }
-
-    fn checkpoint(&self) -> Answer<CheckpointState, ManagerError> {
-        self.manager.checkpoint()
-    }
-
-    fn evacuate(&self, segments: Vec<SegmentId>) -> Answer<(), ManagerError> {
-        self.manager.evacuate(segments)
-    }
-
     fn orphans(&self) -> Answer<Vec<FileId>, ManagerError> {
         self.manager.orphans()
     }
@@ -166,7 +143,7 @@ fn pair(inode_count_max: usize) -> Pair {
     let machine = sim.block_on(CoreMachine::start(host.clone(), &places, &consensus, RUN)).expect("start");
     sim.run_for(Duration::from_secs(1));
     let halted = Arc::new(AtomicBool::new(false));
-    let managers = machine.managers.iter().map(|manager| {
+    let managers = machine.servers().into_iter().map(|manager| {
         let (manager, halted, host) = (manager.clone(), halted.clone(), host.clone());
         Arc::new(Halting { manager, halted, host }) as Arc<dyn Manager>
     });
@@ -186,7 +163,7 @@ fn pair(inode_count_max: usize) -> Pair {
     let told = Arc::new(Told::default());
     second.set_kernel(told.clone());
     let first = machine.client.clone();
-    for manager in &machine.managers {
+    for manager in &machine.servers() {
         manager.admit(FIRST, CLIENT_LOG, Arc::new(first.clone()));
         manager.admit(SECOND, SECOND_LOG, Arc::new(second.clone()));
     }
@@ -205,7 +182,7 @@ impl Pair {
             self.sim.block_on(client.sync().into_future()).expect("sync");
             self.sim.block_on(client.settle());
         }
-        let manager = self.machine.managers[0].clone();
+        let manager = self.machine.servers()[0].clone();
         let audit = self.on.run(async move { manager.audit().await });
         let report = self.sim.block_on(audit).expect("up").expect("audit");
         assert_eq!(report.orphans, []);
@@ -227,7 +204,7 @@ fn regression_the_root_of_a_new_file_system_is_under_a_token() {
 #[test]
 fn regression_a_start_keeps_no_token() {
     let Pair { sim, machine, .. } = pair(100);
-    let granted = |machine: &CoreMachine| machine.managers[0].status().token_count;
+    let granted = |machine: &CoreMachine| machine.servers()[0].status().token_count;
     let before = granted(&machine);
     sim.block_on(machine.client.prepare(0o755, 0, 0)).expect("prepare again");
     assert_eq!(granted(&machine), before);
@@ -281,7 +258,7 @@ fn regression_a_dead_clients_open_file_goes_though_another_client_knows_it() {
     pair.second.stop();
     let opened = manager::roll_forward::roll_forward(&pair.machine.stripe, &pair.machine.managers, SECOND_LOG);
     pair.sim.block_on(opened).expect("roll forward");
-    pair.machine.managers[0].expel(SECOND);
+    pair.machine.servers()[0].expel(SECOND);
     pair.sim.block_on(pair.first.sweep_orphans()).expect("sweep");
     pair.expect_no_orphans();
 }

@@ -4,13 +4,13 @@
 use cluster::config::MemberEntry;
 use cluster::control::Hello;
 use cluster::machine::{CoreMachine, Create, INDEX_RANGE_LEN, Lengths, Run, StartError, create};
-use cluster::members::{Holders, Members, MembersConfig};
+use cluster::manager_service::ManagerService;
+use cluster::members::{Members, MembersConfig};
 use cluster::spread::{RecordError, Spread, StorePlaces};
 use cluster::{AtNode, FsConfig, KnownNode, StorePlace};
 use host::sim::{Machine, Sim, SimDisk};
 use host::{Disk, Host, Random, SplitMix64};
 use link::Message;
-use manager::api::{TokenHolder, TokenRecall};
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -215,24 +215,6 @@ impl StorePlaces for DataFolder {
     }
 }
 
-/// Members that hold nothing.
-struct NoTokens;
-
-impl TokenHolder for NoTokens {
-    fn recall(&self, recalls: Vec<TokenRecall>) {
-        panic!("a member has tokens: {recalls:?}");
-    }
-}
-
-impl Holders for NoTokens {
-    fn holder(&self, _: u64) -> Arc<dyn TokenHolder> {
-        Arc::new(NoTokens)
-    }
-    fn quiesce(&self, _: u64) -> BoxFuture<()> {
-        Box::pin(std::future::ready(()))
-    }
-}
-
 /// What runs on the first node.
 struct First {
     core: CoreMachine,
@@ -298,7 +280,8 @@ impl Rig {
         let consensus: Arc<dyn Disk> = self.consensus.mount(&on);
         let core = self.sim.block_on(CoreMachine::start(on.host(), &places, &consensus, RUN))?;
         let config = MembersConfig { lease: LEASE, name: "one".into(), address: "one:1".into(), is_mounted: true };
-        let members = self.sim.block_on(core.open_to_members(config, Arc::new(NoTokens)));
+        let service = ManagerService::new(core.host());
+        let members = self.sim.block_on(core.open_to_members(config, service, None));
         let spread = self.sim.block_on(core.spread(members.clone(), folder));
         Ok(First { core, members, spread })
     }

@@ -1,6 +1,7 @@
 //! Deltas, the records of a manager's own log, the directories of these records, the manager map,
-//! and the messages between clients and managers.
+//! and the messages between clients and managers, and between nodes about managers.
 
+use manager::admin_wire::{HostAnswer, HostRequest};
 use manager::index_node::{IndexNode, decode_leaf, encode_leaf};
 use manager::record::{RecordDirectory, Table};
 use manager::root::Root;
@@ -101,5 +102,21 @@ pub fn message(bytes: &[u8]) -> bool {
     };
     let Ok(again) = again else { return false };
     assert_eq!(again, message);
+    true
+}
+
+/// Decodes a message about the managers of another node. The first byte is even for a request and
+/// odd for an answer.
+pub fn host_messages(bytes: &[u8]) -> bool {
+    let Some((kind, rest)) = bytes.split_first() else { return false };
+    // Lists may come in another order than they are written in.
+    if kind % 2 == 0 {
+        let Ok((session, request)) = HostRequest::decode(rest) else { return false };
+        let again = request.encode(session);
+        assert_eq!(HostRequest::decode(&again), Ok((session, request)));
+    } else {
+        let Ok(answer) = HostAnswer::decode(rest) else { return false };
+        assert_eq!(HostAnswer::decode(&answer.encode()), Ok(answer));
+    }
     true
 }

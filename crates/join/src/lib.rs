@@ -22,7 +22,7 @@ pub mod desk;
 pub mod invitation;
 pub mod message;
 
-pub use authority::{Authority, NodeKey};
+pub use authority::{Authority, NodeKey, fingerprint_of};
 pub use desk::{AddMemberError, JoinDesk, MemberBook, NewMember, name_of_machine};
 pub use invitation::NodeInvitation;
 pub use message::{Admission, JoinAnswer, JoinRefusal, JoinRequest};

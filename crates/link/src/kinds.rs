@@ -10,6 +10,8 @@ pub const CONTROL: u8 = 3;
 pub const JOIN: u8 = 4;
 /// Requests to the table of file locks.
 pub const LOCKS: u8 = 5;
+/// The first node's requests about the managers that the node serves.
+pub const HOST: u8 = 6;
 
 /// True if only a bounded number of requests of this kind may be under way on a connection, and
 /// further ones wait. Requests of all other kinds may wait long at the peer, for instance until

@@ -5,10 +5,11 @@ use crate::token::Mode;
 pub use crate::token_table::{GiveBack, HeldToken, TokenRecall};
 use crate::{Delta, InodeRecord};
 use bytes::Bytes;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use stripe::StripeError;
 use thiserror::Error;
-use types::{Answer, ClientId, Extent, FileId, LogId, SegmentId};
+use types::{Answer, ClientId, Extent, FileId, LogId, ManagerId, SegmentId};
 
 /// Most extents in one answer. This bounds the length of answers; a client asks for more when it
 /// needs them.
@@ -40,6 +41,10 @@ pub enum ManagerError {
     /// it has begun anew.
     #[error("this client was declared dead")]
     Expelled,
+    /// The node that serves the manager cannot be reached now, or the manager moves to another one.
+    /// Whether the request was done is unknown; all requests that end so can be repeated.
+    #[error("the node of this manager cannot be reached")]
+    Away,
     /// The request can never succeed (deltas out of order, malformed deltas).
     #[error("bad request: {0}")]
     BadRequest(&'static str),
@@ -147,6 +152,15 @@ pub struct BlockAt {
     pub extent: Extent,
 }
 
+/// How much a checkpoint writes for an index node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NodeSize {
+    /// Bytes of attributes and target.
+    pub attribute_bytes: u64,
+    /// Number of extents and addresses of leaves, at most.
+    pub extent_count: u64,
+}
+
 /// How far a manager's durable state reaches.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct CheckpointState {
@@ -169,6 +183,25 @@ pub struct ManagerStatus {
     pub token_count: u64,
     /// Checkpoints written since the start.
     pub checkpoint_count: u64,
+}
+
+/// Which changes a manager has applied.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Progress {
+    /// For each client's and cleaner's log from which something is applied: all segments up to this
+    /// seq are.
+    pub applied: BTreeMap<LogId, u64>,
+    /// The highest order of a segment that was applied, since the file system was made; 0 if none
+    /// had an order. A writer that gets something from this manager afterwards gives its segments
+    /// higher orders (`stripe::LogWriter::learn_order`).
+    pub order: u64,
+}
+
+impl Progress {
+    /// The seq up to which all segments of a log are applied; 0 if none is.
+    pub fn of(&self, log: LogId) -> u64 {
+        self.applied.get(&log).copied().unwrap_or(0)
+    }
 }
 
 /// A client, as its managers see it.
@@ -212,12 +245,28 @@ pub trait Manager: Send + Sync + 'static {
     /// applied already are ignored, so a repeated request is harmless. Answers when the deltas are
     /// applied in memory: they are durable already, in the log that they come from.
     fn apply(&self, segments: Vec<SegmentDeltas>) -> Answer<(), ManagerError>;
+    /// Orphans: files with nlink 0. They survived a crash of the manager or of a client. Leaves out
+    /// those that a client without a token has open. A client with a token may have one open too:
+    /// so the caller takes the right to change it before it removes it.
+    fn orphans(&self) -> Answer<Vec<FileId>, ManagerError>;
+    /// The manager's numbers for `status`.
+    fn status(&self) -> ManagerStatus;
+}
+
+/// A manager, as the node sees it that recovers logs, cleans and deletes.
+pub trait ManagerAdmin: Send + Sync + 'static {
+    /// Its id.
+    fn id(&self) -> ManagerId;
+    /// Which changes it has applied.
+    fn progress(&self) -> Answer<Progress, ManagerError>;
+    /// As [`Manager::apply`], with segments that were read from a log, or that a cleaner wrote.
+    fn replay(&self, segments: Vec<SegmentDeltas>) -> Answer<(), ManagerError>;
+    /// How much the next checkpoint writes for a file if this run of it is moved; `None` if the
+    /// file is gone.
+    fn size(&self, run: BlockAt) -> Answer<Option<NodeSize>, ManagerError>;
     /// The parts of these runs that are still where the cleaner found them, in the same order. A
     /// run may come back in several pieces, or not at all.
     fn live(&self, candidates: Vec<BlockAt>) -> Answer<Vec<BlockAt>, ManagerError>;
-    /// Utilisation of all segments in which this manager counts live bytes. Its cost grows with
-    /// their number. For start, fsck and tests.
-    fn usage(&self) -> Answer<Vec<SegmentUsage>, ManagerError>;
     /// The changes since the answer with `until == since`, at the cost of what changed. Has the
     /// whole table at the first call, if `since` is not from one of the newest answers, and if the
     /// follower did not ask for very long. One follower at a time.
@@ -228,10 +277,4 @@ pub trait Manager: Send + Sync + 'static {
     /// Has the next checkpoint write all records anew that are in use and in `segments`, which are
     /// of this manager's own log: index nodes, their leaves, pages and the root.
     fn evacuate(&self, segments: Vec<SegmentId>) -> Answer<(), ManagerError>;
-    /// Orphans: files with nlink 0. They survived a crash of the manager or of a client. Leaves out
-    /// those that a client without a token has open. A client with a token may have one open too:
-    /// so the caller takes the right to change it before it removes it.
-    fn orphans(&self) -> Answer<Vec<FileId>, ManagerError>;
-    /// The manager's numbers for `status`.
-    fn status(&self) -> ManagerStatus;
 }

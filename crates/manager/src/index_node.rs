@@ -13,7 +13,7 @@
 //! Memory: about 1.2 KiB for a file with a short map, plus 50 bytes per extent beyond eleven.
 
 use crate::InodeRecord;
-use crate::api::Located;
+use crate::api::{Located, NodeSize};
 use crate::extents::{ExtentMap, well_formed};
 use crate::record::RecordKey;
 use bytes::Bytes;
@@ -28,15 +28,6 @@ pub const LEAF_BLOCKS: u64 = 8192;
 /// Most extents of a map that is stored inside the index node. All of it must be in memory. More
 /// save records; fewer keep nodes short, which are rewritten whole.
 pub const INLINE_EXTENTS_MAX: usize = 64;
-
-/// How much a checkpoint writes for an index node.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct NodeSize {
-    /// Bytes of attributes and target.
-    pub attribute_bytes: u64,
-    /// Number of extents and addresses of leaves, at most.
-    pub extent_count: u64,
-}
 
 /// Addresses of a file's leaf records, by leaf number; empty for a map that is stored inline.
 pub type LeafHomes = BTreeMap<u64, BlockAddr>;

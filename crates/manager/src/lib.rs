@@ -19,11 +19,13 @@
 //! - [`tree`]: tables in pages that are copied when they change.
 //! - `changes`: the names of segments whose counts changed, for the follower of a manager.
 //! - [`record`], [`root`]: the records of a manager's own log.
-//! - [`wire`]: the interface as bytes, for clients on other nodes.
+//! - [`wire`], [`admin_wire`]: the interfaces as bytes, for clients on other nodes, and for
+//!   managers there.
 //!
 //! Plumbing: [`server`], `clients`, [`roll_forward`](mod@roll_forward), [`audit`], the writing of
 //! checkpoints and the reading of tables.
 
+pub mod admin_wire;
 pub mod api;
 pub mod apply;
 pub mod audit;
@@ -60,5 +62,5 @@ mod tests;
 pub use delta::Delta;
 pub use inode::{DirectoryShape, InodeRecord};
 pub use manager_map::ManagerMap;
-pub use roll_forward::{ClientLog, RollForward, RolledForward, roll_forward, roll_forward_all};
+pub use roll_forward::{LivingLog, RollForward, RolledForward, WriterLog, roll_forward, roll_forward_all};
 pub use server::{Lengths, ManagerConfig, ManagerServer};

@@ -50,7 +50,11 @@ async fn open_core(stripe: Arc<Stripe>, config: ManagerConfig, from_seq_hint: u6
     let log = config.log;
     let candidates = newest_roots(&stripe, log, from_seq_hint).await?;
     let from = candidates.first().map_or(from_seq_hint, |(segment, _)| segment.seq);
-    let tail = stripe.open_log(log, from).await.map_err(|e| log_failed(log, "open the manager's log", e))?;
+    let tail = match config.after_epoch {
+        Some(epoch) => stripe.open_log_after(log, from, epoch).await,
+        None => stripe.open_log(log, from).await,
+    };
+    let tail = tail.map_err(|e| log_failed(log, "open the manager's log", e))?;
 
     // A candidate counts if it is part of the opened log, or is before the part that was opened
     // (and durable by the rule above).

@@ -23,37 +23,45 @@
 //! cleaner found it. So all clients' logs are rolled forward before any cleaner's log.
 
 use crate::Delta;
-use crate::api::{Manager, ManagerError, SegmentDeltas};
+use crate::api::{ManagerAdmin, ManagerError, Progress, SegmentDeltas};
 use crate::newest::{ReadError, log_failed};
 use crate::planted::{self, Bug};
-use crate::server::ManagerServer;
+use host::join_all;
 use std::collections::BTreeMap;
 use std::slice::Iter;
 use std::sync::Arc;
 use stripe::{LogTail, Stripe, StripeError};
 use types::{LogId, SegmentId};
 
-/// A client's log, for [`roll_forward_all`].
+/// The log of a client or a cleaner, for [`roll_forward_all`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum ClientLog {
+pub enum WriterLog {
     /// Its writer is gone, or is to be fenced.
     Ended(LogId),
     /// Its writer goes on, and keeps its tokens.
-    Living {
-        /// The log.
-        log: LogId,
-        /// The epoch of its writer.
-        epoch: u32,
-        /// The writer says that all segments up to this seq are durable.
-        committed_seq: u64,
-    },
+    Living(LivingLog),
+    /// It is only read. If it was opened after the epoch, that is an error.
+    ReadOnly(LivingLog),
 }
 
-impl ClientLog {
+/// How far a log is to be read that is not opened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LivingLog {
+    /// The log.
+    pub log: LogId,
+    /// The epoch of its writer.
+    pub epoch: u32,
+    /// The writer says that all segments up to this seq are durable.
+    pub committed_seq: u64,
+}
+
+impl WriterLog {
     /// The log.
     pub fn id(&self) -> LogId {
         match self {
-            ClientLog::Ended(log) | ClientLog::Living { log, .. } => *log,
+            WriterLog::Ended(log)
+            | WriterLog::Living(LivingLog { log, .. })
+            | WriterLog::ReadOnly(LivingLog { log, .. }) => *log,
         }
     }
 }
@@ -81,6 +89,11 @@ impl RolledForward {
         self.tails.contains_key(&log)
     }
 
+    /// Takes out all tails that were not taken.
+    pub fn rest(&mut self) -> impl Iterator<Item = LogTail> + use<> {
+        std::mem::take(&mut self.tails).into_values()
+    }
+
     /// Takes out the tail of an opened log, for its writer.
     ///
     /// # Errors
@@ -101,15 +114,16 @@ impl RolledForward {
 /// # Errors
 /// [`ManagerError::Stores`] if the log, or a manager's own, cannot be read; [`ManagerError::Log`]
 /// if the log has deltas that no client writes.
-pub async fn roll_forward(
+pub async fn roll_forward<M: ManagerAdmin + ?Sized>(
     stripe: &Arc<Stripe>,
-    managers: &[Arc<ManagerServer>],
+    managers: &[Arc<M>],
     log: LogId,
 ) -> Result<(LogTail, RollForward), ManagerError> {
-    let mut replay = Replay { stripe, managers, read: RollForward::default() };
+    let mut replay = Replay::new(stripe, managers).await?;
     let tail = replay.open(log).await?;
     replay.merge(&[tail.segments.as_slice()]).await?;
-    Ok((replay.finish(tail), replay.read))
+    let order = replay.order().await?;
+    Ok((finished(tail, order), replay.read))
 }
 
 /// Rolls the logs of all clients and cleaners forward, for managers that were just opened. Each log
@@ -120,43 +134,38 @@ pub async fn roll_forward(
 /// # Errors
 /// As [`roll_forward`]. Some logs may be open then, and some of their segments applied; the whole
 /// can be tried again.
-pub async fn roll_forward_all(
+pub async fn roll_forward_all<M: ManagerAdmin + ?Sized>(
     stripe: &Arc<Stripe>,
-    managers: &[Arc<ManagerServer>],
-    clients: &[ClientLog],
-    cleaners: &[LogId],
+    managers: &[Arc<M>],
+    clients: &[WriterLog],
+    cleaners: &[WriterLog],
 ) -> Result<RolledForward, ManagerError> {
-    let mut replay = Replay { stripe, managers, read: RollForward::default() };
-    let (mut tails, mut living) = (Vec::new(), Vec::new());
-    for log in clients {
-        match replay.follow(log).await? {
-            Some(segments) => living.push(segments),
-            None => tails.push(replay.open(log.id()).await?),
-        }
-    }
-    let of_ended = tails.iter().map(|tail| tail.segments.as_slice());
-    let of_living = living.iter().map(Vec::as_slice);
-    let of_clients: Vec<&[SegmentId]> = match planted::is(Bug::LivingLogsComeLast) {
+    let mut replay = Replay::new(stripe, managers).await?;
+    let (mut tails, of_clients) = replay.open_all(clients).await?;
+    let logs: Vec<&[SegmentId]> = of_clients.iter().map(|(_, segments)| segments.as_slice()).collect();
+    match planted::is(Bug::LivingLogsComeLast) {
         true => {
-            replay.merge(&of_ended.collect::<Vec<_>>()).await?;
-            of_living.collect()
+            let (living, ended): (Vec<_>, Vec<_>) = of_clients.iter().partition(|(is_living, _)| *is_living);
+            for some in [ended, living] {
+                replay.merge(&some.iter().map(|(_, segments)| segments.as_slice()).collect::<Vec<_>>()).await?;
+            }
         }
-        false => of_ended.chain(of_living).collect(),
-    };
-    replay.merge(&of_clients).await?;
-    let mut of_cleaners = Vec::with_capacity(cleaners.len());
-    for &log in cleaners {
-        of_cleaners.push(replay.open(log).await?);
+        false => replay.merge(&logs).await?,
     }
-    replay.merge(&of_cleaners.iter().map(|tail| tail.segments.as_slice()).collect::<Vec<_>>()).await?;
-    let tails = tails.into_iter().chain(of_cleaners).map(|tail| (tail.log, replay.finish(tail))).collect();
+    let (of_cleaners, segments) = replay.open_all(cleaners).await?;
+    replay.merge(&segments.iter().map(|(_, segments)| segments.as_slice()).collect::<Vec<_>>()).await?;
+    tails.extend(of_cleaners);
+    let order = replay.order().await?;
+    let tails = tails.into_iter().map(|tail| (tail.log, finished(tail, order))).collect();
     Ok(RolledForward { read: replay.read, tails })
 }
 
 /// A roll-forward that is going on.
-struct Replay<'a> {
+struct Replay<'a, M: ?Sized> {
     stripe: &'a Arc<Stripe>,
-    managers: &'a [Arc<ManagerServer>],
+    managers: &'a [Arc<M>],
+    /// What each manager had applied at the beginning.
+    progress: Vec<Progress>,
     read: RollForward,
 }
 
@@ -166,10 +175,36 @@ struct Rest<'a> {
     after: Iter<'a, SegmentId>,
 }
 
-impl Replay<'_> {
+async fn progress<M: ManagerAdmin + ?Sized>(managers: &[Arc<M>]) -> Result<Vec<Progress>, ManagerError> {
+    let asked = managers.iter().map(|manager| manager.progress().into_future()).collect();
+    join_all(asked).await.into_iter().collect()
+}
+
+impl<'a, M: ManagerAdmin + ?Sized> Replay<'a, M> {
+    async fn new(stripe: &'a Arc<Stripe>, managers: &'a [Arc<M>]) -> Result<Self, ManagerError> {
+        Ok(Replay { stripe, managers, progress: progress(managers).await?, read: RollForward::default() })
+    }
+
     /// The first segment of a log that some manager has not applied.
     fn first_unapplied(&self, log: LogId) -> u64 {
-        self.managers.iter().map(|m| m.applied(log).unwrap_or(0)).min().unwrap_or(0) + 1
+        self.progress.iter().map(|progress| progress.of(log)).min().unwrap_or(0) + 1
+    }
+
+    /// Opens the logs that have ended, and follows those that go on. Returns the tails of the
+    /// former, and for each log whether it goes on, and the segments to apply.
+    async fn open_all(&self, logs: &[WriterLog]) -> Result<(Vec<LogTail>, Vec<(bool, Vec<SegmentId>)>), ManagerError> {
+        let (mut tails, mut all) = (Vec::new(), Vec::new());
+        for log in logs {
+            match self.follow(log).await? {
+                Some(segments) => all.push((true, segments)),
+                None => {
+                    let tail = self.open(log.id()).await?;
+                    all.push((false, tail.segments.clone()));
+                    tails.push(tail);
+                }
+            }
+        }
+        Ok((tails, all))
     }
 
     /// Opens a log at the first segment that some manager has not applied.
@@ -178,14 +213,18 @@ impl Replay<'_> {
     }
 
     /// The segments of a living log that some manager has not applied; `None` if the log has ended.
-    async fn follow(&self, log: &ClientLog) -> Result<Option<Vec<SegmentId>>, ManagerError> {
-        let ClientLog::Living { log, epoch, committed_seq } = *log else { return Ok(None) };
+    async fn follow(&self, log: &WriterLog) -> Result<Option<Vec<SegmentId>>, ManagerError> {
+        let (LivingLog { log, epoch, committed_seq }, may_end) = match *log {
+            WriterLog::Ended(_) => return Ok(None),
+            WriterLog::Living(living) => (living, true),
+            WriterLog::ReadOnly(closed) => (closed, false),
+        };
         match self.stripe.follow_log(log, self.first_unapplied(log), epoch, committed_seq).await {
             Ok(segments) => {
-                tracing::info!(%log, segments = segments.len(), "a living log is rolled forward");
+                tracing::debug!(%log, segments = segments.len(), "a living log is rolled forward");
                 Ok(Some(segments))
             }
-            Err(StripeError::Fenced) => Ok(None),
+            Err(StripeError::Fenced) if may_end => Ok(None),
             Err(e) => Err(log_failed(log, "read a living log", e)),
         }
     }
@@ -224,18 +263,23 @@ impl Replay<'_> {
         self.read.deltas += deltas.len() as u64;
         let deltas = SegmentDeltas { segment, order, deltas: Arc::new(deltas) };
         for manager in self.managers {
-            manager.apply(vec![deltas.clone()]).await?;
+            manager.replay(vec![deltas.clone()]).await?;
         }
         Ok(())
     }
 
-    /// The tail with the highest order that any manager knows. The log's own segments may all be
-    /// deleted by now; the managers' checkpoints cover what they had.
-    fn finish(&self, tail: LogTail) -> LogTail {
-        let order = self.managers.iter().map(|m| m.order()).fold(tail.order, u64::max);
-        tracing::info!(log = %tail.log, segments = tail.segments.len(), order, "log rolled forward");
-        LogTail { order, ..tail }
+    /// The highest order that any manager knows. The segments of an opened log may all be deleted
+    /// by now; the managers' checkpoints cover what they had.
+    async fn order(&self) -> Result<u64, ManagerError> {
+        Ok(progress(self.managers).await?.iter().map(|progress| progress.order).max().unwrap_or(0))
     }
+}
+
+/// A tail after the roll-forward: managers know orders up to `order`.
+fn finished(tail: LogTail, order: u64) -> LogTail {
+    let order = order.max(tail.order);
+    tracing::info!(log = %tail.log, segments = tail.segments.len(), order, "log rolled forward");
+    LogTail { order, ..tail }
 }
 
 fn unreadable(segment: SegmentId, error: impl Into<ReadError>) -> ManagerError {

@@ -15,13 +15,12 @@
 
 use crate::Delta;
 use crate::api::{
-    BlockAt, CheckpointState, GiveBack, IndexRange, Located, Manager, ManagerError, ManagerStatus, Opened,
-    SegmentDeltas, SegmentUsage, UsageChanges,
+    BlockAt, CheckpointState, GiveBack, IndexRange, Located, Manager, ManagerAdmin, ManagerError, ManagerStatus,
+    NodeSize, Opened, Progress, SegmentDeltas, SegmentUsage, UsageChanges,
 };
 use crate::apply::Turn;
 use crate::clients::Clients;
 use crate::frontier::Allocation;
-use crate::index_node::NodeSize;
 use crate::manager_map::ManagerMap;
 use crate::planted::{self, Bug};
 use crate::record::{RecordDirectory, RecordKey};
@@ -53,11 +52,14 @@ pub struct ManagerConfig {
     pub index_range_len: u64,
     /// Bounds of what it writes into its log.
     pub lengths: Lengths,
+    /// The epoch of the manager that wrote the log before, if it is known. If the log was opened
+    /// after that, it is not opened again: the request for it came too late.
+    pub after_epoch: Option<u32>,
 }
 
 /// Bounds of what a manager writes into its log. Tests use small ones, so that small stores have
 /// the structure of large ones.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Lengths {
     /// Longest payload of a segment in bytes, unless the stripe's is shorter.
     pub segment_len_max: u32,
@@ -116,28 +118,32 @@ impl ManagerServer {
         self.core.state.lock().positions.get(&log).copied()
     }
 
-    /// The highest order of a segment that was applied, since the file system was made; 0 if none
-    /// had an order. A writer that gets something from this manager afterwards gives its segments
-    /// higher orders (`stripe::LogWriter::learn_order`).
+    /// The epoch in which it writes its log.
+    pub fn epoch(&self) -> u32 {
+        self.core.writer.epoch()
+    }
+
+    /// The seq of the newest segment of its log that is durable; 0 if none is.
+    pub fn committed_seq(&self) -> u64 {
+        self.core.writer.committed_seq().unwrap_or(0)
+    }
+
+    /// See [`Progress::order`].
     pub fn order(&self) -> u64 {
         self.core.state.lock().order
+    }
+
+    /// Utilisation of all segments in which this manager counts live bytes. Its cost grows with
+    /// their number. For start, fsck and tests.
+    pub fn usage(&self) -> Answer<Vec<SegmentUsage>, ManagerError> {
+        let core = self.core.clone();
+        Answer::later(async move { core.usage().await })
     }
 
     /// The files that the next checkpoint writes, with the size of their nodes: see
     /// [`ManagerState::owed`](crate::state::ManagerState::owed).
     pub fn owed(&self) -> Vec<(FileId, Option<NodeSize>)> {
         self.core.state.lock().owed()
-    }
-
-    /// How much the next checkpoint writes for a file if this run of it is moved; `None` if the
-    /// file is gone.
-    pub fn size(&self, run: BlockAt) -> Answer<Option<NodeSize>, ManagerError> {
-        self.core.answer(move |state| Ok(state.size(&run)?))
-    }
-
-    /// This manager's id.
-    pub fn id(&self) -> ManagerId {
-        self.core.config.id
     }
 }
 
@@ -462,6 +468,33 @@ impl Manager for ManagerServer {
         }
     }
 
+    fn orphans(&self) -> Answer<Vec<FileId>, ManagerError> {
+        let core = self.core.clone();
+        Answer::later(async move { core.orphans().await })
+    }
+
+    fn status(&self) -> ManagerStatus {
+        self.core.state.lock().status()
+    }
+}
+
+impl ManagerAdmin for ManagerServer {
+    fn id(&self) -> ManagerId {
+        self.core.config.id
+    }
+
+    fn progress(&self) -> Answer<Progress, ManagerError> {
+        Answer::ok(self.core.state.lock().progress())
+    }
+
+    fn replay(&self, segments: Vec<SegmentDeltas>) -> Answer<(), ManagerError> {
+        self.apply(segments)
+    }
+
+    fn size(&self, run: BlockAt) -> Answer<Option<NodeSize>, ManagerError> {
+        self.core.answer(move |state| Ok(state.size(&run)?))
+    }
+
     fn live(&self, candidates: Vec<BlockAt>) -> Answer<Vec<BlockAt>, ManagerError> {
         let (mut done, mut found) = (0, Vec::new());
         self.core.answer(move |state| {
@@ -471,11 +504,6 @@ impl Manager for ManagerServer {
             }
             Ok(std::mem::take(&mut found))
         })
-    }
-
-    fn usage(&self) -> Answer<Vec<SegmentUsage>, ManagerError> {
-        let core = self.core.clone();
-        Answer::later(async move { core.usage().await })
     }
 
     fn usage_changes(&self, since: u64) -> Answer<UsageChanges, ManagerError> {
@@ -491,14 +519,5 @@ impl Manager for ManagerServer {
     fn evacuate(&self, segments: Vec<SegmentId>) -> Answer<(), ManagerError> {
         let core = self.core.clone();
         Answer::later(async move { core.evacuate(segments).await })
-    }
-
-    fn orphans(&self) -> Answer<Vec<FileId>, ManagerError> {
-        let core = self.core.clone();
-        Answer::later(async move { core.orphans().await })
-    }
-
-    fn status(&self) -> ManagerStatus {
-        self.core.state.lock().status()
     }
 }

@@ -19,11 +19,11 @@
 //! number ([`ManagerIdentity`]). Not bounded are the inner pages, with half a byte per file and one
 //! byte per segment, and 24 bytes per segment that changed since the last checkpoint.
 
-use crate::api::{BlockAt, ManagerError, ManagerStatus, Opened, RUN_EXTENTS_MAX};
+use crate::api::{BlockAt, ManagerError, ManagerStatus, NodeSize, Opened, Progress, RUN_EXTENTS_MAX};
 use crate::changes::Changes;
 use crate::clients::Step;
 use crate::frontier::{Frontiers, LogReserves};
-use crate::index_node::{IndexNode, LeafHomes, NodeSize, decode_leaf};
+use crate::index_node::{IndexNode, LeafHomes, decode_leaf};
 use crate::manager_map::ManagerMap;
 use crate::record::Table;
 use crate::root::{Root, Trees};
@@ -195,6 +195,11 @@ pub(crate) struct DurableRoot {
 }
 
 impl ManagerState {
+    /// Which changes are applied.
+    pub fn progress(&self) -> Progress {
+        Progress { applied: self.positions.clone(), order: self.order }
+    }
+
     /// The state of the newest durable root, which is stored at the address. Without a root, the
     /// state of a manager without files.
     pub fn new(identity: ManagerIdentity, root: Option<(Root, BlockAddr)>) -> Self {

@@ -3,8 +3,8 @@
 
 use crate::api::{INDEX_RANGE_LEN, ManagerError, SegmentDeltas};
 use crate::server::{Lengths, ManagerConfig, ManagerServer};
-use crate::{ClientLog, ManagerMap, roll_forward_all};
 use crate::{Delta, DirectoryShape, InodeRecord};
+use crate::{ManagerMap, WriterLog, roll_forward_all};
 use bytes::Bytes;
 use host::DiskSpace;
 use host::sim::{Machine, Sim};
@@ -260,6 +260,7 @@ impl Setup {
             cached_inodes_max: self.cached_inodes_max,
             index_range_len: INDEX_RANGE_LEN,
             lengths: self.lengths,
+            after_epoch: None,
         }
     }
 
@@ -281,7 +282,9 @@ impl Setup {
     pub async fn start(&self) -> Result<Running, ManagerError> {
         let (machine, stripe, server) = self.start_manager().await?;
         let managers = [server.clone()];
-        let mut rolled = roll_forward_all(&stripe, &managers, &[ClientLog::Ended(CLIENT_LOG)], &[CLEANER_LOG]).await?;
+        let mut rolled =
+            roll_forward_all(&stripe, &managers, &[WriterLog::Ended(CLIENT_LOG)], &[WriterLog::Ended(CLEANER_LOG)])
+                .await?;
         let mut writer = |log| rolled.take(log).map(|tail| TestWriter::new(&stripe, tail));
         let (client, cleaner) = (writer(CLIENT_LOG)?, writer(CLEANER_LOG)?);
         Ok(Running { machine, stripe, server, client, cleaner })

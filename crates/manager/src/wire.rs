@@ -5,7 +5,8 @@
 //! bytes: they fail, but do not panic, and they ask for memory in proportion to what they get.
 
 use crate::api::{
-    GiveBack, IndexRange, Located, ManagerError, ManagerStatus, Opened, SegmentDeltas, TokenGrant, TokenRecall,
+    GiveBack, HeldToken, IndexRange, Located, ManagerError, ManagerStatus, Opened, SegmentDeltas, TokenGrant,
+    TokenRecall,
 };
 use crate::token::Mode;
 use crate::{Delta, InodeRecord};
@@ -106,14 +107,17 @@ pub enum ManagerAnswer {
     },
     /// The message came over a connection that the client has replaced.
     Stale,
+    /// The manager is not served here, or no longer: the client must ask the first node where it
+    /// is. To a question for recalls: it must renew its lease at once.
+    Moved,
 }
 
-fn put_list<T>(out: &mut Vec<u8>, list: &[T], put: impl Fn(&mut Vec<u8>, &T)) {
+pub(crate) fn put_list<T>(out: &mut Vec<u8>, list: &[T], put: impl Fn(&mut Vec<u8>, &T)) {
     out.put_u32(list.len() as u32);
     list.iter().for_each(|item| put(out, item));
 }
 
-fn list<T>(
+pub(crate) fn list<T>(
     r: &mut Reader<'_>,
     each: usize,
     what: &'static str,
@@ -122,11 +126,11 @@ fn list<T>(
     (0..r.count(each, what)?).map(|_| item(r)).collect()
 }
 
-fn put_file(out: &mut Vec<u8>, file: &FileId) {
+pub(crate) fn put_file(out: &mut Vec<u8>, file: &FileId) {
     out.put_u64(file.raw());
 }
 
-fn file(r: &mut Reader<'_>) -> Result<FileId, DecodeError> {
+pub(crate) fn file(r: &mut Reader<'_>) -> Result<FileId, DecodeError> {
     Ok(FileId::new(r.u64("file")?))
 }
 
@@ -143,7 +147,7 @@ fn flag(r: &mut Reader<'_>, what: &'static str) -> Result<bool, DecodeError> {
 }
 
 /// 0 stands for no right at all.
-fn put_mode(out: &mut Vec<u8>, mode: Option<Mode>) {
+pub(crate) fn put_mode(out: &mut Vec<u8>, mode: Option<Mode>) {
     out.put_u8(match mode {
         None => 0,
         Some(Mode::Read) => 1,
@@ -151,7 +155,7 @@ fn put_mode(out: &mut Vec<u8>, mode: Option<Mode>) {
     });
 }
 
-fn mode_or_none(r: &mut Reader<'_>) -> Result<Option<Mode>, DecodeError> {
+pub(crate) fn mode_or_none(r: &mut Reader<'_>) -> Result<Option<Mode>, DecodeError> {
     match r.u8("mode")? {
         0 => Ok(None),
         1 => Ok(Some(Mode::Read)),
@@ -176,7 +180,7 @@ fn give_back(r: &mut Reader<'_>) -> Result<GiveBack, DecodeError> {
     Ok(GiveBack { file, number, keep: mode_or_none(r)?, is_open: flag(r, "open")? })
 }
 
-fn put_segment_deltas(out: &mut Vec<u8>, segment: &SegmentDeltas) {
+pub(crate) fn put_segment_deltas(out: &mut Vec<u8>, segment: &SegmentDeltas) {
     segment.segment.encode(out);
     out.put_u64(segment.order);
     let at = out.len();
@@ -186,12 +190,12 @@ fn put_segment_deltas(out: &mut Vec<u8>, segment: &SegmentDeltas) {
     out[at..at + 4].copy_from_slice(&len.to_le_bytes());
 }
 
-fn segment_deltas(r: &mut Reader<'_>) -> Result<SegmentDeltas, DecodeError> {
+pub(crate) fn segment_deltas(r: &mut Reader<'_>) -> Result<SegmentDeltas, DecodeError> {
     let (segment, order) = (SegmentId::decode(r)?, r.u64("segment order")?);
     Ok(SegmentDeltas { segment, order, deltas: Arc::new(Delta::decode_all(r.blob("deltas")?)?) })
 }
 
-fn put_error(out: &mut Vec<u8>, error: &ManagerError) {
+pub(crate) fn put_error(out: &mut Vec<u8>, error: &ManagerError) {
     match error {
         ManagerError::NotFound => out.put_u8(1),
         ManagerError::StaleMap(epoch) => {
@@ -202,12 +206,13 @@ fn put_error(out: &mut Vec<u8>, error: &ManagerError) {
         ManagerError::Log | ManagerError::Stores(_) => out.put_u8(3),
         ManagerError::Expelled => out.put_u8(4),
         ManagerError::Held => out.put_u8(6),
+        ManagerError::Away => out.put_u8(7),
         // The wire does not carry the reason of a bad request.
         ManagerError::BadRequest(_) => out.put_u8(5),
     }
 }
 
-fn error(r: &mut Reader<'_>) -> Result<ManagerError, DecodeError> {
+pub(crate) fn error(r: &mut Reader<'_>) -> Result<ManagerError, DecodeError> {
     Ok(match r.u8("error kind")? {
         1 => ManagerError::NotFound,
         2 => ManagerError::StaleMap(r.u64("map epoch")?),
@@ -215,6 +220,7 @@ fn error(r: &mut Reader<'_>) -> Result<ManagerError, DecodeError> {
         4 => ManagerError::Expelled,
         5 => ManagerError::BadRequest("refused by the manager"),
         6 => ManagerError::Held,
+        7 => ManagerError::Away,
         _ => return Err(DecodeError::Invalid("error kind")),
     })
 }
@@ -273,8 +279,44 @@ fn recall(r: &mut Reader<'_>) -> Result<TokenRecall, DecodeError> {
     Ok(TokenRecall { file: file(r)?, number: r.u64("grant number")?, wanted: mode(r)? })
 }
 
+pub(crate) fn put_status(out: &mut Vec<u8>, status: &ManagerStatus) {
+    let ManagerStatus { file_count, cached_count, dirty_count, token_count, checkpoint_count } = *status;
+    for count in [file_count, cached_count, dirty_count, token_count, checkpoint_count] {
+        out.put_u64(count);
+    }
+}
+
+pub(crate) fn status(r: &mut Reader<'_>) -> Result<ManagerStatus, DecodeError> {
+    Ok(ManagerStatus {
+        file_count: r.u64("files")?,
+        cached_count: r.u64("cached nodes")?,
+        dirty_count: r.u64("dirty nodes")?,
+        token_count: r.u64("tokens")?,
+        checkpoint_count: r.u64("checkpoints")?,
+    })
+}
+
+/// Bytes of an encoded [`HeldToken`].
+const HELD_LEN: usize = 8 + 1 + 8;
+
+/// Appends what a client says that it holds.
+pub fn put_held(out: &mut Vec<u8>, tokens: &[HeldToken]) {
+    put_list(out, tokens, |out, token| {
+        put_file(out, &token.file);
+        put_mode(out, token.mode);
+        out.put_u64(token.number);
+    });
+}
+
+/// Reads what [`put_held`] wrote.
+pub fn held(r: &mut Reader<'_>) -> Result<Vec<HeldToken>, DecodeError> {
+    list(r, HELD_LEN, "tokens", |r| {
+        Ok(HeldToken { file: file(r)?, mode: mode_or_none(r)?, number: r.u64("grant number")? })
+    })
+}
+
 /// Checks that everything was read.
-fn whole<T>(value: T, r: &Reader<'_>) -> Result<T, DecodeError> {
+pub(crate) fn whole<T>(value: T, r: &Reader<'_>) -> Result<T, DecodeError> {
     if r.is_empty() { Ok(value) } else { Err(DecodeError::Invalid("message length")) }
 }
 
@@ -421,10 +463,7 @@ impl ManagerAnswer {
             }
             ManagerAnswer::Status(status) => {
                 out.put_u8(8);
-                let ManagerStatus { file_count, cached_count, dirty_count, token_count, checkpoint_count } = *status;
-                for count in [file_count, cached_count, dirty_count, token_count, checkpoint_count] {
-                    out.put_u64(count);
-                }
+                put_status(&mut out, status);
             }
             ManagerAnswer::Recalls { last, recalls } => {
                 out.put_u8(9);
@@ -432,6 +471,7 @@ impl ManagerAnswer {
                 put_list(&mut out, recalls, put_recall);
             }
             ManagerAnswer::Stale => out.put_u8(10),
+            ManagerAnswer::Moved => out.put_u8(11),
         }
         out
     }
@@ -456,15 +496,10 @@ impl ManagerAnswer {
             5 => ManagerAnswer::Located(located(r)?),
             6 => ManagerAnswer::Closed(flag(r, "abandoned")?),
             7 => ManagerAnswer::Allocated(IndexRange { first: file(r)?, count: r.u64("count")? }),
-            8 => ManagerAnswer::Status(ManagerStatus {
-                file_count: r.u64("files")?,
-                cached_count: r.u64("cached")?,
-                dirty_count: r.u64("dirty")?,
-                token_count: r.u64("tokens")?,
-                checkpoint_count: r.u64("checkpoints")?,
-            }),
+            8 => ManagerAnswer::Status(status(r)?),
             9 => ManagerAnswer::Recalls { last: r.u64("recall number")?, recalls: list(r, 17, "recalls", recall)? },
             10 => ManagerAnswer::Stale,
+            11 => ManagerAnswer::Moved,
             _ => return Err(DecodeError::Invalid("answer kind")),
         };
         whole(answer, r)

@@ -1,7 +1,8 @@
 //! Nodes: several processes that serve one file system, each with a data folder and an identity.
 //!
 //! - [`identity`]: the files with the authority, keys and certificates.
-//! - [`first`]: the first node's listener. [`invite`]: its invitations.
+//! - [`first`]: the first node's listener. [`invite`]: its invitations. [`hosts`]: its way to nodes
+//!   that serve managers.
 //! - [`joined`]: the data folder of a node that has joined, or is joining. [`joining`]: the
 //!   exchange by which it joins. [`remote`]: the first node, as it reaches it. [`run`]: its
 //!   process.
@@ -11,6 +12,7 @@
 //!   joined node has; [`serving`]: what it serves, as its data folder remembers it.
 
 pub mod first;
+pub mod hosts;
 pub mod identity;
 pub mod invite;
 pub mod joined;

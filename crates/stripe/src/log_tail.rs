@@ -85,7 +85,7 @@ impl Stripe {
     /// was, or some steps of the opening are done. Nothing is discarded.
     pub async fn open_log(&self, log: LogId, from_seq: u64) -> Result<LogTail, StripeError> {
         for _ in 1..OPEN_TRIES {
-            match self.try_open_log(log, from_seq.max(FIRST_SEQ)).await {
+            match self.try_open_log(log, from_seq.max(FIRST_SEQ), None).await {
                 // The seal of an opening that died half way has turned up. A store that came back
                 // had it, or it was a late request, which also discards segments that the dead
                 // opening had not seen. The next try knows the seal.
@@ -93,7 +93,17 @@ impl Stripe {
                 done => return done,
             }
         }
-        self.try_open_log(log, from_seq.max(FIRST_SEQ)).await
+        self.try_open_log(log, from_seq.max(FIRST_SEQ), None).await
+    }
+
+    /// As [`open_log`](Self::open_log), for an opener that may come too late: only if the log was
+    /// opened last for the writer of `epoch`. Of several openers, also of one that opens it
+    /// unconditionally, at most one succeeds.
+    ///
+    /// # Errors
+    /// As [`open_log`](Self::open_log); `Fenced` also if the log was opened after this epoch.
+    pub async fn open_log_after(&self, log: LogId, from_seq: u64, epoch: u32) -> Result<LogTail, StripeError> {
+        self.try_open_log(log, from_seq.max(FIRST_SEQ), Some(epoch)).await
     }
 
     /// The segments of a log from `from_seq` up to `through`, while its writer goes on: nothing is
@@ -125,13 +135,17 @@ impl Stripe {
         Ok(committed.collect())
     }
 
-    async fn try_open_log(&self, log: LogId, from_seq: u64) -> Result<LogTail, StripeError> {
+    async fn try_open_log(&self, log: LogId, from_seq: u64, after: Option<u32>) -> Result<LogTail, StripeError> {
         // Gather also the segment before, so that the first one can chain to it.
         let (seals, found) = self.gather(log, from_seq.saturating_sub(1)).await?;
         let in_force = newest_seals(seals.iter().flat_map(|(_, seals)| seals));
         let seal = in_force.get(&log);
         let epochs = found.iter().map(|(_, h)| h.id.segment.epoch).chain(seal.map(|s| s.epoch));
-        let epoch = epochs.max().unwrap_or(0).checked_add(1).ok_or(StripeError::BadRequest("out of epochs"))?;
+        let newest = epochs.max().unwrap_or(0);
+        if after.is_some_and(|after| newest != after) {
+            return Err(StripeError::Fenced);
+        }
+        let epoch = newest.checked_add(1).ok_or(StripeError::BadRequest("out of epochs"))?;
 
         let found = in_force_of(found, seal);
         let (before, verdict) = judge(from_seq, &found);

@@ -11,7 +11,7 @@ use cluster::machine::{self, CoreMachine, Create, INDEX_RANGE_LEN, Lengths, Run}
 use cluster::stores::StorePlace;
 use host::real::RealDisk;
 use host::{Disk, DiskSpace, File, Host};
-use manager::api::{Manager, SegmentDeltas};
+use manager::api::{Manager, ManagerAdmin, SegmentDeltas};
 use manager::{Delta, DirectoryShape, InodeRecord};
 use storage::testing::list_fragments;
 use striped_log::fragment::{CHUNK_LEN, FragmentHeader, Geometry};
@@ -149,7 +149,7 @@ impl Rig {
         machine::create(&self.host, &self.places(), &self.consensus, create).await.context("create")?;
         let machine = self.start().await?;
         machine.client.sync().await.context("sync")?;
-        let manager = machine.managers.first().context("a manager")?;
+        let manager = machine.servers().into_iter().next().context("a manager")?;
         let before = manager.applied(CLIENT_LOG).unwrap_or(0);
         let last = machine.stripe.log_segments(CLIENT_LOG, before).await?.into_iter().max().context("a segment")?;
         let plan = Plan { last, segments, files, payload_len: machine.stripe.payload_len_max() };

@@ -1,29 +1,34 @@
 //! A first node and members in simulated time, and the way between them.
 
 use bytes::Bytes;
-use cluster::config::MemberEntry;
+use cluster::config::{FIRST_NODE, MemberEntry};
 use cluster::control::{ControlAnswer, ControlError, ControlRequest, NodeReport};
+use cluster::host_service::ManagerHost;
 use cluster::lock_server::LockRequest;
 use cluster::machine::{CoreMachine, Create, INDEX_RANGE_LEN, Lengths, Run, create};
+use cluster::manager_service::ManagerService;
+use cluster::manager_ways::ManagerWays;
 use cluster::member::{FirstNode, Member, MemberConfig};
-use cluster::members::{Holders, Members, MembersConfig};
+use cluster::members::{Members, MembersConfig};
+use cluster::seat::HostWay;
+use cluster::seats::HostWays;
 use cluster::shared_locks::LockWay;
 use cluster::survivors::Arrivals;
-use cluster::{FsConfig, StorePlace};
+use cluster::{FsConfig, KnownNode, StorePlace};
 use host::sim::{Machine, Sim, SimDisk};
 use host::{Disk, Host};
-use manager::api::{
-    BlockAt, CheckpointState, GiveBack, IndexRange, Located, Manager, ManagerError, ManagerStatus, Opened,
-    SegmentDeltas, SegmentUsage, TokenHolder, TokenRecall, UsageChanges,
-};
-use manager::token::Mode;
+use link::{LinkError, Message, NodeService, OrderedLane, Peer};
+use manager::admin_wire::HostRequest;
+use manager::api::{Manager, ManagerError, TokenHolder};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use storage::api::{Seal, Storage, StorageError, StoreStatus};
 use striped_log::fragment::{Fragment, FragmentHeader};
-use types::{Answer, BoxFuture, ClientId, FileId, FragmentId, FsError, LogId, Maps, NodeId, SegmentId, StoreId};
+use tokio::sync::{mpsc, oneshot};
+use types::{BoxFuture, FileId, FragmentId, FsError, LogId, ManagerId, Maps, NodeId, SegmentId, StoreId};
 use vfs::fs::{Cred, FileLock, FileSystem, Handle, OpenFlags};
 
 pub const LEASE: Duration = Duration::from_secs(8);
@@ -45,14 +50,20 @@ pub struct First {
     pub machine: Machine,
     pub core: CoreMachine,
     pub members: Arc<Members>,
+    service: Arc<ManagerService>,
+    number: u64,
 }
 
-/// The way to the first node, for all members.
+/// Managers that a member serves, since its start.
+struct Serving {
+    machine: Machine,
+    managers: Arc<ManagerHost>,
+    number: u64,
+}
+
+/// The ways between nodes.
 #[derive(Clone, Default)]
 pub struct Way(pub Arc<WayState>);
-
-/// A node, and what takes its recalls.
-pub type Reached = (NodeId, Arc<dyn TokenHolder>);
 
 #[derive(Default)]
 pub struct WayState {
@@ -62,9 +73,17 @@ pub struct WayState {
     pub arrivals: Mutex<Option<Arc<Arrivals>>>,
     /// Nodes whose messages do not get through.
     pub cut: Mutex<BTreeSet<NodeId>>,
-    /// What takes the recalls of each session.
-    pub holders: Mutex<BTreeMap<u64, Reached>>,
+    /// Nodes between which no message gets through.
+    pub apart: Mutex<BTreeSet<(NodeId, NodeId)>>,
+    /// The members.
+    serving: Mutex<BTreeMap<NodeId, Arc<Serving>>>,
+    /// Numbers the starts of nodes.
+    starts: AtomicU64,
 }
+
+/// Who takes requests to the managers of a node: the number of the node's start, its machine, and
+/// the service.
+type Reached = (u64, Machine, Arc<ManagerService>);
 
 impl Way {
     pub fn up(&self) -> Option<Arc<First>> {
@@ -87,15 +106,60 @@ impl Way {
             if let Some(first) = self.up() {
                 let done = first.machine.run(work(first.clone())).await;
                 self.travel(node, host).await;
-                if self.up().is_none() && host.random.next_u64().is_multiple_of(2) {
-                    // The answer was received, and the task that waits for it gets its turn late.
-                    host.clock.sleep(Duration::from_millis(host.random.next_u64() % 5000)).await;
+                if self.up().is_none() {
+                    be_late(host).await;
                 }
                 if let Ok(done) = done {
                     return done;
                 }
             }
         }
+    }
+
+    /// The managers' service of a node, and its machine; `None` while the node is down.
+    fn service(&self, node: NodeId) -> Option<Reached> {
+        if node == FIRST_NODE {
+            return self.up().map(|first| (first.number, first.machine.clone(), first.service.clone()));
+        }
+        let serving = self.0.serving.lock().expect("serving").get(&node).cloned()?;
+        Some((serving.number, serving.machine.clone(), serving.managers.service()))
+    }
+
+    fn next_number(&self) -> u64 {
+        1 + self.0.starts.fetch_add(1, SeqCst)
+    }
+
+    fn set_apart(&self, one: NodeId, other: NodeId, are_apart: bool) {
+        let mut apart = self.0.apart.lock().expect("apart");
+        for pair in [(one, other), (other, one)] {
+            if are_apart {
+                apart.insert(pair)
+            } else {
+                apart.remove(&pair)
+            };
+        }
+    }
+
+    /// Has no message get through between two nodes.
+    pub fn part(&self, one: NodeId, other: NodeId) {
+        self.set_apart(one, other, true);
+    }
+
+    /// Has messages get through again.
+    pub fn join(&self, one: NodeId, other: NodeId) {
+        self.set_apart(one, other, false);
+    }
+
+    /// Waits until messages get through between two nodes, and one has travelled.
+    async fn travel_between(&self, from: NodeId, to: NodeId, host: &Host) {
+        self.travel(from, host).await;
+        while self.0.apart.lock().expect("apart").contains(&(from, to)) || self.is_cut(to) {
+            host.clock.sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    fn is_cut(&self, node: NodeId) -> bool {
+        self.0.cut.lock().expect("cut").contains(&node)
     }
 
     pub fn cut(&self, node: NodeId, is_cut: bool) {
@@ -110,47 +174,126 @@ impl Way {
     /// Waits until messages of a node get through, and one has travelled.
     pub async fn travel(&self, node: NodeId, host: &Host) {
         host.clock.sleep(DELAY).await;
-        while self.0.cut.lock().expect("cut").contains(&node) {
+        while self.is_cut(node) {
             host.clock.sleep(Duration::from_millis(50)).await;
         }
     }
 }
 
-/// Recalls travel too.
-struct Relay {
-    way: Way,
-    session: u64,
-    host: Host,
+/// Sometimes an answer was received, and the task that waits for it gets its turn late.
+async fn be_late(host: &Host) {
+    if host.random.next_u64().is_multiple_of(2) {
+        host.clock.sleep(Duration::from_millis(host.random.next_u64() % 5000)).await;
+    }
 }
 
-impl TokenHolder for Relay {
-    fn recall(&self, recalls: Vec<TokenRecall>) {
-        let (way, session, host) = (self.way.clone(), self.session, self.host.clone());
-        self.host.tasks.spawn(Box::pin(async move {
-            host.clock.sleep(DELAY).await;
-            let known = way.0.holders.lock().expect("holders").get(&session).cloned();
-            if let Some((node, holder)) = known {
-                way.travel(node, &host).await;
-                holder.recall(recalls);
+/// A message on its way, and who waits for the answer.
+type Sent = (u64, Message, oneshot::Sender<Result<Message, LinkError>>);
+
+/// A connection to the managers' service of a node. It breaks when that node starts again.
+struct SimLane {
+    way: Way,
+    host: Host,
+    to: NodeId,
+    queue: mpsc::UnboundedSender<Sent>,
+}
+
+impl SimLane {
+    fn new(way: &Way, host: &Host, from: NodeId, to: NodeId) -> Arc<SimLane> {
+        let (queue, mut sent) = mpsc::unbounded_channel::<Sent>();
+        let (way, host) = (way.clone(), host.clone());
+        let (through, at) = (way.clone(), host.clone());
+        host.tasks.spawn(Box::pin(async move {
+            while let Some((connection, message, done)) = sent.recv().await {
+                through.travel_between(from, to, &at).await;
+                let Some((_, machine, service)) = through.service(to).filter(|(number, ..)| *number == connection)
+                else {
+                    let _ = done.send(Err(LinkError::Lost));
+                    continue;
+                };
+                let peer = Peer { fingerprint: Some(fingerprint(from)), address: ([10, 0, 0, 1], 7440).into() };
+                // The service takes requests in the order in which they come.
+                let answer = service.serve(&peer, message.head, message.tail).expect("a request");
+                let (through, host) = (through.clone(), at.clone());
+                at.tasks.spawn(Box::pin(async move {
+                    let answer = machine.run(answer).await.map_err(|_| LinkError::Lost);
+                    through.travel_between(to, from, &host).await;
+                    let is_up = through.service(to).is_some_and(|(number, ..)| number == connection);
+                    if !is_up {
+                        be_late(&host).await;
+                    }
+                    let _ = done.send(answer);
+                }));
             }
         }));
+        Arc::new(SimLane { way, host, to, queue })
     }
 }
 
-/// Sends recalls from the first node.
-struct Recaller {
+impl OrderedLane for SimLane {
+    fn connection(&self) -> Option<u64> {
+        self.way.service(self.to).map(|(number, ..)| number)
+    }
+
+    fn next_connection(&self, after: u64) -> BoxFuture<u64> {
+        let (way, host, to) = (self.way.clone(), self.host.clone(), self.to);
+        Box::pin(async move {
+            loop {
+                let up = way.service(to).map(|(number, ..)| number);
+                if let Some(up) = up.filter(|up| *up > after) {
+                    return up;
+                }
+                host.clock.sleep(10 * DELAY).await;
+            }
+        })
+    }
+
+    fn ask_in(&self, connection: u64, _: u8, message: Message) -> BoxFuture<Result<Message, LinkError>> {
+        if self.connection() != Some(connection) {
+            return Box::pin(std::future::ready(Err(LinkError::Down)));
+        }
+        let (done, answer) = oneshot::channel();
+        let _ = self.queue.send((connection, message, done));
+        Box::pin(async move { answer.await.unwrap_or(Err(LinkError::Lost)) })
+    }
+}
+
+/// The first node's ways to nodes that serve managers.
+struct Ways(Way, Host);
+
+impl HostWays for Ways {
+    fn reach(&self, at: &KnownNode) -> Arc<dyn HostWay> {
+        Arc::new(HostLink { way: self.0.clone(), host: self.1.clone(), node: at.node })
+    }
+
+    fn fingerprint(&self) -> [u8; 32] {
+        fingerprint(FIRST_NODE)
+    }
+}
+
+struct HostLink {
     way: Way,
     host: Host,
+    node: NodeId,
 }
 
-impl Holders for Recaller {
-    fn holder(&self, session: u64) -> Arc<dyn TokenHolder> {
-        Arc::new(Relay { way: self.way.clone(), session, host: self.host.clone() })
+impl HostWay for HostLink {
+    fn ask(&self, request: Vec<u8>) -> BoxFuture<Result<Vec<u8>, ManagerError>> {
+        let (way, host, node) = (self.way.clone(), self.host.clone(), self.node);
+        Box::pin(async move {
+            let (session, request) = HostRequest::decode(&request).expect("a request");
+            way.travel_between(FIRST_NODE, node, &host).await;
+            let serving = way.0.serving.lock().expect("serving").get(&node).cloned().ok_or(ManagerError::Away)?;
+            let managers = serving.managers.clone();
+            let work = async move { managers.ask(Some(fingerprint(FIRST_NODE)), session, request).await.encode() };
+            let answer = serving.machine.run(work).await.map_err(|_| ManagerError::Away)?;
+            way.travel_between(node, FIRST_NODE, &host).await;
+            Ok(answer)
+        })
     }
 
-    fn quiesce(&self, _session: u64) -> BoxFuture<()> {
-        let host = self.host.clone();
-        Box::pin(async move { host.clock.sleep(DELAY).await })
+    fn lane(&self) -> Arc<dyn OrderedLane> {
+        SimLane::new(&self.way, &self.host, FIRST_NODE, self.node)
     }
 }
 
@@ -160,6 +303,14 @@ struct Remote {
     node: NodeId,
     /// The member's own host.
     host: Host,
+    ways: ManagerWays,
+    managers: Arc<ManagerHost>,
+}
+
+impl Remote {
+    fn to_first(&self) -> Arc<dyn OrderedLane> {
+        SimLane::new(&self.way, &self.host, self.node, FIRST_NODE)
+    }
 }
 
 impl FirstNode for Remote {
@@ -186,8 +337,32 @@ impl FirstNode for Remote {
     }
 
     fn managers(&self, session: u64, count: usize) -> Vec<Arc<dyn Manager>> {
-        let remote = |index| RemoteManager { at: (self.way.clone(), self.node, self.host.clone()), session, index };
-        (0..count).map(|index| Arc::new(remote(index)) as Arc<dyn Manager>).collect()
+        self.ways.managers(session, count, &self.to_first())
+    }
+
+    fn seat(&self, session: u64, managers: &[(ManagerId, Option<KnownNode>)]) {
+        self.ways.seat(session, managers, |at| {
+            Some(match at {
+                None => self.to_first(),
+                Some(at) if at.node == self.node => self.managers.lane(fingerprint(self.node)),
+                Some(at) => SimLane::new(&self.way, &self.host, self.node, at.node),
+            })
+        });
+    }
+
+    fn unseat(&self, session: u64, managers: &[ManagerId]) {
+        self.ways.unseat(session, managers);
+    }
+
+    fn moved(&self) -> BoxFuture<()> {
+        self.ways.moved()
+    }
+
+    fn unreached(&self, session: u64) -> BTreeSet<NodeId> {
+        let nodes = self.ways.nodes(session).into_iter().map(|at| at.node).filter(|node| *node != self.node);
+        let apart = self.way.0.apart.lock().expect("apart");
+        let is_reached = |node: &NodeId| self.way.service(*node).is_some() && !apart.contains(&(self.node, *node));
+        nodes.filter(|node| !is_reached(node)).collect()
     }
 
     fn stores(&self, _session: u64, config: &FsConfig) -> Vec<(StoreId, Arc<dyn Storage>)> {
@@ -195,8 +370,8 @@ impl FirstNode for Remote {
         config.stores().map(store).collect()
     }
 
-    fn can_resume(&self, _session: u64) -> bool {
-        true
+    fn can_resume(&self, session: u64) -> bool {
+        self.ways.can_go_on(session)
     }
 
     fn follow(&self, _config: &FsConfig) {}
@@ -206,11 +381,11 @@ impl FirstNode for Remote {
     }
 
     fn recalls(&self, session: u64, holder: Arc<dyn TokenHolder>) {
-        self.way.0.holders.lock().expect("holders").insert(session, (self.node, holder));
+        self.ways.recalls(session, holder, self.to_first());
     }
 
     fn end(&self, session: u64) {
-        self.way.0.holders.lock().expect("holders").remove(&session);
+        self.ways.end(session);
     }
 }
 
@@ -294,97 +469,6 @@ impl LockWay for RemoteLocks {
     }
 }
 
-/// A manager of the first node, as one session sees it.
-struct RemoteManager {
-    at: (Way, NodeId, Host),
-    session: u64,
-    index: usize,
-}
-
-impl RemoteManager {
-    fn ask<T: Send + 'static>(
-        &self,
-        ask: impl Fn(&dyn Manager, ClientId) -> Answer<T, ManagerError> + Send + Sync + 'static,
-    ) -> Answer<T, ManagerError> {
-        let ((way, node, host), session, index) = (self.at.clone(), self.session, self.index);
-        Answer::later(async move {
-            let ask = Arc::new(ask);
-            let work = move |first: Arc<First>| -> BoxFuture<_> {
-                let ask = ask.clone();
-                Box::pin(async move {
-                    let client = first.members.client(session).ok_or(ManagerError::Expelled)?;
-                    ask(&*first.core.managers[index], client).await
-                })
-            };
-            way.have(node, &host, work).await
-        })
-    }
-
-    fn tell(&self, tell: impl Fn(&dyn Manager, ClientId) + Send + Sync + 'static) {
-        let told = self.ask(move |manager, client| {
-            tell(manager, client);
-            Answer::ok(())
-        });
-        self.at.2.tasks.spawn(Box::pin(async move {
-            let _ = told.await;
-        }));
-    }
-}
-
-impl Manager for RemoteManager {
-    fn open(&self, _: ClientId, file: FileId, mode: Mode) -> Answer<Opened, ManagerError> {
-        self.ask(move |manager, client| manager.open(client, file, mode))
-    }
-    fn open_many(
-        &self,
-        _: ClientId,
-        files: &[FileId],
-        mode: Mode,
-    ) -> Answer<Vec<Result<Opened, ManagerError>>, ManagerError> {
-        let files = files.to_vec();
-        self.ask(move |manager, client| manager.open_many(client, &files, mode))
-    }
-    fn locate(&self, _: ClientId, file: FileId, first: u64) -> Answer<Located, ManagerError> {
-        self.ask(move |manager, client| manager.locate(client, file, first))
-    }
-    fn release(&self, _: ClientId, file: FileId, number: u64) {
-        self.tell(move |manager, client| manager.release(client, file, number));
-    }
-    fn give_back(&self, _: ClientId, back: GiveBack) {
-        self.tell(move |manager, client| manager.give_back(client, back));
-    }
-    fn closed(&self, _: ClientId, file: FileId) -> Answer<bool, ManagerError> {
-        self.ask(move |manager, client| manager.closed(client, file))
-    }
-    fn allocate(&self, _: ClientId, volume: u16) -> Answer<IndexRange, ManagerError> {
-        self.ask(move |manager, client| manager.allocate(client, volume))
-    }
-    fn apply(&self, segments: Vec<SegmentDeltas>) -> Answer<(), ManagerError> {
-        self.ask(move |manager, _| manager.apply(segments.clone()))
-    }
-    fn live(&self, candidates: Vec<BlockAt>) -> Answer<Vec<BlockAt>, ManagerError> {
-        self.ask(move |manager, _| manager.live(candidates.clone()))
-    }
-    fn usage(&self) -> Answer<Vec<SegmentUsage>, ManagerError> {
-        self.ask(|manager, _| manager.usage())
-    }
-    fn usage_changes(&self, since: u64) -> Answer<UsageChanges, ManagerError> {
-        self.ask(move |manager, _| manager.usage_changes(since))
-    }
-    fn checkpoint(&self) -> Answer<CheckpointState, ManagerError> {
-        self.ask(|manager, _| manager.checkpoint())
-    }
-    fn evacuate(&self, segments: Vec<SegmentId>) -> Answer<(), ManagerError> {
-        self.ask(move |manager, _| manager.evacuate(segments.clone()))
-    }
-    fn orphans(&self) -> Answer<Vec<FileId>, ManagerError> {
-        self.ask(|manager, _| manager.orphans())
-    }
-    fn status(&self) -> ManagerStatus {
-        ManagerStatus::default()
-    }
-}
-
 pub fn fingerprint(node: NodeId) -> [u8; 32] {
     [node.raw() as u8; 32]
 }
@@ -399,6 +483,8 @@ pub struct Node {
 /// A file system with members.
 pub struct Rig {
     pub sim: Sim,
+    /// Members serve managers, too.
+    pub spreads: bool,
     pub stores: Vec<SimDisk>,
     pub consensus: SimDisk,
     pub way: Way,
@@ -406,13 +492,23 @@ pub struct Rig {
 
 impl Rig {
     pub fn new(seed: u64, store_bytes: u64) -> Rig {
+        Rig::of(seed, store_bytes, false)
+    }
+
+    /// Members serve managers, too.
+    pub fn spread(seed: u64, store_bytes: u64) -> Rig {
+        Rig::of(seed, store_bytes, true)
+    }
+
+    fn of(seed: u64, store_bytes: u64, spreads: bool) -> Rig {
         let sim = Sim::new(seed);
         let disk = || SimDisk::new(&sim, 4 * store_bytes);
-        let rig =
-            Rig { stores: (0..3).map(|_| disk()).collect(), consensus: disk(), sim: sim.clone(), way: Way::default() };
+        let (stores, consensus) = ((0..3).map(|_| disk()).collect(), disk());
+        let rig = Rig { sim: sim.clone(), spreads, stores, consensus, way: Way::default() };
         let (host, places, consensus) = rig.mounts(&sim.machine("first"));
         let store_capacity_bytes = Some(store_bytes);
-        let how = Create { parity: 1, block_size: 65536, manager_count: 2, store_capacity_bytes };
+        let how =
+            Create { parity: 1, block_size: 65536, manager_count: if spreads { 4 } else { 2 }, store_capacity_bytes };
         sim.block_on(create(&host, &places, &consensus, how)).expect("create");
         rig.start_first();
         rig
@@ -438,9 +534,11 @@ impl Rig {
         let core = CoreMachine::start_after(host.clone(), &places, &consensus, RUN, &arrivals).await.expect("start");
         let config =
             MembersConfig { lease: LEASE, name: "first".into(), address: "10.0.0.1:7440".into(), is_mounted: true };
-        let recaller = Arc::new(Recaller { way: self.way.clone(), host });
-        let members = core.open_to_members(config, recaller).await;
-        *self.way.0.first.lock().expect("first") = Some(Arc::new(First { machine, core, members }));
+        let service = ManagerService::new(host.clone());
+        let ways: Arc<dyn HostWays> = Arc::new(Ways(self.way.clone(), host));
+        let members = core.open_to_members(config, service.clone(), Some(ways).filter(|_| self.spreads)).await;
+        *self.way.0.first.lock().expect("first") =
+            Some(Arc::new(First { machine, core, members, service, number: self.way.next_number() }));
     }
 
     pub fn first(&self) -> Arc<First> {
@@ -466,12 +564,22 @@ impl Rig {
         self.sim.machine(&name).crash();
         let machine = self.sim.machine(&name);
         let host = machine.host();
-        let remote = Remote { way: self.way.clone(), node, host: host.clone() };
-        let (address, takes_stores) = (String::new(), false);
-        let config = MemberConfig { node, cache_bytes: 16 << 20, is_mounted: true, address, takes_stores };
-        let member = Member::start(host, config, Arc::new(remote));
+        let (ways, managers) = (ManagerWays::new(host.clone()), ManagerHost::new(host.clone()));
+        let serving =
+            Arc::new(Serving { machine: machine.clone(), managers: managers.clone(), number: self.way.next_number() });
+        self.way.0.serving.lock().expect("serving").insert(node, serving);
+        let remote = Remote { way: self.way.clone(), node, host: host.clone(), ways, managers: managers.clone() };
+        let address = if self.spreads { format!("10.0.0.{}:7440", 1 + node.raw()) } else { String::new() };
+        let config = MemberConfig { node, cache_bytes: 16 << 20, is_mounted: true, address, takes_stores: false };
+        let member = Member::start(host, config, Arc::new(remote), managers);
         let fs = member.file_system();
         Node { machine, member, fs }
+    }
+
+    /// Crashes a member.
+    pub fn crash(&self, node: NodeId, started: &Node) {
+        self.way.0.serving.lock().expect("serving").remove(&node);
+        started.machine.crash();
     }
 
     /// A member with a session.

@@ -5,7 +5,6 @@ mod lanes;
 mod tls;
 
 use cluster::manager_service::{ManagerService, Sessions};
-use cluster::members::Holders;
 use cluster::remote_manager::{RemoteManager, receive_recalls};
 use host::{Disk, Host};
 use link::{OrderedLane, Peer};
@@ -73,6 +72,7 @@ async fn manager(host: &Host, disks: [Arc<dyn Disk>; 2]) -> Arc<ManagerServer> {
         cached_inodes_max: 2,
         index_range_len: 1000,
         lengths: Lengths::LARGEST,
+        after_epoch: None,
     };
     let server = ManagerServer::open(host.clone(), stripe, config, 0).await.unwrap();
     server.apply(vec![sizes(1, (0..FILES).map(file), 5)]).await.unwrap();
@@ -100,8 +100,8 @@ struct Server {
 impl Server {
     async fn new(host: Host, disks: [Arc<dyn Disk>; 2]) -> Server {
         let (manager, book) = (manager(&host, disks).await, Arc::new(Book::default()));
-        let managers = [(MANAGER, manager.clone() as Arc<dyn Manager>)];
-        let service = ManagerService::new(host.clone(), managers);
+        let service = ManagerService::new(host.clone());
+        service.serve_manager(MANAGER, manager.clone());
         service.serve_sessions(&book);
         Server { host, manager, service, book }
     }
@@ -152,9 +152,9 @@ struct ClientState {
 
 impl TestClient {
     fn new(host: &Host, lane: Arc<dyn OrderedLane>, session: u64, beliefs: &Beliefs) -> Arc<TestClient> {
-        let manager = RemoteManager::new(host, lane.clone(), session, MANAGER);
+        let manager = RemoteManager::new(host, lane.clone(), session, MANAGER, Arc::default());
         let client = Arc::new(TestClient { session, manager, beliefs: beliefs.clone(), state: Mutex::default() });
-        host.tasks.spawn(Box::pin(receive_recalls(host.clone(), lane, session, client.clone())));
+        host.tasks.spawn(Box::pin(receive_recalls(host.clone(), lane, session, client.clone(), Arc::default())));
         client
     }
 

@@ -1,5 +1,6 @@
 use crate::replay;
 use cluster::FsConfig;
+use cluster::KnownNode;
 use cluster::config::{MemberEntry, first_manager_map};
 use cluster::control::{
     CONTROL_VERSION, ControlAnswer, ControlError, ControlRequest, Hello, Holdings, Moving, NodeReport, NodeState,
@@ -7,6 +8,7 @@ use cluster::control::{
 };
 use cluster::lock_server::{LockOperation, LockRequest};
 use cluster::remote_locks::{LockCall, LockReply};
+use cluster::seating::{Reseating, Seated, Seating};
 use corpus::cluster as checks;
 use manager::ManagerMap;
 use manager::api::HeldToken;
@@ -82,13 +84,27 @@ fn the_corpus_has_messages_about_sessions() {
         order: 5,
     };
     let config = "maps".into();
-    let welcome = Welcome { session, lease, config, maps_epoch: 4, in_flight_max: 1 << 24, tail, share: Some(share) };
+    let at = KnownNode { node, address: "10.0.0.3:7440".into(), fingerprint: [7; 32] };
+    let seats = [None, Some(at)].into_iter().map(|at| Seated { term: 77, at });
+    let seating = Seating { version: 5, managers: seats.collect() };
+    let welcome = Welcome {
+        session,
+        lease,
+        config,
+        maps_epoch: 4,
+        in_flight_max: 1 << 24,
+        tail,
+        share: Some(share),
+        first_node: [9; 32],
+        seating: seating.clone(),
+    };
     let report = |state, is_mounted| NodeReport {
         id: node,
         name: "node-3.lan".into(),
         address: "10.0.0.3:7440".into(),
         state,
         is_mounted,
+        manager_count: 3,
     };
     let nodes = vec![
         report(NodeState::Up { lease_left: lease }, true),
@@ -98,7 +114,9 @@ fn the_corpus_has_messages_about_sessions() {
     let request = |request: ControlRequest| [&[0], &*request.encode()].concat();
     let answer = |answer: Result<ControlAnswer, ControlError>| [&[1], &*ControlAnswer::encode(&answer)].concat();
     let maps = Some(Maps { epoch: 5, bytes: "maps".into() });
-    let renewed = Renewed { lease, share: None, round: 2, maps };
+    let renewed = Renewed { lease, share: None, round: 2, maps, seating: Some(seating), reseating: None };
+    let reseating = Some(Reseating { term: 78, managers: vec![ManagerId::new(1)] });
+    let asked = Renewed { lease, share: None, round: 2, maps: None, seating: None, reseating };
     let greeting = |version, address: &str| {
         let (is_mounted, address, takes_stores) = (true, address.to_string(), true);
         Hello { node, version, is_mounted, address, takes_stores }
@@ -116,7 +134,16 @@ fn the_corpus_has_messages_about_sessions() {
         holdings: Holdings { tokens, epoch: 2, committed_seq: 8 },
         locks: vec![(FileId::new(2), lock)],
     };
-    let renew = ControlRequest::Renew { session, store_bytes: 1, live_bytes: 2, wants_space: true, maps_epoch: 4 };
+    let claim = ControlRequest::Claim { session, term: 78, holdings: resume.holdings.clone() };
+    let renew = ControlRequest::Renew {
+        session,
+        store_bytes: 1,
+        live_bytes: 2,
+        wants_space: true,
+        maps_epoch: 4,
+        seating: 5,
+        unreached: vec![node],
+    };
     let places = BTreeMap::from([(StoreId::new(0), NodeId::new(0)), (StoreId::new(1), node)]);
     let moving = Some(Moving { store: StoreId::new(0), to: node, percent: 40 });
     let nodes = NodesReport { nodes, places, spread: SpreadReport { moving, trouble: "no room".into() } };
@@ -126,6 +153,7 @@ fn the_corpus_has_messages_about_sessions() {
             ("hello", hello(CONTROL_VERSION, "10.0.0.3:7440")),
             ("hello_of_another_version", hello(CONTROL_VERSION + 1, "")),
             ("renew", request(renew)),
+            ("claim", request(claim)),
             ("leave", request(ControlRequest::Leave { session })),
             ("ask_nodes", request(ControlRequest::Nodes)),
             ("resume", request(ControlRequest::Resume(resume))),
@@ -133,6 +161,7 @@ fn the_corpus_has_messages_about_sessions() {
             ("restarted", answer(Err(ControlError::Restarted(77)))),
             ("welcome", answer(Ok(ControlAnswer::Welcome(welcome)))),
             ("renewed", answer(Ok(ControlAnswer::Renewed(renewed)))),
+            ("asked_for_a_claim", answer(Ok(ControlAnswer::Renewed(asked)))),
             ("left", answer(Ok(ControlAnswer::Left))),
             ("nodes", answer(Ok(ControlAnswer::Nodes(nodes)))),
             ("unknown_session", answer(Err(ControlError::UnknownSession))),

@@ -2,8 +2,10 @@ use crate::replay;
 use bytes::Bytes;
 use corpus::manager as checks;
 use manager::ManagerMap;
+use manager::admin_wire::{AdminRequest, AdmittedClient, HostAnswer, HostRequest, ManagerReport, Takeover};
 use manager::api::{
-    GiveBack, IndexRange, Located, ManagerError, ManagerStatus, Opened, SegmentDeltas, TokenGrant, TokenRecall,
+    BlockAt, CheckpointState, GiveBack, HeldToken, IndexRange, Located, ManagerError, ManagerStatus, NodeSize, Opened,
+    Progress, SegmentDeltas, SegmentUsage, TokenGrant, TokenRecall, UsageChanges,
 };
 use manager::extents::ExtentMap;
 use manager::frontier::{Frontiers, LogReserves};
@@ -13,8 +15,8 @@ use manager::root::Root;
 use manager::token::Mode;
 use manager::tree::{Tree, page_again};
 use manager::wire::{ClientMessage, ManagerAnswer, ManagerCall, ManagerRequest};
-use manager::{Delta, DirectoryShape, InodeRecord};
-use types::{BlockAddr, Extent, FileId, Kind, LogId, ManagerId, SegmentId, Time};
+use manager::{Delta, DirectoryShape, InodeRecord, Lengths, LivingLog};
+use types::{BlockAddr, ClientId, Extent, FileId, Kind, LogId, ManagerId, SegmentId, Time};
 
 const BLOCK: u32 = 4096;
 
@@ -223,6 +225,75 @@ fn the_corpus_has_the_messages_that_this_program_writes() {
             ("answer_status", answer(ManagerAnswer::Status(status))),
             ("answer_recalls", answer(ManagerAnswer::Recalls { last: 6, recalls: vec![recall, recall] })),
             ("answer_stale", answer(ManagerAnswer::Stale)),
+            ("answer_moved", answer(ManagerAnswer::Moved)),
+        ],
+    );
+}
+
+#[test]
+fn messages_about_managers_elsewhere_and_changed_ones_are_decoded_or_refused() {
+    let (kept, changed) = replay::run("host", checks::host_messages);
+    assert!(kept >= 20 && changed > 0, "the corpus has good messages: {kept}, {changed}");
+}
+
+#[test]
+fn the_corpus_has_messages_about_managers_elsewhere() {
+    let (file, manager, log) = (FileId::new(4711), ManagerId::new(2), LogId::new(1025));
+    let client = AdmittedClient { client: ClientId::new(2), log, session: 77, fingerprint: [7; 32] };
+    let token = |mode, number| HeldToken { file, mode, number };
+    let living = LivingLog { log, epoch: 3, committed_seq: 99 };
+    let takeover = Takeover {
+        manager,
+        term: 0x1122_3344_5566_7788,
+        after_epoch: 4,
+        index_range_len: 16_384,
+        lengths: Lengths { segment_len_max: 1 << 20, page_rows_max: 64 },
+        logs: vec![LivingLog { log: LogId::new(1), ..living }, living],
+        cleaners: vec![LivingLog { log: LogId::new(2), ..living }],
+        clients: vec![(client.clone(), vec![token(Some(Mode::Write), 5), token(None, 0)])],
+    };
+    let at = BlockAt { file, extent: run(0, 3, 1) };
+    let segments = vec![addr(5, 1).segment, addr(6, 1).segment];
+    let deltas = vec![Delta::Blocks { file, extent: run(0, 3, 1) }];
+    let replayed = SegmentDeltas { segment: addr(5, 1).segment, order: 7, deltas: deltas.into() };
+    let request = |request: HostRequest| [vec![0], request.encode(99)].concat();
+    let ask = |asked| request(HostRequest::Ask(manager, asked));
+    let answer = |answer: HostAnswer| [vec![1], answer.encode()].concat();
+    let status = ManagerStatus { file_count: 5, cached_count: 4, dirty_count: 3, token_count: 2, checkpoint_count: 1 };
+    let progress = Progress { applied: [(log, 99), (LogId::new(1), 4)].into(), order: 6 };
+    let changes = UsageChanges {
+        until: 8,
+        is_whole: true,
+        changed: vec![SegmentUsage { segment: segments[0], live_bytes: 4096 }],
+        covered: segments.clone(),
+    };
+    let taken = request(HostRequest::Take(Box::new(takeover)));
+    replay::compare(
+        "host",
+        &[
+            ("truncated", taken[..60].to_vec()),
+            ("take", taken),
+            ("release", request(HostRequest::Release(manager))),
+            ("admit", request(HostRequest::Admit(client))),
+            ("refuse", request(HostRequest::Refuse(77))),
+            ("expel", request(HostRequest::Expel(ClientId::new(2)))),
+            ("progress", request(HostRequest::Progress)),
+            ("replay", ask(AdminRequest::Replay(vec![replayed]))),
+            ("size", ask(AdminRequest::Size(at))),
+            ("live", ask(AdminRequest::Live(vec![at]))),
+            ("usage_changes", ask(AdminRequest::UsageChanges(8))),
+            ("checkpoint", ask(AdminRequest::Checkpoint)),
+            ("evacuate", ask(AdminRequest::Evacuate(segments))),
+            ("orphans", ask(AdminRequest::Orphans)),
+            ("answer_failed", answer(HostAnswer::Failed(ManagerError::Away))),
+            ("answer_done", answer(HostAnswer::Done)),
+            ("answer_progress", answer(HostAnswer::Progress([(manager, ManagerReport { progress, status })].into()))),
+            ("answer_size", answer(HostAnswer::Size(Some(NodeSize { attribute_bytes: 9, extent_count: 3 })))),
+            ("answer_gone", answer(HostAnswer::Size(None))),
+            ("answer_live", answer(HostAnswer::Live(vec![at]))),
+            ("answer_usage_changes", answer(HostAnswer::UsageChanges(changes))),
+            ("answer_checkpoint", answer(HostAnswer::Checkpoint(CheckpointState { covered: vec![(log, 99)] }))),
+            ("answer_orphans", answer(HostAnswer::Orphans(vec![file]))),
         ],
     );
 }

@@ -1,6 +1,6 @@
 //! Rounds of checkpoints and deletion, with segments so small that one checkpoint takes many.
 
-use crate::api::Manager;
+use crate::api::{Manager, ManagerAdmin};
 use crate::testing::{Setup, inode};
 use crate::tests::requests::{create, delete_free, file};
 use crate::token::Mode;

@@ -1,7 +1,7 @@
 //! Random deltas, checkpoints, crashes and cleaning, against a model that keeps one address per
 //! block.
 
-use crate::api::{BlockAt, GiveBack, Manager, ManagerError, SegmentDeltas, SegmentUsage};
+use crate::api::{BlockAt, GiveBack, Manager, ManagerAdmin, ManagerError, SegmentDeltas, SegmentUsage};
 use crate::frontier::COUNTER_FIRST;
 use crate::testing::{BLOCK, Running, Setup, TestWriter, inode};
 use crate::token::Mode;

@@ -4,11 +4,11 @@
 //! Files change hands as tokens make them: only when the file's manager has applied what the holder
 //! changed, and the taker learns that manager's order and nothing else.
 
-use crate::api::{BlockAt, Manager, SegmentDeltas};
+use crate::api::{BlockAt, Manager, ManagerAdmin, SegmentDeltas};
 use crate::frontier::COUNTER_FIRST;
 use crate::testing::{BLOCK, CLEANER_LOG, CLIENT_LOG, MANAGER_LOG, Setup, TestWriter, inode};
 use crate::tests::model::{Model, compare_file};
-use crate::{ClientLog, Delta, ManagerMap, ManagerServer, roll_forward, roll_forward_all};
+use crate::{Delta, LivingLog, ManagerMap, ManagerServer, WriterLog, roll_forward, roll_forward_all};
 use host::SplitMix64;
 use host::sim::Machine;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -156,10 +156,11 @@ impl World {
         let machine = self.setup.sim.machine("node");
         let stripe = self.setup.stripe(&machine);
         let managers = self.open_managers(&machine, &stripe).await;
-        let clients: Vec<ClientLog> = (0..CLIENTS).map(client_log).map(ClientLog::Ended).collect();
-        let mut rolled = roll_forward_all(&stripe, &managers, &clients, &[CLEANER_LOG]).await.unwrap();
+        let clients: Vec<WriterLog> = (0..CLIENTS).map(client_log).map(WriterLog::Ended).collect();
+        let mut rolled =
+            roll_forward_all(&stripe, &managers, &clients, &[WriterLog::Ended(CLEANER_LOG)]).await.unwrap();
         let mut writers = Vec::new();
-        for log in clients.iter().map(ClientLog::id).chain([CLEANER_LOG]) {
+        for log in clients.iter().map(WriterLog::id).chain([CLEANER_LOG]) {
             let tail = rolled.take(log).unwrap();
             assert!(tail.order >= self.order, "{log} goes on with {}, and {} was there", tail.order, self.order);
             writers.push(Writer::new(&stripe, tail));
@@ -273,20 +274,21 @@ impl World {
         let machine = run.machine.clone();
         run.managers = self.open_managers(&machine, &run.stripe).await;
         let log = |client: usize, writer: &Writer, is_living: bool| match is_living {
-            true => ClientLog::Living {
+            true => WriterLog::Living(LivingLog {
                 log: client_log(client),
                 epoch: writer.log.writer.epoch(),
                 committed_seq: writer.log.writer.committed_seq().unwrap_or(0),
-            },
-            false => ClientLog::Ended(client_log(client)),
+            }),
+            false => WriterLog::Ended(client_log(client)),
         };
-        let clients: Vec<ClientLog> =
+        let clients: Vec<WriterLog> =
             (0..CLIENTS).map(|client| log(client, &run.writers[client], self.below(3) > 0)).collect();
         for _ in 0..self.below(3) {
             self.change(run).await;
         }
-        let mut rolled = roll_forward_all(&run.stripe, &run.managers, &clients, &[CLEANER_LOG]).await.unwrap();
-        for (at, log) in clients.iter().map(ClientLog::id).chain([CLEANER_LOG]).enumerate() {
+        let mut rolled =
+            roll_forward_all(&run.stripe, &run.managers, &clients, &[WriterLog::Ended(CLEANER_LOG)]).await.unwrap();
+        for (at, log) in clients.iter().map(WriterLog::id).chain([CLEANER_LOG]).enumerate() {
             if rolled.is_open(log) {
                 run.writers[at] = Writer::new(&run.stripe, rolled.take(log).unwrap());
             } else {

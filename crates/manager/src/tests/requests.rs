@@ -1,7 +1,7 @@
 //! One request after another, with known answers.
 
 use crate::Delta;
-use crate::api::{BlockAt, Manager, ManagerError, SegmentDeltas};
+use crate::api::{BlockAt, Manager, ManagerAdmin, ManagerError, SegmentDeltas};
 use crate::frontier::{COUNTER_FIRST, RESERVE_RANGE_COUNT};
 use crate::testing::{BLOCK, CLIENT_LOG, MANAGER_LOG, Running, Setup, inode};
 use crate::token::Mode;

@@ -1,7 +1,7 @@
 //! The cost of a checkpoint after one small change, in stores of different sizes.
 
 use crate::Delta;
-use crate::api::{Manager, SegmentDeltas};
+use crate::api::{Manager, ManagerAdmin, SegmentDeltas};
 use crate::record::{RecordDirectory, RecordKey};
 use crate::server::ManagerServer;
 use crate::testing::{BLOCK, CLIENT_LOG, Setup, inode};

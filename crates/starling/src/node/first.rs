@@ -1,6 +1,7 @@
 //! The first node of a file system that others may join: its listener and what it serves there.
 
 use crate::node::host_name;
+use crate::node::hosts::LinkWays;
 use crate::node::identity::{self, NodeIdentity};
 use crate::node::invite::Inviter;
 use crate::node::places::{FirstNodePlaces, PlaceRecord};
@@ -22,7 +23,6 @@ use host::real::RealDisk;
 use host::{Host, Tasks};
 use join::{AddMemberError, JoinDesk, MemberBook, NewMember};
 use link::{Message, NodeService, Peer, ServerKeys, Services, kinds};
-use manager::api::Manager;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -291,11 +291,9 @@ impl FirstNodeServer {
         let desk = Arc::new(desk.map_err(|e| usage(e.to_string()))?);
         let config = MembersConfig { lease: LEASE, name, address: listen.to_string(), is_mounted: true };
         let known = Arc::new(KnownMembers::new(machine.maps.clone()));
-        let managers = machine.managers.iter().map(|manager| manager.clone() as Arc<dyn Manager>);
-        let managers = machine.config.manager_ids().into_iter().zip(managers);
-        let managers = ManagerService::new(host.clone(), managers);
-        let members = machine.open_to_members(config, managers.clone()).await;
-        managers.serve_sessions(&members);
+        let managers = ManagerService::new(host.clone());
+        let ways = LinkWays::new(host.clone(), folder)?;
+        let members = machine.open_to_members(config, managers.clone(), Some(ways)).await;
         let places = FirstNodePlaces::new(host.clone(), record.clone())?;
         let spread = machine.spread(members.clone(), places).await;
         let stores = AllStores { fs: machine.config.fs, stores: machine.stores().to_vec() };

@@ -6,26 +6,27 @@ use crate::node::joined::AboutNode;
 use crate::node::joining::{DialError, JoinDialer};
 use crate::node::rack::StoreRack;
 use crate::usage;
+use anyhow::Context;
 use cluster::config::FIRST_NODE;
 use cluster::control::{ControlAnswer, ControlError, ControlRequest};
+use cluster::host_service::ManagerHost;
+use cluster::manager_ways::ManagerWays;
 use cluster::member::FirstNode;
 use cluster::remote_locks::RemoteLocks;
-use cluster::remote_manager::{RemoteManager, receive_recalls};
 use cluster::shared_locks::LockWay;
 use cluster::switch::SwitchStore;
 use cluster::{FsConfig, KnownNode};
 use host::Host;
 use link::wire::Refused;
-use link::{Address, ClientKeys, LinkError, Message, NodeLink, ask_once, kinds};
+use link::{Address, ClientKeys, LinkError, Message, NodeLink, OrderedLane, ask_once, kinds};
 use manager::api::{Manager, TokenHolder};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use storage::api::{Storage, StorageError};
 use storage::calls::{Ask, ServedStores};
 use storage::tcp::LinkedStore;
 use storage::wire::{StoreAnswer, StoreName, StoreRequest};
-use tokio::task::JoinHandle;
 use types::{BoxFuture, ManagerId, NodeId, StoreId};
 
 /// How long a request to join may take at one address.
@@ -64,8 +65,13 @@ pub struct RemoteFirstNode {
     link: Arc<NodeLink>,
     /// This node, and its own stores.
     own: (NodeId, Arc<StoreRack>),
-    /// The keys with which it connects to other members.
+    /// The managers that this node serves.
+    hosted: Arc<ManagerHost>,
+    /// The keys with which it connects to other members, and the fingerprint of its certificate.
     keys: ClientKeys,
+    fingerprint: [u8; 32],
+    /// The ways to managers.
+    managers: ManagerWays,
     state: Mutex<RemoteState>,
 }
 
@@ -97,12 +103,8 @@ struct RemoteState {
     stores: BTreeMap<StoreId, (Route, SwitchStore)>,
     /// The connections to other members.
     links: Vec<(KnownNode, Arc<NodeLink>)>,
-    /// The managers of each session.
-    managers: HashMap<u64, Vec<Arc<RemoteManager>>>,
     /// The way to the lock table of each session.
     locks: HashMap<u64, Arc<RemoteLocks>>,
-    /// The tasks that receive the recalls of each session.
-    recalls: HashMap<u64, JoinHandle<()>>,
 }
 
 impl RemoteFirstNode {
@@ -113,7 +115,9 @@ impl RemoteFirstNode {
         about: &AboutNode,
         keys: &NodeIdentity,
         rack: Arc<StoreRack>,
+        hosted: Arc<ManagerHost>,
     ) -> anyhow::Result<Arc<RemoteFirstNode>> {
+        let fingerprint = join::fingerprint_of(&keys.certificate).context("the certificate of this node")?;
         let made = ClientKeys::new(keys.authority.as_bytes(), keys.certificate.as_bytes(), keys.key.as_bytes());
         let keys = made.map_err(|e| usage(format!("the keys of this node: {e}: restore them from a copy")))?;
         let mut chosen = None;
@@ -131,7 +135,8 @@ impl RemoteFirstNode {
         }
         let link = chosen.ok_or_else(|| usage("node.json names no address of the first node"))?;
         let own = (about.node(), rack);
-        Ok(Arc::new(RemoteFirstNode { host: host.clone(), link, own, keys, state: Mutex::default() }))
+        let (host, managers, state) = (host.clone(), ManagerWays::new(host.clone()), Mutex::default());
+        Ok(Arc::new(RemoteFirstNode { host, link, own, hosted, keys, fingerprint, managers, state }))
     }
 
     /// Where a store is.
@@ -170,6 +175,22 @@ impl RemoteFirstNode {
         Some(link)
     }
 
+    /// The lane to the managers of a node, if its address can be read.
+    fn lane_to(&self, state: &mut RemoteState, at: Option<&KnownNode>) -> Option<Arc<dyn OrderedLane>> {
+        match at {
+            None => Some(self.link.ordered()),
+            Some(at) if at.node == self.own.0 => Some(self.hosted.lane(self.fingerprint)),
+            Some(at) => Some(self.link_to(state, at)?.ordered()),
+        }
+    }
+
+    /// Drops the connections that nothing uses any more.
+    fn drop_links(&self, state: &mut RemoteState) {
+        let stores = state.stores.values().filter_map(|((_, used), _)| used.clone());
+        let used: Vec<KnownNode> = stores.chain(self.managers.all_nodes()).collect();
+        state.links.retain(|(at, _)| used.contains(at));
+    }
+
     /// The configuration of the file system; `None` before the first session.
     pub fn config(&self) -> Option<FsConfig> {
         self.state().config.clone()
@@ -193,10 +214,28 @@ impl FirstNode for RemoteFirstNode {
     }
 
     fn managers(&self, session: u64, count: usize) -> Vec<Arc<dyn Manager>> {
-        let manager = |index| RemoteManager::new(&self.host, self.link.ordered(), session, ManagerId::new(index));
-        let managers: Vec<_> = (0..).take(count).map(manager).collect();
-        self.state().managers.insert(session, managers.clone());
-        managers.into_iter().map(|manager| manager as Arc<dyn Manager>).collect()
+        self.managers.managers(session, count, &self.link.ordered())
+    }
+
+    fn seat(&self, session: u64, managers: &[(ManagerId, Option<KnownNode>)]) {
+        let state = &mut *self.state();
+        self.managers.seat(session, managers, |at| self.lane_to(state, at));
+        self.drop_links(state);
+    }
+
+    fn unseat(&self, session: u64, managers: &[ManagerId]) {
+        self.managers.unseat(session, managers);
+    }
+
+    fn moved(&self) -> BoxFuture<()> {
+        self.managers.moved()
+    }
+
+    fn unreached(&self, session: u64) -> BTreeSet<NodeId> {
+        let state = self.state();
+        let is_up = |at: &KnownNode| state.links.iter().any(|(known, link)| known == at && link.is_up());
+        let nodes = self.managers.nodes(session).into_iter();
+        nodes.filter(|at| at.node != self.own.0 && !is_up(at)).map(|at| at.node).collect()
     }
 
     fn stores(&self, _: u64, config: &FsConfig) -> Vec<(StoreId, Arc<dyn Storage>)> {
@@ -213,8 +252,7 @@ impl FirstNode for RemoteFirstNode {
     }
 
     fn can_resume(&self, session: u64) -> bool {
-        let state = self.state();
-        state.managers.get(&session).is_some_and(|managers| managers.iter().all(|manager| !manager.is_ended()))
+        self.managers.can_go_on(session)
     }
 
     fn follow(&self, config: &FsConfig) {
@@ -228,8 +266,8 @@ impl FirstNode for RemoteFirstNode {
                 *route = next;
             }
         }
-        state.links.retain(|(at, _)| stores.values().any(|((_, used), _)| used.as_ref() == Some(at)));
         state.stores = stores;
+        self.drop_links(&mut state);
     }
 
     fn locks(&self, session: u64) -> Arc<dyn LockWay> {
@@ -239,20 +277,12 @@ impl FirstNode for RemoteFirstNode {
     }
 
     fn recalls(&self, session: u64, holder: Arc<dyn TokenHolder>) {
-        let receiving = receive_recalls(self.host.clone(), self.link.ordered(), session, holder);
-        let before = self.state().recalls.insert(session, tokio::spawn(receiving));
-        before.inspect(JoinHandle::abort);
+        self.managers.recalls(session, holder, self.link.ordered());
     }
 
     fn end(&self, session: u64) {
-        let (managers, locks, recalls) = {
-            let mut state = self.state();
-            (state.managers.remove(&session), state.locks.remove(&session), state.recalls.remove(&session))
-        };
+        let locks = self.state().locks.remove(&session);
         locks.inspect(|locks| locks.end());
-        managers.into_iter().flatten().for_each(|manager| manager.end());
-        if let Some(recalls) = recalls {
-            recalls.abort();
-        }
+        self.managers.end(session);
     }
 }

@@ -58,12 +58,14 @@ pub fn nodes_json(nodes: &[NodeLine], survives: &str, spreading: Option<String>)
 }
 
 /// What the file system survives now, while the nodes in `down` are down. The first node serves the
-/// managers and the only voter. No other node has so many stores that the rest could not go on.
+/// only voter, and the managers of nodes that die: all of them, if `serves_all`. No other node has
+/// so many stores that the rest could not go on.
 fn survives(
     parity: u8,
     places: &BTreeMap<StoreId, NodeId>,
     names: &BTreeMap<NodeId, String>,
     down: &BTreeSet<NodeId>,
+    serves_all: bool,
 ) -> String {
     let name = |node: &NodeId| names.get(node).cloned().unwrap_or_else(|| node.to_string());
     let count = |node: NodeId| places.values().filter(|place| **place == node).count();
@@ -71,7 +73,10 @@ fn survives(
     let away: usize = absent.iter().map(|node| count(*node)).sum();
     let is_spread = names.keys().all(|node| count(*node) <= parity.into());
     let first = name(&FIRST_NODE);
-    let serves = format!("{first} serves the managers and the only voter");
+    let serves = match serves_all {
+        true => format!("{first} serves the managers and the only voter"),
+        false => format!("{first} serves the only voter, and the managers of nodes that die"),
+    };
     if away > 0 {
         let who: Vec<String> = absent.iter().map(name).collect();
         let back = match (who.len(), away) {
@@ -106,7 +111,7 @@ fn spreading(report: &NodesReport, names: &BTreeMap<NodeId, String>) -> Option<S
     }
 }
 
-/// All nodes, as the first one reports them. It serves all managers.
+/// All nodes, as the first one reports them.
 fn of_core(report: &NodesReport, config: &FsConfig) -> Value {
     let stores_of = |node| report.places.iter().filter(move |(_, place)| **place == node).map(|(store, _)| store.raw());
     let state = |report: &NodeReport| {
@@ -118,14 +123,15 @@ fn of_core(report: &NodesReport, config: &FsConfig) -> Value {
             NodeState::Down { .. } => (false, None),
         };
         let store = (!stores.is_empty()).then_some("store");
-        let of_first = is_first.then_some(["manager", "voter"]).into_iter().flatten();
+        let manager = (report.manager_count > 0).then_some("manager");
+        let voter = is_first.then_some("voter");
         NodeLine {
             name: report.name.clone(),
             is_up,
             address: report.address.clone(),
-            roles: store.into_iter().chain(of_first).chain(mounts).collect(),
+            roles: store.into_iter().chain(manager).chain(voter).chain(mounts).collect(),
             stores,
-            manager_count: if is_first { config.manager_ids().len() } else { 0 },
+            manager_count: report.manager_count.into(),
             lease,
             version: if is_first { env!("CARGO_PKG_VERSION").to_string() } else { String::new() },
         }
@@ -134,7 +140,8 @@ fn of_core(report: &NodesReport, config: &FsConfig) -> Value {
     let lines: Vec<NodeLine> = report.nodes.iter().map(state).collect();
     let is_down = |node: &&NodeReport| matches!(node.state, NodeState::Down { .. });
     let down: BTreeSet<NodeId> = report.nodes.iter().filter(is_down).map(|node| node.id).collect();
-    let survives = survives(config.parity, &report.places, &names, &down);
+    let serves_all = report.nodes.iter().all(|node| node.id == FIRST_NODE || node.manager_count == 0);
+    let survives = survives(config.parity, &report.places, &names, &down, serves_all);
     nodes_json(&lines, &survives, spreading(report, &names))
 }
 
@@ -189,7 +196,8 @@ fn line(node: &Value) -> String {
         line += &format!("; {stores} store{}", if stores == 1 { "" } else { "s" });
     }
     if node["managers"].as_u64().is_some_and(|count| count > 0) {
-        line += &format!(", {} managers", node["managers"]);
+        let is_one = node["managers"] == 1;
+        line += &format!(", {} manager{}", node["managers"], if is_one { "" } else { "s" });
     }
     if let Some(left) = node["lease_s"].as_f64() {
         line += &format!("; lease {left:.1} s");
@@ -246,7 +254,8 @@ mod tests {
     }
 
     fn report(id: u16, name: &str, state: NodeState, is_mounted: bool) -> NodeReport {
-        NodeReport { id: NodeId::new(id), name: name.into(), address: String::new(), state, is_mounted }
+        let (id, name, address) = (NodeId::new(id), name.into(), String::new());
+        NodeReport { id, name, address, state, is_mounted, manager_count: if id == FIRST_NODE { 2 } else { 0 } }
     }
 
     /// Three nodes, the last one down, with the stores at these.
@@ -304,10 +313,11 @@ mod tests {
         let names = (0..3).map(|node| (NodeId::new(node), format!("n{node}"))).collect();
         let survive = |parity, places: &[u16]| {
             let places = (0..).map(StoreId::new).zip(places.iter().copied().map(NodeId::new)).collect();
-            survives(parity, &places, &names, &BTreeSet::new())
+            survives(parity, &places, &names, &BTreeSet::new(), parity == 1)
         };
         assert!(survive(1, &[0, 2, 1]).contains("the loss of the stores of any one node;"));
         assert!(survive(2, &[0, 0, 1, 1, 2]).contains("the loss of the stores of any one node;"));
+        assert!(survive(2, &[0, 2, 1]).ends_with("n0 serves the only voter, and the managers of nodes that die"));
         assert!(survive(2, &[0, 0, 0, 1, 2]).contains("the loss of any 2 stores;"));
     }
 }

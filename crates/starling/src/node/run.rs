@@ -17,6 +17,7 @@ use crate::recording::Recordings;
 use crate::settings::cache_bytes;
 use crate::{background, input, say, usage};
 use anyhow::Context;
+use cluster::host_service::{HostService, ManagerHost};
 use cluster::member::{FirstNode, Member, MemberConfig};
 use host::{Either, Host};
 use join::NodeInvitation;
@@ -174,18 +175,22 @@ impl control::Served for Control {
     }
 }
 
-/// Serves a node's stores to other nodes. Returns the address at which these reach it.
+/// Serves a node's stores and managers to other nodes. Returns the address at which these reach it.
 async fn serve(
     host: &Host,
     listen: SocketAddr,
     keys: &NodeIdentity,
     rack: &Arc<StoreRack>,
+    managers: &Arc<ManagerHost>,
 ) -> anyhow::Result<(String, Option<JoinHandle<()>>)> {
     let listener = bind(listen).await?;
     let address = Serves::address(listener.local_addr().context("own address")?)?;
     let keys = ServerKeys::new(keys.authority.as_bytes(), keys.certificate.as_bytes(), keys.key.as_bytes());
     let keys = keys.map_err(|e| usage(format!("the keys of this node: {e}: restore them from a copy")))?;
-    let services = Services::new().with(kinds::STORAGE, StoreService::new(rack.clone()));
+    let services = Services::new()
+        .with(kinds::STORAGE, StoreService::new(rack.clone()))
+        .with(kinds::MANAGER, managers.service())
+        .with(kinds::HOST, Arc::new(HostService(managers.clone())));
     let serving = tokio::spawn(link::serve(host.clone(), listener, services, Some(keys)));
     Ok((address, Some(serving)))
 }
@@ -210,12 +215,13 @@ pub async fn run(asked: AskedNode) -> anyhow::Result<ExitCode> {
         check_apart(&asked.mountpoint, store)?;
     }
     let rack = StoreRack::open(&host, about.file_system()?, about.node(), &folder, folders).await?;
+    let managers = ManagerHost::new(host.clone());
     // Other nodes need the stores, even if this one has no session yet.
     let (address, serving) = match serves {
-        Some(serves) => serve(&host, serves.listen, &keys, &rack).await?,
+        Some(serves) => serve(&host, serves.listen, &keys, &rack, &managers).await?,
         None => (String::new(), None),
     };
-    let first = RemoteFirstNode::connect(&host, &about, &keys, rack.clone()).await?;
+    let first = RemoteFirstNode::connect(&host, &about, &keys, rack.clone(), managers.clone()).await?;
     let config = MemberConfig {
         node: about.node(),
         cache_bytes: asked.cache_bytes,
@@ -223,7 +229,7 @@ pub async fn run(asked: AskedNode) -> anyhow::Result<ExitCode> {
         address,
         takes_stores: rack.takes_stores(),
     };
-    let member = Member::start(host.clone(), config, first.clone() as Arc<dyn FirstNode>);
+    let member = Member::start(host.clone(), config, first.clone() as Arc<dyn FirstNode>, managers);
     let kernel = KernelToCome::new();
     member.set_kernel(kernel.clone());
     let stop = async { host::first(interrupt.recv(), terminate.recv()).await };

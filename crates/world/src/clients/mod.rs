@@ -25,7 +25,7 @@ use cluster::config::{CLIENT_LOG, STORE_CAPACITY_BYTES_MIN};
 use cluster::machine::{CoreMachine, Create, Lengths, Limits, Run, create};
 use host::sim::{Crashed, Machine, Sim, SimDisk};
 use host::{Disk, Either, Host, SplitMix64, first, join_all, timeout};
-use manager::api::Manager;
+use manager::api::{Manager, ManagerAdmin};
 use manager::planted::{self, Bug};
 use manager::server::ManagerServer;
 use mount::Mount;
@@ -301,7 +301,7 @@ impl World {
         self.say(|| "everything ends and starts again".into());
         self.sync_all().await?;
         for manager in self.managers() {
-            let written = async move { Manager::checkpoint(&*manager).await };
+            let written = async move { manager.checkpoint().await };
             self.on(&self.center()?.on, "checkpoint", written).await?.map_err(|e| e.to_string())?;
         }
         for number in 0..self.members.len() {
@@ -357,7 +357,7 @@ impl World {
     }
 
     fn managers(&self) -> Vec<Arc<ManagerServer>> {
-        self.center.as_ref().map(|center| center.machine.managers.clone()).unwrap_or_default()
+        self.center.as_ref().map(|center| center.machine.servers()).unwrap_or_default()
     }
 
     fn admit(&mut self, number: usize, on: Machine, client: Client, session: Arc<Session>) {
@@ -379,7 +379,7 @@ impl World {
         let (tail, _) = self.on(&self.center()?.on.clone(), "open a log", opened).await?.map_err(|e| e.to_string())?;
         let on = self.sim.machine(&format!("client-{number}"));
         let session = Session::new(self.network.clone());
-        let wires = machine.managers.iter().map(|manager| Wire::new(manager.clone(), session.clone()));
+        let wires = machine.servers().into_iter().map(|manager| Wire::new(manager, session.clone()));
         let wires = wires.map(|wire| wire as Arc<dyn Manager>).collect();
         let config = ClientConfig {
             id: client_id(number),
@@ -554,11 +554,11 @@ impl World {
         let (stripe, managers, log) = (machine.stripe.clone(), machine.managers.clone(), log_of(number));
         let work = async move { manager::roll_forward::roll_forward(&stripe, &managers, log).await };
         if planted::is(Bug::ExpelsBeforeRollForward) {
-            machine.managers.iter().for_each(|manager| manager.expel(client_id(number)));
+            machine.servers().iter().for_each(|manager| manager.expel(client_id(number)));
             self.host().clock.sleep(Duration::from_secs(2)).await;
         }
         let (_, rolled) = self.on(on, "roll forward", work).await?.map_err(|e| format!("roll forward: {e}"))?;
-        machine.managers.iter().for_each(|manager| manager.expel(client_id(number)));
+        machine.servers().iter().for_each(|manager| manager.expel(client_id(number)));
         let first = machine.client.clone();
         let swept = self.on(on, "sweep orphans", async move { first.sweep_orphans().await }).await?;
         let swept = swept.map_err(|e| format!("sweep orphans: {e}"))?;

@@ -7,8 +7,8 @@
 use client::Client;
 use host::{Either, Host, SplitMix64, first};
 use manager::api::{
-    BlockAt, CheckpointState, GiveBack, IndexRange, Located, Manager, ManagerError, ManagerStatus, Opened,
-    SegmentDeltas, SegmentUsage, TokenHolder, TokenRecall, UsageChanges,
+    GiveBack, IndexRange, Located, Manager, ManagerError, ManagerStatus, Opened, SegmentDeltas, TokenHolder,
+    TokenRecall,
 };
 use manager::server::ManagerServer;
 use manager::token::Mode;
@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
-use types::{Answer, ClientId, FileId, SegmentId};
+use types::{Answer, ClientId, FileId};
 
 /// What all sessions share.
 pub(super) struct Network {
@@ -184,27 +184,6 @@ impl Manager for Wire {
 
     fn apply(&self, segments: Vec<SegmentDeltas>) -> Answer<(), ManagerError> {
         self.ask(move |manager| manager.apply(segments))
-    }
-
-    fn live(&self, candidates: Vec<BlockAt>) -> Answer<Vec<BlockAt>, ManagerError> {
-        self.ask(move |manager| manager.live(candidates))
-    }
-
-    fn usage(&self) -> Answer<Vec<SegmentUsage>, ManagerError> {
-        self.ask(|manager| manager.usage())
-    }
-
-    fn usage_changes(&self, since: u64) -> Answer<UsageChanges, ManagerError> {
-        self.ask(move |manager| manager.usage_changes(since))
-    }
-
-    fn checkpoint(&self) -> Answer<CheckpointState, ManagerError> {
-        self.ask(Manager::checkpoint)
-    }
-
-    fn evacuate(&self, segments: Vec<SegmentId>) -> Answer<(), ManagerError> {
-        let manager = self.manager.clone();
-        self.ask(move |_| manager.evacuate(segments))
     }
 
     fn orphans(&self) -> Answer<Vec<FileId>, ManagerError> {
