@@ -513,7 +513,7 @@ impl Members {
             let admitted = LiveSession { node, number: session, fingerprint };
             let is_in = self.seats.admit(&turn, &admitted, &self.live()).await;
             is_in.map_err(|e| ControlError::Unavailable(format!("let the node in: {e}")))?;
-            self.seats.log_begins(log);
+            self.seats.begin(node);
             let (mut sessions, now) = (self.sessions.lock(), self.host.clock.now());
             sessions.leases.begin(session, now);
             let is_ended = false;

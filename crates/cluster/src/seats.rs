@@ -209,9 +209,12 @@ impl Seats {
         is_asked
     }
 
-    /// A client's log has a writer from now on.
-    pub fn log_begins(&self, log: LogId) {
-        self.state.lock().ended.remove(&log);
+    /// A node's session begins: its client's log has a writer from now on, and what was wrong with
+    /// its managers may be over.
+    pub fn begin(&self, node: NodeId) {
+        let mut state = self.state.lock();
+        state.ended.remove(&client_log(node));
+        state.avoided.remove(&node);
     }
 
     /// A client's log has no writer any more.

@@ -33,7 +33,8 @@ use tokio::sync::mpsc;
 use types::BoxFuture;
 use vfs::fs::FileSystem;
 
-const MANAGER_COUNT: u16 = 2;
+/// Managers of a new file system: up to this many nodes serve some.
+const MANAGER_COUNT: u16 = 4;
 /// How long a start waits for nodes with stores, if it cannot do without them.
 const NODES_TIME_MAX: Duration = Duration::from_secs(60);
 

@@ -14,6 +14,8 @@ use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 /// Longest wait for what is to happen.
@@ -171,6 +173,75 @@ fn a_node_goes_on_when_the_first_one_was_killed_and_is_back() {
     // Nothing is left to be committed, so the node need not wait for the first one.
     one.down();
     two.down();
+}
+
+/// Joins a node that others reach.
+fn join_listening(below: &Path, first: &Mounted, name: &str) -> Mounted {
+    let listen = format!("127.0.0.1:{}", free_port());
+    let flags = ["--name", name, "--background", "--listen", &listen];
+    let (node, mut command) = joining(below, name, &invite(first, &[]), &flags);
+    run(&mut command);
+    node
+}
+
+/// How many managers each node serves, as a node says.
+fn managers(of: &Mounted) -> Vec<u64> {
+    let all = json(starling().arg("nodes").arg(&of.mountpoint));
+    let nodes = all["nodes"].as_array().expect("nodes");
+    nodes.iter().map(|node| node["managers"].as_u64().expect("a number")).collect()
+}
+
+/// Appends lines to a file, each of them synced, until it is told to end. Returns how many.
+fn append_and_sync(path: &Path, ends: &AtomicBool) -> std::io::Result<u64> {
+    let mut file = fs::OpenOptions::new().append(true).create(true).open(path)?;
+    let mut count = 0;
+    while !ends.load(SeqCst) {
+        writeln!(file, "{count}")?;
+        file.sync_all()?;
+        // Other files belong to other managers.
+        fs::write(path.with_extension(format!("{}", count % 16)), format!("{count}"))?;
+        count += 1;
+    }
+    Ok(count)
+}
+
+#[test]
+fn managers_are_spread_over_nodes_and_one_of_these_may_die() {
+    let dir = tempfile::tempdir().expect("temporary folder");
+    let (mut one, listen) = first_node(dir.path(), "one");
+    fs::write(one.mountpoint.join("before"), "durable").expect("write");
+    run(starling().arg("sync").arg(&one.mountpoint));
+    let two = join_listening(dir.path(), &one, "two");
+    let mut three = join_listening(dir.path(), &one, "three");
+    let ends = Arc::new(AtomicBool::new(false));
+    let work = |node: &Mounted, name: &str| {
+        let (path, ends) = (node.mountpoint.join(name), ends.clone());
+        std::thread::spawn(move || append_and_sync(&path, &ends))
+    };
+    let works = [work(&one, "by-one"), work(&two, "by-two")];
+    let is_spread = |of: &Mounted| managers(of).iter().all(|count| *count > 0);
+    wait("the managers do not spread", || is_spread(&two));
+    three.kill();
+    wait("no other node serves its managers", || managers(&two)[2] == 0);
+    three.up_again();
+    wait("the managers do not spread again", || is_spread(&three));
+    // At its start, the first node serves all managers.
+    one.kill();
+    one.up_with(&["--listen", &listen]);
+    wait("the managers do not spread after a start", || is_spread(&three));
+    three.down();
+    assert_eq!(managers(&one)[2], 0);
+    ends.store(true, SeqCst);
+    let [by_one, by_two] = works.map(|work| work.join().expect("thread"));
+    assert!(by_one.is_err(), "its mount has ended");
+    let count = by_two.expect("a node whose managers' nodes die only waits");
+    let lines: String = (0..count).map(|line| format!("{line}\n")).collect();
+    assert_eq!(fs::read_to_string(one.mountpoint.join("by-two")).expect("read"), lines);
+    assert_eq!(fs::read_to_string(one.mountpoint.join("before")).expect("read"), "durable");
+    assert_eq!(contents(&one), contents(&two));
+    two.down();
+    one.down();
+    assert!(run(starling().arg("fsck").arg("--data").arg(&one.data)).contains("no problems"));
 }
 
 /// Joins a node that takes a store.
