@@ -23,6 +23,7 @@ use crate::stores::KnownNode;
 use client::{Client, ClientConfig, Managers};
 use host::{Either, Host, first};
 use manager::api::{Manager, TokenHolder};
+use manager::planted::{self, Bug};
 use parking_lot::Mutex;
 use policy::space::SpaceClaim;
 use std::collections::{BTreeMap, BTreeSet};
@@ -630,7 +631,9 @@ impl Member {
     /// hear it, it asks again.
     async fn claim(&self, serving: &Serving, Reseating { term, managers }: Reseating) {
         // From now on nothing is sent to the former places.
-        self.first.unseat(serving.session, &managers);
+        if !planted::is(Bug::ClaimantsGoOn) {
+            self.first.unseat(serving.session, &managers);
+        }
         serving.seats.lock().unseated.extend(managers.iter().map(|id| (*id, term)));
         let holdings = serving.client.holdings(term, |id| managers.contains(&id));
         let claim = ControlRequest::Claim { session: serving.session, term, holdings };

@@ -33,6 +33,7 @@ use client::{Client, Holdings};
 use host::{Host, first};
 use manager::admin_wire::{AdmittedClient, HostAnswer, HostRequest, Takeover};
 use manager::api::{HeldToken, ManagerAdmin, ManagerError, TokenHolder};
+use manager::planted::{self, Bug};
 use manager::server::{ManagerConfig, ManagerServer};
 use manager::{LivingLog, WriterLog, roll_forward_all};
 use parking_lot::Mutex;
@@ -317,7 +318,8 @@ impl Seats {
         }
         let epochs = self.vacate(moving, live).await;
         let claims = self.claims(moving, live).await;
-        let logs = self.logs(&claims, config).await;
+        let mut logs = self.logs(&claims, config).await;
+        logs.retain(|_| !planted::is(Bug::MovesForgetLogs));
         let held = self.held(&claims).await;
         let mut moved = Vec::new();
         for &id in moving {
@@ -475,6 +477,7 @@ impl Seats {
         let map = &self.opening.config.map;
         let tokens = |node: &NodeId| -> Vec<HeldToken> {
             let tokens = held.get(node).map(Vec::as_slice).unwrap_or_default();
+            let tokens = if planted::is(Bug::ClaimsAreIgnored) { &[] } else { tokens };
             tokens.iter().copied().filter(|token| map.owner_of(token.file) == id).collect()
         };
         let own = LiveSession { node: FIRST_NODE, number: self.own_session, fingerprint: self.fingerprint() };

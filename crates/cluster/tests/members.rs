@@ -5,7 +5,7 @@
 mod rig;
 
 use cluster::FsConfig;
-use cluster::config::{FIRST_NODE, client_id, client_log};
+use cluster::config::{FIRST_NODE, client_id, client_log, manager_log};
 use cluster::control::{CONTROL_VERSION, ControlError, ControlRequest, Hello, NodeState};
 use host::Host;
 use manager::api::Manager;
@@ -753,4 +753,49 @@ fn managers_move_to_members_and_back_when_their_nodes_end() {
     rig.run_for(12);
     assert_eq!(seats(&rig), [4, 0, 0]);
     read_all(&all[2..]);
+}
+
+#[test]
+fn segments_of_managers_at_other_nodes_are_deleted() {
+    let rig = Rig::spread(31, ROOM);
+    let (a, first) = rig.joined("a");
+    rig.run_for(6);
+    assert_eq!(seats(&rig), [2, 2]);
+    let change = |rounds: u64| {
+        for round in 0..rounds {
+            for number in 0..20 {
+                let name = format!("file-{number}");
+                let contents = format!("{round} {number}");
+                match rig.read(&*first.fs, &name) {
+                    Ok(_) => rig.sim.block_on(async {
+                        let id = first.fs.lookup(&Cred::ROOT, FileId::ROOT, name.as_bytes()).await?.attr.id;
+                        let handle = first.fs.open(&Cred::ROOT, id, READ_WRITE).await?;
+                        first.fs.write(&Cred::ROOT, id, handle, 0, contents.as_bytes()).await?;
+                        first.fs.release(id, handle, None).await
+                    }),
+                    Err(_) => rig.write(&*first.fs, &name, contents.as_bytes()).map(drop),
+                }
+                .expect("change");
+            }
+            rig.sync(&*first.fs).expect("sync");
+            // A checkpoint of changes is due.
+            rig.run_for(40);
+        }
+    };
+    let left = || {
+        let segments = rig.sim.block_on(rig.first().core.stripe.segments()).expect("segments");
+        let of_manager = |id: u16| segments.keys().filter(|segment| segment.log == manager_log(id)).count();
+        (0..4).map(of_manager).collect::<Vec<usize>>()
+    };
+    change(20);
+    let there = left();
+    assert!(there.iter().all(|count| (1..10).contains(count)), "{there:?} segments of managers' logs are left");
+    // What the member's managers put is deleted when they are at the first node again, too.
+    rig.crash(a, &first);
+    rig.run_for(100);
+    assert_eq!(seats(&rig), [4, 0]);
+    let here = left();
+    assert!(here.iter().all(|count| (1..10).contains(count)), "{here:?} segments of managers' logs are left");
+    rig.start_first();
+    assert_eq!(rig.read(&rig.own(), "file-7").expect("read"), b"19 7");
 }

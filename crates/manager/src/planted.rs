@@ -54,6 +54,11 @@ pub enum Bug {
     HoldingsLackOpen,
     RestoredAreRead,
     LivingLogsComeLast,
+    ClaimsAreIgnored,
+    ClaimantsGoOn,
+    LateTakesCount,
+    MovesForgetLogs,
+    MovesBeforeRequestsEnd,
 }
 
 #[cfg(feature = "planted")]
