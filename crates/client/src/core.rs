@@ -14,7 +14,7 @@ use crate::tokens::Pins;
 use crate::touched::{self, Needs};
 use crate::under_way::UnderWay;
 use bytes::Bytes;
-use host::{Host, first};
+use host::{Host, first, join_all};
 use manager::Delta;
 use manager::api::{Manager, ManagerError, SegmentDeltas, TokenRecall};
 use manager::manager_map::ManagerMap;
@@ -29,7 +29,7 @@ use stripe::{LogTail, LogWriter, Stripe, StripeError};
 use striped_log::builder::{SegmentBuilder, SegmentDraft};
 use striped_log::fragment::CHUNK_LEN;
 use tokio::sync::{Notify, watch};
-use types::{Answer, BlockAddr, ClientId, FileId, FsError, ManagerId, Time};
+use types::{Answer, BlockAddr, BoxFuture, ClientId, FileId, FsError, ManagerId, Time};
 use vfs::kernel::Kernel;
 use vfs::locks::{LockService, Locks};
 
@@ -650,14 +650,10 @@ impl Core {
                 first(self.apply_wanted.notified(), self.host.clock.sleep(APPLY_PAUSE)).await;
                 continue;
             };
-            for manager in self.managers.each() {
-                while let Err(e) = manager.apply(batch.clone()).await {
-                    if self.abandoned.load(SeqCst) {
-                        return;
-                    }
-                    tracing::error!(through = last, "a manager cannot apply committed deltas, trying again: {e}");
-                    self.host.clock.sleep(Duration::from_secs(1)).await;
-                }
+            let parts = self.managers.each().zip(self.parts(&batch));
+            let applied = parts.map(|(manager, part)| self.apply_at(manager, part, last)).collect();
+            if join_all(applied).await.contains(&false) {
+                return;
             }
             let mut state = self.state.lock();
             state.applied = last;
@@ -667,6 +663,40 @@ impl Core {
             drop(state);
             self.applied.send_replace(last);
         }
+    }
+
+    /// What each manager is told of these segments. Over a network that is only what concerns its
+    /// files.
+    fn parts(&self, batch: &[SegmentDeltas]) -> Vec<Vec<SegmentDeltas>> {
+        if self.config.lease_until.is_none() {
+            return vec![batch.to_vec(); self.managers.ids().count()];
+        }
+        let part = |id| {
+            let is_own = |delta: &&Delta| self.managers.manager_of(delta.file()) == id;
+            let deltas = |all: &[Delta]| Arc::new(all.iter().filter(is_own).cloned().collect());
+            batch.iter().map(|all| SegmentDeltas { deltas: deltas(&all.deltas), ..all.clone() }).collect()
+        };
+        self.managers.ids().map(part).collect()
+    }
+
+    /// Has a manager apply segments. False if the client is abandoned.
+    fn apply_at(
+        self: &Arc<Self>,
+        manager: &Arc<dyn Manager>,
+        segments: Vec<SegmentDeltas>,
+        through: u64,
+    ) -> BoxFuture<bool> {
+        let (core, manager) = (self.clone(), manager.clone());
+        Box::pin(async move {
+            while let Err(e) = manager.apply(segments.clone()).await {
+                if core.abandoned.load(SeqCst) {
+                    return false;
+                }
+                tracing::error!(through, "a manager cannot apply committed deltas, trying again: {e}");
+                core.host.clock.sleep(Duration::from_secs(1)).await;
+            }
+            true
+        })
     }
 
     async fn age_loop(self: Arc<Self>) {

@@ -8,6 +8,7 @@ use cluster::FsConfig;
 use cluster::config::{FIRST_NODE, client_id, client_log, manager_log};
 use cluster::control::{CONTROL_VERSION, ControlError, ControlRequest, Hello, NodeState};
 use host::Host;
+use manager::admin_wire::HostAnswer;
 use manager::api::Manager;
 use rig::*;
 use std::collections::BTreeSet;
@@ -798,4 +799,29 @@ fn segments_of_managers_at_other_nodes_are_deleted() {
     assert!(here.iter().all(|count| (1..10).contains(count)), "{here:?} segments of managers' logs are left");
     rig.start_first();
     assert_eq!(rig.read(&rig.own(), "file-7").expect("read"), b"19 7");
+}
+
+#[test]
+fn a_node_that_is_asked_too_late_leaves_a_manager_alone() {
+    let rig = Rig::spread(32, ROOM);
+    let (a, first) = rig.joined("a");
+    rig.run_for(6);
+    assert_eq!(seats(&rig), [2, 2]);
+    // Another node cannot reach it, so the first node serves all managers again.
+    let (b, second) = rig.joined("b");
+    rig.way.part(a, b);
+    rig.run_for(10);
+    assert_eq!(seats(&rig)[1], 0);
+    rig.write(&*first.fs, "file", b"durable").expect("write");
+    rig.sync(&*first.fs).expect("sync");
+    let answers = rig.sim.block_on(rig.way.repeat_takes(a));
+    assert!(answers.len() >= 2 && answers.iter().all(|answer| matches!(answer, HostAnswer::Failed(_))), "{answers:?}");
+    // Nobody was fenced.
+    rig.write(&*second.fs, "other", b"durable, too").expect("write");
+    for fs in [&*first.fs, &*second.fs, &rig.own() as &dyn FileSystem] {
+        rig.sync(fs).expect("sync");
+        assert_eq!(rig.read(fs, "other").expect("read"), b"durable, too");
+    }
+    rig.sim.block_on(rig.first().core.maintenance.tidy(false)).expect("all managers write checkpoints");
+    assert!(first.member.trouble().is_none() && !first.member.take_loss());
 }

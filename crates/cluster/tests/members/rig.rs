@@ -18,7 +18,7 @@ use cluster::{FsConfig, KnownNode, StorePlace};
 use host::sim::{Machine, Sim, SimDisk};
 use host::{Disk, Host};
 use link::{LinkError, Message, NodeService, OrderedLane, Peer};
-use manager::admin_wire::HostRequest;
+use manager::admin_wire::{HostAnswer, HostRequest};
 use manager::api::{Manager, ManagerError, TokenHolder};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -77,6 +77,8 @@ pub struct WayState {
     pub apart: Mutex<BTreeSet<(NodeId, NodeId)>>,
     /// The members.
     serving: Mutex<BTreeMap<NodeId, Arc<Serving>>>,
+    /// What the first node has asked nodes about managers.
+    asked: Mutex<Vec<(NodeId, Vec<u8>)>>,
     /// Numbers the starts of nodes.
     starts: AtomicU64,
 }
@@ -138,6 +140,22 @@ impl Way {
                 apart.remove(&pair)
             };
         }
+    }
+
+    /// Has a node get again all requests to take managers that it ever got.
+    pub async fn repeat_takes(&self, node: NodeId) -> Vec<HostAnswer> {
+        let serving = self.0.serving.lock().expect("serving").get(&node).cloned().expect("a node");
+        let asked = self.0.asked.lock().expect("asked").clone();
+        let mut answers = Vec::new();
+        for (_, request) in asked.into_iter().filter(|(to, _)| *to == node) {
+            let (session, request) = HostRequest::decode(&request).expect("a request");
+            if matches!(request, HostRequest::Take(_)) {
+                let managers = serving.managers.clone();
+                let work = async move { managers.ask(Some(fingerprint(FIRST_NODE)), session, request).await };
+                answers.push(serving.machine.run(work).await.expect("up"));
+            }
+        }
+        answers
     }
 
     /// Has no message get through between two nodes.
@@ -280,6 +298,7 @@ struct HostLink {
 impl HostWay for HostLink {
     fn ask(&self, request: Vec<u8>) -> BoxFuture<Result<Vec<u8>, ManagerError>> {
         let (way, host, node) = (self.way.clone(), self.host.clone(), self.node);
+        way.0.asked.lock().expect("asked").push((node, request.clone()));
         Box::pin(async move {
             let (session, request) = HostRequest::decode(&request).expect("a request");
             way.travel_between(FIRST_NODE, node, &host).await;
