@@ -629,7 +629,7 @@ impl Members {
                 }
             }
             if self.seats.can_move()
-                && self.next_move().is_some()
+                && (self.next_move().is_some() || !self.seats.lost(&self.live()).is_empty())
                 && let Some(turn) = self.seats.try_turn()
             {
                 self.host.tasks.spawn(Box::pin(self.clone().balance(turn)));

@@ -250,11 +250,13 @@ impl Seats {
         (0..).map(ManagerId::new).zip(self.state.lock().seating.managers.iter().map(at)).collect()
     }
 
-    /// The managers whose nodes are gone.
+    /// The managers whose nodes are gone, and those whose move was cut short. The caller has the
+    /// turn, or only looks.
     pub fn lost(&self, live: &[LiveSession]) -> BTreeSet<ManagerId> {
         let is_lost = |seat: &&Arc<Seat>| match seat.place() {
             Place::There(There { at, .. }) => !live.iter().any(|session| session.number == at.session),
-            Place::Here(_) | Place::Nowhere => false,
+            Place::Nowhere => true,
+            Place::Here(_) => false,
         };
         self.seats.iter().filter(is_lost).map(|seat| seat.id()).collect()
     }

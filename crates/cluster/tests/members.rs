@@ -825,3 +825,37 @@ fn a_node_that_is_asked_too_late_leaves_a_manager_alone() {
     rig.sim.block_on(rig.first().core.maintenance.tidy(false)).expect("all managers write checkpoints");
     assert!(first.member.trouble().is_none() && !first.member.take_loss());
 }
+
+/// A node dies that serves managers, and begins anew. After this time its connection breaks, while
+/// its managers move to the first node. False if nothing was cut short.
+fn a_move_is_cut_short(after: Duration) -> bool {
+    let rig = Rig::spread(33, ROOM);
+    let (a, first) = rig.joined("a");
+    let (_, second) = rig.joined("b");
+    rig.write(&*second.fs, "file", b"durable").expect("write");
+    rig.run_for(8);
+    assert!(seats(&rig)[1] > 0);
+    rig.crash(a, &first);
+    let (members, clock) = (rig.first().members.clone(), rig.sim.machine("dice").host().clock);
+    let hello = Hello {
+        node: a,
+        version: CONTROL_VERSION,
+        is_mounted: true,
+        address: "10.0.0.2:7440".into(),
+        takes_stores: false,
+    };
+    let hello = async { members.control(&fingerprint(a), ControlRequest::Hello(hello)).await };
+    let is_cut = rig.sim.block_on(host::timeout(&*clock, after, hello)).is_err();
+    rig.run_for(20);
+    assert_eq!(seats(&rig)[1], 0);
+    assert_eq!(rig.read(&rig.own(), "file").expect("read"), b"durable");
+    rig.write(&*second.fs, "other", b"too").expect("write");
+    rig.sync(&*second.fs).expect("sync");
+    is_cut
+}
+
+#[test]
+fn a_move_whose_caller_gives_up_is_finished() {
+    let cut = (1..40).filter(|step| a_move_is_cut_short(*step * Duration::from_micros(500))).count();
+    assert!(cut > 10, "only {cut}");
+}
