@@ -303,7 +303,7 @@ impl Core {
                 }
             }
             match &miss {
-                Miss::Token(..) => match pins.take(&needs).await {
+                Miss::Token(missed, _) => match pins.take(&needs, *missed).await {
                     Ok(()) => {}
                     // The directory that named the file may have changed meanwhile. If the file is
                     // missed again, the caller named it.

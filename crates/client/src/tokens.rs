@@ -130,12 +130,13 @@ impl Pins {
         self.core.tokens_changed();
     }
 
-    /// Pins all of `needs`, and takes the tokens that the client lacks. Ends with the file that is
-    /// not there any more, if there is one; then the others may be pinned or not.
-    pub(crate) async fn take(&mut self, needs: &Needs) -> Result<(), (FileId, FsError)> {
+    /// Pins all of `needs`, and takes the tokens that the client lacks. `missed` is the one that
+    /// the attempt stopped at. Ends with the file that is not there any more, if there is one; then
+    /// the others may be pinned or not.
+    pub(crate) async fn take(&mut self, needs: &Needs, missed: FileId) -> Result<(), (FileId, FsError)> {
         for (&id, &mode) in needs {
-            // Another operation here may have removed a file that this one has pinned.
-            if !self.has(id, mode) || !self.core.state.lock().inodes.contains_key(&id) {
+            // What is pinned and missed all the same, another operation here has removed.
+            if !self.has(id, mode) || id == missed {
                 // An operation waits only while what it pins comes before what it waits for.
                 if !planted::is(Bug::WaitsWithPins) {
                     self.unpin_from(id);

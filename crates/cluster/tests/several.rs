@@ -14,6 +14,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
+use tokio::sync::watch;
 use types::{Answer, BoxFuture, ClientId, FileId, FsError, LogId};
 use vfs::fs::{Cred, FileSystem, Handle, OpenFlags, RenameFlags, SetAttr};
 use vfs::kernel::{Kernel, Recalled};
@@ -113,6 +114,24 @@ impl Kernel for Told {
         assert_eq!(parent, FileId::ROOT);
         self.asked.lock().push((name.to_vec(), directory));
         !self.refuses.load(SeqCst)
+    }
+}
+
+/// Takes long to forget a file.
+struct Slow {
+    file: FileId,
+    is_slow: watch::Sender<bool>,
+}
+
+impl Kernel for Slow {
+    fn forget(&self, what: Recalled) -> BoxFuture<()> {
+        let (mut is_slow, waits) = (self.is_slow.subscribe(), what.files.contains(&self.file));
+        Box::pin(async move {
+            if waits {
+                // The sender lives as long as the kernel.
+                let _ = is_slow.wait_for(|slow| !slow).await;
+            }
+        })
     }
 }
 
@@ -283,6 +302,39 @@ fn regression_a_request_for_a_file_that_is_being_removed_ends() {
     pair.halted.store(false, SeqCst);
     pair.sim.run_for(Duration::from_secs(30));
     assert_eq!(*answer.lock(), Some(Err(FsError::Stale)));
+}
+
+/// An operation that had pinned a file, and waited for another one, took the pin for the token of
+/// the file when another operation here had removed the file: EIO after ten thousand attempts.
+#[test]
+fn regression_a_pinned_file_that_another_operation_removes_is_stale() {
+    let (pair, root, cred) = (pair(100), FileId::ROOT, &Cred::ROOT);
+    let Pair { sim, first, second, .. } = &pair;
+    let (file, handle) = pair.create("file");
+    sim.block_on(first.release(file, handle, None).into_future()).expect("release");
+    let dir = sim.block_on(first.mkdir(cred, root, b"dir", 0o755, 0).into_future()).expect("mkdir").attr.id;
+    assert!(file < dir, "an operation pins the file with the smaller id");
+    let set = SetAttr { mode: Some(0o600), ..Default::default() };
+    sim.block_on(second.lookup(cred, root, b"file").into_future()).expect("lookup");
+    sim.block_on(second.setattr(cred, file, None, set).into_future()).expect("setattr");
+    sim.block_on(second.mkdir(cred, root, b"other", 0o755, 0).into_future()).expect("mkdir");
+    // The first client's kernel is slow to forget the directory.
+    let slow = Arc::new(Slow { file: dir, is_slow: watch::Sender::new(true) });
+    first.set_kernel(slow.clone());
+    let answer = Arc::new(Mutex::new(None));
+    let (linked, linking) = (answer.clone(), second.clone());
+    pair.on.host().tasks.spawn(Box::pin(async move {
+        let link = linking.link(&Cred::ROOT, file, dir, b"link").await;
+        *linked.lock() = Some(link.map(|_| ()));
+    }));
+    sim.run_for(Duration::from_secs(1));
+    sim.block_on(second.unlink(cred, root, b"file").into_future()).expect("unlink");
+    sim.run_for(Duration::from_secs(1));
+    assert_eq!(*answer.lock(), None, "the link waits for the directory");
+    slow.is_slow.send_replace(false);
+    sim.run_for(Duration::from_secs(5));
+    assert_eq!(*answer.lock(), Some(Err(FsError::Stale)));
+    pair.expect_no_orphans();
 }
 
 /// The kernel means other directories than the file system, since another node has moved them.
