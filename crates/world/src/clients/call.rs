@@ -1,6 +1,8 @@
 //! The calls that programs make, each of them one request to a file system, and their answers.
 
 use bytes::Bytes;
+use std::collections::BTreeSet;
+use std::task::{Context, Poll, Waker};
 use types::{Attr, FileId, FsError};
 use vfs::fs::{
     Appended, Cred, DirEntry, Entry, FileLock, FileSystem, Handle, LockSpace, OpenFlags, RenameFlags, SetAttr,
@@ -199,7 +201,7 @@ pub type Answered = Result<Seen, FsError>;
 
 impl Call {
     /// The same call with other ids.
-    pub fn translated(&self, to: impl Fn(FileId) -> FileId) -> Call {
+    pub fn translated(&self, mut to: impl FnMut(FileId) -> FileId) -> Call {
         let mut call = self.clone();
         match &mut call {
             Call::Lookup { dir, .. }
@@ -223,6 +225,16 @@ impl Call {
             _ => {}
         }
         call
+    }
+
+    /// The files that the call names by their ids.
+    pub fn files(&self) -> BTreeSet<FileId> {
+        let mut files = BTreeSet::new();
+        self.translated(|id| {
+            files.insert(id);
+            id
+        });
+        files
     }
 
     /// The lock that the call sets, for an owner.
@@ -283,6 +295,14 @@ impl Call {
                 | Call::Lock { .. }
                 | Call::Sync
         )
+    }
+}
+
+/// Polls a future of the model, which is always ready.
+pub(super) fn at_once<T>(future: impl Future<Output = T>) -> Option<T> {
+    match Box::pin(future).as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(value) => Some(value),
+        Poll::Pending => None,
     }
 }
 

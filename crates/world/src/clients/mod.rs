@@ -12,7 +12,10 @@
 
 pub mod call;
 pub mod choice;
+mod event;
+mod lost;
 mod mount;
+mod nameless;
 pub mod oracle;
 mod wire;
 
@@ -308,7 +311,7 @@ impl World {
             self.outcome.cache_hits += self.members[number].as_ref().map_or(0, |member| member.mount.cache_hits());
             self.oracle.close_all(number);
         }
-        self.oracle.begin_anew();
+        self.oracle.start_again();
         self.end_all();
         self.start().await?;
         self.outcome.restarts += 1;

@@ -8,58 +8,22 @@
 //! anew, without some of the client's last ones, and keeps the states in which all other answers
 //! stay what they were.
 
-use super::call::{Answered, Call, OpenNumber, Seen, perform, shown};
+use super::call::{Answered, Call, OpenNumber, Seen, at_once, perform, shown};
+pub use super::event::Event;
+use super::lost::{left_of_round, left_of_rounds};
+use super::nameless::{Nameless, release};
 use crate::oracle::new_model;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
-use std::time::Duration;
 use types::{Attr, FileId, FsError, Kind};
-use vfs::fs::{FileSystem, Handle, LockSpace, OpenFlags};
+use vfs::fs::{Handle, LockSpace, OpenFlags};
 use vfs::locks::LockTable;
 use vfs::mem::MemFs;
 use vfs::tree::{TreeEntry, difference};
 
 /// Most states kept. More than that mean that a round was too wild.
 const STATES_MAX: usize = 400;
-
-/// A call that a program made.
-#[derive(Clone, Debug)]
-pub struct Event {
-    /// The number of the client.
-    pub client: usize,
-    /// The call.
-    pub call: Call,
-    /// The answer; `None` if the client crashed first.
-    pub answered: Option<Answered>,
-    /// When it began.
-    pub began: Duration,
-    /// When it ended; `MAX` if the client crashed first.
-    pub ended: Duration,
-    /// True if another client renamed something at the same time. [`Oracle::round`] finds out.
-    pub is_raced: bool,
-}
-
-impl Event {
-    /// True if a kernel may have done this rename by doing nothing: it looks for the old name and
-    /// for the new one, and another client moved the file from the one to the other in between.
-    fn did_nothing(&self, model: &Answered) -> bool {
-        self.is_raced && matches!((&self.call, &self.answered, model), (Call::Rename { .. }, Some(Ok(_)), Err(_)))
-    }
-
-    /// True if what the client did before is durable.
-    fn has_synced(&self, client: usize) -> bool {
-        self.client == client && self.call.syncs() && matches!(self.answered, Some(Ok(_)))
-    }
-}
-
-impl std::fmt::Display for Event {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let answered = self.answered.as_ref().map_or("nothing".into(), shown);
-        write!(f, "{:?} client {} {:?} -> {answered}", self.began, self.client, self.call)
-    }
-}
 
 /// A file system that explains all answers.
 struct State {
@@ -71,6 +35,7 @@ struct State {
     opens: BTreeMap<(usize, OpenNumber), (FileId, Handle)>,
     /// By the model's ids.
     locks: LockTable,
+    nameless: Nameless,
     /// Calls since `base`, each with its round, in the order of this state.
     done: Vec<(u64, Event)>,
     base: Option<Arc<State>>,
@@ -86,14 +51,6 @@ fn owner(client: usize, open: OpenNumber) -> u128 {
     (client as u128) << 64 | u128::from(open)
 }
 
-/// Polls a future of the model, which is always ready.
-fn at_once<T>(future: impl Future<Output = T>) -> Option<T> {
-    match Box::pin(future).as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(value) => Some(value),
-        Poll::Pending => None,
-    }
-}
-
 impl State {
     fn new(fs: MemFs) -> State {
         let root = BTreeMap::from([(FileId::ROOT, FileId::ROOT)]);
@@ -103,6 +60,7 @@ impl State {
             real: root,
             opens: BTreeMap::new(),
             locks: LockTable::default(),
+            nameless: Nameless::default(),
             done: Vec::new(),
             base: None,
             is_behind_kernels: false,
@@ -116,24 +74,56 @@ impl State {
             real: self.real.clone(),
             opens: self.opens.clone(),
             locks: self.locks.clone(),
+            nameless: self.nameless.clone(),
             done: self.done.clone(),
             base: self.base.clone(),
             is_behind_kernels: self.is_behind_kernels,
         }
     }
 
-    fn perform(&mut self, client: usize, call: &Call) -> Answered {
+    /// The call with the model's ids, and the open file that it uses.
+    fn in_model(&self, client: usize, call: &Call) -> (Call, Option<(FileId, Handle)>) {
         let at = call.uses().and_then(|open| self.opens.get(&(client, open)).copied());
+        (call.translated(|id| self.ids.get(&id).copied().unwrap_or(NO_FILE)), at)
+    }
+
+    fn perform(&mut self, client: usize, call: &Call) -> Answered {
+        let (call, at) = self.in_model(client, call);
         if let Some(lock) = call.uses().and_then(|open| call.lock(owner(client, open))) {
             let (file, _) = at.ok_or(FsError::BadHandle)?;
             return self.locks.set(file, &lock, false).map(|_| Seen::Done);
         }
-        let call = call.translated(|id| self.ids.get(&id).copied().unwrap_or(NO_FILE));
         at_once(perform(&self.fs, &call, at)).unwrap_or(Err(FsError::TimedOut))
     }
 
-    /// Makes a call. An error says why its answer is wrong.
+    /// Makes a call. An error says why its answer is wrong. Of files without a name that are open
+    /// nowhere, the answer tells whether they are still there.
     fn step(&mut self, round: u64, event: &Event) -> Result<(), String> {
+        let (call, _) = self.in_model(event.client, &event.call);
+        let nameless: Vec<FileId> = call.files().into_iter().filter(|id| self.nameless.has(*id)).collect();
+        if nameless.is_empty() {
+            return self.make(round, event);
+        }
+        let (mut found, mut gone) = (self.fork(), self.fork());
+        if found.make(round, event).is_ok() {
+            *self = found;
+            return Ok(());
+        }
+        nameless.iter().for_each(|id| gone.nameless.end(&gone.fs, *id));
+        gone.make(round, event)?;
+        match nameless.len() {
+            1 => *self = gone,
+            // One of them is gone. The call does not tell which one, and has changed nothing.
+            _ => self.done.push((round, event.clone())),
+        }
+        Ok(())
+    }
+
+    /// Makes a call that finds all files that are in the model.
+    fn make(&mut self, round: u64, event: &Event) -> Result<(), String> {
+        let (call, at) = self.in_model(event.client, &event.call);
+        let ends = self.nameless.ends(&self.fs, event.client, &call, at.map(|at| at.0));
+        ends.into_iter().for_each(|id| self.nameless.keep(&self.fs, id));
         let model = self.perform(event.client, &event.call);
         if let Some(real) = &event.answered
             && !(self.is_behind_kernels && event.did_nothing(&model))
@@ -144,13 +134,15 @@ impl State {
             (_, Ok(Seen::Opened(handle))) | (_, Ok(Seen::Created(_, handle))) => {
                 let file = match &model {
                     Ok(Seen::Created(entry, _)) => entry.attr.id,
-                    _ => match event.call.translated(|id| self.ids.get(&id).copied().unwrap_or(NO_FILE)) {
+                    _ => match call {
                         Call::Open { id, .. } | Call::OpenDirectory { id, .. } => id,
                         _ => NO_FILE,
                     },
                 };
                 if let Some(open) = event.call.opens() {
                     self.opens.insert((event.client, open), (file, *handle));
+                    self.nameless.opened(event.client, file);
+                    self.let_go_if_used(file);
                 }
             }
             (call, Ok(_)) if call.closes() => {
@@ -160,8 +152,14 @@ impl State {
             }
             _ => {}
         }
+        ends.into_iter().for_each(|id| self.let_go_if_used(id));
         self.done.push((round, event.clone()));
         Ok(())
+    }
+
+    fn let_go_if_used(&mut self, id: FileId) {
+        let is_open = self.opens.values().any(|(open, _)| *open == id);
+        self.nameless.let_go_if_used(&self.fs, id, is_open);
     }
 
     fn compare(&mut self, call: &Call, real: &Answered, model: &Answered) -> Result<(), String> {
@@ -169,11 +167,15 @@ impl State {
             (Ok(real), Ok(model)) => self.same(real, model),
             (Err(real), Err(model)) if real == model => Ok(()),
             (Err(real), Err(model)) if self.is_behind_kernels && refuses_first(call, *real, *model) => Ok(()),
-            // A client removes a file without a name some time after its last handle is closed.
+            // A kernel still knows a file that is gone.
             (Ok(Seen::Entry(entry)), Err(FsError::Stale))
                 if matches!(call, Call::Getattr { .. }) && entry.attr.nlink == 0 =>
             {
-                Ok(())
+                match self.ids.get(&entry.attr.id).and_then(|id| self.nameless.last_known(*id)) {
+                    Some(last) => self.same_attr(&entry.attr, &last),
+                    None if self.is_behind_kernels => Ok(()),
+                    None => Err(format!("answered {}, the model {}", shown(real), shown(model))),
+                }
             }
             (real, model) => Err(format!("answered {}, the model {}", shown(real), shown(model))),
         }
@@ -242,11 +244,10 @@ impl State {
     fn close_all(&mut self, client: usize) {
         let opens = self.opens.clone();
         for (&(owner, number), &(id, handle)) in opens.iter().filter(|((owner, _), _)| *owner == client) {
-            let is_directory = at_once(self.fs.release(id, handle, None).into_future()) != Some(Ok(()));
-            if is_directory {
-                at_once(self.fs.releasedir(id, handle).into_future());
-            }
+            self.nameless.keep(&self.fs, id);
+            release(&self.fs, id, handle);
             self.forget(owner, number);
+            self.let_go_if_used(id);
         }
     }
 
@@ -369,7 +370,7 @@ impl Oracle {
         let mut found: BTreeMap<u64, State> = BTreeMap::new();
         let mut why = BTreeSet::new();
         for state in &self.states {
-            orders(state, self.round, events, None, &mut found, &mut why);
+            orders(state, self.round, events, &mut found, &mut why);
         }
         if found.is_empty() {
             let events: Vec<String> = events.iter().map(Event::to_string).collect();
@@ -389,7 +390,7 @@ impl Oracle {
             let Some(Ok(Seen::Entry(e))) = at_once(perform(&state.fs, &Call::Getattr { id: model }, None)) else {
                 return None;
             };
-            Some(Known { id, kind: e.attr.kind, nlink: e.attr.nlink })
+            (!state.nameless.has(model)).then_some(Known { id, kind: e.attr.kind, nlink: e.attr.nlink })
         };
         state.ids.iter().filter_map(known).collect()
     }
@@ -436,15 +437,17 @@ impl Oracle {
         let all_others = others.len();
         for state in &self.states {
             let Some(base) = &state.base else { continue };
-            for kept in prefixes(&state.done, client) {
+            for kept in left_of_rounds(&state.done, client) {
                 let is_whole = kept.len() == state.done.len();
                 if !is_whole && events.iter().any(|event| event.has_synced(client)) {
                     continue;
                 }
                 let mut state = State { base: Some(base.clone()), ..base.fork() };
                 if kept.iter().all(|(round, event)| state.step(*round, event).is_ok()) {
-                    let events = if is_whole { events } else { &others[..] };
-                    orders(&state, self.round, events, Some(client), &mut found, &mut why);
+                    let left = if is_whole { left_of_round(events, client) } else { vec![others.clone()] };
+                    for events in left {
+                        orders(&state, self.round, &events, &mut found, &mut why);
+                    }
                 }
             }
         }
@@ -461,6 +464,13 @@ impl Oracle {
     /// Takes in that a client closed everything.
     pub fn close_all(&mut self, client: usize) {
         self.states.iter_mut().for_each(|state| state.close_all(client));
+    }
+
+    /// Takes in that everything starts again, when everything is closed and durable. A start
+    /// removes all files without a name.
+    pub fn start_again(&mut self) {
+        self.states.iter_mut().for_each(|state| state.nameless.end_all(&state.fs));
+        self.begin_anew();
     }
 }
 
@@ -495,22 +505,14 @@ fn refuses_first(call: &Call, real: FsError, model: FsError) -> bool {
     }
 }
 
-/// Finds all states after the events in some order. Events of the client that has crashed may be
-/// left out.
-fn orders(
-    state: &State,
-    round: u64,
-    events: &[Event],
-    crashed: Option<usize>,
-    found: &mut BTreeMap<u64, State>,
-    why: &mut BTreeSet<String>,
-) {
-    if events.iter().all(|event| Some(event.client) == crashed) {
+/// Finds all states after the events in some order.
+fn orders(state: &State, round: u64, events: &[Event], found: &mut BTreeMap<u64, State>, why: &mut BTreeSet<String>) {
+    if events.is_empty() {
         let known = state.fork();
         found.entry(known.fingerprint()).or_insert(known);
     }
     for (at, event) in events.iter().enumerate() {
-        if events.iter().any(|other| other.ended < event.began) {
+        if events.iter().any(|other| other.ends_before(event)) {
             continue;
         }
         let mut next = state.fork();
@@ -518,7 +520,7 @@ fn orders(
             Ok(()) => {
                 let rest: Vec<Event> =
                     events.iter().enumerate().filter(|(i, _)| *i != at).map(|(_, e)| e.clone()).collect();
-                orders(&next, round, &rest, crashed, found, why);
+                orders(&next, round, &rest, found, why);
             }
             Err(what) => {
                 why.insert(format!("{:?} of client {} {what}", event.call, event.client));
@@ -527,22 +529,5 @@ fn orders(
     }
 }
 
-/// What may be left of some calls after a crash of a client: all of the other clients' calls, and
-/// a prefix of its own. Of its calls of one round, any may be the last.
-fn prefixes(done: &[(u64, Event)], client: usize) -> Vec<Vec<(u64, Event)>> {
-    let is_own = |event: &Event| event.client == client;
-    let synced = done.iter().filter(|(_, event)| event.has_synced(client)).map(|(round, _)| *round).max().unwrap_or(0);
-    let mut out = vec![done.to_vec()];
-    let rounds: BTreeSet<u64> = done.iter().filter(|(_, e)| is_own(e)).map(|(round, _)| *round).collect();
-    for &last in rounds.iter().filter(|round| **round >= synced) {
-        let of_last: Vec<usize> = (0..done.len()).filter(|&i| done[i].0 == last && is_own(&done[i].1)).collect();
-        for subset in 0..1u32 << of_last.len() {
-            let is_kept = |&i: &usize| match of_last.iter().position(|own| *own == i) {
-                Some(bit) => subset & (1 << bit) != 0,
-                None => done[i].0 < last || !is_own(&done[i].1),
-            };
-            out.push((0..done.len()).filter(is_kept).map(|i| done[i].clone()).collect());
-        }
-    }
-    out
-}
+#[cfg(test)]
+mod tests;

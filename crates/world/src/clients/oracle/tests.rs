@@ -1,0 +1,209 @@
+use super::*;
+use crate::clients::call::Answered;
+use std::time::Duration;
+
+/// A file system, with calls that follow each other at several clients.
+struct Real {
+    fs: MemFs,
+    opens: BTreeMap<(usize, OpenNumber), (FileId, Handle)>,
+    calls: u64,
+}
+
+const FILE_LEN: u64 = 100;
+
+impl Real {
+    fn new() -> Real {
+        Real { fs: new_model(4096, 0o755), opens: BTreeMap::new(), calls: 0 }
+    }
+
+    fn event(&mut self, client: usize, call: Call, answered: Answered) -> Event {
+        self.calls += 1;
+        let (began, ended) = (Duration::from_secs(2 * self.calls), Duration::from_secs(2 * self.calls + 1));
+        Event { client, call, answered: Some(answered), began, ended, is_raced: false }
+    }
+
+    fn make(&mut self, client: usize, call: Call) -> Event {
+        let at = call.uses().map(|open| self.opens[&(client, open)]);
+        let answered = at_once(perform(&self.fs, &call, at)).expect("an answer");
+        let opened = match (&answered, &call) {
+            (Ok(Seen::Created(entry, handle)), _) => Some((entry.attr.id, *handle)),
+            (Ok(Seen::Opened(handle)), Call::Open { id, .. }) => Some((*id, *handle)),
+            _ => None,
+        };
+        self.opens.extend(call.opens().zip(opened).map(|(open, opened)| ((client, open), opened)));
+        self.event(client, call, answered)
+    }
+
+    fn tree(&self) -> Vec<TreeEntry> {
+        self.fs.dump()
+    }
+}
+
+fn create(name: &str, open: OpenNumber) -> Call {
+    Call::Create { dir: FileId::ROOT, name: name.into(), mode: 0o600, open, append: false }
+}
+
+fn unlink(name: &str) -> Call {
+    Call::Unlink { dir: FileId::ROOT, name: name.into() }
+}
+
+fn lookup(name: &str) -> Call {
+    Call::Lookup { dir: FileId::ROOT, name: name.into() }
+}
+
+/// Cuts the file of [`with_a_file`].
+fn truncate(size: u64) -> Call {
+    Call::TruncateOpen { open: 1, size }
+}
+
+/// Changes the mode of the root.
+fn mode(mode: u32) -> Call {
+    Call::Mode { id: FileId::ROOT, mode }
+}
+
+fn get_xattr(id: FileId) -> Call {
+    Call::GetXattr { id, name: "user.a".into() }
+}
+
+fn open(id: FileId, open: OpenNumber) -> Call {
+    Call::Open { id, open, flags: OpenFlags { read: true, ..Default::default() } }
+}
+
+/// Client 1 has a file with a name open, as number 1. Client 0 has looked it up.
+fn with_a_file() -> (Real, Oracle, FileId) {
+    let (mut real, mut oracle) = (Real::new(), Oracle::new(4096, 0o755));
+    for (client, call) in [(1, create("a", 1)), (1, truncate(FILE_LEN)), (0, lookup("a"))] {
+        oracle.round(&[real.make(client, call)]).expect("explained");
+    }
+    oracle.settled(&real.tree()).expect("the tree");
+    let id = real.opens[&(1, 1)].0;
+    (real, oracle, id)
+}
+
+/// Of the calls of client 1 that were made in the round of its crash, these were lost. True if the
+/// oracle finds that right.
+fn may_lose(calls: &[(usize, Call)], lost: &[usize]) -> bool {
+    let (mut real, mut oracle, _) = with_a_file();
+    let (mut left, _, _) = with_a_file();
+    let mut events = Vec::new();
+    for (number, (client, call)) in calls.iter().enumerate() {
+        events.push(real.make(*client, call.clone()));
+        if !lost.contains(&number) {
+            left.make(*client, call.clone());
+        }
+    }
+    oracle.crashed(1, &events, &left.tree()).is_ok()
+}
+
+#[test]
+fn regression_a_call_that_a_crash_has_lost_holds_up_no_other() {
+    let calls = [(1, create("b", 2)), (0, lookup("a"))];
+    assert!(may_lose(&calls, &[0]) && may_lose(&calls, &[]));
+    let seen = [(1, create("b", 2)), (0, lookup("b"))];
+    assert!(!may_lose(&seen, &[0]) && may_lose(&seen, &[]), "another client has seen the file");
+    let of_other = [(0, create("b", 2)), (1, lookup("a"))];
+    assert!(!may_lose(&of_other, &[0]), "that client has not crashed");
+}
+
+#[test]
+fn a_crash_loses_a_call_only_with_all_later_ones() {
+    let calls = [(1, truncate(7)), (1, mode(0o640))];
+    assert!(may_lose(&calls, &[]) && may_lose(&calls, &[1]) && may_lose(&calls, &[0, 1]));
+    assert!(!may_lose(&calls, &[0]));
+}
+
+#[test]
+fn a_crash_loses_nothing_that_was_synced_in_its_round() {
+    let calls = [(1, truncate(7)), (1, Call::Sync), (1, mode(0o640))];
+    assert!(may_lose(&calls, &[]) && may_lose(&calls, &[2]));
+    assert!(!may_lose(&calls, &[0]) && !may_lose(&calls, &[0, 2]) && !may_lose(&calls, &[0, 1, 2]));
+}
+
+#[test]
+fn a_crash_loses_nothing_that_was_synced_before() {
+    let calls = [truncate(7), Call::Sync, mode(0o640)];
+    for calls_per_round in 1..=3 {
+        for (kept, is_right) in [(3, true), (2, true), (0, false)] {
+            let (mut real, mut oracle, _) = with_a_file();
+            let (mut left, _, _) = with_a_file();
+            for round in calls.chunks(calls_per_round) {
+                let events: Vec<Event> = round.iter().map(|call| real.make(1, call.clone())).collect();
+                oracle.round(&events).expect("explained");
+            }
+            calls.iter().take(kept).for_each(|call| drop(left.make(1, call.clone())));
+            let is_explained = oracle.crashed(1, &[], &left.tree()).is_ok();
+            assert_eq!(is_explained, is_right, "{kept} calls are left, {calls_per_round} in a round");
+        }
+    }
+}
+
+/// Client 0 removes the name of the file that client 1 has open, and client 1 closes it.
+fn with_a_nameless_file() -> (Real, Oracle, FileId) {
+    let (mut real, mut oracle, id) = with_a_file();
+    for (client, call) in [(0, unlink("a")), (1, Call::Close { open: 1 })] {
+        oracle.round(&[real.make(client, call)]).expect("explained");
+    }
+    (real, oracle, id)
+}
+
+fn no_xattr() -> Answered {
+    Err(FsError::NoSuchXattr)
+}
+
+#[test]
+fn regression_a_file_without_a_name_is_there_until_a_call_misses_it() {
+    let (mut real, mut oracle, id) = with_a_nameless_file();
+    for client in [1, 0, 1] {
+        oracle.round(&[real.event(client, get_xattr(id), no_xattr())]).expect("it is still there");
+    }
+    let names = real.event(1, Call::ListXattr { id }, Ok(Seen::Names(vec![b"user.b".to_vec()])));
+    oracle.round(&[names]).expect_err("it has no such attribute");
+    oracle.round(&[real.event(1, get_xattr(id), Err(FsError::Stale))]).expect("it is gone");
+    oracle.round(&[real.event(0, get_xattr(id), no_xattr())]).expect_err("it comes back");
+}
+
+#[test]
+fn regression_a_file_without_a_name_that_is_opened_in_time_stays_while_it_is_open() {
+    let (mut real, mut oracle, id) = with_a_nameless_file();
+    oracle.round(&[real.event(0, open(id, 7), Ok(Seen::Opened(Handle(99))))]).expect("it is still there");
+    oracle.round(&[real.event(1, get_xattr(id), Err(FsError::Stale))]).expect_err("it is open");
+    let read = Call::Read { open: 7, offset: 0, len: 200 };
+    let bytes = Ok(Seen::Bytes(vec![0; FILE_LEN as usize].into()));
+    oracle.round(&[real.event(0, read, bytes)]).expect("all of it is there");
+    oracle.round(&[real.event(0, Call::Close { open: 7 }, Ok(Seen::Done))]).expect("closed");
+    oracle.round(&[real.event(1, open(id, 8), Err(FsError::Stale))]).expect("it is gone");
+    oracle.round(&[real.event(1, open(id, 8), Ok(Seen::Opened(Handle(99))))]).expect_err("it comes back");
+}
+
+#[test]
+fn a_file_that_no_other_client_has_had_open_goes_with_its_last_name() {
+    for (client, is_right) in [(0, true), (1, false)] {
+        let (mut real, mut oracle, id) = with_a_file();
+        for (client, call) in [(1, Call::Close { open: 1 }), (client, unlink("a"))] {
+            oracle.round(&[real.make(client, call)]).expect("explained");
+        }
+        let found = oracle.round(&[real.event(client, get_xattr(id), no_xattr())]);
+        assert_eq!(found.is_ok(), is_right, "client {client} removed it: {found:?}");
+    }
+}
+
+#[test]
+fn only_a_kernel_knows_the_attributes_of_a_file_that_is_gone() {
+    let (mut real, mut oracle, id) = with_a_file();
+    oracle.round(&[real.make(0, unlink("a"))]).expect("explained");
+    let Event { answered, .. } = real.make(1, Call::Getattr { id });
+    let Some(Ok(Seen::Entry(known))) = answered else { panic!("it is open: {answered:?}") };
+    oracle.round(&[real.make(1, Call::Close { open: 1 })]).expect("explained");
+    oracle.round(&[real.event(1, get_xattr(id), Err(FsError::Stale))]).expect("it is gone");
+    let mut other = known;
+    other.attr.size += 1;
+    oracle.round(&[real.event(1, Call::Getattr { id }, Ok(Seen::Entry(known)))]).expect("the kernel knows it");
+    oracle.round(&[real.event(1, Call::Getattr { id }, Ok(Seen::Entry(other)))]).expect_err("it had another size");
+}
+
+#[test]
+fn a_start_leaves_no_file_without_a_name() {
+    let (mut real, mut oracle, id) = with_a_nameless_file();
+    oracle.start_again();
+    oracle.round(&[real.event(1, get_xattr(id), no_xattr())]).expect_err("it comes back");
+}
