@@ -68,15 +68,15 @@ impl Choice<'_> {
 
     fn attempt(&self, view: &View) -> Option<Call> {
         let is_open = |id: FileId| view.opens.iter().any(|(_, open)| *open == id);
-        let usable = |f: &&Known| f.nlink > 0 || is_open(f.id);
+        let usable = |f: &&Known| f.nlink > 0 || is_open(f.id) || self.one_in(3);
         let of_kind = |kind: Kind| -> Vec<FileId> {
             view.files.iter().filter(usable).filter(|f| f.kind == kind).map(|f| f.id).collect()
         };
         let (directories, files) = (of_kind(Kind::Directory), of_kind(Kind::File));
         let all: Vec<FileId> = view.files.iter().filter(usable).map(|f| f.id).collect();
         let dir = if self.one_in(2) { FileId::ROOT } else { self.pick_file(&directories)? };
-        let others = view.files.len() - directories.len();
-        let names_left = others < FILES_MAX;
+        let named = view.files.iter().filter(|f| f.nlink > 0 && f.kind != Kind::Directory);
+        let names_left = named.count() < FILES_MAX;
         let open_files: Vec<OpenNumber> =
             view.opens.iter().filter(|(_, id)| !directories.contains(id)).map(|(open, _)| *open).collect();
         let open_directories: Vec<OpenNumber> =

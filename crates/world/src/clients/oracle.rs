@@ -390,7 +390,7 @@ impl Oracle {
             let Some(Ok(Seen::Entry(e))) = at_once(perform(&state.fs, &Call::Getattr { id: model }, None)) else {
                 return None;
             };
-            (!state.nameless.has(model)).then_some(Known { id, kind: e.attr.kind, nlink: e.attr.nlink })
+            Some(Known { id, kind: e.attr.kind, nlink: e.attr.nlink })
         };
         state.ids.iter().filter_map(known).collect()
     }
