@@ -2,6 +2,7 @@
 
 use super::call::{Answered, Call, shown};
 use std::time::Duration;
+use types::FsError;
 
 /// A call that a program made.
 #[derive(Clone, Debug)]
@@ -21,10 +22,18 @@ pub struct Event {
 }
 
 impl Event {
-    /// True if a kernel may have done this rename by doing nothing: it looks for the old name and
-    /// for the new one, and another client moved the file from the one to the other in between.
+    /// True if a kernel may have given this answer to a rename by itself, and done nothing. It looks
+    /// for the old name, then for the new one, and another client renames something in between. So
+    /// the kernel may find one file by two names, or two files by one name, of two kinds.
     pub(super) fn did_nothing(&self, model: &Answered) -> bool {
-        self.is_raced && matches!((&self.call, &self.answered, model), (Call::Rename { .. }, Some(Ok(_)), Err(_)))
+        let Call::Rename { dir, name, to_dir, to, .. } = &self.call else { return false };
+        let is_one_name = (dir, name) == (to_dir, to);
+        self.is_raced
+            && match (&self.answered, model) {
+                (Some(Ok(_)), Err(_)) => true,
+                (Some(Err(FsError::NotADirectory | FsError::IsADirectory)), Ok(_)) => is_one_name,
+                _ => false,
+            }
     }
 
     /// True if it ended before the other one began: then it comes before it in every order.

@@ -1,6 +1,7 @@
 use super::*;
 use crate::clients::call::Answered;
 use std::time::Duration;
+use vfs::fs::RenameFlags;
 
 /// A file system, with calls that follow each other at several clients.
 struct Real {
@@ -206,4 +207,28 @@ fn a_start_leaves_no_file_without_a_name() {
     let (mut real, mut oracle, id) = with_a_nameless_file();
     oracle.start_again();
     oracle.round(&[real.event(1, get_xattr(id), no_xattr())]).expect_err("it comes back");
+}
+
+/// The kernel looked the one name up twice, and another mount exchanged it in between.
+#[test]
+fn regression_a_kernel_may_refuse_to_rename_a_name_to_itself_while_others_rename() {
+    let rename = |name: &str, to: &str, exchange| {
+        let (dir, flags) = (FileId::ROOT, RenameFlags { exchange, ..Default::default() });
+        Call::Rename { dir, name: name.into(), to_dir: dir, to: to.into(), flags }
+    };
+    let refused = || Err(FsError::NotADirectory);
+    for (to, other, is_right) in [("a", 2, true), ("a", 1, false), ("c", 2, false)] {
+        let (mut real, oracle) = (Real::new(), Oracle::new(4096, 0o755));
+        let mut oracle = oracle.behind_kernels();
+        let dir = Call::MakeDirectory { dir: FileId::ROOT, name: "b".into() };
+        for call in [create("a", 1), dir] {
+            oracle.round(&[real.make(1, call)]).expect("explained");
+        }
+        let exchanged = real.make(other, rename("a", "b", true));
+        let mut renamed = real.event(1, rename("a", to, false), refused());
+        renamed.began = exchanged.began;
+        assert_eq!(oracle.round(&[exchanged, renamed]).is_ok(), is_right, "to {to}, client {other}");
+        let alone = real.event(1, rename("a", "a", false), refused());
+        oracle.round(&[alone]).expect_err("nothing else is renamed");
+    }
 }
