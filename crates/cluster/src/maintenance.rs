@@ -294,7 +294,8 @@ impl Maintenance {
     /// Another node writes the log of a manager from now on, and `next_seq` is the first segment
     /// that it may put.
     pub(crate) fn follow_manager(&self, log: LogId, next_seq: u64) {
-        self.moved_logs.lock().insert(log, next_seq);
+        // Of an earlier time elsewhere, segments may not be known yet.
+        self.moved_logs.lock().entry(log).or_insert(next_seq);
     }
 
     /// A session begins, whose client writes this log.
@@ -480,6 +481,7 @@ impl Maintenance {
 
     async fn checkpoint_and_delete(&self) -> Result<(), CleanError> {
         let number = self.space.checkpoint_begins().await;
+        let turns: Vec<u64> = self.managers.iter().map(|manager| manager.turn()).collect();
         let written_logs = self.written_logs();
         let mut covered: BTreeMap<LogId, u64> = BTreeMap::new();
         let mut first_manager = true;
@@ -497,6 +499,10 @@ impl Maintenance {
         self.space.checkpoint_ended(number, covered.clone()).await;
         self.follow_members(&covered).await?;
         self.table.follow().await?;
+        // What a manager says at one place is no reason to delete what it counts at another.
+        if !self.managers.iter().map(|manager| manager.turn()).eq(turns) {
+            return Err(ManagerError::Away.into());
+        }
         let mut count = 0;
         for (log, through) in covered {
             loop {

@@ -28,7 +28,7 @@ use crate::machine::CoreMachine;
 use crate::maintenance::Maintenance;
 use crate::manager_service::{ManagerService, Sessions as ManagerSessions};
 use crate::maps::Keeper;
-use crate::seats::{HostWays, LiveSession, Seats, Turn, next_move};
+use crate::seats::{HostWays, LiveSession, Seats, SessionBook, Turn, next_move};
 use crate::shared_locks::{NearLocks, SharedLocks};
 use crate::space::OWN_SESSION;
 use crate::stores::KnownNode;
@@ -187,6 +187,26 @@ impl CoreMachine {
     }
 }
 
+impl SessionBook for Members {
+    fn live(&self) -> Vec<LiveSession> {
+        let (sessions, now) = (self.sessions.lock(), self.host.clock.now());
+        let live = |number: &u64| {
+            let MemberSession { node, fingerprint, .. } = *sessions.live(*number, now)?;
+            Some(LiveSession { node, number: *number, fingerprint })
+        };
+        sessions.by_number.keys().filter_map(live).collect()
+    }
+
+    fn of(&self, node: NodeId) -> Option<u64> {
+        self.sessions.lock().of(node)
+    }
+
+    fn end(&self, node: NodeId) {
+        let mut sessions = self.sessions.lock();
+        sessions.of(node).into_iter().for_each(|number| sessions.end(number));
+    }
+}
+
 impl ManagerSessions for Members {
     fn client(&self, session: u64, peer: &Peer) -> Option<ClientId> {
         self.client_of(session, &peer.fingerprint?)
@@ -216,9 +236,11 @@ impl Members {
                 let node = self.node_of(fingerprint)?;
                 let claim = SpaceClaim { store_bytes, live_bytes, ..SpaceClaim::default() };
                 let renewed = self.renew(node, session, &claim, wants_space).await?;
-                unreached.into_iter().filter(|host| *host != node).for_each(|host| self.seats.avoid(host));
                 let maps = Some(self.maps.maps()).filter(|maps| maps.epoch != maps_epoch);
                 let (seating, reseating) = (self.seats.seating(seating), self.seats.owed(session));
+                if seating.is_none() {
+                    unreached.into_iter().filter(|host| *host != node).for_each(|host| self.seats.avoid(host));
+                }
                 Ok(ControlAnswer::Renewed(Renewed { maps, seating, reseating, ..renewed }))
             }
             ControlRequest::Leave { session } => {
@@ -402,13 +424,15 @@ impl Members {
     /// [`ControlError::Unavailable`] if the maps cannot be read.
     pub fn nodes(&self) -> Result<NodesReport, ControlError> {
         let (config, now) = (self.maps_config()?, self.host.clock.now());
+        let seats = self.seats.places();
+        let count = |node: NodeId| seats.values().filter(|at| **at == node).count() as u16;
         let first = NodeReport {
             id: FIRST_NODE,
             name: self.config.name.clone(),
             address: self.config.address.clone(),
             state: NodeState::Up { lease_left: self.config.lease },
             is_mounted: self.config.is_mounted,
-            manager_count: self.seats.count(FIRST_NODE),
+            manager_count: count(FIRST_NODE),
         };
         let places = config.stores().map(|store| (store, config.place(store))).collect();
         let sessions = self.sessions.lock();
@@ -420,7 +444,7 @@ impl Members {
                 None => NodeState::Down { since: since() },
             };
             let is_mounted = session.is_some_and(|(_, session)| session.is_mounted);
-            let manager_count = self.seats.count(node);
+            let manager_count = count(node);
             NodeReport { id: node, name: member.name, address: member.address, state, is_mounted, manager_count }
         };
         let nodes = [first].into_iter().chain(config.members.into_iter().map(report)).collect();
@@ -433,7 +457,8 @@ impl Members {
         takers.into_iter().map(|(at, _)| at).collect()
     }
 
-    /// The nodes with such a session that others can reach, and the sessions' numbers.
+    /// The nodes with such a session that others can reach, and the sessions' numbers. `is_such` is
+    /// called under the lock of the sessions.
     fn reachable(&self, is_such: impl Fn(&MemberSession) -> bool) -> Vec<(KnownNode, u64)> {
         let Ok(config) = self.maps_config() else { return Vec::new() };
         let (sessions, now) = (self.sessions.lock(), self.host.clock.now());
@@ -444,16 +469,6 @@ impl Members {
             (!known.address.is_empty()).then_some((known, number))
         };
         live.filter(|(_, session)| is_such(session)).filter_map(known).collect()
-    }
-
-    /// The sessions that have not ended.
-    fn live(&self) -> Vec<LiveSession> {
-        let (sessions, now) = (self.sessions.lock(), self.host.clock.now());
-        let live = |number: &u64| {
-            let MemberSession { node, fingerprint, .. } = *sessions.live(*number, now)?;
-            Some(LiveSession { node, number: *number, fingerprint })
-        };
-        sessions.by_number.keys().filter_map(live).collect()
     }
 
     /// Changes what [`nodes`](Self::nodes) says of the places of stores.
@@ -531,6 +546,7 @@ impl Members {
 
     /// Opens a log and rolls it forward. The error says why not.
     async fn open_log(&self, log: LogId) -> Result<LogTail, String> {
+        self.seats.log_opens(log);
         let rolled = roll_forward(&self.stripe, self.seats.all(), log).await;
         let (tail, _) = rolled.map_err(|e| format!("{log} cannot be rolled forward: {e}"))?;
         self.seats.log_ended(&tail);
@@ -542,7 +558,7 @@ impl Members {
         let lost = self.seats.lost(&self.live());
         if let (false, Ok(config)) = (lost.is_empty(), self.maps_config()) {
             tracing::warn!(?lost, "the nodes of managers are gone: this node serves them");
-            self.seats.change(turn, &lost, None, &config, &|| self.live()).await;
+            self.seats.change(turn, &lost, None, &config, self).await;
         }
     }
 
@@ -550,7 +566,8 @@ impl Members {
     fn next_move(&self) -> Option<(ManagerId, Option<(KnownNode, u64)>)> {
         let now = self.host.clock.now();
         let is_settled = |session: &MemberSession| now >= session.began + SETTLE_TIME;
-        let hosts = self.reachable(|session| is_settled(session) && self.seats.may_serve(session.node));
+        let mut hosts = self.reachable(is_settled);
+        hosts.retain(|(at, _)| self.seats.may_serve(at.node));
         let (id, to) = next_move(&self.seats.places(), &hosts.iter().map(|(at, _)| at.node).collect())?;
         Some((id, hosts.into_iter().find(|(at, _)| at.node == to)))
     }
@@ -559,7 +576,7 @@ impl Members {
     async fn balance(self: Arc<Self>, turn: Turn) {
         self.recover(&turn).await;
         if let (Some((manager, to)), Ok(config)) = (self.next_move(), self.maps_config()) {
-            self.seats.change(&turn, &[manager].into(), to.as_ref(), &config, &|| self.live()).await;
+            self.seats.change(&turn, &[manager].into(), to.as_ref(), &config, &*self).await;
         }
     }
 
@@ -595,6 +612,8 @@ impl Members {
         self.seats.refuse(session, &self.live()).await.map_err(away)?;
         let turn = self.seats.turn().await;
         self.recover(&turn).await;
+        // A manager may have moved meanwhile, and its node let the session in.
+        self.seats.refuse(session, &self.live()).await.map_err(away)?;
         let tail = self.open_log(client_log(node)).await?;
         self.seats.expel(&turn, node, &self.live()).await.map_err(away)?;
         Ok(tail)
@@ -603,19 +622,25 @@ impl Members {
     /// Removes files that have no name and that nobody has open.
     async fn sweep(self: Arc<Self>) {
         let _one_at_a_time = self.sweeping.lock().await;
-        let swept = async {
-            let count = self.client.sweep_orphans().await?;
-            self.client.sync().await?;
-            Ok::<u64, types::FsError>(count)
-        };
-        match swept.await {
-            Ok(0) => {}
-            Ok(count) => {
-                tracing::info!(count, "removed files that an ended session had open without a name");
-                // The managers list them until they have applied this.
-                self.client.settle().await;
+        let mut pause = TRY_AGAIN.start;
+        while !self.stopped.load(SeqCst) {
+            let swept = async {
+                let count = self.client.sweep_orphans().await?;
+                self.client.sync().await?;
+                Ok::<u64, types::FsError>(count)
+            };
+            match swept.await {
+                Ok(0) => return,
+                Ok(count) => {
+                    tracing::info!(count, "removed files that an ended session had open without a name");
+                    // The managers list them until they have applied this.
+                    return self.client.settle().await;
+                }
+                // A manager may be on its way.
+                Err(e) => tracing::info!("files without a name of an ended session are not removed yet: {e}"),
             }
-            Err(e) => tracing::warn!("files that an ended session had open without a name are not removed yet: {e}"),
+            self.host.clock.sleep(pause).await;
+            pause = (2 * pause).min(TRY_AGAIN.end);
         }
     }
 

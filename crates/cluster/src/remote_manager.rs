@@ -23,6 +23,8 @@ use types::{Answer, ClientId, FileId, ManagerId};
 const STATUS_AGE_MAX: Duration = Duration::from_secs(1);
 /// Pause after an answer to a question for recalls that makes no sense.
 const RECALLS_PAUSE: Duration = Duration::from_secs(1);
+/// Pause after the other end has said that managers move.
+const MOVED_PAUSE: Duration = Duration::from_millis(50);
 /// The refusal of requests that only the managers' own node makes.
 const NOT_HERE: ManagerError = ManagerError::BadRequest("only the first node asks this");
 
@@ -184,7 +186,7 @@ impl Shared {
         let shared = self.clone();
         self.host.tasks.spawn(Box::pin(async move {
             match asked.await {
-                Ok(answer) => shared.on_answer(number, &answer.head),
+                Ok(answer) => shared.on_answer(connection, number, &answer.head),
                 // It is sent again on the next connection.
                 Err(LinkError::Down | LinkError::Lost) => {}
                 Err(error @ (LinkError::Refused(_) | LinkError::TooLong)) => {
@@ -195,7 +197,12 @@ impl Shared {
         }));
     }
 
-    fn on_answer(&self, number: u64, answer: &[u8]) {
+    fn on_answer(&self, connection: u64, number: u64, answer: &[u8]) {
+        if self.state.lock().connection != Some(connection) {
+            // The request was sent again on another connection, perhaps to another node, and will
+            // be answered there.
+            return;
+        }
         match ManagerAnswer::decode(answer) {
             Ok(ManagerAnswer::Failed(ManagerError::Expelled)) => self.end(),
             Ok(ManagerAnswer::Failed(error)) => self.finish(number, Err(error)),
@@ -366,7 +373,10 @@ pub async fn receive_recalls(
                 seen = seen.max(last);
                 holder.recall(recalls.split_off(recalls.len() - new));
             }
-            Ok(ManagerAnswer::Moved) => moved.notify_one(),
+            Ok(ManagerAnswer::Moved) => {
+                moved.notify_one();
+                host.clock.sleep(MOVED_PAUSE).await;
+            }
             Ok(ManagerAnswer::Failed(ManagerError::Expelled)) => return,
             other => {
                 tracing::error!(?other, "the managers' node answers a question for recalls with something else");

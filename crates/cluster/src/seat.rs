@@ -25,6 +25,8 @@ use types::{Answer, BoxFuture, ClientId, FileId, ManagerId, NodeId, SegmentId};
 
 /// How long a node may take to answer about the managers that it serves.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(10);
+/// How long it may take to write a checkpoint of one.
+const CHECKPOINT_TIME_MAX: Duration = Duration::from_secs(60);
 /// How old a report about another node's managers may become before it is asked again.
 const REPORT_AGE_MAX: Duration = Duration::from_secs(5);
 
@@ -83,7 +85,11 @@ impl ServingNode {
 
     /// Asks it something.
     pub async fn ask(&self, request: HostRequest) -> Result<HostAnswer, ManagerError> {
-        self.ask_within(request, ANSWER_TIME_MAX).await
+        let time_max = match request {
+            HostRequest::Ask(_, AdminRequest::Checkpoint) => CHECKPOINT_TIME_MAX,
+            _ => ANSWER_TIME_MAX,
+        };
+        self.ask_within(request, time_max).await
     }
 
     /// Asks it for something that has no value.
@@ -250,17 +256,20 @@ impl Seat {
 
     /// Who serves it from now on. Returns who served it before.
     pub(crate) fn set(&self, place: Place) -> Place {
-        let (before, backs) = {
+        let before = {
             let mut state = self.shared.state.lock();
-            let backs = match place {
-                Place::Nowhere => Vec::new(),
-                _ => std::mem::take(&mut state.backs),
+            // What was given back arrives before anything that is asked for at the new place: its
+            // numbers may be above those of the grants there.
+            let manager: Option<&dyn Manager> = match &place {
+                Place::Here(Here { server, .. }) => Some(&**server),
+                Place::There(There { remote, .. }) => Some(&**remote),
+                Place::Nowhere => None,
             };
-            // What was given back first arrives before what waits for the new place.
-            let before = std::mem::replace(&mut state.place, place);
-            (before, backs)
+            if let Some(manager) = manager {
+                state.backs.drain(..).for_each(|(client, back)| manager.give_back(client, back));
+            }
+            std::mem::replace(&mut state.place, place)
         };
-        backs.into_iter().for_each(|(client, back)| self.give_back(client, back));
         self.shared.turn.send_modify(|turn| *turn += 1);
         if let Place::There(There { remote, .. }) = &before {
             remote.end();

@@ -49,6 +49,8 @@ use types::{LogId, ManagerId, NodeId};
 const STAYS: ManagerId = ManagerId::new(0);
 /// How long a node may take to open a manager.
 const TAKE_TIME_MAX: Duration = Duration::from_secs(30);
+/// How long a node may take to answer before it gets a manager.
+const REACH_TIME_MAX: Duration = Duration::from_secs(3);
 /// Time between looks at whether a session has ended that owes a claim.
 const CLAIM_TICK: Duration = Duration::from_millis(100);
 /// Time before a manager or a log that cannot be opened is tried again: the first time, and at
@@ -72,6 +74,16 @@ pub(crate) struct LiveSession {
     pub node: NodeId,
     pub number: u64,
     pub fingerprint: [u8; 32],
+}
+
+/// The sessions with the first node.
+pub(crate) trait SessionBook: Send + Sync {
+    /// Those that have not ended.
+    fn live(&self) -> Vec<LiveSession>;
+    /// A node's session, ended or not.
+    fn of(&self, node: NodeId) -> Option<u64>;
+    /// Ends a node's session.
+    fn end(&self, node: NodeId);
 }
 
 /// What managers need that are opened here.
@@ -182,11 +194,6 @@ impl Seats {
         Some(self.state.lock().seating.clone()).filter(|seating| seating.version != known)
     }
 
-    /// The managers of a node.
-    pub fn count(&self, node: NodeId) -> u16 {
-        self.places().values().filter(|at| **at == node).count() as u16
-    }
-
     /// The fingerprint of the first node's certificate; zeros if no other node serves managers.
     pub fn fingerprint(&self) -> [u8; 32] {
         self.ways.as_ref().map_or([0; 32], |ways| ways.fingerprint())
@@ -218,6 +225,11 @@ impl Seats {
         state.avoided.remove(&node);
     }
 
+    /// A client's log is about to be opened: how far it goes is not known until that is done.
+    pub fn log_opens(&self, log: LogId) {
+        self.state.lock().ended.remove(&log);
+    }
+
     /// A client's log has no writer any more.
     pub fn log_ended(&self, tail: &LogTail) {
         self.state.lock().ended.insert(tail.log, end_of(tail));
@@ -227,7 +239,7 @@ impl Seats {
     pub fn avoid(&self, node: NodeId) {
         let until = self.opening.host.clock.now() + AVOIDED_TIME;
         if self.state.lock().avoided.insert(node, until).is_none() {
-            tracing::warn!(%node, "some node cannot reach this one: it serves no managers for a while");
+            tracing::warn!(%node, "not all nodes can reach this one: it serves no managers for a while");
         }
     }
 
@@ -263,17 +275,30 @@ impl Seats {
 
     /// The nodes that serve managers, and are there.
     fn serving(&self, live: &[LiveSession]) -> Vec<Arc<ServingNode>> {
-        let nodes = self.state.lock().nodes.clone();
-        let is_live = |node: &Arc<ServingNode>| live.iter().any(|session| session.number == node.session);
-        nodes.into_values().filter(is_live).collect()
+        let at = |seat: &Arc<Seat>| match seat.place() {
+            Place::There(There { at, .. }) => Some((at.session, at)),
+            Place::Here(_) | Place::Nowhere => None,
+        };
+        let nodes: BTreeMap<u64, Arc<ServingNode>> = self.seats.iter().filter_map(at).collect();
+        nodes.into_values().filter(|node| live.iter().any(|session| session.number == node.session)).collect()
+    }
+
+    /// Has all nodes that serve managers do something. One that cannot be reached from here is to
+    /// serve none.
+    async fn have_all(&self, request: &HostRequest, live: &[LiveSession]) -> Result<(), ManagerError> {
+        for node in self.serving(live) {
+            if let Err(error) = node.have(request.clone()).await {
+                self.avoid(node.node);
+                return Err(error);
+            }
+        }
+        Ok(())
     }
 
     /// Lets a client in at all managers. The caller has the turn.
     pub async fn admit(&self, _: &Turn, session: &LiveSession, live: &[LiveSession]) -> Result<(), ManagerError> {
         let admitted = self.admitted(session);
-        for node in self.serving(live) {
-            node.have(HostRequest::Admit(admitted.clone())).await?;
-        }
+        self.have_all(&HostRequest::Admit(admitted.clone()), live).await?;
         let holder = self.service.holder(session.number);
         for server in self.seats.iter().filter_map(|seat| seat.server()) {
             server.admit(admitted.client, admitted.log, holder.clone());
@@ -284,18 +309,13 @@ impl Seats {
     /// Ends the requests of a session at all managers.
     pub async fn refuse(&self, session: u64, live: &[LiveSession]) -> Result<(), ManagerError> {
         self.service.quiesce(session).await;
-        for node in self.serving(live) {
-            node.have(HostRequest::Refuse(session)).await?;
-        }
-        Ok(())
+        self.have_all(&HostRequest::Refuse(session), live).await
     }
 
     /// Frees what a client holds at all managers. The caller has the turn, and has rolled the
     /// client's log forward.
     pub async fn expel(&self, _: &Turn, node: NodeId, live: &[LiveSession]) -> Result<(), ManagerError> {
-        for serving in self.serving(live) {
-            serving.have(HostRequest::Expel(client_id(node))).await?;
-        }
+        self.have_all(&HostRequest::Expel(client_id(node)), live).await?;
         self.seats.iter().filter_map(|seat| seat.server()).for_each(|server| server.expel(client_id(node)));
         Ok(())
     }
@@ -313,19 +333,23 @@ impl Seats {
         moving: &BTreeSet<ManagerId>,
         to: Option<&(KnownNode, u64)>,
         config: &FsConfig,
-        live: &(dyn Fn() -> Vec<LiveSession> + Send + Sync),
+        book: &dyn SessionBook,
     ) {
         if moving.is_empty() {
             return;
         }
-        let epochs = self.vacate(moving, live).await;
-        let claims = self.claims(moving, live).await;
-        let mut logs = self.logs(&claims, config).await;
-        logs.retain(|_| !planted::is(Bug::MovesForgetLogs));
-        let held = self.held(&claims).await;
-        let mut moved = Vec::new();
+        if let Some((at, session)) = to
+            && !self.answers(at, *session).await
+        {
+            self.avoid(at.node);
+            return;
+        }
+        let epochs = self.vacate(moving, book).await;
+        let claims = self.claims(moving, book).await;
+        let logs = self.logs(&claims, config, book).await;
+        let held = self.held(&claims, book).await;
         for &id in moving {
-            let clients = self.clients_of(id, &claims, &held, live);
+            let clients = self.clients_of(id, &claims, &held, book);
             let given = match (to, epochs.get(&id)) {
                 (Some((at, session)), Some(epoch)) => {
                     let takeover = self.takeover(id, claims.term, *epoch, &logs, clients.clone());
@@ -335,32 +359,35 @@ impl Seats {
             };
             let (place, at) = match given {
                 Some(there) => (Place::There(there), to.map(|(at, _)| at.clone())),
-                None => (Place::Here(self.open(id, claims.term, &logs, &clients).await), None),
+                None => {
+                    let logs = (logs.clone(), &claims, config);
+                    (Place::Here(self.open(id, claims.term, logs, &clients, book).await), None)
+                }
             };
             self.seats[usize::from(id.raw())].set(place);
             let node = at.as_ref().map_or(FIRST_NODE, |at| at.node);
             tracing::info!(manager = %id, %node, "a manager has moved");
-            moved.push((id, Seated { term: claims.term, at }));
+            let mut state = self.state.lock();
+            state.seating.version += 1;
+            state.seating.managers[usize::from(id.raw())] = Seated { term: claims.term, at };
         }
+        let live = book.live();
         {
             let mut state = self.state.lock();
             state.moving = None;
-            state.seating.version += 1;
-            for (id, seated) in moved {
-                state.seating.managers[usize::from(id.raw())] = seated;
-            }
-            let live = live();
             state.nodes.retain(|_, node| live.iter().any(|session| session.number == node.session));
         }
         self.service.call_all();
     }
 
+    /// True if a node answers here.
+    async fn answers(&self, at: &KnownNode, session: u64) -> bool {
+        let Some(node) = self.serving_node(at, session) else { return false };
+        node.ask_within(HostRequest::Progress, REACH_TIME_MAX).await.is_ok()
+    }
+
     /// Has managers be served no longer. Returns the epochs in which those wrote that were here.
-    async fn vacate(
-        &self,
-        moving: &BTreeSet<ManagerId>,
-        live: &(dyn Fn() -> Vec<LiveSession> + Send + Sync),
-    ) -> BTreeMap<ManagerId, u32> {
+    async fn vacate(&self, moving: &BTreeSet<ManagerId>, book: &dyn SessionBook) -> BTreeMap<ManagerId, u32> {
         let mut epochs = BTreeMap::new();
         for &id in moving {
             match self.seats[usize::from(id.raw())].set(Place::Nowhere) {
@@ -372,7 +399,7 @@ impl Seats {
                     epochs.insert(id, server.epoch());
                 }
                 Place::There(There { at, .. }) => {
-                    if live().iter().any(|session| session.number == at.session)
+                    if book.live().iter().any(|session| session.number == at.session)
                         && let Err(error) = at.have(HostRequest::Release(id)).await
                     {
                         tracing::warn!(manager = %id, node = %at.node, "a manager is taken from its node: {error}");
@@ -385,11 +412,7 @@ impl Seats {
     }
 
     /// Waits until each client has said what it holds, or its session is over.
-    async fn claims(
-        &self,
-        moving: &BTreeSet<ManagerId>,
-        live: &(dyn Fn() -> Vec<LiveSession> + Send + Sync),
-    ) -> Claims {
+    async fn claims(&self, moving: &BTreeSet<ManagerId>, book: &dyn SessionBook) -> Claims {
         let host = &self.opening.host;
         let term = host.random.next_u64();
         let reseating = Reseating { term, managers: moving.iter().copied().collect() };
@@ -398,7 +421,7 @@ impl Seats {
         let own = self.opening.client.holdings(term, |id| moving.contains(&id));
         loop {
             let claimed = self.claimed.notified();
-            let live = live();
+            let live = book.live();
             let claims = self.state.lock().moving.as_ref().map(|(_, claims)| claims.clone()).unwrap_or_default();
             if live.iter().all(|session| claims.contains_key(&session.number)) {
                 let claim = |session: LiveSession| {
@@ -412,7 +435,10 @@ impl Seats {
     }
 
     /// How far each client's log is to be read. Opens those of sessions that have ended.
-    async fn logs(&self, claims: &Claims, config: &FsConfig) -> Vec<LivingLog> {
+    async fn logs(&self, claims: &Claims, config: &FsConfig, book: &dyn SessionBook) -> Vec<LivingLog> {
+        if planted::is(Bug::MovesForgetLogs) {
+            return Vec::new();
+        }
         let living = |log, holdings: &Holdings| {
             let Holdings { epoch, committed_seq, .. } = *holdings;
             LivingLog { log, epoch, committed_seq }
@@ -424,7 +450,15 @@ impl Seats {
             let known = known.or_else(|| self.state.lock().ended.get(&log).copied());
             logs.push(match known {
                 Some(known) => known,
-                None => self.end_log(log).await,
+                None => {
+                    // What its writer still asks for must not count afterwards.
+                    if let Some(session) = book.of(node)
+                        && let Err(error) = self.refuse(session, &book.live()).await
+                    {
+                        tracing::warn!(%node, "a session has ended, and not all nodes know: {error}");
+                    }
+                    self.end_log(log).await
+                }
             });
         }
         logs
@@ -454,13 +488,14 @@ impl Seats {
 
     /// What each client holds. Those that contradict each other hold nothing: it takes a lease
     /// until they serve nothing, either.
-    async fn held(&self, claims: &Claims) -> BTreeMap<NodeId, Vec<HeldToken>> {
+    async fn held(&self, claims: &Claims, book: &dyn SessionBook) -> BTreeMap<NodeId, Vec<HeldToken>> {
         let mut held: BTreeMap<NodeId, Vec<HeldToken>> =
             claims.by_node.iter().map(|(node, (_, holdings))| (*node, holdings.tokens.clone())).collect();
         held.insert(FIRST_NODE, claims.own.tokens.clone());
         let contradicting = contradicting(held.iter().map(|(node, tokens)| (*node, tokens.as_slice())));
         if !contradicting.is_empty() {
-            tracing::error!(?contradicting, "nodes say that they hold what only one can");
+            tracing::error!(?contradicting, "nodes say that they hold what only one can: their sessions end");
+            contradicting.iter().for_each(|node| book.end(*node));
             self.opening.host.clock.sleep(with_drift(self.opening.lease)).await;
             held.retain(|node, _| !contradicting.contains(node));
         }
@@ -473,9 +508,9 @@ impl Seats {
         id: ManagerId,
         claims: &Claims,
         held: &BTreeMap<NodeId, Vec<HeldToken>>,
-        live: &(dyn Fn() -> Vec<LiveSession> + Send + Sync),
+        book: &dyn SessionBook,
     ) -> Vec<(AdmittedClient, Vec<HeldToken>)> {
-        let live = live();
+        let live = book.live();
         let map = &self.opening.config.map;
         let tokens = |node: &NodeId| -> Vec<HeldToken> {
             let tokens = held.get(node).map(Vec::as_slice).unwrap_or_default();
@@ -548,17 +583,19 @@ impl Seats {
         &self,
         id: ManagerId,
         term: u64,
-        logs: &[LivingLog],
+        (mut logs, claims, config): (Vec<LivingLog>, &Claims, &FsConfig),
         clients: &[(AdmittedClient, Vec<HeldToken>)],
+        book: &dyn SessionBook,
     ) -> Here {
         let mut pause = TRY_AGAIN.start;
         let server = loop {
-            match self.try_open(id, logs).await {
+            match self.try_open(id, &logs).await {
                 Ok(server) => break server,
                 Err(error) => {
                     tracing::warn!(manager = %id, "a manager cannot be opened; others wait until this succeeds: {error}");
                     self.opening.host.clock.sleep(pause).await;
                     pause = (2 * pause).min(TRY_AGAIN.end);
+                    logs = self.logs(claims, config, book).await;
                 }
             }
         };

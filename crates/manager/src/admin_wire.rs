@@ -15,6 +15,9 @@ use std::collections::BTreeMap;
 use types::codec::{DecodeError, Put, Reader};
 use types::{ClientId, Extent, FileId, LogId, ManagerId, SegmentId};
 
+/// Most index numbers that a manager gives a client at once.
+const INDEX_RANGE_LEN_MAX: u64 = 1 << 24;
+
 /// A client that may use the managers of a node.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct AdmittedClient {
@@ -195,7 +198,7 @@ impl Takeover {
         let index_range_len = r.u64("index range")?;
         let segment_len_max = r.u32("segment length")?;
         let page_rows_max = usize::try_from(r.u64("page rows")?).unwrap_or(usize::MAX);
-        if index_range_len == 0 || segment_len_max == 0 || page_rows_max < 2 {
+        if !(1..=INDEX_RANGE_LEN_MAX).contains(&index_range_len) || segment_len_max == 0 || page_rows_max < 2 {
             return Err(DecodeError::Invalid("bounds of a manager"));
         }
         Ok(Takeover {
