@@ -16,6 +16,7 @@ use crate::oracle::new_model;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
+use std::time::Duration;
 use types::{Attr, FileId, FsError, Kind};
 use vfs::fs::{Handle, LockSpace, OpenFlags};
 use vfs::locks::LockTable;
@@ -370,7 +371,7 @@ impl Oracle {
         let mut found: BTreeMap<u64, State> = BTreeMap::new();
         let mut why = BTreeSet::new();
         for state in &self.states {
-            orders(state, self.round, events, &mut found, &mut why);
+            orders(state, self.round, events, None, &mut found, &mut why);
         }
         if found.is_empty() {
             let events: Vec<String> = events.iter().map(Event::to_string).collect();
@@ -435,6 +436,7 @@ impl Oracle {
         let made = self.states.iter().map(|state| state.done.len()).min().unwrap_or(0);
         let others: Vec<Event> = events.iter().filter(|event| event.client != client).cloned().collect();
         let all_others = others.len();
+        let end = End::of(client, events);
         for state in &self.states {
             let Some(base) = &state.base else { continue };
             for kept in left_of_rounds(&state.done, client) {
@@ -446,7 +448,7 @@ impl Oracle {
                 if kept.iter().all(|(round, event)| state.step(*round, event).is_ok()) {
                     let left = if is_whole { left_of_round(events, client) } else { vec![others.clone()] };
                     for events in left {
-                        orders(&state, self.round, &events, &mut found, &mut why);
+                        orders(&state, self.round, &events, Some(end), &mut found, &mut why);
                     }
                 }
             }
@@ -456,7 +458,6 @@ impl Oracle {
             return Err(format!("no loss and no order explain the answers of {events:#?}: {why:#?}"));
         }
         self.states = found.into_values().collect();
-        self.close_all(client);
         self.keep_those_with(tree)?;
         Ok(self.states.iter().all(|state| state.done.len() < made + all_others))
     }
@@ -505,11 +506,47 @@ fn refuses_first(call: &Call, real: FsError, model: FsError) -> bool {
     }
 }
 
-/// Finds all states after the events in some order.
-fn orders(state: &State, round: u64, events: &[Event], found: &mut BTreeMap<u64, State>, why: &mut BTreeSet<String>) {
-    if events.is_empty() {
+/// The end of all handles of a client that has crashed. Calls of others may come before and after.
+#[derive(Clone, Copy)]
+struct End {
+    client: usize,
+    /// It did not come before this time.
+    began: Duration,
+}
+
+impl End {
+    /// The end of a client that has made calls among these in the round of its crash.
+    fn of(client: usize, events: &[Event]) -> End {
+        let lived = |event: &Event| if event.answered.is_some() { event.ended } else { event.began };
+        let began = events.iter().filter(|event| event.client == client).map(lived).max();
+        End { client, began: began.unwrap_or_default() }
+    }
+
+    /// True if it may be next, before these events.
+    fn may_be_next(&self, events: &[Event]) -> bool {
+        events.iter().all(|event| event.client != self.client && event.ended >= self.began)
+    }
+}
+
+/// Finds all states after the events, and after the end of a client, in some order.
+fn orders(
+    state: &State,
+    round: u64,
+    events: &[Event],
+    end: Option<End>,
+    found: &mut BTreeMap<u64, State>,
+    why: &mut BTreeSet<String>,
+) {
+    if events.is_empty() && end.is_none() {
         let known = state.fork();
         found.entry(known.fingerprint()).or_insert(known);
+    }
+    if let Some(end) = end
+        && end.may_be_next(events)
+    {
+        let mut next = state.fork();
+        next.close_all(end.client);
+        orders(&next, round, events, None, found, why);
     }
     for (at, event) in events.iter().enumerate() {
         if events.iter().any(|other| other.ends_before(event)) {
@@ -520,7 +557,7 @@ fn orders(state: &State, round: u64, events: &[Event], found: &mut BTreeMap<u64,
             Ok(()) => {
                 let rest: Vec<Event> =
                     events.iter().enumerate().filter(|(i, _)| *i != at).map(|(_, e)| e.clone()).collect();
-                orders(&next, round, &rest, found, why);
+                orders(&next, round, &rest, end, found, why);
             }
             Err(what) => {
                 why.insert(format!("{:?} of client {} {what}", event.call, event.client));

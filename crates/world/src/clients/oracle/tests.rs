@@ -1,6 +1,5 @@
 use super::*;
 use crate::clients::call::Answered;
-use std::time::Duration;
 use vfs::fs::RenameFlags;
 
 /// A file system, with calls that follow each other at several clients.
@@ -174,6 +173,25 @@ fn regression_a_file_without_a_name_that_is_opened_in_time_stays_while_it_is_ope
     oracle.round(&[real.event(0, Call::Close { open: 7 }, Ok(Seen::Done))]).expect("closed");
     oracle.round(&[real.event(1, open(id, 8), Err(FsError::Stale))]).expect("it is gone");
     oracle.round(&[real.event(1, open(id, 8), Ok(Seen::Opened(Handle(99))))]).expect_err("it comes back");
+}
+
+/// Another client asked for it in the round of the crash, and was answered when the client was
+/// declared dead.
+#[test]
+fn regression_a_file_without_a_name_goes_when_the_client_that_has_it_open_crashes() {
+    for (client, is_right) in [(1, true), (0, false)] {
+        let (mut real, mut oracle, id) = with_a_file();
+        oracle.round(&[real.make(0, unlink("a"))]).expect("explained");
+        let looked = real.make(client, Call::Sync);
+        let gone = real.event(2, get_xattr(id), Err(FsError::Stale));
+        let explained = oracle.crashed(client, &[looked, gone], &real.tree());
+        assert_eq!(explained.is_ok(), is_right, "client {client} crashed: {explained:?}");
+    }
+    let (mut real, mut oracle, id) = with_a_file();
+    oracle.round(&[real.make(0, unlink("a"))]).expect("explained");
+    let gone = real.event(2, get_xattr(id), Err(FsError::Stale));
+    let looked = real.make(1, Call::Sync);
+    oracle.crashed(1, &[gone, looked], &real.tree()).expect_err("it was open when the client lived");
 }
 
 #[test]
