@@ -1,20 +1,20 @@
 //! Which node serves which manager, decided by the first node.
 //!
-//! Managers move whole, between the first node and another one. However one moves, also because the
-//! node that served it is gone, the same steps follow, in this order:
+//! Managers move whole, between the first node and another one. The steps are always these, also if
+//! the node that served a manager is gone:
 //!
-//! 1. *Serve no longer*: the one that serves it closes its gate and writes a checkpoint, if it is
-//!    alive. Requests wait from now on.
+//! 1. *Stop*: the node that serves the manager closes its gate, and writes a checkpoint. Requests
+//!    wait from now on. If that node is gone, nothing of this happens.
 //! 2. *Claims*: each client says what it holds of the manager's files, and how far its log is
 //!    durable. From then on it sends nothing to the former place, and takes no grant of it. A
 //!    client whose session ends meanwhile need not say anything.
 //! 3. *Open*: the next one opens the manager's log, which fences the former one, rolls the clients'
 //!    logs forward up to these positions, and notes what they hold.
-//! 4. *Tell*: clients send there what has no answer.
+//! 4. *Tell*: clients hear where the manager is, and send there what has no answer.
 //!
 //! So nothing of a manager's memory travels, and a planned move is the same as the recovery after a
-//! death. All this is in the first node's memory: at its start it opens all managers itself
-//! ([`crate::survivors`]).
+//! death. Which node serves what is in the first node's memory only: at its start it opens all
+//! managers itself ([`crate::survivors`]).
 //!
 //! One manager stays at the first node. So there is always one that says how far each log is
 //! applied.
@@ -262,8 +262,8 @@ impl Seats {
         (0..).map(ManagerId::new).zip(self.state.lock().seating.managers.iter().map(at)).collect()
     }
 
-    /// The managers whose nodes are gone, and those whose move was cut short. The caller has the
-    /// turn, or only looks.
+    /// The managers whose nodes are gone, and those that are on their way. With the turn, the latter
+    /// are those whose move was cut short.
     pub fn lost(&self, live: &[LiveSession]) -> BTreeSet<ManagerId> {
         let is_lost = |seat: &&Arc<Seat>| match seat.place() {
             Place::There(There { at, .. }) => !live.iter().any(|session| session.number == at.session),
@@ -386,7 +386,7 @@ impl Seats {
         node.ask_within(HostRequest::Progress, REACH_TIME_MAX).await.is_ok()
     }
 
-    /// Has managers be served no longer. Returns the epochs in which those wrote that were here.
+    /// Stops managers where they are. For those that were here, returns the epoch of their logs.
     async fn vacate(&self, moving: &BTreeSet<ManagerId>, book: &dyn SessionBook) -> BTreeMap<ManagerId, u32> {
         let mut epochs = BTreeMap::new();
         for &id in moving {
