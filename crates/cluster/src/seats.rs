@@ -262,8 +262,8 @@ impl Seats {
         (0..).map(ManagerId::new).zip(self.state.lock().seating.managers.iter().map(at)).collect()
     }
 
-    /// The managers whose nodes are gone, and those that are on their way. With the turn, the latter
-    /// are those whose move was cut short.
+    /// The managers whose nodes are gone, and those that are on their way. With the turn, the
+    /// latter are those whose move was cut short.
     pub fn lost(&self, live: &[LiveSession]) -> BTreeSet<ManagerId> {
         let is_lost = |seat: &&Arc<Seat>| match seat.place() {
             Place::There(There { at, .. }) => !live.iter().any(|session| session.number == at.session),
