@@ -76,8 +76,8 @@ pub struct NodeJoin {
     /// The node's name [default: that of the invitation, or one like the machine's].
     #[arg(long)]
     pub name: Option<String>,
-    /// Address and TCP port to listen at for other nodes, which reach this node's stores there.
-    /// Port 0 takes a free one [default: it does not listen].
+    /// Address and TCP port to listen at for other nodes, which reach this node's stores and
+    /// managers there. Port 0 takes a free one [default: it serves neither].
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub listen: Option<SocketAddr>,
     /// A folder for stores, made if it does not exist; repeat for several disks. This node then
