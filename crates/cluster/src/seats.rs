@@ -670,7 +670,7 @@ mod tests {
         let mut places = BTreeMap::new();
         assert_eq!(spread(4, &[], &mut places), [4]);
         assert_eq!(spread(4, &[1], &mut places), [2, 2]);
-        assert_eq!(spread(4, &[1, 2], &mut places), [2, 1, 1]);
+        assert_eq!(spread(4, &[1, 2], &mut places), [1, 2, 1]);
         assert_eq!(spread(4, &[1, 2, 3], &mut places), [1, 1, 1, 1]);
         assert_eq!(spread(4, &[2], &mut places), [2, 2]);
         assert_eq!(spread(4, &[], &mut places), [4]);
