@@ -22,9 +22,10 @@ pub struct Event {
 }
 
 impl Event {
-    /// True if a kernel may have given this answer to a rename by itself, and done nothing. It looks
-    /// for the old name, then for the new one, and another client renames something in between. So
-    /// the kernel may find one file by two names, or two files by one name, of two kinds.
+    /// True if a kernel may have given this answer to a rename by itself, and done nothing. It
+    /// looks for the old name, then for the new one, and another client renames something in
+    /// between. So the kernel may find one file by two names, or two files by one name, of two
+    /// kinds.
     pub(super) fn did_nothing(&self, model: &Answered) -> bool {
         let Call::Rename { dir, name, to_dir, to, .. } = &self.call else { return false };
         let is_one_name = (dir, name) == (to_dir, to);
