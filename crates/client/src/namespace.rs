@@ -397,6 +397,10 @@ impl Core {
             return Err(if flags.no_replace { FsError::Exists } else { FsError::Busy }.into());
         }
         let (id, kind) = s.find(from_dir, from)?.ok_or(FsError::NotFound)?;
+        // Also before its parents are looked at: they may be gone, too.
+        if s.directory(to_dir)?.record.nlink == 0 {
+            return Err(FsError::NotFound.into());
+        }
         let target = s.find(to_dir, to)?;
         match target {
             Some(_) if flags.no_replace => return Err(FsError::Exists.into()),
@@ -421,11 +425,7 @@ impl Core {
         let victim = match target {
             Some(_) => Some(self.ready_to_take(s, cred, to_dir, to)?),
             None => {
-                let dir = s.directory(to_dir)?;
-                perm::may_create(cred, &subject(dir))?;
-                if dir.record.nlink == 0 {
-                    return Err(FsError::NotFound.into());
-                }
+                perm::may_create(cred, &subject(s.directory(to_dir)?))?;
                 None
             }
         };

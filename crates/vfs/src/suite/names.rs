@@ -97,10 +97,11 @@ pub(super) async fn dots_are_not_names(t: Ctx) {
 }
 
 pub(super) async fn removed_directories_take_no_names(t: Ctx) {
-    let dir = t.dir(ROOT, "dir", 0o755).await;
+    let above = t.dir(ROOT, "above", 0o755).await;
+    let dir = t.dir(above, "dir", 0o755).await;
     let file = t.file(ROOT, "file", b"").await;
     let handle = ok!(t.opendir(&SU, dir));
-    ok!(t.rmdir(&SU, ROOT, b"dir"));
+    ok!(t.rmdir(&SU, above, b"dir"));
     assert_eq!(t.attr(dir).await.nlink, 0);
     refuses!(t.create(&SU, dir, b"x", 0o644, 0, RW), NotFound);
     refuses!(t.mkdir(&SU, dir, b"x", 0o755, 0), NotFound);
@@ -108,6 +109,11 @@ pub(super) async fn removed_directories_take_no_names(t: Ctx) {
     refuses!(t.link(&SU, file, dir, b"x"), NotFound);
     refuses!(t.rename(&SU, ROOT, b"file", dir, b"x", Default::default()), NotFound);
     refuses!(t.lookup(&SU, dir, b"x"), NotFound);
+    // Also what was above it, and when that is gone, too.
+    refuses!(t.rename(&SU, ROOT, b"above", dir, b"x", Default::default()), NotFound);
+    t.dir(ROOT, "other", 0o755).await;
+    ok!(t.rmdir(&SU, ROOT, b"above"));
+    refuses!(t.rename(&SU, ROOT, b"other", dir, b"x", Default::default()), NotFound);
     ok!(t.releasedir(dir, handle));
     assert!(t.exists(ROOT, "file").await);
 }
