@@ -206,15 +206,13 @@ impl Seats {
         (!claims.contains_key(&session)).then(|| reseating.clone())
     }
 
-    /// Notes what a session's client holds. False if nobody asks for that, or not any more.
-    pub fn claim(&self, session: u64, term: u64, holdings: Holdings) -> bool {
-        let is_asked = {
-            let mut state = self.state.lock();
-            let asked = state.moving.as_mut().filter(|(reseating, _)| reseating.term == term);
-            asked.map(|(_, claims)| claims.entry(session).or_insert(holdings)).is_some()
-        };
+    /// Notes what a session's client holds, if managers move that begin this term. The first claim
+    /// of a session counts.
+    pub fn claim(&self, session: u64, term: u64, holdings: Holdings) {
+        if let Some((_, claims)) = self.state.lock().moving.as_mut().filter(|(moving, _)| moving.term == term) {
+            claims.entry(session).or_insert(holdings);
+        }
         self.claimed.notify_waiters();
-        is_asked
     }
 
     /// A node's session begins: its client's log has a writer from now on, and what was wrong with
@@ -346,23 +344,20 @@ impl Seats {
         }
         let epochs = self.vacate(moving, book).await;
         let claims = self.claims(moving, book).await;
-        let logs = self.logs(&claims, config, book).await;
         let held = self.held(&claims, book).await;
         for &id in moving {
             let clients = self.clients_of(id, &claims, &held, book);
             let given = match (to, epochs.get(&id)) {
                 (Some((at, session)), Some(epoch)) => {
-                    let takeover = self.takeover(id, claims.term, *epoch, &logs, clients.clone());
+                    let logs = self.logs(&claims, config, book).await;
+                    let takeover = self.takeover(id, claims.term, *epoch, logs, clients.clone());
                     self.give(at, *session, takeover).await
                 }
                 _ => None,
             };
             let (place, at) = match given {
                 Some(there) => (Place::There(there), to.map(|(at, _)| at.clone())),
-                None => {
-                    let logs = (logs.clone(), &claims, config);
-                    (Place::Here(self.open(id, claims.term, logs, &clients, book).await), None)
-                }
+                None => (Place::Here(self.open(id, &claims, &clients, config, book).await), None),
             };
             self.seats[usize::from(id.raw())].set(place);
             let node = at.as_ref().map_or(FIRST_NODE, |at| at.node);
@@ -486,8 +481,9 @@ impl Seats {
         }
     }
 
-    /// What each client holds. Those that contradict each other hold nothing: it takes a lease
-    /// until they serve nothing, either.
+    /// What each client holds. Nodes that contradict each other hold nothing: their sessions end,
+    /// and it takes a lease until they serve nothing, either. The first node has no lease. What its
+    /// own client says counts.
     async fn held(&self, claims: &Claims, book: &dyn SessionBook) -> BTreeMap<NodeId, Vec<HeldToken>> {
         let mut held: BTreeMap<NodeId, Vec<HeldToken>> =
             claims.by_node.iter().map(|(node, (_, holdings))| (*node, holdings.tokens.clone())).collect();
@@ -497,7 +493,7 @@ impl Seats {
             tracing::error!(?contradicting, "nodes say that they hold what only one can: their sessions end");
             contradicting.iter().for_each(|node| book.end(*node));
             self.opening.host.clock.sleep(with_drift(self.opening.lease)).await;
-            held.retain(|node, _| !contradicting.contains(node));
+            held.retain(|node, _| *node == FIRST_NODE || !contradicting.contains(node));
         }
         held
     }
@@ -532,11 +528,11 @@ impl Seats {
         manager: ManagerId,
         term: u64,
         after_epoch: u32,
-        logs: &[LivingLog],
+        logs: Vec<LivingLog>,
         clients: Vec<(AdmittedClient, Vec<HeldToken>)>,
     ) -> Takeover {
         let ManagerConfig { index_range_len, lengths, .. } = self.opening.config;
-        let (logs, cleaners) = (logs.to_vec(), vec![self.cleaner_log()]);
+        let cleaners = vec![self.cleaner_log()];
         Takeover { manager, term, after_epoch, index_range_len, lengths, logs, cleaners, clients }
     }
 
@@ -582,24 +578,24 @@ impl Seats {
     async fn open(
         &self,
         id: ManagerId,
-        term: u64,
-        (mut logs, claims, config): (Vec<LivingLog>, &Claims, &FsConfig),
+        claims: &Claims,
         clients: &[(AdmittedClient, Vec<HeldToken>)],
+        config: &FsConfig,
         book: &dyn SessionBook,
     ) -> Here {
         let mut pause = TRY_AGAIN.start;
         let server = loop {
+            let logs = self.logs(claims, config, book).await;
             match self.try_open(id, &logs).await {
                 Ok(server) => break server,
                 Err(error) => {
                     tracing::warn!(manager = %id, "a manager cannot be opened; others wait until this succeeds: {error}");
                     self.opening.host.clock.sleep(pause).await;
                     pause = (2 * pause).min(TRY_AGAIN.end);
-                    logs = self.logs(claims, config, book).await;
                 }
             }
         };
-        server.begin_term(term);
+        server.begin_term(claims.term);
         for (client, tokens) in clients {
             server.restore(client.client, tokens);
         }
