@@ -670,7 +670,7 @@ mod tests {
         assert_eq!(spread(4, &[1, 2, 3], &mut places), [1, 1, 1, 1]);
         assert_eq!(spread(4, &[2], &mut places), [2, 2]);
         assert_eq!(spread(4, &[], &mut places), [4]);
-        assert_eq!(spread(1, &[1], &mut BTreeMap::new()), [1]);
+        assert_eq!(spread(1, &[1], &mut BTreeMap::new()), [1, 0]);
         assert_eq!(spread(2, &[1, 2], &mut BTreeMap::new()), [1, 1, 0]);
         assert_eq!(spread(16, &[1, 2, 3], &mut BTreeMap::new()), [4, 4, 4, 4]);
     }
