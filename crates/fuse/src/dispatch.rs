@@ -8,6 +8,7 @@ use crate::count::{Counters, Op};
 use crate::forgetting::Forgetting;
 use crate::groups::GroupCache;
 use crate::listing::{Listing, ListingReply};
+use crate::listings::Listings;
 use crate::observe::Observing;
 use crate::options::MountOptions;
 use crate::pages::Pages;
@@ -39,6 +40,7 @@ pub(crate) struct FrontEnd {
     pub(crate) sections: Arc<Sections>,
     pub(crate) validity: Arc<Validity>,
     pub(crate) pages: Arc<Pages>,
+    pub(crate) listings: Arc<Listings>,
     pub(crate) believed: Arc<Believed>,
     /// Makes the kernel forget. Set once the connection exists, before the kernel's first request.
     pub(crate) forgetting: Arc<OnceLock<Arc<Forgetting>>>,
@@ -106,7 +108,7 @@ impl FrontEnd {
         kernel: Arc<OnceLock<fuser::Notifier>>,
     ) -> Self {
         let tasks = TokioTasks(options.runtime.clone());
-        let (sections, pages, groups) = (Arc::default(), Arc::default(), GroupCache::new());
+        let (sections, pages, listings, groups) = (Arc::default(), Arc::default(), Arc::default(), GroupCache::new());
         let believed = Believed::new(options.shared);
         FrontEnd {
             fs,
@@ -116,6 +118,7 @@ impl FrontEnd {
             sections,
             validity,
             pages,
+            listings,
             believed,
             forgetting,
             kernel,
@@ -219,7 +222,7 @@ impl FrontEnd {
         self.options.uncached.iter().any(|uncached| uncached.load(Relaxed))
     }
 
-    /// True if the kernel is to cache neither the contents of files nor listings.
+    /// True if the kernel is not to cache the contents of files.
     fn is_direct(&self) -> bool {
         self.validity.is_shared() || self.is_uncached()
     }
@@ -235,13 +238,15 @@ impl FrontEnd {
         keep | if self.options.flush { FopenFlags::empty() } else { FopenFlags::FOPEN_NOFLUSH }
     }
 
-    /// Flags for the reply to an opendir. Listings are cached like file contents: the kernel reads
-    /// a directory again after it changed the directory itself, or after it was told to forget it.
-    pub(crate) fn opendir_reply_flags(&self) -> FopenFlags {
-        if self.options.keep_cache && !self.is_direct() {
-            FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_CACHE_DIR
-        } else {
-            FopenFlags::empty()
+    /// Chooses the flags for the reply to an opendir, just before it is sent. The kernel reads a
+    /// directory again after it changed the directory itself, or after it was told to forget it.
+    pub(crate) fn opendir_reply_flags(&self) -> impl FnOnce(INodeNo) -> FopenFlags + Send + 'static {
+        let listings = self.validity.is_shared().then(|| self.listings.clone());
+        let is_cached = self.options.keep_cache && !self.is_uncached();
+        move |inode| match listings.map(|listings| listings.opened(inode.0)) {
+            _ if !is_cached => FopenFlags::empty(),
+            Some(flags) => flags,
+            None => FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_CACHE_DIR,
         }
     }
 
@@ -263,9 +268,12 @@ impl FrontEnd {
             // must know which users may search which directories.
             wanted |= InitFlags::FUSE_POSIX_ACL;
         }
-        if !self.validity.is_shared() {
-            wanted |= InitFlags::FUSE_DO_READDIRPLUS | InitFlags::FUSE_READDIRPLUS_AUTO;
-        }
+        wanted |= if self.validity.is_shared() {
+            // The kernel compares times before it lists a directory from what it keeps.
+            InitFlags::FUSE_AUTO_INVAL_DATA
+        } else {
+            InitFlags::FUSE_DO_READDIRPLUS | InitFlags::FUSE_READDIRPLUS_AUTO
+        };
         if self.options.locks {
             wanted |= InitFlags::FUSE_POSIX_LOCKS | InitFlags::FUSE_FLOCK_LOCKS;
         }

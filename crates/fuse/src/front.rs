@@ -516,10 +516,11 @@ impl Filesystem for FrontEnd {
         }
         let call = |fs: &dyn FileSystem| fs.opendir(&self.cred(req), self.file(ino));
         let flags = self.opendir_reply_flags();
-        self.answer(Op::Opendir, reply, call, move |reply, handle| reply.opened(FileHandle(handle.0), flags));
+        self.answer(Op::Opendir, reply, call, move |reply, handle| reply.opened(FileHandle(handle.0), flags(ino)));
     }
 
     fn readdir(&self, _: &Request, ino: INodeNo, fh: FileHandle, offset: u64, reply: ReplyDirectory) {
+        self.listings.asked(ino.0);
         self.list(Op::Readdir, ino, fh, offset, reply);
     }
 
@@ -528,6 +529,7 @@ impl Filesystem for FrontEnd {
     }
 
     fn releasedir(&self, _: &Request, ino: INodeNo, fh: FileHandle, _: OpenFlags, reply: ReplyEmpty) {
+        self.listings.closed(ino.0);
         self.answer(Op::Releasedir, reply, |fs| fs.releasedir(self.file(ino), Handle(fh.0)), send_ok);
     }
 

@@ -2,6 +2,7 @@
 
 use crate::believed::Believed;
 use crate::forgetting::Forgetting;
+use crate::listings::Listings;
 use crate::pages::Pages;
 use crate::passing::Passing;
 use crate::sections::Sections;
@@ -30,6 +31,7 @@ pub struct Invalidator {
     pub(crate) sections: Arc<Sections>,
     pub(crate) validity: Arc<Validity>,
     pub(crate) pages: Arc<Pages>,
+    pub(crate) listings: Arc<Listings>,
     pub(crate) believed: Arc<Believed>,
     pub(crate) clock: Arc<dyn Clock>,
 }
@@ -77,8 +79,9 @@ impl Invalidator {
 }
 
 impl Kernel for Invalidator {
-    /// Beside that, pages of these files (private mappings, programs that run, sendfile(2)) are
-    /// forgotten soon after, by another thread: the kernel may wait there for requests.
+    /// Beside that, pages of these files (private mappings, programs that run, sendfile(2)), and
+    /// listings of directories that programs have open, are forgotten soon after, by another
+    /// thread: the kernel may wait there for requests.
     fn forget(&self, what: Recalled) -> BoxFuture<()> {
         let this = self.clone();
         Box::pin(async move {
@@ -89,7 +92,7 @@ impl Kernel for Invalidator {
             for batch in what.files.chunks(BATCH) {
                 for inode in batch.iter().flat_map(|file| this.passing.all(*file)) {
                     this.forgetting.attributes(INodeNo(inode));
-                    if this.pages.take(inode) {
+                    if this.listings.recalled(inode) | this.pages.take(inode) {
                         this.forgetting.file(INodeNo(inode));
                     }
                 }

@@ -43,6 +43,7 @@ mod groups;
 mod inodes;
 mod invalidator;
 mod listing;
+mod listings;
 mod locks;
 mod mount;
 mod mountinfo;

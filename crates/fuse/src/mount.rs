@@ -73,8 +73,8 @@ pub fn mount(fs: Arc<dyn FileSystem>, mountpoint: &Path, options: MountOptions) 
     let (told, counted, passed) = (Arc::clone(&notifier), Arc::clone(&counters), Arc::clone(&passing));
     let forget = Arc::clone(&forgetting);
     let front = FrontEnd::new(Arc::clone(&fs), options.clone(), counted, passed, Arc::clone(&validity), forget, told);
-    let (sections, pages, believed) =
-        (Arc::clone(&front.sections), Arc::clone(&front.pages), Arc::clone(&front.believed));
+    let (sections, pages, listings, believed) =
+        (front.sections.clone(), front.pages.clone(), front.listings.clone(), front.believed.clone());
     let started = fuser::Session::from_fd(front, kernel, fuser::SessionACL::All, session_config(&options))
         .map_err(|error| system("agree with the kernel on FUSE", error))
         .and_then(|session| {
@@ -96,6 +96,7 @@ pub fn mount(fs: Arc<dyn FileSystem>, mountpoint: &Path, options: MountOptions) 
                 sections,
                 validity,
                 pages,
+                listings,
                 believed,
                 clock: Arc::new(RealClock::new(options.runtime.clone())),
             };

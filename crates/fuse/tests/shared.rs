@@ -6,15 +6,17 @@ mod common;
 use common::programs::bring;
 use common::*;
 use fuse::{Invalidator, MountOptions};
+use std::ffi::{CStr, CString};
 use std::fs::{self, File, OpenOptions};
 use std::future::IntoFuture;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 use types::{Answer, FileId};
@@ -180,24 +182,134 @@ fn names_mean_what_they_do_in_the_file_system_once_forgotten() {
     });
 }
 
-/// A listing is never cached, so the directory need not be forgotten for it.
+/// The names in an open directory, from its first one on.
+struct OpenDirectory(*mut libc::DIR);
+
+impl OpenDirectory {
+    fn open(path: &Path) -> OpenDirectory {
+        let path = CString::new(path.as_os_str().as_bytes()).unwrap();
+        // SAFETY: the path ends with a zero byte.
+        let dir = unsafe { libc::opendir(path.as_ptr()) };
+        assert!(!dir.is_null(), "{}", io::Error::last_os_error());
+        OpenDirectory(dir)
+    }
+
+    /// Starts at the first name again.
+    fn list_again(&self) -> Vec<String> {
+        let mut names = Vec::new();
+        // SAFETY: the directory is open until it is dropped, and a name is read before the next.
+        unsafe {
+            libc::rewinddir(self.0);
+            while let Some(entry) = libc::readdir(self.0).as_ref() {
+                names.push(CStr::from_ptr(entry.d_name.as_ptr()).to_str().unwrap().to_owned());
+            }
+        }
+        names.retain(|name| name != "." && name != "..");
+        names.sort();
+        names
+    }
+}
+
+impl Drop for OpenDirectory {
+    fn drop(&mut self) {
+        // SAFETY: it is open, and not used any more.
+        unsafe { libc::closedir(self.0) };
+    }
+}
+
+fn list(m: &Mounted, name: &str) -> Vec<String> {
+    OpenDirectory::open(&m.path(name)).list_again()
+}
+
+/// Another hand makes a directory in `dir`. The time of the last change of `dir` may stay as it
+/// was; then only what the kernel has dropped shows that something has changed.
+fn make_below(m: &Mounted, name: &str, keeps_time: bool) {
+    let dir = Other(m).id("dir");
+    let before = done(m.fs.getattr(dir)).attr.mtime;
+    done(m.fs.mkdir(&Cred::ROOT, dir, name.as_bytes(), 0o755, 0));
+    if keeps_time {
+        Other(m).set("dir", SetAttr { mtime: Some(SetTime::At(before)), ..SetAttr::default() });
+    }
+    forget_attributes(m, &["dir"]);
+}
+
 #[test]
-fn listings_ask_each_time_also_through_an_open_directory() {
+fn listings_are_cached_until_they_are_forgotten() {
     both(|m| {
         fs::create_dir(m.path("dir")).unwrap();
-        let dir = File::open(m.path("dir")).unwrap();
-        let list = || {
-            let path = format!("/proc/self/fd/{}", dir.as_raw_fd());
-            let mut names: Vec<_> = fs::read_dir(path).unwrap().map(|e| e.unwrap().file_name()).collect();
-            names.sort();
-            names
-        };
-        assert!(list().is_empty() && list().is_empty());
-        done(m.fs.mkdir(&Cred::ROOT, Other(m).id("dir"), b"one", 0o755, 0));
-        assert_eq!(list(), ["one"]);
-        done(m.fs.mkdir(&Cred::ROOT, Other(m).id("dir"), b"two", 0o755, 0));
-        assert_eq!(list(), ["one", "two"]);
+        let mut there = Vec::new();
+        for round in 0..6 {
+            assert_eq!(list(m, "dir"), there);
+            let before = m.count("readdir");
+            assert_eq!((list(m, "dir"), list(m, "dir")), (there.clone(), there.clone()));
+            assert_eq!(m.count("readdir"), before, "they are cached");
+            there.push(format!("name {round}"));
+            match round {
+                0 | 1 => fs::create_dir(m.path("dir").join(&there[round])).unwrap(),
+                _ => make_below(m, &there[round], round % 2 == 0),
+            }
+        }
         assert_eq!(m.count("readdirplus"), 0, "its names could be cached after they were forgotten");
+    });
+}
+
+#[test]
+fn directories_that_stay_open_are_listed_anew_once_forgotten() {
+    both(|m| {
+        fs::create_dir(m.path("dir")).unwrap();
+        let open = OpenDirectory::open(&m.path("dir"));
+        assert!(open.list_again().is_empty() && open.list_again().is_empty());
+        make_below(m, "one", false);
+        assert_eq!(open.list_again(), ["one"]);
+        assert_eq!(list(m, "dir"), ["one"]);
+        make_below(m, "two", true);
+        assert_eq!(list(m, "dir"), ["one", "two"], "it is open from before");
+        drop(open);
+        // The kernel says later that it is closed.
+        let until = Instant::now() + Duration::from_secs(20);
+        let is_cached = || {
+            assert_eq!(list(m, "dir"), ["one", "two"]);
+            let before = m.count("readdir");
+            list(m, "dir");
+            m.count("readdir") == before
+        };
+        while !is_cached() {
+            assert!(Instant::now() < until, "it is not cached again");
+        }
+    });
+}
+
+/// Programs list a directory without a pause while another hand makes names in it and sets the
+/// earlier time again. Each listing that is begun after the kernel has forgotten shows them.
+#[test]
+fn every_listing_after_forgetting_shows_what_was_made() {
+    let m = Mounted::with(NOW, shared);
+    fs::create_dir(m.path("dir")).unwrap();
+    let (ended, made) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        let lists = || {
+            let mut fewest = None;
+            while !ended.load(SeqCst) {
+                let before = made.load(SeqCst);
+                let count = list(&m, "dir").len() as u64;
+                if count < before {
+                    fewest = fewest.or(Some((count, before)));
+                }
+            }
+            fewest
+        };
+        let listing: Vec<_> = (0..3).map(|_| scope.spawn(lists)).collect();
+        for round in 1..=400 {
+            make_below(&m, &round.to_string(), round % 4 != 0);
+            made.store(round, SeqCst);
+            if round % 3 == 0 {
+                list(&m, "dir");
+            }
+        }
+        ended.store(true, SeqCst);
+        for listing in listing {
+            assert_eq!(listing.join().unwrap(), None, "a listing has fewer names than there were");
+        }
     });
 }
 

@@ -147,7 +147,7 @@ impl Choice<'_> {
                 let links = of_kind(Kind::Symlink);
                 Call::ReadLink { id: self.pick_file(&links)? }
             }
-            89..93 => Call::List { open: self.pick(&open_directories)?, plus: !self.one_in(4) },
+            89..93 => Call::List { open: self.pick(&open_directories)?, plus: self.one_in(2) },
             93..97 => match self.pick(view.opens)? {
                 (open, id) if directories.contains(&id) => Call::CloseDirectory { open },
                 (open, _) => Call::Close { open },

@@ -1,5 +1,6 @@
 //! A model of the kernel between the programs of one machine and its client. It caches names and
-//! attributes for as long as answers say, and an answer takes a while to reach it.
+//! attributes for as long as answers say, and listings until it is told to forget them. An answer
+//! takes a while to reach it.
 
 use super::call::{Answered, Call, Seen, perform};
 use super::wire::Session;
@@ -11,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 use tokio::sync::watch;
-use types::{Attr, BoxFuture, FileId};
+use types::{Attr, BoxFuture, FileId, Time};
 use vfs::fs::{Entry, Handle};
 use vfs::kernel::{Kernel, Recalled};
 
@@ -20,6 +21,8 @@ use vfs::kernel::{Kernel, Recalled};
 struct Cache {
     names: HashMap<(FileId, String), (FileId, Duration)>,
     attributes: HashMap<FileId, (Attr, Duration)>,
+    /// Listings without attributes, each with when its directory had last changed.
+    listings: HashMap<FileId, (Seen, Time)>,
     /// Answers on their way to the kernel.
     under_way: BTreeSet<u64>,
     last_answer: u64,
@@ -87,6 +90,7 @@ impl Mount {
             }
             if cache.changing == 0 && cache.changed == changed + u64::from(call.changes()) {
                 cache.learn(&call, &answered, computed, self.lease);
+                cache.learn_listing(&call, &answered, at);
             }
             cache.keep_handle(&call, &answered);
         }
@@ -101,6 +105,12 @@ impl Mount {
             return None;
         }
         let id = match call {
+            Call::List { open, plus: false } => {
+                let (dir, _) = cache.opens.get(open)?;
+                let (listing, time) = cache.listings.get(dir)?;
+                let (attr, until) = cache.attributes.get(dir)?;
+                return (now < *until && attr.mtime == *time).then(|| Ok(listing.clone()));
+            }
             Call::Getattr { id } => *id,
             Call::Lookup { dir, name } => {
                 let (id, until) = cache.names.get(&(*dir, name.clone()))?;
@@ -159,6 +169,15 @@ impl Cache {
         }
     }
 
+    /// Keeps a listing if the kernel knows when its directory has last changed.
+    fn learn_listing(&mut self, call: &Call, answered: &Answered, at: Option<(FileId, Handle)>) {
+        if let (Call::List { plus: false, .. }, Ok(listing), Some((dir, _))) = (call, answered, at)
+            && let Some((attr, _)) = self.attributes.get(&dir)
+        {
+            self.listings.insert(dir, (listing.clone(), attr.mtime));
+        }
+    }
+
     /// Forgets what a request of this machine has changed, as the kernel does by itself.
     fn forget_what_changes(&mut self, call: &Call, at: Option<(FileId, Handle)>) {
         let mut names = Vec::new();
@@ -186,6 +205,7 @@ impl Cache {
         }
         for (dir, name) in names {
             self.attributes.remove(&dir);
+            self.listings.remove(&dir);
             match self.names.remove(&(dir, name.clone())) {
                 Some((id, _)) => drop(self.attributes.remove(&id)),
                 // A program knows the name; the model of the kernel does not.
@@ -218,6 +238,7 @@ impl Kernel for Forgetter {
             memory.session.delay().await;
             let cache = &mut *memory.cache.lock();
             cache.attributes.retain(|file, _| !files.contains(file));
+            cache.listings.retain(|directory, _| !files.contains(directory));
             if names {
                 cache.names.clear();
             }
