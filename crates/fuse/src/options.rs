@@ -43,9 +43,9 @@ pub struct MountOptions {
     pub others_change: bool,
     /// Several nodes mount the file system, and it recalls from the kernel what another node is to
     /// change, with [`Kernel::forget`](vfs::Kernel::forget). So the kernel keeps only what it can
-    /// be made to forget at once: names and attributes, for as long as the file system says, but
-    /// not absent names, listings, or contents. Files are opened for direct I/O: programs can map
-    /// them privately, but not shared (ENODEV). Implies [`open_dirs`](Self::open_dirs), and
+    /// be made to forget without a wait: names and attributes, for as long as the file system says,
+    /// and listings, but not absent names or contents. Files are opened for direct I/O: programs
+    /// can map them privately, but not shared (ENODEV). Implies [`open_dirs`](Self::open_dirs), and
     /// excludes [`passthrough`](Self::passthrough). Needs timers on [`runtime`](Self::runtime).
     pub shared: bool,
     /// How long the kernel may trust listings, which carry no validity of their own.
