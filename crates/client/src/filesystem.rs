@@ -8,6 +8,7 @@ use crate::state::{Attempt, ClientState, Miss, Stop};
 use crate::touched;
 use bytes::Bytes;
 use std::sync::Arc;
+use std::time::Duration;
 use types::{Answer, FileId, FsError, Kind};
 use vfs::fs::{
     Appended, At, Cred, DirEntry, Entry, Fallocate, FileLock, FileSystem, FsStat, Handle, LockSpace, NewNode,
@@ -21,6 +22,10 @@ impl FileSystem for Client {
             let (cred, name) = (cred.clone(), name.to_vec());
             move |core| core.try_lookup(&cred, parent, &name)
         })
+    }
+
+    fn absence_valid(&self) -> Duration {
+        self.core.valid()
     }
 
     fn getattr(&self, id: FileId) -> Answer<Entry> {

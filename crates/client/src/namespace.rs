@@ -11,6 +11,7 @@ use manager::InodeRecord;
 use manager::planted::{self, Bug};
 use policy::space::Purpose;
 use std::sync::Arc;
+use std::time::Duration;
 use types::{Attr, FileId, FsError, Kind};
 use vfs::fs::{
     Cred, DirEntry, Entry, Handle, LINK_COUNT_MAX, NAME_LEN_MAX, NewNode, OpenFlags, RenameFlags, SYMLINK_LEN_MAX,
@@ -56,8 +57,13 @@ pub(crate) struct Making<'a> {
 
 impl Core {
     pub(crate) fn entry(&self, attr: Attr) -> Entry {
+        Entry { attr, valid: self.valid() }
+    }
+
+    /// How long an answer under a token may be kept.
+    pub(crate) fn valid(&self) -> Duration {
         let lease = self.config.lease;
-        Entry { attr, valid: self.rest_of_lease().map_or(lease, |rest| rest.min(lease)) }
+        self.rest_of_lease().map_or(lease, |rest| rest.min(lease))
     }
 
     pub(crate) fn attr(&self, inode: &Inode) -> Attr {

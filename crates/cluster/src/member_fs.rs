@@ -13,6 +13,7 @@ use client::Client;
 use host::{Either, first};
 use std::cmp::Ordering;
 use std::sync::Arc;
+use std::time::Duration;
 use types::{Answer, FileId, FsError};
 use vfs::fs::{
     Appended, At, Cred, DirEntry, Entry, Fallocate, FileLock, FileSystem, FsStat, Handle, NewNode, OpenFlags,
@@ -154,6 +155,10 @@ impl FileSystem for MemberFs {
                 Box::new(move |client: &Client| client.lookup(&cred, parent, &name))
             },
         )
+    }
+
+    fn absence_valid(&self) -> Duration {
+        self.member.serving().map_or(Duration::ZERO, |serving| serving.client.absence_valid())
     }
 
     fn getattr(&self, id: FileId) -> Answer<Entry> {

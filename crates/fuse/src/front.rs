@@ -19,7 +19,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 use types::{Answer, FileId, FsError, Kind};
 use vfs::fs::{At, Cred, Entry, FileSystem, Handle, NAME_LEN_MAX, NewNode, SetAttr};
 
@@ -99,6 +99,14 @@ impl FrontEnd {
             }
             send(reply, entry);
         }
+    }
+
+    /// How long the kernel may keep it that a name does not exist. To be asked in the section that
+    /// answers so.
+    fn absence_valid(&self) -> impl FnOnce() -> Duration + Send + 'static {
+        let (validity, otherwise) = (self.validity.clone(), self.options.absent_valid);
+        let shared = self.validity.is_shared().then(|| self.fs.clone());
+        move || validity.absence(shared.map_or(otherwise, |fs| fs.absence_valid()))
     }
 
     /// Sends attributes of an inode that the kernel asked for.
@@ -187,13 +195,14 @@ impl Filesystem for FrontEnd {
             };
             return self.answer(Op::Lookup, reply, |fs| fs.getattr(self.file(parent)), send);
         }
-        let valid = self.validity.absence(self.options.absent_valid);
-        let remember_absence = !valid.is_zero() && name != b"..";
         self.counters.add(Op::Lookup);
-        let (send, parent) = (self.send_found(), self.file(parent));
+        let (send, absence, parent) = (self.send_found(), self.absence_valid(), self.file(parent));
         let finish = move |name: &[u8], reply: ReplyEntry, result| match result {
             Ok(entry) => send(parent, name, reply, entry),
-            Err(FsError::NotFound) if remember_absence => reply.entry(&valid, &nothing(), Generation(0)),
+            Err(FsError::NotFound) if name != b".." => match absence() {
+                Duration::ZERO => reply.error(Errno::ENOENT),
+                valid => reply.entry(&valid, &nothing(), Generation(0)),
+            },
             Err(error) => reply.error(errno(error)),
         };
         self.here(Op::Lookup, || match self.fs.lookup(&self.cred(req), parent, name) {

@@ -43,14 +43,16 @@ pub struct MountOptions {
     pub others_change: bool,
     /// Several nodes mount the file system, and it recalls from the kernel what another node is to
     /// change, with [`Kernel::forget`](vfs::Kernel::forget). So the kernel keeps only what it can
-    /// be made to forget without a wait: names and attributes, for as long as the file system says,
-    /// and listings, but not absent names or contents. Files are opened for direct I/O: programs
-    /// can map them privately, but not shared (ENODEV). Implies [`open_dirs`](Self::open_dirs), and
-    /// excludes [`passthrough`](Self::passthrough). Needs timers on [`runtime`](Self::runtime).
+    /// be made to forget without a wait: names (also absent ones) and attributes, for as long as
+    /// the file system says, and listings, but not contents. Files are opened for direct I/O:
+    /// programs can map them privately, but not shared (ENODEV). Implies
+    /// [`open_dirs`](Self::open_dirs), and excludes [`passthrough`](Self::passthrough). Needs
+    /// timers on [`runtime`](Self::runtime).
     pub shared: bool,
     /// How long the kernel may trust listings, which carry no validity of their own.
     pub default_valid: Duration,
-    /// How long the kernel may trust that a name does not exist.
+    /// How long the kernel may trust that a name does not exist. On a shared mount, the file system
+    /// says that ([`absence_valid`](vfs::fs::FileSystem::absence_valid)).
     pub absent_valid: Duration,
     /// While any of these is true, the kernel caches nothing: every call reaches the file system,
     /// including reads and writes of files that are opened meanwhile. A program cannot map such

@@ -13,7 +13,7 @@
 //!   replies to GETATTR carry attributes that the kernel may keep. A change of a name makes the
 //!   kernel ask for the directory's attributes again, and does not raise their version either. So
 //!   the front end makes it forget them before it answers.
-//! - A name that does not exist could be kept, but no file system says for how long.
+//! - *Names that do not exist* are names, too.
 
 use parking_lot::Mutex;
 use std::sync::OnceLock;
@@ -88,7 +88,7 @@ impl Validity {
 
     /// For a name that does not exist.
     pub(crate) fn absence(&self, allowed: Duration) -> Duration {
-        if self.is_shared() { Duration::ZERO } else { allowed }
+        if self.is_shared() { self.entry(allowed).name } else { allowed }
     }
 
     /// Lets the kernel keep names from now on.
@@ -134,14 +134,14 @@ mod tests {
         let validity = Validity::new(true);
         validity.keep_names();
         assert_eq!(validity.entry(ALLOWED), EntryValid { name: ALLOWED, attributes: Duration::ZERO });
-        let others = [validity.whole_entry(ALLOWED), validity.changed_attributes(ALLOWED), validity.absence(ALLOWED)];
-        assert_eq!(others, [Duration::ZERO; 3]);
+        assert_eq!(validity.absence(ALLOWED), ALLOWED);
+        assert_eq!([validity.whole_entry(ALLOWED), validity.changed_attributes(ALLOWED)], [Duration::ZERO; 2]);
     }
 
     #[test]
     fn names_count_as_kept_until_the_longest_of_them_ends() {
         let validity = Validity::new(true);
-        assert!(validity.entry(ALLOWED).name.is_zero());
+        assert!(validity.entry(ALLOWED).name.is_zero() && validity.absence(ALLOWED).is_zero());
         assert!(validity.names_kept_for().is_zero(), "none was kept");
         validity.keep_names();
         validity.entry(ALLOWED);

@@ -182,6 +182,28 @@ fn names_mean_what_they_do_in_the_file_system_once_forgotten() {
     });
 }
 
+#[test]
+fn absent_names_are_cached_until_names_are_forgotten() {
+    both(|m| {
+        let is_there = || m.path("name").exists();
+        for round in 0..3 {
+            assert!(!is_there());
+            let before = m.count("lookup");
+            assert!(!is_there() && !is_there());
+            assert_eq!(m.count("lookup") == before, m.forgets_names(), "it is cached if it can be forgotten");
+            match round {
+                0 => fs::write(m.path("name"), "").unwrap(),
+                _ => {
+                    Other(m).make("name", b"");
+                    forget(m, &[]);
+                }
+            }
+            assert!(is_there());
+            fs::remove_file(m.path("name")).unwrap();
+        }
+    });
+}
+
 /// The names in an open directory, from its first one on.
 struct OpenDirectory(*mut libc::DIR);
 

@@ -278,6 +278,11 @@ impl FileLock {
 pub trait FileSystem: Send + Sync + 'static {
     /// Finds `name` (also `.` and `..`) in a directory. ENOENT, ENOTDIR, EACCES, ENAMETOOLONG.
     fn lookup(&self, cred: &Cred, parent: FileId, name: &[u8]) -> Answer<Entry>;
+    /// How long a caller may keep it that a name does not exist, if a lookup has just said so: ask
+    /// in the same instant. Zero: not at all.
+    fn absence_valid(&self) -> Duration {
+        Duration::ZERO
+    }
     /// Attributes; `valid` says for how long they may be cached.
     fn getattr(&self, id: FileId) -> Answer<Entry>;
     /// chmod, chown, truncate, utimens. `handle`, when given and opened for writing, gives the

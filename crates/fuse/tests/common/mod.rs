@@ -183,6 +183,10 @@ impl Mannered {
 }
 
 impl FileSystem for Mannered {
+    fn absence_valid(&self) -> Duration {
+        self.manner.valid
+    }
+
     fn lookup(&self, cred: &Cred, parent: FileId, name: &[u8]) -> Answer<Entry> {
         match name {
             b"panic-now" => panic!("asked to panic now"),

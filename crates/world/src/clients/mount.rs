@@ -12,14 +12,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 use tokio::sync::watch;
-use types::{Attr, BoxFuture, FileId, Time};
-use vfs::fs::{Entry, Handle};
+use types::{Attr, BoxFuture, FileId, FsError, Time};
+use vfs::fs::{Entry, FileSystem, Handle};
 use vfs::kernel::{Kernel, Recalled};
 
 /// What the kernel has in memory.
 #[derive(Default)]
 struct Cache {
-    names: HashMap<(FileId, String), (FileId, Duration)>,
+    /// Also names that do not exist.
+    names: HashMap<(FileId, String), (Option<FileId>, Duration)>,
     attributes: HashMap<FileId, (Attr, Duration)>,
     /// Listings without attributes, each with when its directory had last changed.
     listings: HashMap<FileId, (Seen, Time)>,
@@ -72,6 +73,7 @@ impl Mount {
             (call.uses().and_then(|open| cache.opens.get(&open).copied()), cache.changed)
         };
         let answered = perform(&self.client, &call, at).await;
+        let absence = self.client.absence_valid();
         let number = {
             let cache = &mut *self.memory.cache.lock();
             cache.last_answer += 1;
@@ -89,7 +91,7 @@ impl Mount {
                 cache.forget_what_changes(&call, at);
             }
             if cache.changing == 0 && cache.changed == changed + u64::from(call.changes()) {
-                cache.learn(&call, &answered, computed, self.lease);
+                cache.learn(&call, &answered, computed, [absence, self.lease]);
                 cache.learn_listing(&call, &answered, at);
             }
             cache.keep_handle(&call, &answered);
@@ -114,7 +116,13 @@ impl Mount {
             Call::Getattr { id } => *id,
             Call::Lookup { dir, name } => {
                 let (id, until) = cache.names.get(&(*dir, name.clone()))?;
-                (now < *until).then_some(*id)?
+                if now >= *until {
+                    return None;
+                }
+                match id {
+                    Some(id) => *id,
+                    None => return Some(Err(FsError::NotFound)),
+                }
             }
             _ => return None,
         };
@@ -140,12 +148,15 @@ impl Cache {
         }
     }
 
-    /// Learns names and attributes from an answer.
-    fn learn(&mut self, call: &Call, answered: &Answered, computed: Duration, lease: Duration) {
-        let mut name_of = |dir: &FileId, name: &String, id: FileId, valid: Duration| {
+    /// Learns names and attributes from an answer. `valid` says how long absent names and
+    /// attributes in listings may be kept.
+    fn learn(&mut self, call: &Call, answered: &Answered, computed: Duration, valid: [Duration; 2]) {
+        let [absence, listed] = valid;
+        let mut name_of = |dir: &FileId, name: &String, id: Option<FileId>, valid: Duration| {
             self.names.insert((*dir, name.clone()), (id, computed + valid));
         };
         match (call, answered) {
+            (Call::Lookup { dir, name }, Err(FsError::NotFound)) => name_of(dir, name, None, absence),
             (
                 Call::Lookup { dir, name }
                 | Call::MakeDirectory { dir, name }
@@ -154,7 +165,7 @@ impl Cache {
                 | Call::Create { dir, name, .. },
                 Ok(Seen::Entry(entry) | Seen::Created(entry, _)),
             ) => {
-                name_of(dir, name, entry.attr.id, entry.valid);
+                name_of(dir, name, Some(entry.attr.id), entry.valid);
                 self.attributes.insert(entry.attr.id, (entry.attr, computed + entry.valid));
             }
             (_, Ok(Seen::Entry(entry))) => {
@@ -162,7 +173,7 @@ impl Cache {
             }
             (Call::List { plus: true, .. }, Ok(Seen::Listed(entries))) => {
                 for attr in entries.iter().filter_map(|entry| entry.attr) {
-                    self.attributes.insert(attr.id, (attr, computed + lease));
+                    self.attributes.insert(attr.id, (attr, computed + listed));
                 }
             }
             _ => {}
@@ -207,7 +218,8 @@ impl Cache {
             self.attributes.remove(&dir);
             self.listings.remove(&dir);
             match self.names.remove(&(dir, name.clone())) {
-                Some((id, _)) => drop(self.attributes.remove(&id)),
+                Some((Some(id), _)) => drop(self.attributes.remove(&id)),
+                Some((None, _)) => {}
                 // A program knows the name; the model of the kernel does not.
                 None => self.attributes.clear(),
             }
