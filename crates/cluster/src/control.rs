@@ -25,7 +25,10 @@ use types::{FileId, LogId, Maps, NodeId, SegmentId, StoreId};
 use vfs::fs::FileLock;
 
 /// Version of these messages. A node and the first node must speak the same.
-pub const CONTROL_VERSION: u16 = 4;
+pub const CONTROL_VERSION: u16 = 5;
+
+/// The version of this program, which nodes tell the first one.
+pub const PROGRAM_VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// A node that begins a session.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -40,6 +43,8 @@ pub struct Hello {
     pub address: String,
     /// It has folders for stores, and serves them at its address.
     pub takes_stores: bool,
+    /// The version of its program.
+    pub program: String,
 }
 
 /// A node whose session is to go on after the first node was started again.
@@ -173,6 +178,8 @@ pub struct NodeReport {
     pub is_mounted: bool,
     /// Number of managers that it serves.
     pub manager_count: u16,
+    /// The version of its program; empty while it has no session.
+    pub program: String,
 }
 
 /// A move of a store that is under way.
@@ -328,16 +335,19 @@ impl Hello {
         out.put_u8(self.is_mounted.into());
         out.put_blob(self.address.as_bytes());
         out.put_u8(self.takes_stores.into());
+        out.put_blob(self.program.as_bytes());
     }
 
     /// Of another version, only the first two fields.
     fn decode(r: &mut Reader<'_>) -> Result<Hello, DecodeError> {
         let (node, version) = (NodeId::new(r.u16("node")?), r.u16("control version")?);
         if version != CONTROL_VERSION {
-            return Ok(Hello { node, version, is_mounted: false, address: String::new(), takes_stores: false });
+            let (address, program) = (String::new(), String::new());
+            return Ok(Hello { node, version, is_mounted: false, address, takes_stores: false, program });
         }
         let (is_mounted, address) = (flag(r, "is mounted")?, string(r, "node address")?);
-        Ok(Hello { node, version, is_mounted, address, takes_stores: flag(r, "takes stores")? })
+        let (takes_stores, program) = (flag(r, "takes stores")?, string(r, "program version")?);
+        Ok(Hello { node, version, is_mounted, address, takes_stores, program })
     }
 }
 
@@ -508,7 +518,7 @@ impl NodesReport {
 }
 
 /// Bytes of an encoded [`NodeReport`], at least.
-const NODE_LEN_MIN: usize = 2 + 4 + 4 + 1 + 1 + 2;
+const NODE_LEN_MIN: usize = 2 + 4 + 4 + 1 + 1 + 2 + 4;
 
 impl Welcome {
     fn encode(&self, out: &mut Vec<u8>) {
@@ -574,6 +584,7 @@ impl NodeReport {
         }
         out.put_u8(self.is_mounted.into());
         out.put_u16(self.manager_count);
+        out.put_blob(self.program.as_bytes());
     }
 
     fn decode(r: &mut Reader<'_>) -> Result<NodeReport, DecodeError> {
@@ -589,6 +600,7 @@ impl NodeReport {
             },
             is_mounted: flag(r, "is mounted")?,
             manager_count: r.u16("managers")?,
+            program: string(r, "program version")?,
         })
     }
 }
@@ -667,10 +679,12 @@ mod tests {
 
     fn request() -> impl Strategy<Value = ControlRequest> {
         prop_oneof![
-            (any::<u16>(), any::<[bool; 2]>(), ".{0,9}").prop_map(|(node, [is_mounted, takes_stores], address)| {
-                let (node, version) = (NodeId::new(node), CONTROL_VERSION);
-                ControlRequest::Hello(Hello { node, version, is_mounted, address, takes_stores })
-            }),
+            (any::<u16>(), any::<[bool; 2]>(), ".{0,9}", ".{0,9}").prop_map(
+                |(node, [is_mounted, takes_stores], address, program)| {
+                    let (node, version) = (NodeId::new(node), CONTROL_VERSION);
+                    ControlRequest::Hello(Hello { node, version, is_mounted, address, takes_stores, program })
+                }
+            ),
             (any::<[u64; 5]>(), any::<bool>(), any::<Vec<u16>>()).prop_map(
                 |([session, store_bytes, live_bytes, maps_epoch, seating], wants_space, unreached)| {
                     let unreached = unreached.into_iter().map(NodeId::new).collect();
@@ -710,7 +724,8 @@ mod tests {
         (any::<u16>(), any::<[u64; 5]>(), any::<u32>(), ".{0,9}", lists).prop_map(
             |(node, [session, term, store_bytes, live_bytes, committed_seq], epoch, address, (tokens, locks))| {
                 let (node, version) = (NodeId::new(node), CONTROL_VERSION);
-                let hello = Hello { node, version, is_mounted: true, address, takes_stores: false };
+                let program = "1.2.3".into();
+                let hello = Hello { node, version, is_mounted: true, address, takes_stores: false, program };
                 let holdings = Holdings { tokens, epoch, committed_seq };
                 Resume { hello, session, term, store_bytes, live_bytes, holdings, locks }
             },
@@ -723,14 +738,15 @@ mod tests {
             time().prop_map(|lease_left| NodeState::Up { lease_left }),
             proptest::option::of(time()).prop_map(|since| NodeState::Down { since }),
         ];
-        (any::<[u16; 2]>(), ".{0,9}", ".{0,9}", state, any::<bool>()).prop_map(
-            |([id, manager_count], name, address, state, is_mounted)| NodeReport {
+        (any::<[u16; 2]>(), any::<[char; 3]>(), state, any::<bool>()).prop_map(
+            |([id, manager_count], [name, address, program], state, is_mounted)| NodeReport {
                 id: NodeId::new(id),
-                name,
-                address,
+                name: name.into(),
+                address: address.into(),
                 state,
                 is_mounted,
                 manager_count,
+                program: program.into(),
             },
         )
     }
@@ -839,6 +855,7 @@ mod tests {
             state,
             is_mounted: false,
             manager_count: 0,
+            program: String::new(),
         };
         let (places, spread) = (BTreeMap::new(), SpreadReport::default());
         let answer = Ok(ControlAnswer::Nodes(NodesReport { nodes: vec![node], places, spread }));
@@ -848,7 +865,8 @@ mod tests {
     #[test]
     fn a_hello_of_another_version_is_read_as_far_as_its_version() {
         let (node, version) = (NodeId::new(3), CONTROL_VERSION + 1);
-        let hello = Hello { node, version, is_mounted: false, address: String::new(), takes_stores: false };
+        let (address, program) = (String::new(), String::new());
+        let hello = Hello { node, version, is_mounted: false, address, takes_stores: false, program };
         let mut bytes = ControlRequest::Hello(hello.clone()).encode()[..5].to_vec();
         bytes.extend_from_slice(b"what a later version has");
         assert_eq!(ControlRequest::decode(&bytes), Ok(ControlRequest::Hello(hello)));

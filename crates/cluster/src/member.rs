@@ -12,7 +12,9 @@
 //! [`Member::file_system`] is the file system over whichever client there is.
 
 use crate::config::{FsConfig, client_id};
-use crate::control::{CONTROL_VERSION, ControlAnswer, ControlError, ControlRequest, Hello, Renewed, Resume, Welcome};
+use crate::control::{
+    CONTROL_VERSION, ControlAnswer, ControlError, ControlRequest, Hello, PROGRAM_VERSION, Renewed, Resume, Welcome,
+};
 use crate::host_service::{HostSession, ManagerHost};
 use crate::lease::Lease;
 use crate::machine::{inode_bytes, inode_count_max, stripe_options};
@@ -427,7 +429,8 @@ impl Member {
 
     fn greeting(&self) -> Hello {
         let MemberConfig { node, is_mounted, address, takes_stores, .. } = self.config.clone();
-        Hello { node, version: CONTROL_VERSION, is_mounted, address, takes_stores }
+        let (version, program) = (CONTROL_VERSION, PROGRAM_VERSION.into());
+        Hello { node, version, is_mounted, address, takes_stores, program }
     }
 
     async fn ask(&self, request: ControlRequest, time_max: Duration) -> Result<ControlAnswer, ControlError> {

@@ -19,8 +19,8 @@
 
 use crate::config::{CLIENT_LOG, FIRST_NODE, FsConfig, MemberEntry, client_id, client_log};
 use crate::control::{
-    CONTROL_VERSION, ControlAnswer, ControlError, ControlRequest, Hello, NodeReport, NodeState, NodesReport, Renewed,
-    Resume, SpreadReport, Welcome,
+    CONTROL_VERSION, ControlAnswer, ControlError, ControlRequest, Hello, NodeReport, NodeState, NodesReport,
+    PROGRAM_VERSION, Renewed, Resume, SpreadReport, Welcome,
 };
 use crate::lease::LeaseTable;
 use crate::lock_server::LockServer;
@@ -73,13 +73,14 @@ pub struct MembersConfig {
 }
 
 /// One session.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct MemberSession {
     node: NodeId,
     /// Of the certificate of whoever began it.
     fingerprint: [u8; 32],
     is_mounted: bool,
     takes_stores: bool,
+    program: String,
     began: Duration,
     /// Its requests are refused. It is in the table until its tokens are free.
     is_ended: bool,
@@ -433,6 +434,7 @@ impl Members {
             state: NodeState::Up { lease_left: self.config.lease },
             is_mounted: self.config.is_mounted,
             manager_count: count(FIRST_NODE),
+            program: PROGRAM_VERSION.into(),
         };
         let places = config.stores().map(|store| (store, config.place(store))).collect();
         let sessions = self.sessions.lock();
@@ -443,9 +445,16 @@ impl Members {
                 Some(lease_left) => NodeState::Up { lease_left },
                 None => NodeState::Down { since: since() },
             };
-            let is_mounted = session.is_some_and(|(_, session)| session.is_mounted);
-            let manager_count = count(node);
-            NodeReport { id: node, name: member.name, address: member.address, state, is_mounted, manager_count }
+            let session = session.map(|(_, session)| session);
+            NodeReport {
+                id: node,
+                name: member.name,
+                address: member.address,
+                state,
+                is_mounted: session.is_some_and(|session| session.is_mounted),
+                manager_count: count(node),
+                program: session.map(|session| session.program.clone()).unwrap_or_default(),
+            }
         };
         let nodes = [first].into_iter().chain(config.members.into_iter().map(report)).collect();
         Ok(NodesReport { nodes, places, spread: self.spread.lock().clone() })
@@ -531,8 +540,8 @@ impl Members {
             self.seats.begin(node);
             let (mut sessions, now) = (self.sessions.lock(), self.host.clock.now());
             sessions.leases.begin(session, now);
-            let is_ended = false;
-            let begun = MemberSession { node, fingerprint, is_mounted, takes_stores, began: now, is_ended };
+            let (program, is_ended) = (hello.program.clone(), false);
+            let begun = MemberSession { node, fingerprint, is_mounted, takes_stores, program, began: now, is_ended };
             sessions.by_number.insert(session, begun);
         }
         self.maintenance.join(session, log, claim).await;

@@ -6,7 +6,7 @@ mod rig;
 
 use cluster::FsConfig;
 use cluster::config::{FIRST_NODE, client_id, client_log, manager_log};
-use cluster::control::{CONTROL_VERSION, ControlError, ControlRequest, Hello, NodeState};
+use cluster::control::{CONTROL_VERSION, ControlError, ControlRequest, Hello, NodeState, PROGRAM_VERSION};
 use host::Host;
 use manager::admin_wire::HostAnswer;
 use manager::api::Manager;
@@ -39,6 +39,7 @@ fn members_see_each_others_files() {
     let names: Vec<String> = nodes.into_iter().map(|node| node.name).collect();
     assert_eq!(names, ["first", "a", "b"]);
     assert!(matches!(rig.report(a).state, NodeState::Up { .. }) && rig.report(a).is_mounted);
+    assert_eq!(rig.report(a).program, PROGRAM_VERSION);
     // Nobody had to wait for space.
     assert_eq!(rig.first().core.maintenance.done().checkpoint_count, 0);
     // Much longer than a lease: it is renewed.
@@ -132,8 +133,8 @@ fn who_is_no_member_gets_no_session() {
     assert_eq!(rig.sim.block_on(stranger.member.ready()), Err(ControlError::NotMember));
     let (a, first) = rig.joined("a");
     let hello = |node, version| {
-        let (address, takes_stores) = (String::new(), false);
-        let hello = ControlRequest::Hello(Hello { node, version, is_mounted: false, address, takes_stores });
+        let (address, takes_stores, program) = (String::new(), false, String::new());
+        let hello = ControlRequest::Hello(Hello { node, version, is_mounted: false, address, takes_stores, program });
         let members = rig.first().members.clone();
         rig.sim.block_on(async move { members.control(&fingerprint(NodeId::new(1)), hello).await })
     };
@@ -843,6 +844,7 @@ fn a_move_is_cut_short(after: Duration) -> bool {
         is_mounted: true,
         address: "10.0.0.2:7440".into(),
         takes_stores: false,
+        program: "1.2.3".into(),
     };
     let hello = async { members.control(&fingerprint(a), ControlRequest::Hello(hello)).await };
     let is_cut = rig.sim.block_on(host::timeout(&*clock, after, hello)).is_err();

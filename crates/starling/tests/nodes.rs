@@ -8,7 +8,7 @@ use common::{Mounted, refused, run, starling, text, tree};
 use on_loopback::{first_node, free_port, invite, join, joining};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
@@ -21,13 +21,13 @@ use std::time::{Duration, Instant};
 /// Longest wait for what is to happen.
 const LONG: Duration = Duration::from_secs(120);
 
-fn json(command: &mut Command) -> Value {
+fn answer(command: &mut Command) -> Value {
     serde_json::from_str(&run(command.arg("--json"))).expect("JSON")
 }
 
 /// The states of all nodes, as a node says.
 fn states(of: &Mounted) -> Vec<(String, String)> {
-    let all = json(starling().arg("nodes").arg(&of.mountpoint));
+    let all = answer(starling().arg("nodes").arg(&of.mountpoint));
     let text = |value: &Value| value.as_str().expect("text").to_string();
     let nodes = all["nodes"].as_array().expect("nodes");
     nodes.iter().map(|node| (text(&node["name"]), text(&node["state"]))).collect()
@@ -74,9 +74,14 @@ fn two_nodes_see_each_others_changes_and_both_end_and_come_back() {
     for node in [&one, &two] {
         assert_eq!(names(states(node)), [("two".to_string(), "up".to_string())]);
     }
-    let all = json(starling().args(["nodes", "--data"]).arg(&one.data));
+    let all = answer(starling().args(["nodes", "--data"]).arg(&one.data));
     assert_eq!((&all["nodes"][0]["address"], &all["nodes"][0]["name"]), (&Value::from(listen), &all["leader"]));
-    let status = json(starling().arg("status").arg(&two.mountpoint));
+    let field = |name: &str| all["nodes"].as_array().expect("nodes").iter().map(|node| node[name].clone()).collect();
+    let [roles, versions, leases]: [Vec<Value>; 3] = ["roles", "version", "lease_s"].map(field);
+    assert_eq!(roles, [json!(["client", "storage", "manager", "voter"]), json!(["client"])]);
+    assert_eq!(versions, [env!("CARGO_PKG_VERSION"); 2]);
+    assert!(leases[0].is_null() && leases[1].as_f64().is_some_and(|left| left > 0.0), "{leases:?}");
+    let status = answer(starling().arg("status").arg(&two.mountpoint));
     assert_eq!((&status["node"]["name"], &status["node"]["in_session"]), (&Value::from("two"), &Value::from(true)));
     for entry in fs::read_dir(&two.data).expect("list").flatten() {
         let name = entry.file_name();
@@ -186,7 +191,7 @@ fn join_listening(below: &Path, first: &Mounted, name: &str) -> Mounted {
 
 /// How many managers each node serves, as a node says.
 fn managers(of: &Mounted) -> Vec<u64> {
-    let all = json(starling().arg("nodes").arg(&of.mountpoint));
+    let all = answer(starling().arg("nodes").arg(&of.mountpoint));
     let nodes = all["nodes"].as_array().expect("nodes");
     nodes.iter().map(|node| node["managers"].as_u64().expect("a number")).collect()
 }
@@ -256,7 +261,7 @@ fn join_with_store(below: &Path, first: &Mounted, name: &str) -> Mounted {
 
 /// The stores of all nodes, as a node says.
 fn stores(of: &Mounted) -> Value {
-    let all = json(starling().arg("nodes").arg(&of.mountpoint));
+    let all = answer(starling().arg("nodes").arg(&of.mountpoint));
     all["nodes"].as_array().expect("nodes").iter().map(|node| node["stores"].clone()).collect()
 }
 
@@ -276,9 +281,9 @@ fn stores_move_to_nodes_and_one_of_them_may_be_lost() {
     for node in [&one, &two, &three] {
         write(node, &format!("beside-{}", node.data.file_stem().expect("name").display()));
     }
-    let spread = serde_json::json!([[0], [2], [1]]);
+    let spread = json!([[0], [2], [1]]);
     wait("the stores do not spread", || stores(&three) == spread);
-    let all = json(starling().arg("nodes").arg(&two.mountpoint));
+    let all = answer(starling().arg("nodes").arg(&two.mountpoint));
     let survives = all["survives"].as_str().expect("text");
     assert!(survives.contains("the loss of the stores of any one node"), "{survives}");
     assert!(!one.data.join("store-1").exists() && !one.data.join("store-2").exists(), "moved stores are still here");
@@ -298,8 +303,8 @@ fn stores_move_to_nodes_and_one_of_them_may_be_lost() {
     assert_eq!((&all, &all), (&contents(&two), &contents(&three)));
 
     // All end, and a store is lost for good.
-    let trouble = || json(starling().arg("status").arg(&one.mountpoint))["redundancy"]["lacking_segments"].clone();
-    wait("what the store of two lacks is not restored", || trouble() == serde_json::json!(0));
+    let trouble = || answer(starling().arg("status").arg(&one.mountpoint))["redundancy"]["lacking_segments"].clone();
+    wait("what the store of two lacks is not restored", || trouble() == json!(0));
     // The first node ends first: it commits to the stores of the others.
     one.down();
     two.down();

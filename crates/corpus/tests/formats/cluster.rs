@@ -105,6 +105,7 @@ fn the_corpus_has_messages_about_sessions() {
         state,
         is_mounted,
         manager_count: 3,
+        program: if is_mounted { "0.1.0".into() } else { String::new() },
     };
     let nodes = vec![
         report(NodeState::Up { lease_left: lease }, true),
@@ -119,7 +120,7 @@ fn the_corpus_has_messages_about_sessions() {
     let asked = Renewed { lease, share: None, round: 2, maps: None, seating: None, reseating };
     let greeting = |version, address: &str| {
         let (is_mounted, address, takes_stores) = (true, address.to_string(), true);
-        Hello { node, version, is_mounted, address, takes_stores }
+        Hello { node, version, is_mounted, address, takes_stores, program: "0.1.0".into() }
     };
     let hello = |version, address| request(ControlRequest::Hello(greeting(version, address)));
     let token = |file, mode, number| HeldToken { file: FileId::new(file), mode, number };

@@ -23,7 +23,8 @@ pub struct NodeLine {
     pub is_up: bool,
     /// Where other nodes reach it, as host:port; empty if they do not.
     pub address: String,
-    /// What it does: `store`, `manager`, `voter`, `mount`.
+    /// What it does: `client` (it has the file system mounted), `storage` (it has stores),
+    /// `manager` (it serves managers, or may), `voter`.
     pub roles: Vec<&'static str>,
     /// The stores that it serves.
     pub stores: Vec<u16>,
@@ -117,23 +118,25 @@ fn of_core(report: &NodesReport, config: &FsConfig) -> Value {
     let state = |report: &NodeReport| {
         let is_first = report.id == FIRST_NODE;
         let stores: Vec<u16> = stores_of(report.id).collect();
-        let mounts = report.is_mounted.then_some("mount");
+        let client = report.is_mounted.then_some("client");
         let (is_up, lease) = match report.state {
             NodeState::Up { lease_left } => (true, Some(lease_left).filter(|_| !is_first)),
             NodeState::Down { .. } => (false, None),
         };
-        let store = (!stores.is_empty()).then_some("store");
-        let manager = (report.manager_count > 0).then_some("manager");
+        let storage = (!stores.is_empty()).then_some("storage");
+        // The first node gives managers to those that listen.
+        let may_serve = is_up && !report.address.is_empty();
+        let manager = (report.manager_count > 0 || may_serve).then_some("manager");
         let voter = is_first.then_some("voter");
         NodeLine {
             name: report.name.clone(),
             is_up,
             address: report.address.clone(),
-            roles: store.into_iter().chain(manager).chain(voter).chain(mounts).collect(),
+            roles: [client, storage, manager, voter].into_iter().flatten().collect(),
             stores,
             manager_count: report.manager_count.into(),
             lease,
-            version: if is_first { env!("CARGO_PKG_VERSION").to_string() } else { String::new() },
+            version: report.program.clone(),
         }
     };
     let names: BTreeMap<NodeId, String> = report.nodes.iter().map(|node| (node.id, node.name.clone())).collect();
@@ -202,6 +205,9 @@ fn line(node: &Value) -> String {
     if let Some(left) = node["lease_s"].as_f64() {
         line += &format!("; lease {left:.1} s");
     }
+    if let Some(version) = node["version"].as_str() {
+        line += &format!("; version {version}");
+    }
     line
 }
 
@@ -215,7 +221,7 @@ mod tests {
             name: "one".into(),
             is_up: true,
             address: "10.0.0.1:7440".into(),
-            roles: vec!["store", "manager", "voter", "mount"],
+            roles: vec!["client", "storage", "manager", "voter"],
             stores: vec![0, 1, 2],
             manager_count: 2,
             lease: None,
@@ -227,7 +233,7 @@ mod tests {
     fn nodes_are_shown_as_json_and_as_lines() {
         let lease = Some(Duration::from_millis(6500));
         let two =
-            NodeLine { name: "two".into(), roles: vec!["mount"], stores: vec![], manager_count: 0, lease, ..first() };
+            NodeLine { name: "two".into(), roles: vec!["client"], stores: vec![], manager_count: 0, lease, ..first() };
         let three = NodeLine {
             name: "three".into(),
             is_up: false,
@@ -245,17 +251,23 @@ mod tests {
             (&nodes[0]["stores"], &nodes[0]["managers"], &nodes[0]["lease_s"]),
             (&json!([0, 1, 2]), &json!(2), &Value::Null)
         );
-        assert_eq!((&nodes[1]["lease_s"], &nodes[1]["roles"]), (&json!(6.5), &json!(["mount"])));
+        assert_eq!((&nodes[1]["lease_s"], &nodes[1]["roles"]), (&json!(6.5), &json!(["client"])));
         assert_eq!((&nodes[2]["state"], &nodes[2]["version"]), (&json!("down"), &Value::Null));
         let lines: Vec<String> = nodes.as_array().unwrap().iter().map(line).collect();
-        assert!(lines[0].ends_with("store, manager, voter, mount; 3 stores, 2 managers"), "{}", lines[0]);
-        assert!(lines[1].ends_with("mount; lease 6.5 s"), "{}", lines[1]);
+        assert!(
+            lines[0].ends_with("client, storage, manager, voter; 3 stores, 2 managers; version 0.1.0"),
+            "{}",
+            lines[0]
+        );
+        assert!(lines[1].ends_with("client; lease 6.5 s; version 0.1.0"), "{}", lines[1]);
         assert!(lines[2].starts_with("three             down  -"), "{}", lines[2]);
     }
 
     fn report(id: u16, name: &str, state: NodeState, is_mounted: bool) -> NodeReport {
-        let (id, name, address) = (NodeId::new(id), name.into(), String::new());
-        NodeReport { id, name, address, state, is_mounted, manager_count: if id == FIRST_NODE { 2 } else { 0 } }
+        let (id, name, address) = (NodeId::new(id), name.to_string(), String::new());
+        let manager_count = if id == FIRST_NODE { 2 } else { 0 };
+        let program = if is_mounted { format!("version of {name}") } else { String::new() };
+        NodeReport { id, name, address, state, is_mounted, manager_count, program }
     }
 
     /// Three nodes, the last one down, with the stores at these.
@@ -288,8 +300,9 @@ mod tests {
             |field: &str| all["nodes"].as_array().unwrap().iter().map(|node| node[field].clone()).collect::<Vec<_>>();
         assert_eq!(of("stores"), [json!([0, 1, 2]), json!([]), json!([])]);
         assert_eq!(of("managers"), [json!(2), json!(0), json!(0)]);
-        assert_eq!(of("roles"), [json!(["store", "manager", "voter", "mount"]), json!(["mount"]), json!([])]);
+        assert_eq!(of("roles"), [json!(["client", "storage", "manager", "voter"]), json!(["client"]), json!([])]);
         assert_eq!(of("lease_s"), [Value::Null, json!(5.0), Value::Null]);
+        assert_eq!(of("version"), [json!("version of one"), json!("version of two"), Value::Null]);
         assert_eq!(of("state"), [json!("up"), json!("up"), json!("down")]);
         assert_eq!(
             all["survives"],
@@ -305,7 +318,7 @@ mod tests {
         assert_eq!(all["spreading"], "store-1 moves to three: 40% copied");
         assert!(all["survives"].as_str().unwrap().contains("but one, and the loss of any one store;"), "{all}");
         let all = all_of([0, 2, 1], SpreadReport { moving: None, trouble: "no room".into() });
-        assert_eq!((&all["nodes"][2]["roles"], &all["spreading"]), (&json!(["store"]), &json!("no room")));
+        assert_eq!((&all["nodes"][2]["roles"], &all["spreading"]), (&json!(["storage"]), &json!("no room")));
         let said = all["survives"].as_str().unwrap();
         assert!(said.starts_with("the loss of no store until three is back with its store;"), "{said}");
         let all = all_of([2, 2, 1], SpreadReport::default());
