@@ -100,19 +100,26 @@ Under auto, a mount is fetch-only while programs read over a very slow link. It 
     /// same files.
     Conflicts(Conflicts),
     /// Commit everything, unmount, and end the process that serves the mount.
-    #[command(after_help = "Examples:\n  starling down ./mnt")]
-    Down(Mounted),
+    #[command(after_help = "Examples:
+  starling down ./mnt
+  starling down --data ./data      also ends a process that has no mount (--no-mount)")]
+    Down(Down),
     /// Commit everything: when this returns, all changes are durable.
     #[command(
         after_help = "Examples:\n  starling sync ./mnt\n  starling sync --home ./work      on a roaming mount: returns when everything is home\n\nNote: sync(1) does not reach FUSE mounts; fsync(2) of any file or directory commits everything too."
     )]
     Sync(Sync),
     /// Show the state of a mount: stores, space, segments, caches, changes not committed yet.
-    #[command(after_help = "Examples:\n  starling status ./mnt\n  starling status ./mnt --json | jq .space")]
-    Status(Status),
+    #[command(after_help = "Examples:
+  starling status ./mnt
+  starling status ./mnt --json | jq .space
+  starling status --data ./data     also of a process that has no mount (--no-mount)")]
+    Status(ProcessStatus),
     /// Read and verify every fragment of every segment; with --repair, rebuild missing and damaged
     /// ones.
-    #[command(after_help = "Examples:\n  starling scrub ./mnt\n  starling scrub ./mnt --repair --json")]
+    #[command(
+        after_help = "Examples:\n  starling scrub ./mnt\n  starling scrub ./mnt --repair --json\n  starling scrub --data ./data"
+    )]
     Scrub(Scrub),
     /// Let nodes join a file system, and join one.
     Node(Node),
@@ -147,14 +154,35 @@ Under auto, a mount is fetch-only while programs read over a very slow link. It 
     },
 }
 
-/// A mount.
+/// The process that a command is about.
 #[derive(ClapArgs, Debug)]
-pub struct Mounted {
+pub struct Process {
     /// The mount point, or anything below it.
-    pub mountpoint: PathBuf,
+    #[arg(required_unless_present = "data", conflicts_with = "data")]
+    pub mountpoint: Option<PathBuf>,
+    /// The data folder of a process that runs, with or without a mount.
+    #[arg(long, value_name = "DIR")]
+    pub data: Option<PathBuf>,
+}
+
+/// Arguments of `down`.
+#[derive(ClapArgs, Debug)]
+pub struct Down {
+    #[command(flatten)]
+    pub process: Process,
 }
 
 /// Arguments of `status`.
+#[derive(ClapArgs, Debug)]
+pub struct ProcessStatus {
+    #[command(flatten)]
+    pub process: Process,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of commands that list something of a mount.
 #[derive(ClapArgs, Debug)]
 pub struct Status {
     /// The mount point, or anything below it.
@@ -167,8 +195,8 @@ pub struct Status {
 /// Arguments of `scrub`.
 #[derive(ClapArgs, Debug)]
 pub struct Scrub {
-    /// The mount point, or anything below it.
-    pub mountpoint: PathBuf,
+    #[command(flatten)]
+    pub process: Process,
     /// Rebuild missing and damaged fragments from the rest of each stripe.
     #[arg(long)]
     pub repair: bool,
@@ -229,6 +257,7 @@ pub struct Keys {
   starling up ./mnt --data ./data --keys ./keys --store tls://one:7450 --store tls://two:7450
   starling up ./mnt --data ./data --background         returns when mounted; end it with `starling down ./mnt`
   starling up ./mnt --data ./data --listen 10.0.0.1:7440     other nodes may join: `starling node invite`
+  starling up --no-mount --data ./data --listen 10.0.0.1:7440     serves other nodes only; end it with `starling down --data ./data`
   starling up ./mnt --data ./data --accept-loss        after a refusal, when missing stores cannot be brought back
 
 Sizes: bytes, or with KiB, MiB, GiB, TiB. Number of stores, parity, block size and store size are fixed when the file
@@ -236,7 +265,11 @@ system is created; later starts read them from the stores. Users other than root
 needs root, or `user_allow_other` in /etc/fuse.conf.")]
 pub struct Up {
     /// The mount point; made if only its last part is missing.
-    pub mountpoint: PathBuf,
+    pub mountpoint: Option<PathBuf>,
+    /// Mount nothing: serve stores and managers to other nodes. The first node needs --listen for
+    /// that. A node that has joined without a mount needs neither this nor a mount point.
+    #[arg(long, conflicts_with = "mountpoint")]
+    pub no_mount: bool,
     /// The data folder: the stores (unless --store places them elsewhere), lock, control socket and
     /// the log of --background.
     #[arg(long)]
@@ -280,7 +313,7 @@ pub struct Up {
     /// empty folder.
     #[arg(long)]
     pub accept_loss: bool,
-    /// Detach from the terminal once mounted.
+    /// Detach from the terminal once mounted, or once it serves.
     #[arg(long)]
     pub background: bool,
     /// A TOML file with any of the options above, under the same names; the command line wins.

@@ -1,6 +1,7 @@
 //! The commands that talk to a serving process: down, sync, status, scrub.
 
-use crate::control::{Request, ask};
+use crate::args::Process;
+use crate::control::{Request, ask, ask_process};
 use crate::size::show;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
@@ -25,14 +26,17 @@ fn has_threads(process: &Value) -> bool {
 }
 
 /// `starling down`. When it returns, `up` can use the same folder again.
-pub async fn down(path: &Path) -> anyhow::Result<ExitCode> {
-    let answer = ask(path, Request::Down, |_| {}).await?;
+pub async fn down(process: &Process) -> anyhow::Result<ExitCode> {
+    let answer = ask_process(process, Request::Down, |_| {}).await?;
     let deadline = Instant::now() + END_TIME_MAX;
     while has_threads(&answer["process"]) && Instant::now() < deadline {
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
     let told = answer["told"].as_str().unwrap_or_default();
-    println!("unmounted {}: {told}", path.display());
+    match (&process.mountpoint, &process.data) {
+        (Some(mountpoint), _) => println!("unmounted {}: {told}", mountpoint.display()),
+        (None, data) => println!("ended {}: {told}", data.as_deref().unwrap_or(Path::new("")).display()),
+    }
     Ok(ExitCode::SUCCESS)
 }
 
@@ -51,8 +55,8 @@ pub fn maps_line(maps: &Value) -> String {
 }
 
 /// `starling status`.
-pub async fn status(path: &Path, as_json: bool) -> anyhow::Result<ExitCode> {
-    let s = ask(path, Request::Status, |_| {}).await?;
+pub async fn status(process: &Process, as_json: bool) -> anyhow::Result<ExitCode> {
+    let s = ask_process(process, Request::Status, |_| {}).await?;
     if as_json {
         println!("{}", serde_json::to_string_pretty(&s)?);
         return Ok(ExitCode::SUCCESS);
@@ -135,11 +139,11 @@ pub async fn status(path: &Path, as_json: bool) -> anyhow::Result<ExitCode> {
 }
 
 /// `starling scrub`. Exit code 1 if any segment lacks redundancy, or could not be checked.
-pub async fn scrub(path: &Path, repair: bool, as_json: bool) -> anyhow::Result<ExitCode> {
+pub async fn scrub(process: &Process, repair: bool, as_json: bool) -> anyhow::Result<ExitCode> {
     let bar = if as_json { ProgressBar::hidden() } else { ProgressBar::new(0) };
     let style = ProgressStyle::with_template("{bar:40} {pos}/{len} segments, {msg}, {eta} left");
     bar.set_style(style?);
-    let report = ask(path, Request::Scrub { repair }, |p| {
+    let report = ask_process(process, Request::Scrub { repair }, |p| {
         bar.set_length(p["total"].as_u64().unwrap_or(0));
         bar.set_position(p["done"].as_u64().unwrap_or(0));
         bar.set_message(format!("{} bad", p["bad"]));
@@ -157,7 +161,11 @@ pub async fn scrub(path: &Path, repair: bool, as_json: bool) -> anyhow::Result<E
             report["fragments"], report["segments"], report["missing"], report["damaged"], report["repaired_segments"]
         );
         if unrepaired > 0 && !repair {
-            println!("{unrepaired} segments lack redundancy: run `starling scrub --repair {}`", path.display());
+            let which = match (&process.mountpoint, &process.data) {
+                (Some(mountpoint), _) => mountpoint.display().to_string(),
+                (None, data) => format!("--data {}", data.as_deref().unwrap_or(Path::new("")).display()),
+            };
+            println!("{unrepaired} segments lack redundancy: run `starling scrub --repair {which}`");
         } else if unrepaired > 0 {
             println!("{unrepaired} segments could not be repaired: look at the stores with `starling status`");
         }

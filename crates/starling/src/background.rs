@@ -16,8 +16,8 @@ use std::process::{Command, ExitCode, Stdio};
 const MARK: &str = "STARLING_BACKGROUND";
 
 /// Starts the background process, with `input` on its standard input. Its first line begins with
-/// `ready` when it serves.
-pub fn start(folder: &Path, ready: &str, input: Option<&str>) -> anyhow::Result<ExitCode> {
+/// one of `ready` when it serves.
+pub fn start(folder: &Path, ready: &[&str], input: Option<&str>) -> anyhow::Result<ExitCode> {
     let log_path = folder.join(storage::site::LOG);
     let before = std::fs::metadata(&log_path).map_or(0, |log| log.len());
     let mut command = Command::new(std::env::current_exe().context("own path")?);
@@ -35,7 +35,7 @@ pub fn start(folder: &Path, ready: &str, input: Option<&str>) -> anyhow::Result<
     let stdout = child.stdout.take().context("output of the background process")?;
     let mut line = String::new();
     BufReader::new(stdout).read_line(&mut line).context("output of the background process")?;
-    if line.starts_with(ready) {
+    if ready.iter().any(|ready| line.starts_with(ready)) {
         print!("{line}");
         println!("serving as process {}; its log: {}", child.id(), log_path.display());
         return Ok(ExitCode::SUCCESS);

@@ -5,6 +5,7 @@
 //! has an extended attribute with the socket's path, so a command needs only a path on the mount.
 //! Only the owner of the data folder can connect.
 
+use crate::args::Process;
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -297,9 +298,29 @@ pub async fn ask(path: &Path, request: Request, mut progress: impl FnMut(&Value)
 
 /// Asks the process that serves from a data folder; `None` if no process does.
 pub async fn ask_from(data: &Path, request: Request) -> anyhow::Result<Option<Value>> {
+    ask_folder(data, request, &mut |_| {}).await
+}
+
+async fn ask_folder(data: &Path, request: Request, progress: &mut impl FnMut(&Value)) -> anyhow::Result<Option<Value>> {
     let Ok((_folder, address)) = short(&data.join(SOCKET)) else { return Ok(None) };
     let Ok(stream) = UnixStream::connect(address).await else { return Ok(None) };
-    ask_over(stream, request, &mut |_| {}).await.map(Some)
+    ask_over(stream, request, progress).await.map(Some)
+}
+
+/// Asks the process that a command is about; `progress` gets each progress line.
+pub async fn ask_process(
+    process: &Process,
+    request: Request,
+    mut progress: impl FnMut(&Value),
+) -> anyhow::Result<Value> {
+    match (&process.mountpoint, &process.data) {
+        (Some(mountpoint), _) => ask(mountpoint, request, progress).await,
+        (None, Some(data)) => {
+            let answer = ask_folder(data, request, &mut progress).await?;
+            answer.ok_or_else(|| crate::usage(format!("no file system is served from {}", data.display())))
+        }
+        (None, None) => Err(crate::usage("give the mount point, or --data DIR")),
+    }
 }
 
 async fn ask_over(

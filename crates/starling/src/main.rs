@@ -131,12 +131,12 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Up(up) => {
             let settings = settings::Settings::from(&up)?;
             match up.background {
-                true => background::start(&settings.data, mountpoint::READY, None),
+                true => background::start(&settings.data, &[mountpoint::READY, mountpoint::SERVES], None),
                 false => runtime()?.block_on(up::run(settings)),
             }
         }
         Command::Store(store) => match store.background {
-            true => background::start(&store.folder, store::READY, None),
+            true => background::start(&store.folder, &[store::READY], None),
             // One thread: beside those of its disk, a store has too little to do for hand-overs to
             // pay.
             false => {
@@ -145,7 +145,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
             }
         },
         Command::Home(home) => match home.command {
-            HomeCommand::Serve(serve) if serve.background => background::start(&serve.data, home::READY, None),
+            HomeCommand::Serve(serve) if serve.background => background::start(&serve.data, &[home::READY], None),
             HomeCommand::Serve(serve) => runtime()?.block_on(home::serve(serve)),
             HomeCommand::Clients { data, json } => runtime()?.block_on(clients::list(&data, json)),
             HomeCommand::TurnAway { data, client } => runtime()?.block_on(clients::turn_away(&data, client)),
@@ -154,7 +154,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Mount(mount) => {
             let asked = roaming::Asked::from(mount)?;
             match asked.background {
-                true => background::start(&asked.cache, mountpoint::READY, asked.input.as_deref()),
+                true => background::start(&asked.cache, &[mountpoint::READY], asked.input.as_deref()),
                 false => runtime()?.block_on(roaming::run(asked)),
             }
         }
@@ -172,7 +172,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Sim(a) => sim::run(a.command),
         Command::Advise(a) => sim::advise::run(&a),
         Command::Keys(a) => keys::make(&a.folder),
-        Command::Down(a) => runtime()?.block_on(ask::down(&a.mountpoint)),
+        Command::Down(a) => runtime()?.block_on(ask::down(&a.process)),
         Command::Sync(a) => runtime()?.block_on(ask::sync(&a.mountpoint, a.home)),
         Command::Set(a) => runtime()?.block_on(roaming::set(&a.mountpoint, &a.behaviour)),
         Command::Hoard(a) => match a.command {
@@ -183,13 +183,13 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
             HoardCommand::Remove { path } => runtime()?.block_on(hoarding::remove(&path)),
             HoardCommand::Walk(a) => runtime()?.block_on(hoarding::walk(&a.mountpoint, a.json)),
         },
-        Command::Status(a) => runtime()?.block_on(ask::status(&a.mountpoint, a.json)),
-        Command::Scrub(a) => runtime()?.block_on(ask::scrub(&a.mountpoint, a.repair, a.json)),
+        Command::Status(a) => runtime()?.block_on(ask::status(&a.process, a.json)),
+        Command::Scrub(a) => runtime()?.block_on(ask::scrub(&a.process, a.repair, a.json)),
         Command::Node(a) => match a.command {
             NodeCommand::Invite(a) => runtime()?.block_on(node::invite::run(a)),
             NodeCommand::Join(a) => serve_node(node::run::AskedNode::from_join(a)?),
         },
-        Command::Nodes(a) => runtime()?.block_on(node::report::run(a.mountpoint.as_deref(), a.data.as_deref(), a.json)),
+        Command::Nodes(a) => runtime()?.block_on(node::report::run(&a.process, a.json)),
         Command::Fsck(a) => runtime()?.block_on(fsck::run(&a.data, a.json)),
         Command::Help { words } => manual::help(&words),
         Command::Completions { shell } => Ok(manual::completions(shell)),
@@ -200,7 +200,10 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
 /// Runs a node that has joined, or is about to.
 fn serve_node(asked: node::run::AskedNode) -> anyhow::Result<ExitCode> {
     match asked.background {
-        true => background::start(&asked.data, mountpoint::READY, asked.input.as_deref()),
+        true => {
+            let ready = [mountpoint::READY, mountpoint::SERVES];
+            background::start(&asked.data, &ready, asked.input.as_deref())
+        }
         false => runtime()?.block_on(node::run::run(asked)),
     }
 }

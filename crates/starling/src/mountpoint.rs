@@ -5,10 +5,15 @@ use crate::hoarding::mount_of;
 use crate::usage;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use types::BoxFuture;
 use vfs::FileSystem;
 
 /// What the process prints when it serves; `background` waits for it.
 pub const READY: &str = "mounted at";
+/// What the process prints when it serves without a mount.
+pub const SERVES: &str = "serves";
+/// What to say if there is neither a mount point nor `--no-mount`.
+pub const NO_MOUNTPOINT: &str = "give the mount point, or --no-mount to serve other nodes without a mount";
 
 /// Refuses a mount point that cannot be mounted on, after clearing a dead mount. A mount point that
 /// does not exist is made later, if only its last part is missing.
@@ -40,6 +45,14 @@ pub async fn mount(
         fuse::mount(fs, &mountpoint, options)
     });
     mounted.await?.map_err(|e| usage(e.to_string()))
+}
+
+/// Waits until a mount ends; without one, for ever.
+pub fn closed(mount: Option<&fuse::Mount>) -> BoxFuture<()> {
+    match mount {
+        Some(mount) => Box::pin(mount.closed()),
+        None => Box::pin(std::future::pending()),
+    }
 }
 
 /// Ends a mount. What it cannot do is logged.

@@ -9,7 +9,8 @@
 //! - [`report`]: what `starling nodes` shows; [`status`]: what `starling status` shows of a node
 //!   that has joined.
 //! - [`places`]: where the stores are, in the first node's data folder. [`rack`]: the stores that a
-//!   joined node has; [`serving`]: what it serves, as its data folder remembers it.
+//!   joined node has; [`serving`] and [`roles`]: what it serves and does, as its data folder
+//!   remembers it.
 
 pub mod first;
 pub mod hosts;
@@ -21,6 +22,7 @@ pub mod places;
 pub mod rack;
 pub mod remote;
 pub mod report;
+pub mod roles;
 pub mod run;
 pub mod serving;
 pub mod status;

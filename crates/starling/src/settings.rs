@@ -2,6 +2,7 @@
 
 use crate::args::Up;
 use crate::location::Location;
+use crate::mountpoint::NO_MOUNTPOINT;
 use crate::{size, usage};
 use policy::defaults::{MEMORY_BYTES, STORES};
 use serde::Deserialize;
@@ -23,6 +24,7 @@ struct File {
     cache_size: Option<String>,
     allow_other: Option<bool>,
     listen: Option<SocketAddr>,
+    no_mount: Option<bool>,
 }
 
 /// The geometry asked for a new file system; `None` where no option was given.
@@ -50,8 +52,8 @@ impl Geometry {
 /// The settings of `up`, checked.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Where to mount.
-    pub mountpoint: PathBuf,
+    /// Where to mount; `None` mounts nothing.
+    pub mountpoint: Option<PathBuf>,
     /// The data folder.
     pub data: PathBuf,
     /// Geometry of a new file system.
@@ -97,6 +99,16 @@ impl Settings {
         if geometry.stores == Some(0) {
             return Err(usage("--stores must be at least 2"));
         }
+        let listen = up.listen.or(file.listen);
+        match (&up.mountpoint, up.no_mount || file.no_mount.unwrap_or(false), listen) {
+            (None, false, _) => return Err(usage(NO_MOUNTPOINT)),
+            (None, true, None) => {
+                return Err(usage(
+                    "--no-mount: without a mount, other nodes must reach this one: add --listen ADDRESS:PORT",
+                ));
+            }
+            _ => {}
+        }
         Ok(Settings {
             mountpoint: up.mountpoint.clone(),
             data: up.data.clone(),
@@ -104,7 +116,7 @@ impl Settings {
             keys: up.keys.clone().or(file.keys),
             cache_bytes,
             allow_other: up.allow_other || file.allow_other.unwrap_or(false),
-            listen: up.listen.or(file.listen),
+            listen,
             accept_loss: up.accept_loss,
         })
     }

@@ -7,7 +7,7 @@ use crate::core_report::ServedCore;
 use crate::folder::Folder;
 use crate::kernel::KernelToCome;
 use crate::location::Location;
-use crate::mountpoint::{self, READY, check_apart, check_mountpoint};
+use crate::mountpoint::{self, READY, SERVES, check_apart, check_mountpoint};
 use crate::node::first::{self, FirstNodeServer, Threshold};
 use crate::node::places::PlaceRecord;
 use crate::node::report;
@@ -136,8 +136,8 @@ async fn start(
         stores.take_places(folder.absolute(&geometry.store)?);
     }
     for place in &stores.places {
-        if let Location::Folder(store) = place {
-            check_apart(&settings.mountpoint, &folder.path().join(store))?;
+        if let (Location::Folder(store), Some(mountpoint)) = (place, &settings.mountpoint) {
+            check_apart(mountpoint, &folder.path().join(store))?;
         }
     }
     if known.is_none() {
@@ -269,7 +269,9 @@ async fn wait_for_nodes(host: &Host, places: &[StorePlace]) {
 
 /// Runs until a signal, `starling down` or an unmount ends it.
 pub async fn run(settings: Settings) -> anyhow::Result<ExitCode> {
-    check_mountpoint(&settings.mountpoint, &settings.data, settings.allow_other)?;
+    if let Some(mountpoint) = &settings.mountpoint {
+        check_mountpoint(mountpoint, &settings.data, settings.allow_other)?;
+    }
     let runtime = tokio::runtime::Handle::current();
     let host = host::real::host(runtime.clone()).context("host")?;
     if Folder::is_new(&settings.data) {
@@ -297,8 +299,11 @@ pub async fn run(settings: Settings) -> anyhow::Result<ExitCode> {
             None
         }
         Some(listener) => {
-            machine.client.set_kernel(kernel.clone());
-            match FirstNodeServer::start(&host, &machine, folder.path(), &places, listener).await {
+            let is_mounted = settings.mountpoint.is_some();
+            if is_mounted {
+                machine.client.set_kernel(kernel.clone());
+            }
+            match FirstNodeServer::start(&host, &machine, folder.path(), &places, listener, is_mounted).await {
                 Ok(first) => Some(Arc::new(first)),
                 Err(e) => {
                     machine.stop().await.context("close the stores")?;
@@ -318,8 +323,11 @@ pub async fn run(settings: Settings) -> anyhow::Result<ExitCode> {
     options.flush = first.is_some();
     options.mount_xattrs.insert(control::XATTR.to_vec(), socket_path.as_os_str().as_encoded_bytes().to_vec());
     options.mount_xattrs.insert(localdir::volume::XATTR.to_bytes().to_vec(), machine.config.fs.0.to_vec());
-    let client = Arc::new(machine.client.clone());
-    let mount = match mountpoint::mount(client, &settings.mountpoint, options).await {
+    let mounted = match &settings.mountpoint {
+        Some(mountpoint) => mountpoint::mount(Arc::new(machine.client.clone()), mountpoint, options).await.map(Some),
+        None => Ok(None),
+    };
+    let mount = match mounted {
         Ok(mount) => mount,
         Err(e) => {
             socket.remove();
@@ -330,10 +338,10 @@ pub async fn run(settings: Settings) -> anyhow::Result<ExitCode> {
             return Err(e);
         }
     };
-    kernel.came(Arc::new(mount.invalidator()));
-    let closed = mount.closed();
+    mount.iter().for_each(|mount| kernel.came(Arc::new(mount.invalidator())));
+    let closed = mountpoint::closed(mount.as_ref());
     let recording = Arc::new(Recordings::new(recorder));
-    let served = Arc::new(ServedCore { machine, places, mount: Mutex::new(Some(mount)), recording });
+    let served = Arc::new(ServedCore { machine, places, mount: Mutex::new(mount), recording });
     let server = socket.serve(Arc::new(Control { core: served.clone(), first: first.clone() }));
     if let Some(first) = &first {
         eprintln!(
@@ -342,7 +350,11 @@ pub async fn run(settings: Settings) -> anyhow::Result<ExitCode> {
             settings.data.display()
         );
     }
-    say(&format!("{READY} {}", settings.mountpoint.display()));
+    match (&settings.mountpoint, &first) {
+        (Some(mountpoint), _) => say(&format!("{READY} {}", mountpoint.display())),
+        (None, Some(first)) => say(&format!("{SERVES} managers and stores at {}; no mount", first.inviter.listen)),
+        (None, None) => {}
+    }
 
     let asked = host::first(host::first(interrupt.recv(), terminate.recv()), server.down());
     host::first(asked, closed).await;
@@ -361,6 +373,9 @@ pub async fn run(settings: Settings) -> anyhow::Result<ExitCode> {
     };
     server.finish(stopped.as_ref().map(|_| "everything is committed".to_string()).map_err(|e| format!("{e:#}"))).await;
     stopped?;
-    say(&format!("unmounted {}: everything is committed", settings.mountpoint.display()));
+    match &settings.mountpoint {
+        Some(mountpoint) => say(&format!("unmounted {}: everything is committed", mountpoint.display())),
+        None => say("ended: everything is committed"),
+    }
     Ok(ExitCode::SUCCESS)
 }

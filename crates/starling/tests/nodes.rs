@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -394,4 +394,104 @@ fn invitations_are_for_one_node_and_for_one_file_system() {
     one.up_again();
     assert!(invite(&one.data).contains("--listen"));
     one.down();
+}
+
+/// A node without a mount. It ends with the test.
+struct Unmounted {
+    data: PathBuf,
+}
+
+impl Unmounted {
+    /// Runs a command that starts it; what that says.
+    fn start(data: &Path, command: &mut Command) -> (Unmounted, String) {
+        let node = Unmounted { data: data.to_path_buf() };
+        let said = run(command.arg("--no-mount").arg("--data").arg(data).arg("--background"));
+        (node, said)
+    }
+
+    fn nodes(&self) -> Value {
+        answer(starling().args(["nodes", "--data"]).arg(&self.data))["nodes"].clone()
+    }
+
+    fn down(&self) -> String {
+        run(starling().args(["down", "--data"]).arg(&self.data))
+    }
+}
+
+impl Drop for Unmounted {
+    fn drop(&mut self) {
+        // It may have ended.
+        let _ = starling().args(["down", "--data"]).arg(&self.data).output();
+    }
+}
+
+#[test]
+fn a_node_without_a_mount_serves_stores_and_managers() {
+    let dir = tempfile::tempdir().expect("temporary folder");
+    let (one, _) = first_node(dir.path(), "one");
+    let data = dir.path().join("two.data");
+    let join = |flags: &[&str]| {
+        let mut command = starling();
+        command.args(["node", "join", &invite(&one, &[]), "--name", "two"]).args(flags);
+        command
+    };
+    assert!(refused(join(&["--no-mount"]).arg("--data").arg(&data)).contains("add --listen ADDRESS:PORT"));
+    assert!(refused(join(&[]).arg("--data").arg(&data)).contains("MOUNTPOINT"));
+    assert!(!data.exists(), "something is left behind");
+
+    let listen = format!("127.0.0.1:{}", free_port());
+    let stores = dir.path().join("two.stores").display().to_string();
+    let (two, said) = Unmounted::start(&data, &mut join(&["--listen", &listen, "--store", &stores]));
+    assert!(said.starts_with(&format!("serves managers and stores at {listen}; no mount\n")), "{said}");
+    wait("it gets no store and no managers", || {
+        let two = &two.nodes()[1];
+        two["roles"] == json!(["storage", "manager"]) && two["managers"].as_u64() > Some(0)
+    });
+    fs::write(one.mountpoint.join("file"), "over both").expect("write");
+    run(starling().arg("sync").arg(&one.mountpoint));
+    let status = answer(starling().args(["status", "--data"]).arg(&data));
+    assert_eq!((&status["node"]["name"], &status["node"]["in_session"]), (&json!("two"), &json!(true)));
+
+    // The node remembers that it mounts nothing, until it is given a mount point.
+    assert!(two.down().contains("everything is committed"));
+    let up = |what: &[&str]| {
+        let mut command = starling();
+        command.arg("up").args(what).arg("--data").arg(&data).arg("--background");
+        run(&mut command)
+    };
+    assert!(up(&[]).starts_with(&format!("serves managers and stores at {listen}; no mount\n")));
+    two.down();
+    let mounted = Mounted { mountpoint: dir.path().join("two.mnt"), data: data.clone() };
+    up(&[&mounted.mountpoint.display().to_string()]);
+    assert_eq!(fs::read_to_string(mounted.mountpoint.join("file")).expect("read"), "over both");
+    assert_eq!(two.nodes()[1]["roles"][0], "client");
+    mounted.down();
+    assert!(refused(starling().arg("up").arg("--data").arg(&data)).contains("give the mount point, or --no-mount"));
+    one.down();
+}
+
+#[test]
+fn a_first_node_without_a_mount_serves_others() {
+    let dir = tempfile::tempdir().expect("temporary folder");
+    let (data, listen) = (dir.path().join("one.data"), format!("127.0.0.1:{}", free_port()));
+    let said = refused(starling().args(["up", "--no-mount", "--data"]).arg(&data));
+    assert!(said.contains("add --listen ADDRESS:PORT") && !data.exists(), "{said}");
+    assert!(refused(starling().args(["up", "--data"]).arg(&data)).contains("give the mount point, or --no-mount"));
+
+    let (one, said) = Unmounted::start(&data, starling().args(["up", "--store-size", "256MiB", "--listen", &listen]));
+    assert!(said.starts_with(&format!("serves managers and stores at {listen}; no mount\n")), "{said}");
+    assert_eq!(one.nodes()[0]["roles"], json!(["storage", "manager", "voter"]));
+    let first = Mounted { mountpoint: dir.path().join("none"), data: data.clone() };
+    let two = join(dir.path(), &first, "two");
+    fs::write(two.mountpoint.join("file"), "at the first node").expect("write");
+    assert_eq!(answer(starling().args(["scrub", "--data"]).arg(&data))["missing"], 0);
+    two.down();
+    assert!(answer(starling().args(["status", "--data"]).arg(&data))["stores"].is_array());
+    one.down();
+    assert!(run(starling().arg("fsck").arg("--data").arg(&data)).contains("no problems"));
+    // With a mount point, it mounts.
+    let mut first = first;
+    first.up_again();
+    assert_eq!(fs::read_to_string(first.mountpoint.join("file")).expect("read"), "at the first node");
+    first.down();
 }

@@ -1,5 +1,6 @@
 //! The command line of `node` and `nodes`.
 
+use crate::args::Process;
 use clap::{Args as ClapArgs, Subcommand};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -29,13 +30,15 @@ pub enum NodeCommand {
 Give the data folder of the first node, which must run with --listen. The last line printed is the invitation. It works once, and for an
 hour. It lets its holder read and change everything, so hand it over as you would a password.")]
     Invite(NodeInvite),
-    /// Join a file system, and mount it on this machine.
+    /// Join a file system: mount it on this machine, and serve stores and managers.
     #[command(after_help = "Examples:
   starling node join starlingnode1-... ./mnt --data ./data
   starling node join - ./mnt --data ./data < FILE            the same, hidden from other users, who can see command lines
   starling node join - ./mnt --data ./data --background      returns when mounted; end it with `starling down ./mnt`
   starling node join - ./mnt --data ./data --listen 10.0.0.2:7440 --store /disk1/s     takes a store of the first node
+  starling node join - --no-mount --data ./data --listen 10.0.0.2:7440 --store /disk1/s     serves, and mounts nothing
   starling up ./mnt --data ./data                            mounts again; needs no invitation
+  starling up --data ./data                                  serves again without a mount; end it with `starling down --data ./data`
 
 With --store, a store of the first node moves to this one, unless that has no more than this one has. `starling nodes` shows it. Then the
 file system needs this node to be up as it needs that store. If it is interrupted, give the same command again. The data folder has the node's key: who has the key can read and
@@ -68,7 +71,11 @@ pub struct NodeJoin {
     /// input: the last line that is not empty.
     pub invitation: String,
     /// The mount point; made if only its last part is missing.
-    pub mountpoint: PathBuf,
+    #[arg(required_unless_present = "no_mount", conflicts_with = "no_mount")]
+    pub mountpoint: Option<PathBuf>,
+    /// Mount nothing: serve managers, and stores with --store, to other nodes. Needs --listen.
+    #[arg(long)]
+    pub no_mount: bool,
     /// The data folder of this node: its key, control socket and the log of --background; made if
     /// it does not exist.
     #[arg(long)]
@@ -91,7 +98,7 @@ pub struct NodeJoin {
     /// Let other users in, with the permissions that files and directories give them.
     #[arg(long)]
     pub allow_other: bool,
-    /// Detach from the terminal once mounted.
+    /// Detach from the terminal once mounted, or once it serves.
     #[arg(long)]
     pub background: bool,
 }
@@ -102,12 +109,8 @@ pub struct NodeJoin {
   starling nodes ./mnt
   starling nodes --data ./data --json | jq -r '.nodes[] | select(.state == \"down\") | .name'")]
 pub struct Nodes {
-    /// The mount point, or anything below it.
-    #[arg(required_unless_present = "data", conflicts_with = "data")]
-    pub mountpoint: Option<PathBuf>,
-    /// The data folder of a node that runs.
-    #[arg(long)]
-    pub data: Option<PathBuf>,
+    #[command(flatten)]
+    pub process: Process,
     /// Print JSON.
     #[arg(long)]
     pub json: bool,

@@ -280,6 +280,7 @@ impl FirstNodeServer {
         folder: &Path,
         record: &Arc<PlaceRecord>,
         listener: TcpListener,
+        is_mounted: bool,
     ) -> anyhow::Result<FirstNodeServer> {
         let listen = listener.local_addr().context("own address")?;
         let (authority, own) = identity::of_first_node(folder)?;
@@ -289,7 +290,7 @@ impl FirstNodeServer {
         let book = Arc::new(MembersInMaps { maps: machine.maps.clone(), first: name.clone() });
         let desk = JoinDesk::open(authority, machine.config.fs, book, disk, host.clock.clone()).await;
         let desk = Arc::new(desk.map_err(|e| usage(e.to_string()))?);
-        let config = MembersConfig { lease: LEASE, name, address: listen.to_string(), is_mounted: true };
+        let config = MembersConfig { lease: LEASE, name, address: listen.to_string(), is_mounted };
         let known = Arc::new(KnownMembers::new(machine.maps.clone()));
         let managers = ManagerService::new(host.clone());
         let ways = LinkWays::new(host.clone(), folder)?;

@@ -2,12 +2,13 @@
 //!
 //! `node.json` says which file system and which node the folder belongs to, and is written last.
 //! Before that, `join.json` has the invitation and the name that the user asked for, so that a join
-//! that was cut short can go on. `serves.json` says what the node serves to others. `node.key`,
-//! `node.pem` and `ca.pem` are its identity. The process that serves the mount locks `lock`, and
-//! `control.sock` leads to it. A background process logs to `starling.log`.
+//! that was cut short can go on. `serves.json` says what the node serves to others, and
+//! `roles.json` what the user chose it to be. `node.key`, `node.pem` and `ca.pem` are its identity.
+//! The process that serves locks `lock`, and `control.sock` leads to it. A background process logs
+//! to `starling.log`.
 
 use crate::folder::{self, FolderLock};
-use crate::node::{identity, rack, serving};
+use crate::node::{identity, rack, roles, serving};
 use crate::{private, usage};
 use anyhow::Context;
 use join::{Admission, NodeInvitation};
@@ -22,12 +23,13 @@ const PENDING: &str = "join.json";
 /// Version of all files of a node.
 const VERSION: u32 = 1;
 /// What a node's data folder may have before it has joined.
-const BEFORE: [&str; 9] = [
+const BEFORE: [&str; 10] = [
     PENDING,
     identity::KEY,
     identity::CERTIFICATE,
     identity::CA,
     serving::FILE,
+    roles::FILE,
     rack::FILE,
     "lock",
     "control.sock",
@@ -77,7 +79,7 @@ struct Versioned {
 }
 
 /// Reads a file of JSON that has a version; `None` if it is not there.
-fn read<T: DeserializeOwned>(folder: &Path, name: &str) -> anyhow::Result<Option<T>> {
+pub fn read<T: DeserializeOwned>(folder: &Path, name: &str) -> anyhow::Result<Option<T>> {
     let path = folder.join(name);
     let text = match std::fs::read_to_string(&path) {
         Ok(text) => text,

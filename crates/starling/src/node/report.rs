@@ -1,8 +1,8 @@
 //! What `starling nodes` shows.
 
-use crate::control::{Request, ask, ask_from};
+use crate::args::Process;
+use crate::control::{Request, ask_process};
 use crate::node::remote::RemoteFirstNode;
-use crate::usage;
 use cluster::FsConfig;
 use cluster::config::FIRST_NODE;
 use cluster::control::{ControlAnswer, ControlRequest, Moving, NodeReport, NodeState, NodesReport};
@@ -10,7 +10,6 @@ use cluster::member::FirstNode;
 use cluster::members::Members;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 use types::{NodeId, StoreId};
@@ -167,15 +166,8 @@ pub async fn from_joined(first: &RemoteFirstNode) -> Result<Value, String> {
 }
 
 /// `starling nodes`: asks the process that serves a mount, or from a data folder.
-pub async fn run(mountpoint: Option<&Path>, data: Option<&Path>, as_json: bool) -> anyhow::Result<ExitCode> {
-    let all = match (mountpoint, data) {
-        (Some(mountpoint), _) => ask(mountpoint, Request::Nodes, |_| {}).await?,
-        (None, Some(data)) => {
-            let answer = ask_from(data, Request::Nodes).await?;
-            answer.ok_or_else(|| usage(format!("no file system is served from {}", data.display())))?
-        }
-        (None, None) => return Err(usage("give the mount point, or --data DIR")),
-    };
+pub async fn run(process: &Process, as_json: bool) -> anyhow::Result<ExitCode> {
+    let all = ask_process(process, Request::Nodes, |_| {}).await?;
     if as_json {
         println!("{}", serde_json::to_string_pretty(&all)?);
         return Ok(ExitCode::SUCCESS);

@@ -3,13 +3,14 @@
 use crate::args::{NodeJoin, Up};
 use crate::control::{self, Request, Socket, not_here};
 use crate::kernel::KernelToCome;
-use crate::mountpoint::{self, READY, check_apart, check_mountpoint};
+use crate::mountpoint::{self, NO_MOUNTPOINT, READY, SERVES, check_apart, check_mountpoint};
 use crate::node::first::bind;
 use crate::node::identity::NodeIdentity;
 use crate::node::joined::{AboutNode, NodeFolder};
 use crate::node::joining::{Wanted, join};
 use crate::node::rack::StoreRack;
 use crate::node::remote::{LinkDialer, RemoteFirstNode};
+use crate::node::roles::Roles;
 use crate::node::serving::Serves;
 use crate::node::{host_name, identity, report, status};
 use crate::recorder::Recorder;
@@ -43,7 +44,9 @@ const FIRST_SESSION_TIME_MAX: Duration = Duration::from_secs(30);
 pub struct AskedNode {
     invitation: Option<NodeInvitation>,
     name: String,
-    mountpoint: PathBuf,
+    /// Where to mount; `None`: nowhere, or the user did not say.
+    mountpoint: Option<PathBuf>,
+    no_mount: bool,
     /// The data folder.
     pub data: PathBuf,
     /// Where it is to listen from now on.
@@ -72,6 +75,7 @@ impl AskedNode {
             invitation: Some(invitation),
             name,
             mountpoint: args.mountpoint,
+            no_mount: args.no_mount,
             data: args.data,
             listen: args.listen,
             stores: args.store,
@@ -104,6 +108,7 @@ impl AskedNode {
             invitation: None,
             name: String::new(),
             mountpoint: args.mountpoint.clone(),
+            no_mount: args.no_mount,
             data: args.data.clone(),
             listen: args.listen,
             stores: args.store.clone(),
@@ -115,7 +120,30 @@ impl AskedNode {
     }
 }
 
-/// What a process that serves a joined node's mount consists of.
+impl AskedNode {
+    /// What the node is to be, from what the user says now and chose before. Changes nothing.
+    ///
+    /// # Errors
+    /// There is no mount point for a node that is to mount; or the node has nothing to do.
+    fn roles(&self) -> anyhow::Result<Roles> {
+        let known = Roles::known(&self.data)?;
+        let client = self.mountpoint.is_some();
+        if !client && !self.no_mount && known.is_none_or(|known| known.client) {
+            return Err(usage(NO_MOUNTPOINT));
+        }
+        let serves = self.listen.is_some() || !self.stores.is_empty() || Serves::known(&self.data)?.is_some();
+        if !client && !serves {
+            return Err(usage(
+                "--no-mount: this node would have nothing to do: add --listen ADDRESS:PORT, and --store DIR for stores",
+            ));
+        }
+        let mut roles = known.unwrap_or_default();
+        roles.client = client;
+        Ok(roles)
+    }
+}
+
+/// What a process that serves a joined node consists of.
 pub struct ServedNode {
     /// What the node is.
     pub about: AboutNode,
@@ -125,7 +153,7 @@ pub struct ServedNode {
     pub first: Arc<RemoteFirstNode>,
     /// The stores that it has.
     pub rack: Arc<StoreRack>,
-    /// The mount, until it ends.
+    /// The mount, until it ends; `None` also if the node mounts nothing.
     pub mount: Mutex<Option<fuse::Mount>>,
     /// The recordings of the mount.
     pub recording: Arc<Recordings>,
@@ -197,7 +225,10 @@ async fn serve(
 
 /// Joins if that is asked for, and runs until a signal, `starling down` or an unmount ends it.
 pub async fn run(asked: AskedNode) -> anyhow::Result<ExitCode> {
-    check_mountpoint(&asked.mountpoint, &asked.data, asked.allow_other)?;
+    let roles = asked.roles()?;
+    if let Some(mountpoint) = &asked.mountpoint {
+        check_mountpoint(mountpoint, &asked.data, asked.allow_other)?;
+    }
     let runtime = tokio::runtime::Handle::current();
     let host = host::real::host(runtime.clone()).context("host")?;
     let folder = NodeFolder::open(&asked.data)?;
@@ -208,11 +239,12 @@ pub async fn run(asked: AskedNode) -> anyhow::Result<ExitCode> {
     let mut interrupt = signal(SignalKind::interrupt()).context("signals")?;
     let mut terminate = signal(SignalKind::terminate()).context("signals")?;
 
+    roles.keep(&folder)?;
     let keys = identity::of_joined(folder.path())?;
     let serves = Serves::settle(&folder, asked.listen, &asked.stores)?;
     let folders = serves.as_ref().map(|serves| serves.stores.clone()).unwrap_or_default();
     for store in &folders {
-        check_apart(&asked.mountpoint, store)?;
+        asked.mountpoint.iter().try_for_each(|mountpoint| check_apart(mountpoint, store))?;
     }
     let rack = StoreRack::open(&host, about.file_system()?, about.node(), &folder, folders).await?;
     let managers = ManagerHost::new(host.clone());
@@ -225,22 +257,23 @@ pub async fn run(asked: AskedNode) -> anyhow::Result<ExitCode> {
     let config = MemberConfig {
         node: about.node(),
         cache_bytes: asked.cache_bytes,
-        is_mounted: true,
-        address,
+        is_mounted: roles.client,
+        address: address.clone(),
         takes_stores: rack.takes_stores(),
     };
     let member = Member::start(host.clone(), config, first.clone() as Arc<dyn FirstNode>, managers);
     let kernel = KernelToCome::new();
-    member.set_kernel(kernel.clone());
+    if roles.client {
+        member.set_kernel(kernel.clone());
+    }
     let stop = async { host::first(interrupt.recv(), terminate.recv()).await };
     let mut stop = std::pin::pin!(stop);
     let begins = async {
         // The first node may need the stores of this one for its own start.
         if !rack.stores().is_empty() && tokio::time::timeout(FIRST_SESSION_TIME_MAX, member.ready()).await.is_err() {
             let at = about.first_node.join(", ");
-            eprintln!(
-                "the stores here are served; waiting for the first node at {at}, without which nothing is mounted"
-            );
+            let why = if roles.client { ", without which nothing is mounted" } else { "" };
+            eprintln!("the stores here are served; waiting for the first node at {at}{why}");
             return Ok(member.ready().await);
         }
         tokio::time::timeout(FIRST_SESSION_TIME_MAX, member.ready()).await
@@ -270,7 +303,11 @@ pub async fn run(asked: AskedNode) -> anyhow::Result<ExitCode> {
     options.locks = true;
     options.flush = true;
     options.mount_xattrs.insert(control::XATTR.to_vec(), socket_path.as_os_str().as_encoded_bytes().to_vec());
-    let mount = match mountpoint::mount(member.file_system(), &asked.mountpoint, options).await {
+    let mounted = match &asked.mountpoint {
+        Some(mountpoint) => mountpoint::mount(member.file_system(), mountpoint, options).await.map(Some),
+        None => Ok(None),
+    };
+    let mount = match mounted {
         Ok(mount) => mount,
         Err(e) => {
             socket.remove();
@@ -279,13 +316,17 @@ pub async fn run(asked: AskedNode) -> anyhow::Result<ExitCode> {
             return Err(e);
         }
     };
-    kernel.came(Arc::new(mount.invalidator()));
-    let closed = mount.closed();
+    mount.iter().for_each(|mount| kernel.came(Arc::new(mount.invalidator())));
+    let closed = mountpoint::closed(mount.as_ref());
     let recording = Arc::new(Recordings::new(recorder));
-    let mount = Mutex::new(Some(mount));
+    let what = if rack.takes_stores() { "managers and stores" } else { "managers" };
+    let mount = Mutex::new(mount);
     let served = Arc::new(ServedNode { about, member, first, rack, mount, recording });
     let server = socket.serve(Arc::new(Control(served.clone())));
-    say(&format!("{READY} {}", asked.mountpoint.display()));
+    match &asked.mountpoint {
+        Some(mountpoint) => say(&format!("{READY} {}", mountpoint.display())),
+        None => say(&format!("{SERVES} {what} at {address}; no mount")),
+    }
 
     host::first(host::first(stop, server.down()), closed).await;
     served.recording.close();
@@ -302,6 +343,9 @@ pub async fn run(asked: AskedNode) -> anyhow::Result<ExitCode> {
     server.finish(synced.clone().map(|()| "everything is committed".to_string())).await;
     synced.map_err(anyhow::Error::msg)?;
     closed?;
-    say(&format!("unmounted {}: everything is committed", asked.mountpoint.display()));
+    match &asked.mountpoint {
+        Some(mountpoint) => say(&format!("unmounted {}: everything is committed", mountpoint.display())),
+        None => say("ended: everything is committed"),
+    }
     Ok(ExitCode::SUCCESS)
 }

@@ -1,11 +1,11 @@
 //! What a node that has joined serves to others: `serves.json` in its data folder.
 
-use crate::node::joined::NodeFolder;
+use crate::node::joined::{self, NodeFolder};
 use crate::{addresses, usage};
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Name of the file.
 pub const FILE: &str = "serves.json";
@@ -22,6 +22,12 @@ pub struct Serves {
 }
 
 impl Serves {
+    /// What the node served before; `None`: nothing. `data` is its data folder, which may not
+    /// exist.
+    pub fn known(data: &Path) -> anyhow::Result<Option<Serves>> {
+        joined::read(data, FILE)
+    }
+
     /// What the node serves from now on: what it served before, with what the user asks for now.
     /// Recorded if that changes anything. `None`: it serves nothing.
     ///

@@ -1,0 +1,59 @@
+//! What a node that has joined does for the file system, as the user chose: `roles.json` in its
+//! data folder. Without the file, the node mounts the file system.
+
+use crate::node::joined::{self, NodeFolder};
+use anyhow::Context;
+use serde::{Deserialize, Serialize};
+use std::path::Path;
+
+/// Name of the file.
+pub const FILE: &str = "roles.json";
+
+/// What the node does, besides serving the stores that it has.
+#[derive(Serialize, Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
+#[serde(deny_unknown_fields)]
+pub struct Roles {
+    version: u32,
+    /// It mounts the file system.
+    pub client: bool,
+}
+
+impl Default for Roles {
+    fn default() -> Roles {
+        Roles { version: 1, client: true }
+    }
+}
+
+impl Roles {
+    /// What the user chose before; `None` if nothing. `data` is the node's data folder, which may
+    /// not exist.
+    pub fn known(data: &Path) -> anyhow::Result<Option<Roles>> {
+        joined::read(data, FILE)
+    }
+
+    /// Records them, durably, unless they are what is known.
+    pub fn keep(&self, folder: &NodeFolder) -> anyhow::Result<()> {
+        let known = Roles::known(folder.path())?.unwrap_or_default();
+        if known == *self { Ok(()) } else { folder.write(FILE, self).context(FILE) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn roles_are_remembered() {
+        let below = tempfile::tempdir().unwrap();
+        let data = below.path().join("data");
+        assert_eq!(Roles::known(&data).unwrap(), None);
+        let folder = NodeFolder::open(&data).unwrap();
+        Roles::default().keep(&folder).unwrap();
+        assert_eq!(Roles::known(&data).unwrap(), None, "a choice that is the default is recorded");
+        let chosen = Roles { client: false, ..Roles::default() };
+        chosen.keep(&folder).unwrap();
+        assert_eq!(Roles::known(&data).unwrap(), Some(chosen));
+        Roles::default().keep(&folder).unwrap();
+        assert_eq!(Roles::known(&data).unwrap(), Some(Roles::default()));
+    }
+}
