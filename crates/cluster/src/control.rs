@@ -43,6 +43,8 @@ pub struct Hello {
     pub address: String,
     /// It has folders for stores, and serves them at its address.
     pub takes_stores: bool,
+    /// It serves managers at its address, if it is given some.
+    pub takes_managers: bool,
     /// The version of its program.
     pub program: String,
 }
@@ -178,6 +180,8 @@ pub struct NodeReport {
     pub is_mounted: bool,
     /// Number of managers that it serves.
     pub manager_count: u16,
+    /// It serves managers, if it is given some.
+    pub takes_managers: bool,
     /// The version of its program; empty while it has no session.
     pub program: String,
 }
@@ -335,6 +339,7 @@ impl Hello {
         out.put_u8(self.is_mounted.into());
         out.put_blob(self.address.as_bytes());
         out.put_u8(self.takes_stores.into());
+        out.put_u8(self.takes_managers.into());
         out.put_blob(self.program.as_bytes());
     }
 
@@ -343,11 +348,13 @@ impl Hello {
         let (node, version) = (NodeId::new(r.u16("node")?), r.u16("control version")?);
         if version != CONTROL_VERSION {
             let (address, program) = (String::new(), String::new());
-            return Ok(Hello { node, version, is_mounted: false, address, takes_stores: false, program });
+            let (is_mounted, takes_stores, takes_managers) = (false, false, false);
+            return Ok(Hello { node, version, is_mounted, address, takes_stores, takes_managers, program });
         }
         let (is_mounted, address) = (flag(r, "is mounted")?, string(r, "node address")?);
-        let (takes_stores, program) = (flag(r, "takes stores")?, string(r, "program version")?);
-        Ok(Hello { node, version, is_mounted, address, takes_stores, program })
+        let (takes_stores, takes_managers) = (flag(r, "takes stores")?, flag(r, "takes managers")?);
+        let program = string(r, "program version")?;
+        Ok(Hello { node, version, is_mounted, address, takes_stores, takes_managers, program })
     }
 }
 
@@ -518,7 +525,7 @@ impl NodesReport {
 }
 
 /// Bytes of an encoded [`NodeReport`], at least.
-const NODE_LEN_MIN: usize = 2 + 4 + 4 + 1 + 1 + 2 + 4;
+const NODE_LEN_MIN: usize = 2 + 4 + 4 + 1 + 1 + 2 + 1 + 4;
 
 impl Welcome {
     fn encode(&self, out: &mut Vec<u8>) {
@@ -584,6 +591,7 @@ impl NodeReport {
         }
         out.put_u8(self.is_mounted.into());
         out.put_u16(self.manager_count);
+        out.put_u8(self.takes_managers.into());
         out.put_blob(self.program.as_bytes());
     }
 
@@ -600,6 +608,7 @@ impl NodeReport {
             },
             is_mounted: flag(r, "is mounted")?,
             manager_count: r.u16("managers")?,
+            takes_managers: flag(r, "takes managers")?,
             program: string(r, "program version")?,
         })
     }
@@ -679,10 +688,11 @@ mod tests {
 
     fn request() -> impl Strategy<Value = ControlRequest> {
         prop_oneof![
-            (any::<u16>(), any::<[bool; 2]>(), ".{0,9}", ".{0,9}").prop_map(
-                |(node, [is_mounted, takes_stores], address, program)| {
+            (any::<u16>(), any::<[bool; 3]>(), ".{0,9}", ".{0,9}").prop_map(
+                |(node, [is_mounted, takes_stores, takes_managers], address, program)| {
                     let (node, version) = (NodeId::new(node), CONTROL_VERSION);
-                    ControlRequest::Hello(Hello { node, version, is_mounted, address, takes_stores, program })
+                    let hello = Hello { node, version, is_mounted, address, takes_stores, takes_managers, program };
+                    ControlRequest::Hello(hello)
                 }
             ),
             (any::<[u64; 5]>(), any::<bool>(), any::<Vec<u16>>()).prop_map(
@@ -724,8 +734,9 @@ mod tests {
         (any::<u16>(), any::<[u64; 5]>(), any::<u32>(), ".{0,9}", lists).prop_map(
             |(node, [session, term, store_bytes, live_bytes, committed_seq], epoch, address, (tokens, locks))| {
                 let (node, version) = (NodeId::new(node), CONTROL_VERSION);
+                let (is_mounted, takes_stores, takes_managers) = (true, false, true);
                 let program = "1.2.3".into();
-                let hello = Hello { node, version, is_mounted: true, address, takes_stores: false, program };
+                let hello = Hello { node, version, is_mounted, address, takes_stores, takes_managers, program };
                 let holdings = Holdings { tokens, epoch, committed_seq };
                 Resume { hello, session, term, store_bytes, live_bytes, holdings, locks }
             },
@@ -738,14 +749,15 @@ mod tests {
             time().prop_map(|lease_left| NodeState::Up { lease_left }),
             proptest::option::of(time()).prop_map(|since| NodeState::Down { since }),
         ];
-        (any::<[u16; 2]>(), any::<[char; 3]>(), state, any::<bool>()).prop_map(
-            |([id, manager_count], [name, address, program], state, is_mounted)| NodeReport {
+        (any::<[u16; 2]>(), any::<[char; 3]>(), state, any::<[bool; 2]>()).prop_map(
+            |([id, manager_count], [name, address, program], state, [is_mounted, takes_managers])| NodeReport {
                 id: NodeId::new(id),
                 name: name.into(),
                 address: address.into(),
                 state,
                 is_mounted,
                 manager_count,
+                takes_managers,
                 program: program.into(),
             },
         )
@@ -855,6 +867,7 @@ mod tests {
             state,
             is_mounted: false,
             manager_count: 0,
+            takes_managers: false,
             program: String::new(),
         };
         let (places, spread) = (BTreeMap::new(), SpreadReport::default());
@@ -866,7 +879,8 @@ mod tests {
     fn a_hello_of_another_version_is_read_as_far_as_its_version() {
         let (node, version) = (NodeId::new(3), CONTROL_VERSION + 1);
         let (address, program) = (String::new(), String::new());
-        let hello = Hello { node, version, is_mounted: false, address, takes_stores: false, program };
+        let (is_mounted, takes_stores, takes_managers) = (false, false, false);
+        let hello = Hello { node, version, is_mounted, address, takes_stores, takes_managers, program };
         let mut bytes = ControlRequest::Hello(hello.clone()).encode()[..5].to_vec();
         bytes.extend_from_slice(b"what a later version has");
         assert_eq!(ControlRequest::decode(&bytes), Ok(ControlRequest::Hello(hello)));

@@ -106,6 +106,8 @@ pub struct MemberConfig {
     pub address: String,
     /// It has folders for stores, and serves them at its address.
     pub takes_stores: bool,
+    /// It serves managers at its address, if the first node gives it some.
+    pub takes_managers: bool,
 }
 
 /// A session that serves.
@@ -428,9 +430,9 @@ impl Member {
     }
 
     fn greeting(&self) -> Hello {
-        let MemberConfig { node, is_mounted, address, takes_stores, .. } = self.config.clone();
+        let MemberConfig { node, is_mounted, address, takes_stores, takes_managers, .. } = self.config.clone();
         let (version, program) = (CONTROL_VERSION, PROGRAM_VERSION.into());
-        Hello { node, version, is_mounted, address, takes_stores, program }
+        Hello { node, version, is_mounted, address, takes_stores, takes_managers, program }
     }
 
     async fn ask(&self, request: ControlRequest, time_max: Duration) -> Result<ControlAnswer, ControlError> {

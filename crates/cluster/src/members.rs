@@ -80,6 +80,7 @@ struct MemberSession {
     fingerprint: [u8; 32],
     is_mounted: bool,
     takes_stores: bool,
+    takes_managers: bool,
     program: String,
     began: Duration,
     /// Its requests are refused. It is in the table until its tokens are free.
@@ -434,6 +435,7 @@ impl Members {
             state: NodeState::Up { lease_left: self.config.lease },
             is_mounted: self.config.is_mounted,
             manager_count: count(FIRST_NODE),
+            takes_managers: true,
             program: PROGRAM_VERSION.into(),
         };
         let places = config.stores().map(|store| (store, config.place(store))).collect();
@@ -453,6 +455,7 @@ impl Members {
                 state,
                 is_mounted: session.is_some_and(|session| session.is_mounted),
                 manager_count: count(node),
+                takes_managers: session.is_some_and(|session| session.takes_managers),
                 program: session.map(|session| session.program.clone()).unwrap_or_default(),
             }
         };
@@ -529,7 +532,7 @@ impl Members {
         fingerprint: [u8; 32],
         claim: &SpaceClaim,
     ) -> Result<(), ControlError> {
-        let Hello { node, is_mounted, takes_stores, .. } = *hello;
+        let Hello { node, is_mounted, takes_stores, takes_managers, .. } = *hello;
         let log = client_log(node);
         {
             let turn = self.seats.turn().await;
@@ -541,7 +544,16 @@ impl Members {
             let (mut sessions, now) = (self.sessions.lock(), self.host.clock.now());
             sessions.leases.begin(session, now);
             let (program, is_ended) = (hello.program.clone(), false);
-            let begun = MemberSession { node, fingerprint, is_mounted, takes_stores, program, began: now, is_ended };
+            let begun = MemberSession {
+                node,
+                fingerprint,
+                is_mounted,
+                takes_stores,
+                takes_managers,
+                program,
+                began: now,
+                is_ended,
+            };
             sessions.by_number.insert(session, begun);
         }
         self.maintenance.join(session, log, claim).await;
@@ -574,8 +586,8 @@ impl Members {
     /// The next manager to move, and where to; `None` is the first node.
     fn next_move(&self) -> Option<(ManagerId, Option<(KnownNode, u64)>)> {
         let now = self.host.clock.now();
-        let is_settled = |session: &MemberSession| now >= session.began + SETTLE_TIME;
-        let mut hosts = self.reachable(is_settled);
+        let takes = |session: &MemberSession| session.takes_managers && now >= session.began + SETTLE_TIME;
+        let mut hosts = self.reachable(takes);
         hosts.retain(|(at, _)| self.seats.may_serve(at.node));
         let (id, to) = next_move(&self.seats.places(), &hosts.iter().map(|(at, _)| at.node).collect())?;
         Some((id, hosts.into_iter().find(|(at, _)| at.node == to)))

@@ -134,7 +134,9 @@ fn who_is_no_member_gets_no_session() {
     let (a, first) = rig.joined("a");
     let hello = |node, version| {
         let (address, takes_stores, program) = (String::new(), false, String::new());
-        let hello = ControlRequest::Hello(Hello { node, version, is_mounted: false, address, takes_stores, program });
+        let (is_mounted, takes_managers) = (false, false);
+        let hello = Hello { node, version, is_mounted, address, takes_stores, takes_managers, program };
+        let hello = ControlRequest::Hello(hello);
         let members = rig.first().members.clone();
         rig.sim.block_on(async move { members.control(&fingerprint(NodeId::new(1)), hello).await })
     };
@@ -844,6 +846,7 @@ fn a_move_is_cut_short(after: Duration) -> bool {
         is_mounted: true,
         address: "10.0.0.2:7440".into(),
         takes_stores: false,
+        takes_managers: true,
         program: "1.2.3".into(),
     };
     let hello = async { members.control(&fingerprint(a), ControlRequest::Hello(hello)).await };

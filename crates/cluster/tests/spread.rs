@@ -310,7 +310,8 @@ impl Rig {
     fn hello(&self, first: &First, node: u16) {
         let node = NodeId::new(node);
         let (version, address) = (cluster::control::CONTROL_VERSION, format!("node{}:1", node.raw()));
-        let hello = Hello { node, version, is_mounted: false, address, takes_stores: true, program: String::new() };
+        let (is_mounted, takes_stores, takes_managers, program) = (false, true, true, String::new());
+        let hello = Hello { node, version, is_mounted, address, takes_stores, takes_managers, program };
         let members = first.members.clone();
         self.sim.block_on(async move { members.hello(&hello, &fingerprint(node)).await }).expect("hello");
     }

@@ -495,3 +495,44 @@ fn a_first_node_without_a_mount_serves_others() {
     assert_eq!(fs::read_to_string(first.mountpoint.join("file")).expect("read"), "at the first node");
     first.down();
 }
+
+#[test]
+fn nodes_do_what_their_roles_say() {
+    let dir = tempfile::tempdir().expect("temporary folder");
+    let (one, _) = first_node(dir.path(), "one");
+    let listen = format!("127.0.0.1:{}", free_port());
+    let data = dir.path().join("bad.data");
+    let refuse = |flags: &[&str], word: &str| {
+        let mut command = starling();
+        let said = refused(command.args(["node", "join", &invite(&one, &[]), "--data"]).arg(&data).args(flags));
+        assert!(said.contains(word) && !data.exists(), "{flags:?}: {said}");
+    };
+    let mountpoint = dir.path().join("bad.mnt").display().to_string();
+    refuse(&["--roles", "client"], "--roles client: give the mount point");
+    refuse(&["--roles", "manager", &mountpoint, "--listen", &listen], "--roles has no client");
+    refuse(&["--roles", "manager"], "--roles manager: other nodes must reach this one");
+    refuse(&["--roles", "storage", "--listen", &listen], "--roles storage: add --store DIR");
+    refuse(&["--roles", "manager", "--store", "./s", "--listen", &listen], "--store: --roles has no storage");
+    refuse(&["--roles", "driver"], "driver");
+
+    // A node that listens and is to serve no managers.
+    let flags = ["--name", "two", "--background", "--listen", &listen, "--roles", "client"];
+    let (mut two, mut command) = joining(dir.path(), "two", &invite(&one, &[]), &flags);
+    run(&mut command);
+    let (data, listen) = (dir.path().join("three.data"), format!("127.0.0.1:{}", free_port()));
+    let mut command = starling();
+    command.args(["node", "join", &invite(&one, &[]), "--name", "three", "--listen", &listen, "--data"]);
+    let said = run(command.arg(&data).args(["--roles", "manager", "--background"]));
+    let three = Unmounted { data };
+    assert!(said.starts_with(&format!("serves managers at {listen}; no mount\n")), "{said}");
+    wait("the managers do not spread", || managers(&one) == [2, 0, 2]);
+    let all = three.nodes();
+    assert_eq!((&all[1]["roles"], &all[2]["roles"]), (&json!(["client"]), &json!(["manager"])));
+    // It remembers that.
+    two.down();
+    two.up_again();
+    assert_eq!(three.nodes()[1]["roles"], json!(["client"]));
+    two.down();
+    three.down();
+    one.down();
+}

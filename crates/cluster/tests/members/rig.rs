@@ -589,7 +589,14 @@ impl Rig {
         self.way.0.serving.lock().expect("serving").insert(node, serving);
         let remote = Remote { way: self.way.clone(), node, host: host.clone(), ways, managers: managers.clone() };
         let address = if self.spreads { format!("10.0.0.{}:7440", 1 + node.raw()) } else { String::new() };
-        let config = MemberConfig { node, cache_bytes: 16 << 20, is_mounted: true, address, takes_stores: false };
+        let config = MemberConfig {
+            node,
+            cache_bytes: 16 << 20,
+            is_mounted: true,
+            address,
+            takes_stores: false,
+            takes_managers: true,
+        };
         let member = Member::start(host, config, Arc::new(remote), managers);
         let fs = member.file_system();
         Node { machine, member, fs }

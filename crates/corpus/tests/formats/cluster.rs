@@ -105,6 +105,7 @@ fn the_corpus_has_messages_about_sessions() {
         state,
         is_mounted,
         manager_count: 3,
+        takes_managers: is_mounted,
         program: if is_mounted { "0.1.0".into() } else { String::new() },
     };
     let nodes = vec![
@@ -119,8 +120,8 @@ fn the_corpus_has_messages_about_sessions() {
     let reseating = Some(Reseating { term: 78, managers: vec![ManagerId::new(1)] });
     let asked = Renewed { lease, share: None, round: 2, maps: None, seating: None, reseating };
     let greeting = |version, address: &str| {
-        let (is_mounted, address, takes_stores) = (true, address.to_string(), true);
-        Hello { node, version, is_mounted, address, takes_stores, program: "0.1.0".into() }
+        let (is_mounted, address, takes_stores, takes_managers) = (true, address.to_string(), true, true);
+        Hello { node, version, is_mounted, address, takes_stores, takes_managers, program: "0.1.0".into() }
     };
     let hello = |version, address| request(ControlRequest::Hello(greeting(version, address)));
     let token = |file, mode, number| HeldToken { file: FileId::new(file), mode, number };

@@ -1,7 +1,7 @@
 //! The command line of `node` and `nodes`.
 
 use crate::args::Process;
-use clap::{Args as ClapArgs, Subcommand};
+use clap::{Args as ClapArgs, Subcommand, ValueEnum};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -37,6 +37,7 @@ hour. It lets its holder read and change everything, so hand it over as you woul
   starling node join - ./mnt --data ./data --background      returns when mounted; end it with `starling down ./mnt`
   starling node join - ./mnt --data ./data --listen 10.0.0.2:7440 --store /disk1/s     takes a store of the first node
   starling node join - --no-mount --data ./data --listen 10.0.0.2:7440 --store /disk1/s     serves, and mounts nothing
+  starling node join - ./mnt --data ./data --listen 10.0.0.2:7440 --store /disk1/s --roles client,storage     serves no managers
   starling up ./mnt --data ./data                            mounts again; needs no invitation
   starling up --data ./data                                  serves again without a mount; end it with `starling down --data ./data`
 
@@ -44,6 +45,17 @@ With --store, a store of the first node moves to this one, unless that has no mo
 file system needs this node to be up as it needs that store. If it is interrupted, give the same command again. The data folder has the node's key: who has the key can read and
 change everything.")]
     Join(NodeJoin),
+}
+
+/// What a node does.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Role {
+    /// It mounts the file system.
+    Client,
+    /// It takes stores.
+    Storage,
+    /// It serves managers.
+    Manager,
 }
 
 /// Arguments of `node invite`.
@@ -71,11 +83,17 @@ pub struct NodeJoin {
     /// input: the last line that is not empty.
     pub invitation: String,
     /// The mount point; made if only its last part is missing.
-    #[arg(required_unless_present = "no_mount", conflicts_with = "no_mount")]
+    #[arg(required_unless_present_any = ["no_mount", "roles"], conflicts_with = "no_mount")]
     pub mountpoint: Option<PathBuf>,
     /// Mount nothing: serve managers, and stores with --store, to other nodes. Needs --listen.
     #[arg(long)]
     pub no_mount: bool,
+    /// What the node does, separated by commas: client (it mounts the file system, at MOUNTPOINT),
+    /// storage (it takes stores, with --store), manager (it serves managers, at the address of
+    /// --listen). Without client it mounts nothing; without manager it gets no managers. `up` keeps
+    /// this [default: what the other options say].
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub roles: Option<Vec<Role>>,
     /// The data folder of this node: its key, control socket and the log of --background; made if
     /// it does not exist.
     #[arg(long)]

@@ -123,9 +123,7 @@ fn of_core(report: &NodesReport, config: &FsConfig) -> Value {
             NodeState::Down { .. } => (false, None),
         };
         let storage = (!stores.is_empty()).then_some("storage");
-        // The first node gives managers to those that listen.
-        let may_serve = is_up && !report.address.is_empty();
-        let manager = (report.manager_count > 0 || may_serve).then_some("manager");
+        let manager = (report.manager_count > 0 || report.takes_managers).then_some("manager");
         let voter = is_first.then_some("voter");
         NodeLine {
             name: report.name.clone(),
@@ -259,7 +257,8 @@ mod tests {
         let (id, name, address) = (NodeId::new(id), name.to_string(), String::new());
         let manager_count = if id == FIRST_NODE { 2 } else { 0 };
         let program = if is_mounted { format!("version of {name}") } else { String::new() };
-        NodeReport { id, name, address, state, is_mounted, manager_count, program }
+        let takes_managers = id == FIRST_NODE;
+        NodeReport { id, name, address, state, is_mounted, manager_count, takes_managers, program }
     }
 
     /// Three nodes, the last one down, with the stores at these.

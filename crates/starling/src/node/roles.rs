@@ -1,5 +1,6 @@
 //! What a node that has joined does for the file system, as the user chose: `roles.json` in its
-//! data folder. Without the file, the node mounts the file system.
+//! data folder. Without the file, the node mounts the file system, and serves managers if it
+//! listens.
 
 use crate::node::joined::{self, NodeFolder};
 use anyhow::Context;
@@ -16,11 +17,13 @@ pub struct Roles {
     version: u32,
     /// It mounts the file system.
     pub client: bool,
+    /// It serves managers, if it listens and the first node gives it some.
+    pub manager: bool,
 }
 
 impl Default for Roles {
     fn default() -> Roles {
-        Roles { version: 1, client: true }
+        Roles { version: 1, client: true, manager: true }
     }
 }
 

@@ -1,6 +1,6 @@
 //! Runs a node that has joined: a session with the first node, and a mount over it.
 
-use crate::args::{NodeJoin, Up};
+use crate::args::{NodeJoin, Role, Up};
 use crate::control::{self, Request, Socket, not_here};
 use crate::kernel::KernelToCome;
 use crate::mountpoint::{self, NO_MOUNTPOINT, READY, SERVES, check_apart, check_mountpoint};
@@ -47,6 +47,8 @@ pub struct AskedNode {
     /// Where to mount; `None`: nowhere, or the user did not say.
     mountpoint: Option<PathBuf>,
     no_mount: bool,
+    /// What it is to do; `None`: the user did not say.
+    roles: Option<Vec<Role>>,
     /// The data folder.
     pub data: PathBuf,
     /// Where it is to listen from now on.
@@ -76,6 +78,7 @@ impl AskedNode {
             name,
             mountpoint: args.mountpoint,
             no_mount: args.no_mount,
+            roles: args.roles,
             data: args.data,
             listen: args.listen,
             stores: args.store,
@@ -109,6 +112,7 @@ impl AskedNode {
             name: String::new(),
             mountpoint: args.mountpoint.clone(),
             no_mount: args.no_mount,
+            roles: None,
             data: args.data.clone(),
             listen: args.listen,
             stores: args.store.clone(),
@@ -121,25 +125,41 @@ impl AskedNode {
 }
 
 impl AskedNode {
-    /// What the node is to be, from what the user says now and chose before. Changes nothing.
+    /// What the node is to do, from what the user says now and chose before. Changes nothing.
     ///
     /// # Errors
-    /// There is no mount point for a node that is to mount; or the node has nothing to do.
+    /// The options contradict each other, one is missing, or the node has nothing to do.
     fn roles(&self) -> anyhow::Result<Roles> {
-        let known = Roles::known(&self.data)?;
-        let client = self.mountpoint.is_some();
-        if !client && !self.no_mount && known.is_none_or(|known| known.client) {
-            return Err(usage(NO_MOUNTPOINT));
-        }
-        let serves = self.listen.is_some() || !self.stores.is_empty() || Serves::known(&self.data)?.is_some();
-        if !client && !serves {
-            return Err(usage(
+        let mut roles = Roles::known(&self.data)?.unwrap_or_default();
+        let is_asked = |role| self.roles.as_ref().is_some_and(|asked| asked.contains(&role));
+        let is_left_out = |role| self.roles.as_ref().is_some_and(|asked| !asked.contains(&role));
+        let mounts_nothing = self.no_mount || is_left_out(Role::Client) || !(roles.client || is_asked(Role::Client));
+        let wrong = match &self.mountpoint {
+            Some(_) if is_left_out(Role::Client) => Some("--roles has no client: add it, or leave out the mount point"),
+            None if is_asked(Role::Client) => Some("--roles client: give the mount point"),
+            None if !mounts_nothing => Some(NO_MOUNTPOINT),
+            _ => None,
+        };
+        roles.client = self.mountpoint.is_some();
+        roles.manager = is_asked(Role::Manager) || roles.manager && !is_left_out(Role::Manager);
+        let known = Serves::known(&self.data)?;
+        let listens = self.listen.is_some() || known.is_some();
+        let has_stores = !self.stores.is_empty() || known.is_some_and(|known| !known.stores.is_empty());
+        let wrong = wrong.or(match (has_stores, listens) {
+            (true, _) if is_left_out(Role::Storage) => Some("--store: --roles has no storage: add it"),
+            (false, _) if is_asked(Role::Storage) => Some("--roles storage: add --store DIR and --listen ADDRESS:PORT"),
+            (_, false) if is_asked(Role::Manager) => {
+                Some("--roles manager: other nodes must reach this one: add --listen ADDRESS:PORT")
+            }
+            (false, false) if !roles.client => Some(
                 "--no-mount: this node would have nothing to do: add --listen ADDRESS:PORT, and --store DIR for stores",
-            ));
-        }
-        let mut roles = known.unwrap_or_default();
-        roles.client = client;
-        Ok(roles)
+            ),
+            (false, true) if !roles.client && !roles.manager => {
+                Some("this node would have nothing to do: it mounts nothing, has no store, and is to serve no managers")
+            }
+            _ => None,
+        });
+        wrong.map_or(Ok(roles), |wrong| Err(usage(wrong)))
     }
 }
 
@@ -260,6 +280,7 @@ pub async fn run(asked: AskedNode) -> anyhow::Result<ExitCode> {
         is_mounted: roles.client,
         address: address.clone(),
         takes_stores: rack.takes_stores(),
+        takes_managers: roles.manager && !address.is_empty(),
     };
     let member = Member::start(host.clone(), config, first.clone() as Arc<dyn FirstNode>, managers);
     let kernel = KernelToCome::new();
@@ -319,7 +340,11 @@ pub async fn run(asked: AskedNode) -> anyhow::Result<ExitCode> {
     mount.iter().for_each(|mount| kernel.came(Arc::new(mount.invalidator())));
     let closed = mountpoint::closed(mount.as_ref());
     let recording = Arc::new(Recordings::new(recorder));
-    let what = if rack.takes_stores() { "managers and stores" } else { "managers" };
+    let what = match (roles.manager, rack.takes_stores()) {
+        (true, true) => "managers and stores",
+        (false, true) => "stores",
+        _ => "managers",
+    };
     let mount = Mutex::new(mount);
     let served = Arc::new(ServedNode { about, member, first, rack, mount, recording });
     let server = socket.serve(Arc::new(Control(served.clone())));
