@@ -184,13 +184,13 @@ fn line(node: &Value) -> String {
     let text = |field: &str| node[field].as_str().filter(|text| !text.is_empty()).unwrap_or("-");
     let roles: Vec<_> = node["roles"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
     let mut line = format!("{:<16}  {:<4}  {:<21}  {}", text("name"), text("state"), text("address"), roles.join(", "));
-    let stores = node["stores"].as_array().map_or(0, Vec::len);
-    if stores > 0 {
-        line += &format!("; {stores} store{}", if stores == 1 { "" } else { "s" });
-    }
-    if node["managers"].as_u64().is_some_and(|count| count > 0) {
-        let is_one = node["managers"] == 1;
-        line += &format!(", {} manager{}", node["managers"], if is_one { "" } else { "s" });
+    let stores = node["stores"].as_array().map_or(0, Vec::len) as u64;
+    let counts = [(stores, "store"), (node["managers"].as_u64().unwrap_or(0), "manager")];
+    let counted = counts.iter().filter(|(count, _)| *count > 0);
+    let counted: Vec<String> =
+        counted.map(|(count, what)| format!("{count} {what}{}", if *count == 1 { "" } else { "s" })).collect();
+    if !counted.is_empty() {
+        line += &format!("; {}", counted.join(", "));
     }
     if let Some(left) = node["lease_s"].as_f64() {
         line += &format!("; lease {left:.1} s");
@@ -244,6 +244,8 @@ mod tests {
         assert_eq!((&nodes[1]["lease_s"], &nodes[1]["roles"]), (&json!(6.5), &json!(["client"])));
         assert_eq!((&nodes[2]["state"], &nodes[2]["version"]), (&json!("down"), &Value::Null));
         let lines: Vec<String> = nodes.as_array().unwrap().iter().map(line).collect();
+        let without_stores = line(&json!({ "name": "four", "roles": ["manager"], "managers": 1 }));
+        assert!(without_stores.ends_with("manager; 1 manager"), "{without_stores}");
         assert!(
             lines[0].ends_with("client, storage, manager, voter; 3 stores, 2 managers; version 0.1.0"),
             "{}",
