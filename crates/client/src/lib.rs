@@ -35,7 +35,7 @@ use policy::space::{Loan, SpaceAccount, SpaceClaim, SpaceShare};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use stripe::{LogTail, Stripe, StripeError};
-use types::{BlockAddr, Extent, FileId, FsError, ManagerId};
+use types::{Answer, BlockAddr, Extent, FileId, FsError, ManagerId};
 use vfs::kernel::{Kernel, Recalled};
 use vfs::locks::LockService;
 
@@ -129,6 +129,15 @@ impl Client {
     /// the first request.
     pub fn set_locks(&self, locks: Arc<dyn LockService>) {
         self.core.locks.get_or_init(|| locks);
+    }
+
+    /// The file that a name of a directory leads to; `None` if there is no such name. Asks for no
+    /// token on that file, and checks no permission.
+    pub fn find(&self, parent: FileId, name: &[u8]) -> Answer<Option<FileId>> {
+        self.core.answer(self.core.try_find(parent, name), || {
+            let name = name.to_vec();
+            move |core| core.try_find(parent, &name)
+        })
     }
 
     /// Removes files without a name that a dead client had open, and that no other client has open.

@@ -90,6 +90,11 @@ impl Core {
         Ok(self.entry(self.attr(inode)))
     }
 
+    pub(crate) fn try_find(&self, parent: FileId, name: &[u8]) -> Attempt<Option<FileId>> {
+        let s = &mut *self.begin();
+        Ok(s.find(parent, name)?.map(|(id, _)| id))
+    }
+
     pub(crate) fn try_getattr(&self, id: FileId) -> Attempt<Entry> {
         let s = &mut *self.begin();
         let inode = s.inode(id)?;

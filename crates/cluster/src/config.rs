@@ -58,6 +58,11 @@ pub fn client_id(node: NodeId) -> ClientId {
     ClientId::new(u32::from(node.raw()) + 1)
 }
 
+/// The node of a client.
+pub fn node_of(client: ClientId) -> NodeId {
+    NodeId::new(client.raw().saturating_sub(1).try_into().unwrap_or(u16::MAX))
+}
+
 /// A node that has joined the file system.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MemberEntry {

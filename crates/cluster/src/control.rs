@@ -11,17 +11,19 @@
 
 pub use client::Holdings;
 
+use crate::lock_server::{ClientLock, LocksOnFile};
 use crate::lock_wire::{LOCK_LEN, lock, put_lock};
 use crate::seating::{Reseating, Seating};
 use bytes::Bytes;
-use manager::wire::{held, put_held};
+use manager::api::FileUse;
+use manager::wire::{file_use, held, put_file_use, put_held};
 use policy::space::{LiveShare, SpaceShare};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use stripe::LogTail;
 use thiserror::Error;
 use types::codec::{DecodeError, Put, Reader};
-use types::{FileId, LogId, Maps, NodeId, SegmentId, StoreId};
+use types::{ClientId, FileId, LogId, ManagerId, Maps, NodeId, SegmentId, StoreId};
 use vfs::fs::FileLock;
 
 /// Version of these messages. A node and the first node must speak the same.
@@ -108,6 +110,8 @@ pub enum ControlRequest {
         /// What the client holds.
         holdings: Holdings,
     },
+    /// Asks who uses a file.
+    Who(FileId),
 }
 
 /// A new session.
@@ -217,6 +221,21 @@ pub struct NodesReport {
     pub spread: SpreadReport,
 }
 
+/// Who uses a file, for `starling who`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct WhoReport {
+    /// The file's manager.
+    pub manager: ManagerId,
+    /// The node that serves it.
+    pub place: NodeId,
+    /// Tokens on the file.
+    pub tokens: FileUse,
+    /// Locks on the file.
+    pub locks: LocksOnFile,
+    /// The names of all nodes.
+    pub names: BTreeMap<NodeId, String>,
+}
+
 /// An answer of the first node.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ControlAnswer {
@@ -230,6 +249,8 @@ pub enum ControlAnswer {
     Nodes(NodesReport),
     /// To a resume: the session goes on when its next renewal is answered. To a claim.
     Noted,
+    /// Who uses a file.
+    Who(WhoReport),
 }
 
 /// Why a request failed.
@@ -294,6 +315,10 @@ impl ControlRequest {
                 out.put_u64(*term);
                 put_holdings(&mut out, holdings);
             }
+            ControlRequest::Who(file) => {
+                out.put_u8(6);
+                out.put_u64(file.raw());
+            }
         }
         out.into()
     }
@@ -326,6 +351,7 @@ impl ControlRequest {
             }
             2 => ControlRequest::Leave { session: r.u64("session")? },
             3 => ControlRequest::Nodes,
+            6 => ControlRequest::Who(FileId::new(r.u64("file")?)),
             _ => return Err(DecodeError::Invalid("control request")),
         };
         whole(r, request, "control request")
@@ -429,6 +455,10 @@ impl ControlAnswer {
                 report.encode(&mut out);
             }
             Ok(ControlAnswer::Noted) => out.put_u8(4),
+            Ok(ControlAnswer::Who(report)) => {
+                out.put_u8(5);
+                report.encode(&mut out);
+            }
             Err(ControlError::UnknownSession) => out.put_u8(16),
             Err(ControlError::Restarted(term)) => {
                 out.put_u8(20);
@@ -472,6 +502,7 @@ impl ControlAnswer {
             2 => Ok(ControlAnswer::Left),
             3 => Ok(ControlAnswer::Nodes(NodesReport::decode(r)?)),
             4 => Ok(ControlAnswer::Noted),
+            5 => Ok(ControlAnswer::Who(WhoReport::decode(r)?)),
             16 => Err(ControlError::UnknownSession),
             17 => Err(ControlError::NotMember),
             18 => Err(ControlError::Version(r.u16("control version")?)),
@@ -521,6 +552,49 @@ impl NodesReport {
             false => None,
         };
         Ok(NodesReport { nodes, places, spread: SpreadReport { moving, trouble: string(r, "trouble")? } })
+    }
+}
+
+fn put_locks(out: &mut Vec<u8>, locks: &[ClientLock]) {
+    out.put_u32(locks.len() as u32);
+    for ClientLock { client, lock } in locks {
+        out.put_u32(client.raw());
+        put_lock(out, lock);
+    }
+}
+
+fn locks(r: &mut Reader<'_>) -> Result<Vec<ClientLock>, DecodeError> {
+    let count = r.count(4 + LOCK_LEN, "locks")?;
+    let one = |r: &mut Reader<'_>| Ok(ClientLock { client: ClientId::new(r.u32("client")?), lock: lock(r)? });
+    (0..count).map(|_| one(r)).collect()
+}
+
+impl WhoReport {
+    fn encode(&self, out: &mut Vec<u8>) {
+        out.put_u16(self.manager.raw());
+        out.put_u16(self.place.raw());
+        put_file_use(out, &self.tokens);
+        put_locks(out, &self.locks.held);
+        put_locks(out, &self.locks.waiting);
+        out.put_u32(self.names.len() as u32);
+        for (node, name) in &self.names {
+            out.put_u16(node.raw());
+            out.put_blob(name.as_bytes());
+        }
+    }
+
+    fn decode(r: &mut Reader<'_>) -> Result<WhoReport, DecodeError> {
+        let (manager, place) = (ManagerId::new(r.u16("manager")?), NodeId::new(r.u16("place of a manager")?));
+        let (tokens, held, waiting) = (file_use(r)?, locks(r)?, locks(r)?);
+        let mut names = BTreeMap::new();
+        for _ in 0..r.count(6, "nodes")? {
+            let (node, name) = (NodeId::new(r.u16("node")?), string(r, "node name")?);
+            if names.last_key_value().is_some_and(|(last, _)| *last >= node) {
+                return Err(DecodeError::Invalid("nodes"));
+            }
+            names.insert(node, name);
+        }
+        Ok(WhoReport { manager, place, tokens, locks: LocksOnFile { held, waiting }, names })
     }
 }
 
@@ -668,10 +742,10 @@ mod tests {
     use super::*;
     use crate::seating::Seated;
     use crate::stores::KnownNode;
-    use manager::api::HeldToken;
+    use manager::api::{HeldToken, TokenUse, TokenWait};
     use manager::token::Mode;
+    use proptest::collection::vec;
     use proptest::prelude::*;
-    use types::ManagerId;
     use vfs::fs::LockSpace;
 
     const RIGHTS: [Option<Mode>; 3] = [None, Some(Mode::Read), Some(Mode::Write)];
@@ -714,6 +788,7 @@ mod tests {
             }),
             any::<u64>().prop_map(|session| ControlRequest::Leave { session }),
             Just(ControlRequest::Nodes),
+            any::<u64>().prop_map(|file| ControlRequest::Who(FileId::new(file))),
             resume().prop_map(ControlRequest::Resume),
         ]
     }
@@ -798,6 +873,32 @@ mod tests {
         )
     }
 
+    fn who_report() -> impl Strategy<Value = WhoReport> {
+        let mode = || prop_oneof![Just(Mode::Read), Just(Mode::Write)];
+        let client = || any::<u32>().prop_map(ClientId::new);
+        let token = (client(), mode(), 0..RIGHTS.len()).prop_map(|(client, mode, recalled)| TokenUse {
+            client,
+            mode,
+            recalled: RIGHTS[recalled],
+        });
+        let wait = (client(), mode()).prop_map(|(client, mode)| TokenWait { client, mode });
+        let tokens = (vec(token, 0..3), vec(client(), 0..3), vec(wait, 0..3));
+        let tokens = tokens.prop_map(|(holders, open_at, waiting)| FileUse { holders, open_at, waiting });
+        let lock = (client(), any::<[u64; 3]>(), any::<u32>(), any::<bool>()).prop_map(
+            |(client, [owner, start, end], pid, exclusive)| {
+                let (space, exclusive) = (LockSpace::Mixed, Some(exclusive));
+                ClientLock { client, lock: FileLock { space, owner: owner.into(), pid, exclusive, start, end } }
+            },
+        );
+        let locks = (vec(lock.clone(), 0..3), vec(lock, 0..3));
+        let locks = locks.prop_map(|(held, waiting)| LocksOnFile { held, waiting });
+        let names = proptest::collection::btree_map(any::<u16>().prop_map(NodeId::new), ".{0,9}", 0..4);
+        (any::<[u16; 2]>(), tokens, locks, names).prop_map(|([manager, place], tokens, locks, names)| {
+            let (manager, place) = (ManagerId::new(manager), NodeId::new(place));
+            WhoReport { manager, place, tokens, locks, names }
+        })
+    }
+
     fn answer() -> impl Strategy<Value = Result<ControlAnswer, ControlError>> {
         let bytes = proptest::collection::vec(any::<u8>(), 0..40);
         let welcome =
@@ -833,6 +934,7 @@ mod tests {
             Just(Ok(ControlAnswer::Left)),
             Just(Ok(ControlAnswer::Noted)),
             nodes_report().prop_map(|nodes| Ok(ControlAnswer::Nodes(nodes))),
+            who_report().prop_map(|who| Ok(ControlAnswer::Who(who))),
             Just(Err(ControlError::UnknownSession)),
             any::<u64>().prop_map(|term| Err(ControlError::Restarted(term))),
             Just(Err(ControlError::NotMember)),

@@ -274,6 +274,7 @@ async fn answer(server: &ManagerServer, request: AdminRequest) -> Result<HostAns
             HostAnswer::Done
         }
         AdminRequest::Orphans => HostAnswer::Orphans(server.orphans().await?),
+        AdminRequest::FileUse(file) => HostAnswer::FileUse(server.file_use(file).await?),
     })
 }
 

@@ -39,6 +39,24 @@ pub struct LockRequest {
     pub operation: LockOperation,
 }
 
+/// A lock of a client, or one that it waits for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ClientLock {
+    /// The client.
+    pub client: ClientId,
+    /// The lock. The owner is the client's own number.
+    pub lock: FileLock,
+}
+
+/// The locks on a file.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct LocksOnFile {
+    /// Those that are held.
+    pub held: Vec<ClientLock>,
+    /// Those for which requests wait, in the order in which the requests came.
+    pub waiting: Vec<ClientLock>,
+}
+
 type Outcome = Result<Option<FileLock>, FsError>;
 
 /// What became of a request to set a lock.
@@ -166,6 +184,16 @@ impl LockServer {
         asked
     }
 
+    /// The locks on a file, and the requests that wait for some.
+    pub fn on_file(&self, file: FileId) -> LocksOnFile {
+        let of = |lock: FileLock| {
+            let client = ClientId::new((lock.owner >> 64) as u32);
+            ClientLock { client, lock: FileLock { owner: u128::from(lock.owner as u64), ..lock } }
+        };
+        let (held, waiting) = self.locks.on_file(file);
+        LocksOnFile { held: held.into_iter().map(of).collect(), waiting: waiting.into_iter().map(of).collect() }
+    }
+
     /// Gives a client the locks that it had in a table before this one. Owners of locks are the
     /// client's own numbers.
     pub fn restore(&self, client: ClientId, locks: &[(FileId, FileLock)]) {
@@ -189,6 +217,30 @@ impl LockServer {
 mod tests {
     use super::*;
     use host::sim::Sim;
+
+    #[test]
+    fn locks_on_a_file_are_told_with_those_that_are_waited_for() {
+        let sim = Sim::new(1);
+        let server = LockServer::new(sim.machine("one").host());
+        let (file, one, two) = (FileId::new(9), ClientId::new(1), ClientId::new(2));
+        let lock = |owner, exclusive| {
+            let (space, exclusive) = (LockSpace::Mixed, Some(exclusive));
+            FileLock { space, owner, pid: owner as u32, exclusive, start: 0, end: 9 }
+        };
+        let set = |client, number, lock| {
+            let operation = LockOperation::Set(file, lock, true);
+            server.ask(client, LockRequest { number, known_below: 1, operation })
+        };
+        assert_eq!(server.on_file(file), LocksOnFile::default());
+        assert!(matches!(set(one, 1, lock(7, true)), Answer::Now(Ok(None))));
+        let waits = [set(two, 1, lock(7, false)), set(one, 2, lock(8, true))];
+        let known = server.on_file(file);
+        assert_eq!(known.held, [ClientLock { client: one, lock: lock(7, true) }]);
+        let wanted =
+            [ClientLock { client: two, lock: lock(7, false) }, ClientLock { client: one, lock: lock(8, true) }];
+        assert_eq!(known.waiting, wanted);
+        drop(waits);
+    }
 
     #[test]
     fn regression_a_request_that_comes_after_it_was_given_up_locks_nothing() {

@@ -20,7 +20,7 @@
 use crate::config::{CLIENT_LOG, FIRST_NODE, FsConfig, MemberEntry, client_id, client_log};
 use crate::control::{
     CONTROL_VERSION, ControlAnswer, ControlError, ControlRequest, Hello, NodeReport, NodeState, NodesReport,
-    PROGRAM_VERSION, Renewed, Resume, SpreadReport, Welcome,
+    PROGRAM_VERSION, Renewed, Resume, SpreadReport, Welcome, WhoReport,
 };
 use crate::lease::LeaseTable;
 use crate::lock_server::LockServer;
@@ -36,7 +36,7 @@ use crate::survivors::Survivor;
 use client::Client;
 use host::Host;
 use link::Peer;
-use manager::api::ManagerError;
+use manager::api::{ManagerAdmin, ManagerError};
 use manager::roll_forward::roll_forward;
 use parking_lot::Mutex;
 use policy::space::{SpaceClaim, SpaceShare};
@@ -46,7 +46,7 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 use stripe::{LogTail, Stripe};
 use tokio::sync::OwnedMutexGuard;
-use types::{ClientId, LogId, ManagerId, NodeId};
+use types::{ClientId, FileId, LogId, ManagerId, NodeId};
 use vfs::fs::FileSystem;
 
 /// Time between looks at the leases.
@@ -261,6 +261,10 @@ impl Members {
                 self.seats.claim(session, term, holdings);
                 Ok(ControlAnswer::Noted)
             }
+            ControlRequest::Who(file) => {
+                self.node_of(fingerprint)?;
+                self.who(file).await.map(ControlAnswer::Who)
+            }
             // It comes too late: all sessions that go on are known.
             ControlRequest::Resume(_) => Err(ControlError::UnknownSession),
         }
@@ -461,6 +465,23 @@ impl Members {
         };
         let nodes = [first].into_iter().chain(config.members.into_iter().map(report)).collect();
         Ok(NodesReport { nodes, places, spread: self.spread.lock().clone() })
+    }
+
+    /// Who uses a file: tokens, locks, and what waits for them. Changes nothing.
+    ///
+    /// # Errors
+    /// [`ControlError::Unavailable`] if the file's manager cannot be asked now.
+    pub async fn who(&self, file: FileId) -> Result<WhoReport, ControlError> {
+        let config = self.maps_config()?;
+        let manager = config.managers.owner_of(file);
+        let unavailable = |why: String| ControlError::Unavailable(format!("{manager}: {why}: try again"));
+        let seat = self.seats.all().get(usize::from(manager.raw()));
+        let seat = seat.ok_or_else(|| unavailable("there is no such manager".into()))?;
+        let tokens = seat.file_use(file).await.map_err(|e| unavailable(e.to_string()))?;
+        let place = self.seats.places().get(&manager).copied().unwrap_or(FIRST_NODE);
+        let members = config.members.into_iter().map(|(node, member)| (node, member.name));
+        let names = members.chain([(FIRST_NODE, self.config.name.clone())]).collect();
+        Ok(WhoReport { manager, place, tokens, locks: self.locks.on_file(file), names })
     }
 
     /// The nodes that take stores, and have a session now.

@@ -10,8 +10,8 @@ use host::{Either, Host, first};
 use link::OrderedLane;
 use manager::admin_wire::{AdminRequest, HostAnswer, HostRequest, ManagerReport};
 use manager::api::{
-    BlockAt, CheckpointState, GiveBack, IndexRange, Located, Manager, ManagerAdmin, ManagerError, ManagerStatus,
-    NodeSize, Opened, Progress, SegmentDeltas, UsageChanges,
+    BlockAt, CheckpointState, FileUse, GiveBack, IndexRange, Located, Manager, ManagerAdmin, ManagerError,
+    ManagerStatus, NodeSize, Opened, Progress, SegmentDeltas, UsageChanges,
 };
 use manager::server::ManagerServer;
 use manager::token::Mode;
@@ -437,6 +437,14 @@ impl ManagerAdmin for Seat {
     fn evacuate(&self, segments: Vec<SegmentId>) -> Answer<(), ManagerError> {
         let (here, meaning) = (segments.clone(), |answer| (answer == HostAnswer::Done).then_some(()));
         self.admin(|server| server.evacuate(here), || AdminRequest::Evacuate(segments), meaning)
+    }
+
+    fn file_use(&self, file: FileId) -> Answer<FileUse, ManagerError> {
+        let meaning = |answer| match answer {
+            HostAnswer::FileUse(file_use) => Some(file_use),
+            _ => None,
+        };
+        self.admin(|server| server.file_use(file), || AdminRequest::FileUse(file), meaning)
     }
 }
 

@@ -102,7 +102,7 @@ impl Arrivals {
                 let is_known = state.spoken.get(&node).is_some_and(survives);
                 return Err(if is_known { starting() } else { ControlError::Restarted(self.term) });
             }
-            ControlRequest::Leave { .. } | ControlRequest::Nodes => return Err(starting()),
+            ControlRequest::Leave { .. } | ControlRequest::Nodes | ControlRequest::Who(_) => return Err(starting()),
         };
         let is_complete = config.members.keys().all(|member| state.spoken.contains_key(member));
         self.complete.send_if_modified(|complete| is_complete && !std::mem::replace(complete, true));

@@ -6,10 +6,13 @@ mod rig;
 
 use cluster::FsConfig;
 use cluster::config::{FIRST_NODE, client_id, client_log, manager_log};
-use cluster::control::{CONTROL_VERSION, ControlError, ControlRequest, Hello, NodeState, PROGRAM_VERSION};
+use cluster::control::{
+    CONTROL_VERSION, ControlAnswer, ControlError, ControlRequest, Hello, NodeState, PROGRAM_VERSION,
+};
 use host::Host;
 use manager::admin_wire::HostAnswer;
-use manager::api::Manager;
+use manager::api::{Manager, TokenUse};
+use manager::token::Mode;
 use rig::*;
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -724,6 +727,40 @@ fn model_what_one_node_changes_another_sees_as_documented() {
 /// Where the managers are: how many at the first node, and at each member.
 fn seats(rig: &Rig) -> Vec<u16> {
     rig.first().members.nodes().expect("nodes").nodes.iter().map(|node| node.manager_count).collect()
+}
+
+#[test]
+fn who_uses_a_file_is_told_wherever_its_manager_is() {
+    let rig = Rig::spread(34, ROOM);
+    let (a, mut node) = rig.joined("a");
+    let (b, _second) = rig.joined("b");
+    let mut places = BTreeSet::new();
+    // Each session makes its first files at another manager.
+    for session in 0..4 {
+        rig.run_for(8);
+        assert!(seats(&rig).iter().all(|count| *count > 0));
+        let (file, _) = rig.write(&*node.fs, &format!("of-{session}"), b"text").expect("write");
+        rig.sync(&*node.fs).expect("sync");
+        // The manager learns who made the file when it applies that.
+        rig.run_for(1);
+        let members = rig.first().members.clone();
+        let who = rig.sim.block_on(async move { members.who(file).await }).expect("an answer");
+        assert_eq!(who.tokens.holders, [TokenUse { client: client_id(a), mode: Mode::Write, recalled: None }]);
+        assert_eq!(who.names[&b], "b");
+        places.insert(who.place);
+        rig.crash(a, &node);
+        node = rig.start(a);
+        rig.sim.block_on(node.member.ready()).expect("ready");
+    }
+    assert!(places.len() > 1, "all files have their managers at one node: {places:?}");
+    // A node that has joined asks the first one.
+    let members = rig.first().members.clone();
+    let asked = |node| {
+        let members = members.clone();
+        async move { members.control(&fingerprint(node), ControlRequest::Who(FileId::ROOT)).await }
+    };
+    assert!(matches!(rig.sim.block_on(asked(a)), Ok(ControlAnswer::Who(_))));
+    assert_eq!(rig.sim.block_on(asked(NodeId::new(9))), Err(ControlError::NotMember));
 }
 
 #[test]

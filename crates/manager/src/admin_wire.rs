@@ -4,13 +4,13 @@
 //! but do not panic, and they ask for memory in proportion to what they get.
 
 use crate::api::{
-    BlockAt, CheckpointState, HeldToken, ManagerError, ManagerStatus, NodeSize, Progress, SegmentDeltas, SegmentUsage,
-    UsageChanges,
+    BlockAt, CheckpointState, FileUse, HeldToken, ManagerError, ManagerStatus, NodeSize, Progress, SegmentDeltas,
+    SegmentUsage, UsageChanges,
 };
 use crate::roll_forward::LivingLog;
 use crate::server::Lengths;
-use crate::wire::{error, file, held, list, put_error, put_file, put_held, put_list, put_segment_deltas, put_status};
-use crate::wire::{segment_deltas, status, whole};
+use crate::wire::{error, file, file_use, held, list, put_error, put_file, put_file_use, put_held, put_list};
+use crate::wire::{put_segment_deltas, put_status, segment_deltas, status, whole};
 use std::collections::BTreeMap;
 use types::codec::{DecodeError, Put, Reader};
 use types::{ClientId, Extent, FileId, LogId, ManagerId, SegmentId};
@@ -83,6 +83,7 @@ pub enum AdminRequest {
     Checkpoint,
     Evacuate(Vec<SegmentId>),
     Orphans,
+    FileUse(FileId),
 }
 
 /// What is known of a manager.
@@ -113,6 +114,8 @@ pub enum HostAnswer {
     Checkpoint(CheckpointState),
     /// The result of `orphans`.
     Orphans(Vec<FileId>),
+    /// The result of `file_use`.
+    FileUse(FileUse),
 }
 
 fn manager(r: &mut Reader<'_>) -> Result<ManagerId, DecodeError> {
@@ -239,6 +242,10 @@ impl AdminRequest {
                 put_list(out, segments, |out, segment| segment.encode(out));
             }
             AdminRequest::Orphans => out.put_u8(7),
+            AdminRequest::FileUse(file) => {
+                out.put_u8(8);
+                put_file(out, file);
+            }
         }
     }
 
@@ -251,6 +258,7 @@ impl AdminRequest {
             5 => AdminRequest::Checkpoint,
             6 => AdminRequest::Evacuate(list(r, SegmentId::ENCODED_LEN, "segments", SegmentId::decode)?),
             7 => AdminRequest::Orphans,
+            8 => AdminRequest::FileUse(file(r)?),
             _ => return Err(DecodeError::Invalid("request kind")),
         })
     }
@@ -360,6 +368,10 @@ impl HostAnswer {
                 out.put_u8(8);
                 put_list(out, files, put_file);
             }
+            HostAnswer::FileUse(file_use) => {
+                out.put_u8(9);
+                put_file_use(out, file_use);
+            }
         }
         std::mem::take(out)
     }
@@ -393,6 +405,7 @@ impl HostAnswer {
             }),
             7 => HostAnswer::Checkpoint(CheckpointState { covered: seqs(r)? }),
             8 => HostAnswer::Orphans(list(r, 8, "files", file)?),
+            9 => HostAnswer::FileUse(file_use(r)?),
             _ => return Err(DecodeError::Invalid("answer kind")),
         };
         whole(answer, r)

@@ -204,6 +204,38 @@ impl Progress {
     }
 }
 
+/// A client's token on a file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TokenUse {
+    /// The client.
+    pub client: ClientId,
+    /// Its right.
+    pub mode: Mode,
+    /// What another client wants, for which this one was asked to give the token back. With
+    /// [`Mode::Read`] it may keep the right to read.
+    pub recalled: Option<Mode>,
+}
+
+/// A request for a token that waits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TokenWait {
+    /// The client.
+    pub client: ClientId,
+    /// The right that it wants.
+    pub mode: Mode,
+}
+
+/// Who uses a file, as its manager knows.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct FileUse {
+    /// The tokens of clients.
+    pub holders: Vec<TokenUse>,
+    /// The clients that have the file open without a token.
+    pub open_at: Vec<ClientId>,
+    /// The requests that wait, in the order in which they are served.
+    pub waiting: Vec<TokenWait>,
+}
+
 /// A client, as its managers see it.
 pub trait TokenHolder: Send + Sync + 'static {
     /// Asks the client to give tokens back. Returns at once; the client answers each recall with
@@ -277,4 +309,6 @@ pub trait ManagerAdmin: Send + Sync + 'static {
     /// Has the next checkpoint write all records anew that are in use and in `segments`, which are
     /// of this manager's own log: index nodes, their leaves, pages and the root.
     fn evacuate(&self, segments: Vec<SegmentId>) -> Answer<(), ManagerError>;
+    /// Who uses a file. Changes nothing. If there is no such file, nothing does.
+    fn file_use(&self, file: FileId) -> Answer<FileUse, ManagerError>;
 }

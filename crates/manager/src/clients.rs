@@ -3,7 +3,7 @@
 //! Requests for one file are served in the order in which they came, so none starves. The first
 //! one recalls what is in its way, and waits for each answer.
 
-use crate::api::{GiveBack, HeldToken, ManagerError, Opened, TokenHolder, TokenRecall};
+use crate::api::{FileUse, GiveBack, HeldToken, ManagerError, Opened, TokenHolder, TokenRecall, TokenWait};
 use crate::planted::{self, Bug};
 use crate::server::{Core, ManagerServer};
 use crate::state::{ApplyStop, ManagerState};
@@ -30,6 +30,15 @@ struct Queue {
     turn: Arc<tokio::sync::Mutex<()>>,
     /// Notified when a token on the file was given back, and when the file was removed.
     given_back: Notify,
+    /// The requests, by the order in which they came.
+    waiting: Mutex<Waiting>,
+}
+
+/// Requests that stand in a queue.
+#[derive(Default)]
+struct Waiting {
+    last: u64,
+    by_number: BTreeMap<u64, TokenWait>,
 }
 
 /// The clients, and the requests that wait.
@@ -63,6 +72,14 @@ impl Clients {
 }
 
 impl Queue {
+    /// Notes a request that is about to stand in the queue. Returns its number.
+    fn note(&self, wait: TokenWait) -> u64 {
+        let waiting = &mut *self.waiting.lock();
+        waiting.last += 1;
+        waiting.by_number.insert(waiting.last, wait);
+        waiting.last
+    }
+
     /// Stands in the queue, behind all who came before, from this call on and not only when the
     /// future is polled.
     fn stand(&self) -> BoxFuture<OwnedMutexGuard<()>> {
@@ -80,10 +97,13 @@ struct Place {
     core: Arc<Core>,
     file: FileId,
     queue: Arc<Queue>,
+    /// See [`Queue::note`].
+    number: u64,
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
+        self.queue.waiting.lock().by_number.remove(&self.number);
         let mut queues = self.core.clients.queues.lock();
         // Two references are the map's and this one.
         if Arc::strong_count(&self.queue) <= 2 {
@@ -158,7 +178,9 @@ impl Core {
                 Err(ApplyStop::Missing(_)) => {}
             }
         }
-        let place = Place { core: self.clone(), file, queue: queues.entry(file).or_default().clone() };
+        let queue = queues.entry(file).or_default().clone();
+        let number = queue.note(TokenWait { client, mode });
+        let place = Place { core: self.clone(), file, queue, number };
         let turn = place.queue.stand();
         drop(queues);
         self.clients.recall(recalls);
@@ -216,6 +238,14 @@ impl Core {
                 Err(ApplyStop::Missing(missing)) => self.load(missing).await?,
             }
         }
+    }
+
+    /// Who uses a file, and who waits for it.
+    pub(crate) fn file_use(&self, file: FileId) -> FileUse {
+        let queues = self.clients.queues.lock();
+        let waits = |queue: &Arc<Queue>| queue.waiting.lock().by_number.values().copied().collect();
+        let waiting = queues.get(&file).map(waits).unwrap_or_default();
+        FileUse { waiting, ..self.state.lock().tokens.file_use(file) }
     }
 
     /// Takes a token back.

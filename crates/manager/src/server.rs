@@ -15,8 +15,8 @@
 
 use crate::Delta;
 use crate::api::{
-    BlockAt, CheckpointState, GiveBack, IndexRange, Located, Manager, ManagerAdmin, ManagerError, ManagerStatus,
-    NodeSize, Opened, Progress, SegmentDeltas, SegmentUsage, UsageChanges,
+    BlockAt, CheckpointState, FileUse, GiveBack, IndexRange, Located, Manager, ManagerAdmin, ManagerError,
+    ManagerStatus, NodeSize, Opened, Progress, SegmentDeltas, SegmentUsage, UsageChanges,
 };
 use crate::apply::Turn;
 use crate::clients::Clients;
@@ -519,5 +519,9 @@ impl ManagerAdmin for ManagerServer {
     fn evacuate(&self, segments: Vec<SegmentId>) -> Answer<(), ManagerError> {
         let core = self.core.clone();
         Answer::later(async move { core.evacuate(segments).await })
+    }
+
+    fn file_use(&self, file: FileId) -> Answer<FileUse, ManagerError> {
+        Answer::ok(self.core.file_use(file))
     }
 }

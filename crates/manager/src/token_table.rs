@@ -13,7 +13,7 @@
 //! Tokens are only in memory. After a crash of a manager, each client says what it holds, before
 //! the manager grants anything (docs/core.md#tokens).
 
-use crate::api::TokenGrant;
+use crate::api::{FileUse, TokenGrant, TokenUse};
 use crate::planted::{self, Bug};
 use crate::token::Mode;
 use std::collections::{BTreeSet, HashMap};
@@ -232,6 +232,14 @@ impl TokenTable {
         self.files.get(&file).is_some_and(|held| !held.open_at.is_empty())
     }
 
+    /// The tokens on a file, and who has it open without one. The table does not know what waits.
+    pub fn file_use(&self, file: FileId) -> FileUse {
+        let Some(held) = self.files.get(&file) else { return FileUse::default() };
+        let token = |h: &Holding| TokenUse { client: h.client, mode: h.mode, recalled: h.recalled };
+        let holders = held.holdings.iter().map(token).collect();
+        FileUse { holders, open_at: held.open_at.clone(), waiting: Vec::new() }
+    }
+
     /// The recalls that a client has not answered.
     pub fn unanswered(&self, client: ClientId) -> Vec<TokenRecall> {
         let recall = |(file, held): (&FileId, &FileTokens)| {
@@ -322,6 +330,23 @@ mod tests {
         assert!(t.holds(client(1), FILE, Mode::Read) && t.holds(client(2), FILE, Mode::Read));
         let again = t.request(client(1), FILE, Mode::Write);
         assert!(matches!(again, Decision::Blocked(recalls) if recalls[0].0 == client(2) && recalls.len() == 1));
+    }
+
+    #[test]
+    fn who_uses_a_file_is_told_with_what_was_asked_of_whom() {
+        let mut t = TokenTable::new();
+        let token = |n, mode, recalled| TokenUse { client: client(n), mode, recalled };
+        assert_eq!(t.file_use(FILE), FileUse::default());
+        let first = granted(t.request(client(1), FILE, Mode::Write));
+        assert_eq!(t.file_use(FILE).holders, [token(1, Mode::Write, None)]);
+        assert!(matches!(t.request(client(2), FILE, Mode::Read), Decision::Blocked(_)));
+        assert_eq!(t.file_use(FILE).holders, [token(1, Mode::Write, Some(Mode::Read))]);
+        t.give_back(client(1), back(first.number, Some(Mode::Read)));
+        granted(t.request(client(2), FILE, Mode::Read));
+        assert_eq!(t.file_use(FILE).holders, [token(1, Mode::Read, None), token(2, Mode::Read, None)]);
+        t.give_back(client(1), GiveBack { is_open: true, ..back(first.number, None) });
+        let held = t.file_use(FILE);
+        assert_eq!((held.holders, held.open_at), (vec![token(2, Mode::Read, None)], vec![client(1)]));
     }
 
     #[test]

@@ -5,15 +5,15 @@
 //! bytes: they fail, but do not panic, and they ask for memory in proportion to what they get.
 
 use crate::api::{
-    GiveBack, HeldToken, IndexRange, Located, ManagerError, ManagerStatus, Opened, SegmentDeltas, TokenGrant,
-    TokenRecall,
+    FileUse, GiveBack, HeldToken, IndexRange, Located, ManagerError, ManagerStatus, Opened, SegmentDeltas, TokenGrant,
+    TokenRecall, TokenUse, TokenWait,
 };
 use crate::token::Mode;
 use crate::{Delta, InodeRecord};
 use bytes::Bytes;
 use std::sync::Arc;
 use types::codec::{DecodeError, Put, Reader};
-use types::{Extent, FileId, ManagerId, SegmentId};
+use types::{ClientId, Extent, FileId, ManagerId, SegmentId};
 
 /// Most files that one request may open.
 pub const OPEN_FILES_MAX: usize = 1024;
@@ -293,6 +293,32 @@ pub(crate) fn status(r: &mut Reader<'_>) -> Result<ManagerStatus, DecodeError> {
         dirty_count: r.u64("dirty nodes")?,
         token_count: r.u64("tokens")?,
         checkpoint_count: r.u64("checkpoints")?,
+    })
+}
+
+/// Appends who uses a file.
+pub fn put_file_use(out: &mut Vec<u8>, file_use: &FileUse) {
+    put_list(out, &file_use.holders, |out, token| {
+        out.put_u32(token.client.raw());
+        put_mode(out, Some(token.mode));
+        put_mode(out, token.recalled);
+    });
+    put_list(out, &file_use.open_at, |out, client| out.put_u32(client.raw()));
+    put_list(out, &file_use.waiting, |out, wait| {
+        out.put_u32(wait.client.raw());
+        put_mode(out, Some(wait.mode));
+    });
+}
+
+/// Reads what [`put_file_use`] wrote.
+pub fn file_use(r: &mut Reader<'_>) -> Result<FileUse, DecodeError> {
+    let client = |r: &mut Reader<'_>| Ok(ClientId::new(r.u32("client")?));
+    Ok(FileUse {
+        holders: list(r, 6, "tokens", |r| {
+            Ok(TokenUse { client: client(r)?, mode: mode(r)?, recalled: mode_or_none(r)? })
+        })?,
+        open_at: list(r, 4, "clients", client)?,
+        waiting: list(r, 5, "requests", |r| Ok(TokenWait { client: client(r)?, mode: mode(r)? }))?,
     })
 }
 

@@ -4,7 +4,7 @@ mod node;
 mod sim;
 mod traces;
 
-pub use node::{Node, NodeCommand, NodeInvite, NodeJoin, Nodes, Role};
+pub use node::{Node, NodeCommand, NodeInvite, NodeJoin, Nodes, Role, Who};
 pub use sim::{
     Advise, Availability, Cleaning, Cooperative, Locality, Machines, Mobile, Output, Papers, Sim, SimCommand,
 };
@@ -125,6 +125,8 @@ Under auto, a mount is fetch-only while programs read over a very slow link. It 
     Node(Node),
     /// List the nodes of a file system, and what it survives.
     Nodes(Nodes),
+    /// Show which nodes hold tokens and locks of a file, and which wait for them.
+    Who(Who),
     /// Check a file system that is not running: every inode reachable, every block readable,
     /// utilisation counts correct.
     #[command(after_help = "Examples:\n  starling fsck --data ./data")]

@@ -126,6 +126,11 @@ pub enum Request {
     },
     /// See [`crate::node::report`].
     Nodes,
+    /// See [`crate::node::who`].
+    Who {
+        /// From the mount's root, in bytes.
+        path: Vec<u8>,
+    },
     /// See [`crate::clients`].
     Clients,
     /// Turns a client of a home away.

@@ -190,6 +190,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
             NodeCommand::Join(a) => serve_node(node::run::AskedNode::from_join(a)?),
         },
         Command::Nodes(a) => runtime()?.block_on(node::report::run(&a.process, a.json)),
+        Command::Who(a) => runtime()?.block_on(node::who::run(&a.path, a.json)),
         Command::Fsck(a) => runtime()?.block_on(fsck::run(&a.data, a.json)),
         Command::Help { words } => manual::help(&words),
         Command::Completions { shell } => Ok(manual::completions(shell)),

@@ -7,7 +7,7 @@
 //!   exchange by which it joins. [`remote`]: the first node, as it reaches it. [`run`]: its
 //!   process.
 //! - [`report`]: what `starling nodes` shows; [`status`]: what `starling status` shows of a node
-//!   that has joined.
+//!   that has joined; [`who`]: what `starling who` shows.
 //! - [`places`]: where the stores are, in the first node's data folder. [`rack`]: the stores that a
 //!   joined node has; [`serving`] and [`roles`]: what it serves and does, as its data folder
 //!   remembers it.
@@ -26,6 +26,7 @@ pub mod roles;
 pub mod run;
 pub mod serving;
 pub mod status;
+pub mod who;
 
 /// The name of this machine; empty if it has none.
 pub fn host_name() -> String {

@@ -5,6 +5,7 @@ use crate::args::Behaviour;
 use crate::attributes::Meant;
 use crate::conflicts::{BASE, CASE};
 use crate::control::{self, Request, not_here};
+use crate::node::who;
 use crate::recording::Recordings;
 use crate::{hoarding, names, private};
 use host::{Clock, join_all};
@@ -273,6 +274,9 @@ impl Mounted {
                     }
                     Ok(json!({}))
                 })
+            }
+            Request::Who { .. } => {
+                ready(who::unshared("this is a roaming mount: its home decides about what several clients change"))
             }
             Request::Down
             | Request::Scrub { .. }

@@ -10,7 +10,7 @@ use crate::location::Location;
 use crate::mountpoint::{self, READY, SERVES, check_apart, check_mountpoint};
 use crate::node::first::{self, FirstNodeServer, Threshold};
 use crate::node::places::PlaceRecord;
-use crate::node::report;
+use crate::node::{report, who};
 use crate::recorder::Recorder;
 use crate::recording::Recordings;
 use crate::settings::{Geometry, Settings};
@@ -58,6 +58,13 @@ impl control::Served for Control {
                     first.inviter.invite(&name, addresses).await.map_err(|e| format!("{e:#}"))
                 }
                 Request::Nodes => report::from_first(&first.ok_or(ALONE)?.members, &served.machine.config),
+                Request::Who { path } => {
+                    let client = &served.machine.client;
+                    match &first {
+                        Some(first) => who::from_first(client, &first.members, &path).await,
+                        None => who::from_only_node(client, &path).await,
+                    }
+                }
                 Request::Sync { home: false } => {
                     served.machine.client.sync().await.map(|()| json!({})).map_err(|e| format!("commit: {e}"))
                 }

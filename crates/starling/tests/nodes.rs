@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use serde_json::{Value, json};
 use std::fs;
 use std::io::Write;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -535,4 +535,68 @@ fn nodes_do_what_their_roles_say() {
     two.down();
     three.down();
     one.down();
+}
+
+/// What a node says about a file.
+fn who(of: &Mounted, name: &str) -> Value {
+    let mut said = answer(starling().arg("who").arg(of.mountpoint.join(name)));
+    assert_eq!(said["path"], of.mountpoint.join(name).display().to_string());
+    said["path"] = Value::Null;
+    said
+}
+
+#[test]
+fn who_holds_and_who_waits_is_shown_on_all_nodes() {
+    let dir = tempfile::tempdir().expect("temporary folder");
+    let (one, _) = first_node(dir.path(), "one");
+    let first = answer(starling().args(["nodes", "--data"]).arg(&one.data))["leader"].clone();
+    let two = join(dir.path(), &one, "two");
+    fs::create_dir(two.mountpoint.join("dir")).expect("mkdir");
+    let ours = fs::File::create_new(two.mountpoint.join("dir/file")).expect("create");
+    (&ours).write_all(b"changed").expect("write");
+
+    // To look takes nothing from the node that holds the file.
+    let holds = json!([{ "node": "two", "mode": "write", "recalled": null }]);
+    for _ in 0..2 {
+        let said = who(&one, "dir/file");
+        assert_eq!((&said["tokens"]["holders"], &said["shared"]), (&holds, &json!(true)), "{said}");
+        assert_eq!(said["manager"]["node"], first);
+        assert_eq!((&said["locks"]["held"], &said), (&json!([]), &who(&two, "dir/file")));
+    }
+    let number = who(&one, "dir/file")["file"].as_u64();
+    flock(&ours, FlockOperation::NonBlockingLockExclusive).expect("lock");
+    let theirs = fs::File::open(one.mountpoint.join("dir/file")).expect("open");
+    assert_eq!(number, Some(theirs.metadata().expect("stat").ino()));
+    let waits = std::thread::spawn(move || flock(&theirs, FlockOperation::LockExclusive).map(|()| theirs));
+    wait("nothing waits for the lock", || who(&two, "dir/file")["locks"]["waiting"][0].is_object());
+    let said = who(&one, "dir/file");
+    let (held, waiting) = (&said["locks"]["held"], &said["locks"]["waiting"]);
+    assert_eq!((&held[0]["node"], &held[0]["mode"]), (&json!("two"), &json!("exclusive")), "{said}");
+    assert_eq!((&waiting[0]["node"], &waiting[0]["for"][0]["node"]), (&first, &json!("two")), "{said}");
+    assert_eq!((held.as_array().map(Vec::len), waiting.as_array().map(Vec::len)), (Some(1), Some(1)));
+    assert_eq!(said, who(&two, "dir/file"));
+    let text = run(starling().arg("who").arg(two.mountpoint.join("dir/file")));
+    assert!(text.contains("lock waits") && text.contains("for two (process"), "{text}");
+
+    drop(ours);
+    let theirs = waits.join().expect("thread").expect("the lock");
+    wait("the lock is still another's", || who(&two, "dir/file")["locks"]["held"][0]["node"] == first);
+    assert_eq!(who(&one, "dir/file")["locks"]["waiting"], json!([]));
+    drop(theirs);
+    for path in [&one.mountpoint, &two.mountpoint] {
+        assert!(run(starling().arg("who").arg(path)).contains("number 1\n"), "the root");
+        assert!(refused(starling().arg("who").arg(path.join("dir/none"))).contains("no such file"));
+        assert!(refused(starling().arg("who").arg(path.join("none/file"))).contains("No such file"));
+    }
+    assert!(refused(starling().arg("who").arg(dir.path())).contains("is not on a mounted starling"));
+    two.down();
+    one.down();
+
+    // Without other nodes, nothing is shared.
+    let alone = Mounted::up(dir.path(), "alone", &["--store-size", "256MiB"]);
+    fs::write(alone.mountpoint.join("file"), "").expect("write");
+    assert_eq!(who(&alone, "file")["shared"], json!(false));
+    assert!(run(starling().arg("who").arg(alone.mountpoint.join("file"))).contains("nothing is shared"));
+    assert!(refused(starling().arg("who").arg(alone.mountpoint.join("none"))).contains("No such file"));
+    alone.down();
 }

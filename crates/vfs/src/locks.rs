@@ -173,6 +173,11 @@ impl LockTable {
         held
     }
 
+    /// The requests that wait for a lock on a file, in the order in which they came.
+    pub fn waiting(&self, file: FileId) -> Vec<FileLock> {
+        self.files.get(&file).map_or_else(Vec::new, |locks| locks.waiting.values().copied().collect())
+    }
+
     /// True if no lock is held and no request waits.
     pub fn is_empty(&self) -> bool {
         self.files.is_empty()

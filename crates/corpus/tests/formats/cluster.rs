@@ -4,20 +4,20 @@ use cluster::KnownNode;
 use cluster::config::{MemberEntry, first_manager_map};
 use cluster::control::{
     CONTROL_VERSION, ControlAnswer, ControlError, ControlRequest, Hello, Holdings, Moving, NodeReport, NodeState,
-    NodesReport, Renewed, Resume, SpreadReport, Welcome,
+    NodesReport, Renewed, Resume, SpreadReport, Welcome, WhoReport,
 };
-use cluster::lock_server::{LockOperation, LockRequest};
+use cluster::lock_server::{ClientLock, LockOperation, LockRequest, LocksOnFile};
 use cluster::remote_locks::{LockCall, LockReply};
 use cluster::seating::{Reseating, Seated, Seating};
 use corpus::cluster as checks;
 use manager::ManagerMap;
-use manager::api::HeldToken;
+use manager::api::{FileUse, HeldToken, TokenUse, TokenWait};
 use manager::token::Mode;
 use policy::space::{LiveShare, SpaceShare};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use stripe::LogTail;
-use types::{FileId, FsError, FsUuid, LogId, ManagerId, Maps, NodeId, SegmentId, StoreId};
+use types::{ClientId, FileId, FsError, FsUuid, LogId, ManagerId, Maps, NodeId, SegmentId, StoreId};
 use vfs::fs::{FileLock, LockSpace};
 
 #[test]
@@ -149,6 +149,22 @@ fn the_corpus_has_messages_about_sessions() {
     let places = BTreeMap::from([(StoreId::new(0), NodeId::new(0)), (StoreId::new(1), node)]);
     let moving = Some(Moving { store: StoreId::new(0), to: node, percent: 40 });
     let nodes = NodesReport { nodes, places, spread: SpreadReport { moving, trouble: "no room".into() } };
+    let client = ClientId::new(4);
+    let names = BTreeMap::from([(NodeId::new(0), "one".to_string()), (node, "node-3.lan".to_string())]);
+    let who = WhoReport {
+        manager: ManagerId::new(1),
+        place: node,
+        tokens: FileUse {
+            holders: vec![TokenUse { client, mode: Mode::Write, recalled: Some(Mode::Read) }],
+            open_at: vec![ClientId::new(2)],
+            waiting: vec![TokenWait { client: ClientId::new(1), mode: Mode::Read }],
+        },
+        locks: LocksOnFile {
+            held: vec![ClientLock { client, lock }],
+            waiting: vec![ClientLock { client: ClientId::new(1), lock: FileLock { owner: 3, ..lock } }],
+        },
+        names,
+    };
     replay::compare(
         "control",
         &[
@@ -166,6 +182,8 @@ fn the_corpus_has_messages_about_sessions() {
             ("asked_for_a_claim", answer(Ok(ControlAnswer::Renewed(asked)))),
             ("left", answer(Ok(ControlAnswer::Left))),
             ("nodes", answer(Ok(ControlAnswer::Nodes(nodes)))),
+            ("ask_who", request(ControlRequest::Who(FileId::new(4711)))),
+            ("who", answer(Ok(ControlAnswer::Who(who)))),
             ("unknown_session", answer(Err(ControlError::UnknownSession))),
             ("not_member", answer(Err(ControlError::NotMember))),
             ("version", answer(Err(ControlError::Version(2)))),

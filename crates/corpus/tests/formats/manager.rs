@@ -4,8 +4,8 @@ use corpus::manager as checks;
 use manager::ManagerMap;
 use manager::admin_wire::{AdminRequest, AdmittedClient, HostAnswer, HostRequest, ManagerReport, Takeover};
 use manager::api::{
-    BlockAt, CheckpointState, GiveBack, HeldToken, IndexRange, Located, ManagerError, ManagerStatus, NodeSize, Opened,
-    Progress, SegmentDeltas, SegmentUsage, TokenGrant, TokenRecall, UsageChanges,
+    BlockAt, CheckpointState, FileUse, GiveBack, HeldToken, IndexRange, Located, ManagerError, ManagerStatus, NodeSize,
+    Opened, Progress, SegmentDeltas, SegmentUsage, TokenGrant, TokenRecall, TokenUse, TokenWait, UsageChanges,
 };
 use manager::extents::ExtentMap;
 use manager::frontier::{Frontiers, LogReserves};
@@ -267,6 +267,12 @@ fn the_corpus_has_messages_about_managers_elsewhere() {
         changed: vec![SegmentUsage { segment: segments[0], live_bytes: 4096 }],
         covered: segments.clone(),
     };
+    let token = TokenUse { client: ClientId::new(2), mode: Mode::Write, recalled: Some(Mode::Read) };
+    let file_use = FileUse {
+        holders: vec![token],
+        open_at: vec![ClientId::new(3)],
+        waiting: vec![TokenWait { client: ClientId::new(1), mode: Mode::Read }],
+    };
     let taken = request(HostRequest::Take(Box::new(takeover)));
     replay::compare(
         "host",
@@ -285,6 +291,7 @@ fn the_corpus_has_messages_about_managers_elsewhere() {
             ("checkpoint", ask(AdminRequest::Checkpoint)),
             ("evacuate", ask(AdminRequest::Evacuate(segments))),
             ("orphans", ask(AdminRequest::Orphans)),
+            ("file_use", ask(AdminRequest::FileUse(file))),
             ("answer_failed", answer(HostAnswer::Failed(ManagerError::Away))),
             ("answer_done", answer(HostAnswer::Done)),
             ("answer_progress", answer(HostAnswer::Progress([(manager, ManagerReport { progress, status })].into()))),
@@ -294,6 +301,7 @@ fn the_corpus_has_messages_about_managers_elsewhere() {
             ("answer_usage_changes", answer(HostAnswer::UsageChanges(changes))),
             ("answer_checkpoint", answer(HostAnswer::Checkpoint(CheckpointState { covered: vec![(log, 99)] }))),
             ("answer_orphans", answer(HostAnswer::Orphans(vec![file]))),
+            ("answer_file_use", answer(HostAnswer::FileUse(file_use))),
         ],
     );
 }

@@ -1,7 +1,7 @@
 //! One request after another, with known answers.
 
 use crate::Delta;
-use crate::api::{BlockAt, Manager, ManagerAdmin, ManagerError, SegmentDeltas};
+use crate::api::{BlockAt, Manager, ManagerAdmin, ManagerError, SegmentDeltas, TokenUse, TokenWait};
 use crate::frontier::{COUNTER_FIRST, RESERVE_RANGE_COUNT};
 use crate::testing::{BLOCK, CLIENT_LOG, MANAGER_LOG, Running, Setup, inode};
 use crate::token::Mode;
@@ -97,6 +97,31 @@ fn regression_requests_for_a_file_are_served_in_the_order_in_which_they_came() {
         run.server.release(CLIENT, file(0), held.grant.number);
         // The tasks that wait for the answers run in another order.
         assert!(matches!(host::first(second, first).await, host::Either::Right(Ok(_))));
+    });
+}
+
+#[test]
+fn who_waits_for_a_file_is_told_in_order_until_it_waits_no_longer() {
+    let setup = Setup::new(2);
+    setup.sim.block_on(async {
+        let mut run = setup.start().await.unwrap();
+        create(&mut run, 0..1).await;
+        let held = run.server.open(CLIENT, file(0), Mode::Write).await.unwrap();
+        let wait = |client, mode| TokenWait { client: ClientId::new(client), mode };
+        let open = |TokenWait { client, mode }| run.server.open(client, file(0), mode).into_future();
+        let first = open(wait(2, Mode::Write));
+        let second = open(wait(3, Mode::Read));
+        let known = run.server.file_use(file(0)).await.unwrap();
+        assert_eq!(known.waiting, [wait(2, Mode::Write), wait(3, Mode::Read)]);
+        let token = TokenUse { client: CLIENT, mode: Mode::Write, recalled: Some(Mode::Write) };
+        assert_eq!(known.holders, [token]);
+        drop(second);
+        assert_eq!(run.server.file_use(file(0)).await.unwrap().waiting, [wait(2, Mode::Write)]);
+        run.server.release(CLIENT, file(0), held.grant.number);
+        first.await.unwrap();
+        let known = run.server.file_use(file(0)).await.unwrap();
+        let token = TokenUse { client: ClientId::new(2), mode: Mode::Write, recalled: None };
+        assert_eq!((known.holders, known.waiting), (vec![token], vec![]));
     });
 }
 

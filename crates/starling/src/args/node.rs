@@ -133,3 +133,21 @@ pub struct Nodes {
     #[arg(long)]
     pub json: bool,
 }
+
+/// Arguments of `who`.
+#[derive(ClapArgs, Debug)]
+#[command(after_help = "Examples:
+  starling who ./mnt/projects/thesis.tex
+  starling who ./mnt/mail.db --json | jq '.locks.waiting'
+
+A node with a token may cache the file (read) or change it (write). It gives the token back when another node wants it, so a node that waits for
+long waits for one that cannot be reached, or that still commits. Locks are those of flock(2) and fcntl(2). To look takes no token of the file, and
+does not follow a symbolic link at the end of PATH. A file that a node has just made shows no token until that is committed, some five seconds
+later at most: no other node knows it before.")]
+pub struct Who {
+    /// A file or directory on a mount.
+    pub path: PathBuf,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}

@@ -12,7 +12,7 @@ use crate::node::rack::StoreRack;
 use crate::node::remote::{LinkDialer, RemoteFirstNode};
 use crate::node::roles::Roles;
 use crate::node::serving::Serves;
-use crate::node::{host_name, identity, report, status};
+use crate::node::{host_name, identity, report, status, who};
 use crate::recorder::Recorder;
 use crate::recording::Recordings;
 use crate::settings::cache_bytes;
@@ -212,6 +212,10 @@ impl control::Served for Control {
                 Request::Sync { home: false } => served.sync().await.map(|()| json!({})),
                 Request::Status => Ok(status::collect(&served)),
                 Request::Nodes => report::from_joined(&served.first).await,
+                Request::Who { path } => match served.member.client() {
+                    Some(client) => who::from_joined(&client, &served.first, &path).await,
+                    None => Err("there is no session with the first node: see `starling status`".into()),
+                },
                 Request::Record => served.recording.serve(progress).await,
                 Request::EndRecord { number } => served.recording.end(number),
                 Request::InviteNode { .. } | Request::Scrub { .. } => {

@@ -177,6 +177,12 @@ impl Locks {
         self.0.lock().table.held(file)
     }
 
+    /// As [`LockTable::held`] and [`LockTable::waiting`], at one instant.
+    pub fn on_file(&self, file: FileId) -> (Vec<FileLock>, Vec<FileLock>) {
+        let inner = self.0.lock();
+        (inner.table.held(file), inner.table.waiting(file))
+    }
+
     /// As [`LockTable::is_empty`].
     pub fn is_empty(&self) -> bool {
         self.0.lock().table.is_empty()
