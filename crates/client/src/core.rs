@@ -10,7 +10,7 @@ use crate::cache::{DataCache, Expect};
 use crate::directory::Bucket;
 use crate::inode::Blocks;
 use crate::state::{Attempt, ClientState, INODE_DELTA_BYTES, Miss, Stop};
-use crate::tokens::Pins;
+use crate::tokens::{Look, Pins};
 use crate::touched::{self, Needs};
 use crate::under_way::UnderWay;
 use bytes::Bytes;
@@ -291,6 +291,7 @@ impl Core {
         let (mut space_waits, mut gone) = (0, None);
         let mut pins = Pins::new(&self);
         for count in 0..ATTEMPTS_MAX {
+            let mut seen = None;
             if let Miss::Data(_, _, expect) = &mut miss
                 && count >= STREAM_ATTEMPTS_MAX
             {
@@ -302,13 +303,16 @@ impl Core {
                     return Err(FsError::NoSpace);
                 }
             }
-            match &miss {
-                Miss::Token(missed, _) => match pins.take(&needs, *missed).await {
-                    Ok(()) => {}
-                    // The directory that named the file may have changed meanwhile. If the file is
-                    // missed again, the caller named it.
-                    Err((file, FsError::Stale)) if gone.replace(file) != Some(file) => pins.unpin_from(FileId::new(0)),
-                    Err((_, e)) => return Err(e),
+            let taken = match &miss {
+                Miss::Token(missed, _) => pins.take(&needs, *missed).await,
+                Miss::Glimpse(file) => match pins.glimpse(&needs, *file).await {
+                    Ok(Look::Seen(attributes)) => {
+                        seen = Some(attributes);
+                        Ok(())
+                    }
+                    Ok(Look::Again) => Ok(()),
+                    Ok(Look::Held) => pins.take(&needs, *file).await,
+                    Err(e) => Err(e),
                 },
                 Miss::Attributes(ids) => {
                     // Nothing is pinned while tokens are taken without order.
@@ -316,16 +320,25 @@ impl Core {
                         pins.unpin_from(FileId::new(0));
                     }
                     self.fetch_inodes(ids).await;
+                    Ok(())
                 }
                 other => {
                     pins.pin_held(&needs);
                     self.fetch(other).await?;
+                    Ok(())
                 }
+            };
+            match taken {
+                Ok(()) => {}
+                // The directory that named the file may have changed meanwhile. If the file is
+                // missed again, the caller named it.
+                Err((file, FsError::Stale)) if gone.replace(file) != Some(file) => pins.unpin_from(FileId::new(0)),
+                Err((_, e)) => return Err(e),
             }
             if self.is_over() {
                 return Err(FsError::Io);
             }
-            match attempt(&self) {
+            match touched::with(seen, || attempt(&self)) {
                 Ok(value) => return Ok(value),
                 Err(Stop::Fail(e)) => return Err(e),
                 Err(Stop::Miss(next)) => (miss, needs) = (next, touched::needs()),
@@ -337,7 +350,7 @@ impl Core {
 
     async fn fetch(self: &Arc<Self>, miss: &Miss) -> Result<(), FsError> {
         match miss {
-            Miss::Token(..) | Miss::Attributes(_) => Ok(()),
+            Miss::Token(..) | Miss::Glimpse(_) | Miss::Attributes(_) => Ok(()),
             Miss::Bucket(dir, bucket) => self.fetch_bucket(*dir, *bucket).await,
             Miss::Map(id) => self.fetch_map(*id, u64::MAX).await,
             Miss::MapUntil(id, block) => self.fetch_map(*id, *block).await,

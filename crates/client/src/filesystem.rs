@@ -273,7 +273,7 @@ impl FileSystem for Client {
         let (fs, cred) = (self.clone(), cred.clone());
         Answer::later(async move {
             // The copy ends at the file's present size: it does not copy bytes that it adds itself.
-            let size = fs.getattr(from.id).await?.attr.size;
+            let size = fs.core.answer(fs.core.try_size(from.id), || move |core| core.try_size(from.id)).await?;
             let len = len.min(size.saturating_sub(from.offset));
             if from.id == to.id && from.offset < to.offset + len && to.offset < from.offset + len {
                 return Err(FsError::InvalidArgument);

@@ -25,6 +25,8 @@ use vfs::fs::{Handle, OpenFlags};
 pub enum Miss {
     /// A token on this file.
     Token(FileId, Mode),
+    /// The attributes of this file, with a token to read or without one.
+    Glimpse(FileId),
     /// The attributes of those of these files that still exist.
     Attributes(Vec<FileId>),
     /// This bucket of this directory.
@@ -217,6 +219,13 @@ impl ClientState {
     /// The handle of a directory.
     pub fn directory_handle(&mut self, id: FileId, handle: Handle) -> Result<&mut OpenFile, FsError> {
         self.handles.get_mut(&handle.0).filter(|h| h.id == id && h.is_directory).ok_or(FsError::BadHandle)
+    }
+
+    /// True if the managers lack changes of a file, or a program may be about to change it.
+    pub(crate) fn is_changing(&self, id: FileId, inode: &Inode) -> bool {
+        let is_unknown = inode.listed || inode.last_cut > self.applied;
+        is_unknown
+            || self.opens.contains_key(&id) && self.handles.values().any(|open| open.id == id && open.flags.write)
     }
 
     /// Lists an inode as dirty, and counts the bytes that the next cut will need for the change.

@@ -2,6 +2,9 @@
 //!
 //! - A **claim** asks a manager for a token. A client has at most one claim on its way for each
 //!   file, so answers cannot overtake each other.
+//! - A **glimpse** is a claim for attributes only. It brings a token if that costs no other client
+//!   anything, and otherwise what the client says that changes the file. That counts for one
+//!   attempt.
 //! - A **pin** keeps a token from being given back while an operation that needs it also waits for
 //!   something else. An operation that waits for a token pins only tokens of files with smaller
 //!   ids. So operations at two clients never wait for each other's pins.
@@ -14,8 +17,10 @@ use crate::Client;
 use crate::core::{Core, from_manager};
 use crate::inode::Inode;
 use crate::state::{Attempt, ClientState};
-use crate::touched::Needs;
-use manager::api::{GiveBack, HeldToken, ManagerError, Opened, TokenHolder, TokenRecall};
+use crate::touched::{Needs, Seen};
+use manager::api::{
+    GiveBack, Glimpse, GlimpseAnswer, GlimpseQuestion, HeldToken, ManagerError, TokenHolder, TokenRecall,
+};
 use manager::planted::{self, Bug};
 use manager::token::Mode;
 use policy::space::Purpose;
@@ -39,14 +44,35 @@ const DIRECTORY_LOOK_PERIOD: Duration = Duration::from_millis(1);
 pub(crate) struct Tokens {
     /// How many operations pin a token.
     pins: HashMap<FileId, u32>,
-    /// Claims on their way, each with a recall that has overtaken its answer.
-    claims: HashMap<FileId, Option<TokenRecall>>,
+    /// Claims on their way.
+    claims: HashMap<FileId, ClaimUnderWay>,
+    /// How many claims have been granted.
+    grant_count: u64,
     /// Recalls that the client is about to answer.
     recalled: HashMap<FileId, TokenRecall>,
     /// The terms of the managers that were told what the client holds. Others know it anyway.
     terms: BTreeMap<ManagerId, u64>,
     /// Files whose managers were told that a program here has them open, without a token.
     told_open: HashSet<FileId>,
+}
+
+/// A claim on its way.
+#[derive(Default)]
+struct ClaimUnderWay {
+    /// A recall that has overtaken its answer.
+    early: Option<TokenRecall>,
+    /// It asks for attributes, and takes a token only if that costs no other client anything.
+    is_glimpse: bool,
+}
+
+/// What asking for attributes came to.
+pub(crate) enum Look {
+    /// Another client that changes the file has told them.
+    Seen(Seen),
+    /// The attempt may find everything now, or something else that it needs is missing by now.
+    Again,
+    /// Another client must give its token back first.
+    Held,
 }
 
 /// What a client holds, for managers that have forgotten it.
@@ -69,6 +95,11 @@ impl Tokens {
     /// True if the inode must stay in memory.
     pub(crate) fn keeps(&self, id: FileId) -> bool {
         self.pins.contains_key(&id) || self.claims.contains_key(&id) || self.recalled.contains_key(&id)
+    }
+
+    /// How many claims have been granted.
+    pub(crate) fn grant_count(&self) -> u64 {
+        self.grant_count
     }
 
     /// The last program here has closed a file. True if its manager counts on being told.
@@ -164,7 +195,7 @@ impl Pins {
                     self.pin(s, id, mode);
                     return Ok(());
                 }
-                is_free && s.tokens.begin_claim(id)
+                is_free && s.tokens.begin_claim(id, false)
             };
             if !may_claim {
                 // The sender lives as long as the core.
@@ -172,9 +203,8 @@ impl Pins {
                 continue;
             }
             core.inode_fetch_count.fetch_add(1, Relaxed);
-            let asked = core.managers.of(id).open(core.config.id, id, mode).into_future();
-            let opened = Claim { core: core.clone(), id, asked: Some(asked) }.answered().await;
-            if !core.install(id, opened, |s| self.pin(s, id, mode))? {
+            let opened = Claim::open(&core, id, mode).answered().await;
+            if !matches!(core.install(id, opened, |s| self.pin(s, id, mode))?, Installed::Token) {
                 continue;
             }
             match core.state.lock().inodes.get(&id) {
@@ -189,6 +219,51 @@ impl Pins {
     }
 }
 
+impl Pins {
+    /// Asks for the attributes of a file, after an attempt that had `needs`. Ends with the file
+    /// that is not there any more, if there is one.
+    pub(crate) async fn glimpse(&mut self, needs: &Needs, id: FileId) -> Result<Look, (FileId, FsError)> {
+        let core = self.core.clone();
+        let mut others = needs.clone();
+        others.remove(&id);
+        self.pin_held(&others);
+        let has_others = others.iter().all(|(&file, &mode)| self.has(file, mode));
+        if !has_others && !planted::is(Bug::GlimpseNeedsNoName) {
+            // A name must mean the file all the time, for the attributes to belong to it.
+            self.take(&others, id).await?;
+            return Ok(Look::Again);
+        }
+        let is_asking = {
+            let s = &mut *core.state.lock();
+            if s.removals.contains(&id) || s.gone.contains_key(&id) {
+                return Err((id, FsError::Stale));
+            }
+            if s.inodes.get(&id).is_some_and(|inode| inode.allows(Mode::Read)) {
+                return Ok(Look::Again);
+            }
+            match s.tokens.claims.get(&id) {
+                Some(claim) if !claim.is_glimpse => return Ok(Look::Held),
+                _ => !s.tokens.recalled.contains_key(&id) && s.tokens.begin_claim(id, true),
+            }
+        };
+        if !is_asking {
+            self.unpin_from(id);
+            core.wait_unclaimed(id).await;
+            return Ok(Look::Again);
+        }
+        core.inode_fetch_count.fetch_add(1, Relaxed);
+        let asked = core.managers.of(id).glimpse(core.config.id, id).into_future();
+        let answer = Claim { core: core.clone(), id, asked: Some(asked) }.answered().await;
+        // The answer never waits for another client's pins. So it does not matter what is pinned.
+        let installed = core.install(id, answer, |s| self.pin(s, id, Mode::Read));
+        Ok(match installed.map_err(|e| (id, e))? {
+            Installed::Seen(seen) => Look::Seen(seen),
+            Installed::Token | Installed::Void => Look::Again,
+            Installed::Held => Look::Held,
+        })
+    }
+}
+
 impl Drop for Pins {
     fn drop(&mut self) {
         self.unpin_from(FileId::new(0));
@@ -197,10 +272,10 @@ impl Drop for Pins {
 
 impl Tokens {
     /// Notes that a claim is on its way, unless one is already.
-    fn begin_claim(&mut self, id: FileId) -> bool {
+    fn begin_claim(&mut self, id: FileId, is_glimpse: bool) -> bool {
         let is_first = !self.claims.contains_key(&id);
         if is_first {
-            self.claims.insert(id, None);
+            self.claims.insert(id, ClaimUnderWay { early: None, is_glimpse });
         }
         is_first
     }
@@ -211,11 +286,17 @@ impl Tokens {
 struct Claim {
     core: Arc<Core>,
     id: FileId,
-    asked: Option<BoxFuture<Result<Opened, ManagerError>>>,
+    asked: Option<BoxFuture<Result<Glimpse, ManagerError>>>,
 }
 
 impl Claim {
-    async fn answered(mut self) -> Result<Opened, ManagerError> {
+    fn open(core: &Arc<Core>, id: FileId, mode: Mode) -> Claim {
+        let asked = core.managers.of(id).open(core.config.id, id, mode).into_future();
+        let asked: BoxFuture<_> = Box::pin(async move { asked.await.map(|opened| Glimpse::Opened(Box::new(opened))) });
+        Claim { core: core.clone(), id, asked: Some(asked) }
+    }
+
+    async fn answered(mut self) -> Result<Glimpse, ManagerError> {
         match &mut self.asked {
             Some(asked) => {
                 let answer = asked.await;
@@ -239,35 +320,84 @@ impl Drop for Claim {
     }
 }
 
+/// What became of the answer to a claim.
+enum Installed {
+    /// The token is in memory.
+    Token,
+    /// A manager answered this that is gone: the claim must be made again.
+    Void,
+    /// There is no token, but another client has told the attributes.
+    Seen(Seen),
+    /// Another client must give its token back first.
+    Held,
+}
+
 impl Core {
+    /// Waits until the client neither claims a token on the file nor gives one back.
+    async fn wait_unclaimed(&self, id: FileId) {
+        loop {
+            let mut changed = self.tokens_change.subscribe();
+            let is_free = {
+                let s = self.state.lock();
+                !s.tokens.claims.contains_key(&id) && !s.tokens.recalled.contains_key(&id)
+            };
+            if is_free || self.is_over() {
+                return;
+            }
+            // The sender lives as long as the core.
+            let _ = changed.changed().await;
+        }
+    }
+
     /// Wakes everybody who waits for a pin, a claim or a recall to end.
     fn tokens_changed(&self) {
         self.tokens_change.send_modify(|count| *count += 1);
     }
 
-    /// Puts a manager's answer to a claim into memory, and calls `and` in the same instant. False
-    /// if a manager granted this that is gone: then the claim must be made again.
+    /// Puts a manager's answer to a claim into memory, and calls `and` in the same instant if it is
+    /// a token.
     fn install(
         self: &Arc<Self>,
         id: FileId,
-        opened: Result<Opened, ManagerError>,
+        answer: Result<Glimpse, ManagerError>,
         and: impl FnOnce(&mut ClientState),
-    ) -> Result<bool, FsError> {
+    ) -> Result<Installed, FsError> {
         let s = &mut *self.state.lock();
-        let early = s.tokens.claims.remove(&id).flatten();
+        let early = s.tokens.claims.remove(&id).and_then(|claim| claim.early);
         self.tokens_changed();
-        let opened = opened.map_err(from_manager)?;
-        let grant = opened.grant;
+        let answer = match answer {
+            Err(ManagerError::Held) => return Ok(Installed::Held),
+            answer => answer.map_err(from_manager)?,
+        };
+        let answered_in = match &answer {
+            Glimpse::Opened(opened) => opened.grant.term,
+            Glimpse::Seen { term, .. } => *term,
+        };
         let term = s.tokens.terms.get(&self.managers.manager_of(id));
-        if term.is_some_and(|term| *term != grant.term) && !planted::is(Bug::InstallsOldGrants) {
+        if term.is_some_and(|term| *term != answered_in) && !planted::is(Bug::InstallsOldGrants) {
             // The present manager has not heard of it. A recall that has overtaken it is from the
             // former manager, too: the present one knows only what the client listed.
-            return Ok(false);
+            return Ok(Installed::Void);
         }
-        self.log.learn_order(opened.order);
+        if let Glimpse::Opened(opened) = &answer {
+            self.log.learn_order(opened.order);
+        }
         if (s.removals.contains(&id) || s.gone.contains_key(&id)) && !planted::is(Bug::InstallsRemoved) {
             return Err(FsError::Stale);
         }
+        let opened = match answer {
+            Glimpse::Opened(opened) => *opened,
+            Glimpse::Seen { inode, .. } => {
+                if planted::is(Bug::GlimpseIsHeld) {
+                    let held = Inode { mode: Mode::Read, ..Inode::known(*inode, self.config.block_size) };
+                    s.inodes.insert(id, held);
+                    s.hand.push_back(id);
+                }
+                return Ok(Installed::Seen(Seen { inode: *inode, grant_count: s.tokens.grant_count }));
+            }
+        };
+        let grant = opened.grant;
+        s.tokens.grant_count += 1;
         if planted::is(Bug::InstallReplaces) && s.inodes.get(&id).is_some_and(|inode| !inode.listed) {
             s.inodes.remove(&id);
         }
@@ -294,7 +424,7 @@ impl Core {
         {
             self.begin_recall(s, recall);
         }
-        Ok(true)
+        Ok(Installed::Token)
     }
 
     /// What the client holds of the files of managers that are in a new term. Their grants of
@@ -325,7 +455,7 @@ impl Core {
             let s = &mut *self.state.lock();
             for &id in ids.iter().collect::<BTreeSet<_>>() {
                 let is_known = s.inodes.contains_key(&id) || s.removals.contains(&id) || s.gone.contains_key(&id);
-                if !is_known && s.tokens.begin_claim(id) {
+                if !is_known && s.tokens.begin_claim(id, false) {
                     wanted.entry(self.managers.manager_of(id)).or_default().push(id);
                 }
             }
@@ -342,13 +472,14 @@ impl Core {
                 let mut held: Vec<BoxFuture<()>> = Vec::new();
                 for (id, opened) in files.into_iter().zip(answers) {
                     if opened == Err(ManagerError::Held) {
-                        let (core, asked) = (core.clone(), core.managers.of(id).open(core.config.id, id, Mode::Read));
+                        let claim = Claim::open(&core, id, Mode::Read);
                         held.push(Box::pin(async move {
-                            let opened = asked.await;
+                            let (core, opened) = (claim.core.clone(), claim.answered().await);
                             let _ = core.install(id, opened, |_| {});
                         }));
                     } else {
                         // A file that is gone is listed without attributes.
+                        let opened = opened.map(|opened| Glimpse::Opened(Box::new(opened)));
                         let _ = core.install(id, opened, |_| {});
                     }
                 }
@@ -368,12 +499,12 @@ impl Core {
     /// Answers a recall, now or when the client can.
     fn recalled(self: &Arc<Self>, s: &mut ClientState, recall: TokenRecall) {
         let grant = s.inodes.get(&recall.file).map(|inode| inode.grant);
-        if let Some(early) = s.tokens.claims.get_mut(&recall.file)
+        if let Some(claim) = s.tokens.claims.get_mut(&recall.file)
             && grant.is_none_or(|grant| grant < recall.number)
         {
             // It is about a grant whose answer has not come yet.
-            if early.is_none_or(|early| early < recall) {
-                *early = Some(recall);
+            if claim.early.is_none_or(|early| early < recall) {
+                claim.early = Some(recall);
             }
             return;
         }
@@ -388,6 +519,22 @@ impl Core {
             }
             None => self.give_nothing(s, recall),
         }
+    }
+
+    /// Answers a question for the attributes of a file. If nothing here changes the file, the
+    /// client only keeps the right to read: so that no more questions come.
+    fn asked(self: &Arc<Self>, s: &mut ClientState, question: GlimpseQuestion) {
+        let file = question.file;
+        let inode = s.inodes.get(&file).filter(|inode| inode.mode == Mode::Write);
+        if let Some(inode) = inode
+            && !s.tokens.keeps(file)
+            && !s.is_changing(file, inode)
+        {
+            let recall = TokenRecall { file, number: inode.grant, wanted: Mode::Read };
+            return self.begin_recall(s, recall);
+        }
+        let inode = inode.map(|inode| Box::new(inode.record));
+        self.managers.of(file).glimpsed(self.config.id, GlimpseAnswer { question, inode });
     }
 
     /// Answers the recall of a file that is not in memory.
@@ -627,5 +774,9 @@ impl Core {
 impl TokenHolder for Client {
     fn recall(&self, recalls: Vec<TokenRecall>) {
         recalls.into_iter().for_each(|recall| self.core.recalled(&mut self.core.state.lock(), recall));
+    }
+
+    fn glimpse(&self, question: GlimpseQuestion) {
+        self.core.asked(&mut self.core.state.lock(), question);
     }
 }

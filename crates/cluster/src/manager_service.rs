@@ -14,8 +14,8 @@ use crate::gate::{Gate, Inside};
 use bytes::Bytes;
 use host::{Either, Host, first};
 use link::{Message, NodeService, Peer};
-use manager::api::{Manager, ManagerError, TokenHolder, TokenRecall};
-use manager::wire::{ClientMessage, ManagerAnswer, ManagerCall, ManagerRequest};
+use manager::api::{GlimpseQuestion, Manager, ManagerError, TokenHolder, TokenRecall};
+use manager::wire::{ClientMessage, HolderRequest, ManagerAnswer, ManagerCall, ManagerRequest};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, OnceLock, Weak};
@@ -44,6 +44,8 @@ pub(crate) struct Gone;
 
 impl TokenHolder for Gone {
     fn recall(&self, _: Vec<TokenRecall>) {}
+
+    fn glimpse(&self, _: GlimpseQuestion) {}
 }
 
 /// The session of a client that has none any more.
@@ -171,7 +173,10 @@ impl ManagerService {
         let Some(inside) = gate.and_then(|gate| gate.enter()) else {
             return at_once(ManagerAnswer::Moved.encode());
         };
-        let can_be_cut = matches!(call.request, ManagerRequest::Open { .. } | ManagerRequest::OpenMany { .. });
+        let can_be_cut = matches!(
+            call.request,
+            ManagerRequest::Open { .. } | ManagerRequest::OpenMany { .. } | ManagerRequest::Glimpse { .. }
+        );
         let (answered, later) = {
             // The manager takes the request under this lock, so that requests reach it in order
             // even if they come over two connections.
@@ -238,6 +243,11 @@ fn begin(manager: &dyn Manager, client: ClientId, request: ManagerRequest) -> Be
         ManagerRequest::Allocate { volume } => begun(manager.allocate(client, volume), ManagerAnswer::Allocated),
         ManagerRequest::Apply(segments) => begun(manager.apply(segments), |()| ManagerAnswer::Done),
         ManagerRequest::Status => Begun::Now(ManagerAnswer::Status(manager.status())),
+        ManagerRequest::Glimpse { file } => begun(manager.glimpse(client, file), ManagerAnswer::of_glimpse),
+        ManagerRequest::Glimpsed(answer) => {
+            manager.glimpsed(client, answer);
+            Begun::Now(ManagerAnswer::Done)
+        }
     }
 }
 
@@ -392,7 +402,7 @@ impl Session {
     }
 }
 
-/// The recalls that wait until a client asks for them.
+/// The recalls and questions that wait until a client asks for them.
 #[derive(Default)]
 struct RecallQueue {
     state: Mutex<Recalls>,
@@ -403,7 +413,7 @@ struct RecallQueue {
 #[derive(Default)]
 struct Recalls {
     /// Recalls that the client may not have seen.
-    waiting: VecDeque<TokenRecall>,
+    waiting: VecDeque<HolderRequest>,
     /// The number of the newest recall, which is the last one that waits.
     last: u64,
     /// How often the client has asked. Only its newest question is answered with recalls.
@@ -415,16 +425,24 @@ struct Recalls {
 
 impl TokenHolder for RecallQueue {
     fn recall(&self, recalls: Vec<TokenRecall>) {
-        {
-            let mut state = self.state.lock();
-            state.last += recalls.len() as u64;
-            state.waiting.extend(recalls);
-        }
-        self.changed.notify_waiters();
+        self.add(recalls.into_iter().map(HolderRequest::Recall));
+    }
+
+    fn glimpse(&self, question: GlimpseQuestion) {
+        self.add(std::iter::once(HolderRequest::Glimpse(question)));
     }
 }
 
 impl RecallQueue {
+    fn add(&self, requests: impl ExactSizeIterator<Item = HolderRequest>) {
+        {
+            let mut state = self.state.lock();
+            state.last += requests.len() as u64;
+            state.waiting.extend(requests);
+        }
+        self.changed.notify_waiters();
+    }
+
     /// Has the client renew its lease soon.
     fn call(&self) {
         self.state.lock().is_called = true;
@@ -472,7 +490,7 @@ impl Recalls {
         if std::mem::take(&mut self.is_called) {
             return Some(ManagerAnswer::Moved);
         }
-        let recalls: Vec<TokenRecall> = self.waiting.iter().take(RECALLS_MAX).copied().collect();
+        let recalls: Vec<HolderRequest> = self.waiting.iter().take(RECALLS_MAX).copied().collect();
         let last = self.last - (self.waiting.len() - recalls.len()) as u64;
         (!recalls.is_empty()).then_some(ManagerAnswer::Recalls { last, recalls })
     }

@@ -8,10 +8,11 @@
 use host::{Either, Host, first, join_all, yield_now};
 use link::{LinkError, Message, OrderedLane, kinds};
 use manager::api::{
-    GiveBack, IndexRange, Located, Manager, ManagerError, ManagerStatus, Opened, SegmentDeltas, TokenHolder,
+    GiveBack, Glimpse, GlimpseAnswer, IndexRange, Located, Manager, ManagerError, ManagerStatus, Opened, SegmentDeltas,
+    TokenHolder, TokenRecall,
 };
 use manager::token::Mode;
-use manager::wire::{ClientMessage, ManagerAnswer, ManagerCall, ManagerRequest, OPEN_FILES_MAX};
+use manager::wire::{ClientMessage, HolderRequest, ManagerAnswer, ManagerCall, ManagerRequest, OPEN_FILES_MAX};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -297,6 +298,14 @@ impl Manager for RemoteManager {
         })
     }
 
+    fn glimpse(&self, _: ClientId, file: FileId) -> Answer<Glimpse, ManagerError> {
+        self.call(ManagerRequest::Glimpse { file }, ManagerAnswer::into_glimpse)
+    }
+
+    fn glimpsed(&self, _: ClientId, answer: GlimpseAnswer) {
+        drop(Shared::submit(&self.0, ManagerRequest::Glimpsed(answer)));
+    }
+
     fn locate(&self, _: ClientId, file: FileId, first: u64) -> Answer<Located, ManagerError> {
         self.call(ManagerRequest::Locate { file, first }, answer!(ManagerAnswer::Located(located) => located))
     }
@@ -371,7 +380,7 @@ pub async fn receive_recalls(
             Ok(ManagerAnswer::Recalls { last, mut recalls }) => {
                 let new = usize::try_from(last.saturating_sub(seen)).unwrap_or(usize::MAX).min(recalls.len());
                 seen = seen.max(last);
-                holder.recall(recalls.split_off(recalls.len() - new));
+                pass_on(&*holder, recalls.split_off(recalls.len() - new));
             }
             Ok(ManagerAnswer::Moved) => {
                 moved.notify_one();
@@ -384,4 +393,19 @@ pub async fn receive_recalls(
             }
         }
     }
+}
+
+/// Passes recalls and questions on, in order; recalls that follow each other at once.
+fn pass_on(holder: &dyn TokenHolder, requests: Vec<HolderRequest>) {
+    let mut recalls: Vec<TokenRecall> = Vec::new();
+    for request in requests {
+        match request {
+            HolderRequest::Recall(recall) => recalls.push(recall),
+            HolderRequest::Glimpse(question) => {
+                holder.recall(std::mem::take(&mut recalls));
+                holder.glimpse(question);
+            }
+        }
+    }
+    holder.recall(recalls);
 }

@@ -10,8 +10,8 @@ use host::{Either, Host, first};
 use link::OrderedLane;
 use manager::admin_wire::{AdminRequest, HostAnswer, HostRequest, ManagerReport};
 use manager::api::{
-    BlockAt, CheckpointState, FileUse, GiveBack, IndexRange, Located, Manager, ManagerAdmin, ManagerError,
-    ManagerStatus, NodeSize, Opened, Progress, SegmentDeltas, UsageChanges,
+    BlockAt, CheckpointState, FileUse, GiveBack, Glimpse, GlimpseAnswer, IndexRange, Located, Manager, ManagerAdmin,
+    ManagerError, ManagerStatus, NodeSize, Opened, Progress, SegmentDeltas, UsageChanges,
 };
 use manager::server::ManagerServer;
 use manager::token::Mode;
@@ -331,6 +331,19 @@ impl Manager for Seat {
     ) -> Answer<Vec<Result<Opened, ManagerError>>, ManagerError> {
         let files = files.to_vec();
         self.ask(true, move |manager| manager.open_many(client, &files, mode))
+    }
+
+    fn glimpse(&self, client: ClientId, file: FileId) -> Answer<Glimpse, ManagerError> {
+        self.ask(true, move |manager| manager.glimpse(client, file))
+    }
+
+    fn glimpsed(&self, client: ClientId, answer: GlimpseAnswer) {
+        match self.shared.route() {
+            Route::Inside(inside) => inside.manager().glimpsed(client, answer),
+            Route::There(remote) => remote.glimpsed(client, answer),
+            // No manager waits for the answer any more.
+            Route::Nowhere => {}
+        }
     }
 
     fn locate(&self, client: ClientId, file: FileId, first: u64) -> Answer<Located, ManagerError> {

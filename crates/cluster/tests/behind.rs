@@ -6,7 +6,9 @@ use cluster::config::STORE_CAPACITY_BYTES_MIN;
 use cluster::machine::{CoreMachine, Create, INDEX_RANGE_LEN, Lengths, Run, create};
 use host::Host;
 use host::sim::{Sim, SimDisk};
-use manager::api::{GiveBack, IndexRange, Located, Manager, ManagerError, ManagerStatus, Opened, SegmentDeltas};
+use manager::api::{
+    GiveBack, Glimpse, GlimpseAnswer, IndexRange, Located, Manager, ManagerError, ManagerStatus, Opened, SegmentDeltas,
+};
 use manager::token::Mode;
 use policy::space::{Reserves, SpaceAccount};
 use std::sync::Arc;
@@ -48,6 +50,14 @@ impl Manager for Halting {
 
     fn open(&self, client: ClientId, file: FileId, mode: Mode) -> Answer<Opened, ManagerError> {
         self.manager.open(client, file, mode)
+    }
+
+    fn glimpse(&self, client: ClientId, file: FileId) -> Answer<Glimpse, ManagerError> {
+        self.manager.glimpse(client, file)
+    }
+
+    fn glimpsed(&self, client: ClientId, answer: GlimpseAnswer) {
+        self.manager.glimpsed(client, answer);
     }
 
     fn locate(&self, client: ClientId, file: FileId, first: u64) -> Answer<Located, ManagerError> {

@@ -6,17 +6,20 @@ use cluster::config::{CLIENT_LOG, STORE_CAPACITY_BYTES_MIN};
 use cluster::machine::{CoreMachine, Create, INDEX_RANGE_LEN, Lengths, Run, create};
 use host::Host;
 use host::sim::{Machine, Sim, SimDisk};
-use manager::api::{GiveBack, IndexRange, Located, Manager, ManagerError, ManagerStatus, Opened, SegmentDeltas};
+use manager::api::{
+    GiveBack, Glimpse, GlimpseAnswer, GlimpseQuestion, IndexRange, Located, Manager, ManagerError, ManagerStatus,
+    Opened, SegmentDeltas, TokenHolder, TokenRecall,
+};
 use manager::token::Mode;
 use parking_lot::Mutex;
 use policy::space::{Reserves, SpaceAccount};
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 use tokio::sync::watch;
-use types::{Answer, BoxFuture, ClientId, FileId, FsError, LogId};
-use vfs::fs::{Cred, FileSystem, Handle, OpenFlags, RenameFlags, SetAttr};
+use types::{Answer, BoxFuture, ClientId, FileId, FsError, LogId, Time};
+use vfs::fs::{Cred, Entry, FileSystem, Handle, OpenFlags, RenameFlags, SetAttr, SetTime};
 use vfs::kernel::{Kernel, Recalled};
 
 const RUN: Run = Run {
@@ -36,6 +39,8 @@ const SECOND_LOG: LogId = LogId::new(1025);
 struct Halting {
     manager: Arc<dyn Manager>,
     halted: Arc<AtomicBool>,
+    /// How often the client gave something back.
+    back_count: Arc<AtomicU64>,
     host: Host,
 }
 
@@ -63,6 +68,14 @@ impl Manager for Halting {
         self.manager.open_many(client, files, mode)
     }
 
+    fn glimpse(&self, client: ClientId, file: FileId) -> Answer<Glimpse, ManagerError> {
+        self.manager.glimpse(client, file)
+    }
+
+    fn glimpsed(&self, client: ClientId, answer: GlimpseAnswer) {
+        self.manager.glimpsed(client, answer);
+    }
+
     fn locate(&self, client: ClientId, file: FileId, first: u64) -> Answer<Located, ManagerError> {
         self.manager.locate(client, file, first)
     }
@@ -72,6 +85,7 @@ impl Manager for Halting {
     }
 
     fn give_back(&self, client: ClientId, back: GiveBack) {
+        self.back_count.fetch_add(1, SeqCst);
         self.manager.give_back(client, back);
     }
 
@@ -146,6 +160,8 @@ struct Pair {
     told: Arc<Told>,
     /// The second client's changes do not reach the managers.
     halted: Arc<AtomicBool>,
+    /// How often the second client gave something back.
+    back_count: Arc<AtomicU64>,
 }
 
 fn pair(inode_count_max: usize) -> Pair {
@@ -161,10 +177,10 @@ fn pair(inode_count_max: usize) -> Pair {
     sim.block_on(create(&host, &places, &consensus, how)).expect("create");
     let machine = sim.block_on(CoreMachine::start(host.clone(), &places, &consensus, RUN)).expect("start");
     sim.run_for(Duration::from_secs(1));
-    let halted = Arc::new(AtomicBool::new(false));
+    let (halted, back_count) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
     let managers = machine.servers().into_iter().map(|manager| {
         let (manager, halted, host) = (manager.clone(), halted.clone(), host.clone());
-        Arc::new(Halting { manager, halted, host }) as Arc<dyn Manager>
+        Arc::new(Halting { manager, halted, back_count: back_count.clone(), host }) as Arc<dyn Manager>
     });
     let managers = Managers::new(machine.config.managers.clone(), managers.collect());
     let opened = manager::roll_forward::roll_forward(&machine.stripe, &machine.managers, SECOND_LOG);
@@ -186,7 +202,7 @@ fn pair(inode_count_max: usize) -> Pair {
         manager.admit(FIRST, CLIENT_LOG, Arc::new(first.clone()));
         manager.admit(SECOND, SECOND_LOG, Arc::new(second.clone()));
     }
-    Pair { sim, machine, on, first, second, told, halted }
+    Pair { sim, machine, on, first, second, told, halted, back_count }
 }
 
 impl Pair {
@@ -369,4 +385,156 @@ fn a_directory_ends_only_if_the_kernel_means_it() {
     told.refuses.store(false, SeqCst);
     assert_eq!([rename("a", "b", false), remove("b")], [Ok(()); 2]);
     assert_eq!(asked(), [name("b", Some(a)), name("b", Some(b))]);
+}
+
+/// A client that hears recalls, but no questions for attributes.
+struct Deaf(Client);
+
+impl TokenHolder for Deaf {
+    fn recall(&self, recalls: Vec<TokenRecall>) {
+        self.0.recall(recalls);
+    }
+
+    fn glimpse(&self, _: GlimpseQuestion) {}
+}
+
+const READ: OpenFlags = OpenFlags { read: true, write: false, append: false, truncate: false, execute: false };
+const WRITE: OpenFlags = OpenFlags { write: true, ..READ };
+
+impl Pair {
+    /// The second client makes a file, which the first one has looked up.
+    fn written(&self) -> (FileId, Handle) {
+        let created = self.second.create(&Cred::ROOT, FileId::ROOT, b"log", 0o644, 0, WRITE);
+        let (entry, handle) = self.sim.block_on(created.into_future()).expect("create a file");
+        self.lookup();
+        self.write(entry.attr.id, handle, 0);
+        (entry.attr.id, handle)
+    }
+
+    fn write(&self, file: FileId, handle: Handle, offset: u64) {
+        let written = self.second.write(&Cred::ROOT, file, handle, offset, b"0123456789");
+        assert_eq!(self.sim.block_on(written.into_future()), Ok(10));
+    }
+
+    /// The first client looks the file up.
+    fn lookup(&self) -> Entry {
+        let found = self.first.lookup(&Cred::ROOT, FileId::ROOT, b"log");
+        self.sim.block_on(found.into_future()).expect("lookup")
+    }
+
+    /// The first client looks at the file.
+    fn stat(&self, file: FileId) -> Entry {
+        self.sim.block_on(self.first.getattr(file).into_future()).expect("getattr")
+    }
+
+    /// How often the second client gave something back, and its newest cut.
+    fn handed_over(&self) -> (u64, u64) {
+        (self.back_count.load(SeqCst), self.second.status().last_cut)
+    }
+}
+
+#[test]
+fn a_stat_of_a_file_that_another_client_writes_costs_no_hand_over() {
+    let pair = pair(100);
+    let (file, handle) = pair.written();
+    let (before, in_memory) = (pair.handed_over(), pair.first.status().inode_count);
+    for number in 1..20 {
+        pair.write(file, handle, 10 * number);
+        let seen = [pair.stat(file), pair.lookup()];
+        assert_eq!(seen.map(|entry| entry.attr.size), [10 * number + 10; 2]);
+        assert_eq!(seen.map(|entry| entry.valid), [Duration::ZERO; 2], "the kernel would never be told of changes");
+    }
+    assert_eq!(pair.handed_over(), before, "the writer gave its token back, or committed");
+    assert_eq!(pair.first.status().inode_count, in_memory, "the file is in memory without a token");
+    // All attributes are those of the writer.
+    let times = SetAttr { mode: Some(0o600), mtime: Some(SetTime::At(Time { sec: 7, nsec: 8 })), ..Default::default() };
+    let changed = pair.second.setattr(&Cred::ROOT, file, None, times);
+    let changed = pair.sim.block_on(changed.into_future()).expect("setattr");
+    assert_eq!(pair.stat(file).attr, changed.attr);
+    assert_eq!(pair.handed_over(), before);
+}
+
+#[test]
+fn many_programs_look_at_a_file_that_another_client_writes() {
+    let pair = pair(100);
+    let (file, _) = pair.written();
+    let before = pair.handed_over();
+    let looks = (0..50).map(|_| pair.first.getattr(file).into_future()).collect();
+    let seen = pair.sim.block_on(host::join_all(looks));
+    assert!(seen.iter().all(|entry| entry.is_ok_and(|entry| entry.attr.size == 10)), "{seen:?}");
+    assert_eq!(pair.handed_over(), before);
+}
+
+#[test]
+fn what_no_program_changes_is_kept_after_one_stat() {
+    let pair = pair(100);
+    let (file, handle) = pair.written();
+    pair.sim.block_on(pair.second.release(file, handle, None).into_future()).expect("release");
+    pair.sim.block_on(pair.second.sync().into_future()).expect("sync");
+    pair.sim.block_on(pair.second.settle());
+    let (backs, cut) = pair.handed_over();
+    let first = pair.stat(file);
+    let asked = pair.first.status().inode_fetch_count;
+    assert_eq!((first.attr.size, pair.stat(file)), (10, first));
+    assert!(!first.valid.is_zero(), "the kernel may keep it");
+    assert_eq!(pair.first.status().inode_fetch_count, asked, "the second stat asks again");
+    assert_eq!(pair.handed_over(), (backs + 1, cut), "the writer keeps the right to read");
+}
+
+#[test]
+fn what_decides_something_takes_a_token_and_sees_what_is_durable() {
+    let pair = pair(100);
+    let (file, _) = pair.written();
+    let before = pair.handed_over();
+    pair.sim.block_on(pair.first.access(&Cred::ROOT, file, 4).into_future()).expect("access");
+    assert_ne!(pair.handed_over(), before);
+    let (file, _) = {
+        let created = pair.second.create(&Cred::ROOT, FileId::ROOT, b"other", 0o644, 0, WRITE);
+        let (entry, handle) = pair.sim.block_on(created.into_future()).expect("create a file");
+        pair.sim.block_on(pair.first.lookup(&Cred::ROOT, FileId::ROOT, b"other").into_future()).expect("lookup");
+        pair.write(entry.attr.id, handle, 0);
+        (entry.attr.id, handle)
+    };
+    let before = pair.handed_over();
+    let handle = pair.sim.block_on(pair.first.open(&Cred::ROOT, file, READ).into_future()).expect("open");
+    assert_ne!(pair.handed_over(), before);
+    let read = pair.sim.block_on(pair.first.read(file, handle, 0, 100).into_future()).expect("read");
+    assert_eq!(&read[..], b"0123456789");
+}
+
+#[test]
+fn a_stat_does_not_wait_for_ever_for_a_client_that_does_not_answer() {
+    let pair = pair(100);
+    let (file, _) = pair.written();
+    for manager in &pair.machine.servers() {
+        manager.admit(SECOND, SECOND_LOG, Arc::new(Deaf(pair.second.clone())));
+    }
+    let before = pair.handed_over();
+    assert_eq!(pair.stat(file).attr.size, 10);
+    assert_ne!(pair.handed_over(), before, "its token was not recalled");
+}
+
+#[test]
+fn a_stat_ends_when_the_writer_is_gone() {
+    let pair = pair(100);
+    let (file, handle) = pair.written();
+    pair.sim.block_on(pair.second.fsync(file, handle, false).into_future()).expect("fsync");
+    pair.write(file, handle, 10);
+    for manager in &pair.machine.servers() {
+        manager.admit(SECOND, SECOND_LOG, Arc::new(Deaf(pair.second.clone())));
+    }
+    let answer = Arc::new(Mutex::new(None));
+    let (asked, first) = (answer.clone(), pair.first.clone());
+    pair.on.host().tasks.spawn(Box::pin(async move {
+        let found = first.getattr(file).await;
+        *asked.lock() = Some(found.map(|entry| entry.attr.size));
+    }));
+    pair.sim.run_for(Duration::from_millis(10));
+    assert_eq!(*answer.lock(), None);
+    pair.second.abandon();
+    let opened = manager::roll_forward::roll_forward(&pair.machine.stripe, &pair.machine.managers, SECOND_LOG);
+    pair.sim.block_on(opened).expect("roll forward");
+    pair.machine.servers()[0].expel(SECOND);
+    pair.sim.run_for(Duration::from_millis(10));
+    assert_eq!(*answer.lock(), Some(Ok(10)), "what was not synced is lost");
 }

@@ -92,6 +92,41 @@ pub struct Opened {
     pub order: u64,
 }
 
+/// A question for the attributes of a file that a client may be changing (docs/core.md#tokens).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct GlimpseQuestion {
+    /// The file.
+    pub file: FileId,
+    /// The manager's term.
+    pub term: u64,
+    /// The number of the question; no other one of the term has it.
+    pub number: u64,
+}
+
+/// A client's answer to a question for attributes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct GlimpseAnswer {
+    /// The question.
+    pub question: GlimpseQuestion,
+    /// The inode as it is at the client now; `None` if the client cannot change the file.
+    pub inode: Option<Box<InodeRecord>>,
+}
+
+/// What a client gets that asks for the attributes of a file.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Glimpse {
+    /// A token to read, since no other client could change the file.
+    Opened(Box<Opened>),
+    /// The inode as another client has it that can change the file. It was so at a moment after the
+    /// client had asked, and the client may keep nothing of it.
+    Seen {
+        /// The inode.
+        inode: Box<InodeRecord>,
+        /// The manager's term.
+        term: u64,
+    },
+}
+
 /// Consecutive, fresh index numbers. The range is a write token on files that do not exist yet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct IndexRange {
@@ -242,6 +277,12 @@ pub trait TokenHolder: Send + Sync + 'static {
     /// [`Manager::give_back`], when its changes are durable and the managers have applied them. A
     /// recall may come twice, and before the answer that grants the token.
     fn recall(&self, recalls: Vec<TokenRecall>);
+    /// Asks the client for the attributes of a file that it may change. Returns at once. The client
+    /// answers with [`Manager::glimpsed`], and keeps its token. If it does not change the file at
+    /// the moment, it keeps only the right to read instead, and says so with
+    /// [`Manager::give_back`]. A question may come twice, and before the answer that grants the
+    /// token.
+    fn glimpse(&self, question: GlimpseQuestion);
 }
 
 /// A manager.
@@ -259,6 +300,12 @@ pub trait Manager: Send + Sync + 'static {
         files: &[FileId],
         mode: Mode,
     ) -> Answer<Vec<Result<Opened, ManagerError>>, ManagerError>;
+    /// The attributes of a file: with a token to read, or without one if another client changes the
+    /// file at the moment. Never waits until another client gives a token back: if that is
+    /// necessary, it fails with [`ManagerError::Held`], and the caller opens the file.
+    fn glimpse(&self, client: ClientId, file: FileId) -> Answer<Glimpse, ManagerError>;
+    /// A client's answer to a question for attributes.
+    fn glimpsed(&self, client: ClientId, answer: GlimpseAnswer);
     /// Locations of a file from block `first` on.
     fn locate(&self, client: ClientId, file: FileId, first: u64) -> Answer<Located, ManagerError>;
     /// Returns a client's token on a file, if `number` is that of the newest grant. The client has

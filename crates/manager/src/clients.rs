@@ -5,6 +5,7 @@
 
 use crate::api::{FileUse, GiveBack, HeldToken, ManagerError, Opened, TokenHolder, TokenRecall, TokenWait};
 use crate::planted::{self, Bug};
+use crate::questions::Questions;
 use crate::server::{Core, ManagerServer};
 use crate::state::{ApplyStop, ManagerState};
 use crate::token::Mode;
@@ -47,24 +48,38 @@ pub(crate) struct Clients {
     holders: Mutex<BTreeMap<ClientId, Arc<dyn TokenHolder>>>,
     /// Taken before the manager's state, if both are needed.
     queues: Mutex<HashMap<FileId, Arc<Queue>>>,
+    /// Questions for attributes. Taken after the manager's state, if both are needed.
+    pub(crate) questions: Mutex<Questions>,
 }
 
 impl Clients {
+    /// The way to a client.
+    pub(crate) fn holder(&self, client: ClientId) -> Option<Arc<dyn TokenHolder>> {
+        self.holders.lock().get(&client).cloned()
+    }
+
+    /// Does something while no request can begin to wait for the file; `None` if some wait already.
+    pub(crate) fn unless_queued<T>(&self, file: FileId, work: impl FnOnce() -> T) -> Option<T> {
+        let queues = self.queues.lock();
+        (!queues.contains_key(&file)).then(work)
+    }
+
+    /// A token on the file was given back, or the file was removed.
     pub(crate) fn given_back(&self, file: FileId) {
+        self.questions.lock().end(file);
         if let Some(queue) = self.queues.lock().get(&file) {
             queue.given_back.notify_one();
         }
     }
 
     /// Sends recalls. A client without a connection gets them when it has one.
-    fn recall(&self, recalls: Vec<(ClientId, TokenRecall)>) {
+    pub(crate) fn recall(&self, recalls: Vec<(ClientId, TokenRecall)>) {
         let mut by_client: BTreeMap<ClientId, Vec<TokenRecall>> = BTreeMap::new();
         for (client, recall) in recalls {
             by_client.entry(client).or_default().push(recall);
         }
         for (client, recalls) in by_client {
-            let holder = self.holders.lock().get(&client).cloned();
-            if let Some(holder) = holder {
+            if let Some(holder) = self.holder(client) {
                 holder.recall(recalls);
             }
         }
@@ -114,7 +129,8 @@ impl Drop for Place {
 
 impl ManagerServer {
     /// Lets a client in that changes files through `log`. From now on only clients that were let
-    /// in get tokens. If the client is in already, recalls that it has not answered are sent anew.
+    /// in get tokens. If the client is in already, recalls and questions that it has not answered
+    /// are sent anew.
     pub fn admit(&self, client: ClientId, log: LogId, holder: Arc<dyn TokenHolder>) {
         self.core.clients.holders.lock().insert(client, holder.clone());
         let unanswered = {
@@ -125,6 +141,8 @@ impl ManagerServer {
         if !unanswered.is_empty() {
             holder.recall(unanswered);
         }
+        let questions = self.core.clients.questions.lock().unanswered(client);
+        questions.into_iter().for_each(|question| holder.glimpse(question));
     }
 
     /// Begins the manager's term. Call it before any client gets a token.
@@ -193,14 +211,8 @@ impl Core {
     /// Opens a file, unless that means waiting for another client.
     pub(crate) async fn open_now(&self, client: ClientId, file: FileId, mode: Mode) -> Result<Opened, ManagerError> {
         loop {
-            let step = {
-                let queues = self.clients.queues.lock();
-                if queues.contains_key(&file) {
-                    return Err(ManagerError::Held);
-                }
-                self.state.lock().open(client, file, mode)
-            };
-            match step {
+            let step = self.clients.unless_queued(file, || self.state.lock().open(client, file, mode));
+            match step.ok_or(ManagerError::Held)? {
                 Ok(Step::Opened(opened)) => return Ok(*opened),
                 Ok(Step::Blocked(recalls)) => {
                     self.clients.recall(recalls);
@@ -259,7 +271,7 @@ impl Core {
 
 impl ManagerState {
     /// True if the client may have tokens. Before any client was let in, all may.
-    fn is_client(&self, client: ClientId) -> bool {
+    pub(crate) fn is_client(&self, client: ClientId) -> bool {
         self.owners.is_empty() || self.owners.values().any(|owner| *owner == client)
     }
 

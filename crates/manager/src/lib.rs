@@ -17,13 +17,14 @@
 //! - [`frontier`]: which index numbers were handed out.
 //! - [`index_node`], [`s_file`]: one file, and the counts of live bytes.
 //! - [`tree`]: tables in pages that are copied when they change.
+//! - `questions`: the questions for attributes that clients have not answered.
 //! - `changes`: the names of segments whose counts changed, for the follower of a manager.
 //! - [`record`], [`root`]: the records of a manager's own log.
 //! - [`wire`], [`admin_wire`]: the interfaces as bytes, for clients on other nodes, and for
 //!   managers there.
 //!
-//! Plumbing: [`server`], `clients`, [`roll_forward`](mod@roll_forward), [`audit`], the writing of
-//! checkpoints and the reading of tables.
+//! Plumbing: [`server`], `clients`, `glimpse`, [`roll_forward`](mod@roll_forward), [`audit`], the
+//! writing of checkpoints and the reading of tables.
 
 pub mod admin_wire;
 pub mod api;
@@ -35,12 +36,14 @@ mod clients;
 pub mod delta;
 pub mod extents;
 pub mod frontier;
+mod glimpse;
 pub mod index_node;
 pub mod inode;
 pub mod manager_map;
 mod newest;
 mod opening;
 pub mod planted;
+mod questions;
 pub mod record;
 pub mod roll_forward;
 pub mod root;

@@ -59,6 +59,11 @@ pub enum Bug {
     LateTakesCount,
     MovesForgetLogs,
     MovesBeforeRequestsEnd,
+    GlimpseIsOld,
+    GlimpseIsHeld,
+    GlimpseIsKept,
+    GlimpseTakesAnyAnswer,
+    GlimpseNeedsNoName,
 }
 
 #[cfg(feature = "planted")]

@@ -15,8 +15,8 @@
 
 use crate::Delta;
 use crate::api::{
-    BlockAt, CheckpointState, FileUse, GiveBack, IndexRange, Located, Manager, ManagerAdmin, ManagerError,
-    ManagerStatus, NodeSize, Opened, Progress, SegmentDeltas, SegmentUsage, UsageChanges,
+    BlockAt, CheckpointState, FileUse, GiveBack, Glimpse, GlimpseAnswer, IndexRange, Located, Manager, ManagerAdmin,
+    ManagerError, ManagerStatus, NodeSize, Opened, Progress, SegmentDeltas, SegmentUsage, UsageChanges,
 };
 use crate::apply::Turn;
 use crate::clients::Clients;
@@ -406,6 +406,14 @@ impl Manager for ManagerServer {
             });
             Ok(host::join_all(answers.collect()).await)
         })
+    }
+
+    fn glimpse(&self, client: ClientId, file: FileId) -> Answer<Glimpse, ManagerError> {
+        self.core.glimpse(client, file)
+    }
+
+    fn glimpsed(&self, client: ClientId, answer: GlimpseAnswer) {
+        self.core.glimpsed(client, answer);
     }
 
     fn locate(&self, _client: ClientId, file: FileId, first: u64) -> Answer<Located, ManagerError> {

@@ -241,7 +241,7 @@ impl ManagerState {
     }
 
     /// Fails if another manager serves the file's slot.
-    fn serves(&self, file: FileId) -> Result<(), ManagerError> {
+    pub(crate) fn serves(&self, file: FileId) -> Result<(), ManagerError> {
         match self.is_mine(file) {
             true => Ok(()),
             false => Err(ManagerError::StaleMap(self.identity.map.epoch)),

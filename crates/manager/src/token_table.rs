@@ -271,6 +271,17 @@ impl TokenTable {
         self.count -= self.files.remove(&file).map_or(0, |held| held.holdings.len() as u64);
     }
 
+    /// Another client that may change the file.
+    pub fn writer_beside(&self, client: ClientId, file: FileId) -> Option<ClientId> {
+        let held = self.files.get(&file)?;
+        held.holdings.iter().find(|h| h.client != client && h.mode == Mode::Write).map(|h| h.client)
+    }
+
+    /// The term that has begun.
+    pub fn term(&self) -> u64 {
+        self.term
+    }
+
     /// True if the client has a token on the file that allows `mode`.
     pub fn holds(&self, client: ClientId, file: FileId, mode: Mode) -> bool {
         self.files.get(&file).is_some_and(|held| held.holdings.iter().any(|h| h.client == client && h.mode >= mode))

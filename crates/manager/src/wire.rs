@@ -5,8 +5,8 @@
 //! bytes: they fail, but do not panic, and they ask for memory in proportion to what they get.
 
 use crate::api::{
-    FileUse, GiveBack, HeldToken, IndexRange, Located, ManagerError, ManagerStatus, Opened, SegmentDeltas, TokenGrant,
-    TokenRecall, TokenUse, TokenWait,
+    FileUse, GiveBack, Glimpse, GlimpseAnswer, GlimpseQuestion, HeldToken, IndexRange, Located, ManagerError,
+    ManagerStatus, Opened, SegmentDeltas, TokenGrant, TokenRecall, TokenUse, TokenWait,
 };
 use crate::token::Mode;
 use crate::{Delta, InodeRecord};
@@ -76,6 +76,19 @@ pub enum ManagerRequest {
     },
     Apply(Vec<SegmentDeltas>),
     Status,
+    Glimpse {
+        file: FileId,
+    },
+    Glimpsed(GlimpseAnswer),
+}
+
+/// What a manager wants from a client that has a token.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum HolderRequest {
+    /// The token back.
+    Recall(TokenRecall),
+    /// The attributes of the file.
+    Glimpse(GlimpseQuestion),
 }
 
 /// The answer to a message of a client.
@@ -98,18 +111,25 @@ pub enum ManagerAnswer {
     Allocated(IndexRange),
     /// The result of `status`.
     Status(ManagerStatus),
-    /// Recalls, in the order in which they were made.
+    /// Recalls and questions, in the order in which they were made.
     Recalls {
         /// The number of the last one; each has the number after that of the one before.
         last: u64,
-        /// The recalls.
-        recalls: Vec<TokenRecall>,
+        /// The recalls and questions.
+        recalls: Vec<HolderRequest>,
     },
     /// The message came over a connection that the client has replaced.
     Stale,
     /// The manager is not served here, or no longer: the client must ask the first node where it
     /// is. To a question for recalls: it must renew its lease at once.
     Moved,
+    /// The result of `glimpse`, without a token. With one it is [`Opened`](Self::Opened).
+    Seen {
+        /// The inode.
+        inode: Box<InodeRecord>,
+        /// The manager's term.
+        term: u64,
+    },
 }
 
 pub(crate) fn put_list<T>(out: &mut Vec<u8>, list: &[T], put: impl Fn(&mut Vec<u8>, &T)) {
@@ -269,14 +289,61 @@ fn opened(r: &mut Reader<'_>) -> Result<Opened, DecodeError> {
     Ok(Opened { inode, xattrs, target, located, grant, order: r.u64("order")? })
 }
 
-fn put_recall(out: &mut Vec<u8>, recall: &TokenRecall) {
-    put_file(out, &recall.file);
-    out.put_u64(recall.number);
-    put_mode(out, Some(recall.wanted));
+/// A question wants no right, and has a term behind that.
+fn put_holder_request(out: &mut Vec<u8>, request: &HolderRequest) {
+    let (file, number, wanted) = match request {
+        HolderRequest::Recall(recall) => (recall.file, recall.number, Some(recall.wanted)),
+        HolderRequest::Glimpse(question) => (question.file, question.number, None),
+    };
+    put_file(out, &file);
+    out.put_u64(number);
+    put_mode(out, wanted);
+    if let HolderRequest::Glimpse(question) = request {
+        out.put_u64(question.term);
+    }
 }
 
-fn recall(r: &mut Reader<'_>) -> Result<TokenRecall, DecodeError> {
-    Ok(TokenRecall { file: file(r)?, number: r.u64("grant number")?, wanted: mode(r)? })
+fn holder_request(r: &mut Reader<'_>) -> Result<HolderRequest, DecodeError> {
+    let (file, number) = (file(r)?, r.u64("number")?);
+    Ok(match mode_or_none(r)? {
+        Some(wanted) => HolderRequest::Recall(TokenRecall { file, number, wanted }),
+        None => HolderRequest::Glimpse(GlimpseQuestion { file, number, term: r.u64("term")? }),
+    })
+}
+
+fn put_glimpse_answer(out: &mut Vec<u8>, answer: &GlimpseAnswer) {
+    put_file(out, &answer.question.file);
+    out.put_u64(answer.question.term);
+    out.put_u64(answer.question.number);
+    put_flag(out, answer.inode.is_some());
+    if let Some(inode) = &answer.inode {
+        inode.encode(out);
+    }
+}
+
+fn glimpse_answer(r: &mut Reader<'_>) -> Result<GlimpseAnswer, DecodeError> {
+    let (file, term, number) = (file(r)?, r.u64("term")?, r.u64("question number")?);
+    let inode = if flag(r, "inode")? { Some(Box::new(InodeRecord::decode(r)?)) } else { None };
+    Ok(GlimpseAnswer { question: GlimpseQuestion { file, term, number }, inode })
+}
+
+impl ManagerAnswer {
+    /// The answer to a request for attributes.
+    pub fn of_glimpse(glimpse: Glimpse) -> ManagerAnswer {
+        match glimpse {
+            Glimpse::Opened(opened) => ManagerAnswer::Opened(opened),
+            Glimpse::Seen { inode, term } => ManagerAnswer::Seen { inode, term },
+        }
+    }
+
+    /// The attributes in the answer to a request for them.
+    pub fn into_glimpse(self) -> Option<Glimpse> {
+        match self {
+            ManagerAnswer::Opened(opened) => Some(Glimpse::Opened(opened)),
+            ManagerAnswer::Seen { inode, term } => Some(Glimpse::Seen { inode, term }),
+            _ => None,
+        }
+    }
 }
 
 pub(crate) fn put_status(out: &mut Vec<u8>, status: &ManagerStatus) {
@@ -381,6 +448,14 @@ impl ManagerRequest {
                 put_list(out, segments, put_segment_deltas);
             }
             ManagerRequest::Status => out.put_u8(8),
+            ManagerRequest::Glimpse { file } => {
+                out.put_u8(9);
+                put_file(out, file);
+            }
+            ManagerRequest::Glimpsed(answer) => {
+                out.put_u8(10);
+                put_glimpse_answer(out, answer);
+            }
         }
     }
 
@@ -400,6 +475,8 @@ impl ManagerRequest {
             6 => ManagerRequest::Allocate { volume: r.u16("volume")? },
             7 => ManagerRequest::Apply(list(r, SegmentId::ENCODED_LEN + 4, "segments", segment_deltas)?),
             8 => ManagerRequest::Status,
+            9 => ManagerRequest::Glimpse { file: file(r)? },
+            10 => ManagerRequest::Glimpsed(glimpse_answer(r)?),
             _ => return Err(DecodeError::Invalid("request kind")),
         })
     }
@@ -494,10 +571,15 @@ impl ManagerAnswer {
             ManagerAnswer::Recalls { last, recalls } => {
                 out.put_u8(9);
                 out.put_u64(*last);
-                put_list(&mut out, recalls, put_recall);
+                put_list(&mut out, recalls, put_holder_request);
             }
             ManagerAnswer::Stale => out.put_u8(10),
             ManagerAnswer::Moved => out.put_u8(11),
+            ManagerAnswer::Seen { inode, term } => {
+                out.put_u8(12);
+                inode.encode(&mut out);
+                out.put_u64(*term);
+            }
         }
         out
     }
@@ -523,9 +605,13 @@ impl ManagerAnswer {
             6 => ManagerAnswer::Closed(flag(r, "abandoned")?),
             7 => ManagerAnswer::Allocated(IndexRange { first: file(r)?, count: r.u64("count")? }),
             8 => ManagerAnswer::Status(status(r)?),
-            9 => ManagerAnswer::Recalls { last: r.u64("recall number")?, recalls: list(r, 17, "recalls", recall)? },
+            9 => ManagerAnswer::Recalls {
+                last: r.u64("recall number")?,
+                recalls: list(r, 17, "recalls", holder_request)?,
+            },
             10 => ManagerAnswer::Stale,
             11 => ManagerAnswer::Moved,
+            12 => ManagerAnswer::Seen { inode: Box::new(InodeRecord::decode(r)?), term: r.u64("term")? },
             _ => return Err(DecodeError::Invalid("answer kind")),
         };
         whole(answer, r)
@@ -602,7 +688,14 @@ mod tests {
             any::<u16>().prop_map(|volume| ManagerRequest::Allocate { volume }),
             vec(segment, 0..4).prop_map(ManagerRequest::Apply),
             Just(ManagerRequest::Status),
+            file_id().prop_map(|file| ManagerRequest::Glimpse { file }),
+            (question(), option::of(inode().prop_map(Box::new)))
+                .prop_map(|(question, inode)| { ManagerRequest::Glimpsed(GlimpseAnswer { question, inode }) }),
         ]
+    }
+
+    fn question() -> impl Strategy<Value = GlimpseQuestion> {
+        (file_id(), any::<[u64; 2]>()).prop_map(|(file, [term, number])| GlimpseQuestion { file, term, number })
     }
 
     fn message() -> impl Strategy<Value = ClientMessage> {
@@ -623,6 +716,7 @@ mod tests {
             });
         let recall = (file_id(), any::<u64>(), any_mode());
         let recall = recall.prop_map(|(file, number, wanted)| TokenRecall { file, number, wanted });
+        let recall = prop_oneof![recall.prop_map(HolderRequest::Recall), question().prop_map(HolderRequest::Glimpse)];
         let one = prop_oneof![any_opened().prop_map(Ok), any_error().prop_map(Err)];
         prop_oneof![
             any_error().prop_map(ManagerAnswer::Failed),
@@ -635,6 +729,7 @@ mod tests {
             status.prop_map(ManagerAnswer::Status),
             (any::<u64>(), vec(recall, 0..5)).prop_map(|(last, recalls)| ManagerAnswer::Recalls { last, recalls }),
             Just(ManagerAnswer::Stale),
+            (inode(), any::<u64>()).prop_map(|(inode, term)| ManagerAnswer::Seen { inode: Box::new(inode), term }),
         ]
     }
 

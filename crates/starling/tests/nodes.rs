@@ -106,6 +106,34 @@ fn two_nodes_see_each_others_changes_and_both_end_and_come_back() {
 }
 
 #[test]
+fn a_stat_does_not_hold_up_a_writer_on_another_node() {
+    let dir = tempfile::tempdir().expect("temporary folder");
+    let (one, _) = first_node(dir.path(), "one");
+    let two = join(dir.path(), &one, "two");
+    let claims = |of: &Mounted| {
+        let status = answer(starling().arg("status").arg(&of.mountpoint));
+        status["cache"]["inode_misses"].as_u64().expect("a count")
+    };
+    for (name, writer, looker) in [("by-two", &two, &one), ("by-one", &one, &two)] {
+        let mut log = fs::File::create(writer.mountpoint.join(name)).expect("create");
+        let size = || fs::metadata(looker.mountpoint.join(name)).expect("stat").len();
+        assert_eq!(size(), 0);
+        log.write_all(b"first").expect("write");
+        let before = claims(writer);
+        for round in 1..=50 {
+            log.write_all(&[7; 100]).expect("write");
+            assert_eq!(size(), 5 + 100 * round);
+        }
+        assert_eq!(claims(writer), before, "the writer had to take its token back");
+        assert_eq!(fs::read(looker.mountpoint.join(name)).expect("read").len(), 5005);
+        log.write_all(b"last").expect("write");
+        assert!(claims(writer) > before, "a read takes the token");
+    }
+    two.down();
+    one.down();
+}
+
+#[test]
 fn locks_exclude_programs_on_other_nodes_and_end_with_their_node() {
     let dir = tempfile::tempdir().expect("temporary folder");
     let (one, _) = first_node(dir.path(), "one");

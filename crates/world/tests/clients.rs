@@ -23,6 +23,7 @@ fn same_seed_gives_the_same_digest() {
 fn sim_calls_of_several_clients_have_a_serial_order() {
     let outcome = run_all(0..60, ClientsOptions { faults: false, ..FAULTS });
     assert!(outcome.recalls > 2000 && outcome.repeated > 500, "clients never meet: {outcome:?}");
+    assert!(outcome.glimpses > 200, "clients do not look at what others change: {outcome:?}");
     assert!(outcome.cache_hits > 200, "kernels answer nothing: {outcome:?}");
     assert!(outcome.operations > outcome.rounds * 5 / 4, "calls never overlap: {outcome:?}");
 }
@@ -31,5 +32,5 @@ fn sim_calls_of_several_clients_have_a_serial_order() {
 fn crash_of_a_client_loses_only_what_nobody_has_seen() {
     let outcome = run_all(1000..1080, FAULTS);
     assert!(outcome.crashes > 50 && outcome.losses > 5 && outcome.returns > 40, "{outcome:?}");
-    assert!(outcome.stalls > 40, "{outcome:?}");
+    assert!(outcome.stalls > 40 && outcome.glimpses > 200, "{outcome:?}");
 }

@@ -8,7 +8,7 @@ use cluster::manager_service::{ManagerService, Sessions};
 use cluster::remote_manager::{RemoteManager, receive_recalls};
 use host::{Disk, Host};
 use link::{OrderedLane, Peer};
-use manager::api::{GiveBack, Manager, ManagerError, Opened, SegmentDeltas, TokenHolder, TokenRecall};
+use manager::api::{GiveBack, GlimpseQuestion, Manager, ManagerError, Opened, SegmentDeltas, TokenHolder, TokenRecall};
 use manager::token::Mode;
 use manager::{Delta, DirectoryShape, InodeRecord, Lengths, ManagerConfig, ManagerMap, ManagerServer};
 use parking_lot::Mutex;
@@ -242,4 +242,6 @@ impl TokenHolder for TestClient {
             recalls.into_iter().for_each(|recall| self.on_recall(recall));
         }
     }
+
+    fn glimpse(&self, _: GlimpseQuestion) {}
 }

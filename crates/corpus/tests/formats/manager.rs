@@ -4,8 +4,9 @@ use corpus::manager as checks;
 use manager::ManagerMap;
 use manager::admin_wire::{AdminRequest, AdmittedClient, HostAnswer, HostRequest, ManagerReport, Takeover};
 use manager::api::{
-    BlockAt, CheckpointState, FileUse, GiveBack, HeldToken, IndexRange, Located, ManagerError, ManagerStatus, NodeSize,
-    Opened, Progress, SegmentDeltas, SegmentUsage, TokenGrant, TokenRecall, TokenUse, TokenWait, UsageChanges,
+    BlockAt, CheckpointState, FileUse, GiveBack, GlimpseAnswer, GlimpseQuestion, HeldToken, IndexRange, Located,
+    ManagerError, ManagerStatus, NodeSize, Opened, Progress, SegmentDeltas, SegmentUsage, TokenGrant, TokenRecall,
+    TokenUse, TokenWait, UsageChanges,
 };
 use manager::extents::ExtentMap;
 use manager::frontier::{Frontiers, LogReserves};
@@ -14,7 +15,7 @@ use manager::record::{RecordDirectory, RecordKey, Table};
 use manager::root::Root;
 use manager::token::Mode;
 use manager::tree::{Tree, page_again};
-use manager::wire::{ClientMessage, ManagerAnswer, ManagerCall, ManagerRequest};
+use manager::wire::{ClientMessage, HolderRequest, ManagerAnswer, ManagerCall, ManagerRequest};
 use manager::{Delta, DirectoryShape, InodeRecord, Lengths, LivingLog};
 use types::{BlockAddr, ClientId, Extent, FileId, Kind, LogId, ManagerId, SegmentId, Time};
 
@@ -195,7 +196,9 @@ fn the_corpus_has_the_messages_that_this_program_writes() {
     let empty = SegmentDeltas { segment: addr(6, 1).segment, order: 8, deltas: Vec::new().into() };
     let back = GiveBack { file, number: 77, keep: Some(Mode::Read), is_open: true };
     let status = ManagerStatus { file_count: 5, cached_count: 4, dirty_count: 3, token_count: 2, checkpoint_count: 1 };
-    let recall = TokenRecall { file, number: 77, wanted: Mode::Write };
+    let recall = HolderRequest::Recall(TokenRecall { file, number: 77, wanted: Mode::Write });
+    let question = GlimpseQuestion { file, term: 5, number: 8 };
+    let seen = GlimpseAnswer { question, inode: Some(Box::new(inode)) };
     let call = |request| {
         let (session, connection, number) = (0x1122_3344_5566_7788, 3, 99);
         let call = ManagerCall { session, manager: ManagerId::new(2), connection, number, received: vec![97], request };
@@ -213,6 +216,9 @@ fn the_corpus_has_the_messages_that_this_program_writes() {
             ("allocate", call(ManagerRequest::Allocate { volume: 1 })),
             ("apply", call(ManagerRequest::Apply(vec![segment, empty]))),
             ("status", call(ManagerRequest::Status)),
+            ("glimpse", call(ManagerRequest::Glimpse { file })),
+            ("glimpsed", call(ManagerRequest::Glimpsed(seen.clone()))),
+            ("glimpsed_nothing", call(ManagerRequest::Glimpsed(GlimpseAnswer { inode: None, ..seen }))),
             ("next_recalls", [vec![0], ClientMessage::NextRecalls { session: 7, seen: 5 }.encode()].concat()),
             ("answer_expelled", answer(ManagerAnswer::Failed(ManagerError::Expelled))),
             ("answer_stale_map", answer(ManagerAnswer::Failed(ManagerError::StaleMap(6)))),
@@ -224,6 +230,11 @@ fn the_corpus_has_the_messages_that_this_program_writes() {
             ("answer_allocated", answer(ManagerAnswer::Allocated(IndexRange { first: file, count: 16_384 }))),
             ("answer_status", answer(ManagerAnswer::Status(status))),
             ("answer_recalls", answer(ManagerAnswer::Recalls { last: 6, recalls: vec![recall, recall] })),
+            (
+                "answer_recalls_and_questions",
+                answer(ManagerAnswer::Recalls { last: 8, recalls: vec![recall, HolderRequest::Glimpse(question)] }),
+            ),
+            ("answer_seen", answer(ManagerAnswer::Seen { inode: Box::new(inode), term: 5 })),
             ("answer_stale", answer(ManagerAnswer::Stale)),
             ("answer_moved", answer(ManagerAnswer::Moved)),
         ],

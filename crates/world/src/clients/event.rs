@@ -1,8 +1,8 @@
 //! The calls that programs made, and when.
 
-use super::call::{Answered, Call, shown};
+use super::call::{Answered, Call, Seen, shown};
 use std::time::Duration;
-use types::FsError;
+use types::{FsError, Kind};
 
 /// A call that a program made.
 #[derive(Clone, Debug)]
@@ -40,6 +40,25 @@ impl Event {
     /// True if it ended before the other one began: then it comes before it in every order.
     pub(super) fn ends_before(&self, other: &Event) -> bool {
         self.ended < other.began
+    }
+
+    /// True if it looked at the attributes of a regular file.
+    pub(super) fn looks_at_file(&self) -> bool {
+        let is_look = matches!(self.call, Call::Lookup { .. } | Call::Getattr { .. });
+        is_look && matches!(&self.answered, Some(Ok(Seen::Entry(entry))) if entry.attr.kind == Kind::File)
+    }
+
+    /// True if the answer may be kept by no kernel: another client told the attributes, which was
+    /// changing the file.
+    pub(super) fn is_glimpse(&self) -> bool {
+        self.looks_at_file() && matches!(&self.answered, Some(Ok(Seen::Entry(entry))) if entry.valid.is_zero())
+    }
+
+    /// True if it may have seen changes of this client that were not durable. A real kernel does
+    /// not show which attributes it may keep.
+    pub(super) fn may_glimpse_at(&self, client: usize, is_behind_kernels: bool) -> bool {
+        let may_be_glimpse = if is_behind_kernels { self.looks_at_file() } else { self.is_glimpse() };
+        self.client != client && may_be_glimpse
     }
 
     /// True if what the client did before is durable.

@@ -72,7 +72,11 @@ pub struct ClientsOutcome {
     pub cache_hits: u64,
     /// Recalls sent.
     pub recalls: u64,
-    /// Recalls that came twice.
+    /// Questions for attributes sent to clients that could change the file.
+    pub questions: u64,
+    /// Calls that were answered with what such a client told.
+    pub glimpses: u64,
+    /// Recalls and questions that came twice.
     pub repeated: u64,
     /// Crashes of clients.
     pub crashes: u64,
@@ -98,6 +102,8 @@ impl ClientsOutcome {
             refused: self.refused + other.refused,
             cache_hits: self.cache_hits + other.cache_hits,
             recalls: self.recalls + other.recalls,
+            questions: self.questions + other.questions,
+            glimpses: self.glimpses + other.glimpses,
             repeated: self.repeated + other.repeated,
             crashes: self.crashes + other.crashes,
             losses: self.losses + other.losses,
@@ -208,6 +214,7 @@ impl World {
             random: SplitMix64::new(seed ^ 0x3e7),
             delay_max: delay_max[random.below(3) as usize],
             recall_count: AtomicU64::new(0),
+            question_count: AtomicU64::new(0),
             repeated_count: AtomicU64::new(0),
         };
         World {
@@ -294,6 +301,7 @@ impl World {
         }
         self.end().await?;
         self.outcome.recalls = self.network.recall_count.load(SeqCst);
+        self.outcome.questions = self.network.question_count.load(SeqCst);
         self.outcome.repeated = self.network.repeated_count.load(SeqCst);
         Ok(())
     }
@@ -429,7 +437,9 @@ impl World {
             let view = View { files: &files, opens: &opens, next_open: self.next_open };
             let hot = choice.hot.filter(|hot| member.named.contains(hot));
             let again = again.map(|(call, _)| call.clone());
-            let call = again.unwrap_or_else(|| Choice { hot, ..choice }.call(&view));
+            let glimpse = random.chance(1, 10).then(|| self.open_elsewhere(client)).flatten();
+            let call = glimpse.map(|id| Call::Getattr { id }).or(again);
+            let call = call.unwrap_or_else(|| Choice { hot, ..choice }.call(&view));
             if let Some(open) = call.uses() {
                 if planned.iter().any(|p| p.client == client && p.call.uses() == Some(open)) && call.closes() {
                     continue;
@@ -443,6 +453,15 @@ impl World {
             planned.push(Planned { client, call, pause });
         }
         planned
+    }
+
+    /// A file that another client has open, and may be changing.
+    fn open_elsewhere(&self, client: usize) -> Option<FileId> {
+        let named = &self.members[client].as_ref()?.named;
+        let others = self.living().into_iter().filter(|(number, _)| *number != client);
+        let opens = others.flat_map(|(_, member)| member.mount.opens());
+        let open: Vec<FileId> = opens.map(|(_, id)| id).filter(|id| named.contains(id)).collect();
+        open.get(self.random.below(open.len() as u64) as usize).copied()
     }
 
     /// Some programs make one call each, at the same time.
@@ -523,6 +542,7 @@ impl World {
                 }
             }
             self.outcome.refused += u64::from(matches!(event.answered, Some(Err(_))));
+            self.outcome.glimpses += u64::from(event.is_glimpse());
         }
         match victim {
             None => self.oracle.round(&events)?,

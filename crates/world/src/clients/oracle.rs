@@ -6,7 +6,8 @@
 //! A crash of a client may lose what the client did last, if nobody has seen it and no fsync has
 //! made it durable. So the oracle makes all calls since the last [`settled`](Oracle::settled) point
 //! anew, without some of the client's last ones, and keeps the states in which all other answers
-//! stay what they were.
+//! stay what they were. Attributes that another client looked at while the client was changing the
+//! file may be lost with that. They must be right as if nothing was lost.
 
 use super::call::{Answered, Call, OpenNumber, Seen, at_once, perform, shown};
 pub use super::event::Event;
@@ -241,6 +242,11 @@ impl State {
         }
     }
 
+    /// How many calls were made, besides looks at attributes of files, which may be left out.
+    fn made(&self) -> usize {
+        self.done.iter().filter(|(_, event)| !event.looks_at_file()).count()
+    }
+
     /// Ends all handles of a client.
     fn close_all(&mut self, client: usize) {
         let opens = self.opens.clone();
@@ -430,12 +436,19 @@ impl Oracle {
     /// Takes in the calls of a round in which a client crashed and its log was rolled forward, and
     /// the tree that was found afterwards. True if calls of the client were lost for sure.
     pub fn crashed(&mut self, client: usize, events: &[Event], tree: &[TreeEntry]) -> Result<bool, String> {
-        let events = &with_races(events)[..];
+        let events = with_races(events);
         self.round += 1;
+        let is_behind_kernels = self.states.first().is_some_and(|state| state.is_behind_kernels);
+        let may_be_lost = |&at: &usize| {
+            events[at].may_glimpse_at(client, is_behind_kernels)
+                && self.states.iter().any(|state| may_see(state, self.round, &without(&events, at), &events[at]))
+        };
+        let left = (0..events.len()).filter(|at| !may_be_lost(at));
+        let events = &left.map(|at| events[at].clone()).collect::<Vec<_>>()[..];
         let (mut found, mut why) = (BTreeMap::new(), BTreeSet::new());
-        let made = self.states.iter().map(|state| state.done.len()).min().unwrap_or(0);
+        let made = self.states.iter().map(State::made).min().unwrap_or(0);
         let others: Vec<Event> = events.iter().filter(|event| event.client != client).cloned().collect();
-        let all_others = others.len();
+        let all_others = others.iter().filter(|event| !event.looks_at_file()).count();
         let end = End::of(client, events);
         for state in &self.states {
             let Some(base) = &state.base else { continue };
@@ -444,6 +457,10 @@ impl Oracle {
                 if !is_whole && events.iter().any(|event| event.has_synced(client)) {
                     continue;
                 }
+                let kept: Vec<_> = kept
+                    .into_iter()
+                    .filter(|(_, event)| is_whole || !event.may_glimpse_at(client, is_behind_kernels))
+                    .collect();
                 let mut state = State { base: Some(base.clone()), ..base.fork() };
                 if kept.iter().all(|(round, event)| state.step(*round, event).is_ok()) {
                     let left = if is_whole { left_of_round(events, client) } else { vec![others.clone()] };
@@ -459,7 +476,7 @@ impl Oracle {
         }
         self.states = found.into_values().collect();
         self.keep_those_with(tree)?;
-        Ok(self.states.iter().all(|state| state.done.len() < made + all_others))
+        Ok(self.states.iter().all(|state| state.made() < made + all_others))
     }
 
     /// Takes in that a client closed everything.
@@ -528,6 +545,29 @@ impl End {
     }
 }
 
+/// True if a call may have had its answer in the midst of these calls, before any of them was lost.
+fn may_see(state: &State, round: u64, events: &[Event], glimpse: &Event) -> bool {
+    let is_next = |event: &Event| !events.iter().any(|other| other.ends_before(event));
+    if is_next(glimpse) && state.fork().step(round, glimpse).is_ok() {
+        return true;
+    }
+    (0..events.len()).any(|at| {
+        let event = &events[at];
+        if !is_next(event) || glimpse.ends_before(event) {
+            return false;
+        }
+        let mut next = state.fork();
+        // Only what the call did counts. Its answer may belong to what came after the loss.
+        let unanswered = Event { answered: None, ..event.clone() };
+        next.step(round, &unanswered).is_ok() && may_see(&next, round, &without(events, at), glimpse)
+    })
+}
+
+/// All of the events but one.
+fn without(events: &[Event], at: usize) -> Vec<Event> {
+    [&events[..at], &events[at + 1..]].concat()
+}
+
 /// Finds all states after the events, and after the end of a client, in some order.
 fn orders(
     state: &State,
@@ -555,9 +595,7 @@ fn orders(
         let mut next = state.fork();
         match next.step(round, event) {
             Ok(()) => {
-                let rest: Vec<Event> =
-                    events.iter().enumerate().filter(|(i, _)| *i != at).map(|(_, e)| e.clone()).collect();
-                orders(&next, round, &rest, end, found, why);
+                orders(&next, round, &without(events, at), end, found, why);
             }
             Err(what) => {
                 why.insert(format!("{:?} of client {} {what}", event.call, event.client));

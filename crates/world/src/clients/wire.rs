@@ -7,8 +7,8 @@
 use client::Client;
 use host::{Either, Host, SplitMix64, first};
 use manager::api::{
-    GiveBack, IndexRange, Located, Manager, ManagerError, ManagerStatus, Opened, SegmentDeltas, TokenHolder,
-    TokenRecall,
+    GiveBack, Glimpse, GlimpseAnswer, GlimpseQuestion, IndexRange, Located, Manager, ManagerError, ManagerStatus,
+    Opened, SegmentDeltas, TokenHolder, TokenRecall,
 };
 use manager::server::ManagerServer;
 use manager::token::Mode;
@@ -26,6 +26,7 @@ pub(super) struct Network {
     /// Most messages take less than this.
     pub(super) delay_max: Duration,
     pub(super) recall_count: AtomicU64,
+    pub(super) question_count: AtomicU64,
     pub(super) repeated_count: AtomicU64,
 }
 
@@ -160,6 +161,15 @@ impl Manager for Wire {
         self.ask(move |manager| manager.open_many(client, &files, mode))
     }
 
+    fn glimpse(&self, client: ClientId, file: FileId) -> Answer<Glimpse, ManagerError> {
+        self.ask(move |manager| manager.glimpse(client, file))
+    }
+
+    fn glimpsed(&self, client: ClientId, answer: GlimpseAnswer) {
+        let manager = self.manager.clone();
+        self.send(move || manager.glimpsed(client, answer));
+    }
+
     fn locate(&self, client: ClientId, file: FileId, first: u64) -> Answer<Located, ManagerError> {
         self.ask(move |manager| manager.locate(client, file, first))
     }
@@ -201,25 +211,37 @@ pub(super) struct Distant {
     pub(super) session: Arc<Session>,
 }
 
+impl Distant {
+    /// Tells the client something, once or more often.
+    fn tell(&self, what: impl Fn(&Client) + Clone + Send + 'static) {
+        let network = &self.session.network;
+        let mut copies = 1;
+        while network.random.chance(1, 5) {
+            copies += 1;
+            network.repeated_count.fetch_add(1, SeqCst);
+        }
+        for _ in 0..copies {
+            let (client, session, what) = (self.client.clone(), self.session.clone(), what.clone());
+            network.host.tasks.spawn(Box::pin(async move {
+                session.delay().await;
+                if !session.is_over() {
+                    what(&client);
+                }
+            }));
+        }
+    }
+}
+
 impl TokenHolder for Distant {
     fn recall(&self, recalls: Vec<TokenRecall>) {
-        let network = &self.session.network;
         for recall in recalls {
-            network.recall_count.fetch_add(1, SeqCst);
-            let mut copies = 1;
-            while network.random.chance(1, 5) {
-                copies += 1;
-                network.repeated_count.fetch_add(1, SeqCst);
-            }
-            for _ in 0..copies {
-                let (client, session) = (self.client.clone(), self.session.clone());
-                network.host.tasks.spawn(Box::pin(async move {
-                    session.delay().await;
-                    if !session.is_over() {
-                        client.recall(vec![recall]);
-                    }
-                }));
-            }
+            self.session.network.recall_count.fetch_add(1, SeqCst);
+            self.tell(move |client| client.recall(vec![recall]));
         }
+    }
+
+    fn glimpse(&self, question: GlimpseQuestion) {
+        self.session.network.question_count.fetch_add(1, SeqCst);
+        self.tell(move |client| client.glimpse(question));
     }
 }

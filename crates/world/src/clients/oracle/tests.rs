@@ -10,6 +10,8 @@ struct Real {
 }
 
 const FILE_LEN: u64 = 100;
+/// How long kernels may keep answers that were given under a token.
+const KEPT: Duration = Duration::from_secs(1);
 
 impl Real {
     fn new() -> Real {
@@ -24,7 +26,10 @@ impl Real {
 
     fn make(&mut self, client: usize, call: Call) -> Event {
         let at = call.uses().map(|open| self.opens[&(client, open)]);
-        let answered = at_once(perform(&self.fs, &call, at)).expect("an answer");
+        let mut answered = at_once(perform(&self.fs, &call, at)).expect("an answer");
+        if let Ok(Seen::Entry(entry)) = &mut answered {
+            entry.valid = KEPT;
+        }
         let opened = match (&answered, &call) {
             (Ok(Seen::Created(entry, handle)), _) => Some((entry.attr.id, *handle)),
             (Ok(Seen::Opened(handle)), Call::Open { id, .. }) => Some((*id, *handle)),
@@ -249,4 +254,48 @@ fn regression_a_kernel_may_refuse_to_rename_a_name_to_itself_while_others_rename
         let alone = real.event(1, rename("a", "a", false), refused());
         oracle.round(&[alone]).expect_err("nothing else is renamed");
     }
+}
+
+/// Client 0 looks at the file of [`with_a_file`], without a token, after client 1 has cut it to
+/// this size. Then client 1 crashes, and this size is left.
+fn glimpsed(seen: u64, cut: u64, left: u64, is_in_round: bool) -> Result<bool, String> {
+    let (mut real, mut oracle, id) = with_a_file();
+    let cut = real.make(1, truncate(cut));
+    let mut look = real.make(0, Call::Getattr { id });
+    if let Some(Ok(Seen::Entry(entry))) = &mut look.answered {
+        (entry.attr.size, entry.valid) = (seen, Duration::ZERO);
+    }
+    let crashed = match is_in_round {
+        true => vec![cut, look],
+        false => {
+            oracle.round(&[cut])?;
+            oracle.round(&[look])?;
+            vec![]
+        }
+    };
+    real.make(1, truncate(left));
+    oracle.crashed(1, &crashed, &real.tree())
+}
+
+#[test]
+fn a_crash_may_lose_what_another_client_has_seen_without_a_token() {
+    for is_in_round in [false, true] {
+        // What the round of the crash has lost may not have been done at all.
+        assert_eq!(glimpsed(7, 7, FILE_LEN, is_in_round), Ok(!is_in_round));
+        assert_eq!(glimpsed(7, 7, 7, is_in_round), Ok(false), "{is_in_round}");
+    }
+}
+
+#[test]
+fn what_is_seen_without_a_token_must_have_been_so() {
+    for is_in_round in [false, true] {
+        assert!(glimpsed(8, 7, FILE_LEN, is_in_round).is_err(), "{is_in_round}");
+        assert!(glimpsed(FILE_LEN, 7, 7, is_in_round).is_err(), "{is_in_round}");
+    }
+    let (mut real, mut oracle, id) = with_a_file();
+    let mut look = real.make(0, Call::Getattr { id });
+    if let Some(Ok(Seen::Entry(entry))) = &mut look.answered {
+        (entry.attr.size, entry.valid) = (FILE_LEN + 1, Duration::ZERO);
+    }
+    assert!(oracle.round(&[look]).is_err());
 }
