@@ -261,6 +261,8 @@ fn managers_are_spread_over_nodes_and_one_of_these_may_die() {
     // At its start, the first node serves all managers.
     one.kill();
     one.up_with(&["--listen", &listen]);
+    let asks = || starling().arg("nodes").arg(&three.mountpoint).output().expect("start");
+    wait("a node does not find the first one again", || asks().status.success());
     wait("the managers do not spread after a start", || is_spread(&three));
     three.down();
     assert_eq!(managers(&one)[2], 0);
