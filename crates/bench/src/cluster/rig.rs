@@ -115,6 +115,12 @@ impl Cluster {
         (0..self.nodes.len()).map(of).sum()
     }
 
+    /// How often a node has asked a manager for a token, or for attributes.
+    pub fn claims(&self, node: usize) -> Result<u64> {
+        let status = self.status(node)?;
+        status.pointer("/cache/inode_misses").and_then(Value::as_u64).context("the status has no number inode_misses")
+    }
+
     /// Tokens that the managers have granted and not yet got back.
     pub fn tokens(&self) -> Result<u64> {
         let status = self.status(0)?;
