@@ -9,8 +9,8 @@
 //! - `passing` answers opens of files that the kernel may read by itself (passthrough); `inodes`
 //!   decides how.
 //! - `invalidator` makes the kernel forget what other clients change. It waits for answers under
-//!   way (`sections`). `validity` says what the kernel may keep, and `pages` which files it has
-//!   pages of.
+//!   way (`sections`). `validity` says what the kernel may keep, `pages` which files it has pages
+//!   of, and `listings` when it drops the listings of directories.
 //! - `forgetting` makes the kernel drop cached names and files. Its thread runs `apart`, so a
 //!   killed process need not wait for it. `survivor` is a process that fails requests while such a
 //!   thread waits. `dead` removes mounts whose process has died.
