@@ -168,6 +168,8 @@ impl State {
         match (real, model) {
             (Ok(real), Ok(model)) => self.same(real, model),
             (Err(real), Err(model)) if real == model => Ok(()),
+            // The kernel may still know that a name is absent in a directory that is gone.
+            (Err(FsError::NotFound), Err(FsError::Stale)) if matches!(call, Call::Lookup { .. }) => Ok(()),
             (Err(real), Err(model)) if self.is_behind_kernels && refuses_first(call, *real, *model) => Ok(()),
             // A kernel still knows a file that is gone.
             (Ok(Seen::Entry(entry)), Err(FsError::Stale))
@@ -265,6 +267,24 @@ impl State {
         }
     }
 
+    /// All states after these calls.
+    fn replayed(mut self, calls: &[(u64, Event)], replay: Replay) -> Vec<State> {
+        if replay == Replay::AsKnown {
+            let is_right = calls.iter().all(|(round, event)| self.step(*round, event).is_ok());
+            return if is_right { vec![self] } else { Vec::new() };
+        }
+        let mut states = vec![self];
+        for of_round in calls.chunk_by(|(one, _), (other, _)| one == other) {
+            let events: Vec<Event> = of_round.iter().map(|(_, event)| event.clone()).collect();
+            let mut found = BTreeMap::new();
+            for state in &states {
+                orders(state, of_round[0].0, &events, None, &mut found, &mut BTreeSet::new());
+            }
+            states = found.into_values().collect();
+        }
+        states
+    }
+
     /// A hash of everything that programs can see.
     fn fingerprint(&self) -> u64 {
         let copy = State { base: None, done: Vec::new(), ..self.fork() };
@@ -340,6 +360,15 @@ pub struct Known {
     pub kind: Kind,
     /// How many names it has.
     pub nlink: u32,
+}
+
+/// How calls of earlier rounds are made again.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Replay {
+    /// In the order that explained their answers.
+    AsKnown,
+    /// In each order that explains the answers that are left.
+    InAnyOrder,
 }
 
 /// All states that explain the answers so far.
@@ -445,11 +474,35 @@ impl Oracle {
         };
         let left = (0..events.len()).filter(|at| !may_be_lost(at));
         let events = &left.map(|at| events[at].clone()).collect::<Vec<_>>()[..];
-        let (mut found, mut why) = (BTreeMap::new(), BTreeSet::new());
         let made = self.states.iter().map(State::made).min().unwrap_or(0);
+        let all_others = events.iter().filter(|event| event.client != client && !event.looks_at_file()).count();
+        let mut why = BTreeSet::new();
+        // States that differ only in the order of calls that led there are one state, so the order
+        // that is known may not be the one without what was lost. That is rare.
+        let explained = [Replay::AsKnown, Replay::InAnyOrder].into_iter().find_map(|replay| {
+            let found = self.after_loss(client, events, replay, &mut why);
+            let mut fits = found.into_iter().filter_map(|mut state| match state.agrees_with(tree) {
+                Ok(()) => Some(state),
+                Err(what) => {
+                    why.insert(format!("{what} (left: model)"));
+                    None
+                }
+            });
+            fits.next().map(|first| [first].into_iter().chain(fits).collect::<Vec<_>>())
+        });
+        let Some(states) = explained else {
+            let events: Vec<String> = events.iter().map(Event::to_string).collect();
+            return Err(format!("no loss and no order explain the answers of {events:#?}, and the tree: {why:#?}"));
+        };
+        self.states = states;
+        Ok(self.states.iter().all(|state| state.made() < made + all_others))
+    }
+
+    /// All states after a crash of a client and the calls of its round, whatever it has lost.
+    fn after_loss(&self, client: usize, events: &[Event], replay: Replay, why: &mut BTreeSet<String>) -> Vec<State> {
+        let is_behind_kernels = self.states.first().is_some_and(|state| state.is_behind_kernels);
         let others: Vec<Event> = events.iter().filter(|event| event.client != client).cloned().collect();
-        let all_others = others.iter().filter(|event| !event.looks_at_file()).count();
-        let end = End::of(client, events);
+        let (end, mut found) = (End::of(client, events), BTreeMap::new());
         for state in &self.states {
             let Some(base) = &state.base else { continue };
             for kept in left_of_rounds(&state.done, client) {
@@ -461,22 +514,16 @@ impl Oracle {
                     .into_iter()
                     .filter(|(_, event)| is_whole || !event.may_glimpse_at(client, is_behind_kernels))
                     .collect();
-                let mut state = State { base: Some(base.clone()), ..base.fork() };
-                if kept.iter().all(|(round, event)| state.step(*round, event).is_ok()) {
+                let state = State { base: Some(base.clone()), ..base.fork() };
+                for state in state.replayed(&kept, replay) {
                     let left = if is_whole { left_of_round(events, client) } else { vec![others.clone()] };
                     for events in left {
-                        orders(&state, self.round, &events, Some(end), &mut found, &mut why);
+                        orders(&state, self.round, &events, Some(end), &mut found, why);
                     }
                 }
             }
         }
-        if found.is_empty() {
-            let events: Vec<String> = events.iter().map(Event::to_string).collect();
-            return Err(format!("no loss and no order explain the answers of {events:#?}: {why:#?}"));
-        }
-        self.states = found.into_values().collect();
-        self.keep_those_with(tree)?;
-        Ok(self.states.iter().all(|state| state.made() < made + all_others))
+        found.into_values().collect()
     }
 
     /// Takes in that a client closed everything.

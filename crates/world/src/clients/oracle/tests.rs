@@ -110,6 +110,28 @@ fn regression_a_call_that_a_crash_has_lost_holds_up_no_other() {
     assert!(!may_lose(&of_other, &[0]), "that client has not crashed");
 }
 
+/// Seed 20046427: the oracle knew only the order in which client 0 sees the file that is lost.
+#[test]
+fn regression_a_call_may_have_come_before_what_a_crash_has_lost() {
+    for are_at_once in [true, false] {
+        let (mut real, mut oracle, _) = with_a_file();
+        let (mut left, _, _) = with_a_file();
+        let (dir, flags) = (FileId::ROOT, RenameFlags::default());
+        let rename = Call::Rename { dir, name: "a".into(), to_dir: dir, to: "b".into(), flags };
+        left.make(0, rename.clone());
+        let mut events = [(0, rename), (1, create("a", 2)), (0, create("a", 3))].map(|(at, call)| real.make(at, call));
+        assert_eq!(events[2].answered, Some(Err(FsError::Exists)));
+        if are_at_once {
+            let ended = events[2].ended;
+            events.iter_mut().for_each(|event| event.ended = ended);
+            events[2].began = events[0].began;
+        }
+        oracle.round(&events).expect("explained");
+        let crashed = oracle.crashed(1, &[], &left.tree());
+        assert_eq!(crashed.is_ok(), are_at_once, "{crashed:?}");
+    }
+}
+
 #[test]
 fn a_crash_loses_a_call_only_with_all_later_ones() {
     let calls = [(1, truncate(7)), (1, mode(0o640))];
@@ -223,6 +245,22 @@ fn only_a_kernel_knows_the_attributes_of_a_file_that_is_gone() {
     other.attr.size += 1;
     oracle.round(&[real.event(1, Call::Getattr { id }, Ok(Seen::Entry(known)))]).expect("the kernel knows it");
     oracle.round(&[real.event(1, Call::Getattr { id }, Ok(Seen::Entry(other)))]).expect_err("it had another size");
+}
+
+/// Seed 20014479.
+#[test]
+fn regression_a_kernel_may_know_that_a_name_is_absent_in_a_directory_that_is_gone() {
+    let (mut real, mut oracle) = (Real::new(), Oracle::new(4096, 0o755));
+    let made = real.make(0, Call::MakeDirectory { dir: FileId::ROOT, name: "d".into() });
+    let Ok(Seen::Entry(dir)) = made.answered.clone().expect("an answer") else { panic!("no directory: {made}") };
+    let dir = dir.attr.id;
+    let removed = real.make(0, Call::RemoveDirectory { dir: FileId::ROOT, name: "d".into() });
+    oracle.round(&[made]).expect("made");
+    oracle.round(&[removed]).expect("removed");
+    let absent = Call::Lookup { dir, name: "a".into() };
+    let make = Call::MakeDirectory { dir, name: "a".into() };
+    oracle.round(&[real.event(0, absent, Err(FsError::NotFound))]).expect("it is not there");
+    oracle.round(&[real.event(0, make, Err(FsError::NotFound))]).expect_err("the file system was asked");
 }
 
 #[test]
