@@ -63,6 +63,17 @@ pub fn node_of(client: ClientId) -> NodeId {
     NodeId::new(client.raw().saturating_sub(1).try_into().unwrap_or(u16::MAX))
 }
 
+/// A node that has joined, as others reach it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct KnownNode {
+    /// The node.
+    pub node: NodeId,
+    /// Where it was reached last, as host:port.
+    pub address: String,
+    /// SHA-256 of its certificate: another node may have its address by now.
+    pub fingerprint: [u8; 32],
+}
+
 /// A node that has joined the file system.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MemberEntry {
@@ -314,6 +325,17 @@ impl FsConfig {
     /// The member with this certificate.
     pub fn member_of(&self, fingerprint: &[u8; 32]) -> Option<(NodeId, &MemberEntry)> {
         self.members.iter().find(|(_, member)| member.fingerprint == *fingerprint).map(|(node, member)| (*node, member))
+    }
+
+    /// A member at the address where others reach it, if it has one.
+    pub fn reach(&self, node: NodeId) -> Option<KnownNode> {
+        let MemberEntry { address, fingerprint, .. } = self.members.get(&node)?.clone();
+        (!address.is_empty()).then_some(KnownNode { node, address, fingerprint })
+    }
+
+    /// The members that have an address where others reach them.
+    pub fn reachable(&self) -> impl Iterator<Item = KnownNode> + '_ {
+        self.members.keys().filter_map(|node| self.reach(*node))
     }
 
     /// The node that serves a store, or reaches it where it is no node's.

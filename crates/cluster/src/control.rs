@@ -108,6 +108,10 @@ pub enum ControlRequest {
     },
     /// Asks who uses a file.
     Who(FileId),
+    /// Asks a node where the first node is. The first node asks too, and says where it is: its
+    /// addresses, best first; other nodes say nothing. A node that has joined takes no other
+    /// request.
+    FirstNode(Vec<String>),
 }
 
 /// A new session.
@@ -247,6 +251,8 @@ pub enum ControlAnswer {
     Noted,
     /// Who uses a file.
     Who(WhoReport),
+    /// The addresses of the first node, best first.
+    FirstNode(Vec<String>),
 }
 
 /// Why a request failed.

@@ -60,6 +60,6 @@ pub mod switch;
 pub mod switch_lane;
 mod table;
 
-pub use config::FsConfig;
+pub use config::{FsConfig, KnownNode};
 pub use machine::{CoreMachine, Create, Run, StartError};
-pub use stores::{AtNode, KnownNode, StorePlace};
+pub use stores::{AtNode, StorePlace};

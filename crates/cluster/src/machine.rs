@@ -8,14 +8,14 @@
 
 use crate::cleaner::Cleaner;
 use crate::config::{
-    CLEANER_LOG, CLIENT_LOG, FIRST_NODE, FsConfig, client_id, client_log, first_manager_map, manager_log,
+    CLEANER_LOG, CLIENT_LOG, FIRST_NODE, FsConfig, KnownNode, client_id, client_log, first_manager_map, manager_log,
 };
 use crate::maintenance::Maintenance;
 use crate::maps::{self, ChangeError, Keeper};
 use crate::room;
 use crate::seat::Seat;
 use crate::seats::{Opening, end_of};
-use crate::stores::{self, CLOSE_TIMEOUT, KnownNode, Opened, StorePlace};
+use crate::stores::{self, CLOSE_TIMEOUT, Opened, StorePlace};
 use crate::survivors::{Arrivals, Survivor};
 use crate::switch::SwitchStore;
 use client::{Client, Holdings, Managers};

@@ -1,7 +1,7 @@
 //! The ways of a node's clients to managers, wherever these are, and the recalls that come back.
 
+use crate::config::KnownNode;
 use crate::remote_manager::{RemoteManager, receive_recalls};
-use crate::stores::KnownNode;
 use crate::switch_lane::SwitchLane;
 use host::{Either, Host, first};
 use link::OrderedLane;

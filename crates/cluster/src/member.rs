@@ -11,7 +11,7 @@
 //!
 //! [`Member::file_system`] is the file system over whichever client there is.
 
-use crate::config::{FsConfig, client_id};
+use crate::config::{FsConfig, KnownNode, client_id};
 use crate::control::{
     CONTROL_VERSION, ControlAnswer, ControlError, ControlRequest, Hello, PROGRAM_VERSION, Renewed, Resume, Welcome,
 };
@@ -21,7 +21,6 @@ use crate::machine::{inode_bytes, inode_count_max, stripe_options};
 use crate::room::member_space;
 use crate::seating::{Reseating, Seated, Seating};
 use crate::shared_locks::{LockWay, SharedLocks};
-use crate::stores::KnownNode;
 use client::{Client, ClientConfig, Managers};
 use host::{Either, Host, first};
 use manager::api::{Manager, TokenHolder};

@@ -17,7 +17,7 @@
 //!
 //! After a start, the sessions go on that survive it ([`crate::survivors`]), under their numbers.
 
-use crate::config::{CLIENT_LOG, FIRST_NODE, FsConfig, MemberEntry, client_id, client_log};
+use crate::config::{CLIENT_LOG, FIRST_NODE, FsConfig, KnownNode, MemberEntry, client_id, client_log};
 use crate::control::{
     CONTROL_VERSION, ControlAnswer, ControlError, ControlRequest, Hello, NodeReport, NodeState, NodesReport,
     PROGRAM_VERSION, Renewed, Resume, SpreadReport, Welcome, WhoReport,
@@ -31,7 +31,6 @@ use crate::maps::Keeper;
 use crate::seats::{HostWays, LiveSession, Seats, SessionBook, Turn, next_move};
 use crate::shared_locks::{NearLocks, SharedLocks};
 use crate::space::OWN_SESSION;
-use crate::stores::KnownNode;
 use crate::survivors::Survivor;
 use client::Client;
 use host::Host;
@@ -265,6 +264,7 @@ impl Members {
                 self.node_of(fingerprint)?;
                 self.who(file).await.map(ControlAnswer::Who)
             }
+            ControlRequest::FirstNode(_) => Ok(ControlAnswer::FirstNode(vec![self.config.address.clone()])),
             // It comes too late: all sessions that go on are known.
             ControlRequest::Resume(_) => Err(ControlError::UnknownSession),
         }
@@ -490,17 +490,21 @@ impl Members {
         takers.into_iter().map(|(at, _)| at).collect()
     }
 
+    /// The nodes without a session at addresses where they may be.
+    pub fn absent(&self) -> Vec<KnownNode> {
+        let Ok(config) = self.maps_config() else { return Vec::new() };
+        let (sessions, now) = (self.sessions.lock(), self.host.clock.now());
+        let is_here = |node| sessions.of(node).is_some_and(|number| sessions.live(number, now).is_some());
+        config.reachable().filter(|at| !is_here(at.node)).collect()
+    }
+
     /// The nodes with such a session that others can reach, and the sessions' numbers. `is_such` is
     /// called under the lock of the sessions.
     fn reachable(&self, is_such: impl Fn(&MemberSession) -> bool) -> Vec<(KnownNode, u64)> {
         let Ok(config) = self.maps_config() else { return Vec::new() };
         let (sessions, now) = (self.sessions.lock(), self.host.clock.now());
         let live = sessions.by_number.keys().filter_map(|number| Some((*number, sessions.live(*number, now)?)));
-        let known = |(number, session): (u64, &MemberSession)| {
-            let MemberEntry { address, fingerprint, .. } = config.members.get(&session.node)?.clone();
-            let known = KnownNode { node: session.node, address, fingerprint };
-            (!known.address.is_empty()).then_some((known, number))
-        };
+        let known = |(number, session): (u64, &MemberSession)| Some((config.reach(session.node)?, number));
         live.filter(|(_, session)| is_such(session)).filter_map(known).collect()
     }
 

@@ -1,6 +1,6 @@
 //! Which node serves which manager, as members hear it.
 
-use crate::stores::KnownNode;
+use crate::config::KnownNode;
 use types::codec::{DecodeError, Put, Reader};
 use types::{ManagerId, NodeId};
 

@@ -19,7 +19,7 @@
 //! One manager stays at the first node. So there is always one that says how far each log is
 //! applied.
 
-use crate::config::{CLEANER_LOG, CLIENT_LOG, FIRST_NODE, FsConfig, client_id, client_log, manager_log};
+use crate::config::{CLEANER_LOG, CLIENT_LOG, FIRST_NODE, FsConfig, KnownNode, client_id, client_log, manager_log};
 use crate::gate::{Gate, last_checkpoint};
 use crate::lease::with_drift;
 use crate::maintenance::Maintenance;
@@ -27,7 +27,6 @@ use crate::manager_service::{Gone, ManagerService, NO_SESSION};
 use crate::remote_manager::{RemoteManager, receive_recalls};
 use crate::seat::{Here, HostWay, Place, Seat, ServingNode, There};
 use crate::seating::{Reseating, Seated, Seating};
-use crate::stores::KnownNode;
 use crate::survivors::contradicting;
 use client::{Client, Holdings};
 use host::{Host, first};

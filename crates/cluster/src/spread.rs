@@ -11,13 +11,13 @@
 //! used any more until the next start: it could be used at either place then, and the stripes have
 //! the rest. Then no other store moves either.
 
-use crate::config::{FIRST_NODE, FsConfig};
+use crate::config::{FIRST_NODE, FsConfig, KnownNode};
 use crate::control::Moving;
 use crate::machine::CoreMachine;
 use crate::maps::{ChangeError, Keeper};
 use crate::members::Members;
 use crate::store_copy::{CopyError, StoreCopy};
-use crate::stores::{Absent, CLOSE_TIMEOUT, KnownNode};
+use crate::stores::{Absent, CLOSE_TIMEOUT};
 use crate::switch::{HeldStore, SwitchStore};
 use host::{Either, Host, first};
 use parking_lot::Mutex;

@@ -1,6 +1,8 @@
 //! The stores of a file system: their places; creates them, and opens those that can be opened.
 
-use crate::config::{ConfigError, FsConfig};
+use crate::config::{
+    KnownNode, {ConfigError, FsConfig},
+};
 use crate::start_error::StartError;
 use crate::switch::SwitchStore;
 use bytes::Bytes;
@@ -14,7 +16,7 @@ use storage::api::{Presence, RemoteStorage, Seal, Storage, StorageError, StoreSt
 use storage::server::{StoreIdentity, StoreOpenError, StoreServer};
 use storage::site::is_empty;
 use striped_log::fragment::{Fragment, FragmentHeader};
-use types::{BoxFuture, FragmentId, LogId, Maps, NodeId, SegmentId, StoreId};
+use types::{BoxFuture, FragmentId, LogId, Maps, SegmentId, StoreId};
 
 /// How long opening a store may take before the file system goes on without it.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(60);
@@ -32,17 +34,6 @@ pub enum StorePlace {
     Node(AtNode),
     /// No usable place: its folder is missing or cannot be used, for this reason.
     Missing(String),
-}
-
-/// A node that has joined, as others reach it.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct KnownNode {
-    /// The node.
-    pub node: NodeId,
-    /// Where it was reached last, as host:port.
-    pub address: String,
-    /// SHA-256 of its certificate: another node may have its address by now.
-    pub fingerprint: [u8; 32],
 }
 
 /// A store at a node that has joined.

@@ -17,7 +17,7 @@
 //! member to others. Before it does that, it opens the member's log. So a log that was opened after
 //! the epoch in which its member writes is the proof, and that member does not survive.
 
-use crate::config::{FsConfig, client_log};
+use crate::config::{FsConfig, KnownNode, client_log};
 use crate::control::{CONTROL_VERSION, ControlAnswer, ControlError, ControlRequest, Resume};
 use crate::lease::with_drift;
 use client::Holdings;
@@ -102,7 +102,10 @@ impl Arrivals {
                 let is_known = state.spoken.get(&node).is_some_and(survives);
                 return Err(if is_known { starting() } else { ControlError::Restarted(self.term) });
             }
-            ControlRequest::Leave { .. } | ControlRequest::Nodes | ControlRequest::Who(_) => return Err(starting()),
+            ControlRequest::Leave { .. }
+            | ControlRequest::Nodes
+            | ControlRequest::Who(_)
+            | ControlRequest::FirstNode(_) => return Err(starting()),
         };
         let is_complete = config.members.keys().all(|member| state.spoken.contains_key(member));
         self.complete.send_if_modified(|complete| is_complete && !std::mem::replace(complete, true));
@@ -114,6 +117,13 @@ impl Arrivals {
         let state = self.state.lock();
         let members = state.config.iter().flat_map(|config| &config.members);
         members.filter(|(node, _)| !state.spoken.contains_key(node)).map(|(_, member)| member.name.clone()).collect()
+    }
+
+    /// The members that are being waited for, at addresses where they may be.
+    pub fn absent(&self) -> Vec<KnownNode> {
+        let state = self.state.lock();
+        let members = state.config.iter().flat_map(FsConfig::reachable);
+        members.filter(|at| !state.spoken.contains_key(&at.node)).collect()
     }
 
     /// The term that managers begin at this start.

@@ -8,8 +8,10 @@ use crate::wire::{Message, Refused, frame};
 use host::{Clock, Host, timeout};
 use std::fmt;
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpStream;
+use tokio::sync::watch;
 
 /// Where a node listens.
 #[derive(Clone)]
@@ -54,6 +56,35 @@ impl Address {
             Ok((from, to))
         };
         timeout(clock, CONNECT_TIME_MAX, dialing).await.map_err(|_| io::ErrorKind::TimedOut)?
+    }
+}
+
+/// The addresses at which a node may be, in the order in which to try them. The links that use them
+/// follow changes. Cheap to clone.
+#[derive(Clone)]
+pub struct Addresses(Arc<watch::Sender<Vec<Address>>>);
+
+impl Addresses {
+    /// These addresses, for now.
+    pub fn new(all: Vec<Address>) -> Addresses {
+        Addresses(Arc::new(watch::Sender::new(all)))
+    }
+
+    /// Other addresses from now on. Links that have no connection try them at once, from the first
+    /// one on. A connection stays, wherever it leads.
+    pub fn replace(&self, all: Vec<Address>) {
+        self.0.send_replace(all);
+    }
+
+    /// Follows the addresses.
+    pub(crate) fn follow(&self) -> watch::Receiver<Vec<Address>> {
+        self.0.subscribe()
+    }
+}
+
+impl From<Address> for Addresses {
+    fn from(only: Address) -> Addresses {
+        Addresses::new(vec![only])
     }
 }
 

@@ -33,7 +33,7 @@ pub mod stream;
 pub mod tls;
 pub mod wire;
 
-pub use address::{Address, ask_once};
+pub use address::{Address, Addresses, ask_once};
 pub use lane::{Lane, LinkError, Opening, OrderedLane};
 pub use listener::{serve, serve_until};
 pub use node_link::NodeLink;

@@ -1,7 +1,7 @@
 //! The two lanes to a node: one for large messages, one for all others, so that a small request
 //! does not wait behind megabytes of a stream.
 
-use crate::address::{Address, ask_alone};
+use crate::address::{Address, Addresses, ask_alone};
 use crate::frames::{Inbox, Outbox};
 use crate::kinds;
 use crate::lane::{Lane, LinkError, Opening, OrderedLane};
@@ -39,21 +39,23 @@ impl Drop for NodeLink {
 }
 
 impl NodeLink {
-    /// Keeps connections to a node, which the log calls `name`. The future is done when both were
-    /// made, or when it was seen that they cannot be; it need not be awaited.
+    /// Keeps connections to a node, which the log calls `name`, at one of its addresses. The future
+    /// is done when both were made, or when it was seen that they cannot be at any address; it need
+    /// not be awaited.
     pub fn keep(
         host: &Host,
-        address: Address,
+        addresses: impl Into<Addresses>,
         name: String,
         opening: Option<Opening>,
     ) -> (Arc<NodeLink>, BoxFuture<()>) {
+        let addresses = addresses.into();
         let (small, large) = (Lane::new(), Lane::new());
         let (mut alive, mut tried) = (Vec::new(), Vec::new());
         for lane in [&small, &large] {
             let (ends, ended) = oneshot::channel();
             let (first_tried, has_tried) = oneshot::channel();
-            let (address, name, opening) = (address.clone(), name.clone(), opening.clone());
-            let keeper = Keeper { host: host.clone(), address, name, opening, lane: lane.clone() };
+            let (addresses, name, opening) = (addresses.clone(), name.clone(), opening.clone());
+            let keeper = Keeper { host: host.clone(), addresses, name, opening, lane: lane.clone() };
             host.tasks.spawn(Box::pin(async move {
                 let _: Either<_, ()> = first(ended, keeper.run(first_tried)).await;
             }));
@@ -99,15 +101,15 @@ impl NodeLink {
 /// Keeps a lane connected.
 struct Keeper {
     host: Host,
-    address: Address,
+    addresses: Addresses,
     name: String,
     opening: Option<Opening>,
     lane: Lane,
 }
 
 impl Keeper {
-    async fn connect(&self) -> io::Result<Inbox> {
-        let (from, to) = self.address.dial(self.host.clock.as_ref()).await?;
+    async fn connect(&self, address: &Address) -> io::Result<Inbox> {
+        let (from, to) = address.dial(self.host.clock.as_ref()).await?;
         let (outbox, writing) = Outbox::new(to);
         self.host.tasks.spawn(Box::pin(writing));
         let mut inbox = Inbox::new(from);
@@ -126,27 +128,39 @@ impl Keeper {
 
     async fn run(self, first_tried: oneshot::Sender<()>) {
         let mut first_tried = Some(first_tried);
-        let mut backoff = BACKOFF_MIN;
-        let mut told = false;
+        let mut changes = self.addresses.follow();
+        let (mut at, mut backoff, mut told) = (0, BACKOFF_MIN, false);
         loop {
-            let connected = self.connect().await;
-            // Only the first attempt is waited for.
-            let _ = first_tried.take().map(|tried| tried.send(()));
-            match connected {
-                Ok(inbox) => {
+            if changes.has_changed().unwrap_or(false) {
+                (at, backoff, told) = (0, BACKOFF_MIN, false);
+            }
+            let address = changes.borrow_and_update().get(at).cloned();
+            let Some(address) = address else {
+                // No address is left. Only these first attempts are waited for.
+                let _ = first_tried.take().map(|tried| tried.send(()));
+                if let Either::Right(_) = first(self.host.clock.sleep(backoff), changes.changed()).await {
+                    changes.mark_changed();
+                }
+                (at, backoff) = (0, (2 * backoff).min(BACKOFF_MAX));
+                continue;
+            };
+            match first(self.connect(&address), changes.changed()).await {
+                Either::Left(Ok(inbox)) => {
+                    let _ = first_tried.take().map(|tried| tried.send(()));
                     let error = self.lane.receive(inbox).await;
                     self.lane.fall();
-                    tracing::warn!(to = self.name, address = %self.address, %error, "connection lost");
+                    tracing::warn!(to = self.name, %address, %error, "connection lost");
                     (backoff, told) = (BACKOFF_MIN, true);
+                    self.host.clock.sleep(backoff).await;
                 }
-                Err(error) => {
+                Either::Left(Err(error)) => {
                     if !std::mem::replace(&mut told, true) {
-                        tracing::warn!(to = self.name, address = %self.address, %error, "cannot be reached");
+                        tracing::warn!(to = self.name, %address, %error, "cannot be reached");
                     }
+                    at += 1;
                 }
+                Either::Right(_) => changes.mark_changed(),
             }
-            self.host.clock.sleep(backoff).await;
-            backoff = (2 * backoff).min(BACKOFF_MAX);
         }
     }
 }

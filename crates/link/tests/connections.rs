@@ -4,8 +4,8 @@ use bytes::Bytes;
 use host::{Host, first, join_all};
 use link::wire::Refused;
 use link::{
-    Address, ClientKeys, Fingerprint, LinkError, Message, NodeKeys, NodeLink, NodeService, Peer, ServerKeys, Services,
-    TLS_NAME, ask_once, fingerprint, kinds, serve, serve_until,
+    Address, Addresses, ClientKeys, Fingerprint, LinkError, Message, NodeKeys, NodeLink, NodeService, Peer, ServerKeys,
+    Services, TLS_NAME, ask_once, fingerprint, kinds, serve, serve_until,
 };
 use parking_lot::Mutex;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, ExtendedKeyUsagePurpose, IsCa, KeyPair};
@@ -120,6 +120,33 @@ fn short_and_long_messages_come_through_tls_and_the_service_knows_who_asks() {
         assert_eq!(link.ask(77, text("x"), 0).await, Err(LinkError::Refused(Refused::NoService)));
         let long = Message { head: Vec::new(), tail: vec![0; (1 << 20) + 1].into() };
         assert_eq!(link.ask(kinds::MANAGER, long, 0).await, Err(LinkError::TooLong));
+    });
+}
+
+#[test]
+fn a_link_tries_all_addresses_of_a_node_and_follows_changes() {
+    with_host(|host| async move {
+        let services = || Services::new().with(kinds::MANAGER, Arc::new(Echo::default()));
+        let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let nothing_there = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port();
+        let silent_port = silent.local_addr().unwrap().port();
+        let addresses =
+            Addresses::new(vec![at(nothing_there, None), at(listening(&host, services(), None).await, None)]);
+        let (link, tried) = NodeLink::keep(&host, addresses, "node-0".into(), None);
+        tried.await;
+        assert!(link.is_up(), "the second address was tried before the first wait ended");
+
+        // A connection stays while addresses change. One that is being made is given up.
+        let addresses = Addresses::new(vec![at(silent_port, None)]);
+        let (link, tried) = NodeLink::keep(&host, addresses.clone(), "node-0".into(), None);
+        silent.accept().await.unwrap();
+        addresses.replace(vec![at(listening(&host, services(), None).await, None)]);
+        tried.await;
+        let connection = link.ordered().next_connection(0).await;
+        addresses.replace(vec![at(silent_port, None)]);
+        tokio::task::yield_now().await;
+        assert_eq!(link.ordered().connection(), Some(connection));
+        assert_eq!(link.ask(kinds::MANAGER, text("x"), 0).await, Ok(text("x")));
     });
 }
 

@@ -306,10 +306,18 @@ pub struct Up {
     #[arg(long)]
     pub allow_other: bool,
     /// Address and TCP port to listen at for other nodes, which mount the file system too. Port 0
-    /// takes a free one. Give the same at each start [default: no node can join; a node that has
-    /// joined listens where it did before].
+    /// takes a free one. Give it at each start; it may change [default: no node can join; a node
+    /// that has joined listens where it did before].
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub listen: Option<std::net::SocketAddr>,
+    /// Where the first node is now, for a node that has joined. Needed only if the first node has
+    /// another address, and neither it nor another node could say so.
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub first_node: Option<String>,
+    /// What a node that has joined does from now on, separated by commas: client, storage, manager;
+    /// see `starling node join --help` [default: what it did before].
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub roles: Option<Vec<Role>>,
     /// Start although changes may be lost for good: use what the stores that answer hold. First try
     /// to bring back the stores that the refusal names; replace a store that is lost for good by an
     /// empty folder.

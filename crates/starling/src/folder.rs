@@ -11,9 +11,10 @@ use crate::settings::Geometry;
 use crate::{keys, usage};
 use anyhow::Context;
 use cluster::spread::RecordError;
-use cluster::{AtNode, StorePlace};
+use cluster::{AtNode, KnownNode, StorePlace};
 use host::real::RealDisk;
 use host::{Disk, Host};
+use link::ClientKeys;
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
 use std::fmt::Display;
@@ -301,11 +302,7 @@ impl Folder {
             }
             Location::Node(at) => {
                 let keys = to_nodes.as_ref().with_context(|| format!("{place}: no keys"))?;
-                let address = address_of(at, keys).with_context(|| place.to_string())?;
-                // The file system's name is known when its stores are open.
-                let store = StoreName { store: StoreId::new(store), ..StoreName::NONE };
-                let remote = Remote::named(host.clone(), address, store);
-                Ok(StorePlace::Node(AtNode { at: at.clone(), remote }))
+                place_at_node(host, keys, StoreId::new(store), at).map(StorePlace::Node)
             }
         };
         (0..).zip(&stores.places).map(open).collect()
@@ -337,6 +334,14 @@ impl Folder {
         disk.lock().map_err(busy)?;
         Ok(disk)
     }
+}
+
+/// A store at a node, for the machine.
+pub fn place_at_node(host: &Host, keys: &ClientKeys, store: StoreId, at: &KnownNode) -> anyhow::Result<AtNode> {
+    let address = address_of(at, keys)?;
+    // The file system's name is known when its stores are open.
+    let remote = Remote::named(host.clone(), address, StoreName { store, ..StoreName::NONE });
+    Ok(AtNode { at: at.clone(), remote })
 }
 
 #[cfg(test)]

@@ -132,7 +132,8 @@ pub fn split_port(text: &str) -> Option<(&str, u16)> {
     (!host.is_empty()).then_some((host, port))
 }
 
-fn is_loopback(host: &str) -> bool {
+/// True if this host is this machine, whatever network it is on.
+pub fn is_loopback(host: &str) -> bool {
     host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }
 

@@ -11,6 +11,7 @@
 //! - [`places`]: where the stores are, in the first node's data folder. [`rack`]: the stores that a
 //!   joined node has; [`serving`] and [`roles`]: what it serves and does, as its data folder
 //!   remembers it.
+//! - [`whereabouts`]: where the first node is, whose address may change.
 
 pub mod first;
 pub mod hosts;
@@ -26,6 +27,7 @@ pub mod roles;
 pub mod run;
 pub mod serving;
 pub mod status;
+pub mod whereabouts;
 pub mod who;
 
 /// The name of this machine; empty if it has none.

@@ -96,6 +96,11 @@ impl Settings {
             block_size,
             store_size: bytes("store-size", &up.store_size.clone().or(file.store_size))?,
         };
+        let of_joined = [("--first-node", up.first_node.is_some()), ("--roles", up.roles.is_some())];
+        if let Some((flag, _)) = of_joined.iter().find(|(_, is_given)| *is_given) {
+            let data = up.data.display();
+            return Err(usage(format!("{flag} is for a node that has joined: {data} belongs to none")));
+        }
         if geometry.stores == Some(0) {
             return Err(usage("--stores must be at least 2"));
         }

@@ -4,13 +4,13 @@
 use crate::background;
 use crate::control::{self, Request, Socket, not_here};
 use crate::core_report::ServedCore;
-use crate::folder::Folder;
+use crate::folder::{Folder, Stores, place_at_node};
 use crate::kernel::KernelToCome;
 use crate::location::Location;
 use crate::mountpoint::{self, READY, SERVES, check_apart, check_mountpoint};
-use crate::node::first::{self, FirstNodeServer, Threshold};
+use crate::node::first::{self, FirstNodeServer, Heard, Threshold};
 use crate::node::places::PlaceRecord;
-use crate::node::{report, who};
+use crate::node::{identity, report, who};
 use crate::recorder::Recorder;
 use crate::recording::Recordings;
 use crate::settings::{Geometry, Settings};
@@ -30,7 +30,7 @@ use stripe::StoreState;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
-use types::BoxFuture;
+use types::{BoxFuture, StoreId};
 use vfs::fs::FileSystem;
 
 /// Managers of a new file system: up to this many nodes serve some.
@@ -150,7 +150,7 @@ async fn start(
     if known.is_none() {
         folder.make_folders(&stores)?;
     }
-    let places = folder.places(host, &stores)?;
+    let mut places = folder.places(host, &stores)?;
     let consensus = folder.consensus()?;
     if known.is_none() {
         let config = machine::create(host, &places, &consensus, new_file_system(geometry)).await;
@@ -183,12 +183,13 @@ async fn start(
         manager_lengths: Lengths::LARGEST,
         accepts_loss: settings.accept_loss,
     };
-    wait_for_nodes(host, &places).await;
+    let threshold = listener.map(|listener| Threshold::open(host, folder.path(), listener)).transpose()?;
+    let heard = threshold.as_ref().map(|threshold| threshold.heard.clone()).unwrap_or_default();
+    wait_for_nodes(host, folder, &heard, &mut stores, &mut places).await?;
     let explained = |e| explain(e, &stores.places);
-    let (machine, listener) = match listener {
+    let (machine, listener) = match threshold {
         None => (CoreMachine::start(host.clone(), &places, &consensus, run).await.map_err(explained)?, None),
-        Some(listener) => {
-            let threshold = Threshold::open(host, folder.path(), listener)?;
+        Some(threshold) => {
             let arrivals = &threshold.arrivals;
             let starting = CoreMachine::start_after(host.clone(), &places, &consensus, run, arrivals);
             let started = match host::first(starting, tell_awaited(host, arrivals)).await {
@@ -250,11 +251,28 @@ async fn not_committed(served: &ServedCore) -> String {
     }
 }
 
-/// Waits a while for the nodes that have stores: after a loss of power, all start together.
-async fn wait_for_nodes(host: &Host, places: &[StorePlace]) {
+/// Waits a while for the nodes that have stores: after a loss of power, all start together. Nodes
+/// that have other addresses now say so meanwhile.
+async fn wait_for_nodes(
+    host: &Host,
+    folder: &Folder,
+    heard: &Heard,
+    stores: &mut Stores,
+    places: &mut [StorePlace],
+) -> anyhow::Result<()> {
     let begun = host.clock.now();
     let mut is_told = false;
     loop {
+        for ((store, location), place) in (0..).zip(&mut stores.places).zip(&mut *places) {
+            if let StorePlace::Node(node) = &*place
+                && let Some(now) = heard.elsewhere(&node.at)
+            {
+                eprintln!("the store at {} is at {} now", node.at.address, now.address);
+                let keys = identity::client_keys(folder.path())?;
+                *place = StorePlace::Node(place_at_node(host, &keys, StoreId::new(store), &now)?);
+                *location = Location::Node(now);
+            }
+        }
         let asked = places.iter().map(async |place| match place {
             StorePlace::Node(node) => node.remote.presence().await.err().map(|e| (node.at.address.clone(), e)),
             _ => None,
@@ -263,7 +281,7 @@ async fn wait_for_nodes(host: &Host, places: &[StorePlace]) {
         let has_most = (places.len() - away.len()) * 2 > places.len();
         let patience = if has_most { NODES_TIME_MAX / 6 } else { NODES_TIME_MAX };
         if away.is_empty() || host.clock.now() >= begun + patience {
-            return;
+            return Ok(());
         }
         if !std::mem::replace(&mut is_told, true) {
             for (address, e) in &away {

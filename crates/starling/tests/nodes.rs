@@ -210,11 +210,63 @@ fn a_node_goes_on_when_the_first_one_was_killed_and_is_back() {
 
 /// Joins a node that others reach.
 fn join_listening(below: &Path, first: &Mounted, name: &str) -> Mounted {
-    let listen = format!("127.0.0.1:{}", free_port());
+    let listen = elsewhere();
     let flags = ["--name", name, "--background", "--listen", &listen];
     let (node, mut command) = joining(below, name, &invite(first, &[]), &flags);
     run(&mut command);
     node
+}
+
+/// An address on the loopback interface.
+fn elsewhere() -> String {
+    format!("127.0.0.1:{}", free_port())
+}
+
+#[test]
+fn nodes_find_the_first_one_at_another_address() {
+    let dir = tempfile::tempdir().expect("temporary folder");
+    let (mut one, _) = first_node(dir.path(), "one");
+    let mut two = join_listening(dir.path(), &one, "two");
+    let mut three = join(dir.path(), &one, "three");
+    let open = |node: &Mounted, name: &str| {
+        let path = node.mountpoint.join(name);
+        let mut file = fs::OpenOptions::new().append(true).create(true).open(path).expect("open");
+        file.write_all(b"not synced").expect("write");
+        file
+    };
+    let mut files = [open(&two, "by-two"), open(&three, "by-three")];
+    // The first node tells the one, which listens. The other one asks that.
+    one.kill();
+    one.up_with(&["--listen", &elsewhere()]);
+    for file in &mut files {
+        file.write_all(b", and more").and_then(|()| file.sync_all()).expect("the session goes on");
+    }
+    for name in ["by-two", "by-three"] {
+        assert_eq!(fs::read_to_string(one.mountpoint.join(name)).expect("read"), "not synced, and more");
+    }
+    drop(files);
+
+    // All are off meanwhile.
+    two.down();
+    three.down();
+    one.down();
+    let listen = elsewhere();
+    one.up_with(&["--listen", &listen]);
+    two.up_again();
+    let refused_at = refused(
+        starling().arg("up").arg(&three.mountpoint).args(["--first-node", "nowhere", "--data"]).arg(&three.data),
+    );
+    assert!(refused_at.contains("--first-node nowhere: give ADDRESS:PORT"), "{refused_at}");
+    three.up_with(&["--first-node", &listen]);
+    three.down();
+    three.up_again();
+    assert_eq!((&contents(&two), contents(&two).len()), (&contents(&three), 2));
+    three.down();
+    two.down();
+    one.down();
+    let of_first =
+        refused(starling().arg("up").arg(&one.mountpoint).args(["--first-node", &listen, "--data"]).arg(&one.data));
+    assert!(of_first.contains("for a node that has joined"), "{of_first}");
 }
 
 /// How many managers each node serves, as a node says.
@@ -282,7 +334,7 @@ fn managers_are_spread_over_nodes_and_one_of_these_may_die() {
 /// Joins a node that takes a store.
 fn join_with_store(below: &Path, first: &Mounted, name: &str) -> Mounted {
     let store = below.join(format!("{name}.stores")).display().to_string();
-    let listen = format!("127.0.0.1:{}", free_port());
+    let listen = elsewhere();
     let flags = ["--name", name, "--background", "--listen", &listen, "--store", &store];
     let (node, mut command) = joining(below, name, &invite(first, &[]), &flags);
     run(&mut command);
@@ -354,6 +406,40 @@ fn stores_move_to_nodes_and_one_of_them_may_be_lost() {
     one.down();
     two.down();
     three.down();
+}
+
+#[test]
+fn stores_of_nodes_are_found_after_all_have_other_addresses() {
+    let dir = tempfile::tempdir().expect("temporary folder");
+    let listen = elsewhere();
+    let mut one = Mounted::up(dir.path(), "one", &["--stores", "3", "--store-size", "256MiB", "--listen", &listen]);
+    let nodes = ["two", "three"].map(|name| join_with_store(dir.path(), &one, name));
+    fs::write(one.mountpoint.join("file"), "durable").expect("write");
+    wait("the stores do not spread", || stores(&one) == json!([[0], [2], [1]]));
+    one.down();
+    nodes.iter().for_each(Mounted::down);
+    // They serve their stores, and wait for the first node.
+    let mut starting = nodes.each_ref().map(|node| {
+        let mut up = starling();
+        up.arg("up").arg(&node.mountpoint).arg("--data").arg(&node.data).args([
+            "--listen",
+            &elsewhere(),
+            "--background",
+        ]);
+        up.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("start")
+    });
+    let status = || starling().args(["status", "--data"]).arg(&nodes[0].data).output().expect("start");
+    wait("a node that waits is not found", || String::from_utf8_lossy(&status().stdout).contains("NO SESSION"));
+    one.up_with(&["--listen", &listen]);
+    assert!(starting.iter_mut().all(|node| node.wait().expect("wait").success()), "a node is not mounted");
+    for node in nodes.iter().chain([&one]) {
+        assert_eq!(fs::read_to_string(node.mountpoint.join("file")).expect("read"), "durable");
+    }
+    // What the first node has recorded is enough now.
+    one.down();
+    one.up_with(&["--listen", &listen]);
+    one.down();
+    nodes.iter().for_each(Mounted::down);
 }
 
 #[test]
@@ -562,6 +648,10 @@ fn nodes_do_what_their_roles_say() {
     two.down();
     two.up_again();
     assert_eq!(three.nodes()[1]["roles"], json!(["client"]));
+    two.down();
+    two.up_with(&["--roles", "client,manager"]);
+    wait("the managers do not spread to two", || managers(&one).iter().all(|count| *count > 0));
+    assert_eq!(three.nodes()[1]["roles"], json!(["client", "manager"]));
     two.down();
     three.down();
     one.down();

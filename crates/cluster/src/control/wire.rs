@@ -58,6 +58,10 @@ impl ControlRequest {
                 out.put_u8(6);
                 out.put_u64(file.raw());
             }
+            ControlRequest::FirstNode(addresses) => {
+                out.put_u8(7);
+                put_addresses(&mut out, addresses);
+            }
         }
         out.into()
     }
@@ -91,6 +95,7 @@ impl ControlRequest {
             2 => ControlRequest::Leave { session: r.u64("session")? },
             3 => ControlRequest::Nodes,
             6 => ControlRequest::Who(FileId::new(r.u64("file")?)),
+            7 => ControlRequest::FirstNode(addresses(r)?),
             _ => return Err(DecodeError::Invalid("control request")),
         };
         whole(r, request, "control request")
@@ -198,6 +203,10 @@ impl ControlAnswer {
                 out.put_u8(5);
                 report.encode(&mut out);
             }
+            Ok(ControlAnswer::FirstNode(addresses)) => {
+                out.put_u8(6);
+                put_addresses(&mut out, addresses);
+            }
             Err(ControlError::UnknownSession) => out.put_u8(16),
             Err(ControlError::Restarted(term)) => {
                 out.put_u8(20);
@@ -242,6 +251,7 @@ impl ControlAnswer {
             3 => Ok(ControlAnswer::Nodes(NodesReport::decode(r)?)),
             4 => Ok(ControlAnswer::Noted),
             5 => Ok(ControlAnswer::Who(WhoReport::decode(r)?)),
+            6 => Ok(ControlAnswer::FirstNode(addresses(r)?)),
             16 => Err(ControlError::UnknownSession),
             17 => Err(ControlError::NotMember),
             18 => Err(ControlError::Version(r.u16("control version")?)),
@@ -252,6 +262,16 @@ impl ControlAnswer {
         whole(r, (), "control answer")?;
         answer
     }
+}
+
+fn put_addresses(out: &mut Vec<u8>, addresses: &[String]) {
+    out.put_u32(addresses.len() as u32);
+    addresses.iter().for_each(|address| out.put_blob(address.as_bytes()));
+}
+
+fn addresses(r: &mut Reader<'_>) -> Result<Vec<String>, DecodeError> {
+    let count = r.count(4, "addresses")?;
+    (0..count).map(|_| string(r, "address")).collect()
 }
 
 impl NodesReport {
@@ -479,8 +499,8 @@ fn whole<T>(r: &Reader<'_>, value: T, what: &'static str) -> Result<T, DecodeErr
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::KnownNode;
     use crate::seating::Seated;
-    use crate::stores::KnownNode;
     use manager::api::{FileUse, HeldToken, TokenUse, TokenWait};
     use manager::token::Mode;
     use proptest::collection::vec;

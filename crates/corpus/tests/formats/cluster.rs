@@ -184,6 +184,8 @@ fn the_corpus_has_messages_about_sessions() {
             ("nodes", answer(Ok(ControlAnswer::Nodes(nodes)))),
             ("ask_who", request(ControlRequest::Who(FileId::new(4711)))),
             ("who", answer(Ok(ControlAnswer::Who(who)))),
+            ("tell_first_node", request(ControlRequest::FirstNode(vec!["10.0.0.1:7440".into(), "[::1]:7440".into()]))),
+            ("first_node", answer(Ok(ControlAnswer::FirstNode(vec!["10.0.0.1:7440".into()])))),
             ("unknown_session", answer(Err(ControlError::UnknownSession))),
             ("not_member", answer(Err(ControlError::NotMember))),
             ("version", answer(Err(ControlError::Version(2)))),

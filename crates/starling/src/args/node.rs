@@ -91,7 +91,7 @@ pub struct NodeJoin {
     /// What the node does, separated by commas: client (it mounts the file system, at MOUNTPOINT),
     /// storage (it takes stores, with --store), manager (it serves managers, at the address of
     /// --listen). Without client it mounts nothing; without manager it gets no managers. `up` keeps
-    /// this [default: what the other options say].
+    /// this, and `up --roles` changes it [default: what the other options say].
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub roles: Option<Vec<Role>>,
     /// The data folder of this node: its key, control socket and the log of --background; made if

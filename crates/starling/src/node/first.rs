@@ -1,15 +1,17 @@
 //! The first node of a file system that others may join: its listener and what it serves there.
 
+use crate::location::split_port;
 use crate::node::host_name;
 use crate::node::hosts::LinkWays;
 use crate::node::identity::{self, NodeIdentity};
 use crate::node::invite::Inviter;
 use crate::node::places::{FirstNodePlaces, PlaceRecord};
-use crate::usage;
+use crate::node::whereabouts;
+use crate::{addresses, usage};
 use anyhow::Context;
 use bytes::Bytes;
 use cluster::config::{ConfigError, MemberEntry};
-use cluster::control::{ControlAnswer, ControlError, ControlRequest};
+use cluster::control::{ControlAnswer, ControlError, ControlRequest, Resume};
 use cluster::lease::with_drift;
 use cluster::manager_service::ManagerService;
 use cluster::maps::{ChangeError, Keeper};
@@ -18,13 +20,14 @@ use cluster::remote_locks::LockTableService;
 use cluster::spread::Spread;
 use cluster::survivors::Arrivals;
 use cluster::switch::SwitchStore;
-use cluster::{CoreMachine, FsConfig};
+use cluster::{CoreMachine, FsConfig, KnownNode};
 use host::real::RealDisk;
 use host::{Host, Tasks};
 use join::{AddMemberError, JoinDesk, MemberBook, NewMember};
 use link::{Message, NodeService, Peer, ServerKeys, Services, kinds};
 use parking_lot::Mutex;
 use std::collections::HashMap;
+use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -47,14 +50,37 @@ pub async fn bind(listen: SocketAddr) -> anyhow::Result<TcpListener> {
     TcpListener::bind(listen).await.map_err(|e| usage(format!("--listen {listen}: {e}")))
 }
 
+/// The addresses at which members say that they are, by their certificates.
+#[derive(Default)]
+pub struct Heard(Mutex<HashMap<[u8; 32], String>>);
+
+impl Heard {
+    fn note(&self, fingerprint: &[u8; 32], request: &ControlRequest) {
+        if let ControlRequest::Hello(hello) | ControlRequest::Resume(Resume { hello, .. }) = request
+            && split_port(&hello.address).is_some()
+        {
+            self.0.lock().insert(*fingerprint, hello.address.clone());
+        }
+    }
+
+    /// Where a node says that it is, if that is news.
+    pub fn elsewhere(&self, at: &KnownNode) -> Option<KnownNode> {
+        let address = self.0.lock().get(&at.fingerprint).filter(|address| **address != at.address)?.clone();
+        Some(KnownNode { address, ..at.clone() })
+    }
+}
+
 /// Answers members while the first node starts.
-struct ArrivalService(Arc<Arrivals>);
+struct ArrivalService(Arc<Arrivals>, Arc<Heard>);
 
 impl NodeService for ArrivalService {
     fn serve(&self, peer: &Peer, head: Vec<u8>, _: Bytes) -> Result<BoxFuture<Message>, DecodeError> {
         let request = ControlRequest::decode(&head)?;
         let answer = match &peer.fingerprint {
-            Some(fingerprint) => self.0.control(fingerprint, request),
+            Some(fingerprint) => {
+                self.1.note(fingerprint, &request);
+                self.0.control(fingerprint, request)
+            }
             None => Err(ControlError::NotMember),
         };
         let answer = Message::of_head(ControlAnswer::encode(&answer).to_vec());
@@ -89,36 +115,54 @@ impl ServedStores for NoStores {
 pub struct Threshold {
     /// What members say meanwhile.
     pub arrivals: Arc<Arrivals>,
+    /// Where they are.
+    pub heard: Arc<Heard>,
     /// Ends the services.
     end: oneshot::Sender<()>,
     serving: JoinHandle<TcpListener>,
+    telling: JoinHandle<Infallible>,
 }
 
 impl Threshold {
     /// Begins to serve. No other process serves this data folder any more.
     pub fn open(host: &Host, folder: &Path, listener: TcpListener) -> anyhow::Result<Threshold> {
-        let arrivals = Arrivals::new(host.clone(), LEASE);
+        let (arrivals, heard) = (Arrivals::new(host.clone(), LEASE), Arc::new(Heard::default()));
         let keys = server_keys(folder, &identity::of_first_node(folder)?.1)?;
         let services = Services::new()
             .with(kinds::STORAGE, StoreService::new(Arc::new(NoStores)))
             .with(kinds::MANAGER, Arc::new(LaterService))
             .with(kinds::LOCKS, Arc::new(LaterService))
-            .with(kinds::CONTROL, Arc::new(ArrivalService(arrivals.clone())));
+            .with(kinds::CONTROL, Arc::new(ArrivalService(arrivals.clone(), heard.clone())));
         let (end, ended) = oneshot::channel();
+        let listen = listener.local_addr().context("own address")?;
+        let absent = arrivals.clone();
+        let telling = tokio::spawn(telling(host, folder, listen, move || absent.absent())?);
         let host = host.clone();
         let serving = tokio::spawn(async move {
             let ended = async move { drop(ended.await) };
             link::serve_until(host, &listener, services, Some(keys), ended).await;
             listener
         });
-        Ok(Threshold { arrivals, end, serving })
+        Ok(Threshold { arrivals, heard, end, serving, telling })
     }
 
     /// Ends these services, and gives the listener to those that come after.
     pub async fn leave(self) -> anyhow::Result<TcpListener> {
         drop(self.end);
+        self.telling.abort();
         self.serving.await.context("the listener of the start")
     }
+}
+
+/// Tells the nodes that are absent where this one is: it listens at `listen`. Never ends.
+fn telling(
+    host: &Host,
+    folder: &Path,
+    listen: SocketAddr,
+    absent: impl Fn() -> Vec<KnownNode> + Send + 'static,
+) -> anyhow::Result<impl Future<Output = Infallible> + Send + 'static> {
+    let (keys, own) = (identity::client_keys(folder)?, addresses::of_listener(listen)?);
+    Ok(whereabouts::tell(host.clone(), keys, own, absent))
 }
 
 fn server_keys(folder: &Path, own: &NodeIdentity) -> anyhow::Result<ServerKeys> {
@@ -270,6 +314,7 @@ pub struct FirstNodeServer {
     pub inviter: Inviter,
     spread: Arc<Spread>,
     serving: JoinHandle<()>,
+    telling: JoinHandle<Infallible>,
 }
 
 impl FirstNodeServer {
@@ -307,7 +352,9 @@ impl FirstNodeServer {
             .with(kinds::JOIN, Arc::new(JoinService(desk.clone())));
         members.begin_leases();
         let serving = tokio::spawn(link::serve(host.clone(), listener, services, Some(keys)));
-        Ok(FirstNodeServer { members, inviter: Inviter { desk, listen }, spread, serving })
+        let missing = members.clone();
+        let telling = tokio::spawn(telling(host, folder, listen, move || missing.absent())?);
+        Ok(FirstNodeServer { members, inviter: Inviter { desk, listen }, spread, serving, telling })
     }
 
     /// Serves no other node any more. Sessions may go on after the next start.
@@ -315,6 +362,7 @@ impl FirstNodeServer {
         self.spread.stop().await;
         self.members.stop();
         self.serving.abort();
+        self.telling.abort();
     }
 }
 

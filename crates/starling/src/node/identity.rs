@@ -36,6 +36,18 @@ pub struct NodeIdentity {
     pub key: String,
 }
 
+impl NodeIdentity {
+    /// The keys with which the node connects to others.
+    ///
+    /// # Errors
+    /// Its files are damaged.
+    pub fn for_connections(&self) -> anyhow::Result<ClientKeys> {
+        let NodeIdentity { authority, certificate, key } = self;
+        let keys = ClientKeys::new(authority.as_bytes(), certificate.as_bytes(), key.as_bytes());
+        keys.map_err(|e| usage(format!("the keys of this node: {e}: restore them from a copy")))
+    }
+}
+
 fn damaged(folder: &Path, name: &str) -> impl Fn(AuthorityError) -> anyhow::Error {
     let path = folder.join(name).display().to_string();
     move |e| usage(format!("{path}: {e}: restore it from a copy"))
@@ -125,9 +137,7 @@ pub fn of_joined(folder: &Path) -> anyhow::Result<NodeIdentity> {
 
 /// The keys with which a node connects to others.
 pub fn client_keys(folder: &Path) -> anyhow::Result<ClientKeys> {
-    let NodeIdentity { authority, certificate, key } = of_joined(folder)?;
-    let keys = ClientKeys::new(authority.as_bytes(), certificate.as_bytes(), key.as_bytes());
-    keys.map_err(|e| usage(format!("the keys in {}: {e}: restore them from a copy", folder.display())))
+    of_joined(folder)?.for_connections()
 }
 
 /// Where to connect to a node that has joined: only that node is accepted there.

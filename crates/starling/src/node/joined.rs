@@ -18,7 +18,8 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use types::{FsUuid, NodeId};
 
-const ABOUT: &str = "node.json";
+/// The file that says which node the folder belongs to.
+pub const ABOUT: &str = "node.json";
 const PENDING: &str = "join.json";
 /// Version of all files of a node.
 const VERSION: u32 = 1;

@@ -1,11 +1,9 @@
 //! The first node, as a joined node reaches it: over one link. And the stores at other nodes.
 
-use crate::location::split_port;
 use crate::node::identity::{NodeIdentity, address_of};
-use crate::node::joined::AboutNode;
 use crate::node::joining::{DialError, JoinDialer};
 use crate::node::rack::StoreRack;
-use crate::usage;
+use crate::node::whereabouts::{Whereabouts, address, ask_all};
 use anyhow::Context;
 use cluster::config::FIRST_NODE;
 use cluster::control::{ControlAnswer, ControlError, ControlRequest};
@@ -21,7 +19,7 @@ use link::wire::Refused;
 use link::{Address, ClientKeys, LinkError, Message, NodeLink, OrderedLane, ask_once, kinds};
 use manager::api::{Manager, TokenHolder};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 use storage::api::{Storage, StorageError};
 use storage::calls::{Ask, ServedStores};
@@ -31,11 +29,8 @@ use types::{BoxFuture, ManagerId, NodeId, StoreId};
 
 /// How long a request to join may take at one address.
 const JOIN_TIME_MAX: Duration = Duration::from_secs(20);
-
-fn address(text: &str, keys: &ClientKeys) -> Option<Address> {
-    let (host, port) = split_port(text)?;
-    Some(Address { host: host.to_string(), port, keys: Some(keys.clone()) })
-}
+/// Time between two questions to other nodes where the first node is.
+const SEEK_PERIOD: Duration = Duration::from_secs(2);
 
 /// Carries requests to join.
 pub struct LinkDialer(pub Host);
@@ -63,6 +58,7 @@ impl JoinDialer for LinkDialer {
 pub struct RemoteFirstNode {
     host: Host,
     link: Arc<NodeLink>,
+    whereabouts: Arc<Whereabouts>,
     /// This node, and its own stores.
     own: (NodeId, Arc<StoreRack>),
     /// The managers that this node serves.
@@ -108,44 +104,44 @@ struct RemoteState {
 }
 
 impl RemoteFirstNode {
-    /// Keeps connections to the first node, at the first of its addresses that can be reached now,
-    /// or else at the first one.
+    /// Keeps connections to the first node. While it cannot be reached, asks other nodes where it
+    /// is.
     pub async fn connect(
         host: &Host,
-        about: &AboutNode,
+        node: NodeId,
+        whereabouts: Arc<Whereabouts>,
         keys: &NodeIdentity,
         rack: Arc<StoreRack>,
         hosted: Arc<ManagerHost>,
     ) -> anyhow::Result<Arc<RemoteFirstNode>> {
         let fingerprint = join::fingerprint_of(&keys.certificate).context("the certificate of this node")?;
-        let made = ClientKeys::new(keys.authority.as_bytes(), keys.certificate.as_bytes(), keys.key.as_bytes());
-        let keys = made.map_err(|e| usage(format!("the keys of this node: {e}: restore them from a copy")))?;
-        let mut chosen = None;
-        for text in &about.first_node {
-            let address = address(text, &keys).ok_or_else(|| usage(format!("node.json: {text} is not HOST:PORT")))?;
-            let (link, tried) = NodeLink::keep(host, address, "the first node".into(), None);
-            tried.await;
-            let is_up = link.is_up();
-            if is_up || chosen.is_none() {
-                chosen = Some(link);
-            }
-            if is_up {
-                break;
-            }
-        }
-        let link = chosen.ok_or_else(|| usage("node.json names no address of the first node"))?;
-        let own = (about.node(), rack);
+        let keys = keys.for_connections()?;
+        let (link, tried) = NodeLink::keep(host, whereabouts.addresses(), "the first node".into(), None);
+        tried.await;
+        let own = (node, rack);
         let (host, managers, state) = (host.clone(), ManagerWays::new(host.clone()), Mutex::default());
-        Ok(Arc::new(RemoteFirstNode { host, link, own, hosted, keys, fingerprint, managers, state }))
+        let first = RemoteFirstNode { host, link, whereabouts, own, hosted, keys, fingerprint, managers, state };
+        let first = Arc::new(first);
+        first.host.tasks.spawn(Box::pin(seek(Arc::downgrade(&first))));
+        Ok(first)
+    }
+
+    /// Where the first node is.
+    pub fn addresses(&self) -> Vec<String> {
+        self.whereabouts.known()
+    }
+
+    /// The nodes to ask where the first node is, if it cannot be reached.
+    fn to_ask(&self) -> Vec<KnownNode> {
+        let state = self.state();
+        let others = state.config.iter().flat_map(FsConfig::reachable).filter(|at| at.node != self.own.0);
+        if self.link.is_up() { Vec::new() } else { others.collect() }
     }
 
     /// Where a store is.
     fn route(config: &FsConfig, store: StoreId) -> Route {
         let node = config.place(store);
-        let member = config.members.get(&node).filter(|member| !member.address.is_empty());
-        let reached =
-            member.map(|member| KnownNode { node, address: member.address.clone(), fingerprint: member.fingerprint });
-        (node, reached)
+        (node, config.reach(node))
     }
 
     /// The store at a place.
@@ -198,6 +194,21 @@ impl RemoteFirstNode {
 
     fn state(&self) -> MutexGuard<'_, RemoteState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Asks other nodes where the first node is, while it cannot be reached. Ends when it is dropped.
+async fn seek(first: Weak<RemoteFirstNode>) {
+    loop {
+        let Some(first) = first.upgrade() else { return };
+        for known in ask_all(&first.host, first.to_ask(), &first.keys).await {
+            if let Err(error) = first.whereabouts.learn(&known) {
+                tracing::warn!(error = format!("{error:#}"), "where the first node is");
+            }
+        }
+        let clock = first.host.clock.clone();
+        drop(first);
+        clock.sleep(SEEK_PERIOD).await;
     }
 }
 

@@ -3,6 +3,7 @@
 use crate::args::{NodeJoin, Role, Up};
 use crate::control::{self, Request, Socket, not_here};
 use crate::kernel::KernelToCome;
+use crate::location::split_port;
 use crate::mountpoint::{self, NO_MOUNTPOINT, READY, SERVES, check_apart, check_mountpoint};
 use crate::node::first::bind;
 use crate::node::identity::NodeIdentity;
@@ -12,6 +13,7 @@ use crate::node::rack::StoreRack;
 use crate::node::remote::{LinkDialer, RemoteFirstNode};
 use crate::node::roles::Roles;
 use crate::node::serving::Serves;
+use crate::node::whereabouts::{Whereabouts, WhereaboutsService};
 use crate::node::{host_name, identity, report, status, who};
 use crate::recorder::Recorder;
 use crate::recording::Recordings;
@@ -55,6 +57,8 @@ pub struct AskedNode {
     listen: Option<SocketAddr>,
     /// More folders for stores.
     stores: Vec<PathBuf>,
+    /// Where the first node is now.
+    first_node: Option<String>,
     cache_bytes: u64,
     allow_other: bool,
     /// Run in the background.
@@ -82,6 +86,7 @@ impl AskedNode {
             data: args.data,
             listen: args.listen,
             stores: args.store,
+            first_node: None,
             cache_bytes: cache_bytes(args.cache_size.as_ref())?,
             allow_other: args.allow_other,
             background: args.background,
@@ -107,15 +112,19 @@ impl AskedNode {
         if let Some(server) = args.store.iter().find(|store| store.to_string_lossy().contains("://")) {
             return Err(usage(format!("--store {}: a node that has joined takes folders", server.display())));
         }
+        if let Some(address) = args.first_node.as_ref().filter(|address| split_port(address).is_none()) {
+            return Err(usage(format!("--first-node {address}: give ADDRESS:PORT")));
+        }
         Ok(AskedNode {
             invitation: None,
             name: String::new(),
             mountpoint: args.mountpoint.clone(),
             no_mount: args.no_mount,
-            roles: None,
+            roles: args.roles.clone(),
             data: args.data.clone(),
             listen: args.listen,
             stores: args.store.clone(),
+            first_node: args.first_node.clone(),
             cache_bytes: cache_bytes(args.cache_size.as_ref())?,
             allow_other: args.allow_other,
             background: args.background,
@@ -180,6 +189,33 @@ pub struct ServedNode {
 }
 
 impl ServedNode {
+    /// Waits for the first session. If the node has stores, it waits as long as it takes: the first
+    /// node may need them for its own start.
+    ///
+    /// # Errors
+    /// The first node refuses this one, or does not answer.
+    async fn begin(&self, roles: Roles) -> anyhow::Result<()> {
+        let at = || self.first.addresses().join(", ");
+        let begun = match tokio::time::timeout(FIRST_SESSION_TIME_MAX, self.member.ready()).await {
+            Err(_) if !self.rack.stores().is_empty() => {
+                let why = if roles.client { ", without which nothing is mounted" } else { "" };
+                eprintln!("the stores here are served; waiting for the first node at {}{why}", at());
+                Ok(self.member.ready().await)
+            }
+            begun => begun,
+        };
+        match begun {
+            Ok(begun) => begun.map_err(|refused| usage(refused.to_string())),
+            Err(_) => {
+                let why = self.member.trouble().map_or(String::new(), |why| format!(" ({why})"));
+                Err(usage(format!(
+                    "the first node at {} begins no session{why}: start it, and try again; if it is at another address now, add --first-node ADDRESS:PORT",
+                    at()
+                )))
+            }
+        }
+    }
+
     /// Commits everything before the end. Without a session there is nothing to commit.
     async fn sync_last(&self) -> Result<(), String> {
         if self.member.client().is_some() {
@@ -218,9 +254,10 @@ impl control::Served for Control {
                 },
                 Request::Record => served.recording.serve(progress).await,
                 Request::EndRecord { number } => served.recording.end(number),
-                Request::InviteNode { .. } | Request::Scrub { .. } => {
-                    Err(format!("this node has joined {}: give this command there", served.about.first_node.join(", ")))
-                }
+                Request::InviteNode { .. } | Request::Scrub { .. } => Err(format!(
+                    "this node has joined {}: give this command there",
+                    served.first.addresses().join(", ")
+                )),
                 _ => not_here(),
             }
         })
@@ -234,6 +271,7 @@ async fn serve(
     keys: &NodeIdentity,
     rack: &Arc<StoreRack>,
     managers: &Arc<ManagerHost>,
+    whereabouts: &Arc<Whereabouts>,
 ) -> anyhow::Result<(String, Option<JoinHandle<()>>)> {
     let listener = bind(listen).await?;
     let address = Serves::address(listener.local_addr().context("own address")?)?;
@@ -242,6 +280,7 @@ async fn serve(
     let services = Services::new()
         .with(kinds::STORAGE, StoreService::new(rack.clone()))
         .with(kinds::MANAGER, managers.service())
+        .with(kinds::CONTROL, Arc::new(WhereaboutsService(whereabouts.clone())))
         .with(kinds::HOST, Arc::new(HostService(managers.clone())));
     let serving = tokio::spawn(link::serve(host.clone(), listener, services, Some(keys)));
     Ok((address, Some(serving)))
@@ -272,12 +311,14 @@ pub async fn run(asked: AskedNode) -> anyhow::Result<ExitCode> {
     }
     let rack = StoreRack::open(&host, about.file_system()?, about.node(), &folder, folders).await?;
     let managers = ManagerHost::new(host.clone());
+    let whereabouts = Whereabouts::new(&folder, &about, keys.for_connections()?, asked.first_node.as_slice())?;
     // Other nodes need the stores, even if this one has no session yet.
     let (address, serving) = match serves {
-        Some(serves) => serve(&host, serves.listen, &keys, &rack, &managers).await?,
+        Some(serves) => serve(&host, serves.listen, &keys, &rack, &managers, &whereabouts).await?,
         None => (String::new(), None),
     };
-    let first = RemoteFirstNode::connect(&host, &about, &keys, rack.clone(), managers.clone()).await?;
+    let connecting = RemoteFirstNode::connect(&host, about.node(), whereabouts, &keys, rack.clone(), managers.clone());
+    let first = connecting.await?;
     let config = MemberConfig {
         node: about.node(),
         cache_bytes: asked.cache_bytes,
@@ -291,73 +332,55 @@ pub async fn run(asked: AskedNode) -> anyhow::Result<ExitCode> {
     if roles.client {
         member.set_kernel(kernel.clone());
     }
-    let stop = async { host::first(interrupt.recv(), terminate.recv()).await };
-    let mut stop = std::pin::pin!(stop);
-    let begins = async {
-        // The first node may need the stores of this one for its own start.
-        if !rack.stores().is_empty() && tokio::time::timeout(FIRST_SESSION_TIME_MAX, member.ready()).await.is_err() {
-            let at = about.first_node.join(", ");
-            let why = if roles.client { ", without which nothing is mounted" } else { "" };
-            eprintln!("the stores here are served; waiting for the first node at {at}{why}");
-            return Ok(member.ready().await);
-        }
-        tokio::time::timeout(FIRST_SESSION_TIME_MAX, member.ready()).await
-    };
-    match host::first(std::pin::pin!(begins), &mut stop).await {
-        Either::Left(Ok(Ok(()))) => {}
-        Either::Left(Ok(Err(refused))) => return Err(usage(refused.to_string())),
-        Either::Left(Err(_)) => {
-            let why = member.trouble().map_or(String::new(), |why| format!(" ({why})"));
-            let at = about.first_node.join(", ");
-            return Err(usage(format!("the first node at {at} begins no session{why}: start it, and try again")));
-        }
-        Either::Right(_) => {
-            member.leave().await;
-            rack.close().await?;
-            return Ok(ExitCode::SUCCESS);
-        }
-    }
-
     let socket_path = folder.path().join(control::SOCKET);
     let socket = Socket::listen(&socket_path)?;
-    let mut options = fuse::MountOptions::new(runtime);
     let recorder = Recorder::new();
+    let mut options = fuse::MountOptions::new(runtime);
     options.observer = Some(recorder.clone());
     options.allow_other = asked.allow_other;
     options.shared = true;
     options.locks = true;
     options.flush = true;
     options.mount_xattrs.insert(control::XATTR.to_vec(), socket_path.as_os_str().as_encoded_bytes().to_vec());
-    let mounted = match &asked.mountpoint {
-        Some(mountpoint) => mountpoint::mount(member.file_system(), mountpoint, options).await.map(Some),
-        None => Ok(None),
+    let (mount, recording) = (Mutex::new(None), Arc::new(Recordings::new(recorder)));
+    let served = Arc::new(ServedNode { about, member, first, rack, mount, recording });
+    // Commands find the process also while it waits for the first node.
+    let server = socket.serve(Arc::new(Control(served.clone())));
+    let stop = async { host::first(host::first(interrupt.recv(), terminate.recv()), server.down()).await };
+    let mut stop = std::pin::pin!(stop);
+    let begun = host::first(std::pin::pin!(served.begin(roles)), &mut stop).await;
+    let mounted = match (begun, &asked.mountpoint) {
+        (Either::Left(Ok(())), Some(mountpoint)) => {
+            mountpoint::mount(served.member.file_system(), mountpoint, options).await.map(|mount| Some(Some(mount)))
+        }
+        (Either::Left(Ok(())), None) => Ok(Some(None)),
+        (Either::Left(Err(e)), _) => Err(e),
+        (Either::Right(_), _) => Ok(None),
     };
     let mount = match mounted {
-        Ok(mount) => mount,
-        Err(e) => {
-            socket.remove();
-            member.leave().await;
-            rack.close().await?;
-            return Err(e);
+        Ok(Some(mount)) => mount,
+        not_mounted => {
+            served.member.leave().await;
+            served.rack.close().await?;
+            let told = not_mounted.as_ref().map(|_| "it had no session yet".to_string()).map_err(|e| format!("{e:#}"));
+            server.finish(told).await;
+            return not_mounted.map(|_| ExitCode::SUCCESS);
         }
     };
     mount.iter().for_each(|mount| kernel.came(Arc::new(mount.invalidator())));
     let closed = mountpoint::closed(mount.as_ref());
-    let recording = Arc::new(Recordings::new(recorder));
-    let what = match (roles.manager, rack.takes_stores()) {
+    *served.mount.lock().unwrap_or_else(PoisonError::into_inner) = mount;
+    let what = match (roles.manager, served.rack.takes_stores()) {
         (true, true) => "managers and stores",
         (false, true) => "stores",
         _ => "managers",
     };
-    let mount = Mutex::new(mount);
-    let served = Arc::new(ServedNode { about, member, first, rack, mount, recording });
-    let server = socket.serve(Arc::new(Control(served.clone())));
     match &asked.mountpoint {
         Some(mountpoint) => say(&format!("{READY} {}", mountpoint.display())),
         None => say(&format!("{SERVES} {what} at {address}; no mount")),
     }
 
-    host::first(host::first(stop, server.down()), closed).await;
+    host::first(stop, closed).await;
     served.recording.close();
     let mount = served.mount.lock().unwrap_or_else(PoisonError::into_inner).take();
     if let Some(mount) = mount {

@@ -18,7 +18,7 @@ pub fn collect(served: &ServedNode) -> Value {
         "file_system": served.about.file_system,
         "node": {
             "name": served.about.name,
-            "first_node": served.about.first_node,
+            "first_node": served.first.addresses(),
             "in_session": served.member.trouble().is_none(),
             "trouble": served.member.trouble().map(|trouble| trouble.to_string()),
         },

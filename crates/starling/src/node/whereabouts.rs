@@ -1,0 +1,234 @@
+//! Where the first node is.
+//!
+//! Its address may change, its certificate does not. So a node that has joined remembers several
+//! addresses, and tries them in order; at a wrong one, another machine cannot show the certificate.
+//! Three ways lead to a new address:
+//!
+//! - The first node tells the nodes that it misses, at their addresses, where it is.
+//! - A node that cannot reach the first node asks the other nodes.
+//! - The user says it: `starling up --first-node`.
+
+use crate::location::{is_loopback, split_port};
+use crate::node::identity::{address_of, put};
+use crate::node::joined::{ABOUT, AboutNode, NodeFolder};
+use crate::usage;
+use bytes::Bytes;
+use cluster::KnownNode;
+use cluster::config::MEMBER_ADDRESS_LEN_MAX;
+use cluster::control::{ControlAnswer, ControlError, ControlRequest};
+use host::{Host, join_all};
+use link::{Address, Addresses, ClientKeys, Message, NodeService, Peer, ask_once, kinds};
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use types::codec::DecodeError;
+use types::{BoxFuture, NodeId};
+
+/// Addresses that a node remembers, at most.
+const ADDRESSES_MAX: usize = 8;
+/// Time between two looks at which nodes are missing.
+const LOOK_PERIOD: Duration = Duration::from_secs(1);
+/// Longest time between two attempts to reach a node that is missing. They become rarer.
+const TELL_PERIOD_MAX: Duration = Duration::from_secs(10);
+/// How long an attempt may take.
+const TELL_TIME_MAX: Duration = Duration::from_secs(5);
+
+/// Where the first node is, as a node that has joined knows it.
+pub struct Whereabouts {
+    folder: PathBuf,
+    keys: ClientKeys,
+    about: Mutex<AboutNode>,
+    addresses: Addresses,
+}
+
+impl Whereabouts {
+    /// What the node's data folder says, and before that what the user says. `keys` are those with
+    /// which the node connects to the first one.
+    ///
+    /// # Errors
+    /// No address is known that can be read, or what the user says cannot be recorded.
+    pub fn new(
+        folder: &NodeFolder,
+        about: &AboutNode,
+        keys: ClientKeys,
+        said: &[String],
+    ) -> anyhow::Result<Arc<Whereabouts>> {
+        let addresses = Addresses::new(reached(&about.first_node, &keys));
+        let (folder, about) = (folder.path().to_path_buf(), Mutex::new(about.clone()));
+        let whereabouts = Whereabouts { folder, keys, about, addresses };
+        whereabouts.learn(said)?;
+        if reached(&whereabouts.known(), &whereabouts.keys).is_empty() {
+            return Err(usage("node.json names no address of the first node: add --first-node ADDRESS:PORT"));
+        }
+        Ok(Arc::new(whereabouts))
+    }
+
+    /// The addresses, as host:port, best first.
+    pub fn known(&self) -> Vec<String> {
+        self.about().first_node.clone()
+    }
+
+    /// The addresses for a link, which follows changes.
+    pub fn addresses(&self) -> Addresses {
+        self.addresses.clone()
+    }
+
+    fn about(&self) -> MutexGuard<'_, AboutNode> {
+        self.about.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tries these addresses first from now on. Records them in the data folder.
+    ///
+    /// # Errors
+    /// They were not recorded.
+    pub fn learn(&self, told: &[String]) -> anyhow::Result<()> {
+        let mut about = self.about();
+        let mut next = about.clone();
+        next.first_node = merged(&about.first_node, told);
+        if next == *about {
+            return Ok(());
+        }
+        tracing::info!(addresses = ?next.first_node, "the first node may be elsewhere");
+        self.addresses.replace(reached(&next.first_node, &self.keys));
+        put(&self.folder, ABOUT, &serde_json::to_string_pretty(&next)?)?;
+        *about = next;
+        Ok(())
+    }
+}
+
+fn reached(addresses: &[String], keys: &ClientKeys) -> Vec<Address> {
+    addresses.iter().filter_map(|text| address(text, keys)).collect()
+}
+
+/// An address of the first node; `None` if it is not HOST:PORT.
+pub fn address(text: &str, keys: &ClientKeys) -> Option<Address> {
+    let (host, port) = split_port(text)?;
+    Some(Address { host: host.to_string(), port, keys: Some(keys.clone()) })
+}
+
+/// What is known, after other addresses were told.
+fn merged(known: &[String], told: &[String]) -> Vec<String> {
+    let mut all: Vec<String> = Vec::new();
+    let is_good = |text: &&String| split_port(text).is_some() && text.len() <= MEMBER_ADDRESS_LEN_MAX;
+    for text in told.iter().filter(is_good).chain(known) {
+        if !all.contains(text) {
+            all.push(text.clone());
+        }
+    }
+    all.truncate(ADDRESSES_MAX);
+    all
+}
+
+/// The addresses that a peer says are its own, in the order in which to try them: first the one
+/// that it asks from. The loopback interface of another machine leads nowhere.
+fn as_seen_from_here(mut told: Vec<String>, peer: IpAddr) -> Vec<String> {
+    let host = |text: &String| split_port(text).map(|(host, _)| host.to_owned());
+    told.retain(|text| peer.is_loopback() || !host(text).is_some_and(|host| is_loopback(&host)));
+    told.sort_by_key(|text| host(text).and_then(|host| host.parse().ok()) != Some(peer));
+    told
+}
+
+/// Takes what the first node says, and answers others that ask where it is.
+pub struct WhereaboutsService(pub Arc<Whereabouts>);
+
+impl NodeService for WhereaboutsService {
+    fn serve(&self, peer: &Peer, head: Vec<u8>, _: Bytes) -> Result<BoxFuture<Message>, DecodeError> {
+        let (request, peer, known) = (ControlRequest::decode(&head)?, *peer, self.0.clone());
+        Ok(Box::pin(async move {
+            let answer = match request {
+                ControlRequest::FirstNode(told) => {
+                    let told = as_seen_from_here(told, peer.address.ip());
+                    let learning = known.clone();
+                    // Until it is recorded, another start of this node would not know it.
+                    let learned = tokio::task::spawn_blocking(move || learning.learn(&told)).await;
+                    match learned.map_err(anyhow::Error::new).and_then(|learned| learned) {
+                        Ok(()) => Ok(ControlAnswer::FirstNode(known.known())),
+                        Err(e) => Err(ControlError::Unavailable(format!("{e:#}"))),
+                    }
+                }
+                _ => Err(ControlError::Unavailable("this is not the first node".into())),
+            };
+            Message::of_head(ControlAnswer::encode(&answer).to_vec())
+        }))
+    }
+}
+
+/// Tells a node where the first node is, if that is known, and returns what that node knows.
+async fn ask(host: &Host, at: &KnownNode, keys: &ClientKeys, told: &[String]) -> Option<Vec<String>> {
+    let address = address_of(at, keys).ok()?;
+    let request = Message::of_head(ControlRequest::FirstNode(told.to_vec()).encode().to_vec());
+    let answer = ask_once(host, &address, kinds::CONTROL, request, TELL_TIME_MAX).await;
+    match answer.map(|answer| ControlAnswer::decode(&answer.head)) {
+        Ok(Ok(ControlAnswer::FirstNode(known))) => Some(known),
+        answer => {
+            tracing::debug!(node = %at.node, ?answer, "where the first node is");
+            None
+        }
+    }
+}
+
+/// Asks these nodes where the first node is. Returns what each knows.
+pub async fn ask_all(host: &Host, nodes: Vec<KnownNode>, keys: &ClientKeys) -> Vec<Vec<String>> {
+    let asked = nodes.iter().map(|at| ask(host, at, keys, &[])).collect();
+    join_all(asked).await.into_iter().flatten().collect()
+}
+
+/// When a node is told again.
+struct Attempts {
+    at: KnownNode,
+    next: Duration,
+    period: Duration,
+}
+
+/// Tells the nodes that the first node misses where it is, again and again, ever less often. Never
+/// ends.
+pub async fn tell(host: Host, keys: ClientKeys, own: Vec<String>, absent: impl Fn() -> Vec<KnownNode>) -> Infallible {
+    let mut attempts: BTreeMap<NodeId, Attempts> = BTreeMap::new();
+    loop {
+        let (now, absent) = (host.clock.now(), absent());
+        attempts.retain(|_, attempts| absent.contains(&attempts.at));
+        let mut due = Vec::new();
+        for at in absent {
+            let fresh = || Attempts { at: at.clone(), next: now, period: LOOK_PERIOD };
+            let Attempts { next, period, .. } = attempts.entry(at.node).or_insert_with(fresh);
+            if *next <= now {
+                *next = now + *period;
+                *period = (2 * *period).min(TELL_PERIOD_MAX);
+                due.push(at);
+            }
+        }
+        join_all(due.iter().map(|at| ask(&host, at, &keys, &own)).collect()).await;
+        host.clock.sleep(LOOK_PERIOD).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn texts(all: &[&str]) -> Vec<String> {
+        all.iter().map(|text| text.to_string()).collect()
+    }
+
+    #[test]
+    fn new_addresses_come_first_and_the_oldest_are_forgotten() {
+        let known = texts(&["a:1", "b:1"]);
+        assert_eq!(merged(&known, &texts(&["b:1", "c:1"])), texts(&["b:1", "c:1", "a:1"]));
+        assert_eq!(merged(&known, &texts(&["a:1"])), known);
+        let long = format!("{}:1", "x".repeat(MEMBER_ADDRESS_LEN_MAX));
+        assert_eq!(merged(&known, &[long, "nowhere".into(), ":1".into()]), known);
+        let many: Vec<String> = (0..20).map(|n| format!("n{n}:1")).collect();
+        assert_eq!(merged(&known, &many), many[..ADDRESSES_MAX]);
+    }
+
+    #[test]
+    fn the_address_that_a_node_asks_from_is_tried_first() {
+        let told = || texts(&["10.0.0.7:1", "[fe80::1]:1", "10.0.0.2:1", "127.0.0.1:1", "[::1]:1", "host.lan:1"]);
+        let seen = as_seen_from_here(told(), [10, 0, 0, 2].into());
+        assert_eq!(seen, texts(&["10.0.0.2:1", "10.0.0.7:1", "[fe80::1]:1", "host.lan:1"]));
+        assert_eq!(as_seen_from_here(told(), [127, 0, 0, 1].into())[0], "127.0.0.1:1");
+    }
+}
