@@ -7,13 +7,15 @@ use anyhow::{Context, Result};
 use super::rig::{Cluster, WORKER};
 use super::{Effort, NODES};
 use crate::command::check_interrupt;
+use crate::mounts::Mounted;
 use crate::report::number;
 use crate::requests;
 use crate::results::advantage;
 use crate::roam::found::{Figure, Found, Table, median};
 use crate::run::run_scenario;
 use crate::scenario::{Metric, Places, Sizes, scenario};
-use crate::target::{Mounted, Site, Target, TargetKind};
+use crate::scripted::Site;
+use crate::target::{Target, TargetKind};
 use crate::work::Work;
 
 /// Least speed of a joined node, beside that of the file system of one node.

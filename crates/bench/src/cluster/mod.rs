@@ -7,7 +7,6 @@ mod alone;
 mod apart;
 mod contention;
 mod locks;
-mod network;
 mod rig;
 mod start;
 mod upkeep;
@@ -21,8 +20,8 @@ use serde::Serialize;
 use crate::output::{Output, name_of, preamble};
 use crate::results::Machine;
 use crate::roam::found::Found;
+use crate::scripted::Site;
 use crate::site::{self, RunFolder};
-use crate::target::Site;
 use crate::{Place, command};
 
 /// Nodes of a cluster.
