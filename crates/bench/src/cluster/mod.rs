@@ -5,6 +5,7 @@
 
 mod alone;
 mod apart;
+mod beside;
 mod contention;
 mod locks;
 mod rig;
