@@ -8,6 +8,7 @@ mod apart;
 mod beside;
 mod contention;
 mod locks;
+mod peers;
 mod rig;
 mod start;
 mod upkeep;
@@ -50,6 +51,8 @@ enum Name {
     Start,
     /// One node of three works
     Alone,
+    /// One node of three works, beside other cluster file systems
+    Peers,
     /// What each operation costs in FUSE requests and frames on a node that joined
     Operations,
     /// Three nodes in directories of their own
@@ -76,6 +79,7 @@ impl Name {
         match self {
             Name::Start => start::measure(site, effort),
             Name::Alone => alone::measure(site, effort),
+            Name::Peers => peers::measure(site, effort),
             Name::Operations => alone::measure_operations(site),
             Name::Apart => apart::measure(site, effort),
             Name::OneDirectory => contention::measure_directory(site, effort),
