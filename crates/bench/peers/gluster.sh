@@ -1,45 +1,82 @@
 #!/bin/bash
-# GlusterFS, one glusterd with all bricks on this machine. Variants: disperse (4+1), replica (3).
-# glusterd refuses bricks on a loopback address in 127/8, hence $HOST; its state, sockets and logs are all under $ROOT.
+# GlusterFS, with a glusterd per machine. Variants: disperse (4+1 on one machine, a brick of 2+1 or more per machine on
+# several), replica (3).
+# glusterd refuses bricks on a loopback address in 127/8, hence $HOST. Its state and logs are all under $ROOT.
 set -euo pipefail
 . "$SOURCES/common.sh"
-cli() { gluster --mode=script --glusterd-sock="$ROOT/glusterd.socket" --log-file="$ROOT/log/cli.log" "$@"; }
 
-case $1 in
-check) require glusterd glusterfs gluster umount ;;
-start)
-    mkdir -p "$ROOT/work" "$ROOT/run" "$ROOT/log"
-    cat > "$ROOT/glusterd.vol" << X
+# privately COMMAND...: runs it with folders of its own where GlusterFS has files and sockets at fixed paths.
+privately() {
+    unshare --mount bash -ec 'mount -t tmpfs run /run; mkdir /run/gluster; mount -t tmpfs state /var/lib/glusterd; exec "$@"' \
+        bash "$@"
+}
+
+cli() {
+    local here=$ROOT/node$NODE
+    privately gluster --mode=script --glusterd-sock="$here/glusterd.socket" --log-file="$here/log/cli.log" "$@"
+}
+
+start_glusterd() {
+    local here=$ROOT/node$NODE
+    mkdir -p "$here/work" "$here/run" "$here/log"
+    cat > "$here/glusterd.vol" << X
 volume management
     type mgmt/glusterd
-    option working-directory $ROOT/work
-    option run-directory $ROOT/run
-    option glusterd-sockfile $ROOT/glusterd.socket
+    option working-directory $here/work
+    option run-directory $here/run
+    option logging-directory $here/log
+    option glusterd-sockfile $here/glusterd.socket
     option transport-type socket
     option transport.socket.listen-port 24007
+    option transport.socket.keepalive-time 10
+    option transport.socket.keepalive-interval 2
     option ping-timeout 0
     option event-threads 1
     option max-port 60999
 end-volume
 X
-    glusterd --volfile="$ROOT/glusterd.vol" --pid-file="$ROOT/glusterd.pid" --log-file="$ROOT/log/glusterd.log" \
-        --log-level=WARNING
+    privately glusterd --volfile="$here/glusterd.vol" --pid-file="$here/glusterd.pid" \
+        --log-file="$here/log/glusterd.log" --log-level=WARNING
     until_true 20 cli volume list
-    bricks=()
+    { cat "$here/glusterd.pid"; echo; } >> "$ROOT/glusterds"
+}
+
+# True if this machine is connected to all others, which have accepted it.
+all_joined() {
+    [ "$(cli peer status | grep -c 'Peer in Cluster (Connected)')" = $((${#hosts[@]} - 1)) ]
+}
+
+make_volume() {
+    local host count shape bricks=()
+    for host in "${hosts[@]}"; do
+        [ "$host" = "$HOST" ] || until_true 20 cli peer probe "$host"
+    done
+    until_true 20 all_joined
     case $VARIANT in
-    disperse) count=5 shape="disperse-data 4 redundancy 1" ;;
+    disperse)
+        count=5
+        [ ${#hosts[@]} -gt 1 ] && count=${#hosts[@]}
+        shape="disperse-data $((count - 1)) redundancy 1"
+        ;;
     replica) count=3 shape="replica 3" ;;
     esac
-    for i in $(seq "$count"); do
+    for i in $(seq 0 $((count - 1))); do
         mkdir -p "$ROOT/brick$i"
-        bricks+=("$HOST:$ROOT/brick$i")
+        bricks+=("$(host_of "$i"):$ROOT/brick$i")
     done
     # shellcheck disable=SC2086
     cli volume create bench $shape "${bricks[@]}" force
     cli volume start bench
+}
+
+case $1 in
+check) require glusterd glusterfs gluster umount unshare ;;
+start)
+    start_glusterd
+    if is_last; then make_volume; fi
     ;;
 mount)
-    glusterfs -s "$HOST" --volfile-id=bench --pid-file="$ROOT/client" --log-file="$ROOT/log/client.log" \
+    glusterfs -s "$HOST" --volfile-id=bench --pid-file="$ROOT/client" --log-file="$ROOT/node$NODE/log/client.log" \
         --log-level=WARNING "$MNT"
     until_true 20 mountpoint -q "$MNT"
     # The mount is there before its connections to the bricks are.
@@ -48,18 +85,11 @@ mount)
 unmount)
     client=$(cat "$ROOT/client")
     umount "$MNT"
-    until_gone 10 "$client"
+    # The client has written all by now, but it hangs at times when it ends.
+    until_gone 10 "$client" || kill -9 "$client"
     ;;
 stop)
-    # The bricks' sockets are the one thing that glusterd puts outside its folders: named in their command lines.
-    sockets=$(
-        for file in "$ROOT"/run/vols/bench/*.pid; do
-            [ -f "$file" ] && tr '\0' '\n' < "/proc/$(cat "$file")/cmdline" | grep '^/var/run/gluster/.*\.socket$'
-        done || true
-    )
     cli volume stop bench force || true
-    terminate "$ROOT/glusterd.pid"
-    # shellcheck disable=SC2086
-    rm -f $sockets
+    terminate "$ROOT/glusterds"
     ;;
 esac

@@ -15,6 +15,7 @@ DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends \
     gcc libc6-dev libfuse3-dev pkg-config fuse3 iproute2 \
     glusterfs-server glusterfs-client \
     moosefs-master moosefs-chunkserver moosefs-client moosefs-cli \
+    ceph-mon ceph-mgr ceph-osd ceph-mds ceph-fuse ceph-common \
     sshfs openssh-server openssh-client \
     nfs-ganesha nfs-ganesha-vfs rpcbind user-mode-linux uml-utilities kmod \
     git strace

@@ -1,4 +1,4 @@
-//! Mount points: whether something is mounted, and unmounting by force.
+//! Mount points: whether something is mounted, what scenarios need of it, and unmounting by force.
 
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
@@ -6,10 +6,24 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
+use crate::process::Usage;
+
 /// A line of `/proc/self/mountinfo`.
 struct Mount {
     minor: u32,
     kind: String,
+}
+
+/// A mounted file system that scenarios run on.
+pub trait Mounted {
+    /// The resources of its servers and clients so far. Zero for the local disk.
+    fn usage(&self) -> Usage;
+
+    /// Resets the peak of memory.
+    fn reset_peak(&self);
+
+    /// Empties the client's caches by mounting again, and the machine's page cache.
+    fn make_cold(&mut self) -> Result<()>;
 }
 
 /// True if a file system is mounted at `path`.
@@ -54,6 +68,18 @@ fn find_in(mountinfo: &str, path: &Path) -> Option<Mount> {
         let kind = right.split(' ').next()?.to_owned();
         (point == wanted).then_some(Mount { minor, kind })
     })
+}
+
+/// Writes out and drops the page cache.
+pub fn drop_caches() -> Result<()> {
+    sync_all();
+    std::fs::write("/proc/sys/vm/drop_caches", "3").context("drop the page cache (root?)")
+}
+
+/// sync(2): the kernel writes everything that it holds back.
+pub fn sync_all() {
+    // SAFETY: sync takes and returns nothing.
+    unsafe { libc::sync() };
 }
 
 #[cfg(test)]

@@ -16,8 +16,10 @@ use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
 use crate::command::{self, Interrupts, check_interrupt};
+use crate::mounts::Mounted;
 use crate::report::{table_header, table_row};
-use crate::target::{Mounted, Site, Target, TargetKind};
+use crate::scripted::Site;
+use crate::target::{Target, TargetKind};
 
 /// How often each operation is done; counts are divided by it. An occasional request shows as a
 /// fraction.

@@ -14,9 +14,11 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use crate::command::{self, Interrupts, check_interrupt};
+use crate::mounts::{self, Mounted};
 use crate::results::{Missing, Samples};
 use crate::scenario::{self, Metric, NAMES, Places, Scenario, Sizes, Step};
-use crate::target::{self, Mounted, Site, Target, TargetKind};
+use crate::scripted::Site;
+use crate::target::{Target, TargetKind};
 use crate::work::{Outcome, Work, parse_outcome};
 
 /// The plan of a run.
@@ -122,7 +124,7 @@ impl Run<'_> {
 }
 
 /// Runs a scenario once, in a folder that it makes.
-pub fn run_scenario(target: &mut impl Mounted, scenario: &Scenario, dir: &Path) -> Result<Vec<(Metric, f64)>> {
+pub fn run_scenario(target: &mut dyn Mounted, scenario: &Scenario, dir: &Path) -> Result<Vec<(Metric, f64)>> {
     tool(Command::new("mkdir").arg(dir))?;
     target.reset_peak();
     let mut samples = Vec::new();
@@ -154,7 +156,7 @@ pub fn run_scenario(target: &mut impl Mounted, scenario: &Scenario, dir: &Path) 
     if peak_bytes > 0 {
         samples.push((scenario.memory, peak_bytes as f64 / f64::from(1 << 20)));
     }
-    target::sync_all();
+    mounts::sync_all();
     Ok(samples)
 }
 
@@ -176,7 +178,7 @@ pub fn arguments(name: &str, path: &Path, options: &[(&str, u64)]) -> Vec<String
 /// folder's fsync reaches a FUSE file system's own buffers, which sync(2) does not.
 fn settle(dir: &Path) -> Result<()> {
     tool(Command::new("sync").arg(dir))?;
-    target::sync_all();
+    mounts::sync_all();
     Ok(())
 }
 

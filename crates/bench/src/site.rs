@@ -11,7 +11,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::command::{self, Interrupts};
 use crate::results::Machine;
-use crate::target::Site;
+use crate::scripted::Site;
 
 /// The folder that holds everything of one run; removed at the end.
 pub struct RunFolder {

@@ -1,25 +1,23 @@
 //! A measured target: a folder of the local disk, or a file system that a script under
 //! `crates/bench/peers` sets up.
 //!
-//! Invariant: when a target is dropped, its processes and mounts are gone, also after an error, a
-//! panic or an interrupt. A target touches nothing outside its own folder, its mount point and its
-//! network namespace.
+//! Invariant: when a target is dropped, its files are gone, also after an error, a panic or an
+//! interrupt; so are processes and mounts ([`Scripted`]).
 
 use std::fmt;
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::str::FromStr;
-use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
-use linkem::Namespace;
+use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::command::{self, Interrupts};
-use crate::mounts;
-use crate::process::{MARKER_VARIABLE, Processes, Usage};
+use crate::mounts::{Mounted, drop_caches};
+use crate::network::Network;
+use crate::process::Usage;
+use crate::scripted::{ACTION_DEADLINE, Script, Scripted, Site};
 
 /// A file system that can be measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -44,12 +42,6 @@ pub enum TargetKind {
     Moosefs,
     /// sshfs to this machine.
     Sshfs,
-}
-
-/// A script and the variant of it that a target uses.
-struct Script {
-    file: &'static str,
-    variant: &'static str,
 }
 
 impl TargetKind {
@@ -109,7 +101,7 @@ impl TargetKind {
     }
 
     fn script(self) -> Option<Script> {
-        let script = |file, variant| Some(Script { file, variant });
+        let script = |file, variant| Some(Script { name: self.name(), file, variant });
         match self {
             TargetKind::Ext4 => None,
             TargetKind::FusePassthrough => script("fuse-passthrough.sh", "plain"),
@@ -141,57 +133,6 @@ impl FromStr for TargetKind {
     }
 }
 
-/// The scripts, which travel inside this program.
-const SOURCES: [(&str, &str); 9] = [
-    ("common.sh", include_str!("../peers/common.sh")),
-    ("fuse-passthrough.sh", include_str!("../peers/fuse-passthrough.sh")),
-    ("fusept.c", include_str!("../peers/fusept.c")),
-    ("gluster.sh", include_str!("../peers/gluster.sh")),
-    ("moosefs.sh", include_str!("../peers/moosefs.sh")),
-    ("nfs.sh", include_str!("../peers/nfs.sh")),
-    ("sshfs.sh", include_str!("../peers/sshfs.sh")),
-    ("starling.sh", include_str!("../peers/starling.sh")),
-    ("umlshim.c", include_str!("../peers/umlshim.c")),
-];
-
-/// What all targets of a run share.
-#[derive(Clone, Debug)]
-pub struct Site {
-    /// A folder of this run on the local disk.
-    pub root: PathBuf,
-    /// The program, if Starling is to be measured.
-    pub starling: Option<PathBuf>,
-    /// More arguments for `starling up`.
-    pub starling_args: String,
-    /// The file for the do-nothing file system's requests; normally it prints none.
-    pub request_log: Option<PathBuf>,
-}
-
-impl Site {
-    /// Writes the scripts into the run's folder.
-    pub fn prepare(&self) -> Result<()> {
-        let dir = self.sources();
-        fs::create_dir_all(&dir).with_context(|| format!("create {}", dir.display()))?;
-        for (name, text) in SOURCES {
-            let path = dir.join(name);
-            fs::write(&path, text).with_context(|| format!("write {}", path.display()))?;
-            fs::set_permissions(&path, fs::Permissions::from_mode(0o755))
-                .with_context(|| format!("make {} executable", path.display()))?;
-        }
-        Ok(())
-    }
-
-    /// The folder of the scripts.
-    pub fn sources(&self) -> PathBuf {
-        self.root.join("scripts")
-    }
-}
-
-/// Longest time for one action of a script.
-const ACTION_DEADLINE: Duration = Duration::from_secs(120);
-/// Longest time for a clean-up action; force comes next.
-const CLEAN_UP_DEADLINE: Duration = Duration::from_secs(20);
-
 /// Makes ext4 put each folder below `dir` where there is most room, and not next to the others. To
 /// make a file, ext4 looks at every nearby inode that was freed in the last minutes, so one
 /// scenario's deletions would slow down the next. Other file systems have no such attribute, and
@@ -201,41 +142,19 @@ fn spread(dir: &Path) {
     let _ = command::run(Command::new("chattr").arg("+T").arg(dir), ACTION_DEADLINE, Interrupts::Obey);
 }
 
-/// An address that is up in every target's network namespace.
-const HOST: &str = "10.77.0.1";
-
-/// A network namespace for one target, so that its ports do not collide with the machine's daemons.
-/// Peers that reject loopback addresses in 127/8 use [`HOST`].
-fn namespace() -> Result<Namespace> {
-    let namespace = Namespace::new().context("make a network namespace (as root?)")?;
-    let mut ip = Command::new("ip");
-    ip.args(["addr", "add", &format!("{HOST}/32"), "dev", "lo"]);
-    namespace.enter(&mut ip);
-    command::run(&mut ip, ACTION_DEADLINE, Interrupts::Obey)?;
-    Ok(namespace)
-}
-
-/// A mounted file system that scenarios run on.
-pub trait Mounted {
-    /// The resources of its servers and clients so far. Zero for the local disk.
-    fn usage(&self) -> Usage;
-
-    /// Resets the peak of memory.
-    fn reset_peak(&self);
-
-    /// Empties the client's caches by mounting again, and the machine's page cache.
-    fn make_cold(&mut self) -> Result<()>;
-}
-
 /// A target that is set up and mounted.
 pub struct Target {
     kind: TargetKind,
-    site: Site,
-    root: PathBuf,
-    mount_point: PathBuf,
-    namespace: Option<Namespace>,
-    processes: Processes,
+    place: Place,
 }
+
+enum Place {
+    Local(LocalFolder),
+    Scripted(Box<Scripted>),
+}
+
+/// A folder of the local disk. Its drop removes it.
+struct LocalFolder(PathBuf);
 
 impl Target {
     /// The reason why the target cannot be set up on this machine, if there is one.
@@ -243,43 +162,24 @@ impl Target {
         if TargetKind::STARLING.contains(&kind) && site.starling.is_none() {
             return Some("no program: give --starling PATH".to_owned());
         }
-        let script = kind.script()?;
-        let mut command = Command::new(site.sources().join(script.file));
-        command.arg("check").env("SOURCES", site.sources());
-        if let Some(starling) = &site.starling {
-            command.env("STARLING", starling);
-        }
-        command::run(&mut command, ACTION_DEADLINE, Interrupts::Obey).err().map(|error| error.to_string())
+        kind.script()?.unavailable(site)
     }
 
     /// Starts the target's servers and mounts it.
     pub fn set_up(kind: TargetKind, site: &Site) -> Result<Target> {
-        let root = site.root.join(kind.name());
-        let mount_point = match kind {
-            TargetKind::Ext4 => root.clone(),
-            _ => site.root.join(format!("{}-mount", kind.name())),
+        let place = match kind.script() {
+            Some(script) => {
+                let scripted = Scripted::set_up(script, site, Network::single()?, 0)?;
+                Place::Scripted(Box::new(scripted))
+            }
+            None => {
+                let folder = LocalFolder(site.root.join(kind.name()));
+                fs::create_dir_all(&folder.0).with_context(|| format!("create {}", folder.0.display()))?;
+                spread(&folder.0);
+                Place::Local(folder)
+            }
         };
-        for dir in [&root, &mount_point] {
-            fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()))?;
-        }
-        if kind == TargetKind::Ext4 {
-            spread(&root);
-        }
-        let marker = format!("{}:{}", std::process::id(), root.display());
-        let mut target = Target {
-            kind,
-            site: site.clone(),
-            processes: Processes::new(marker, root.join("pids")),
-            root,
-            mount_point,
-            namespace: kind.script().map(|_| namespace()).transpose()?,
-        };
-        let started = target.act("start", Interrupts::Obey);
-        // Processes that a failed script left behind are ended too.
-        target.processes.learn_named();
-        started?;
-        target.act("mount", Interrupts::Obey)?;
-        Ok(target)
+        Ok(Target { kind, place })
     }
 
     /// The kind of target.
@@ -289,110 +189,55 @@ impl Target {
 
     /// The folder to work in.
     pub fn dir(&self) -> &Path {
-        &self.mount_point
+        match &self.place {
+            Place::Local(folder) => &folder.0,
+            Place::Scripted(scripted) => scripted.dir(),
+        }
     }
 
     /// Mounts again after a failure, by force if needed.
     pub fn revive(&mut self) -> Result<()> {
-        let _ = self.act("unmount", Interrupts::Obey);
-        if self.kind.script().is_some() {
-            mounts::force_unmount(&self.mount_point)?;
+        match &mut self.place {
+            Place::Local(_) => Ok(()),
+            Place::Scripted(scripted) => scripted.revive(),
         }
-        self.act("mount", Interrupts::Obey)
-    }
-
-    fn act(&self, action: &str, interrupts: Interrupts) -> Result<()> {
-        let Some(script) = self.kind.script() else { return Ok(()) };
-        let mut command = Command::new(self.site.sources().join(script.file));
-        command
-            .arg(action)
-            .current_dir("/")
-            .env("ROOT", &self.root)
-            .env("MNT", &self.mount_point)
-            .env("HOST", HOST)
-            .env("SOURCES", self.site.sources())
-            .env("VARIANT", script.variant)
-            .env(MARKER_VARIABLE, self.processes.marker())
-            .env("STARLING_ARGS", &self.site.starling_args);
-        if let Some(starling) = &self.site.starling {
-            command.env("STARLING", starling);
-        }
-        if let Some(log) = &self.site.request_log {
-            command.env("FUSEPT_LOG", log);
-        }
-        if let Some(namespace) = &self.namespace {
-            namespace.enter(&mut command);
-        }
-        let deadline = match interrupts {
-            Interrupts::Obey => ACTION_DEADLINE,
-            Interrupts::Ignore => CLEAN_UP_DEADLINE,
-        };
-        command::run(&mut command, deadline, interrupts).map(drop).with_context(|| format!("{action} {}", self.kind))
-    }
-
-    fn take_down(&mut self) -> Result<()> {
-        if self.kind.script().is_some() {
-            // Gently if possible; force below does the rest.
-            if mounts::is_mounted(&self.mount_point)? {
-                let _ = self.act("unmount", Interrupts::Ignore);
-            }
-            mounts::force_unmount(&self.mount_point)?;
-            let _ = self.act("stop", Interrupts::Ignore);
-            self.processes.end();
-            if mounts::is_mounted(&self.mount_point)? {
-                bail!("{} is still mounted", self.mount_point.display());
-            }
-        }
-        // Nothing is mounted below at this point, so this removes only files of the local disk.
-        for dir in [&self.root, &self.mount_point] {
-            if dir.exists() {
-                fs::remove_dir_all(dir).with_context(|| format!("remove {}", dir.display()))?;
-            }
-        }
-        Ok(())
     }
 }
 
 impl Mounted for Target {
     fn usage(&self) -> Usage {
-        self.processes.usage()
+        match &self.place {
+            Place::Local(_) => Usage::default(),
+            Place::Scripted(scripted) => scripted.usage(),
+        }
     }
 
     fn reset_peak(&self) {
-        self.processes.reset_peak();
+        if let Place::Scripted(scripted) = &self.place {
+            scripted.reset_peak();
+        }
     }
 
-    /// Servers keep running, except those of Starling that live in the same process.
     fn make_cold(&mut self) -> Result<()> {
-        self.act("unmount", Interrupts::Obey)?;
-        drop_caches()?;
-        self.act("mount", Interrupts::Obey)
-    }
-}
-
-impl Drop for Target {
-    fn drop(&mut self) {
-        if let Err(error) = self.take_down() {
-            eprintln!("bench: take down {}: {error:#}", self.kind);
+        match &mut self.place {
+            Place::Local(_) => drop_caches(),
+            Place::Scripted(scripted) => scripted.make_cold(),
         }
     }
 }
 
-/// Writes out and drops the page cache.
-pub fn drop_caches() -> Result<()> {
-    sync_all();
-    fs::write("/proc/sys/vm/drop_caches", "3").context("drop the page cache (root?)")
-}
-
-/// sync(2): the kernel writes everything that it holds back.
-pub fn sync_all() {
-    // SAFETY: sync takes and returns nothing.
-    unsafe { libc::sync() };
+impl Drop for LocalFolder {
+    fn drop(&mut self) {
+        if let Err(error) = fs::remove_dir_all(&self.0) {
+            eprintln!("bench: remove {}: {error}", self.0.display());
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scripted::has_script;
 
     #[test]
     fn every_target_is_found_by_its_name_and_has_its_script() {
@@ -400,10 +245,21 @@ mod tests {
             assert_eq!(kind.name().parse::<TargetKind>(), Ok(kind));
             assert_eq!(serde_json::to_string(&kind).unwrap(), format!("\"{kind}\""));
             if let Some(script) = kind.script() {
-                assert!(SOURCES.iter().any(|(name, _)| *name == script.file), "{}", script.file);
+                assert!(has_script(script.file), "{}", script.file);
             }
         }
         assert!("nfs".parse::<TargetKind>().unwrap_err().contains("moosefs"));
+    }
+
+    #[test]
+    fn starling_needs_only_its_program_in_every_variant() {
+        let dir = tempfile::tempdir().unwrap();
+        let starling = Some(PathBuf::from("/bin/sh"));
+        let site = Site { root: dir.path().to_owned(), starling, starling_args: String::new(), request_log: None };
+        site.prepare().unwrap();
+        for kind in TargetKind::STARLING {
+            assert_eq!(Target::unavailable(kind, &site), None);
+        }
     }
 
     #[test]

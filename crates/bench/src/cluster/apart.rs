@@ -8,10 +8,11 @@ use serde::Serialize;
 
 use super::rig::Cluster;
 use super::{Effort, NODES};
+use crate::mounts::Mounted;
 use crate::report::number;
 use crate::roam::found::{Figure, Found, Table, median};
 use crate::run::{arguments, work};
-use crate::target::{Mounted, Site};
+use crate::scripted::Site;
 
 /// Most that an operation may cost when three nodes work, beside one.
 const COST_MAX: f64 = 1.2;

@@ -11,7 +11,7 @@ use crate::command::{self, Interrupts};
 use crate::report::number;
 use crate::roam::found::{Figure, Found, Table, largest, median};
 use crate::run::{STEP_DEADLINE, work};
-use crate::target::Site;
+use crate::scripted::Site;
 use crate::work::{Outcome, Then};
 
 /// Least rate of two nodes together in one directory, beside that of one.

@@ -7,7 +7,7 @@ use super::{Effort, NODES};
 use crate::report::number;
 use crate::roam::found::{Figure, Found, Table};
 use crate::run::work;
-use crate::target::Site;
+use crate::scripted::Site;
 use crate::work::{Outcome, percentile};
 
 /// Longest hand-over in milliseconds, in the median.

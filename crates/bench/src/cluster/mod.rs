@@ -5,9 +5,10 @@
 
 mod alone;
 mod apart;
+mod beside;
 mod contention;
 mod locks;
-mod network;
+mod peers;
 mod rig;
 mod start;
 mod upkeep;
@@ -21,8 +22,8 @@ use serde::Serialize;
 use crate::output::{Output, name_of, preamble};
 use crate::results::Machine;
 use crate::roam::found::Found;
+use crate::scripted::Site;
 use crate::site::{self, RunFolder};
-use crate::target::Site;
 use crate::{Place, command};
 
 /// Nodes of a cluster.
@@ -50,6 +51,8 @@ enum Name {
     Start,
     /// One node of three works
     Alone,
+    /// One node of three works, beside other cluster file systems
+    Peers,
     /// What each operation costs in FUSE requests and frames on a node that joined
     Operations,
     /// Three nodes in directories of their own
@@ -76,6 +79,7 @@ impl Name {
         match self {
             Name::Start => start::measure(site, effort),
             Name::Alone => alone::measure(site, effort),
+            Name::Peers => peers::measure(site, effort),
             Name::Operations => alone::measure_operations(site),
             Name::Apart => apart::measure(site, effort),
             Name::OneDirectory => contention::measure_directory(site, effort),

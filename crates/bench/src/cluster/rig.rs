@@ -13,12 +13,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use super::network::{Network, address};
 use crate::command::{self, Interrupts};
 use crate::daemon::{DEADLINE, Daemon};
-use crate::mounts;
+use crate::mounts::{self, Mounted, drop_caches};
+use crate::network::{Network, address};
 use crate::process::{MARKER_VARIABLE, Processes, Usage};
-use crate::target::{Mounted, Site, drop_caches};
+use crate::scripted::Site;
 
 /// A node prints this when its mount is ready.
 const MOUNT_READY: &str = "mounted at";

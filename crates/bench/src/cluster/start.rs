@@ -10,7 +10,7 @@ use super::{Effort, NODES};
 use crate::command::{self, Interrupts};
 use crate::report::number;
 use crate::roam::found::{Figure, Found, largest, median};
-use crate::target::Site;
+use crate::scripted::Site;
 
 /// Longest time from nothing until all see each other's files, in seconds.
 const START_S_MAX: f64 = 10.0;

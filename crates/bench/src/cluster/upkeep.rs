@@ -10,7 +10,7 @@ use crate::process::memory_bytes;
 use crate::report::{count, number};
 use crate::roam::found::{Figure, Found};
 use crate::run::{arguments, work};
-use crate::target::Site;
+use crate::scripted::Site;
 
 /// Most frames per second for each pair of nodes of an idle cluster.
 const IDLE_FRAMES_MAX: f64 = 1.0;

@@ -11,7 +11,7 @@ use super::found::{Figure, Found, Table, median};
 use super::rig::{MODEM, MODEM_DELAY, Rig, project};
 use crate::report::number;
 use crate::run::{arguments, work};
-use crate::target::Site;
+use crate::scripted::Site;
 use crate::work::Outcome;
 
 /// The folder that is copied.

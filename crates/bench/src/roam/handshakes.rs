@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::found::{Found, Table};
 use crate::report::number;
-use crate::target::Site;
+use crate::scripted::Site;
 
 /// Each way, as in the study of revalidation.
 const DELAY: Duration = Duration::from_millis(20);

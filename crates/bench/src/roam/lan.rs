@@ -11,9 +11,10 @@ use serde_json::json;
 
 use super::found::{Figure, Found, Table, largest, median};
 use super::rig::Rig;
+use crate::mounts;
 use crate::report::{count, number};
 use crate::run::{arguments, work};
-use crate::target::{self, Site};
+use crate::scripted::Site;
 use crate::work::{Outcome, Work};
 
 const RATE: Rate = Rate::mbits_per_s(1000);
@@ -75,7 +76,7 @@ pub fn measure_warm(site: &Site, quick: bool) -> Result<Found> {
         let places = [rig.source(), rig.path("")];
         for (place, is_local) in places.iter().zip([true, false]) {
             if name == "cold" {
-                target::drop_caches()?;
+                mounts::drop_caches()?;
             }
             let outcome = work(&arguments(action, &place.join(file), &[]))?;
             for (what, pair) in pairs.iter_mut() {

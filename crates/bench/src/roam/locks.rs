@@ -24,7 +24,7 @@ use super::sshfs::{Polling, Sshfs};
 use super::wan::{DELAY, RATE};
 use crate::report::{count, number};
 use crate::run::{arguments, work};
-use crate::target::Site;
+use crate::scripted::Site;
 use crate::work::Outcome;
 
 const CLIENTS: usize = 6;

@@ -19,7 +19,7 @@ use super::found::{Figure, Found, Table, largest};
 use super::rig::{MODEM, MODEM_DELAY, Rig, Wire};
 use crate::report::number;
 use crate::run::{arguments, work};
-use crate::target::Site;
+use crate::scripted::Site;
 use crate::work::{Outcome, Work};
 
 /// Replay's tickets, of 100, in the rows of their Table 1.

@@ -28,8 +28,8 @@ use serde::Serialize;
 
 use crate::output::{Output, name_of, preamble};
 use crate::results::Machine;
+use crate::scripted::Site;
 use crate::site::{self, RunFolder};
-use crate::target::Site;
 use crate::{Place, command};
 
 use found::Found;

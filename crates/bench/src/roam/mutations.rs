@@ -12,7 +12,7 @@ use super::found::{Figure, Found, Table, largest, smallest};
 use super::rig::{MODEM, MODEM_DELAY, Rig, project};
 use crate::report::{count, number};
 use crate::run::{arguments, work};
-use crate::target::Site;
+use crate::scripted::Site;
 
 /// Their operations, with the milliseconds over Ethernet, and over SLIP connected and partially
 /// connected.

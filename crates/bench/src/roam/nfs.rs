@@ -15,7 +15,7 @@ use linkem::Namespace;
 use crate::command::{self, Interrupts};
 use crate::process::{MARKER_VARIABLE, Processes};
 use crate::run::STEP_DEADLINE;
-use crate::target::Site;
+use crate::scripted::Site;
 use crate::work::{Outcome, parse_outcome};
 
 const SCRIPT: &str = "nfs.sh";

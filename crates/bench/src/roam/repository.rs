@@ -13,7 +13,7 @@ use super::rig::{Rig, Wire};
 use super::wan::{DELAY, RATE};
 use crate::report::{count, number};
 use crate::run::work;
-use crate::target::Site;
+use crate::scripted::Site;
 use crate::work::{Random, Work};
 
 /// Files of the repository, and of the part that is updated alone; both are counted without

@@ -18,7 +18,7 @@ use super::rig::{GAP, Rig, Wire};
 use crate::command::{self, Interrupts};
 use crate::daemon::DEADLINE;
 use crate::report::{count, number};
-use crate::target::Site;
+use crate::scripted::Site;
 
 /// Cached files of the five users, by volume (Table 1; its groups of volumes are divided evenly).
 const USERS: [&[u32]; 5] = [

@@ -21,7 +21,7 @@ use serde_json::Value;
 use crate::command::{self, Interrupts, check_interrupt};
 use crate::daemon::{DEADLINE, Daemon};
 use crate::mounts;
-use crate::target::Site;
+use crate::scripted::Site;
 use crate::work::Work;
 
 /// A home prints this when it serves; the address follows.

@@ -9,7 +9,7 @@ use super::found::{Figure, Found, Table};
 use super::rig::{MODEM, MODEM_DELAY, Rig, project};
 use crate::report::{count, number};
 use crate::run::{arguments, work};
-use crate::target::Site;
+use crate::scripted::Site;
 
 /// The folder of the session.
 const FOLDER: &str = "project";

@@ -17,7 +17,7 @@ use linkem::{Device, End, Namespace, Settings, Shape, Tun};
 use crate::command::{self, Interrupts, check_interrupt};
 use crate::mounts;
 use crate::process::{MARKER_VARIABLE, Processes};
-use crate::target::Site;
+use crate::scripted::Site;
 
 const SERVER: Ipv4Addr = Ipv4Addr::new(10, 78, 0, 1);
 const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 78, 0, 2);

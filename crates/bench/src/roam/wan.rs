@@ -13,7 +13,7 @@ use super::rig::{Rig, project};
 use super::sshfs::Sshfs;
 use crate::report::{count, number};
 use crate::run::{arguments, work};
-use crate::target::Site;
+use crate::scripted::Site;
 
 /// The rate of the link.
 pub const RATE: Rate = Rate::mbits_per_s(4);

@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::serving::Serving;
 use crate::report::{count, number, table_header, table_row};
 use crate::run::{arguments, work};
-use crate::target::Site;
+use crate::scripted::Site;
 
 const CACHE_MIB: u64 = 64;
 const MIB: u64 = 1 << 20;

@@ -18,8 +18,8 @@ use serde::Serialize;
 use crate::output::{Output, name_of, preamble};
 use crate::report::one_line;
 use crate::results::Machine;
+use crate::scripted::Site;
 use crate::site::{self, RunFolder};
-use crate::target::Site;
 use crate::{Place, UpOptions, command};
 
 use memory::Memory;

@@ -6,9 +6,10 @@ use anyhow::{Context, Result};
 use serde::Serialize;
 
 use super::serving::Serving;
+use crate::mounts;
 use crate::report::{count, number, table_header, table_row};
 use crate::run::{arguments, work};
-use crate::target::{self, Site};
+use crate::scripted::Site;
 
 /// Content that is synced and checkpointed before anything else.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -170,7 +171,7 @@ fn crash(serving: &mut Serving, creates: u64, name: &str) -> Result<Start> {
         work(&create).context("create")?;
     }
     serving.kill()?;
-    target::drop_caches()?;
+    mounts::drop_caches()?;
     let mounted: Duration = serving.up().context("start after the kill")?;
     let start = Start {
         mounted_ms: mounted.as_millis() as u64,

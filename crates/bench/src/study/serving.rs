@@ -14,8 +14,8 @@ use serde_json::Value;
 
 use crate::command::{self, Interrupts};
 use crate::daemon::{DEADLINE, Daemon};
-use crate::target::Site;
-use crate::{mounts, process, target};
+use crate::scripted::Site;
+use crate::{mounts, process};
 
 /// The first words of the serving process.
 const READY: &str = "mounted at";
@@ -75,7 +75,7 @@ impl Serving {
     /// `down`, the machine's caches dropped, and `up`.
     pub fn remount_cold(&mut self) -> Result<()> {
         self.down()?;
-        target::drop_caches()?;
+        mounts::drop_caches()?;
         self.up().map(drop)
     }
 

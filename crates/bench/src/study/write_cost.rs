@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::serving::Serving;
 use crate::report::{number, table_header, table_row};
 use crate::run::{arguments, work};
-use crate::target::Site;
+use crate::scripted::Site;
 use crate::work::BLOCK_BYTES;
 
 /// Rounds of overwriting; each writes as much as the file has. The last one counts as the steady

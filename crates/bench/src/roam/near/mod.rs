@@ -14,7 +14,7 @@ use super::found::{Figure, Found, Table, median};
 use crate::command::{self, check_interrupt};
 use crate::report::number;
 use crate::run::arguments;
-use crate::target::Site;
+use crate::scripted::Site;
 
 use place::{Place, Who};
 use steps::{STEPS, Sizes, Step, Unit};

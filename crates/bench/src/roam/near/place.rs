@@ -6,10 +6,12 @@ use anyhow::{Context, Result};
 use serde::Serialize;
 
 use crate::command;
+use crate::mounts::sync_all;
 use crate::roam::nfs::Nfs;
 use crate::roam::rig::Rig;
 use crate::run::{arguments, work};
-use crate::target::{Site, Target, TargetKind, sync_all};
+use crate::scripted::Site;
+use crate::target::{Target, TargetKind};
 use crate::work::Outcome;
 
 /// A place, in the order of the tables' columns.

@@ -8,7 +8,7 @@ use super::place::Who;
 use crate::command;
 use crate::roam::found::Figure;
 use crate::run::arguments;
-use crate::target::Site;
+use crate::scripted::Site;
 use crate::work::{Outcome, Work};
 
 /// A workload, and how its result is read from what it measured.

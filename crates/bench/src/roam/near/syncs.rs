@@ -16,7 +16,7 @@ use crate::report::{count, number};
 use crate::roam::found::{Figure, Table};
 use crate::roam::rig::Rig;
 use crate::run::{arguments, work};
-use crate::target::Site;
+use crate::scripted::Site;
 
 /// The program that counts.
 pub(super) const PROGRAM: &str = "strace";

@@ -16,10 +16,10 @@ const DEADLINE: Duration = Duration::from_secs(20);
 /// The device of each node.
 const DEVICE: &str = "eth0";
 
-/// A bridge in a namespace of its own, and a namespace per node that is connected to it.
+/// A namespace per node. Several nodes are connected by a bridge in a namespace of its own.
 pub struct Network {
     /// Holds the bridge.
-    _hub: Namespace,
+    _hub: Option<Namespace>,
     nodes: Vec<Namespace>,
 }
 
@@ -39,7 +39,19 @@ impl Network {
             Ok(node)
         };
         let nodes = (0..nodes).map(connect).collect::<Result<_>>()?;
-        Ok(Network { _hub: hub, nodes })
+        Ok(Network { _hub: Some(hub), nodes })
+    }
+
+    /// A single node. It has no bridge: its address is on its loopback device.
+    pub fn single() -> Result<Network> {
+        let node = Namespace::new().context("make a network namespace (as root?)")?;
+        ip(&node, &["addr", "add", &format!("{}/32", address(0)), "dev", "lo"])?;
+        Ok(Network { _hub: None, nodes: vec![node] })
+    }
+
+    /// The addresses of all nodes, in order.
+    pub fn addresses(&self) -> Vec<String> {
+        (0..self.nodes.len()).map(address).collect()
     }
 
     /// Makes a command run on a node.
