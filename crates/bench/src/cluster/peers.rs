@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 
 use super::beside::{Course, ROWS, Round, Samples, name_of};
-use super::rig::{Cluster, WORKER};
+use super::rig::{Cluster, Serves, WORKER};
 use super::{Effort, NODES};
 use crate::command::check_interrupt;
 use crate::mounts::Mounted;
@@ -127,7 +127,7 @@ pub(super) fn measure(site: &Site, effort: Effort) -> Result<Found> {
     let reasons = || failed.iter().map(Trouble::text).collect::<Vec<_>>().join("; ");
     ensure!(!rivals.is_empty(), "no peer could be set up: {}", reasons());
     let course = Course::new(site, effort)?;
-    let mut cluster = Cluster::start(site, "peers", NODES)?;
+    let mut cluster = Cluster::start_with(site, "peers", NODES, Serves::EachNode)?;
     let mut starling = Measured::default();
     measure_idle(&cluster, &mut starling, &mut rivals, effort)?;
     for round in course.rounds() {
@@ -204,8 +204,8 @@ fn found(
 fn conditions(absent: &[Trouble], failed: &[Trouble], effort: Effort) -> String {
     let mut text = format!(
         "The scenarios of `bench run`, on the second of {NODES} nodes, while the others only serve. All file systems are up at \
-         once and run each scenario in turn. Medians of {} runs. Starling's five stores are all on the first node. Peers have a \
-         server on each node: GlusterFS a brick, MooseFS a chunk server (the master is on the first node), CephFS an OSD with \
+         once and run each scenario in turn. Medians of {} runs. Starling has a store on each node, two data fragments and one of \
+         parity, and managers on all. Peers have a server on each node: GlusterFS a brick, MooseFS a chunk server (the master is on the first node), CephFS an OSD with \
          BlueStore in a file (monitor, manager and metadata server are on the first node; the client is ceph-fuse). Starling \
          encrypts what goes between nodes; the peers do not. An fsync on MooseFS does not reach the disk: its chunk servers \
          leave that to the kernel, which is their default.",

@@ -1,7 +1,8 @@
 //! A cluster: nodes of the shipped program, each in a network namespace of its own, with a mount
 //! each.
 //!
-//! The first node has the stores and the managers; the others have joined it. Invariant: when a
+//! The first node has the stores and the managers, and the others have joined it; or each node has a
+//! store and some managers. Invariant: when a
 //! cluster is dropped, its processes, mounts and files are gone. Only child processes with a
 //! deadline touch files of the mounts.
 
@@ -28,9 +29,19 @@ pub const WORKER: usize = 1;
 /// How often a state is looked at that is waited for.
 const LOOK_PERIOD: Duration = Duration::from_millis(100);
 
+/// Which node serves what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Serves {
+    /// The first node serves five stores and all managers.
+    FirstNode,
+    /// Each node serves one store and some managers.
+    EachNode,
+}
+
 /// Nodes with a mount each.
 pub struct Cluster {
     program: PathBuf,
+    serves: Serves,
     root: PathBuf,
     cache_args: Vec<String>,
     network: Network,
@@ -57,11 +68,17 @@ impl Node {
 impl Cluster {
     /// Makes a file system, and lets nodes join it until there are this many.
     pub fn start(site: &Site, name: &str, nodes: usize) -> Result<Cluster> {
+        Cluster::start_with(site, name, nodes, Serves::FirstNode)
+    }
+
+    /// The same, and has these nodes serve stores and managers.
+    pub fn start_with(site: &Site, name: &str, nodes: usize, serves: Serves) -> Result<Cluster> {
         let root = site.root.join(name);
         fs::create_dir_all(&root).with_context(|| format!("create {}", root.display()))?;
         let marker = format!("{}:{}", std::process::id(), root.display());
         let mut cluster = Cluster {
             program: site.starling.clone().context("no program: give --starling PATH")?,
+            serves,
             cache_args: site.starling_args.split_whitespace().map(str::to_owned).collect(),
             network: Network::new(nodes)?,
             nodes: (0..nodes).map(|index| Node::new(&root, index)).collect(),
@@ -76,7 +93,30 @@ impl Cluster {
             cluster.mount(node, &way).with_context(|| format!("start node {node}"))?;
         }
         cluster.started_in = started.elapsed();
+        if serves == Serves::EachNode {
+            cluster.wait_until_spread()?;
+        }
         Ok(cluster)
+    }
+
+    /// Waits until each node has a store and a manager.
+    fn wait_until_spread(&self) -> Result<()> {
+        let until = Instant::now() + DEADLINE;
+        loop {
+            let mut command = Command::new(&self.program);
+            command.arg("nodes").arg(&self.nodes[0].mount_point).arg("--json");
+            let said: Value = serde_json::from_str(&command::run(&mut command, DEADLINE, Interrupts::Obey)?)?;
+            let nodes = said["nodes"].as_array().context("no nodes")?;
+            let has_both = |node: &Value| {
+                let stores = node["stores"].as_array().map_or(0, Vec::len);
+                stores == 1 && node["managers"].as_u64() > Some(0)
+            };
+            if nodes.iter().all(has_both) {
+                return Ok(());
+            }
+            ensure!(Instant::now() < until, "stores and managers do not spread: {said}");
+            std::thread::sleep(LOOK_PERIOD);
+        }
     }
 
     /// From nothing until all nodes had mounted.
@@ -175,13 +215,21 @@ impl Cluster {
     /// Starts a node: with `way`, as a new member.
     fn mount(&mut self, node: usize, way: &[String]) -> Result<()> {
         let mut command = Command::new(&self.program);
+        let spreads = self.serves == Serves::EachNode;
+        let begins_anew = !self.nodes[node].data.exists();
         match way {
             [] => command.arg("up"),
             way => command.args(way),
         };
         let Node { mount_point, data, log, .. } = &self.nodes[node];
         command.arg(mount_point).arg("--data").arg(data).args(&self.cache_args);
-        if node == 0 {
+        if spreads && begins_anew {
+            match node {
+                0 => command.arg("--stores").arg(self.nodes.len().to_string()),
+                _ => command.arg("--store").arg(self.root.join(format!("store{node}"))),
+            };
+        }
+        if node == 0 || spreads {
             command.arg("--listen").arg(format!("{}:{PORT}", address(node)));
         }
         command.env(MARKER_VARIABLE, self.processes.marker());
