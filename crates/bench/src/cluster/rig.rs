@@ -1,8 +1,8 @@
 //! A cluster: nodes of the shipped program, each in a network namespace of its own, with a mount
 //! each.
 //!
-//! The first node has the stores and the managers, and the others have joined it; or each node has a
-//! store and some managers. Invariant: when a
+//! The first node has the stores and the managers, and the others have joined it; or each node has
+//! a store and some managers. Invariant: when a
 //! cluster is dropped, its processes, mounts and files are gone. Only child processes with a
 //! deadline touch files of the mounts.
 
