@@ -2,9 +2,8 @@
 //! each.
 //!
 //! The first node has the stores and the managers, and the others have joined it; or each node has
-//! a store and some managers. Invariant: when a
-//! cluster is dropped, its processes, mounts and files are gone. Only child processes with a
-//! deadline touch files of the mounts.
+//! a store and some managers. Invariant: when a cluster is dropped, its processes, mounts and files
+//! are gone. Only child processes with a deadline touch files of the mounts.
 
 use std::fs;
 use std::path::{Path, PathBuf};
