@@ -127,7 +127,7 @@ impl Mount {
             _ => return None,
         };
         let (attr, until) = cache.attributes.get(&id)?;
-        (now < *until).then(|| Ok(Seen::Entry(Entry { attr: *attr, valid: *until - now })))
+        (now < *until).then(|| Ok(Seen::Entry(Entry::new(*attr, *until - now))))
     }
 }
 
@@ -165,7 +165,7 @@ impl Cache {
                 | Call::Create { dir, name, .. },
                 Ok(Seen::Entry(entry) | Seen::Created(entry, _)),
             ) => {
-                name_of(dir, name, Some(entry.attr.id), entry.valid);
+                name_of(dir, name, Some(entry.attr.id), entry.name_valid);
                 self.attributes.insert(entry.attr.id, (entry.attr, computed + entry.valid));
             }
             (_, Ok(Seen::Entry(entry))) => {

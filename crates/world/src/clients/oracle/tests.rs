@@ -28,7 +28,7 @@ impl Real {
         let at = call.uses().map(|open| self.opens[&(client, open)]);
         let mut answered = at_once(perform(&self.fs, &call, at)).expect("an answer");
         if let Ok(Seen::Entry(entry)) = &mut answered {
-            entry.valid = KEPT;
+            *entry = Entry::new(entry.attr, KEPT);
         }
         let opened = match (&answered, &call) {
             (Ok(Seen::Created(entry, handle)), _) => Some((entry.attr.id, *handle)),
