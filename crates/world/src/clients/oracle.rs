@@ -121,6 +121,14 @@ impl State {
         Ok(())
     }
 
+    /// True if the call changes nothing in this state: it shows attributes, names or contents.
+    fn only_looks(&self, event: &Event) -> bool {
+        let is_there = |id: &FileId| !self.ids.get(id).is_some_and(|id| self.nameless.has(*id));
+        let call = &event.call;
+        let is_look = !call.changes() && !call.closes() && call.opens().is_none();
+        is_look && !matches!(call, Call::Lock { .. }) && call.files().iter().all(is_there)
+    }
+
     /// Makes a call that finds all files that are in the model.
     fn make(&mut self, round: u64, event: &Event) -> Result<(), String> {
         let (call, at) = self.in_model(event.client, &event.call);
@@ -377,7 +385,7 @@ impl Oracle {
         let mut found: BTreeMap<u64, State> = BTreeMap::new();
         let mut why = BTreeSet::new();
         for state in &self.states {
-            orders(state, self.round, events, None, &mut found, &mut why);
+            orders(state, self.round, events, None, None, &mut found, &mut why);
         }
         if found.is_empty() {
             let events: Vec<String> = events.iter().map(Event::to_string).collect();
@@ -465,7 +473,7 @@ impl Oracle {
                 if kept.iter().all(|(round, event)| state.step(*round, event).is_ok()) {
                     let left = if is_whole { left_of_round(events, client) } else { vec![others.clone()] };
                     for events in left {
-                        orders(&state, self.round, &events, Some(end), &mut found, &mut why);
+                        orders(&state, self.round, &events, None, Some(end), &mut found, &mut why);
                     }
                 }
             }
@@ -568,11 +576,13 @@ fn without(events: &[Event], at: usize) -> Vec<Event> {
     [&events[..at], &events[at + 1..]].concat()
 }
 
-/// Finds all states after the events, and after the end of a client, in some order.
+/// Finds all states after the events, and after the end of a client, in some order. `last` is the
+/// event before them, if it has changed nothing.
 fn orders(
     state: &State,
     round: u64,
     events: &[Event],
+    last: Option<&Event>,
     end: Option<End>,
     found: &mut BTreeMap<u64, State>,
     why: &mut BTreeSet<String>,
@@ -586,16 +596,22 @@ fn orders(
     {
         let mut next = state.fork();
         next.close_all(end.client);
-        orders(&next, round, events, None, found, why);
+        orders(&next, round, events, None, None, found, why);
     }
     for (at, event) in events.iter().enumerate() {
         if events.iter().any(|other| other.ends_before(event)) {
             continue;
         }
+        let looks = state.only_looks(event);
+        // The other order of two looks leads to the same state, and is tried, too.
+        if looks && last.is_some_and(|last| (event.began, event.client) < (last.began, last.client)) {
+            continue;
+        }
         let mut next = state.fork();
         match next.step(round, event) {
             Ok(()) => {
-                orders(&next, round, &without(events, at), end, found, why);
+                let last = Some(event).filter(|_| looks);
+                orders(&next, round, &without(events, at), last, end, found, why);
             }
             Err(what) => {
                 why.insert(format!("{:?} of client {} {what}", event.call, event.client));
