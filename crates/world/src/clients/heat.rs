@@ -1,10 +1,10 @@
 //! Hot worlds: all programs use the same few files at the same time.
 //!
 //! There are two or three names, in the root and in one more directory. In each round most calls
-//! are about one file and one directory, the *focus*. A program makes up to three calls without
-//! waiting for others. Many of them list attributes, rename, or remove a name and make it again.
-//! So clients often ask for what is on its way to another one, and answers come when what they are
-//! about has changed.
+//! are about one file and one directory, the *focus*. Programs of one client only look, those of
+//! another one change something. A program makes up to three calls without waiting for others.
+//! Many of them list attributes, rename, or remove a name and make it again. So clients often ask
+//! for what is on its way to another one, and answers come when what they are about has changed.
 
 use super::call::{Call, OpenNumber};
 use super::choice::View;
@@ -24,6 +24,8 @@ const FILES_MAX: usize = 4;
 /// Open files of one client, at most.
 const OPENS_MAX: usize = 4;
 const BLOCK: u64 = 4096;
+/// Of 100 calls of a client that does both, so many only look.
+const LOOKS: u64 = 40;
 
 /// What the seed has drawn for a hot world.
 pub(super) struct Heat {
@@ -41,6 +43,27 @@ pub(super) struct Focus {
     file: Option<FileId>,
     directory: Option<FileId>,
     name: String,
+    /// By client.
+    roles: Vec<Role>,
+}
+
+/// What the programs of a client do in a round.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Role {
+    Look,
+    Change,
+    Both,
+}
+
+impl Focus {
+    fn role(&self, client: usize) -> Role {
+        self.roles.get(client).copied().unwrap_or(Role::Both)
+    }
+
+    /// True if the programs of this client may look at files.
+    pub(super) fn lets_look(&self, client: usize) -> bool {
+        self.role(client) != Role::Change
+    }
 }
 
 impl Heat {
@@ -74,22 +97,31 @@ impl Heat {
     }
 
     /// Draws what most calls of a round are about.
-    pub(super) fn focus(&self, random: &SplitMix64, all: &[Known]) -> Focus {
+    pub(super) fn focus(&self, random: &SplitMix64, all: &[Known], clients: usize) -> Focus {
         let of_kind = |is_directory: bool| {
             let is_wanted = |f: &&Known| f.nlink > 0 && (f.kind == Kind::Directory) == is_directory;
             let files: Vec<FileId> = all.iter().filter(is_wanted).map(|f| f.id).collect();
             files.get(random.below(files.len() as u64) as usize).copied()
         };
-        Focus { file: of_kind(false), directory: of_kind(true), name: self.name(random) }
+        let role = |_| [Role::Look, Role::Change, Role::Both][random.below(3) as usize];
+        let roles = (0..clients).map(role).collect();
+        Focus { file: of_kind(false), directory: of_kind(true), name: self.name(random), roles }
     }
 
     fn name(&self, random: &SplitMix64) -> String {
         char::from(b'a' + random.below(self.name_count) as u8).to_string()
     }
 
-    /// The next call of a program that has just made `last`. `None` if another kind of call is to
-    /// be made.
-    pub(super) fn call(&self, random: &SplitMix64, focus: &Focus, view: &View, last: Option<&Call>) -> Option<Call> {
+    /// The next call of a program of `client` that has just made `last`. `None` if another kind of
+    /// call is to be made.
+    pub(super) fn call(
+        &self,
+        random: &SplitMix64,
+        client: usize,
+        focus: &Focus,
+        view: &View,
+        last: Option<&Call>,
+    ) -> Option<Call> {
         let one_in = |count: u64| random.chance(1, count);
         let rather = |focus: Option<FileId>, from: &[FileId]| match focus.filter(|id| from.contains(id) && !one_in(4)) {
             Some(id) => Some(id),
@@ -120,15 +152,20 @@ impl Heat {
             _ => {}
         }
         let (next, fill) = (view.next_open, 1 + random.below(255) as u8);
-        Some(match random.below(100) {
+        let drawn = match focus.role(client) {
+            Role::Look => random.below(LOOKS),
+            Role::Change => LOOKS + random.below(100 - LOOKS),
+            Role::Both => random.below(100),
+        };
+        Some(match drawn {
             0..12 => Call::Lookup { dir, name: name() },
             12..22 => Call::Getattr { id: if one_in(2) { dir } else { file? } },
-            22..40 => match view.opens.iter().find(|(_, id)| *id == dir) {
+            22..LOOKS => match view.opens.iter().find(|(_, id)| *id == dir) {
                 Some((open, _)) => Call::List { open: *open, plus: !one_in(6) },
                 None if can_open => Call::OpenDirectory { id: dir, open: next },
                 None => Call::CloseDirectory { open: pick_open(opens_of(true))? },
             },
-            40..46 if can_open && files.len() < FILES_MAX => {
+            LOOKS..46 if can_open && files.len() < FILES_MAX => {
                 Call::Create { dir, name: name(), mode: 0o600, open: next, append: false }
             }
             46..48 if directories.len() < 2 => Call::MakeDirectory { dir: FileId::ROOT, name: name() },

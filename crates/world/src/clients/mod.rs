@@ -465,7 +465,7 @@ impl World {
             }
             None => [1, 1, 1, 2, 2, 2, 3, 4][random.below(8) as usize],
         };
-        let focus = self.heat.as_ref().map(|heat| heat.focus(random, &all));
+        let focus = self.heat.as_ref().map(|heat| heat.focus(random, &all, self.members.len()));
         let is_crowded = random.chance(1, 3) || self.heat.is_some();
         let (mut planned, mut closed): (Vec<Planned>, BTreeSet<u64>) = (Vec::new(), BTreeSet::new());
         for _ in 0..count {
@@ -489,9 +489,10 @@ impl World {
                 let again = again.flatten().map(|(call, _)| call.clone());
                 let glimpse = random.chance(1, 10).then(|| self.open_elsewhere(client)).flatten();
                 let call = glimpse.map(|id| Call::Getattr { id }).or(again);
+                let call = call.filter(|_| focus.as_ref().is_none_or(|focus| focus.lets_look(client)));
                 let call = call.or_else(|| {
                     let (heat, focus) = self.heat.as_ref().zip(focus.as_ref())?;
-                    heat.call(random, focus, &view, last.as_ref())
+                    heat.call(random, client, focus, &view, last.as_ref())
                 });
                 let call = call.unwrap_or_else(|| Choice { hot, ..choice }.call(&view));
                 if let Some(open) = call.uses() {
