@@ -58,7 +58,7 @@ pub(crate) struct Making<'a> {
 
 impl Core {
     pub(crate) fn entry(&self, attr: Attr) -> Entry {
-        Entry { attr, valid: self.valid() }
+        Entry::new(attr, self.valid())
     }
 
     /// How long an answer under a token may be kept.
@@ -113,7 +113,8 @@ impl Core {
                     let attr = seen.inode.attr(self.config.block_size);
                     match planted::is(Bug::GlimpseIsKept) {
                         true => Ok(self.entry(attr)),
-                        false => Ok(Entry { attr, valid: Duration::ZERO }),
+                        // The name is under the directory's token.
+                        false => Ok(Entry { valid: Duration::ZERO, ..self.entry(attr) }),
                     }
                 }
                 _ => Err(Stop::Miss(Miss::Glimpse(id))),

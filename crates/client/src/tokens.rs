@@ -537,7 +537,8 @@ impl Core {
         self.managers.of(file).glimpsed(self.config.id, GlimpseAnswer { question, inode });
     }
 
-    /// Answers the recall of a file that is not in memory.
+    /// Answers the recall of a file that is not in memory. If the client has removed the file, the
+    /// managers hear of that now, and free its tokens.
     fn give_nothing(self: &Arc<Self>, s: &mut ClientState, recall: TokenRecall) {
         let (file, number) = (recall.file, recall.number);
         if planted::is(Bug::IgnoresRecallOfUnknownFile) {
@@ -593,9 +594,11 @@ impl Core {
     async fn answer_recall(self: Arc<Self>, file: FileId) {
         self.use_awhile(file).await;
         let Some((seq, is_directory)) = self.close_gate(file).await else {
-            // The manager frees the tokens of a removed file when it hears of the removal.
             if !planted::is(Bug::RecalledIsLeft) {
-                self.state.lock().tokens.recalled.remove(&file);
+                let s = &mut *self.state.lock();
+                if let Some(recall) = s.tokens.recalled.remove(&file) {
+                    self.give_nothing(s, recall);
+                }
                 self.tokens_changed();
             }
             return;

@@ -38,7 +38,8 @@ trait Within: Sized {
 
 impl Within for Entry {
     fn within(self, serving: &Serving) -> Self {
-        Entry { valid: self.valid.min(serving.lease_left()), ..self }
+        let bounded = |valid: Duration| valid.min(serving.lease_left());
+        Entry { valid: bounded(self.valid), name_valid: bounded(self.name_valid), ..self }
     }
 }
 

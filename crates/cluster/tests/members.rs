@@ -128,6 +128,49 @@ fn regression_a_token_that_comes_while_a_weaker_one_is_given_back_is_claimed_aga
 }
 
 #[test]
+fn regression_a_file_that_is_removed_while_its_token_is_recalled_is_gone_at_once() {
+    let rig = Rig::new(16, ROOM);
+    let ((_, a), (_, b)) = (rig.joined("a"), rig.joined("b"));
+    let (file, handle) = rig.write(&*a.fs, "file", b"").expect("write");
+    let fs = a.fs.clone();
+    rig.sim.block_on(async move { fs.release(file, handle, None).await }).expect("close");
+    let fs = b.fs.clone();
+    let dir = rig.sim.block_on(async move { fs.mkdir(&Cred::ROOT, FileId::ROOT, b"dir", 0o755, 0).await });
+    let dir = dir.expect("mkdir").attr.id;
+    assert!(file < dir, "an operation pins the token on the file while it waits for the directory");
+    rig.write(&*a.fs, "other", b"").expect("the names are at the first member again");
+    rig.run_for(10);
+    b.member.set_kernel(Arc::new(SlowKernel(b.machine.host())));
+    let (links, removes, own) = (a.fs.clone(), a.fs.clone(), rig.own());
+    let links = a.machine.run(async move { links.link(&Cred::ROOT, file, dir, b"second").await });
+    let clock = a.machine.host().clock;
+    let removes = a.machine.run(async move {
+        clock.sleep(Duration::from_millis(400)).await;
+        removes.unlink(&Cred::ROOT, FileId::ROOT, b"file").await
+    });
+    let clock = a.machine.host().clock;
+    let asks = async move {
+        clock.sleep(Duration::from_millis(200)).await;
+        own.getxattr(&Cred::ROOT, file, b"user.a").await
+    };
+    let began = rig.sim.now();
+    let asked = rig.first().machine.run(asks);
+    let (asked, removed, linked) = rig.sim.block_on(async {
+        let (mut links, mut removes, mut asked) = (Box::pin(links), Box::pin(removes), Box::pin(asked));
+        let linked = match host::first(&mut links, &mut asked).await {
+            host::Either::Left(linked) => linked,
+            host::Either::Right(_) => panic!("the file was given away while an operation pinned its token"),
+        };
+        let removed = removes.as_mut().await;
+        (asked.await, removed, linked)
+    });
+    assert_eq!((removed.expect("up"), asked.expect("up")), (Ok(()), Err(FsError::Stale)));
+    assert!(linked.expect("up").is_err());
+    let waited = rig.sim.now() - began;
+    assert!(waited < Duration::from_secs(3), "a removal is told when a token is recalled: {waited:?}");
+}
+
+#[test]
 fn who_is_no_member_gets_no_session() {
     let rig = Rig::new(2, ROOM);
     let stranger = rig.start(NodeId::new(1));

@@ -443,6 +443,7 @@ fn a_stat_of_a_file_that_another_client_writes_costs_no_hand_over() {
         let seen = [pair.stat(file), pair.lookup()];
         assert_eq!(seen.map(|entry| entry.attr.size), [10 * number + 10; 2]);
         assert_eq!(seen.map(|entry| entry.valid), [Duration::ZERO; 2], "the kernel would never be told of changes");
+        assert!(!seen[1].name_valid.is_zero(), "the name is under the directory's token");
     }
     assert_eq!(pair.handed_over(), before, "the writer gave its token back, or committed");
     assert_eq!(pair.first.status().inode_count, in_memory, "the file is in memory without a token");

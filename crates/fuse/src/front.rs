@@ -40,7 +40,7 @@ fn send_entry_as(reply: ReplyEntry, attr: &FileAttr, valid: EntryValid) {
 }
 
 fn send_entry(reply: ReplyEntry, entry: Entry, passing: &Passing, validity: &Validity) {
-    send_entry_as(reply, &passing.attr(&entry.attr), validity.entry(entry.valid));
+    send_entry_as(reply, &passing.attr(&entry.attr), validity.entry(&entry));
 }
 
 fn send_ok(reply: ReplyEmpty, (): ()) {
@@ -191,7 +191,7 @@ impl Filesystem for FrontEnd {
                 if entry.attr.kind == Kind::Directory {
                     believed.told_nameless(entry.attr.id);
                 }
-                send_entry_as(reply, &passing.attr_of(parent, &entry.attr), validity.entry(entry.valid));
+                send_entry_as(reply, &passing.attr_of(parent, &entry.attr), validity.entry(&entry));
             };
             return self.answer(Op::Lookup, reply, |fs| fs.getattr(self.file(parent)), send);
         }

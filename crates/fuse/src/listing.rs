@@ -117,7 +117,9 @@ impl Listing {
         }
         // fuser cannot encode an entry without attributes, so they must be fetched.
         match self.fs.getattr(entry.id).await {
-            Ok(found) => Ok(Some((self.passing.attr(&found.attr), self.validity.whole_entry(found.valid)))),
+            Ok(found) => {
+                Ok(Some((self.passing.attr(&found.attr), self.validity.whole_entry(found.valid.min(found.name_valid)))))
+            }
             Err(FsError::NotFound | FsError::Stale) => Ok(None),
             Err(error) => Err(error),
         }

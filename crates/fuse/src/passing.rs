@@ -177,7 +177,7 @@ impl Opening {
         let (at, file) = (FileHandle(handle.0), entry.attr.id);
         loop {
             let attr = self.passing.attr(&entry.attr);
-            let (valid, generation) = (&self.validity.whole_entry(entry.valid), Generation(0));
+            let (valid, generation) = (&self.validity.whole_entry(entry.valid.min(entry.name_valid)), Generation(0));
             let flags = self.backed_flags();
             match self.way(attr.ino, file, handle, &reply).await {
                 Ok(Way::Cached) => return reply.created(valid, &attr, generation, at, self.flags),

@@ -18,6 +18,7 @@
 use parking_lot::Mutex;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
+use vfs::fs::Entry;
 
 /// How much later than we the kernel may begin to count the time of a name. It counts from the
 /// moment when the program's thread runs.
@@ -63,22 +64,31 @@ impl Validity {
         self.name_max.get_or_init(|| max);
     }
 
-    /// For a reply with a name and its attributes, of which the file system allows to keep both for
-    /// `allowed`.
-    pub(crate) fn entry(&self, allowed: Duration) -> EntryValid {
-        let bounded = self.name_max.get().map_or(allowed, |max| allowed.min(*max));
-        let Some(names) = &self.shared else { return EntryValid { name: bounded, attributes: bounded } };
+    /// For a reply with a name and its attributes.
+    pub(crate) fn entry(&self, allowed: &Entry) -> EntryValid {
+        let attributes = if self.is_shared() { Duration::ZERO } else { self.bounded(allowed.valid) };
+        EntryValid { name: self.name(allowed.name_valid), attributes }
+    }
+
+    /// For a name that the file system allows to keep for `allowed`.
+    fn name(&self, allowed: Duration) -> Duration {
+        let bounded = self.bounded(allowed);
+        let Some(names) = &self.shared else { return bounded };
         let mut names = names.lock();
         let name = if names.are_kept { bounded } else { Duration::ZERO };
         if !name.is_zero() {
             names.kept_until = names.kept_until.max(Instant::now().checked_add(name + LAG_MAX));
         }
-        EntryValid { name, attributes: Duration::ZERO }
+        name
+    }
+
+    fn bounded(&self, allowed: Duration) -> Duration {
+        self.name_max.get().map_or(allowed, |max| allowed.min(*max))
     }
 
     /// For a reply that has one time for the name and the attributes.
     pub(crate) fn whole_entry(&self, allowed: Duration) -> Duration {
-        if self.is_shared() { Duration::ZERO } else { self.entry(allowed).name }
+        if self.is_shared() { Duration::ZERO } else { self.bounded(allowed) }
     }
 
     /// For a reply to a change of attributes.
@@ -88,7 +98,7 @@ impl Validity {
 
     /// For a name that does not exist.
     pub(crate) fn absence(&self, allowed: Duration) -> Duration {
-        if self.is_shared() { self.entry(allowed).name } else { allowed }
+        if self.is_shared() { self.name(allowed) } else { allowed }
     }
 
     /// Lets the kernel keep names from now on.
@@ -118,14 +128,41 @@ mod tests {
 
     const ALLOWED: Duration = Duration::from_secs(8);
 
+    /// An entry whose name and attributes the kernel may keep for these times.
+    fn entry(name_valid: Duration, valid: Duration) -> Entry {
+        let attr = types::Attr {
+            id: types::FileId::ROOT,
+            kind: types::Kind::File,
+            mode: 0o644,
+            nlink: 1,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            size: 0,
+            blocks: 0,
+            block_size: 4096,
+            atime: Default::default(),
+            mtime: Default::default(),
+            ctime: Default::default(),
+            crtime: Default::default(),
+        };
+        Entry { attr, valid, name_valid }
+    }
+
+    fn kept(valid: Duration) -> Entry {
+        entry(valid, valid)
+    }
+
     #[test]
     fn a_mount_that_is_not_shared_keeps_what_the_file_system_allows() {
         let validity = Validity::new(false);
-        assert_eq!(validity.entry(ALLOWED), EntryValid { name: ALLOWED, attributes: ALLOWED });
+        assert_eq!(validity.entry(&kept(ALLOWED)), EntryValid { name: ALLOWED, attributes: ALLOWED });
         assert_eq!([validity.whole_entry(ALLOWED), validity.changed_attributes(ALLOWED)], [ALLOWED; 2]);
+        let glimpsed = EntryValid { name: ALLOWED, attributes: Duration::ZERO };
+        assert_eq!(validity.entry(&entry(ALLOWED, Duration::ZERO)), glimpsed);
         let second = Duration::from_secs(1);
         validity.bound_names(second);
-        assert_eq!(validity.entry(ALLOWED), EntryValid { name: second, attributes: second });
+        assert_eq!(validity.entry(&kept(ALLOWED)), EntryValid { name: second, attributes: second });
         assert_eq!(validity.absence(ALLOWED), ALLOWED);
     }
 
@@ -133,21 +170,23 @@ mod tests {
     fn a_shared_mount_keeps_no_attributes_but_those_that_were_asked_for() {
         let validity = Validity::new(true);
         validity.keep_names();
-        assert_eq!(validity.entry(ALLOWED), EntryValid { name: ALLOWED, attributes: Duration::ZERO });
+        assert_eq!(validity.entry(&kept(ALLOWED)), EntryValid { name: ALLOWED, attributes: Duration::ZERO });
         assert_eq!(validity.absence(ALLOWED), ALLOWED);
+        let glimpsed = entry(ALLOWED, Duration::ZERO);
+        assert_eq!(validity.entry(&glimpsed), EntryValid { name: ALLOWED, attributes: Duration::ZERO });
         assert_eq!([validity.whole_entry(ALLOWED), validity.changed_attributes(ALLOWED)], [Duration::ZERO; 2]);
     }
 
     #[test]
     fn names_count_as_kept_until_the_longest_of_them_ends() {
         let validity = Validity::new(true);
-        assert!(validity.entry(ALLOWED).name.is_zero() && validity.absence(ALLOWED).is_zero());
+        assert!(validity.entry(&kept(ALLOWED)).name.is_zero() && validity.absence(ALLOWED).is_zero());
         assert!(validity.names_kept_for().is_zero(), "none was kept");
         validity.keep_names();
-        validity.entry(ALLOWED);
-        validity.entry(Duration::from_millis(1));
+        validity.entry(&kept(ALLOWED));
+        validity.entry(&kept(Duration::from_millis(1)));
         validity.stop_keeping_names();
-        assert!(validity.entry(2 * ALLOWED).name.is_zero());
+        assert!(validity.entry(&kept(2 * ALLOWED)).name.is_zero());
         let rest = validity.names_kept_for();
         assert!(rest > ALLOWED / 2 && rest <= ALLOWED + LAG_MAX, "{rest:?}");
     }

@@ -52,7 +52,7 @@ impl Export for MemFs {
             let entries = entries?.into_iter().filter(|entry| entry.name != b"." && entry.name != b"..");
             let listed = entries.map(|entry| {
                 let attr = entry.attr.ok_or(FsError::Io)?;
-                Ok((entry.name, Entry { attr, valid: std::time::Duration::ZERO }, identity(entry.id)))
+                Ok((entry.name, Entry::new(attr, std::time::Duration::ZERO), identity(entry.id)))
             });
             listed.collect()
         })

@@ -71,7 +71,7 @@ impl Inner {
             Some(place) => self.nodes.lock().seen(identity, place),
             None => self.nodes.lock().id_of(identity),
         };
-        Entry { attr: attributes(id, stat), valid: VALID }
+        Entry::new(attributes(id, stat), VALID)
     }
 
     /// Looks up a name in an open directory, which the caller may search.

@@ -77,8 +77,17 @@ pub struct Appended {
 pub struct Entry {
     /// Attributes of the file that the name means.
     pub attr: Attr,
-    /// How long the caller may cache the name and the attributes (never beyond the token's lease).
+    /// How long the caller may cache the attributes (never beyond the token's lease).
     pub valid: Duration,
+    /// How long the caller may cache that the name means this file (never beyond the lease).
+    pub name_valid: Duration,
+}
+
+impl Entry {
+    /// An entry whose name and attributes the caller may cache for the same time.
+    pub fn new(attr: Attr, valid: Duration) -> Entry {
+        Entry { attr, valid, name_valid: valid }
+    }
 }
 
 /// One entry of a directory listing.

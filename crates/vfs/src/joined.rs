@@ -161,7 +161,7 @@ impl FileSystem for Joined {
     }
 
     fn getattr(&self, id: FileId) -> Answer<Entry> {
-        let root = Entry { attr: self.root, valid: ROOT_VALID };
+        let root = Entry::new(self.root, ROOT_VALID);
         self.ask(id, || Ok(root), |at, fs, id| entry(at, fs.getattr(id)))
     }
 

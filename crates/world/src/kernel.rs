@@ -88,7 +88,7 @@ impl Cached {
     }
 
     fn keep_name(&mut self, now: Duration, parent: FileId, name: &[u8], entry: &Entry) {
-        self.names.insert((parent, name.to_vec()), (Some(entry.attr.id), now + entry.valid));
+        self.names.insert((parent, name.to_vec()), (Some(entry.attr.id), now + entry.name_valid));
         if entry.attr.kind == Kind::Directory {
             self.parents.insert(entry.attr.id, parent);
         }
@@ -145,7 +145,7 @@ impl Cached {
         let (attr, until) = *self.attributes.get(&id)?;
         (now < until).then(|| {
             self.hits += 1;
-            Entry { attr, valid: until - now }
+            Entry::new(attr, until - now)
         })
     }
 
@@ -673,7 +673,7 @@ impl FileSystem for Kernel {
         self.request(Lock::Shared(id), call, move |c, now, entries| {
             for entry in entries.iter().filter(|e| e.name != b"." && e.name != b"..") {
                 if let Some(attr) = entry.attr {
-                    c.keep_name(now, id, &entry.name, &Entry { attr, valid: LISTED_VALID });
+                    c.keep_name(now, id, &entry.name, &Entry::new(attr, LISTED_VALID));
                 }
             }
         })

@@ -176,7 +176,7 @@ impl Mannered {
     fn entry(&self, answer: Answer<Entry>) -> Answer<Entry> {
         let valid = self.manner.valid;
         match answer {
-            Answer::Now(result) => self.pass(Answer::Now(result.map(|entry| Entry { valid, ..entry }))),
+            Answer::Now(result) => self.pass(Answer::Now(result.map(|entry| Entry::new(entry.attr, valid)))),
             later => later,
         }
     }
@@ -231,7 +231,7 @@ impl FileSystem for Mannered {
         let valid = self.manner.valid;
         match self.inner.create(cred, parent, name, mode, umask, flags) {
             Answer::Now(result) => {
-                self.pass(Answer::Now(result.map(|(entry, handle)| (Entry { valid, ..entry }, handle))))
+                self.pass(Answer::Now(result.map(|(entry, handle)| (Entry::new(entry.attr, valid), handle))))
             }
             later => later,
         }

@@ -176,7 +176,7 @@ impl Client {
         // the kernel may believe nothing.
         let told = live.kernel.is_there() && !live.freshness.is_delegated() && !live.replica.is_stale(attr.id);
         let valid = if told { VALID } else { Duration::ZERO };
-        Entry { attr: shown(&live, owner, attr), valid }
+        Entry::new(shown(&live, owner, attr), valid)
     }
 
     fn entry(&self, answer: Answer<Attr>) -> Answer<Entry> {

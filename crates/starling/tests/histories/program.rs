@@ -218,7 +218,7 @@ impl Program {
             Call::Getattr { id } => {
                 let s = stat(&*self.node(*id)?, AtFlags::empty())?;
                 let attr = attr(s.stx_ino, s.stx_mode.into(), s.stx_nlink.into(), (s.stx_uid, s.stx_gid), s.stx_size);
-                Seen::Entry(Entry { attr, valid: Default::default() })
+                Seen::Entry(Entry::new(attr, Default::default()))
             }
             Call::ReadLink { id } => {
                 Seen::Bytes(rustix::fs::readlinkat(&*self.node(*id)?, "", Vec::new())?.into_bytes().into())

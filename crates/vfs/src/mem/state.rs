@@ -83,7 +83,7 @@ impl Node {
     }
 
     pub(super) fn entry(&self) -> Entry {
-        Entry { attr: self.attr(), valid: Duration::ZERO }
+        Entry::new(self.attr(), Duration::ZERO)
     }
 
     pub(super) fn subject(&self) -> Subject<'_> {

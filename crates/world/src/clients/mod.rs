@@ -8,24 +8,33 @@
 //! client closes everything; then all must see the same tree, and no token, orphan or count may be
 //! left over.
 //!
+//! Some seeds make a *hot* world (the module `heat`): a few files in one or two directories, and
+//! programs that make several calls without a pause, at the same time.
+//!
+//! The oracle does not know times of files. The module `times` checks that none goes back. While
+//! no client stalls or crashes, each call must end soon.
+//!
 //! [`call`], [`choice`] and [`oracle`] serve tests of real mounts, too.
 
 pub mod call;
 pub mod choice;
 mod event;
+mod heat;
 mod lost;
 mod mount;
 mod nameless;
 pub mod oracle;
+mod times;
 mod wire;
 
 use crate::Failure;
-use call::{Answered, Call, Seen};
+use call::{Call, Seen};
 use choice::{Choice, View};
 use client::{Client, ClientConfig, Managers};
 use cluster::StorePlace;
 use cluster::config::{CLIENT_LOG, STORE_CAPACITY_BYTES_MIN};
 use cluster::machine::{CoreMachine, Create, Lengths, Limits, Run, create};
+use heat::Heat;
 use host::sim::{Crashed, Machine, Sim, SimDisk};
 use host::{Disk, Either, Host, SplitMix64, first, join_all, timeout};
 use manager::api::{Manager, ManagerAdmin};
@@ -39,6 +48,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
+use times::Times;
 use types::{BoxFuture, ClientId, FileId, FsError, LogId};
 use vfs::fs::FileSystem;
 use vfs::tree::{TreeEntry, walk};
@@ -90,6 +100,10 @@ pub struct ClientsOutcome {
     pub restarts: u64,
     /// Rounds after which more than one state explained the answers.
     pub ambiguous: u64,
+    /// Hot worlds.
+    pub hot: u64,
+    /// The longest call that had to end soon.
+    pub longest: Duration,
 }
 
 impl ClientsOutcome {
@@ -111,6 +125,8 @@ impl ClientsOutcome {
             stalls: self.stalls + other.stalls,
             restarts: self.restarts + other.restarts,
             ambiguous: self.ambiguous + other.ambiguous,
+            hot: self.hot + other.hot,
+            longest: self.longest.max(other.longest),
         }
     }
 }
@@ -143,6 +159,11 @@ const CACHE_BYTES: u64 = 4 << 20;
 const ROOT_MODE: u32 = 0o755;
 /// Virtual time in which a round must end, and each step of a start or an end.
 const TIME_MAX: Duration = Duration::from_secs(60);
+/// Virtual time in which each call must end while no client stalls or crashes, if messages take
+/// less than [`QUICK_DELAY_MAX`]: less than a client waits before it makes its changes durable by
+/// itself.
+const CALL_TIME_MAX: Duration = Duration::from_secs(3);
+const QUICK_DELAY_MAX: Duration = Duration::from_millis(2);
 /// Calls of a client that it repeats sometimes.
 const LOOKED_MAX: usize = 6;
 /// Most clients of a world.
@@ -176,8 +197,10 @@ struct World {
     inode_count_max: usize,
     lease: Duration,
     name_count: u64,
+    heat: Option<Heat>,
     network: Arc<Network>,
     oracle: Oracle,
+    times: Times,
     center: Option<Center>,
     /// By number; `None` after a crash.
     members: Vec<Option<Member>>,
@@ -187,11 +210,20 @@ struct World {
     outcome: ClientsOutcome,
 }
 
-/// A call that a program of a client makes in a round.
+/// The calls that a program of a client makes in a round, one after the other, each after a pause.
 struct Planned {
     client: usize,
-    call: Call,
-    pause: Duration,
+    calls: Vec<(Duration, Call)>,
+}
+
+/// What a program did in a round.
+type Record = Arc<Mutex<Vec<Made>>>;
+
+/// A call that a program has begun.
+struct Made {
+    event: Event,
+    /// False if its kernel did not know the access times in the answer.
+    shows_access_time: bool,
 }
 
 fn client_id(number: usize) -> ClientId {
@@ -205,7 +237,10 @@ fn log_of(number: usize) -> LogId {
 impl World {
     fn new(sim: &Sim, seed: u64, options: ClientsOptions) -> World {
         let random = SplitMix64::new(seed ^ 0xc11e);
-        let clients = options.clients.unwrap_or(2 + random.below(CLIENTS_MAX - 1)).clamp(1, CLIENTS_MAX);
+        let heat = Heat::draw(seed);
+        let clients = 2 + random.below(CLIENTS_MAX - 1);
+        let clients = clients.max(heat.as_ref().map_or(0, |heat| heat.clients_min));
+        let clients = options.clients.unwrap_or(clients).clamp(1, CLIENTS_MAX);
         let block_size = 4096;
         let host = sim.machine("network").host();
         let delay_max = [Duration::from_micros(200), Duration::from_millis(2), Duration::from_millis(30)];
@@ -217,6 +252,8 @@ impl World {
             question_count: AtomicU64::new(0),
             repeated_count: AtomicU64::new(0),
         };
+        let manager_count = 1 + random.below(3) as u16;
+        let has_one_manager = heat.as_ref().is_some_and(|heat| heat.has_one_manager);
         World {
             sim: sim.clone(),
             options,
@@ -225,15 +262,17 @@ impl World {
             create: Create {
                 parity: 1,
                 block_size,
-                manager_count: 1 + random.below(3) as u16,
+                manager_count: if has_one_manager { 1 } else { manager_count },
                 store_capacity_bytes: Some(STORE_CAPACITY_BYTES_MIN),
             },
             index_range_len: [2, 8, 64][random.below(3) as usize],
             inode_count_max: [2, 4, 8, 1000][random.below(4) as usize],
             lease: if random.chance(1, 4) { Duration::from_secs(2) } else { Duration::from_secs(3600) },
             name_count: 2 + random.below(4),
+            heat,
             network: Arc::new(network),
             oracle: Oracle::new(block_size, ROOT_MODE),
+            times: Times::default(),
             center: None,
             members: (0..clients).map(|_| None).collect(),
             next_open: 1,
@@ -283,7 +322,7 @@ impl World {
         }
         self.start_clients().await?;
         while self.operations < self.options.operations {
-            let rounds = 5 + self.random.below(40);
+            let rounds = 5 + self.random.below(if self.heat.is_some() { 15 } else { 40 });
             for _ in 0..rounds {
                 self.round().await?;
             }
@@ -300,6 +339,7 @@ impl World {
             }
         }
         self.end().await?;
+        self.outcome.hot = self.heat.is_some().into();
         self.outcome.recalls = self.network.recall_count.load(SeqCst);
         self.outcome.questions = self.network.question_count.load(SeqCst);
         self.outcome.repeated = self.network.repeated_count.load(SeqCst);
@@ -417,11 +457,17 @@ impl World {
         let hot = looked.get(random.below(2 * LOOKED_MAX as u64) as usize).map(|(_, id)| *id);
         let hot = hot.or(all.get(random.below(2 * all.len() as u64) as usize).map(|file| file.id));
         let choice = Choice { random, block_size: self.create.block_size.into(), name_count: self.name_count, hot };
-        let living: Vec<usize> = (0..self.members.len()).filter(|&n| self.members[n].is_some()).collect();
-        let count = [1, 1, 1, 2, 2, 2, 3, 4][random.below(8) as usize];
-        let is_crowded = random.chance(1, 3);
+        let mut living: Vec<usize> = (0..self.members.len()).filter(|&n| self.members[n].is_some()).collect();
+        let count = match &self.heat {
+            Some(heat) => {
+                heat.choose_clients(random, &mut living);
+                heat.programs(random)
+            }
+            None => [1, 1, 1, 2, 2, 2, 3, 4][random.below(8) as usize],
+        };
+        let focus = self.heat.as_ref().map(|heat| heat.focus(random, &all, self.members.len()));
+        let is_crowded = random.chance(1, 3) || self.heat.is_some();
         let (mut planned, mut closed): (Vec<Planned>, BTreeSet<u64>) = (Vec::new(), BTreeSet::new());
-        let start_max = self.network.delay_max.as_nanos() as u64;
         for _ in 0..count {
             let client = living[random.below(living.len() as u64) as usize];
             let programs = planned.iter().filter(|p| p.client == client).count();
@@ -429,30 +475,52 @@ impl World {
                 continue;
             }
             let Some(member) = &self.members[client] else { continue };
-            let opens: Vec<_> = member.mount.opens().into_iter().filter(|(open, _)| !closed.contains(open)).collect();
             let is_known = |f: &&Known| member.named.contains(&f.id);
             let files: Vec<Known> = all.iter().filter(is_known).copied().collect();
-            let looked = &member.looked;
-            let again = random.chance(1, 4).then(|| looked.get(random.below(looked.len() as u64) as usize)).flatten();
-            let view = View { files: &files, opens: &opens, next_open: self.next_open };
-            let hot = choice.hot.filter(|hot| member.named.contains(hot));
-            let again = again.map(|(call, _)| call.clone());
-            let glimpse = random.chance(1, 10).then(|| self.open_elsewhere(client)).flatten();
-            let call = glimpse.map(|id| Call::Getattr { id }).or(again);
-            let call = call.unwrap_or_else(|| Choice { hot, ..choice }.call(&view));
-            if let Some(open) = call.uses() {
-                if planned.iter().any(|p| p.client == client && p.call.uses() == Some(open)) && call.closes() {
-                    continue;
+            let (mut calls, mut last): (Vec<(Duration, Call)>, Option<Call>) = (Vec::new(), None);
+            let all_planned = planned.iter().map(|p| p.calls.len() as u64).sum();
+            for number in 0..self.heat.as_ref().map_or(1, |heat| heat.calls(random, all_planned)) {
+                let opens = member.mount.opens().into_iter().filter(|(open, _)| !closed.contains(open));
+                let opens: Vec<_> = opens.collect();
+                let looked = &member.looked;
+                let again = random.chance(1, 4).then(|| looked.get(random.below(looked.len() as u64) as usize));
+                let view = View { files: &files, opens: &opens, next_open: self.next_open };
+                let hot = choice.hot.filter(|hot| member.named.contains(hot));
+                let again = again.flatten().map(|(call, _)| call.clone());
+                let glimpse = random.chance(1, 10).then(|| self.open_elsewhere(client)).flatten();
+                let call = glimpse.map(|id| Call::Getattr { id }).or(again);
+                let call = call.filter(|_| focus.as_ref().is_none_or(|focus| focus.lets_look(client)));
+                let call = call.or_else(|| {
+                    let (heat, focus) = self.heat.as_ref().zip(focus.as_ref())?;
+                    heat.call(random, client, focus, &view, last.as_ref())
+                });
+                let call = call.unwrap_or_else(|| Choice { hot, ..choice }.call(&view));
+                if let Some(open) = call.uses() {
+                    let is_used = planned.iter().filter(|p| p.client == client).flat_map(|p| &p.calls);
+                    if is_used.map(|(_, call)| call.uses()).any(|used| used == Some(open)) && call.closes() {
+                        continue;
+                    }
+                    if call.closes() {
+                        closed.insert(open);
+                    }
                 }
-                if call.closes() {
-                    closed.insert(open);
-                }
+                self.next_open += u64::from(call.opens().is_some());
+                last = Some(call.clone());
+                calls.push((self.pause(number == 0), call));
             }
-            self.next_open += u64::from(call.opens().is_some());
-            let pause = Duration::from_nanos(random.below(2 * start_max) * u64::from(random.chance(1, 2)));
-            planned.push(Planned { client, call, pause });
+            planned.push(Planned { client, calls });
         }
         planned
+    }
+
+    /// How long a program waits before a call. Later calls of a program begin after the one before
+    /// has ended.
+    fn pause(&self, is_first: bool) -> Duration {
+        let start_max = self.network.delay_max.as_nanos() as u64;
+        match is_first {
+            true => Duration::from_nanos(self.random.below(2 * start_max) * u64::from(self.random.chance(1, 2))),
+            false => Duration::from_nanos(1 + self.random.below(start_max) * u64::from(self.random.chance(1, 3))),
+        }
     }
 
     /// A file that another client has open, and may be changing.
@@ -464,17 +532,19 @@ impl World {
         open.get(self.random.below(open.len() as u64) as usize).copied()
     }
 
-    /// Some programs make one call each, at the same time.
+    /// Some programs make calls, at the same time.
     async fn round(&mut self) -> Result<(), String> {
         let planned = self.plan();
-        let plan: Vec<String> = planned.iter().map(|p| format!("client {} {:?}", p.client, p.call)).collect();
+        let calls = planned.iter().flat_map(|p| p.calls.iter().map(|(_, call)| (p.client, call)));
+        let plan: Vec<String> = calls.map(|(client, call)| format!("client {client} {call:?}")).collect();
         self.outcome.rounds += 1;
-        self.operations += planned.len() as u64;
-        self.outcome.operations += planned.len() as u64;
+        self.operations += plan.len() as u64;
+        self.outcome.operations += plan.len() as u64;
         if self.options.faults && self.random.chance(1, 60) {
             self.stall();
         }
-        let victim = match self.options.faults && self.random.chance(1, 40) {
+        let rounds_per_crash = self.heat.as_ref().map_or(40, |heat| heat.rounds_per_crash);
+        let victim = match self.options.faults && self.random.chance(1, rounds_per_crash) {
             true => Some(1 + self.random.below(self.members.len() as u64 - 1) as usize),
             false => None,
         };
@@ -485,54 +555,73 @@ impl World {
             member.on.crash_after(1 + self.random.below(1 << self.random.below(8)));
         }
         let clock = self.host().clock;
-        let mut runs: Vec<BoxFuture<Event>> = Vec::new();
-        for Planned { client, call, pause } in planned {
+        let is_quick = victim.is_none()
+            && self.network.delay_max <= QUICK_DELAY_MAX
+            && !self.living().iter().any(|(_, member)| member.session.is_stalled());
+        let (mut runs, mut records): (Vec<BoxFuture<()>>, Vec<Record>) = (Vec::new(), Vec::new());
+        for Planned { client, calls } in planned {
             let Some(member) = &self.members[client] else { continue };
-            let (mount, began_at, clock) = (member.mount.clone(), Arc::new(Mutex::new(None)), clock.clone());
-            let (made, began, timer) = (call.clone(), began_at.clone(), clock.clone());
+            let (mount, record, timer) = (member.mount.clone(), Record::default(), clock.clone());
+            records.push(record.clone());
             let run = member.on.run(async move {
-                timer.sleep(pause).await;
-                *began.lock() = Some(timer.now());
-                mount.perform(made).await
+                for (pause, call) in calls {
+                    timer.sleep(pause).await;
+                    let (began, ended) = (timer.now(), Duration::MAX);
+                    let event = Event { client, call: call.clone(), answered: None, began, ended, is_raced: false };
+                    record.lock().push(Made { event, shows_access_time: false });
+                    let performed = mount.perform(call).await;
+                    if let Some(made) = record.lock().last_mut() {
+                        (made.event.answered, made.event.ended) = (Some(performed.answered), timer.now());
+                        made.shows_access_time = performed.shows_access_time;
+                    }
+                }
             });
-            let before = clock.now();
             runs.push(Box::pin(async move {
-                let answered: Option<Answered> = run.await.ok();
-                let began = began_at.lock().unwrap_or(before);
-                let ended = if answered.is_some() { clock.now() } else { Duration::MAX };
-                Event { client, call, answered, began, ended, is_raced: false }
+                // What it did before a crash is in the record.
+                let _ = run.await;
             }));
         }
         let mut calls = join_all(runs);
-        let events = match victim {
-            None => self.in_time(&format!("round of {plan:#?}"), calls).await?,
+        match victim {
+            None => drop(self.in_time(&format!("round of {plan:#?}"), calls).await?),
             Some(number) => {
                 let mut death = Box::pin(self.bury(number));
                 match self.in_time(&format!("round with a crash of {plan:#?}"), first(&mut calls, &mut death)).await? {
-                    Either::Left(events) => {
+                    Either::Left(_) => {
                         if let Some(member) = &self.members[number] {
                             member.on.crash();
                         }
                         death.await?;
-                        events
                     }
                     Either::Right(buried) => {
                         buried?;
-                        self.in_time(&format!("the rest of a round with a crash of {plan:#?}"), calls).await?
+                        self.in_time(&format!("the rest of a round with a crash of {plan:#?}"), calls).await?;
                     }
                 }
             }
-        };
+        }
+        let made: Vec<Made> = records.into_iter().flat_map(|record| std::mem::take(&mut *record.lock())).collect();
+        if is_quick {
+            self.check_durations(&made)?;
+        }
+        match victim {
+            None => self.times.round(&made)?,
+            Some(_) => self.times.forget(),
+        }
+        let events: Vec<Event> = made.into_iter().map(|made| made.event).collect();
         for event in &events {
             self.say(|| event.to_string());
             if let (Some(member), Some(answered)) = (&mut self.members[event.client], &event.answered) {
                 choice::named(answered, &mut member.named);
-                let found = match answered {
-                    Ok(Seen::Entry(entry)) => Some(entry.attr.id),
-                    Ok(Seen::Listed(entries)) => entries.first().map(|entry| entry.id),
-                    _ => None,
+                let found: Vec<FileId> = match answered {
+                    Ok(Seen::Entry(entry)) => vec![entry.attr.id],
+                    Ok(Seen::Listed(entries)) => {
+                        let count = if self.heat.is_some() { LOOKED_MAX } else { 1 };
+                        entries.iter().map(|entry| entry.id).take(count).collect()
+                    }
+                    _ => Vec::new(),
                 };
-                if let Some(id) = found {
+                for id in found {
                     let is_lookup = matches!(event.call, Call::Lookup { .. });
                     let call = if is_lookup { event.call.clone() } else { Call::Getattr { id } };
                     member.looked.push((call, id));
@@ -552,6 +641,18 @@ impl World {
         if self.random.chance(1, 6) {
             let scale = 1 << self.random.below(14);
             clock.sleep(Duration::from_millis(self.random.below(scale))).await;
+        }
+        Ok(())
+    }
+
+    /// Checks that each of these calls has ended soon enough.
+    fn check_durations(&mut self, made: &[Made]) -> Result<(), String> {
+        for Made { event, .. } in made {
+            let time = event.ended.saturating_sub(event.began);
+            self.outcome.longest = self.outcome.longest.max(time);
+            if time > CALL_TIME_MAX {
+                return Err(format!("{event} took {time:?}, although no client stalled"));
+            }
         }
         Ok(())
     }
@@ -620,11 +721,13 @@ impl World {
     async fn tree(&self) -> Result<Vec<TreeEntry>, String> {
         let living = self.living();
         let (number, member) = living[self.random.below(living.len() as u64) as usize];
-        self.tree_of(number, &member.on, member.mount.client().clone()).await
+        self.tree_of(number, member).await
     }
 
-    async fn tree_of(&self, number: usize, on: &Machine, client: Client) -> Result<Vec<TreeEntry>, String> {
-        let tree = self.on(on, "read the tree", async move { walk(&client).await }).await?;
+    async fn tree_of(&self, number: usize, member: &Member) -> Result<Vec<TreeEntry>, String> {
+        let client = member.mount.client().clone();
+        let tree = self.on(&member.on, "read the tree", async move { walk(&client).await }).await?;
+        member.mount.has_read_all();
         tree.map_err(|e| format!("client {number} reads the tree: {e}"))
     }
 
@@ -643,7 +746,7 @@ impl World {
                 let call = if is_directory { Call::CloseDirectory { open } } else { Call::Close { open } };
                 let mount = member.mount.clone();
                 let closed = self.on(&member.on, "close", async move { mount.perform(call).await }).await?;
-                closed.map_err(|e| format!("client {number} closes {id}: {e}"))?;
+                closed.answered.map_err(|e| format!("client {number} closes {id}: {e}"))?;
                 self.say(|| format!("client {number} closes {id}"));
             }
             self.oracle.close_all(number);
@@ -652,7 +755,7 @@ impl World {
         for number in 0..self.members.len() {
             self.sync_all().await?;
             let Some(member) = &self.members[number] else { continue };
-            let tree = self.tree_of(number, &member.on, member.mount.client().clone()).await?;
+            let tree = self.tree_of(number, member).await?;
             self.oracle.settled(&tree).map_err(|e| format!("client {number} at the end: {e}"))?;
         }
         self.host().clock.sleep(Duration::from_secs(20)).await;

@@ -7,13 +7,13 @@ use super::wire::Session;
 use client::Client;
 use manager::planted::{self, Bug};
 use parking_lot::Mutex;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 use tokio::sync::watch;
 use types::{Attr, BoxFuture, FileId, FsError, Time};
-use vfs::fs::{Entry, FileSystem, Handle};
+use vfs::fs::{DirEntry, Entry, FileSystem, Handle};
 use vfs::kernel::{Kernel, Recalled};
 
 /// What the kernel has in memory.
@@ -32,6 +32,18 @@ struct Cache {
     /// Such requests that have ended.
     changed: u64,
     opens: HashMap<u64, (FileId, Handle)>,
+    /// Reads of this machine's programs that have begun, and those that have ended.
+    reads: u64,
+    /// Files that programs have read since the kernel learned their attributes. It asks for their
+    /// access times if a program wants to know them, as Linux does.
+    read: HashSet<FileId>,
+}
+
+/// What a kernel has answered.
+pub(super) struct Performed {
+    pub(super) answered: Answered,
+    /// False if the access times in it are of a time before programs of this machine read the file.
+    pub(super) shows_access_time: bool,
 }
 
 /// A kernel. Clones are the same kernel.
@@ -61,16 +73,18 @@ impl Mount {
     }
 
     /// Makes a call for a program of this machine.
-    pub(super) async fn perform(&self, call: Call) -> Answered {
-        if let Some(answered) = self.cached(&call) {
+    pub(super) async fn perform(&self, call: Call) -> Performed {
+        if let Some(performed) = self.cached(&call) {
             self.memory.cache_hits.fetch_add(1, SeqCst);
-            return answered;
+            return performed;
         }
         self.memory.session.delay().await;
-        let (at, changed) = {
+        let (at, changed, reads) = {
             let cache = &mut *self.memory.cache.lock();
             cache.changing += u64::from(call.changes());
-            (call.uses().and_then(|open| cache.opens.get(&open).copied()), cache.changed)
+            let at = call.uses().and_then(|open| cache.opens.get(&open).copied());
+            cache.reads_file(&call, at);
+            (at, cache.changed, cache.reads)
         };
         let answered = perform(&self.client, &call, at).await;
         let absence = self.client.absence_valid();
@@ -93,15 +107,22 @@ impl Mount {
             if cache.changing == 0 && cache.changed == changed + u64::from(call.changes()) {
                 cache.learn(&call, &answered, computed, [absence, self.lease]);
                 cache.learn_listing(&call, &answered, at);
+                if cache.reads == reads {
+                    for attr in shown(&answered) {
+                        cache.read.remove(&attr.id);
+                    }
+                }
             }
+            cache.reads_file(&call, at);
             cache.keep_handle(&call, &answered);
         }
         self.memory.delivered.send_modify(|count| *count += 1);
-        answered
+        Performed { answered, shows_access_time: true }
     }
 
     /// The answer from memory, if the kernel has it.
-    fn cached(&self, call: &Call) -> Option<Answered> {
+    fn cached(&self, call: &Call) -> Option<Performed> {
+        let performed = |answered, shows_access_time| Performed { answered, shows_access_time };
         let (cache, now) = (self.memory.cache.lock(), self.clock.now());
         if cache.changing > 0 {
             return None;
@@ -111,7 +132,7 @@ impl Mount {
                 let (dir, _) = cache.opens.get(open)?;
                 let (listing, time) = cache.listings.get(dir)?;
                 let (attr, until) = cache.attributes.get(dir)?;
-                return (now < *until && attr.mtime == *time).then(|| Ok(listing.clone()));
+                return (now < *until && attr.mtime == *time).then(|| performed(Ok(listing.clone()), false));
             }
             Call::Getattr { id } => *id,
             Call::Lookup { dir, name } => {
@@ -121,17 +142,41 @@ impl Mount {
                 }
                 match id {
                     Some(id) => *id,
-                    None => return Some(Err(FsError::NotFound)),
+                    None => return Some(performed(Err(FsError::NotFound), false)),
                 }
             }
             _ => return None,
         };
         let (attr, until) = cache.attributes.get(&id)?;
-        (now < *until).then(|| Ok(Seen::Entry(Entry { attr: *attr, valid: *until - now })))
+        let entry = Entry::new(*attr, until.saturating_sub(now));
+        (now < *until).then(|| performed(Ok(Seen::Entry(entry)), !cache.read.contains(&id)))
     }
 }
 
+/// The attributes that an answer shows.
+pub(super) fn shown(answered: &Answered) -> impl Iterator<Item = &Attr> {
+    let (one, many): (Option<&Attr>, &[DirEntry]) = match answered {
+        Ok(Seen::Entry(entry) | Seen::Created(entry, _)) => (Some(&entry.attr), &[]),
+        Ok(Seen::Listed(entries)) => (None, entries),
+        _ => (None, &[]),
+    };
+    one.into_iter().chain(many.iter().filter_map(|entry| entry.attr.as_ref()))
+}
+
 impl Cache {
+    /// Notes the beginning or the end of a call that may change a file's access time.
+    fn reads_file(&mut self, call: &Call, at: Option<(FileId, Handle)>) {
+        let file = match call {
+            Call::Read { .. } | Call::List { .. } => at.map(|(id, _)| id),
+            Call::ReadLink { id } => Some(*id),
+            _ => None,
+        };
+        if let Some(id) = file {
+            self.reads += 1;
+            self.read.insert(id);
+        }
+    }
+
     fn keep_handle(&mut self, call: &Call, answered: &Answered) {
         let opened = match (call, answered) {
             (_, Ok(Seen::Created(entry, handle))) => Some((entry.attr.id, *handle)),
@@ -165,7 +210,7 @@ impl Cache {
                 | Call::Create { dir, name, .. },
                 Ok(Seen::Entry(entry) | Seen::Created(entry, _)),
             ) => {
-                name_of(dir, name, Some(entry.attr.id), entry.valid);
+                name_of(dir, name, Some(entry.attr.id), entry.name_valid);
                 self.attributes.insert(entry.attr.id, (entry.attr, computed + entry.valid));
             }
             (_, Ok(Seen::Entry(entry))) => {
@@ -218,10 +263,17 @@ impl Cache {
             self.attributes.remove(&dir);
             self.listings.remove(&dir);
             match self.names.remove(&(dir, name.clone())) {
-                Some((Some(id), _)) => drop(self.attributes.remove(&id)),
+                Some((Some(id), _)) => {
+                    self.attributes.remove(&id);
+                    // A directory that is removed takes all names in it with it.
+                    self.names.retain(|(dir, _), _| *dir != id);
+                }
                 Some((None, _)) => {}
                 // A program knows the name; the model of the kernel does not.
-                None => self.attributes.clear(),
+                None => {
+                    self.attributes.clear();
+                    self.names.clear();
+                }
             }
         }
     }
@@ -264,6 +316,12 @@ impl Mount {
         let mut opens: Vec<_> = self.memory.cache.lock().opens.iter().map(|(number, (id, _))| (*number, *id)).collect();
         opens.sort_unstable();
         opens
+    }
+
+    /// Programs have read all files of this machine's client without this kernel.
+    pub(super) fn has_read_all(&self) {
+        let cache = &mut *self.memory.cache.lock();
+        cache.read.extend(cache.attributes.keys());
     }
 
     /// How many calls it has answered from memory.

@@ -121,6 +121,14 @@ impl State {
         Ok(())
     }
 
+    /// True if the call changes nothing in this state: it shows attributes, names or contents.
+    fn only_looks(&self, event: &Event) -> bool {
+        let is_there = |id: &FileId| !self.ids.get(id).is_some_and(|id| self.nameless.has(*id));
+        let call = &event.call;
+        let is_look = !call.changes() && !call.closes() && call.opens().is_none();
+        is_look && !matches!(call, Call::Lock { .. }) && call.files().iter().all(is_there)
+    }
+
     /// Makes a call that finds all files that are in the model.
     fn make(&mut self, round: u64, event: &Event) -> Result<(), String> {
         let (call, at) = self.in_model(event.client, &event.call);
@@ -278,7 +286,7 @@ impl State {
             let events: Vec<Event> = of_round.iter().map(|(_, event)| event.clone()).collect();
             let mut found = BTreeMap::new();
             for state in &states {
-                orders(state, of_round[0].0, &events, None, &mut found, &mut BTreeSet::new());
+                orders(state, of_round[0].0, &events, None, None, &mut found, &mut BTreeSet::new());
             }
             states = found.into_values().collect();
         }
@@ -406,7 +414,7 @@ impl Oracle {
         let mut found: BTreeMap<u64, State> = BTreeMap::new();
         let mut why = BTreeSet::new();
         for state in &self.states {
-            orders(state, self.round, events, None, &mut found, &mut why);
+            orders(state, self.round, events, None, None, &mut found, &mut why);
         }
         if found.is_empty() {
             let events: Vec<String> = events.iter().map(Event::to_string).collect();
@@ -518,7 +526,7 @@ impl Oracle {
                 for state in state.replayed(&kept, replay) {
                     let left = if is_whole { left_of_round(events, client) } else { vec![others.clone()] };
                     for events in left {
-                        orders(&state, self.round, &events, Some(end), &mut found, why);
+                        orders(&state, self.round, &events, None, Some(end), &mut found, why);
                     }
                 }
             }
@@ -615,11 +623,13 @@ fn without(events: &[Event], at: usize) -> Vec<Event> {
     [&events[..at], &events[at + 1..]].concat()
 }
 
-/// Finds all states after the events, and after the end of a client, in some order.
+/// Finds all states after the events, and after the end of a client, in some order. `last` is the
+/// event before them, if it has changed nothing.
 fn orders(
     state: &State,
     round: u64,
     events: &[Event],
+    last: Option<&Event>,
     end: Option<End>,
     found: &mut BTreeMap<u64, State>,
     why: &mut BTreeSet<String>,
@@ -633,16 +643,22 @@ fn orders(
     {
         let mut next = state.fork();
         next.close_all(end.client);
-        orders(&next, round, events, None, found, why);
+        orders(&next, round, events, None, None, found, why);
     }
     for (at, event) in events.iter().enumerate() {
         if events.iter().any(|other| other.ends_before(event)) {
             continue;
         }
+        let looks = state.only_looks(event);
+        // The other order of two looks leads to the same state, and is tried, too.
+        if looks && last.is_some_and(|last| (event.began, event.client) < (last.began, last.client)) {
+            continue;
+        }
         let mut next = state.fork();
         match next.step(round, event) {
             Ok(()) => {
-                orders(&next, round, &without(events, at), end, found, why);
+                let last = Some(event).filter(|_| looks);
+                orders(&next, round, &without(events, at), last, end, found, why);
             }
             Err(what) => {
                 why.insert(format!("{:?} of client {} {what}", event.call, event.client));

@@ -1,7 +1,8 @@
 //! The way between a client and the managers: messages take a random time.
 //!
 //! A client's requests to one manager arrive in order. Answers may overtake each other. Recalls may
-//! overtake answers and each other, and may come twice. When a client crashes, its session ends: no
+//! overtake answers and each other, and may come twice. So may answers to questions, much later
+//! than the first time. When a client crashes, its session ends: no
 //! message of it arrives any more, and what waits at a manager for it is dropped.
 
 use client::Client;
@@ -17,6 +18,10 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 use types::{Answer, ClientId, FileId};
+
+/// An answer to a question that comes again is later than the first one by less than this many
+/// times the time of a message.
+const LATE_MAX: u64 = 30;
 
 /// What all sessions share.
 pub(super) struct Network {
@@ -61,6 +66,11 @@ impl Session {
     /// The client does nothing for some time.
     pub(super) fn stall(&self, time: Duration) {
         self.stalled_until.store((self.network.host.clock.now() + time).as_nanos() as u64, SeqCst);
+    }
+
+    /// True if the client does nothing now.
+    pub(super) fn is_stalled(&self) -> bool {
+        self.network.host.clock.now().as_nanos() < u128::from(self.stalled_until.load(SeqCst))
     }
 
     /// A random time at which a message sent now arrives.
@@ -166,8 +176,23 @@ impl Manager for Wire {
     }
 
     fn glimpsed(&self, client: ClientId, answer: GlimpseAnswer) {
-        let manager = self.manager.clone();
-        self.send(move || manager.glimpsed(client, answer));
+        let (manager, session) = (self.manager.clone(), self.session.clone());
+        let network = &session.network;
+        let late = network.random.below(LATE_MAX * network.delay_max.as_nanos() as u64);
+        let is_repeated = network.random.chance(1, 4);
+        network.repeated_count.fetch_add(is_repeated.into(), SeqCst);
+        self.send(move || {
+            manager.glimpsed(client, answer.clone());
+            if is_repeated {
+                let (host, to) = (session.network.host.clone(), session.clone());
+                host.tasks.clone().spawn(Box::pin(async move {
+                    host.clock.sleep(Duration::from_nanos(late)).await;
+                    if !to.is_over() {
+                        manager.glimpsed(client, answer);
+                    }
+                }));
+            }
+        });
     }
 
     fn locate(&self, client: ClientId, file: FileId, first: u64) -> Answer<Located, ManagerError> {
