@@ -86,6 +86,15 @@ pub struct OpenFile {
     pub window: policy::readahead::Window,
 }
 
+/// Handles of one file.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OpenCount {
+    /// All of them.
+    all: u32,
+    /// Those that may write.
+    writers: u32,
+}
+
 /// Fresh index numbers that the client holds.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Numbers {
@@ -115,8 +124,8 @@ pub struct ClientState {
     pub removals: BTreeSet<FileId>,
     /// Removed files with the seq of the cut that removes them, until the managers have applied it.
     pub gone: BTreeMap<FileId, u64>,
-    /// Handles by file.
-    pub opens: HashMap<FileId, u32>,
+    /// How many handles each open file has.
+    pub opens: HashMap<FileId, OpenCount>,
     /// What the client knows of its tokens.
     pub(crate) tokens: Tokens,
     /// Fresh index numbers.
@@ -207,7 +216,9 @@ impl ClientState {
         self.next_handle += 1;
         let is_directory = self.inodes.get(&id).is_some_and(|inode| inode.record.kind == Kind::Directory);
         self.handles.insert(number, OpenFile { id, flags, is_directory, window: Default::default() });
-        *self.opens.entry(id).or_default() += 1;
+        let count = self.opens.entry(id).or_default();
+        count.all += 1;
+        count.writers += u32::from(flags.write);
         Handle(number)
     }
 
@@ -224,8 +235,7 @@ impl ClientState {
     /// True if the managers lack changes of a file, or a program may be about to change it.
     pub(crate) fn is_changing(&self, id: FileId, inode: &Inode) -> bool {
         let is_unknown = inode.listed || inode.last_cut > self.applied;
-        is_unknown
-            || self.opens.contains_key(&id) && self.handles.values().any(|open| open.id == id && open.flags.write)
+        is_unknown || self.opens.get(&id).is_some_and(|count| count.writers > 0)
     }
 
     /// Lists an inode as dirty, and counts the bytes that the next cut will need for the change.
@@ -248,10 +258,11 @@ impl ClientState {
 
     /// Closes a handle. True if it was the file's last one here.
     pub fn close(&mut self, id: FileId, handle: Handle) -> bool {
-        self.handles.remove(&handle.0);
+        let was_writer = self.handles.remove(&handle.0).is_some_and(|open| open.flags.write);
         let Some(count) = self.opens.get_mut(&id) else { return true };
-        *count -= 1;
-        let is_last = *count == 0;
+        count.all -= 1;
+        count.writers -= u32::from(was_writer);
+        let is_last = count.all == 0;
         if is_last {
             self.opens.remove(&id);
         }

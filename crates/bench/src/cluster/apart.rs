@@ -1,6 +1,7 @@
 //! Three nodes that work in directories of their own: at once, and one after the other.
 
 use std::path::PathBuf;
+use std::process::Command;
 use std::thread;
 
 use anyhow::{Result, anyhow};
@@ -8,6 +9,8 @@ use serde::Serialize;
 
 use super::rig::Cluster;
 use super::{Effort, NODES};
+use crate::command::{self, Interrupts};
+use crate::daemon::DEADLINE;
 use crate::mounts::Mounted;
 use crate::report::number;
 use crate::roam::found::{Figure, Found, Table, median};
@@ -49,6 +52,16 @@ fn cost(cluster: &Cluster, operations: u64, act: impl FnOnce() -> Result<()>) ->
     Ok(Cost { frames: frames / operations as f64, cpu_us: cpu * 1e6 / operations as f64 })
 }
 
+/// Makes a directory for each node, and has each node look at all of them: what that costs is no
+/// cost of working apart.
+fn make_directories(cluster: &Cluster, name: impl Fn(usize) -> String) -> Result<()> {
+    let run = |program: &str, paths: Vec<PathBuf>| {
+        command::run(Command::new(program).args(paths), DEADLINE, Interrupts::Obey).map(drop)
+    };
+    (0..NODES).try_for_each(|node| run("mkdir", vec![cluster.path(node, &name(node))]))?;
+    (0..NODES).try_for_each(|at| run("stat", (0..NODES).map(|node| cluster.path(at, &name(node))).collect()))
+}
+
 pub(super) fn measure(site: &Site, effort: Effort) -> Result<Found> {
     let cluster = Cluster::start(site, "apart", NODES)?;
     // All files of all runs together fit into a node's cache of inodes: evicting costs messages.
@@ -75,7 +88,9 @@ pub(super) fn measure(site: &Site, effort: Effort) -> Result<Found> {
     for load in &loads {
         let (mut one, mut three) = (Vec::new(), Vec::new());
         for run in 0..effort.runs {
-            let dir = |node: usize, way: &str| cluster.path(node, &format!("{}-{way}-{run}-{node}", load.name));
+            let name = |node: usize| format!("{}-{run}-{node}", load.name);
+            make_directories(&cluster, name)?;
+            let dir = |node: usize, way: &str| cluster.path(node, &name(node)).join(way);
             let operations = load.operations * NODES as u64;
             one.push(cost(&cluster, operations, || (0..NODES).try_for_each(|node| load.run(dir(node, "one"))))?);
             three.push(cost(&cluster, operations, || {
@@ -102,8 +117,8 @@ pub(super) fn measure(site: &Site, effort: Effort) -> Result<Found> {
     }
     Ok(Found {
         conditions: format!(
-            "Each of {NODES} nodes does the same work in a directory of its own, one node at a time, then all at once; then all is \
-             committed. Frames are requests and answers between nodes; CPU is that of all nodes' processes. Medians of {} runs.",
+            "Each of {NODES} nodes does the same work in a directory of its own, which is there before, one node at a time, then all at \
+             once; then all is committed. Frames are requests and answers between nodes; CPU is that of all nodes' processes. Medians of {} runs.",
             effort.runs
         ),
         figures,
