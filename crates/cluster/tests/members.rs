@@ -14,10 +14,11 @@ use manager::api::Manager;
 use rig::*;
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use types::{BoxFuture, ClientId, FileId, FsError, NodeId};
-use vfs::fs::{Cred, FileLock, FileSystem, Handle, LockSpace};
+use vfs::fs::{Cred, FileLock, FileSystem, Handle, LockSpace, XattrMode};
 use vfs::kernel::{Kernel, Recalled};
 use vfs::suite::{TurnOrder, Turns};
 
@@ -168,6 +169,107 @@ fn regression_a_file_that_is_removed_while_its_token_is_recalled_is_gone_at_once
     assert!(linked.expect("up").is_err());
     let waited = rig.sim.now() - began;
     assert!(waited < Duration::from_secs(3), "a removal is told when a token is recalled: {waited:?}");
+}
+
+/// Two other members keep changing the two things that an operation needs.
+#[test]
+fn an_operation_ends_while_others_keep_taking_what_it_needs() {
+    const CHANGES_MAX: u32 = 1000;
+    let rig = Rig::new(17, ROOM);
+    let (_, a) = rig.joined("a");
+    let others = [rig.joined("b").1, rig.joined("c").1];
+    let (file, handle) = rig.write(&*a.fs, "file", b"").expect("write");
+    let fs = a.fs.clone();
+    let dir = rig.sim.block_on(async move {
+        fs.release(file, handle, None).await?;
+        fs.mkdir(&Cred::ROOT, FileId::ROOT, b"dir", 0o755, 0).await
+    });
+    let dir = dir.expect("mkdir").attr.id;
+    rig.run_for(10);
+    let (is_done, changes) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU32::new(0)));
+    let change = |node: &Node, id: FileId| {
+        let (fs, is_done, changes) = (node.fs.clone(), is_done.clone(), changes.clone());
+        let clock = node.machine.host().clock;
+        node.machine.run(async move {
+            for number in 0..CHANGES_MAX {
+                clock.sleep(Duration::from_millis(1)).await;
+                let value = number.to_string();
+                fs.setxattr(&Cred::ROOT, id, b"user.n", value.as_bytes(), XattrMode::Any).await.expect("changed");
+                changes.fetch_add(1, SeqCst);
+                if is_done.load(SeqCst) {
+                    break;
+                }
+            }
+        })
+    };
+    let changing = [(0, file), (1, dir)].map(|(at, id)| change(&others[at], id));
+    let (fs, ends, clock) = (a.fs.clone(), is_done.clone(), a.machine.host().clock);
+    let link = a.machine.run(async move {
+        clock.sleep(Duration::from_millis(100)).await;
+        let linked = fs.link(&Cred::ROOT, file, dir, b"second").await.map(drop);
+        ends.store(true, SeqCst);
+        linked
+    });
+    let linked = rig.sim.block_on(async {
+        let linked = Box::pin(link).await;
+        for changing in changing {
+            Box::pin(changing).await.expect("up");
+        }
+        linked
+    });
+    assert_eq!(linked.expect("up"), Ok(()));
+    let changes = changes.load(SeqCst);
+    assert!(changes > 10 && changes < CHANGES_MAX, "the others made {changes} changes first");
+}
+
+/// A kernel that notes what it is to forget.
+#[derive(Default)]
+struct NotingKernel(Mutex<BTreeSet<FileId>>);
+
+impl Kernel for NotingKernel {
+    fn forget(&self, what: Recalled) -> BoxFuture<()> {
+        self.0.lock().expect("no panic").extend(what.files);
+        Box::pin(async {})
+    }
+}
+
+/// The first node writes to a file while another member lists it with its attributes, a little
+/// later each time. So sometimes the stronger wish comes while the member that has changed the
+/// file gives back its right to change it.
+#[test]
+fn a_kernel_is_told_of_a_stronger_wish_that_comes_during_a_weaker_recall() {
+    let rig = Rig::new(18, ROOM);
+    let ((_, a), (_, b)) = (rig.joined("a"), rig.joined("b"));
+    let kernel = Arc::new(NotingKernel::default());
+    a.member.set_kernel(kernel.clone());
+    for number in 0..60u32 {
+        let (file, handle) = rig.write(&*a.fs, &format!("file-{number}"), b"one").expect("write");
+        rig.sync(&*a.fs).expect("sync");
+        rig.run_for(1);
+        let (own, lists) = (rig.own(), b.fs.clone());
+        let opened = rig.sim.block_on(async move { own.open(&Cred::ROOT, file, READ_WRITE).await }).expect("open");
+        let directory = rig.sim.block_on(async move {
+            let directory = lists.opendir(&Cred::ROOT, FileId::ROOT).await?;
+            lists.readdir(FileId::ROOT, directory, 2, 1000, false).await.map(|_| directory)
+        });
+        let (directory, pause) = (directory.expect("list"), Duration::from_micros(100) * number);
+        // That has made all earlier changes known. These ones are not.
+        let fs = a.fs.clone();
+        rig.sim.block_on(async move { fs.write(&Cred::ROOT, file, handle, 0, b"two").await }).expect("write");
+        kernel.0.lock().expect("no panic").clear();
+        let (lists, own, clock) = (b.fs.clone(), rig.own(), rig.first().machine.host().clock);
+        let lists = b.machine.run(async move { lists.readdir(FileId::ROOT, directory, 2, 1000, true).await.map(drop) });
+        let writes = rig.first().machine.run(async move {
+            clock.sleep(pause).await;
+            own.write(&Cred::ROOT, file, opened, 0, b"three").await
+        });
+        rig.sim.block_on(async {
+            Box::pin(writes).await.expect("up").expect("written");
+            Box::pin(lists).await.expect("up").expect("listed");
+        });
+        let has_forgotten = kernel.0.lock().expect("no panic").contains(&file);
+        assert!(has_forgotten, "the kernel keeps a file that another node has changed, after {pause:?}");
+    }
 }
 
 #[test]

@@ -86,7 +86,7 @@ impl Heat {
 
     /// Leaves only some clients in most rounds, so that programs of one client meet, too.
     pub(super) fn choose_clients(&self, random: &SplitMix64, living: &mut Vec<usize>) {
-        while living.len() > 2 && random.chance(3, 4) {
+        while living.len() > 2 && random.chance(1, 2) {
             living.swap_remove(random.below(living.len() as u64) as usize);
         }
     }

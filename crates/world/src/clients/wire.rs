@@ -63,9 +63,9 @@ impl Session {
         let _ = self.over.subscribe().wait_for(|over| *over).await;
     }
 
-    /// The client does nothing for some time.
+    /// The client does nothing for some time. A longer stall that has begun goes on.
     pub(super) fn stall(&self, time: Duration) {
-        self.stalled_until.store((self.network.host.clock.now() + time).as_nanos() as u64, SeqCst);
+        self.stalled_until.fetch_max((self.network.host.clock.now() + time).as_nanos() as u64, SeqCst);
     }
 
     /// True if the client does nothing now.
