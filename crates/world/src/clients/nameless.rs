@@ -21,7 +21,7 @@ use vfs::mem::MemFs;
 pub(super) struct Nameless {
     /// The handles that keep them.
     kept: BTreeMap<FileId, Handle>,
-    /// Which clients have opened which files.
+    /// Which clients have opened which files, by the ids that answers have named.
     opened: BTreeSet<(FileId, usize)>,
     /// The attributes of those that are gone.
     last_known: BTreeMap<FileId, Attr>,
@@ -37,14 +37,27 @@ impl Nameless {
         self.last_known.get(&id).copied()
     }
 
-    /// Notes that a client has opened a file.
+    /// Notes that a client has opened a file, given the id that answers have named.
     pub(super) fn opened(&mut self, client: usize, id: FileId) {
         self.opened.insert((id, client));
     }
 
+    /// Takes over what is known of opened files: a crash does not undo that managers have heard of
+    /// it.
+    pub(super) fn know_opened_of(&mut self, other: &Nameless) {
+        self.opened.extend(&other.opened);
+    }
+
     /// The file that a client's call may end, and that may outlive this. `at` is the file that the
-    /// call uses.
-    pub(super) fn ends(&self, fs: &MemFs, client: usize, call: &Call, at: Option<FileId>) -> Option<FileId> {
+    /// call uses, and `named` tells the ids that answers have named.
+    pub(super) fn ends(
+        &self,
+        fs: &MemFs,
+        client: usize,
+        call: &Call,
+        at: Option<FileId>,
+        named: impl Fn(FileId) -> Option<FileId>,
+    ) -> Option<FileId> {
         let (dir, name) = match call {
             call if call.closes() => return at,
             Call::Unlink { dir, name } | Call::RemoveDirectory { dir, name } => (*dir, name),
@@ -54,7 +67,8 @@ impl Nameless {
         let lookup = Call::Lookup { dir, name: name.clone() };
         let Some(Ok(Seen::Entry(entry))) = at_once(perform(fs, &lookup, None)) else { return None };
         let id = entry.attr.id;
-        self.opened.iter().any(|(file, other)| *file == id && *other != client).then_some(id)
+        let is_other = |(file, other): &(FileId, usize)| Some(*file) == named(id) && *other != client;
+        self.opened.iter().any(is_other).then_some(id)
     }
 
     /// Keeps a file in the model.

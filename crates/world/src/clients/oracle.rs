@@ -132,7 +132,8 @@ impl State {
     /// Makes a call that finds all files that are in the model.
     fn make(&mut self, round: u64, event: &Event) -> Result<(), String> {
         let (call, at) = self.in_model(event.client, &event.call);
-        let ends = self.nameless.ends(&self.fs, event.client, &call, at.map(|at| at.0));
+        let named = |id: FileId| self.real.get(&id).copied();
+        let ends = self.nameless.ends(&self.fs, event.client, &call, at.map(|at| at.0), named);
         ends.into_iter().for_each(|id| self.nameless.keep(&self.fs, id));
         let model = self.perform(event.client, &event.call);
         if let Some(real) = &event.answered
@@ -151,7 +152,9 @@ impl State {
                 };
                 if let Some(open) = event.call.opens() {
                     self.opens.insert((event.client, open), (file, *handle));
-                    self.nameless.opened(event.client, file);
+                    if let Some(named) = self.real.get(&file) {
+                        self.nameless.opened(event.client, *named);
+                    }
                     self.let_go_if_used(file);
                 }
             }
@@ -522,8 +525,9 @@ impl Oracle {
                     .into_iter()
                     .filter(|(_, event)| is_whole || !event.may_glimpse_at(client, is_behind_kernels))
                     .collect();
-                let state = State { base: Some(base.clone()), ..base.fork() };
-                for state in state.replayed(&kept, replay) {
+                let mut before = State { base: Some(base.clone()), ..base.fork() };
+                before.nameless.know_opened_of(&state.nameless);
+                for state in before.replayed(&kept, replay) {
                     let left = if is_whole { left_of_round(events, client) } else { vec![others.clone()] };
                     for events in left {
                         orders(&state, self.round, &events, None, Some(end), &mut found, why);

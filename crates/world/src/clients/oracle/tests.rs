@@ -221,6 +221,26 @@ fn regression_a_file_without_a_name_goes_when_the_client_that_has_it_open_crashe
     oracle.crashed(1, &[gone, looked], &real.tree()).expect_err("it was open when the client lived");
 }
 
+/// Seed 30005668: with its changes, the client had lost that it had opened the file.
+#[test]
+fn regression_a_crash_does_not_undo_that_a_client_had_a_file_open() {
+    let (mut real, mut oracle, _) = with_a_file();
+    let (mut left, _, _) = with_a_file();
+    for call in [create("b", 2), Call::Close { open: 2 }] {
+        oracle.round(&[real.make(0, call.clone())]).expect("explained");
+        left.make(0, call);
+    }
+    oracle.settled(&real.tree()).expect("the tree");
+    let Event { answered, .. } = real.make(0, lookup("b"));
+    let Some(Ok(Seen::Entry(found))) = answered else { panic!("it was made: {answered:?}") };
+    for (client, call) in [(1, truncate(7)), (1, open(found.attr.id, 3)), (0, unlink("b"))] {
+        oracle.round(&[real.make(client, call)]).expect("explained");
+    }
+    left.make(0, unlink("b"));
+    let opened = real.make(2, open(found.attr.id, 4));
+    oracle.crashed(1, &[opened], &left.tree()).expect("client 1 had it open until its crash");
+}
+
 #[test]
 fn a_file_that_no_other_client_has_had_open_goes_with_its_last_name() {
     for (client, is_right) in [(0, true), (1, false)] {
