@@ -107,10 +107,12 @@ impl Mount {
             if cache.changing == 0 && cache.changed == changed + u64::from(call.changes()) {
                 cache.learn(&call, &answered, computed, [absence, self.lease]);
                 cache.learn_listing(&call, &answered, at);
-                if cache.reads == reads {
-                    for attr in shown(&answered) {
-                        cache.read.remove(&attr.id);
-                    }
+                for attr in shown(&answered) {
+                    // An answer to an earlier question may have older access times than the last.
+                    let _ = match cache.reads == reads {
+                        true => cache.read.remove(&attr.id),
+                        false => cache.read.insert(attr.id),
+                    };
                 }
             }
             cache.reads_file(&call, at);
