@@ -181,6 +181,12 @@ impl State {
             (Err(real), Err(model)) if real == model => Ok(()),
             // The kernel may still know that a name is absent in a directory that is gone.
             (Err(FsError::NotFound), Err(FsError::Stale)) if matches!(call, Call::Lookup { .. }) => Ok(()),
+            // A kernel looks at the new name first.
+            (Err(FsError::Exists), Err(FsError::NotFound | FsError::Stale))
+                if self.is_behind_kernels && self.has_new_name(call) =>
+            {
+                Ok(())
+            }
             (Err(real), Err(model)) if self.is_behind_kernels && refuses_first(call, *real, *model) => Ok(()),
             // A kernel still knows a file that is gone.
             (Ok(Seen::Entry(entry)), Err(FsError::Stale))
@@ -194,6 +200,14 @@ impl State {
             }
             (real, model) => Err(format!("answered {}, the model {}", shown(real), shown(model))),
         }
+    }
+
+    /// True if a link is to get a name that is taken.
+    fn has_new_name(&self, call: &Call) -> bool {
+        let Call::Link { dir, name, .. } = call else { return false };
+        let Some(dir) = self.ids.get(dir).copied() else { return false };
+        let lookup = Call::Lookup { dir, name: name.clone() };
+        matches!(at_once(perform(&self.fs, &lookup, None)), Some(Ok(_)))
     }
 
     fn same(&mut self, real: &Seen, model: &Seen) -> Result<(), String> {

@@ -284,6 +284,25 @@ fn regression_a_kernel_may_know_that_a_name_is_absent_in_a_directory_that_is_gon
 }
 
 #[test]
+fn regression_a_kernel_may_find_the_new_name_of_a_link_before_it_asks_for_the_file() {
+    for (is_behind_kernels, name, is_right) in [(true, "b", true), (true, "c", false), (false, "b", false)] {
+        let mut real = Real::new();
+        let oracle = Oracle::new(4096, 0o755);
+        let mut oracle = if is_behind_kernels { oracle.behind_kernels() } else { oracle };
+        let [made, other] = [create("a", 1), create("b", 2)].map(|call| real.make(0, call));
+        let Some(Ok(Seen::Created(entry, _))) = &made.answered else { panic!("no file: {made}") };
+        let id = entry.attr.id;
+        let gone = [Call::Close { open: 1 }, unlink("a")].map(|call| real.make(0, call));
+        for event in [made, other].into_iter().chain(gone) {
+            oracle.round(&[event]).expect("explained");
+        }
+        let link = Call::Link { id, dir: FileId::ROOT, name: name.into() };
+        let found = oracle.round(&[real.event(0, link, Err(FsError::Exists))]);
+        assert_eq!(found.is_ok(), is_right, "{name}: {found:?}");
+    }
+}
+
+#[test]
 fn a_start_leaves_no_file_without_a_name() {
     let (mut real, mut oracle, id) = with_a_nameless_file();
     oracle.start_again();
