@@ -1,8 +1,6 @@
 //! The stores of a file system: their places; creates them, and opens those that can be opened.
 
-use crate::config::{
-    KnownNode, {ConfigError, FsConfig},
-};
+use crate::config::{ConfigError, FsConfig, KnownNode};
 use crate::start_error::StartError;
 use crate::switch::SwitchStore;
 use bytes::Bytes;

@@ -201,10 +201,9 @@ impl RemoteFirstNode {
 async fn seek(first: Weak<RemoteFirstNode>) {
     loop {
         let Some(first) = first.upgrade() else { return };
-        for known in ask_all(&first.host, first.to_ask(), &first.keys).await {
-            if let Err(error) = first.whereabouts.learn(&known) {
-                tracing::warn!(error = format!("{error:#}"), "where the first node is");
-            }
+        let news = ask_all(&first.host, first.to_ask(), &first.keys, &first.addresses()).await;
+        if let Err(error) = first.whereabouts.clone().take(news).await {
+            tracing::warn!(error = format!("{error:#}"), "where the first node is");
         }
         let clock = first.host.clock.clone();
         drop(first);

@@ -84,7 +84,7 @@ impl Whereabouts {
     ///
     /// # Errors
     /// They were not recorded.
-    pub fn learn(&self, told: &[String]) -> anyhow::Result<()> {
+    fn learn(&self, told: &[String]) -> anyhow::Result<()> {
         let mut about = self.about();
         let mut next = about.clone();
         next.first_node = merged(&about.first_node, told);
@@ -96,6 +96,14 @@ impl Whereabouts {
         put(&self.folder, ABOUT, &serde_json::to_string_pretty(&next)?)?;
         *about = next;
         Ok(())
+    }
+
+    /// [Learns](Self::learn) these addresses, without holding up other tasks.
+    ///
+    /// # Errors
+    /// They were not recorded.
+    pub async fn take(self: Arc<Self>, told: Vec<String>) -> anyhow::Result<()> {
+        tokio::task::spawn_blocking(move || self.learn(&told)).await.map_err(anyhow::Error::new)?
     }
 }
 
@@ -122,6 +130,13 @@ fn merged(known: &[String], told: &[String]) -> Vec<String> {
     all
 }
 
+/// What is news in the answers of other nodes: where each of them looks first, unless that is
+/// known. They may know less, so they do not change the order of what is known.
+fn news(known: &[String], answers: Vec<Vec<String>>) -> Vec<String> {
+    let first = answers.into_iter().filter_map(|answer| answer.into_iter().next());
+    first.filter(|address| !known.contains(address)).collect()
+}
+
 /// The addresses that a peer says are its own, in the order in which to try them: first the one
 /// that it asks from. The loopback interface of another machine leads nowhere.
 fn as_seen_from_here(mut told: Vec<String>, peer: IpAddr) -> Vec<String> {
@@ -141,10 +156,8 @@ impl NodeService for WhereaboutsService {
             let answer = match request {
                 ControlRequest::FirstNode(told) => {
                     let told = as_seen_from_here(told, peer.address.ip());
-                    let learning = known.clone();
                     // Until it is recorded, another start of this node would not know it.
-                    let learned = tokio::task::spawn_blocking(move || learning.learn(&told)).await;
-                    match learned.map_err(anyhow::Error::new).and_then(|learned| learned) {
+                    match known.clone().take(told).await {
                         Ok(()) => Ok(ControlAnswer::FirstNode(known.known())),
                         Err(e) => Err(ControlError::Unavailable(format!("{e:#}"))),
                     }
@@ -170,10 +183,10 @@ async fn ask(host: &Host, at: &KnownNode, keys: &ClientKeys, told: &[String]) ->
     }
 }
 
-/// Asks these nodes where the first node is. Returns what each knows.
-pub async fn ask_all(host: &Host, nodes: Vec<KnownNode>, keys: &ClientKeys) -> Vec<Vec<String>> {
+/// Asks these nodes where the first node is. Returns what is news.
+pub async fn ask_all(host: &Host, nodes: Vec<KnownNode>, keys: &ClientKeys, known: &[String]) -> Vec<String> {
     let asked = nodes.iter().map(|at| ask(host, at, keys, &[])).collect();
-    join_all(asked).await.into_iter().flatten().collect()
+    news(known, join_all(asked).await.into_iter().flatten().collect())
 }
 
 /// When a node is told again.
@@ -222,6 +235,13 @@ mod tests {
         assert_eq!(merged(&known, &[long, "nowhere".into(), ":1".into()]), known);
         let many: Vec<String> = (0..20).map(|n| format!("n{n}:1")).collect();
         assert_eq!(merged(&known, &many), many[..ADDRESSES_MAX]);
+    }
+
+    #[test]
+    fn what_other_nodes_say_does_not_change_the_order_of_what_is_known() {
+        let known = texts(&["new:1", "old:1"]);
+        assert!(news(&known, vec![texts(&["old:1"]), texts(&["new:1", "older:1"]), vec![]]).is_empty());
+        assert_eq!(news(&known, vec![texts(&["newest:1", "new:1"]), texts(&["old:1"])]), texts(&["newest:1"]));
     }
 
     #[test]
