@@ -8,10 +8,12 @@
 //! - `namespace`, `data`, `attributes`: the operations, as attempts.
 //! - `core`: fetches what attempts miss, cuts segments, tells managers; `fetch`: bytes from the
 //!   stores.
+//! - [`copies`]: copies of live blocks of segments that are to be emptied.
 //! - `join`: joins the pieces of a reply; `filesystem`: the trait.
 
 mod attributes;
 pub mod cache;
+pub mod copies;
 mod core;
 mod data;
 pub mod directory;
@@ -35,7 +37,7 @@ use policy::space::{Loan, SpaceAccount, SpaceClaim, SpaceShare};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use stripe::{LogTail, Stripe, StripeError};
-use types::{Answer, BlockAddr, Extent, FileId, FsError, ManagerId};
+use types::{Answer, FileId, FsError, ManagerId};
 use vfs::kernel::{Kernel, Recalled};
 use vfs::locks::LockService;
 
@@ -221,22 +223,6 @@ impl Client {
     /// Bytes that writers leave free on each store.
     pub fn reserve_bytes(&self) -> u64 {
         self.core.state.lock().space.reserve_bytes()
-    }
-
-    /// Tells the client that the cleaner has moved a run of blocks. Blocks that are no longer at
-    /// the old place do not change.
-    pub fn moved(&self, file: FileId, from: Extent, to: BlockAddr) {
-        let mut state = self.core.state.lock();
-        let Some(inode) = state.inodes.get_mut(&file) else { return };
-        let block_size = self.core.config.block_size;
-        for b in from.first..from.end() {
-            let (Some(old), Some(here)) = (from.slice(b, b + 1, block_size), inode.map.block(b)) else { continue };
-            if here == old.addr {
-                let offset = to.offset + (old.addr.offset - from.addr.offset);
-                let addr = BlockAddr { segment: to.segment, offset, len: here.len };
-                inode.map.set(Extent { first: b, count: 1, addr });
-            }
-        }
     }
 
     /// From now on reads do not change access times: a check must not change anything.

@@ -1,31 +1,47 @@
 //! The cleaner: empties segments by moving their live blocks (docs/core.md#cleaning; Dahlin 4.3).
 //!
 //! A victim's deltas say which blocks were put there, and the managers say which of them still are.
-//! The cleaner copies these into its own log, as `Move` deltas. Once that is durable, it offers the
-//! moves to the managers, which apply a move only if the block is still at its old address. Nothing
+//! A copy of each goes into a log, with a `Move` delta ([`client::copies`]). Once that is durable,
+//! the managers hear of it, and apply a move only if the block is still at its old address. Nothing
 //! is locked: a client that overwrites the block meanwhile simply wins.
+//!
+//! The first node plans: it chooses the victims, asks managers what lives, and sees to the room that
+//! the copies take. Other nodes copy what their own clients wrote, into these clients' logs, all at
+//! the same time ([`Writers`]). The rest goes into the cleaner's log: what the first node wrote, what
+//! nodes wrote that are away, and what a node was asked for and did not do.
 
 use crate::seat::Seat;
-use bytes::Bytes;
 use client::Client;
+use client::copies::Batch;
+use host::{Host, join_all};
 use manager::Delta;
 use manager::api::{BlockAt, ManagerAdmin, ManagerError, NodeSize, SegmentDeltas};
 use manager::index_node::LEAF_BLOCKS;
 use manager::manager_map::ManagerMap;
 use parking_lot::Mutex;
 use policy::space::{Loan, Moved};
-use std::collections::VecDeque;
-use std::sync::Arc;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 use stripe::{LogWriter, Stripe, StripeError};
-use striped_log::builder::SegmentBuilder;
-use striped_log::fragment::CHUNK_LEN;
 use thiserror::Error;
-use types::{BlockAddr, Extent, FileId, SegmentId};
+use types::{BoxFuture, Extent, FileId, LogId, SegmentId};
 
-/// Bytes of payload set aside for a segment's `Move` deltas.
-const DELTA_ROOM: u32 = 256 * 1024;
-/// Bytes of an encoded `Move`, rounded up.
-const MOVE_LEN: u32 = 96;
+/// How long the cleaner copies the blocks of a log itself after its writer did not do it.
+const AVOIDED_TIME: Duration = Duration::from_secs(300);
+
+/// The writers of logs that can be asked to copy blocks into them.
+pub trait Writers: Send + Sync + 'static {
+    /// The way to ask the writer of a log; `None` if it is away, or cannot be asked.
+    fn writer(&self, log: LogId) -> Option<Arc<dyn Copier>>;
+}
+
+/// Who copies blocks into its own log.
+pub trait Copier: Send + Sync + 'static {
+    /// Moves these runs. Answers when the managers have applied that. After an error it is unknown
+    /// which runs have moved, and others may move them.
+    fn relocate(&self, runs: Vec<BlockAt>) -> BoxFuture<Result<(), ManagerError>>;
+}
 
 /// Why cleaning stopped. Nothing is lost: blocks that were not moved are at their old addresses.
 #[derive(Debug, Error)]
@@ -52,9 +68,6 @@ pub struct Cleaned {
     pub is_cut_short: bool,
 }
 
-/// A run of a file, its old addresses, and the address of its copy.
-type Move = (FileId, Extent, BlockAddr);
-
 /// The cleaner, with its log.
 pub struct Cleaner {
     pub(crate) stripe: Arc<Stripe>,
@@ -63,16 +76,22 @@ pub struct Cleaner {
     pub(crate) map: ManagerMap,
     pub(crate) client: Client,
     pub(crate) block_size: u32,
-    /// Segments of the cleaner's log that not all managers have applied. One caller at a time works
-    /// on them.
-    pub(crate) unapplied: Mutex<VecDeque<(SegmentDeltas, Vec<Move>)>>,
+    pub(crate) host: Host,
+    /// Who else copies, if other nodes can.
+    pub(crate) writers: OnceLock<Arc<dyn Writers>>,
+    /// Logs whose writers are not asked up to this time.
+    pub(crate) avoided: Mutex<BTreeMap<LogId, Duration>>,
+    /// Segments of the cleaner's log that not all managers have applied.
+    pub(crate) unapplied: tokio::sync::Mutex<VecDeque<SegmentDeltas>>,
 }
 
-/// A live run on its way to the cleaner's log.
-struct Moving {
-    file: FileId,
-    from: Extent,
-    bytes: Bytes,
+/// Copying that is going on: the victims of one writer.
+struct Copying<'a> {
+    /// `None` is the cleaner itself.
+    writer: Option<(LogId, Arc<dyn Copier>)>,
+    loan: &'a Mutex<&'a mut Loan>,
+    report: Cleaned,
+    batch: Batch,
 }
 
 impl Cleaner {
@@ -80,35 +99,62 @@ impl Cleaner {
     /// those that the loan has room for.
     pub async fn clean(&self, victims: &[SegmentId], loan: &mut Loan) -> Result<Cleaned, CleanError> {
         // First apply moves that an earlier call left, so that never more than one batch waits.
-        self.apply_committed().await?;
-        let mut report = Cleaned::default();
-        let mut batch: Vec<Moving> = Vec::new();
-        let mut batch_len = 0;
-        let room = self.stripe.payload_len_max() - DELTA_ROOM;
-        for &victim in victims {
-            report.segment_count += 1;
+        self.apply_committed(&mut *self.unapplied.lock().await).await?;
+        let mut by_log: BTreeMap<Option<LogId>, Vec<SegmentId>> = BTreeMap::new();
+        let mut writers: BTreeMap<LogId, Arc<dyn Copier>> = BTreeMap::new();
+        for victim in victims {
+            let writer = self.writer(victim.log);
+            by_log.entry(writer.as_ref().map(|_| victim.log)).or_default().push(*victim);
+            writers.extend(writer.map(|writer| (victim.log, writer)));
+        }
+        let loan = &Mutex::new(loan);
+        let copying = by_log.into_iter().map(|(log, victims)| {
+            let writer = log.and_then(|log| Some((log, writers.remove(&log)?)));
+            let copying = Copying { writer, loan, report: Cleaned::default(), batch: Batch::default() };
+            self.copy(victims, copying)
+        });
+        let mut all = Cleaned::default();
+        for copied in join_all(copying.collect()).await {
+            let Cleaned { segment_count, moved_bytes, is_cut_short } = copied?;
+            all.segment_count += segment_count;
+            all.moved_bytes += moved_bytes;
+            all.is_cut_short |= is_cut_short;
+        }
+        Ok(all)
+    }
+
+    /// The writer of a log, if it can be asked.
+    fn writer(&self, log: LogId) -> Option<Arc<dyn Copier>> {
+        let writers = self.writers.get()?;
+        let now = self.host.clock.now();
+        let mut avoided = self.avoided.lock();
+        avoided.retain(|_, until| now < *until);
+        if avoided.contains_key(&log) { None } else { writers.writer(log) }
+    }
+
+    /// Moves the live blocks of some victims, or those that the loan has room for.
+    async fn copy(&self, victims: Vec<SegmentId>, mut copying: Copying<'_>) -> Result<Cleaned, CleanError> {
+        for victim in victims {
+            copying.report.segment_count += 1;
             for BlockAt { file, extent } in self.live_runs(victim).await? {
-                for from in self.split(extent) {
-                    let (offset, len) = (from.addr.offset, from.addr.len);
-                    let Some(moved) = self.moved(file, from).await? else { continue };
-                    if !loan.take(moved, |bytes| self.stripe.share_of(bytes)) {
-                        report.is_cut_short = true;
-                        self.flush(batch).await?;
-                        return Ok(report);
+                for extent in self.split(extent) {
+                    let Some(moved) = self.moved(file, extent).await? else { continue };
+                    if !copying.loan.lock().take(moved, |bytes| self.stripe.share_of(bytes)) {
+                        copying.report.is_cut_short = true;
+                        self.flush(&mut copying).await?;
+                        return Ok(copying.report);
                     }
-                    if batch_len + len > room || batch.len() as u32 >= DELTA_ROOM / MOVE_LEN {
-                        self.flush(std::mem::take(&mut batch)).await?;
-                        batch_len = 0;
+                    let (run, most) = (BlockAt { file, extent }, self.stripe.payload_len_max());
+                    if !copying.batch.push(run, most) {
+                        self.flush(&mut copying).await?;
+                        copying.batch.push(run, most);
                     }
-                    let bytes = self.stripe.read(victim, offset..offset + len).await?;
-                    report.moved_bytes += u64::from(len);
-                    batch_len += len;
-                    batch.push(Moving { file, from, bytes });
+                    copying.report.moved_bytes += u64::from(extent.addr.len);
                 }
             }
         }
-        self.flush(batch).await?;
-        Ok(report)
+        self.flush(&mut copying).await?;
+        Ok(copying.report)
     }
 
     /// The room that moving a run takes; `None` if its file is gone.
@@ -163,43 +209,40 @@ impl Cleaner {
         out
     }
 
-    /// Writes a batch to the cleaner's log and offers the moves.
-    async fn flush(&self, batch: Vec<Moving>) -> Result<(), CleanError> {
+    /// Has the batch copied.
+    async fn flush(&self, copying: &mut Copying<'_>) -> Result<(), CleanError> {
+        let batch = std::mem::take(&mut copying.batch);
         if batch.is_empty() {
             return Ok(());
         }
-        let place = self.log.begin();
-        let mut builder = SegmentBuilder::new(place);
-        let (full, short): (Vec<_>, Vec<_>) =
-            batch.into_iter().partition(|m| (m.bytes.len() as u32).is_multiple_of(CHUNK_LEN));
-        let mut moves: Vec<Move> = Vec::new();
-        for m in full {
-            moves.push((m.file, m.from, builder.push_full_block(m.bytes)));
+        if let Some((log, writer)) = &copying.writer {
+            match writer.relocate(batch.runs().to_vec()).await {
+                Ok(()) => return Ok(()),
+                Err(error) => {
+                    tracing::info!(%log, "the writer of a log does not copy blocks, so the cleaner does: {error}");
+                    self.avoided.lock().insert(*log, self.host.clock.now() + AVOIDED_TIME);
+                    copying.writer = None;
+                }
+            }
         }
-        for m in short {
-            moves.push((m.file, m.from, builder.push_block(m.bytes)));
-        }
-        let deltas: Vec<Delta> = moves.iter().map(|&(file, from, to)| Delta::Move { file, from, to }).collect();
-        let mut encoded = Vec::new();
-        deltas.iter().for_each(|d| d.encode(&mut encoded));
-        self.log.submit(builder.finish(encoded));
-        let deltas = SegmentDeltas { segment: place.id, order: place.order, deltas: Arc::new(deltas) };
-        self.unapplied.lock().push_back((deltas, moves));
-        self.apply_committed().await
+        let copies = batch.read(&self.stripe).await?;
+        let mut unapplied = self.unapplied.lock().await;
+        let (draft, deltas) = copies.into_segment(self.log.begin());
+        self.log.submit(draft);
+        unapplied.push_back(deltas);
+        self.apply_committed(&mut unapplied).await
     }
 
     /// Offers moves to the managers, in the order of the log, once their segments are durable.
-    async fn apply_committed(&self) -> Result<(), CleanError> {
-        loop {
-            let Some((deltas, moves)) = self.unapplied.lock().front().cloned() else { return Ok(()) };
+    async fn apply_committed(&self, unapplied: &mut VecDeque<SegmentDeltas>) -> Result<(), CleanError> {
+        while let Some(deltas) = unapplied.front() {
             self.log.wait_committed(deltas.segment.seq).await?;
             for manager in &self.managers {
                 manager.replay(vec![deltas.clone()]).await?;
             }
-            for (file, from, to) in moves {
-                self.client.moved(file, from, to);
-            }
-            self.unapplied.lock().pop_front();
+            self.client.moved(&deltas.deltas);
+            unapplied.pop_front();
         }
+        Ok(())
     }
 }

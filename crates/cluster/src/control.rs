@@ -23,7 +23,7 @@ use types::{FileId, ManagerId, Maps, NodeId, StoreId};
 use vfs::fs::FileLock;
 
 /// Version of these messages. A node and the first node must speak the same.
-pub const CONTROL_VERSION: u16 = 5;
+pub const CONTROL_VERSION: u16 = 6;
 
 /// The version of this program, which nodes tell the first one.
 pub const PROGRAM_VERSION: &str = env!("CARGO_PKG_VERSION");

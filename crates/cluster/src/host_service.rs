@@ -12,6 +12,7 @@ use crate::config::{FsConfig, manager_log};
 use crate::gate::{Gate, last_checkpoint};
 use crate::manager_service::{Gone, ManagerService, NO_SESSION, Sessions};
 use bytes::Bytes;
+use client::Client;
 use host::Host;
 use link::{LinkError, Message, NodeService, OrderedLane, Peer};
 use manager::admin_wire::{AdminRequest, AdmittedClient, HostAnswer, HostRequest, ManagerReport, Takeover};
@@ -36,6 +37,8 @@ pub(crate) struct HostSession {
     pub stripe: Arc<Stripe>,
     pub config: FsConfig,
     pub cached_inodes_max: usize,
+    /// The node's own client.
+    pub client: Client,
 }
 
 /// A manager that is served here.
@@ -162,6 +165,7 @@ impl ManagerHost {
                 Ok(())
             }
             HostRequest::Progress => return self.progress().await,
+            HostRequest::Relocate(runs) => session.client.relocate(runs).await,
             HostRequest::Ask(manager, request) => {
                 let Some((_, server)) = self.servers().into_iter().find(|(id, _)| *id == manager) else {
                     return HostAnswer::Failed(ManagerError::Away);
@@ -278,7 +282,7 @@ async fn answer(server: &ManagerServer, request: AdminRequest) -> Result<HostAns
     })
 }
 
-/// Takes the first node's requests about managers.
+/// Takes the first node's requests about managers, and to copy blocks.
 pub struct HostService(pub Arc<ManagerHost>);
 
 impl NodeService for HostService {

@@ -42,6 +42,7 @@ pub mod maps;
 pub mod member;
 mod member_fs;
 pub mod members;
+mod node_writers;
 pub mod remote_locks;
 pub mod remote_manager;
 pub mod restore;

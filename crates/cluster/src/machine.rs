@@ -25,7 +25,7 @@ use manager::server::{ManagerConfig, ManagerServer};
 use manager::{LivingLog, WriterLog};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use storage::api::{Storage, StorageError};
 use storage::server::StoreServer;
@@ -327,6 +327,9 @@ impl CoreMachine {
             map,
             client: client.clone(),
             block_size: config.block_size,
+            host: host.clone(),
+            writers: OnceLock::new(),
+            avoided: Default::default(),
             unapplied: Default::default(),
         };
         let maintenance = Maintenance::start(

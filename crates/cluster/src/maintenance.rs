@@ -10,7 +10,7 @@
 //! start and when one comes back, a page at a time ([`Restore`]). Other nodes put segments, too: of
 //! their logs it lists what is new.
 
-use crate::cleaner::{CleanError, Cleaned, Cleaner};
+use crate::cleaner::{CleanError, Cleaned, Cleaner, Writers};
 use crate::config::{CLEANER_LOG, CLIENT_LOG, FsConfig, is_manager_log, manager_log};
 use crate::limits::Limits;
 use crate::restore::{Restore, Restored};
@@ -192,7 +192,8 @@ impl Maintenance {
             if let Err(e) = self.restore_some().await {
                 tracing::warn!("compare stores: {e}");
             }
-            let (cut, now) = (self.cut_count().await.unwrap_or(last_cut), self.host.clock.now());
+            let cut = self.cut_count(Seat::recent_progress).await.unwrap_or(last_cut);
+            let now = self.host.clock.now();
             if now >= last_look + LOOK_INTERVAL {
                 self.report_room().await;
                 last_look = now;
@@ -204,7 +205,7 @@ impl Maintenance {
                 || (cut > last_cut && now >= last_time + CHECKPOINT_AGE);
             // Only after changes: cleaning cannot help stores that are full of live data.
             let short = !due && cut > last_cut && self.is_short().await;
-            if quiet.cut != cut {
+            if cut > quiet.cut {
                 quiet = Quiet { cut, since: now, merged: false };
             }
             if !wanted && !due && !short {
@@ -213,6 +214,8 @@ impl Maintenance {
                         tracing::error!("merging segments: {e}");
                         false
                     });
+                    // What other nodes have copied is no change that would be worth merging again.
+                    quiet.cut = self.cut_count(|seat| seat.progress()).await.unwrap_or(cut);
                 }
                 continue;
             }
@@ -281,14 +284,20 @@ impl Maintenance {
         [CLIENT_LOG, CLEANER_LOG].into_iter().chain(members.keys().copied()).collect()
     }
 
-    /// Cuts of all clients so far. Grows when something changes.
-    async fn cut_count(&self) -> Result<u64, ManagerError> {
+    /// Cuts of all clients so far, by this progress of managers. Grows when something changes, and
+    /// when other nodes copy blocks.
+    async fn cut_count(&self, progress: impl Fn(&Seat) -> Answer<Progress, ManagerError>) -> Result<u64, ManagerError> {
         let members: Vec<LogId> = self.member_logs.lock().keys().copied().collect();
         if members.is_empty() {
             return Ok(self.client.status().last_cut);
         }
-        let applied = AppliedByAll::ask(&self.managers, Seat::recent_progress).await?;
+        let applied = AppliedByAll::ask(&self.managers, progress).await?;
         Ok(self.client.status().last_cut + members.into_iter().map(|log| applied.of(log)).sum::<u64>())
+    }
+
+    /// From now on, other nodes copy what their clients wrote. Call it once.
+    pub fn copy_with(&self, writers: Arc<dyn Writers>) {
+        self.cleaner.writers.get_or_init(|| writers);
     }
 
     /// Another node writes the log of a manager from now on, and `next_seq` is the first segment
@@ -299,7 +308,7 @@ impl Maintenance {
     }
 
     /// A session begins, whose client writes this log.
-    pub(crate) async fn join(&self, session: u64, log: LogId, claim: &SpaceClaim) {
+    pub async fn join(&self, session: u64, log: LogId, claim: &SpaceClaim) {
         self.member_logs.lock().entry(log).or_insert(0);
         self.space.join(session).await;
         self.space.note(session, claim).await;
@@ -341,7 +350,7 @@ impl Maintenance {
     }
 
     /// A session has ended, and the managers have applied all that its client wrote.
-    pub(crate) async fn leave(&self, session: u64) {
+    pub async fn leave(&self, session: u64) {
         self.space.leave(session).await;
         self.checkpoint_wanted.store(true, SeqCst);
     }

@@ -529,7 +529,10 @@ impl Member {
         self.first.recalls(session, Arc::new(client.clone()));
         // Before it is asked to serve some.
         let cached_inodes_max = inode_count_max(self.config.cache_bytes) / manager_count.max(1);
-        self.managers.begin(HostSession { number: session, first_node, stripe, config, cached_inodes_max });
+        let client_here = client.clone();
+        let host_session =
+            HostSession { number: session, first_node, stripe, config, cached_inodes_max, client: client_here };
+        self.managers.begin(host_session);
         let mut seats = KnownSeats::default();
         let seated = seats.take(seating).into_iter().filter(|(_, at)| at.is_some()).collect::<Vec<_>>();
         self.first.seat(session, &seated);

@@ -28,6 +28,8 @@ use crate::machine::CoreMachine;
 use crate::maintenance::Maintenance;
 use crate::manager_service::{ManagerService, Sessions as ManagerSessions};
 use crate::maps::Keeper;
+use crate::node_writers::NodeWriters;
+use crate::seat::ServingNode;
 use crate::seats::{HostWays, LiveSession, Seats, SessionBook, Turn, next_move};
 use crate::shared_locks::{NearLocks, SharedLocks};
 use crate::space::OWN_SESSION;
@@ -177,6 +179,7 @@ impl CoreMachine {
             stopped: AtomicBool::new(false),
         });
         service.serve_sessions(&members);
+        self.maintenance.copy_with(NodeWriters::new(&members));
         for (node, survivor) in &self.survivors {
             members.take_up(*node, survivor).await;
         }
@@ -488,6 +491,13 @@ impl Members {
     pub fn takers(&self) -> Vec<KnownNode> {
         let takers = self.reachable(|session| session.takes_stores);
         takers.into_iter().map(|(at, _)| at).collect()
+    }
+
+    /// The node whose client writes a log, if it has a session now and can be reached.
+    pub(crate) fn writer_of(&self, log: LogId) -> Option<Arc<ServingNode>> {
+        let writers = self.reachable(|session| client_log(session.node) == log);
+        let (at, session) = writers.into_iter().next()?;
+        self.seats.serving_node(&at, session)
     }
 
     /// The nodes without a session at addresses where they may be.

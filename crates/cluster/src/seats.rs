@@ -562,7 +562,8 @@ impl Seats {
         Some(There { at: node, remote })
     }
 
-    fn serving_node(&self, at: &KnownNode, session: u64) -> Option<Arc<ServingNode>> {
+    /// The way to a node, in this session of it; `None` if there are no ways to other nodes.
+    pub fn serving_node(&self, at: &KnownNode, session: u64) -> Option<Arc<ServingNode>> {
         let mut state = self.state.lock();
         if let Some(known) = state.nodes.get(&at.node).filter(|known| known.session == session) {
             return Some(known.clone());

@@ -1,6 +1,8 @@
 //! Several nodes with one file system, in simulated time: sessions, leases, crashes, pauses,
 //! restarts of the first node, and the last bytes of space.
 
+#[path = "members/cleaning.rs"]
+mod cleaning;
 #[path = "members/places.rs"]
 mod places;
 #[path = "members/rig.rs"]

@@ -52,7 +52,7 @@ pub struct Takeover {
     pub clients: Vec<(AdmittedClient, Vec<HeldToken>)>,
 }
 
-/// A request to a node that serves managers.
+/// A request of the first node to a node that may serve managers.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum HostRequest {
     /// Opens a manager, which no other node serves any more, and serves it.
@@ -70,6 +70,8 @@ pub enum HostRequest {
     Progress,
     /// See [`ManagerAdmin`](crate::api::ManagerAdmin).
     Ask(ManagerId, AdminRequest),
+    /// The client of the node copies these runs into its own log.
+    Relocate(Vec<BlockAt>),
 }
 
 /// A call of a method of [`ManagerAdmin`](crate::api::ManagerAdmin), or of `Manager::orphans`.
@@ -296,6 +298,10 @@ impl HostRequest {
                 out.put_u16(manager.raw());
                 request.encode(out);
             }
+            HostRequest::Relocate(runs) => {
+                out.put_u8(8);
+                put_list(out, runs, put_run);
+            }
         }
         std::mem::take(out)
     }
@@ -312,6 +318,7 @@ impl HostRequest {
             5 => HostRequest::Expel(ClientId::new(r.u32("client")?)),
             6 => HostRequest::Progress,
             7 => HostRequest::Ask(manager(r)?, AdminRequest::decode(r)?),
+            8 => HostRequest::Relocate(list(r, RUN_LEN, "runs", run)?),
             _ => return Err(DecodeError::Invalid("request kind")),
         };
         whole((session, request), r)

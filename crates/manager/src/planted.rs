@@ -64,6 +64,8 @@ pub enum Bug {
     GlimpseIsKept,
     GlimpseTakesAnyAnswer,
     GlimpseNeedsNoName,
+    CopiesCountAlways,
+    CopiesSkipCut,
 }
 
 #[cfg(feature = "planted")]

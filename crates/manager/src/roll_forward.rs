@@ -19,8 +19,12 @@
 //! durable later, it tells the managers itself. No other client has changed these things: this one
 //! still holds its tokens, and no token moves before the managers serve.
 //!
-//! A client's deltas are unconditional. A cleaner's apply only where a block is still where the
-//! cleaner found it. So all clients' logs are rolled forward before any cleaner's log.
+//! Moves apply only where a block is still where a cleaner found it; all other deltas are
+//! unconditional. Clients' logs have moves, too. A block's contents are those that its last other
+//! delta gave it, since a move only copies them. So the place of a move in the order decides only
+//! which copy counts, and none that counts is missing: if a delta that is applied here names a
+//! segment, not all checkpoints cover that segment, so nobody has deleted it. And what a checkpoint
+//! names is deleted only after a delta that this applies, too, has moved or replaced it.
 
 use crate::Delta;
 use crate::api::{ManagerAdmin, ManagerError, Progress, SegmentDeltas};

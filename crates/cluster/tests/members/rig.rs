@@ -22,7 +22,7 @@ use manager::admin_wire::{HostAnswer, HostRequest};
 use manager::api::{Manager, ManagerError, TokenHolder};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use storage::api::{Seal, Storage, StorageError, StoreStatus};
@@ -79,6 +79,8 @@ pub struct WayState {
     serving: Mutex<BTreeMap<NodeId, Arc<Serving>>>,
     /// What the first node has asked nodes about managers.
     asked: Mutex<Vec<(NodeId, Vec<u8>)>>,
+    /// Requests to copy blocks are lost.
+    refuses_copies: AtomicBool,
     /// Numbers the starts of nodes.
     starts: AtomicU64,
 }
@@ -156,6 +158,18 @@ impl Way {
             }
         }
         answers
+    }
+
+    /// Number of requests to copy blocks that a node was sent.
+    pub fn asked_to_copy(&self, node: NodeId) -> usize {
+        let asked = self.0.asked.lock().expect("asked");
+        let asked = asked.iter().filter(|(to, _)| *to == node);
+        asked.filter(|(_, request)| matches!(HostRequest::decode(request), Ok((_, HostRequest::Relocate(_))))).count()
+    }
+
+    /// No node copies blocks from now on, or all do.
+    pub fn refuse_copies(&self, is_refused: bool) {
+        self.0.refuses_copies.store(is_refused, SeqCst);
     }
 
     /// Has no message get through between two nodes.
@@ -302,6 +316,9 @@ impl HostWay for HostLink {
         Box::pin(async move {
             let (session, request) = HostRequest::decode(&request).expect("a request");
             way.travel_between(FIRST_NODE, node, &host).await;
+            if matches!(request, HostRequest::Relocate(_)) && way.0.refuses_copies.load(SeqCst) {
+                return Err(ManagerError::Away);
+            }
             let serving = way.0.serving.lock().expect("serving").get(&node).cloned().ok_or(ManagerError::Away)?;
             let managers = serving.managers.clone();
             let work = async move { managers.ask(Some(fingerprint(FIRST_NODE)), session, request).await.encode() };

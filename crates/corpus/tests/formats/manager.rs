@@ -295,6 +295,7 @@ fn the_corpus_has_messages_about_managers_elsewhere() {
             ("refuse", request(HostRequest::Refuse(77))),
             ("expel", request(HostRequest::Expel(ClientId::new(2)))),
             ("progress", request(HostRequest::Progress)),
+            ("relocate", request(HostRequest::Relocate(vec![at]))),
             ("replay", ask(AdminRequest::Replay(vec![replayed]))),
             ("size", ask(AdminRequest::Size(at))),
             ("live", ask(AdminRequest::Live(vec![at]))),

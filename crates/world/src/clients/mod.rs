@@ -18,6 +18,7 @@
 
 pub mod call;
 pub mod choice;
+mod cleaning;
 mod event;
 mod heat;
 mod lost;
@@ -30,6 +31,7 @@ mod wire;
 use crate::Failure;
 use call::{Call, Seen};
 use choice::{Choice, View};
+use cleaning::{Site, Sites};
 use client::{Client, ClientConfig, Managers};
 use cluster::StorePlace;
 use cluster::config::{CLIENT_LOG, STORE_CAPACITY_BYTES_MIN};
@@ -43,7 +45,7 @@ use manager::server::ManagerServer;
 use mount::Mount;
 use oracle::{Event, Known, Oracle};
 use parking_lot::Mutex;
-use policy::space::{Reserves, SpaceAccount};
+use policy::space::{Reserves, SpaceAccount, SpaceClaim};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -102,6 +104,10 @@ pub struct ClientsOutcome {
     pub ambiguous: u64,
     /// Hot worlds.
     pub hot: u64,
+    /// Rounds in which segments were cleaned.
+    pub cleanings: u64,
+    /// Requests to copy blocks that a client answered.
+    pub copies: u64,
     /// The longest call that had to end soon.
     pub longest: Duration,
 }
@@ -126,6 +132,8 @@ impl ClientsOutcome {
             restarts: self.restarts + other.restarts,
             ambiguous: self.ambiguous + other.ambiguous,
             hot: self.hot + other.hot,
+            cleanings: self.cleanings + other.cleanings,
+            copies: self.copies + other.copies,
             longest: self.longest.max(other.longest),
         }
     }
@@ -178,6 +186,8 @@ struct Center {
 /// A client on its machine.
 struct Member {
     on: Machine,
+    /// The number of its session.
+    number: u64,
     session: Arc<Session>,
     mount: Mount,
     /// Files that answers to this client have named.
@@ -199,6 +209,10 @@ struct World {
     name_count: u64,
     heat: Option<Heat>,
     network: Arc<Network>,
+    /// The clients that can be asked to copy blocks.
+    sites: Sites,
+    /// Numbers the sessions.
+    session_count: u64,
     oracle: Oracle,
     times: Times,
     center: Option<Center>,
@@ -271,6 +285,8 @@ impl World {
             name_count: 2 + random.below(4),
             heat,
             network: Arc::new(network),
+            sites: Sites::default(),
+            session_count: 0,
             oracle: Oracle::new(block_size, ROOT_MODE),
             times: Times::default(),
             center: None,
@@ -342,6 +358,7 @@ impl World {
         self.outcome.hot = self.heat.is_some().into();
         self.outcome.recalls = self.network.recall_count.load(SeqCst);
         self.outcome.questions = self.network.question_count.load(SeqCst);
+        self.outcome.copies = self.sites.done_count();
         self.outcome.repeated = self.network.repeated_count.load(SeqCst);
         Ok(())
     }
@@ -396,6 +413,7 @@ impl World {
             CoreMachine::start_within(host, &places, &consensus, run, Limits::default(), None).await
         });
         let machine = Arc::new(started.await?.map_err(|e| format!("start: {e}"))?);
+        machine.maintenance.copy_with(Arc::new(self.sites.clone()));
         self.center = Some(Center { on: on.clone(), machine: machine.clone() });
         // Others join some time after the first client began.
         self.host().clock.sleep(Duration::from_millis(self.random.below(2) * 100)).await;
@@ -418,7 +436,8 @@ impl World {
             manager.admit(client_id(number), log_of(number), holder.clone());
         }
         let named = BTreeSet::from([FileId::ROOT]);
-        self.members[number] = Some(Member { on, session, mount, named, looked: Vec::new() });
+        self.members[number] =
+            Some(Member { on, number: self.session_count, session, mount, named, looked: Vec::new() });
     }
 
     /// Starts a client on a machine of its own.
@@ -443,6 +462,11 @@ impl World {
         let space = SpaceAccount::new(Reserves::new(0, 0), u64::MAX, 0);
         let managers = Managers::new(machine.config.managers.clone(), wires);
         let client = Client::start(on.host(), config, space, managers, machine.stripe.clone(), tail);
+        self.session_count += 1;
+        let (maintenance, session_number) = (machine.maintenance.clone(), self.session_count);
+        let joined = async move { maintenance.join(session_number, log, &SpaceClaim::default()).await };
+        self.on(&self.center()?.on.clone(), "join", joined).await?;
+        self.sites.come(log, Site { on: on.clone(), client: client.clone(), session: session.clone() });
         self.admit(number, on, client, session);
         Ok(())
     }
@@ -581,6 +605,23 @@ impl World {
                 let _ = run.await;
             }));
         }
+        if self.random.chance(1, 12) {
+            let (Center { on, machine }, pause) = (self.center()?, self.pause(true));
+            let (maintenance, timer) = (machine.maintenance.clone(), clock.clone());
+            let cleans = on.run(async move {
+                timer.sleep(pause).await;
+                maintenance.clean().await
+            });
+            self.outcome.cleanings += 1;
+            let say = self.options.verbose;
+            runs.push(Box::pin(async move {
+                // What fails is tried again in a later round.
+                let cleaned = cleans.await;
+                if say {
+                    println!("-- cleaned: {cleaned:?}");
+                }
+            }));
+        }
         let mut calls = join_all(runs);
         match victim {
             None => drop(self.in_time(&format!("round of {plan:#?}"), calls).await?),
@@ -683,6 +724,7 @@ impl World {
         }
         let (_, rolled) = self.on(on, "roll forward", work).await?.map_err(|e| format!("roll forward: {e}"))?;
         machine.servers().iter().for_each(|manager| manager.expel(client_id(number)));
+        machine.maintenance.leave(member.number).await;
         let first = machine.client.clone();
         let swept = self.on(on, "sweep orphans", async move { first.sweep_orphans().await }).await?;
         let swept = swept.map_err(|e| format!("sweep orphans: {e}"))?;

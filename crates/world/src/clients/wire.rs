@@ -53,12 +53,16 @@ impl Session {
         self.over.send_replace(true);
     }
 
-    fn is_over(&self) -> bool {
+    pub(super) fn network(&self) -> &Network {
+        &self.network
+    }
+
+    pub(super) fn is_over(&self) -> bool {
         *self.over.borrow()
     }
 
     /// Ends when the session is over.
-    async fn ended(&self) {
+    pub(super) async fn ended(&self) {
         // The sender lives as long as the session.
         let _ = self.over.subscribe().wait_for(|over| *over).await;
     }

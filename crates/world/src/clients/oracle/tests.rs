@@ -303,6 +303,24 @@ fn regression_a_kernel_may_find_the_new_name_of_a_link_before_it_asks_for_the_fi
 }
 
 #[test]
+fn regression_a_kernel_may_know_the_target_of_a_symlink_that_is_gone() {
+    for (is_behind_kernels, target, is_right) in [(true, "tt", true), (true, "t", false), (false, "tt", false)] {
+        let mut real = Real::new();
+        let oracle = Oracle::new(4096, 0o755);
+        let mut oracle = if is_behind_kernels { oracle.behind_kernels() } else { oracle };
+        let made = real.make(0, Call::Symlink { dir: FileId::ROOT, name: "a".into(), target: "tt".into() });
+        let Some(Ok(Seen::Entry(entry))) = &made.answered else { panic!("no symlink: {made}") };
+        let id = entry.attr.id;
+        for event in [made, real.make(0, unlink("a"))] {
+            oracle.round(&[event]).expect("explained");
+        }
+        let seen = Ok(Seen::Bytes(target.as_bytes().to_vec().into()));
+        let read = oracle.round(&[real.event(1, Call::ReadLink { id }, seen)]);
+        assert_eq!(read.is_ok(), is_right, "{target}: {read:?}");
+    }
+}
+
+#[test]
 fn a_start_leaves_no_file_without_a_name() {
     let (mut real, mut oracle, id) = with_a_nameless_file();
     oracle.start_again();
