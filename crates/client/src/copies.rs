@@ -1,17 +1,19 @@
 //! Copies of live blocks, on their way from segments that are to be emptied into a log
 //! (docs/core.md#cleaning; Dahlin 4.3).
 //!
-//! A cleaner puts copies of live blocks into its own log, with `Move` deltas. Managers apply a move
-//! only if the block is still at its old address. So a cleaner needs no token: a client that
-//! changes the block meanwhile simply wins. If two cleaners copy a block, one of the copies is
-//! dead.
+//! Copies of live blocks go into the cleaner's log, or into that of a client, with `Move` deltas.
+//! Managers apply a move only if the block is still at its old address. So whoever copies needs no
+//! token: a client that changes the block meanwhile simply wins. If a block is copied twice, one of
+//! the copies is dead.
 
 use crate::Client;
 use bytes::Bytes;
 use manager::Delta;
 use manager::api::{BlockAt, ManagerError, SegmentDeltas};
+use manager::extents::well_formed;
 use manager::planted::{self, Bug};
 use std::sync::Arc;
+use std::time::Duration;
 use stripe::{Stripe, StripeError};
 use striped_log::builder::{LogPlace, SegmentBuilder, SegmentDraft};
 use striped_log::fragment::CHUNK_LEN;
@@ -21,6 +23,10 @@ use types::{BlockAddr, Extent, FileId};
 const DELTA_ROOM: u32 = 256 * 1024;
 /// Bytes of an encoded `Move`, rounded up.
 const MOVE_LEN: u32 = 96;
+/// How long a client may take to read what it is to copy.
+const READ_TIME_MAX: Duration = Duration::from_secs(5);
+/// How long it waits for the managers to apply the moves.
+const APPLY_TIME_MAX: Duration = Duration::from_secs(30);
 
 /// Live runs that fit into one segment of copies.
 #[derive(Clone, Debug, Default)]
@@ -47,6 +53,11 @@ impl Batch {
     /// True if there is no run.
     pub fn is_empty(&self) -> bool {
         self.runs.is_empty()
+    }
+
+    /// Bytes of all runs.
+    pub fn len(&self) -> u64 {
+        self.len
     }
 
     /// The runs.
@@ -120,30 +131,45 @@ impl Client {
     /// caller has made sure that there is room on the stores.
     ///
     /// # Errors
-    /// If the runs cannot be read, are too many for a segment, or the client is over. Some runs may
-    /// have moved all the same.
+    /// If the runs cannot be read, or not soon, are malformed, or are too many for a segment; if
+    /// the client or its log is over. [`ManagerError::Away`] if the managers do not apply the moves
+    /// soon: some runs may move all the same.
     pub async fn relocate(&self, runs: Vec<BlockAt>) -> Result<(), ManagerError> {
         let (core, mut batch) = (&self.core, Batch::default());
+        let (clock, block_size) = (&*core.host.clock, core.config.block_size);
+        if !runs.iter().all(|run| well_formed(&run.extent, block_size)) {
+            return Err(ManagerError::BadRequest("misfit runs"));
+        }
         if !runs.into_iter().all(|run| batch.push(run, core.stripe.payload_len_max())) {
             return Err(ManagerError::BadRequest("more runs than a segment has room for"));
         }
         if batch.is_empty() {
             return Ok(());
         }
-        let copies = batch.read(&core.stripe).await.map_err(ManagerError::Stores)?;
+        // Who asked does not wait for long. Copies that come later would take room from others.
+        let copies = host::timeout(clock, READ_TIME_MAX, batch.read(&core.stripe)).await;
+        let copies = copies.map_err(|_| ManagerError::Away)?.map_err(ManagerError::Stores)?;
         let deltas = {
             let mut state = core.state.lock();
+            if core.is_over() || core.log.ended().is_some() {
+                return Err(ManagerError::Expelled);
+            }
             // What changed before goes into the next segment, as the client has noted.
-            if !planted::is(Bug::CopiesSkipCut) {
+            let is_cut = !planted::is(Bug::CopiesAreNoCut);
+            if is_cut {
                 core.cut(&mut state);
             }
             let (draft, deltas) = copies.into_segment(core.log.begin());
             state.unapplied.insert(deltas.segment.seq, deltas.clone());
-            state.last_cut = deltas.segment.seq;
+            if is_cut {
+                state.last_cut = deltas.segment.seq;
+            }
             core.log.submit(draft);
             deltas
         };
-        core.wait_applied(deltas.segment.seq).await;
+        tracing::debug!(runs = deltas.deltas.len(), segment = %deltas.segment, "copies for the cleaner");
+        let applied = host::timeout(clock, APPLY_TIME_MAX, core.wait_applied(deltas.segment.seq)).await;
+        applied.map_err(|_| ManagerError::Away)?;
         if core.is_over() {
             return Err(ManagerError::Expelled);
         }

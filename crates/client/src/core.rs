@@ -674,7 +674,8 @@ impl Core {
             state.space.applied(last);
             state.gone.retain(|_, seq| *seq > last);
             drop(state);
-            self.applied.send_replace(last);
+            // If the client was abandoned meanwhile, whoever waits has been told so.
+            self.applied.send_modify(|applied| *applied = last.max(*applied));
         }
     }
 

@@ -5,10 +5,11 @@
 //! the managers hear of it, and apply a move only if the block is still at its old address. Nothing
 //! is locked: a client that overwrites the block meanwhile simply wins.
 //!
-//! The first node plans: it chooses the victims, asks managers what lives, and sees to the room that
-//! the copies take. Other nodes copy what their own clients wrote, into these clients' logs, all at
-//! the same time ([`Writers`]). The rest goes into the cleaner's log: what the first node wrote, what
-//! nodes wrote that are away, and what a node was asked for and did not do.
+//! The first node plans: it chooses the victims, asks managers what lives, and sees to the room
+//! that the copies take. Other nodes copy what their own clients wrote, into these clients' logs,
+//! all at the same time ([`Writers`]). The rest goes into the cleaner's log: what the first node
+//! wrote, what nodes wrote that are away, what a node was asked for and did not do, and what is too
+//! little for a segment of its own.
 
 use crate::seat::Seat;
 use client::Client;
@@ -20,7 +21,8 @@ use manager::index_node::LEAF_BLOCKS;
 use manager::manager_map::ManagerMap;
 use parking_lot::Mutex;
 use policy::space::{Loan, Moved};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use stripe::{LogWriter, Stripe, StripeError};
@@ -29,6 +31,8 @@ use types::{BoxFuture, Extent, FileId, LogId, SegmentId};
 
 /// How long the cleaner copies the blocks of a log itself after its writer did not do it.
 const AVOIDED_TIME: Duration = Duration::from_secs(300);
+/// How long the writer of a log may copy in one step of cleaning, before the cleaner helps.
+const STEP_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// The writers of logs that can be asked to copy blocks into them.
 pub trait Writers: Send + Sync + 'static {
@@ -68,6 +72,13 @@ pub struct Cleaned {
     pub is_cut_short: bool,
 }
 
+/// A segment to be emptied, and the bytes that live in it.
+#[derive(Clone, Copy, Debug)]
+pub struct Victim {
+    pub(crate) segment: SegmentId,
+    pub(crate) live_bytes: u64,
+}
+
 /// The cleaner, with its log.
 pub struct Cleaner {
     pub(crate) stripe: Arc<Stripe>,
@@ -79,8 +90,12 @@ pub struct Cleaner {
     pub(crate) host: Host,
     /// Who else copies, if other nodes can.
     pub(crate) writers: OnceLock<Arc<dyn Writers>>,
+    /// Live bytes in the victims of a log from which on its writer is asked.
+    pub(crate) writer_copies_min: u64,
     /// Logs whose writers are not asked up to this time.
     pub(crate) avoided: Mutex<BTreeMap<LogId, Duration>>,
+    /// Segments of copies that other nodes have put.
+    pub(crate) copied: AtomicU64,
     /// Segments of the cleaner's log that not all managers have applied.
     pub(crate) unapplied: tokio::sync::Mutex<VecDeque<SegmentDeltas>>,
 }
@@ -89,6 +104,8 @@ pub struct Cleaner {
 struct Copying<'a> {
     /// `None` is the cleaner itself.
     writer: Option<(LogId, Arc<dyn Copier>)>,
+    /// When the cleaner begins to help.
+    until: Duration,
     loan: &'a Mutex<&'a mut Loan>,
     report: Cleaned,
     batch: Batch,
@@ -97,20 +114,25 @@ struct Copying<'a> {
 impl Cleaner {
     /// Moves live blocks out of `victims`, segments of client and cleaner logs: all blocks, or
     /// those that the loan has room for.
-    pub async fn clean(&self, victims: &[SegmentId], loan: &mut Loan) -> Result<Cleaned, CleanError> {
-        // First apply moves that an earlier call left, so that never more than one batch waits.
+    pub async fn clean(&self, victims: &[Victim], loan: &mut Loan) -> Result<Cleaned, CleanError> {
+        // First apply moves that an earlier call left, so that few batches wait.
         self.apply_committed(&mut *self.unapplied.lock().await).await?;
         let mut by_log: BTreeMap<Option<LogId>, Vec<SegmentId>> = BTreeMap::new();
         let mut writers: BTreeMap<LogId, Arc<dyn Copier>> = BTreeMap::new();
-        for victim in victims {
-            let writer = self.writer(victim.log);
-            by_log.entry(writer.as_ref().map(|_| victim.log)).or_default().push(*victim);
-            writers.extend(writer.map(|writer| (victim.log, writer)));
+        let live_bytes = |log| victims.iter().filter(|v| v.segment.log == log).map(|v| v.live_bytes).sum::<u64>();
+        let logs: BTreeSet<LogId> = victims.iter().map(|victim| victim.segment.log).collect();
+        for log in logs.into_iter().filter(|log| live_bytes(*log) >= self.writer_copies_min) {
+            writers.extend(self.writer(log).map(|writer| (log, writer)));
         }
+        for Victim { segment, .. } in victims {
+            let log = Some(segment.log).filter(|log| writers.contains_key(log));
+            by_log.entry(log).or_default().push(*segment);
+        }
+        let until = self.host.clock.now() + STEP_TIME_MAX;
         let loan = &Mutex::new(loan);
         let copying = by_log.into_iter().map(|(log, victims)| {
             let writer = log.and_then(|log| Some((log, writers.remove(&log)?)));
-            let copying = Copying { writer, loan, report: Cleaned::default(), batch: Batch::default() };
+            let copying = Copying { writer, until, loan, report: Cleaned::default(), batch: Batch::default() };
             self.copy(victims, copying)
         });
         let mut all = Cleaned::default();
@@ -215,14 +237,25 @@ impl Cleaner {
         if batch.is_empty() {
             return Ok(());
         }
+        if self.host.clock.now() >= copying.until {
+            copying.writer = None;
+        }
         if let Some((log, writer)) = &copying.writer {
-            match writer.relocate(batch.runs().to_vec()).await {
-                Ok(()) => return Ok(()),
-                Err(error) => {
-                    tracing::info!(%log, "the writer of a log does not copy blocks, so the cleaner does: {error}");
-                    self.avoided.lock().insert(*log, self.host.clock.now() + AVOIDED_TIME);
-                    copying.writer = None;
-                }
+            let Err(error) = writer.relocate(batch.runs().to_vec()).await else {
+                self.copied.fetch_add(1, SeqCst);
+                return Ok(());
+            };
+            tracing::info!(%log, "the writer of a log does not copy blocks, so the cleaner does: {error}");
+            if error == ManagerError::Away {
+                self.avoided.lock().insert(*log, self.host.clock.now() + AVOIDED_TIME);
+            }
+            copying.writer = None;
+            // The writer may have put its copies all the same.
+            let (len, run_count) = (batch.len(), batch.runs().len() as u64);
+            if !copying.loan.lock().take_again(len, run_count, |bytes| self.stripe.share_of(bytes)) {
+                copying.report.moved_bytes -= len;
+                copying.report.is_cut_short = true;
+                return Ok(());
             }
         }
         let copies = batch.read(&self.stripe).await?;

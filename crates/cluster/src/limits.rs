@@ -13,6 +13,9 @@ pub struct Limits {
     pub cuts_per_checkpoint_max: u64,
     /// How long one step of restoring redundancy may take, before other maintenance gets its turn.
     pub restore_step: Duration,
+    /// Live bytes in the victims of a log from which on its writer copies them. Fewer than these
+    /// share segments of the cleaner's log with those of other logs.
+    pub writer_copies_min: u64,
 }
 
 impl Default for Limits {
@@ -21,6 +24,7 @@ impl Default for Limits {
             in_flight_max: Options::default().in_flight_max,
             cuts_per_checkpoint_max: 64,
             restore_step: Duration::from_millis(500),
+            writer_copies_min: 512 << 10,
         }
     }
 }

@@ -329,7 +329,9 @@ impl CoreMachine {
             block_size: config.block_size,
             host: host.clone(),
             writers: OnceLock::new(),
+            writer_copies_min: limits.writer_copies_min,
             avoided: Default::default(),
+            copied: Default::default(),
             unapplied: Default::default(),
         };
         let maintenance = Maintenance::start(

@@ -10,7 +10,7 @@
 //! start and when one comes back, a page at a time ([`Restore`]). Other nodes put segments, too: of
 //! their logs it lists what is new.
 
-use crate::cleaner::{CleanError, Cleaned, Cleaner, Writers};
+use crate::cleaner::{CleanError, Cleaned, Cleaner, Victim, Writers};
 use crate::config::{CLEANER_LOG, CLIENT_LOG, FsConfig, is_manager_log, manager_log};
 use crate::limits::Limits;
 use crate::restore::{Restore, Restored};
@@ -192,7 +192,8 @@ impl Maintenance {
             if let Err(e) = self.restore_some().await {
                 tracing::warn!("compare stores: {e}");
             }
-            let cut = self.cut_count(Seat::recent_progress).await.unwrap_or(last_cut);
+            // Of managers at other nodes it is known a moment later what they have applied.
+            let cut = self.cut_count().await.unwrap_or(last_cut).max(last_cut);
             let now = self.host.clock.now();
             if now >= last_look + LOOK_INTERVAL {
                 self.report_room().await;
@@ -214,8 +215,6 @@ impl Maintenance {
                         tracing::error!("merging segments: {e}");
                         false
                     });
-                    // What other nodes have copied is no change that would be worth merging again.
-                    quiet.cut = self.cut_count(|seat| seat.progress()).await.unwrap_or(cut);
                 }
                 continue;
             }
@@ -284,15 +283,16 @@ impl Maintenance {
         [CLIENT_LOG, CLEANER_LOG].into_iter().chain(members.keys().copied()).collect()
     }
 
-    /// Cuts of all clients so far, by this progress of managers. Grows when something changes, and
-    /// when other nodes copy blocks.
-    async fn cut_count(&self, progress: impl Fn(&Seat) -> Answer<Progress, ManagerError>) -> Result<u64, ManagerError> {
+    /// Cuts of all clients so far. Grows when something changes; that nodes copy blocks is no
+    /// change.
+    async fn cut_count(&self) -> Result<u64, ManagerError> {
         let members: Vec<LogId> = self.member_logs.lock().keys().copied().collect();
         if members.is_empty() {
             return Ok(self.client.status().last_cut);
         }
-        let applied = AppliedByAll::ask(&self.managers, progress).await?;
-        Ok(self.client.status().last_cut + members.into_iter().map(|log| applied.of(log)).sum::<u64>())
+        let applied = AppliedByAll::ask(&self.managers, Seat::recent_progress).await?;
+        let cuts = self.client.status().last_cut + members.into_iter().map(|log| applied.of(log)).sum::<u64>();
+        Ok(cuts.saturating_sub(self.cleaner.copied.load(SeqCst)))
     }
 
     /// From now on, other nodes copy what their clients wrote. Call it once.
@@ -574,6 +574,9 @@ impl Maintenance {
         let mut planned = loan.clone();
         victims.retain(|victim| take(&mut planned, victim));
         let (index, data): (Vec<_>, Vec<_>) = victims.into_iter().partition(|s| is_manager_log(s.log));
+        let live_bytes = |segment| self.table.look(|table| table.live_bytes(segment));
+        let data: Vec<Victim> =
+            data.into_iter().map(|segment| Victim { segment, live_bytes: live_bytes(segment) }).collect();
         index.iter().for_each(|victim| {
             take(&mut loan, victim);
         });

@@ -9,8 +9,9 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 use types::{BoxFuture, LogId};
 
-/// How long a node may take to copy a segment's worth of blocks.
-const COPY_TIME_MAX: Duration = Duration::from_secs(30);
+/// How long a node may take to copy a segment's worth of blocks. It writes nothing if reading them
+/// takes half of this.
+const COPY_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// The nodes with a session.
 pub(crate) struct NodeWriters(Weak<Members>);

@@ -65,7 +65,7 @@ pub enum Bug {
     GlimpseTakesAnyAnswer,
     GlimpseNeedsNoName,
     CopiesCountAlways,
-    CopiesSkipCut,
+    CopiesAreNoCut,
 }
 
 #[cfg(feature = "planted")]

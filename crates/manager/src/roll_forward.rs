@@ -17,7 +17,8 @@
 //!
 //! The log of a client that goes on is read up to the position that the client names. What it makes
 //! durable later, it tells the managers itself. No other client has changed these things: this one
-//! still holds its tokens, and no token moves before the managers serve.
+//! still holds its tokens, and no token moves before the managers serve. Moves can come at any
+//! time.
 //!
 //! Moves apply only where a block is still where a cleaner found it; all other deltas are
 //! unconditional. Clients' logs have moves, too. A block's contents are those that its last other
@@ -113,7 +114,8 @@ impl RolledForward {
 ///
 /// If managers have not applied everything in other clients' logs yet, none of it may concern the
 /// things that this log changes. That is so while the owner of this log, alive or dead, still holds
-/// its tokens. After a crash of managers use [`roll_forward_all`].
+/// its tokens. Moves of others' blocks need no token: they may be applied at any time. After a
+/// crash of managers use [`roll_forward_all`].
 ///
 /// # Errors
 /// [`ManagerError::Stores`] if the log, or a manager's own, cannot be read; [`ManagerError::Log`]

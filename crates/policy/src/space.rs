@@ -30,7 +30,7 @@ const PAGE_BYTES: u64 = 8 << 10;
 const NODE_BYTES: u64 = 512;
 /// Bytes of an extent in an index node, at most.
 const EXTENT_BYTES: u64 = 48;
-/// Bytes that a move takes in the cleaner's log besides the block, at most.
+/// Bytes that a move takes in a log besides the block, at most.
 const MOVE_BYTES: u64 = 96;
 /// Dead bytes of payload that logs may hold before anything is worth cleaning. Live data never
 /// takes this room.
@@ -172,7 +172,7 @@ pub fn owed_bytes(files: impl IntoIterator<Item = (u64, u64)>) -> u64 {
 #[derive(Clone, Debug, Default)]
 pub struct Loan {
     bytes: u64,
-    /// Payload of the copies in the cleaner's log.
+    /// Payload of the copies, in all logs.
     copied_bytes: u64,
     /// Payload that the managers owe for the moves.
     owed_bytes: u64,
@@ -228,6 +228,17 @@ impl Loan {
         self.leaves.insert((moved.file, moved.leaf));
         self.pages.insert(page);
         true
+    }
+
+    /// Takes room for further copies of runs that were taken before: `copied_bytes` of `run_count`
+    /// runs. If the loan has too little left, takes nothing and returns false.
+    pub fn take_again(&mut self, copied_bytes: u64, run_count: u64, share: impl Fn(u64) -> u64) -> bool {
+        let copied = self.copied_bytes + copied_bytes + run_count * MOVE_BYTES;
+        let fits = share(copied).saturating_add(share(self.owed_bytes)) <= self.bytes;
+        if fits {
+            self.copied_bytes = copied;
+        }
+        fits
     }
 
     /// Takes room for `live_bytes` of a segment, and as much again for the index nodes and pages of

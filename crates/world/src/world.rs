@@ -353,7 +353,12 @@ const STEP_TIME_MAX: Duration = Duration::from_secs(3600);
 fn small_limits(seed: u64) -> Limits {
     let random = SplitMix64::new(seed ^ 0x11a1);
     let power = |most: u64| 1u64 << random.below(most + 1);
-    Limits { in_flight_max: power(6), cuts_per_checkpoint_max: power(6), restore_step: Duration::from_millis(power(9)) }
+    Limits {
+        in_flight_max: power(6),
+        cuts_per_checkpoint_max: power(6),
+        restore_step: Duration::from_millis(power(9)),
+        ..Limits::default()
+    }
 }
 
 impl World {

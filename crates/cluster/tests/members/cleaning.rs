@@ -14,15 +14,17 @@ fn name(round: u64, number: u64) -> String {
 }
 
 fn contents(round: u64, number: u64) -> Vec<u8> {
-    name(round, number).repeat(300).into_bytes()
+    name(round, number).repeat(30_000).into_bytes()
 }
 
-/// Makes files, each durable by itself, and removes every other one.
+/// Makes files, two of them durable at a time, and removes every other one.
 fn make(rig: &Rig, fs: &dyn FileSystem, round: u64) {
     for number in 0..FILES {
         let (file, handle) = rig.write(fs, &name(round, number), &contents(round, number)).expect("write");
         rig.sim.block_on(async { fs.release(file, handle, None).await }).expect("close");
-        rig.sync(fs).expect("sync");
+        if number % 2 == 1 {
+            rig.sync(fs).expect("sync");
+        }
     }
     for number in (0..FILES).step_by(2) {
         let removed =
@@ -107,4 +109,19 @@ fn the_first_node_copies_what_a_node_does_not() {
     assert!(clean(&rig) > 0);
     assert!(rig.way.asked_to_copy(a) > asked);
     (0..3).for_each(|round| check(&rig, &*first.fs, round));
+}
+
+/// Copies are no changes that would be worth another look at what could be merged.
+#[test]
+fn cleaning_ends_when_nothing_changes() {
+    let rig = Rig::spread(42, ROOM);
+    let (a, first) = rig.joined("a");
+    make(&rig, &*first.fs, 0);
+    rig.run_for(120);
+    assert!(rig.way.asked_to_copy(a) > 0, "small segments are merged");
+    let done = || (rig.way.asked_to_copy(a), rig.first().core.maintenance.done());
+    let before = done();
+    rig.run_for(1200);
+    assert_eq!(done(), before);
+    check(&rig, &*first.fs, 0);
 }

@@ -8,6 +8,9 @@
 //! client closes everything; then all must see the same tree, and no token, orphan or count may be
 //! left over.
 //!
+//! In some seeds, the machine with all roles cleans segments meanwhile, and asks the other clients
+//! to copy blocks (the module `cleaning`).
+//!
 //! Some seeds make a *hot* world (the module `heat`): a few files in one or two directories, and
 //! programs that make several calls without a pause, at the same time.
 //!
@@ -209,6 +212,9 @@ struct World {
     name_count: u64,
     heat: Option<Heat>,
     network: Arc<Network>,
+    /// Segments are cleaned while programs work.
+    is_cleaned: bool,
+    limits: Limits,
     /// The clients that can be asked to copy blocks.
     sites: Sites,
     /// Numbers the sessions.
@@ -266,6 +272,9 @@ impl World {
             question_count: AtomicU64::new(0),
             repeated_count: AtomicU64::new(0),
         };
+        let cleaning = SplitMix64::new(seed ^ 0xc1ea);
+        let is_cleaned = cleaning.chance(1, 3);
+        let writer_copies_min = [0, 0, 5_000, 50_000][cleaning.below(4) as usize];
         let manager_count = 1 + random.below(3) as u16;
         let has_one_manager = heat.as_ref().is_some_and(|heat| heat.has_one_manager);
         World {
@@ -285,6 +294,8 @@ impl World {
             name_count: 2 + random.below(4),
             heat,
             network: Arc::new(network),
+            is_cleaned,
+            limits: Limits { writer_copies_min, ..Limits::default() },
             sites: Sites::default(),
             session_count: 0,
             oracle: Oracle::new(block_size, ROOT_MODE),
@@ -404,16 +415,18 @@ impl World {
             manager_lengths: Lengths::LARGEST,
             accepts_loss: false,
         };
-        let (host, how) = (on.host(), self.create);
+        let (host, how, limits) = (on.host(), self.create, self.limits);
         let is_new = !std::mem::replace(&mut self.is_created, true);
         let started = self.on(&on, "start", async move {
             if is_new {
                 create(&host, &places, &consensus, how).await?;
             }
-            CoreMachine::start_within(host, &places, &consensus, run, Limits::default(), None).await
+            CoreMachine::start_within(host, &places, &consensus, run, limits, None).await
         });
         let machine = Arc::new(started.await?.map_err(|e| format!("start: {e}"))?);
-        machine.maintenance.copy_with(Arc::new(self.sites.clone()));
+        if self.is_cleaned {
+            machine.maintenance.copy_with(Arc::new(self.sites.clone()));
+        }
         self.center = Some(Center { on: on.clone(), machine: machine.clone() });
         // Others join some time after the first client began.
         self.host().clock.sleep(Duration::from_millis(self.random.below(2) * 100)).await;
@@ -463,10 +476,12 @@ impl World {
         let managers = Managers::new(machine.config.managers.clone(), wires);
         let client = Client::start(on.host(), config, space, managers, machine.stripe.clone(), tail);
         self.session_count += 1;
-        let (maintenance, session_number) = (machine.maintenance.clone(), self.session_count);
-        let joined = async move { maintenance.join(session_number, log, &SpaceClaim::default()).await };
-        self.on(&self.center()?.on.clone(), "join", joined).await?;
-        self.sites.come(log, Site { on: on.clone(), client: client.clone(), session: session.clone() });
+        if self.is_cleaned {
+            let (maintenance, session_number) = (machine.maintenance.clone(), self.session_count);
+            let joined = async move { maintenance.join(session_number, log, &SpaceClaim::default()).await };
+            self.on(&self.center()?.on.clone(), "join", joined).await?;
+            self.sites.come(log, Site { on: on.clone(), client: client.clone(), session: session.clone() });
+        }
         self.admit(number, on, client, session);
         Ok(())
     }
@@ -605,7 +620,7 @@ impl World {
                 let _ = run.await;
             }));
         }
-        if self.random.chance(1, 12) {
+        if self.is_cleaned && self.random.chance(1, 6) {
             let (Center { on, machine }, pause) = (self.center()?, self.pause(true));
             let (maintenance, timer) = (machine.maintenance.clone(), clock.clone());
             let cleans = on.run(async move {
@@ -724,7 +739,9 @@ impl World {
         }
         let (_, rolled) = self.on(on, "roll forward", work).await?.map_err(|e| format!("roll forward: {e}"))?;
         machine.servers().iter().for_each(|manager| manager.expel(client_id(number)));
-        machine.maintenance.leave(member.number).await;
+        if self.is_cleaned {
+            machine.maintenance.leave(member.number).await;
+        }
         let first = machine.client.clone();
         let swept = self.on(on, "sweep orphans", async move { first.sweep_orphans().await }).await?;
         let swept = swept.map_err(|e| format!("sweep orphans: {e}"))?;
