@@ -30,13 +30,13 @@ const APPLY_TIME_MAX: Duration = Duration::from_secs(30);
 
 /// Live runs that fit into one segment of copies.
 #[derive(Clone, Debug, Default)]
-pub struct Batch {
+pub struct RunBatch {
     runs: Vec<BlockAt>,
     /// Bytes of all runs.
     len: u64,
 }
 
-impl Batch {
+impl RunBatch {
     /// Takes a run in. Returns false, and leaves it out, if there is no room: `payload_len_max` is
     /// the most bytes of payload in a segment.
     pub fn push(&mut self, run: BlockAt, payload_len_max: u32) -> bool {
@@ -135,7 +135,7 @@ impl Client {
     /// the client or its log is over. [`ManagerError::Away`] if the managers do not apply the moves
     /// soon: some runs may move all the same.
     pub async fn relocate(&self, runs: Vec<BlockAt>) -> Result<(), ManagerError> {
-        let (core, mut batch) = (&self.core, Batch::default());
+        let (core, mut batch) = (&self.core, RunBatch::default());
         let (clock, block_size) = (&*core.host.clock, core.config.block_size);
         if !runs.iter().all(|run| well_formed(&run.extent, block_size)) {
             return Err(ManagerError::BadRequest("misfit runs"));

@@ -13,7 +13,7 @@
 
 use crate::seat::Seat;
 use client::Client;
-use client::copies::Batch;
+use client::copies::RunBatch;
 use host::{Host, join_all};
 use manager::Delta;
 use manager::api::{BlockAt, ManagerAdmin, ManagerError, NodeSize, SegmentDeltas};
@@ -74,7 +74,7 @@ pub struct Cleaned {
 
 /// A segment to be emptied, and the bytes that live in it.
 #[derive(Clone, Copy, Debug)]
-pub struct Victim {
+pub struct LiveVictim {
     pub(crate) segment: SegmentId,
     pub(crate) live_bytes: u64,
 }
@@ -108,13 +108,13 @@ struct Copying<'a> {
     until: Duration,
     loan: &'a Mutex<&'a mut Loan>,
     report: Cleaned,
-    batch: Batch,
+    batch: RunBatch,
 }
 
 impl Cleaner {
     /// Moves live blocks out of `victims`, segments of client and cleaner logs: all blocks, or
     /// those that the loan has room for.
-    pub async fn clean(&self, victims: &[Victim], loan: &mut Loan) -> Result<Cleaned, CleanError> {
+    pub async fn clean(&self, victims: &[LiveVictim], loan: &mut Loan) -> Result<Cleaned, CleanError> {
         // First apply moves that an earlier call left, so that few batches wait.
         self.apply_committed(&mut *self.unapplied.lock().await).await?;
         let mut by_log: BTreeMap<Option<LogId>, Vec<SegmentId>> = BTreeMap::new();
@@ -124,7 +124,7 @@ impl Cleaner {
         for log in logs.into_iter().filter(|log| live_bytes(*log) >= self.writer_copies_min) {
             writers.extend(self.writer(log).map(|writer| (log, writer)));
         }
-        for Victim { segment, .. } in victims {
+        for LiveVictim { segment, .. } in victims {
             let log = Some(segment.log).filter(|log| writers.contains_key(log));
             by_log.entry(log).or_default().push(*segment);
         }
@@ -132,7 +132,7 @@ impl Cleaner {
         let loan = &Mutex::new(loan);
         let copying = by_log.into_iter().map(|(log, victims)| {
             let writer = log.and_then(|log| Some((log, writers.remove(&log)?)));
-            let copying = Copying { writer, until, loan, report: Cleaned::default(), batch: Batch::default() };
+            let copying = Copying { writer, until, loan, report: Cleaned::default(), batch: RunBatch::default() };
             self.copy(victims, copying)
         });
         let mut all = Cleaned::default();

@@ -42,7 +42,7 @@ pub mod maps;
 pub mod member;
 mod member_fs;
 pub mod members;
-mod node_writers;
+mod node_writer;
 pub mod remote_locks;
 pub mod remote_manager;
 pub mod restore;

@@ -10,7 +10,7 @@
 //! start and when one comes back, a page at a time ([`Restore`]). Other nodes put segments, too: of
 //! their logs it lists what is new.
 
-use crate::cleaner::{CleanError, Cleaned, Cleaner, Victim, Writers};
+use crate::cleaner::{CleanError, Cleaned, Cleaner, LiveVictim, Writers};
 use crate::config::{CLEANER_LOG, CLIENT_LOG, FsConfig, is_manager_log, manager_log};
 use crate::limits::Limits;
 use crate::restore::{Restore, Restored};
@@ -575,8 +575,8 @@ impl Maintenance {
         victims.retain(|victim| take(&mut planned, victim));
         let (index, data): (Vec<_>, Vec<_>) = victims.into_iter().partition(|s| is_manager_log(s.log));
         let live_bytes = |segment| self.table.look(|table| table.live_bytes(segment));
-        let data: Vec<Victim> =
-            data.into_iter().map(|segment| Victim { segment, live_bytes: live_bytes(segment) }).collect();
+        let data: Vec<LiveVictim> =
+            data.into_iter().map(|segment| LiveVictim { segment, live_bytes: live_bytes(segment) }).collect();
         index.iter().for_each(|victim| {
             take(&mut loan, victim);
         });

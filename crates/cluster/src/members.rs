@@ -17,6 +17,7 @@
 //!
 //! After a start, the sessions go on that survive it ([`crate::survivors`]), under their numbers.
 
+use crate::cleaner::{Copier, Writers};
 use crate::config::{CLIENT_LOG, FIRST_NODE, FsConfig, KnownNode, MemberEntry, client_id, client_log};
 use crate::control::{
     CONTROL_VERSION, ControlAnswer, ControlError, ControlRequest, Hello, NodeReport, NodeState, NodesReport,
@@ -28,7 +29,7 @@ use crate::machine::CoreMachine;
 use crate::maintenance::Maintenance;
 use crate::manager_service::{ManagerService, Sessions as ManagerSessions};
 use crate::maps::Keeper;
-use crate::node_writers::NodeWriters;
+use crate::node_writer::NodeWriter;
 use crate::seat::ServingNode;
 use crate::seats::{HostWays, LiveSession, Seats, SessionBook, Turn, next_move};
 use crate::shared_locks::{NearLocks, SharedLocks};
@@ -42,8 +43,8 @@ use manager::roll_forward::roll_forward;
 use parking_lot::Mutex;
 use policy::space::{SpaceClaim, SpaceShare};
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 use stripe::{LogTail, Stripe};
 use tokio::sync::OwnedMutexGuard;
@@ -179,7 +180,7 @@ impl CoreMachine {
             stopped: AtomicBool::new(false),
         });
         service.serve_sessions(&members);
-        self.maintenance.copy_with(NodeWriters::new(&members));
+        self.maintenance.copy_with(Arc::new(NodeWriters(Arc::downgrade(&members))));
         for (node, survivor) in &self.survivors {
             members.take_up(*node, survivor).await;
         }
@@ -214,6 +215,15 @@ impl SessionBook for Members {
 impl ManagerSessions for Members {
     fn client(&self, session: u64, peer: &Peer) -> Option<ClientId> {
         self.client_of(session, &peer.fingerprint?)
+    }
+}
+
+/// The nodes with a session, as the cleaner asks them.
+struct NodeWriters(Weak<Members>);
+
+impl Writers for NodeWriters {
+    fn writer(&self, log: LogId) -> Option<Arc<dyn Copier>> {
+        Some(Arc::new(NodeWriter(self.0.upgrade()?.writer_of(log)?)))
     }
 }
 
@@ -494,7 +504,7 @@ impl Members {
     }
 
     /// The node whose client writes a log, if it has a session now and can be reached.
-    pub(crate) fn writer_of(&self, log: LogId) -> Option<Arc<ServingNode>> {
+    fn writer_of(&self, log: LogId) -> Option<Arc<ServingNode>> {
         let writers = self.reachable(|session| client_log(session.node) == log);
         let (at, session) = writers.into_iter().next()?;
         self.seats.serving_node(&at, session)

@@ -1,36 +1,19 @@
-//! The nodes that can be asked to copy blocks into their clients' logs (docs/core.md#cleaning).
+//! A node that can be asked to copy blocks into its client's log (docs/core.md#cleaning).
 
-use crate::cleaner::{Copier, Writers};
-use crate::members::Members;
+use crate::cleaner::Copier;
 use crate::seat::ServingNode;
 use manager::admin_wire::{HostAnswer, HostRequest};
 use manager::api::{BlockAt, ManagerError};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
-use types::{BoxFuture, LogId};
+use types::BoxFuture;
 
 /// How long a node may take to copy a segment's worth of blocks. It writes nothing if reading them
 /// takes half of this.
 const COPY_TIME_MAX: Duration = Duration::from_secs(10);
 
-/// The nodes with a session.
-pub(crate) struct NodeWriters(Weak<Members>);
-
-/// One of them.
-struct NodeWriter(Arc<ServingNode>);
-
-impl NodeWriters {
-    pub fn new(members: &Arc<Members>) -> Arc<NodeWriters> {
-        Arc::new(NodeWriters(Arc::downgrade(members)))
-    }
-}
-
-impl Writers for NodeWriters {
-    fn writer(&self, log: LogId) -> Option<Arc<dyn Copier>> {
-        let node = self.0.upgrade()?.writer_of(log)?;
-        Some(Arc::new(NodeWriter(node)))
-    }
-}
+/// A node with a session.
+pub(crate) struct NodeWriter(pub Arc<ServingNode>);
 
 impl Copier for NodeWriter {
     fn relocate(&self, runs: Vec<BlockAt>) -> BoxFuture<Result<(), ManagerError>> {
