@@ -37,6 +37,25 @@ impl Event {
             }
     }
 
+    /// True if a kernel may have taken both names of this rename for names of one file, because
+    /// another client exchanged them after the look at the first one. Then it does nothing, and
+    /// says that it is done (fs/namei.c, `vfs_rename`).
+    pub(super) fn may_skip_after(&self, other: &Event) -> bool {
+        let places = |event: &Event| match &event.call {
+            Call::Rename { dir, name, to_dir, to, flags } => {
+                Some(([(*dir, name.clone()), (*to_dir, to.clone())], flags.exchange, flags.no_replace))
+            }
+            _ => None,
+        };
+        let (Some((own, _, no_replace)), Some(([from, to], true, _))) = (places(self), places(other)) else {
+            return false;
+        };
+        let are_same = own == [from.clone(), to.clone()] || own == [to, from];
+        let are_done = [self, other].iter().all(|event| matches!(event.answered, Some(Ok(_))));
+        let is_raced = self.client != other.client && other.began <= self.ended && self.began <= other.ended;
+        are_same && own[0] != own[1] && !no_replace && are_done && is_raced
+    }
+
     /// True if it ended before the other one began: then it comes before it in every order.
     pub(super) fn ends_before(&self, other: &Event) -> bool {
         self.ended < other.began

@@ -700,6 +700,10 @@ fn orders(
                 why.insert(format!("{:?} of client {} {what}", event.call, event.client));
             }
         }
+        let mut before = state.done.iter().filter(|(of, _)| *of == round);
+        if state.is_behind_kernels && before.any(|(_, other)| event.may_skip_after(other)) {
+            orders(state, round, &without(events, at), None, end, found, why);
+        }
     }
 }
 

@@ -351,6 +351,32 @@ fn regression_a_kernel_may_refuse_to_rename_a_name_to_itself_while_others_rename
     }
 }
 
+/// The kernel looked one name up, another mount exchanged the two, and the kernel found the same
+/// file by the other name.
+#[test]
+fn regression_a_kernel_may_take_two_names_that_are_exchanged_for_names_of_one_file() {
+    let rename = |name: &str, to: &str, exchange| {
+        let (dir, flags) = (FileId::ROOT, RenameFlags { exchange, ..Default::default() });
+        Call::Rename { dir, name: name.into(), to_dir: dir, to: to.into(), flags }
+    };
+    for (other, is_raced, is_right) in [(2, true, true), (1, true, false), (2, false, false)] {
+        let (mut real, oracle) = (Real::new(), Oracle::new(4096, 0o755));
+        let mut oracle = oracle.behind_kernels();
+        for call in [create("a", 1), create("b", 2)] {
+            oracle.round(&[real.make(1, call)]).expect("explained");
+        }
+        let exchanged = real.make(other, rename("b", "a", true));
+        let mut renamed = real.event(1, rename("a", "b", false), Ok(Seen::Done));
+        if is_raced {
+            renamed.began = exchanged.began;
+        }
+        let both = oracle.round(&[exchanged, renamed]);
+        let found = real.make(0, Call::Lookup { dir: FileId::ROOT, name: "a".into() });
+        let judged = both.and_then(|()| oracle.round(&[found]));
+        assert_eq!(judged.is_ok(), is_right, "client {other}, {is_raced}: {judged:?}");
+    }
+}
+
 /// Client 0 looks at the file of [`with_a_file`], without a token, after client 1 has cut it to
 /// this size. Then client 1 crashes, and this size is left.
 fn glimpsed(seen: u64, cut: u64, left: u64, is_in_round: bool) -> Result<bool, String> {
