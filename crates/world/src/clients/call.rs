@@ -237,6 +237,21 @@ impl Call {
         files
     }
 
+    /// The names that it looks up, each with its directory.
+    pub(super) fn names(&self) -> Vec<(FileId, &str)> {
+        match self {
+            Call::Lookup { dir, name }
+            | Call::Create { dir, name, .. }
+            | Call::MakeDirectory { dir, name, .. }
+            | Call::Symlink { dir, name, .. }
+            | Call::Link { dir, name, .. }
+            | Call::Unlink { dir, name }
+            | Call::RemoveDirectory { dir, name } => vec![(*dir, name)],
+            Call::Rename { dir, name, to_dir, to, .. } => vec![(*dir, name), (*to_dir, to)],
+            _ => Vec::new(),
+        }
+    }
+
     /// The lock that the call sets, for an owner.
     pub fn lock(&self, owner: u128) -> Option<FileLock> {
         let Call::Lock { exclusive, first, last, .. } = *self else { return None };

@@ -29,6 +29,7 @@ mod mount;
 mod nameless;
 pub mod oracle;
 mod times;
+mod ways;
 mod wire;
 
 use crate::Failure;

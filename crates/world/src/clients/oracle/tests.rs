@@ -377,6 +377,43 @@ fn regression_a_kernel_may_take_two_names_that_are_exchanged_for_names_of_one_fi
     }
 }
 
+/// One client moves a directory out of another one, and the outer one into the inner one. The
+/// kernel of a second client, which has not looked the inner one up since, takes that for a loop.
+#[test]
+fn regression_a_kernel_may_take_an_old_place_of_a_directory_for_a_loop() {
+    for (is_within, is_right) in [(true, true), (false, false)] {
+        let (mut real, oracle) = (Real::new(), Oracle::new(4096, 0o755));
+        let mut oracle = oracle.behind_kernels();
+        let mut one = |oracle: &mut Oracle, call: Call| {
+            let made = real.make(1, call);
+            let id = match &made.answered {
+                Some(Ok(Seen::Entry(entry))) => entry.attr.id,
+                _ => FileId::ROOT,
+            };
+            oracle.round(&[made]).expect("explained");
+            id
+        };
+        let make = |dir, name: &str| Call::MakeDirectory { dir, name: name.into() };
+        let rename = |dir, name: &str, to_dir, to: &str| {
+            let flags = RenameFlags::default();
+            Call::Rename { dir, name: name.into(), to_dir, to: to.into(), flags }
+        };
+        let outer = one(&mut oracle, make(FileId::ROOT, "outer"));
+        let inner = one(&mut oracle, make(if is_within { outer } else { FileId::ROOT }, "inner"));
+        if is_within {
+            one(&mut oracle, rename(outer, "inner", FileId::ROOT, "inner"));
+        }
+        one(&mut oracle, rename(FileId::ROOT, "outer", inner, "outer"));
+        let call = Call::RemoveDirectory { dir: inner, name: "outer".into() };
+        let judged = oracle.round(&[real.event(2, call, Err(FsError::Loop))]);
+        assert_eq!(judged.is_ok(), is_right, "{judged:?}");
+        if is_right {
+            let call = Call::Lookup { dir: inner, name: "outer".into() };
+            oracle.round(&[real.make(1, call)]).expect("it is still there");
+        }
+    }
+}
+
 /// Client 0 looks at the file of [`with_a_file`], without a token, after client 1 has cut it to
 /// this size. Then client 1 crashes, and this size is left.
 fn glimpsed(seen: u64, cut: u64, left: u64, is_in_round: bool) -> Result<bool, String> {
