@@ -201,7 +201,8 @@ impl State {
             (Err(real), Err(model)) if real == model => Ok(()),
             // The kernel may still know that a name is absent in a directory that is gone.
             (Err(FsError::NotFound), Err(FsError::Stale)) if matches!(call, Call::Lookup { .. }) => Ok(()),
-            // A kernel looks at the new name first.
+            // A kernel looks at the new name before it asks for a link, and at the two names of a
+            // rename one after the other.
             (Err(FsError::Exists), Err(FsError::NotFound | FsError::Stale))
                 if self.is_behind_kernels && self.has_new_name(call) =>
             {
@@ -233,9 +234,13 @@ impl State {
         known.is_some_and(|known| known == target)
     }
 
-    /// True if a link is to get a name that is taken.
+    /// True if a link, or a rename that replaces nothing, is to get a name that is taken.
     fn has_new_name(&self, call: &Call) -> bool {
-        let Call::Link { dir, name, .. } = call else { return false };
+        let (dir, name) = match call {
+            Call::Link { dir, name, .. } => (dir, name),
+            Call::Rename { to_dir, to, flags, .. } if flags.no_replace => (to_dir, to),
+            _ => return false,
+        };
         let Some(dir) = self.ids.get(dir).copied() else { return false };
         let lookup = Call::Lookup { dir, name: name.clone() };
         matches!(at_once(perform(&self.fs, &lookup, None)), Some(Ok(_)))

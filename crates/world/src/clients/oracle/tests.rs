@@ -302,6 +302,27 @@ fn regression_a_kernel_may_find_the_new_name_of_a_link_before_it_asks_for_the_fi
     }
 }
 
+/// Another mount moved the old name away between the kernel's looks at the two.
+#[test]
+fn regression_a_kernel_may_find_the_new_name_of_a_rename_after_the_old_one_has_gone() {
+    for (is_behind_kernels, no_replace, to, is_right) in
+        [(true, true, "b", true), (true, true, "c", false), (true, false, "b", false), (false, true, "b", false)]
+    {
+        let mut real = Real::new();
+        let oracle = Oracle::new(4096, 0o755);
+        let mut oracle = if is_behind_kernels { oracle.behind_kernels() } else { oracle };
+        let rename = |to: &str| {
+            let (dir, flags) = (FileId::ROOT, RenameFlags { no_replace, ..Default::default() });
+            Call::Rename { dir, name: "a".into(), to_dir: dir, to: to.into(), flags }
+        };
+        for call in [create("a", 1), rename("b")] {
+            oracle.round(&[real.make(1, call)]).expect("explained");
+        }
+        let found = oracle.round(&[real.event(0, rename(to), Err(FsError::Exists))]);
+        assert_eq!(found.is_ok(), is_right, "{to}: {found:?}");
+    }
+}
+
 #[test]
 fn regression_a_kernel_may_know_the_target_of_a_symlink_that_is_gone() {
     for (is_behind_kernels, target, is_right) in [(true, "tt", true), (true, "t", false), (false, "tt", false)] {
