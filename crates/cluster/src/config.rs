@@ -10,8 +10,9 @@ use types::codec::{DecodeError, Put, Reader};
 use types::{ClientId, FsUuid, LogId, ManagerId, NodeId, StoreId};
 
 /// Version of the encoding. Version 1 had a number of managers in place of the manager map,
-/// versions 1 and 2 had no members, and up to version 3 all stores were at the first node.
-const VERSION: u16 = 4;
+/// versions 1 and 2 had no members, up to version 3 all stores were at the first node, and up to
+/// version 4 nothing said which node is the first one.
+const VERSION: u16 = 5;
 /// Number of stores of one file system, at most.
 pub const STORE_COUNT_MAX: u16 = 256;
 /// Number of managers of one file system on one machine, at most.
@@ -97,9 +98,7 @@ impl MemberEntry {
     }
 
     fn decode(r: &mut Reader<'_>) -> Result<MemberEntry, DecodeError> {
-        let name = text(r, "member name")?;
-        let mut fingerprint = [0; 32];
-        fingerprint.copy_from_slice(r.take(32, "member fingerprint")?);
+        let (name, fingerprint) = (text(r, "member name")?, fingerprint(r, "member fingerprint")?);
         Ok(MemberEntry { name, fingerprint, address: text(r, "member address")? })
     }
 
@@ -120,6 +119,21 @@ fn text(r: &mut Reader<'_>, what: &'static str) -> Result<String, DecodeError> {
     let len = r.u8(what)?;
     let bytes = r.take(len.into(), what)?;
     String::from_utf8(bytes.to_vec()).map_err(|_| DecodeError::Invalid(what))
+}
+
+/// The SHA-256 of a certificate.
+fn fingerprint(r: &mut Reader<'_>, what: &'static str) -> Result<[u8; 32], DecodeError> {
+    let mut fingerprint = [0; 32];
+    fingerprint.copy_from_slice(r.take(32, what)?);
+    Ok(fingerprint)
+}
+
+fn flag(r: &mut Reader<'_>, what: &'static str) -> Result<bool, DecodeError> {
+    match r.u8(what)? {
+        0 => Ok(false),
+        1 => Ok(true),
+        _ => Err(DecodeError::Invalid(what)),
+    }
 }
 
 /// A file system's configuration.
@@ -143,6 +157,9 @@ pub struct FsConfig {
     pub next_node: u16,
     /// The stores that members serve. The first node serves all others, or reaches them.
     pub places: BTreeMap<StoreId, NodeId>,
+    /// SHA-256 of the first node's certificate; `None` until it has listened for others. Only a
+    /// [succession](crate::succession) makes another machine the first node.
+    pub first_node: Option<[u8; 32]>,
 }
 
 /// The manager map of a new file system: `manager_count` managers share the slots.
@@ -182,6 +199,8 @@ impl FsConfig {
             out.put_u16(store.raw());
             out.put_u16(node.raw());
         }
+        out.put_u8(self.first_node.is_some().into());
+        self.first_node.iter().for_each(|fingerprint| out.extend_from_slice(fingerprint));
         out.into()
     }
 
@@ -223,6 +242,10 @@ impl FsConfig {
                 places.insert(store, node);
             }
         }
+        let first_node = match version >= 5 && flag(&mut r, "first node")? {
+            true => Some(fingerprint(&mut r, "first node")?),
+            false => None,
+        };
         let fs = FsUuid(fs);
         let config = FsConfig {
             fs,
@@ -234,6 +257,7 @@ impl FsConfig {
             members,
             next_node,
             places,
+            first_node,
         };
         if !r.is_empty() || config.check().is_err() {
             return Err(DecodeError::Invalid("file system configuration"));
@@ -322,6 +346,11 @@ impl FsConfig {
         Ok(node)
     }
 
+    /// True if the node with this certificate belongs to the file system, as far as is known.
+    pub fn has_node(&self, fingerprint: &[u8; 32]) -> bool {
+        self.first_node.is_none_or(|first| first == *fingerprint) || self.member_of(fingerprint).is_some()
+    }
+
     /// The member with this certificate.
     pub fn member_of(&self, fingerprint: &[u8; 32]) -> Option<(NodeId, &MemberEntry)> {
         self.members.iter().find(|(_, member)| member.fingerprint == *fingerprint).map(|(node, member)| (*node, member))
@@ -365,11 +394,13 @@ impl FsConfig {
 
     /// Checks whether this may be changed into `next`. Properties fixed at creation stay. The
     /// manager of each slot stays too, as nothing hands a slot over yet. The manager map's epoch
-    /// may grow. Members may come, under new numbers, and go. Stores may move.
+    /// may grow. Members may come, under new numbers, and go. Stores may move. Another machine may
+    /// become the first node.
     pub fn may_become(&self, next: &FsConfig) -> Result<(), ConfigError> {
         let managers = ManagerMap { epoch: self.managers.epoch, ..next.managers.clone() };
         let (members, next_node, places) = (self.members.clone(), self.next_node, self.places.clone());
-        if (FsConfig { managers, members, next_node, places, ..next.clone() }) != *self {
+        let first_node = if next.first_node.is_some() { self.first_node } else { next.first_node };
+        if (FsConfig { managers, members, next_node, places, first_node, ..next.clone() }) != *self {
             return Err(ConfigError::Fixed);
         }
         if next.managers.epoch < self.managers.epoch {
@@ -485,6 +516,7 @@ mod tests {
             members: BTreeMap::new(),
             next_node: 1,
             places: BTreeMap::new(),
+            first_node: None,
         }
     }
 
@@ -506,7 +538,8 @@ mod tests {
     fn what_was_created_is_read_back() {
         let mut spread = with_members();
         spread.places = BTreeMap::from([(StoreId::new(0), NodeId::new(3)), (StoreId::new(4), NodeId::new(1))]);
-        for config in [config(), with_members(), spread] {
+        let led = FsConfig { first_node: Some([9; 32]), ..spread.clone() };
+        for config in [config(), with_members(), spread, led] {
             assert_eq!(FsConfig::decode(&config.encode()), Ok(config));
         }
     }
@@ -608,7 +641,7 @@ mod tests {
     #[test]
     fn version_two_had_no_members() {
         let mut bytes = config().encode().to_vec();
-        bytes.truncate(bytes.len() - 10);
+        bytes.truncate(bytes.len() - 11);
         bytes[0] = 2;
         assert_eq!(FsConfig::decode(&bytes), Ok(config()));
     }
@@ -616,8 +649,16 @@ mod tests {
     #[test]
     fn up_to_version_three_all_stores_were_at_the_first_node() {
         let mut bytes = with_members().encode().to_vec();
-        bytes.truncate(bytes.len() - 4);
+        bytes.truncate(bytes.len() - 5);
         bytes[0] = 3;
+        assert_eq!(FsConfig::decode(&bytes), Ok(with_members()));
+    }
+
+    #[test]
+    fn up_to_version_four_nothing_said_which_node_is_the_first() {
+        let mut bytes = with_members().encode().to_vec();
+        bytes.pop();
+        bytes[0] = 4;
         assert_eq!(FsConfig::decode(&bytes), Ok(with_members()));
     }
 

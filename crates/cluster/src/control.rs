@@ -15,6 +15,7 @@ use bytes::Bytes;
 use manager::api::FileUse;
 use policy::space::SpaceShare;
 use std::collections::BTreeMap;
+use std::fmt;
 use std::time::Duration;
 use stripe::LogTail;
 use thiserror::Error;
@@ -23,7 +24,7 @@ use types::{FileId, ManagerId, Maps, NodeId, StoreId};
 use vfs::fs::FileLock;
 
 /// Version of these messages. A node and the first node must speak the same.
-pub const CONTROL_VERSION: u16 = 6;
+pub const CONTROL_VERSION: u16 = 7;
 
 /// The version of this program, which nodes tell the first one.
 pub const PROGRAM_VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -112,6 +113,19 @@ pub enum ControlRequest {
     /// addresses, best first; other nodes say nothing. A node that has joined takes no other
     /// request.
     FirstNode(Vec<String>),
+    /// Asks for the key of the file system's authority, so that this node can succeed the first one
+    /// if that is lost.
+    AuthorityKey,
+}
+
+/// The private key of the file system's authority, in PEM: a secret.
+#[derive(Clone, PartialEq, Eq)]
+pub struct AuthorityKey(pub String);
+
+impl fmt::Debug for AuthorityKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("AuthorityKey")
+    }
 }
 
 /// A new session.
@@ -253,6 +267,8 @@ pub enum ControlAnswer {
     Who(WhoReport),
     /// The addresses of the first node, best first.
     FirstNode(Vec<String>),
+    /// The authority's key.
+    AuthorityKey(AuthorityKey),
 }
 
 /// Why a request failed.

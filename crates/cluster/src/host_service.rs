@@ -111,6 +111,12 @@ impl ManagerHost {
         self.state.lock().session = Some(session);
     }
 
+    /// Takes requests of this first node from now on: the session may go on with another one.
+    pub(crate) fn follow(&self, first_node: [u8; 32]) {
+        let mut state = self.state.lock();
+        state.session.iter_mut().for_each(|session| session.first_node = first_node);
+    }
+
     /// The session is over.
     pub(crate) fn end(&self, number: u64) {
         if self.state.lock().session.as_ref().is_some_and(|session| session.number == number) {

@@ -22,6 +22,7 @@
 //!   [`survivors`]: sessions that go on after a start of the first node.
 //! - [`lock_server`], [`shared_locks`]: one table of file locks for the clients of all nodes;
 //!   [`remote_locks`]: over connections; `lock_wire`: a lock as bytes.
+//! - [`succession`]: which machine is the first node, and how another one takes its place.
 //! - [`check`]: the offline check behind `starling fsck`.
 
 pub mod check;
@@ -56,6 +57,7 @@ pub mod spread;
 mod start_error;
 mod store_copy;
 pub mod stores;
+pub mod succession;
 pub mod survivors;
 pub mod switch;
 pub mod switch_lane;
@@ -64,3 +66,4 @@ mod table;
 pub use config::{FsConfig, KnownNode};
 pub use machine::{CoreMachine, Create, Run, StartError};
 pub use stores::{AtNode, StorePlace};
+pub use succession::{Claim, Succession};

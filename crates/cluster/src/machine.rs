@@ -16,6 +16,7 @@ use crate::room;
 use crate::seat::Seat;
 use crate::seats::{Opening, end_of};
 use crate::stores::{self, CLOSE_TIMEOUT, Opened, StorePlace};
+use crate::succession::Claim;
 use crate::survivors::{Arrivals, Survivor};
 use crate::switch::SwitchStore;
 use client::{Client, Holdings, Managers};
@@ -111,6 +112,7 @@ impl Create {
             members: BTreeMap::new(),
             next_node: 1,
             places: BTreeMap::new(),
+            first_node: None,
         }
     }
 }
@@ -132,6 +134,8 @@ pub struct Run {
     pub manager_lengths: Lengths,
     /// See [`Options::accepts_loss`].
     pub accepts_loss: bool,
+    /// By what right it starts.
+    pub claim: Claim,
 }
 
 /// The work that recovery did at a start.
@@ -238,7 +242,8 @@ impl CoreMachine {
         limits: Limits,
         arrivals: Option<&Arrivals>,
     ) -> Result<CoreMachine, StartError> {
-        let Opened { config, maps: newest, behind, by_id, servers, at_nodes } = stores::open(&host, places).await?;
+        let Opened { config, maps: newest, behind, by_id, servers, at_nodes } =
+            stores::open(&host, places, &run.claim).await?;
         let agreed = maps::agree(&host, consensus, &config, &newest).await?;
         let behind = behind || agreed.maps.epoch > newest.epoch;
         let config = config.continued(&agreed.maps.bytes)?;

@@ -652,7 +652,10 @@ impl Member {
     /// Follows maps that have changed.
     fn follow(&self, serving: &Serving, maps: &Maps) {
         match FsConfig::decode(&maps.bytes) {
-            Ok(config) => self.first.follow(&config),
+            Ok(config) => {
+                config.first_node.inspect(|first_node| self.managers.follow(*first_node));
+                self.first.follow(&config);
+            }
             Err(e) => tracing::warn!("the new maps cannot be read, the ones before stay in use: {e}"),
         }
         serving.maps_epoch.store(maps.epoch, SeqCst);

@@ -62,6 +62,12 @@ pub enum StartError {
         /// Where the maps say that it is.
         node: NodeId,
     },
+    /// The maps name another machine as the first node.
+    #[error(
+        "another node has become the first node of this file system, and has what was in this data folder: to use this machine \
+         again, let it join with another data folder (`starling node invite` there)"
+    )]
+    Succeeded,
     /// The consensus folder is that of another file system.
     #[error(
         "the consensus folder belongs to file system {found}, the stores to {fs}: put back the right one, or remove it, and it is \

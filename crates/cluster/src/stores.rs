@@ -2,6 +2,7 @@
 
 use crate::config::{ConfigError, FsConfig, KnownNode};
 use crate::start_error::StartError;
+use crate::succession::Claim;
 use crate::switch::SwitchStore;
 use bytes::Bytes;
 use host::{Disk, DiskSpace, Host, join_all};
@@ -228,8 +229,13 @@ pub(crate) struct Opened {
     pub(crate) at_nodes: BTreeMap<StoreId, KnownNode>,
 }
 
-/// Opens the stores at `places`, in their order. Empty places get new stores.
-pub(crate) async fn open(host: &Host, places: &[StorePlace]) -> Result<Opened, StartError> {
+/// How much the epoch of the maps grows when another machine becomes the first node: past the one
+/// change that the former one may have decided without a quorum of the stores.
+const EPOCHS_SKIPPED: u64 = 2;
+
+/// Opens the stores at `places`, in their order, for a machine with this claim. Empty places get
+/// new stores.
+pub(crate) async fn open(host: &Host, places: &[StorePlace], claim: &Claim) -> Result<Opened, StartError> {
     let open_in_time = |place| async move {
         let opened = host::timeout(&*host.clock, OPEN_TIMEOUT, open_one(host, place)).await;
         opened.unwrap_or_else(|elapsed| Err(NotOpen::Silent(elapsed)))
@@ -266,6 +272,11 @@ pub(crate) async fn open(host: &Host, places: &[StorePlace]) -> Result<Opened, S
     if usize::from(config.store_count) != count {
         let counts = ConfigError::OtherStoreCount { known: config.store_count, given: count };
         return Err(StartError::Impossible(counts));
+    }
+    let (config, is_succession) = claim.check(config, places)?;
+    if is_succession {
+        tracing::warn!("this machine becomes the first node of {}", config.fs);
+        newest = Maps { epoch: newest.epoch.saturating_add(EPOCHS_SKIPPED), bytes: config.encode() };
     }
     check_places(&config, places)?;
     // New stores have no data, but they count towards a majority.

@@ -105,6 +105,7 @@ impl Arrivals {
             ControlRequest::Leave { .. }
             | ControlRequest::Nodes
             | ControlRequest::Who(_)
+            | ControlRequest::AuthorityKey
             | ControlRequest::FirstNode(_) => return Err(starting()),
         };
         let is_complete = config.members.keys().all(|member| state.spoken.contains_key(member));

@@ -25,6 +25,7 @@ const RUN: Run = Run {
     index_range_len: INDEX_RANGE_LEN,
     manager_lengths: Lengths::LARGEST,
     accepts_loss: false,
+    claim: cluster::Claim::NONE,
 };
 /// A log that the machine's own roles do not use.
 const LOG: LogId = LogId::new(3);

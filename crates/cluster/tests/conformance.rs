@@ -31,6 +31,7 @@ fn run_all(block_size: u32, parity: u8) {
                     index_range_len: INDEX_RANGE_LEN,
                     manager_lengths: Lengths::LARGEST,
                     accepts_loss: false,
+                    claim: cluster::Claim::NONE,
                 };
                 let machine = CoreMachine::start(host, &places, &consensus, how).await.expect("start");
                 check(Arc::new(machine.client.clone())).await;

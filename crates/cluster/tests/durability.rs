@@ -22,6 +22,7 @@ const RUN: Run = Run {
     index_range_len: INDEX_RANGE_LEN,
     manager_lengths: Lengths::LARGEST,
     accepts_loss: false,
+    claim: cluster::Claim::NONE,
 };
 const WRITE: OpenFlags = OpenFlags { write: true, read: true, append: false, truncate: false, execute: false };
 

@@ -19,6 +19,7 @@ const RUN: Run = Run {
     index_range_len: INDEX_RANGE_LEN,
     manager_lengths: Lengths::LARGEST,
     accepts_loss: false,
+    claim: cluster::Claim::NONE,
 };
 const STORES: u64 = 3;
 /// Size of the file that is overwritten.

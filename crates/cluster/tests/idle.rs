@@ -31,6 +31,7 @@ fn small_segments_are_merged_when_idle_and_then_left_alone() {
             index_range_len: INDEX_RANGE_LEN,
             manager_lengths: Lengths::LARGEST,
             accepts_loss: false,
+            claim: cluster::Claim::NONE,
         };
         let machine = CoreMachine::start(host.clone(), &places, &consensus, how).await.expect("start");
         let client = &machine.client;

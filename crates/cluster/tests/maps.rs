@@ -51,6 +51,7 @@ impl Rig {
             index_range_len: INDEX_RANGE_LEN,
             manager_lengths: Lengths::LARGEST,
             accepts_loss: false,
+            claim: cluster::Claim::NONE,
         };
         self.sim.block_on(CoreMachine::start(machine.host(), &places, &consensus, how))
     }

@@ -7,6 +7,8 @@ mod cleaning;
 mod places;
 #[path = "members/rig.rs"]
 mod rig;
+#[path = "members/succession.rs"]
+mod succession;
 
 use cluster::FsConfig;
 use cluster::config::{FIRST_NODE, client_id, client_log};
@@ -640,7 +642,7 @@ fn members_work_while_the_first_node_starts(seed: u64) -> usize {
     members_work_while(&rig, async {
         for _ in 0..starts {
             dice.clock.sleep(Duration::from_millis(dice.random.next_u64() % 5000)).await;
-            rig.starts_first().await;
+            rig.starts_first().await.expect("start");
         }
     });
     starts
@@ -672,7 +674,7 @@ fn members_work_while_managers_move(seed: u64, happened: &mut Happened) {
             match random(5) {
                 0 => {
                     happened.first_starts += 1;
-                    rig.starts_first().await;
+                    rig.starts_first().await.expect("start");
                 }
                 1 => {
                     happened.crashes += 1;

@@ -30,6 +30,7 @@ const RUN: Run = Run {
     index_range_len: INDEX_RANGE_LEN,
     manager_lengths: Lengths::LARGEST,
     accepts_loss: false,
+    claim: cluster::Claim::NONE,
 };
 const FIRST: ClientId = ClientId::new(1);
 const SECOND: ClientId = ClientId::new(2);

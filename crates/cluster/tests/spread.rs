@@ -37,6 +37,7 @@ const RUN: Run = Run {
     index_range_len: INDEX_RANGE_LEN,
     manager_lengths: Lengths::LARGEST,
     accepts_loss: false,
+    claim: cluster::Claim::NONE,
 };
 const READ_WRITE: OpenFlags = OpenFlags { read: true, write: true, append: false, truncate: false, execute: false };
 

@@ -5,13 +5,13 @@
 //! `consensus/` belongs to the consensus engine, and `store-N/` are the stores, unless they are
 //! elsewhere. A background process logs to `starling.log`.
 
-use crate::location::Location;
+use crate::location::{Location, digits_of, fingerprint};
 use crate::node::identity::{self, address_of};
 use crate::settings::Geometry;
 use crate::{keys, usage};
 use anyhow::Context;
 use cluster::spread::RecordError;
-use cluster::{AtNode, KnownNode, StorePlace};
+use cluster::{AtNode, Claim, KnownNode, StorePlace, Succession};
 use host::real::RealDisk;
 use host::{Disk, Host};
 use link::ClientKeys;
@@ -26,15 +26,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use storage::tcp::{Address, Remote};
 use storage::wire::StoreName;
-use types::StoreId;
+use types::{NodeId, StoreId};
 
 const STORES: &str = "stores.json";
 const CONSENSUS: &str = "consensus";
 /// Name of the lock file in a data folder.
 pub const LOCK: &str = "lock";
 /// Version of `stores.json`. Version 1 had folders only, and no keys. Up to version 2 no store was
-/// at a node that has joined.
-const VERSION: u32 = 3;
+/// at a node that has joined. Up to version 3 no node could succeed the first one.
+const VERSION: u32 = 4;
 
 /// The contents of `stores.json`.
 #[derive(Serialize, Deserialize, Clone, PartialEq, Eq)]
@@ -50,9 +50,35 @@ pub struct Stores {
     /// Folders that may still have something of stores that have moved to nodes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub moved: Vec<Location>,
+    /// The first node that this one succeeds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    succeeds: Option<Succeeds>,
+}
+
+/// That a node takes the place of the first one.
+#[derive(Serialize, Deserialize, Clone, PartialEq, Eq)]
+#[serde(deny_unknown_fields)]
+pub struct Succeeds {
+    /// The number that the node had when it was not the first.
+    node: u16,
+    /// SHA-256 of the former first node's certificate, in hexadecimal digits; `None` if it had
+    /// none.
+    former: Option<String>,
+}
+
+impl Succeeds {
+    /// The node takes the place of the first one with this certificate.
+    pub fn new(node: NodeId, former: Option<[u8; 32]>) -> Succeeds {
+        Succeeds { node: node.raw(), former: former.map(|certificate| digits_of(&certificate)) }
+    }
 }
 
 impl Stores {
+    /// Stores of a node that takes the place of the first one.
+    pub fn succeeding(places: Vec<Location>, succeeds: Succeeds) -> Stores {
+        Stores { version: VERSION, places, keys: None, moved: Vec::new(), succeeds: Some(succeeds) }
+    }
+
     /// Takes places that the user gives. Stores at nodes stay there: what the user names for them
     /// are their places from before they moved.
     pub fn take_places(&mut self, mut given: Vec<Location>) {
@@ -246,7 +272,7 @@ impl Folder {
             true => (0..geometry.store_count()).map(|i| Location::Folder(format!("store-{i}").into())).collect(),
             false => self.absolute(&geometry.store)?,
         };
-        Ok(Stores { version: VERSION, places, keys: None, moved: Vec::new() })
+        Ok(Stores { version: VERSION, places, keys: None, moved: Vec::new(), succeeds: None })
     }
 
     /// Places from the command line, with absolute paths of folders.
@@ -257,6 +283,19 @@ impl Folder {
         };
         let places: std::io::Result<_> = places.iter().map(absolute).collect();
         places.map_err(|e| usage(format!("--store: {e}")))
+    }
+
+    /// By what right this machine is the first node.
+    pub fn claim(&self, stores: &Stores) -> anyhow::Result<Claim> {
+        let damaged = || usage("stores.json is damaged (succeeds): restore it from a copy");
+        let succession = match &stores.succeeds {
+            Some(Succeeds { node, former }) => {
+                let former = former.as_ref().map(|digits| fingerprint(digits).ok_or_else(damaged)).transpose()?;
+                Some(Succession { node: NodeId::new(*node), former })
+            }
+            None => None,
+        };
+        Ok(Claim { certificate: identity::fingerprint(&self.path)?, succession })
     }
 
     /// Makes the stores' folders of a new file system. They are removed again unless
@@ -347,15 +386,15 @@ pub fn place_at_node(host: &Host, keys: &ClientKeys, store: StoreId, at: &KnownN
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cluster::KnownNode;
 
     #[test]
     fn stores_at_nodes_stay_there_whatever_places_the_user_gives() {
         let folder = |name: &str| Location::Folder(name.into());
-        let place = KnownNode { node: types::NodeId::new(1), address: "a:1".into(), fingerprint: [1; 32] };
+        let place = KnownNode { node: NodeId::new(1), address: "a:1".into(), fingerprint: [1; 32] };
         let node = || Location::Node(place.clone());
         let known = vec![folder("/s0"), node(), folder("/s2")];
-        let mut stores = Stores { version: VERSION, places: known, keys: None, moved: vec![folder("/s1")] };
+        let mut stores =
+            Stores { version: VERSION, places: known, keys: None, moved: vec![folder("/s1")], succeeds: None };
         stores.take_places(["/s0", "/s1", "/new/s2"].map(folder).to_vec());
         assert!(stores.places == [folder("/s0"), node(), folder("/new/s2")]);
         assert!(stores.moved == [folder("/s1")]);

@@ -30,6 +30,7 @@ pub async fn run(data: &Path, as_json: bool) -> anyhow::Result<ExitCode> {
         index_range_len: INDEX_RANGE_LEN,
         manager_lengths: Lengths::LARGEST,
         accepts_loss: false,
+        claim: folder.claim(&stores)?,
     };
     let machine = CoreMachine::start(host, &places, &folder.consensus()?, run).await;
     let machine = machine.map_err(|e| explain(e, &stores.places))?;

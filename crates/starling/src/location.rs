@@ -32,6 +32,12 @@ pub enum Location {
 fn node_place(text: &str) -> Option<Location> {
     let (node, rest) = text.split_once('@')?;
     let (address, digits) = rest.split_once('#').filter(|(address, _)| split_port(address).is_some())?;
+    let node = NodeId::new(node.parse().ok()?);
+    Some(Location::Node(KnownNode { node, address: address.to_string(), fingerprint: fingerprint(digits)? }))
+}
+
+/// Reads the SHA-256 of a certificate from hexadecimal digits.
+pub fn fingerprint(digits: &str) -> Option<[u8; 32]> {
     let mut fingerprint = [0; 32];
     if digits.len() != 64 || !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
         return None;
@@ -39,8 +45,12 @@ fn node_place(text: &str) -> Option<Location> {
     for (byte, pair) in fingerprint.iter_mut().zip(digits.as_bytes().chunks(2)) {
         *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
     }
-    let node = NodeId::new(node.parse().ok()?);
-    Some(Location::Node(KnownNode { node, address: address.to_string(), fingerprint }))
+    Some(fingerprint)
+}
+
+/// The hexadecimal digits of the SHA-256 of a certificate.
+pub fn digits_of(fingerprint: &[u8; 32]) -> String {
+    fingerprint.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// How the places of stores at nodes begin.
@@ -93,8 +103,7 @@ impl fmt::Display for Location {
                 }
             }
             Location::Node(KnownNode { node, address, fingerprint }) => {
-                write!(f, "{NODE}{}@{address}#", node.raw())?;
-                fingerprint.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+                write!(f, "{NODE}{}@{address}#{}", node.raw(), digits_of(fingerprint))
             }
         }
     }

@@ -11,6 +11,7 @@
 //! - [`places`]: where the stores are, in the first node's data folder. [`rack`]: the stores that a
 //!   joined node has; [`serving`] and [`roles`]: what it serves and does, as its data folder
 //!   remembers it.
+//! - [`recover`]: makes a node that has joined into the first node, if that is lost.
 //! - [`whereabouts`]: where the first node is, whose address may change.
 
 pub mod first;
@@ -21,6 +22,7 @@ pub mod joined;
 pub mod joining;
 pub mod places;
 pub mod rack;
+pub mod recover;
 pub mod remote;
 pub mod report;
 pub mod roles;

@@ -174,6 +174,9 @@ async fn start(
     }
     // SAFETY: these calls take nothing and cannot fail.
     let (uid, gid) = unsafe { (libc::getuid(), libc::getgid()) };
+    let threshold = listener.map(|listener| Threshold::open(host, folder.path(), listener)).transpose()?;
+    let heard = threshold.as_ref().map(|threshold| threshold.heard.clone()).unwrap_or_default();
+    wait_for_nodes(host, folder, &heard, &mut stores, &mut places).await?;
     let run = Run {
         cache_bytes: settings.cache_bytes,
         root_mode: 0o755,
@@ -182,10 +185,8 @@ async fn start(
         index_range_len: INDEX_RANGE_LEN,
         manager_lengths: Lengths::LARGEST,
         accepts_loss: settings.accept_loss,
+        claim: folder.claim(&stores)?,
     };
-    let threshold = listener.map(|listener| Threshold::open(host, folder.path(), listener)).transpose()?;
-    let heard = threshold.as_ref().map(|threshold| threshold.heard.clone()).unwrap_or_default();
-    wait_for_nodes(host, folder, &heard, &mut stores, &mut places).await?;
     let explained = |e| explain(e, &stores.places);
     let (machine, listener) = match threshold {
         None => (CoreMachine::start(host.clone(), &places, &consensus, run).await.map_err(explained)?, None),

@@ -5,7 +5,9 @@ mod common;
 mod on_loopback;
 
 use common::{Mounted, refused, run, starling, text, tree};
-use on_loopback::{first_node, free_port, invite, join, joining};
+use on_loopback::{
+    LONG, answer, contents, elsewhere, first_node, free_port, invite, join, join_with_store, joining, stores, wait,
+};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use serde_json::{Value, json};
@@ -18,33 +20,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-/// Longest wait for what is to happen.
-const LONG: Duration = Duration::from_secs(120);
-
-fn answer(command: &mut Command) -> Value {
-    serde_json::from_str(&run(command.arg("--json"))).expect("JSON")
-}
-
 /// The states of all nodes, as a node says.
 fn states(of: &Mounted) -> Vec<(String, String)> {
     let all = answer(starling().arg("nodes").arg(&of.mountpoint));
     let text = |value: &Value| value.as_str().expect("text").to_string();
     let nodes = all["nodes"].as_array().expect("nodes");
     nodes.iter().map(|node| (text(&node["name"]), text(&node["state"]))).collect()
-}
-
-/// The contents of all files, by their paths in the mount.
-fn contents(of: &Mounted) -> Vec<(String, Vec<u8>)> {
-    let name = |path: &Path| path.strip_prefix(&of.mountpoint).expect("below it").display().to_string();
-    tree(&of.mountpoint).into_iter().map(|(path, bytes)| (name(&path), bytes)).collect()
-}
-
-fn wait(what: &str, mut done: impl FnMut() -> bool) {
-    let deadline = Instant::now() + LONG;
-    while !done() {
-        assert!(Instant::now() < deadline, "{what}");
-        std::thread::sleep(Duration::from_millis(100));
-    }
 }
 
 #[test]
@@ -217,11 +198,6 @@ fn join_listening(below: &Path, first: &Mounted, name: &str) -> Mounted {
     node
 }
 
-/// An address on the loopback interface.
-fn elsewhere() -> String {
-    format!("127.0.0.1:{}", free_port())
-}
-
 #[test]
 fn nodes_find_the_first_one_at_another_address() {
     let dir = tempfile::tempdir().expect("temporary folder");
@@ -329,22 +305,6 @@ fn managers_are_spread_over_nodes_and_one_of_these_may_die() {
     two.down();
     one.down();
     assert!(run(starling().arg("fsck").arg("--data").arg(&one.data)).contains("no problems"));
-}
-
-/// Joins a node that takes a store.
-fn join_with_store(below: &Path, first: &Mounted, name: &str) -> Mounted {
-    let store = below.join(format!("{name}.stores")).display().to_string();
-    let listen = elsewhere();
-    let flags = ["--name", name, "--background", "--listen", &listen, "--store", &store];
-    let (node, mut command) = joining(below, name, &invite(first, &[]), &flags);
-    run(&mut command);
-    node
-}
-
-/// The stores of all nodes, as a node says.
-fn stores(of: &Mounted) -> Value {
-    let all = answer(starling().arg("nodes").arg(&of.mountpoint));
-    all["nodes"].as_array().expect("nodes").iter().map(|node| node["stores"].clone()).collect()
 }
 
 #[test]

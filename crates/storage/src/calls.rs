@@ -148,6 +148,11 @@ pub trait ServedStores: Send + Sync + 'static {
     fn tasks(&self, _name: StoreName) -> Option<Arc<dyn Tasks>> {
         None
     }
+    /// False if the node with this certificate must not read or change segments, though the
+    /// authority has signed the certificate. It may still bring newer maps, which say who may.
+    fn admits(&self, _certificate: &[u8; 32]) -> bool {
+        true
+    }
     /// Whether the store with this name is here, or there is room for it. With
     /// [`StoreName::NONE`], any store.
     fn look_for(self: Arc<Self>, _name: StoreName) -> BoxFuture<io::Result<Presence>> {

@@ -125,6 +125,11 @@ impl StoreServer {
         self.shared.identity
     }
 
+    /// The newest maps that it was given.
+    pub fn newest_maps(&self) -> Maps {
+        self.shared.state.lock().maps.clone()
+    }
+
     /// The best place to spawn a task that waits for a change: the tasks of the commit loop.
     pub fn tasks(&self) -> &Arc<dyn Tasks> {
         &self.shared.tasks
@@ -345,7 +350,7 @@ impl Storage for StoreServer {
     }
 
     fn maps(&self) -> BoxFuture<Result<Maps, StorageError>> {
-        now(Ok(self.shared.state.lock().maps.clone()))
+        now(Ok(self.newest_maps()))
     }
 
     fn verify(&self, id: FragmentId) -> BoxFuture<Result<(), StorageError>> {

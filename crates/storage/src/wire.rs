@@ -177,6 +177,27 @@ fn whole<T>(value: T, r: &Reader<'_>, tail: &Bytes) -> Result<T, DecodeError> {
 }
 
 impl StoreRequest {
+    /// True if it reads or changes segments or seals.
+    pub fn is_about_segments(&self) -> bool {
+        match self {
+            StoreRequest::Put(_)
+            | StoreRequest::Read { .. }
+            | StoreRequest::Describe(_)
+            | StoreRequest::List { .. }
+            | StoreRequest::Segments
+            | StoreRequest::Delete(_)
+            | StoreRequest::Seal(_)
+            | StoreRequest::Verify(_) => true,
+            StoreRequest::Seals
+            | StoreRequest::PutMaps(_)
+            | StoreRequest::Maps
+            | StoreRequest::Status
+            | StoreRequest::Presence
+            | StoreRequest::Initialise(_)
+            | StoreRequest::IsHere => false,
+        }
+    }
+
     /// The message of this request to a store.
     pub fn encode(&self, to: StoreName) -> Message {
         let short = |kind, fields: &dyn Fn(&mut Vec<u8>)| message(Some(to), kind, Bytes::new(), fields);

@@ -53,9 +53,10 @@ impl Stripe {
         let newest_maps = maps.into_iter().map(|(_, maps)| maps).max_by_key(|maps| maps.epoch).unwrap_or_default();
         let owed = self.health.lock().take_owed(at);
         let all = async {
+            // The maps first: they say who may use the store.
+            self.ask(at, |s| s.put_maps(newest_maps)).await?;
             let has = self.ask(at, |s| s.seals()).await?;
             self.replay_seals(at, &has, &newest).await?;
-            self.ask(at, |s| s.put_maps(newest_maps)).await?;
             if !owed.is_empty() {
                 self.ask(at, |s| s.delete(owed.clone())).await?;
             }

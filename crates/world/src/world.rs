@@ -654,6 +654,7 @@ impl World {
             index_range_len: INDEX_RANGE_LEN,
             manager_lengths: self.manager_lengths,
             accepts_loss: self.accepts_loss,
+            claim: cluster::Claim::NONE,
         };
         let consensus: Arc<dyn Disk> = self.consensus.mount(on);
         let (host, limits) = (on.host(), self.limits);

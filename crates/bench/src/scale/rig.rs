@@ -134,6 +134,7 @@ impl Rig {
             index_range_len: INDEX_RANGE_LEN,
             manager_lengths: Lengths::LARGEST,
             accepts_loss: false,
+            claim: cluster::Claim::NONE,
         };
         CoreMachine::start(self.host.clone(), &self.places(), &self.consensus, run).await.context("start the machine")
     }

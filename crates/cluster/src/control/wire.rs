@@ -4,8 +4,8 @@
 //! of UTF-8.
 
 use super::{
-    CONTROL_VERSION, ControlAnswer, ControlError, ControlRequest, Hello, Holdings, Moving, NodeReport, NodeState,
-    NodesReport, Renewed, Resume, SpreadReport, Welcome, WhoReport,
+    AuthorityKey, CONTROL_VERSION, ControlAnswer, ControlError, ControlRequest, Hello, Holdings, Moving, NodeReport,
+    NodeState, NodesReport, Renewed, Resume, SpreadReport, Welcome, WhoReport,
 };
 use crate::lock_server::{ClientLock, LocksOnFile};
 use crate::lock_wire::{LOCK_LEN, lock, put_lock};
@@ -62,6 +62,7 @@ impl ControlRequest {
                 out.put_u8(7);
                 put_addresses(&mut out, addresses);
             }
+            ControlRequest::AuthorityKey => out.put_u8(8),
         }
         out.into()
     }
@@ -96,6 +97,7 @@ impl ControlRequest {
             3 => ControlRequest::Nodes,
             6 => ControlRequest::Who(FileId::new(r.u64("file")?)),
             7 => ControlRequest::FirstNode(addresses(r)?),
+            8 => ControlRequest::AuthorityKey,
             _ => return Err(DecodeError::Invalid("control request")),
         };
         whole(r, request, "control request")
@@ -207,6 +209,10 @@ impl ControlAnswer {
                 out.put_u8(6);
                 put_addresses(&mut out, addresses);
             }
+            Ok(ControlAnswer::AuthorityKey(AuthorityKey(pem))) => {
+                out.put_u8(7);
+                out.put_blob(pem.as_bytes());
+            }
             Err(ControlError::UnknownSession) => out.put_u8(16),
             Err(ControlError::Restarted(term)) => {
                 out.put_u8(20);
@@ -252,6 +258,7 @@ impl ControlAnswer {
             4 => Ok(ControlAnswer::Noted),
             5 => Ok(ControlAnswer::Who(WhoReport::decode(r)?)),
             6 => Ok(ControlAnswer::FirstNode(addresses(r)?)),
+            7 => Ok(ControlAnswer::AuthorityKey(AuthorityKey(string(r, "authority's key")?))),
             16 => Err(ControlError::UnknownSession),
             17 => Err(ControlError::NotMember),
             18 => Err(ControlError::Version(r.u16("control version")?)),
@@ -547,6 +554,7 @@ mod tests {
             }),
             any::<u64>().prop_map(|session| ControlRequest::Leave { session }),
             Just(ControlRequest::Nodes),
+            Just(ControlRequest::AuthorityKey),
             any::<u64>().prop_map(|file| ControlRequest::Who(FileId::new(file))),
             resume().prop_map(ControlRequest::Resume),
         ]
@@ -691,6 +699,7 @@ mod tests {
                     Ok(ControlAnswer::Renewed(Renewed { lease, share, round, maps, seating, reseating }))
                 }),
             Just(Ok(ControlAnswer::Left)),
+            "[a-z]{0,9}".prop_map(|pem| Ok(ControlAnswer::AuthorityKey(AuthorityKey(pem)))),
             Just(Ok(ControlAnswer::Noted)),
             nodes_report().prop_map(|nodes| Ok(ControlAnswer::Nodes(nodes))),
             who_report().prop_map(|who| Ok(ControlAnswer::Who(who))),

@@ -14,7 +14,7 @@ use cluster::seat::HostWay;
 use cluster::seats::HostWays;
 use cluster::shared_locks::LockWay;
 use cluster::survivors::Arrivals;
-use cluster::{FsConfig, KnownNode, StorePlace};
+use cluster::{Claim, FsConfig, KnownNode, StartError, StorePlace, Succession};
 use host::sim::{Machine, Sim, SimDisk};
 use host::{Disk, Host};
 use link::{LinkError, Message, NodeService, OrderedLane, Peer};
@@ -42,6 +42,7 @@ pub const RUN: Run = Run {
     index_range_len: INDEX_RANGE_LEN,
     manager_lengths: Lengths::LARGEST,
     accepts_loss: false,
+    claim: cluster::Claim::NONE,
 };
 pub const READ_WRITE: OpenFlags = OpenFlags { read: true, write: true, append: false, truncate: false, execute: false };
 
@@ -67,6 +68,8 @@ pub struct Way(pub Arc<WayState>);
 
 #[derive(Default)]
 pub struct WayState {
+    /// The certificate of the first node, once another machine has become it.
+    certificate: Mutex<Option<[u8; 32]>>,
     /// `None` while it is down, or starts.
     pub first: Mutex<Option<Arc<First>>>,
     /// What takes requests while it starts.
@@ -129,6 +132,11 @@ impl Way {
         Some((serving.number, serving.machine.clone(), serving.managers.service()))
     }
 
+    /// The fingerprint of the first node's certificate.
+    fn first_certificate(&self) -> [u8; 32] {
+        self.0.certificate.lock().expect("certificate").unwrap_or(fingerprint(FIRST_NODE))
+    }
+
     fn next_number(&self) -> u64 {
         1 + self.0.starts.fetch_add(1, SeqCst)
     }
@@ -153,7 +161,8 @@ impl Way {
             let (session, request) = HostRequest::decode(&request).expect("a request");
             if matches!(request, HostRequest::Take(_)) {
                 let managers = serving.managers.clone();
-                let work = async move { managers.ask(Some(fingerprint(FIRST_NODE)), session, request).await };
+                let first = self.first_certificate();
+                let work = async move { managers.ask(Some(first), session, request).await };
                 answers.push(serving.machine.run(work).await.expect("up"));
             }
         }
@@ -243,7 +252,8 @@ impl SimLane {
                     let _ = done.send(Err(LinkError::Lost));
                     continue;
                 };
-                let peer = Peer { fingerprint: Some(fingerprint(from)), address: ([10, 0, 0, 1], 7440).into() };
+                let certificate = if from == FIRST_NODE { through.first_certificate() } else { fingerprint(from) };
+                let peer = Peer { fingerprint: Some(certificate), address: ([10, 0, 0, 1], 7440).into() };
                 // The service takes requests in the order in which they come.
                 let answer = service.serve(&peer, message.head, message.tail).expect("a request");
                 let (through, host) = (through.clone(), at.clone());
@@ -299,7 +309,7 @@ impl HostWays for Ways {
     }
 
     fn fingerprint(&self) -> [u8; 32] {
-        fingerprint(FIRST_NODE)
+        self.0.first_certificate()
     }
 }
 
@@ -321,7 +331,8 @@ impl HostWay for HostLink {
             }
             let serving = way.0.serving.lock().expect("serving").get(&node).cloned().ok_or(ManagerError::Away)?;
             let managers = serving.managers.clone();
-            let work = async move { managers.ask(Some(fingerprint(FIRST_NODE)), session, request).await.encode() };
+            let first = way.first_certificate();
+            let work = async move { managers.ask(Some(first), session, request).await.encode() };
             let answer = serving.machine.run(work).await.map_err(|_| ManagerError::Away)?;
             way.travel_between(node, FIRST_NODE, &host).await;
             Ok(answer)
@@ -524,6 +535,8 @@ pub struct Rig {
     pub stores: Vec<SimDisk>,
     pub consensus: SimDisk,
     pub way: Way,
+    /// The machine of the first node, and by what right it is that.
+    pub first_machine: Mutex<(String, Claim)>,
 }
 
 impl Rig {
@@ -540,13 +553,17 @@ impl Rig {
         let sim = Sim::new(seed);
         let disk = || SimDisk::new(&sim, 4 * store_bytes);
         let (stores, consensus) = ((0..3).map(|_| disk()).collect(), disk());
-        let rig = Rig { sim: sim.clone(), spreads, stores, consensus, way: Way::default() };
+        let first_machine =
+            Mutex::new(("first".into(), Claim { certificate: Some(fingerprint(FIRST_NODE)), ..Claim::NONE }));
+        let rig = Rig { sim: sim.clone(), spreads, stores, consensus, way: Way::default(), first_machine };
         let (host, places, consensus) = rig.mounts(&sim.machine("first"));
         let store_capacity_bytes = Some(store_bytes);
         let how =
             Create { parity: 1, block_size: 65536, manager_count: if spreads { 4 } else { 2 }, store_capacity_bytes };
         sim.block_on(create(&host, &places, &consensus, how)).expect("create");
         rig.start_first();
+        let record = |config: &mut FsConfig| config.first_node = Some(fingerprint(FIRST_NODE));
+        sim.block_on(rig.first().core.change_maps(record)).expect("change");
         rig
     }
 
@@ -557,17 +574,19 @@ impl Rig {
 
     /// Starts the first node, after a crash if there was one before.
     pub fn start_first(&self) {
-        self.sim.block_on(self.starts_first());
+        self.sim.block_on(self.starts_first()).expect("start");
     }
 
-    pub async fn starts_first(&self) {
+    pub async fn starts_first(&self) -> Result<(), StartError> {
         self.way.0.first.lock().expect("first").take();
-        self.sim.machine("first").crash();
-        let machine = self.sim.machine("first");
+        let (name, claim) = self.first_machine.lock().expect("machine").clone();
+        self.sim.machine(&name).crash();
+        let machine = self.sim.machine(&name);
         let (host, places, consensus) = self.mounts(&machine);
         let arrivals = Arrivals::new(host.clone(), LEASE);
         *self.way.0.arrivals.lock().expect("arrivals") = Some(arrivals.clone());
-        let core = CoreMachine::start_after(host.clone(), &places, &consensus, RUN, &arrivals).await.expect("start");
+        let run = Run { claim, ..RUN };
+        let core = CoreMachine::start_after(host.clone(), &places, &consensus, run, &arrivals).await?;
         let config =
             MembersConfig { lease: LEASE, name: "first".into(), address: "10.0.0.1:7440".into(), is_mounted: true };
         let service = ManagerService::new(host.clone());
@@ -575,6 +594,22 @@ impl Rig {
         let members = core.open_to_members(config, service.clone(), Some(ways).filter(|_| self.spreads)).await;
         *self.way.0.first.lock().expect("first") =
             Some(Arc::new(First { machine, core, members, service, number: self.way.next_number() }));
+        Ok(())
+    }
+
+    /// The first machine is lost, with one store and the consensus folder. From now on the machine
+    /// of this member, which has ended, is to start as the first node.
+    pub fn succeed(&self, node: NodeId, lost: usize) {
+        self.way.0.first.lock().expect("first").take();
+        let mut first = self.first_machine.lock().expect("machine");
+        self.sim.machine(&first.0).crash();
+        self.stores[lost].wipe();
+        self.consensus.wipe();
+        let certificate = [128 + node.raw() as u8; 32];
+        let succession = Succession { node, former: first.1.certificate };
+        *first =
+            (format!("first {}", node.raw()), Claim { certificate: Some(certificate), succession: Some(succession) });
+        *self.way.0.certificate.lock().expect("certificate") = Some(certificate);
     }
 
     pub fn first(&self) -> Arc<First> {

@@ -3,8 +3,8 @@ use cluster::FsConfig;
 use cluster::KnownNode;
 use cluster::config::{MemberEntry, first_manager_map};
 use cluster::control::{
-    CONTROL_VERSION, ControlAnswer, ControlError, ControlRequest, Hello, Holdings, Moving, NodeReport, NodeState,
-    NodesReport, Renewed, Resume, SpreadReport, Welcome, WhoReport,
+    AuthorityKey, CONTROL_VERSION, ControlAnswer, ControlError, ControlRequest, Hello, Holdings, Moving, NodeReport,
+    NodeState, NodesReport, Renewed, Resume, SpreadReport, Welcome, WhoReport,
 };
 use cluster::lock_server::{ClientLock, LockOperation, LockRequest, LocksOnFile};
 use cluster::remote_locks::{LockCall, LockReply};
@@ -26,7 +26,7 @@ fn maps_of_the_corpus_and_changed_ones_are_decoded_or_refused() {
     assert!(kept >= 3 && changed > 0, "the corpus has good maps: {kept}, {changed}");
 }
 
-/// The corpus also keeps maps of versions 1 to 3, which are read but no longer written.
+/// The corpus also keeps maps of versions 1 to 4, which are read but no longer written.
 #[test]
 fn the_corpus_has_what_this_program_writes() {
     let first = FsConfig {
@@ -39,6 +39,7 @@ fn the_corpus_has_what_this_program_writes() {
         members: BTreeMap::new(),
         next_node: 1,
         places: BTreeMap::new(),
+        first_node: None,
     };
     let managers = ManagerMap { epoch: 7, owners: [0, 1, 1, 2].map(ManagerId::new).to_vec() };
     let later = FsConfig { parity: 2, block_size: 4096, managers, ..first.clone() };
@@ -174,6 +175,7 @@ fn the_corpus_has_messages_about_sessions() {
             ("claim", request(claim)),
             ("leave", request(ControlRequest::Leave { session })),
             ("ask_nodes", request(ControlRequest::Nodes)),
+            ("ask_authority_key", request(ControlRequest::AuthorityKey)),
             ("resume", request(ControlRequest::Resume(resume))),
             ("noted", answer(Ok(ControlAnswer::Noted))),
             ("restarted", answer(Err(ControlError::Restarted(77)))),
@@ -181,6 +183,7 @@ fn the_corpus_has_messages_about_sessions() {
             ("renewed", answer(Ok(ControlAnswer::Renewed(renewed)))),
             ("asked_for_a_claim", answer(Ok(ControlAnswer::Renewed(asked)))),
             ("left", answer(Ok(ControlAnswer::Left))),
+            ("authority_key", answer(Ok(ControlAnswer::AuthorityKey(AuthorityKey("pem".into()))))),
             ("nodes", answer(Ok(ControlAnswer::Nodes(nodes)))),
             ("ask_who", request(ControlRequest::Who(FileId::new(4711)))),
             ("who", answer(Ok(ControlAnswer::Who(who)))),

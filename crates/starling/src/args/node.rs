@@ -11,7 +11,8 @@ use std::path::PathBuf;
   starling up ./mnt --data ./data --listen 10.0.0.1:7440     the first node; without --listen nobody can join
   starling node invite --data ./data                         prints an invitation; on another machine:
   starling node join INVITATION ./mnt --data ./data --listen 10.0.0.2:7440 --store ./stores     mounts, and takes a store
-  starling nodes ./mnt                                       who is there")]
+  starling nodes ./mnt                                       who is there
+  starling node recover --data ./data                        the first node is lost: this one takes its place")]
 pub struct Node {
     /// What to do.
     #[command(subcommand)]
@@ -45,6 +46,16 @@ With --store, a store of the first node moves to this one, unless that has no mo
 file system needs this node to be up as it needs that store. If it is interrupted, give the same command again. The data folder has the node's key: who has the key can read and
 change everything.")]
     Join(NodeJoin),
+    /// Make a node that has joined into the first node, after the first one was lost for good.
+    #[command(after_help = "Examples:
+  starling node recover --data ./data                        says what is left, asks, and prepares the data folder; then:
+  starling up ./mnt --data ./data --listen 10.0.0.2:7440     the other nodes find it, and their programs go on
+  starling node recover --data ./data --store /disk2/s --yes     makes the lost stores anew below /disk2/s; asks nothing
+
+Give the data folder of a node that has a store. End its mount first (`starling down ./mnt`). The stores that are left must have all data:
+`starling nodes` says what the file system survives. The old first node must be off: this command refuses if it answers, but it cannot see
+one that is only cut off from here. It never becomes the first node again; let its machine join with a new data folder.")]
+    Recover(NodeRecover),
 }
 
 /// What a node does.
@@ -119,6 +130,23 @@ pub struct NodeJoin {
     /// Detach from the terminal once mounted, or once it serves.
     #[arg(long)]
     pub background: bool,
+}
+
+/// Arguments of `node recover`.
+#[derive(ClapArgs, Debug)]
+pub struct NodeRecover {
+    /// The data folder of a node that has joined, and does not run.
+    #[arg(long)]
+    pub data: PathBuf,
+    /// The folder below which lost stores are made anew [default: the data folder].
+    #[arg(long, value_name = "DIR")]
+    pub store: Option<PathBuf>,
+    /// Do not ask.
+    #[arg(long)]
+    pub yes: bool,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Arguments of `nodes`.

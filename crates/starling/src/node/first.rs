@@ -11,7 +11,7 @@ use crate::{addresses, usage};
 use anyhow::Context;
 use bytes::Bytes;
 use cluster::config::{ConfigError, MemberEntry};
-use cluster::control::{ControlAnswer, ControlError, ControlRequest, Resume};
+use cluster::control::{AuthorityKey, ControlAnswer, ControlError, ControlRequest, Resume};
 use cluster::lease::with_drift;
 use cluster::manager_service::ManagerService;
 use cluster::maps::{ChangeError, Keeper};
@@ -180,6 +180,16 @@ pub async fn wait_for_leases(machine: &CoreMachine) {
     }
 }
 
+/// Has the maps name this machine as the first node, unless they do. From then on stores at nodes
+/// refuse other machines.
+async fn record_first(machine: &CoreMachine, certificate: [u8; 32]) {
+    if machine.config.first_node.is_none()
+        && let Err(e) = machine.change_maps(|config| config.first_node = Some(certificate)).await
+    {
+        tracing::warn!("the maps do not say which node is the first one, until the next start: {e}");
+    }
+}
+
 /// The members in the maps.
 struct MembersInMaps {
     maps: Arc<Keeper>,
@@ -290,14 +300,19 @@ impl NodeService for JoinService {
 }
 
 /// Answers requests about sessions.
-struct ControlService(Arc<Members>);
+struct ControlService {
+    members: Arc<Members>,
+    /// The key of the authority. Only members are served, and each of them may have it.
+    key: AuthorityKey,
+}
 
 impl NodeService for ControlService {
     fn serve(&self, peer: &Peer, head: Vec<u8>, _: Bytes) -> Result<BoxFuture<Message>, DecodeError> {
         let request = ControlRequest::decode(&head)?;
-        let (members, fingerprint) = (self.0.clone(), peer.fingerprint);
+        let (members, key, fingerprint) = (self.members.clone(), self.key.clone(), peer.fingerprint);
         Ok(Box::pin(async move {
             let answer = match fingerprint {
+                Some(_) if request == ControlRequest::AuthorityKey => Ok(ControlAnswer::AuthorityKey(key)),
                 Some(fingerprint) => members.control(&fingerprint, request).await,
                 None => Err(ControlError::NotMember),
             };
@@ -330,6 +345,8 @@ impl FirstNodeServer {
         let listen = listener.local_addr().context("own address")?;
         let (authority, own) = identity::of_first_node(folder)?;
         let keys = server_keys(folder, &own)?;
+        record_first(machine, join::fingerprint_of(&own.certificate)?).await;
+        let key = AuthorityKey(authority.secret_pem());
         let name = join::name_of_machine(&host_name());
         let disk = RealDisk::open(folder).context("data folder")?;
         let book = Arc::new(MembersInMaps { maps: machine.maps.clone(), first: name.clone() });
@@ -348,7 +365,7 @@ impl FirstNodeServer {
             .with(kinds::STORAGE, StoreService::new(Arc::new(stores)))
             .with(kinds::MANAGER, managers)
             .with(kinds::LOCKS, Arc::new(LockTableService(members.clone())))
-            .with(kinds::CONTROL, Arc::new(ControlService(members.clone())))
+            .with(kinds::CONTROL, Arc::new(ControlService { members: members.clone(), key }))
             .with(kinds::JOIN, Arc::new(JoinService(desk.clone())));
         members.begin_leases();
         let serving = tokio::spawn(link::serve(host.clone(), listener, services, Some(keys)));
@@ -382,6 +399,7 @@ mod tests {
             members: Default::default(),
             next_node: 1,
             places: Default::default(),
+            first_node: None,
         }
     }
 

@@ -1,8 +1,8 @@
 //! The files with the authority, keys and certificates of a node.
 //!
-//! In the first node's data folder: `ca.pem` and `ca.key` are the authority, `node.pem` and
-//! `node.key` the node's certificate and its key. A node that has joined has the same files but
-//! `ca.key`. Only the owner can read them.
+//! `ca.pem` and `ca.key` are the authority, `node.pem` and `node.key` the node's certificate and its
+//! key. A node that has joined gets `ca.key` with its first session, so that it can succeed the
+//! first node. Only the owner can read them.
 
 use crate::location::split_port;
 use crate::{private, usage};
@@ -133,6 +133,42 @@ pub fn of_joined(folder: &Path) -> anyhow::Result<NodeIdentity> {
         certificate: need(CERTIFICATE, read(folder, CERTIFICATE)?)?,
         key: need(KEY, read_secret(folder, KEY)?)?,
     })
+}
+
+/// True if the folder has the authority's key.
+///
+/// # Errors
+/// It is damaged, or not this authority's.
+pub fn has_authority(folder: &Path) -> anyhow::Result<bool> {
+    match (read(folder, CA)?, read_secret(folder, CA_KEY)?) {
+        (Some(certificate), Some(secret)) => {
+            Authority::from_pem(&certificate, &secret).map_err(damaged(folder, CA_KEY)).map(|_| true)
+        }
+        _ => Ok(false),
+    }
+}
+
+/// Keeps the authority's key, which the first node has sent, in the folder of a joined node.
+///
+/// # Errors
+/// It is not the key of the authority that this node knows, or it cannot be written.
+pub fn keep_authority(folder: &Path, identity: &NodeIdentity, secret: &str) -> anyhow::Result<()> {
+    Authority::from_pem(&identity.authority, secret).context("the key that the first node has sent")?;
+    put(folder, CA_KEY, secret)
+}
+
+/// Makes the certificate of a first node, in place of that of the node that has joined.
+pub fn become_first(folder: &Path, identity: &NodeIdentity) -> anyhow::Result<()> {
+    let secret = read_secret(folder, CA_KEY)?.context("ca.key")?;
+    let authority = Authority::from_pem(&identity.authority, &secret).map_err(damaged(folder, CA_KEY))?;
+    let key = NodeKey::from_pem(&identity.key).map_err(damaged(folder, KEY))?;
+    put(folder, CERTIFICATE, &authority.sign(TLS_NAME, CertificateUse::ServeAndConnect, key.public())?)
+}
+
+/// The fingerprint of the node's certificate; `None` if it has none.
+pub fn fingerprint(folder: &Path) -> anyhow::Result<Option<[u8; 32]>> {
+    let certificate = read(folder, CERTIFICATE)?;
+    certificate.map(|pem| join::fingerprint_of(&pem).map_err(damaged(folder, CERTIFICATE))).transpose()
 }
 
 /// The keys with which a node connects to others.

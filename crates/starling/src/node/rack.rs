@@ -18,9 +18,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use storage::api::{Presence, Storage, StoreIdentity};
 use storage::calls::ServedStores;
+use storage::server::StoreServer;
 use storage::site::{self, Site};
 use storage::wire::StoreName;
-use types::{BoxFuture, FsUuid, NodeId, StoreId};
+use types::{BoxFuture, FsUuid, Maps, NodeId, StoreId};
 
 /// Name of the file that remembers what was made.
 pub const FILE: &str = "rack.json";
@@ -56,6 +57,14 @@ pub struct StoreRack {
     data: PathBuf,
     /// What was made. Held while a store is made.
     made: tokio::sync::Mutex<MadeStores>,
+    /// What the newest maps of the stores in use here say, and the epochs of all stores' maps.
+    known: Mutex<(Vec<u64>, Option<FsConfig>)>,
+}
+
+/// The store of a site, if it has one.
+fn server(site: &Arc<Site>) -> Option<Arc<StoreServer>> {
+    let is = site.identity()?;
+    site.store(StoreName { fs: is.fs, store: is.store })
 }
 
 fn locked(folder: &Path) -> io::Result<Arc<RealDisk>> {
@@ -128,7 +137,7 @@ impl StoreRack {
         }
         let (host, data) = (host.clone(), data.path().to_path_buf());
         let (shelves, made) = (Mutex::new(shelves), tokio::sync::Mutex::new(made));
-        Ok(Arc::new(StoreRack { host, fs, node, folders, shelves, data, made }))
+        Ok(Arc::new(StoreRack { host, fs, node, folders, shelves, data, made, known: Mutex::default() }))
     }
 
     fn shelves(&self) -> MutexGuard<'_, BTreeMap<StoreId, Shelf>> {
@@ -192,7 +201,7 @@ impl StoreRack {
         let known = self.shelves().get(&store).cloned();
         let (folder, disk) = match known {
             Some(Shelf { site: Ok(site), folder, disk: Some(disk) }) => {
-                if self.is_in_use(&site).await? {
+                if server(&site).is_some_and(|server| self.in_use(&server).is_some()) {
                     return Err(io::Error::other(format!("{store} is in use here")));
                 }
                 site.close().await.map_err(io::Error::other)?;
@@ -226,12 +235,26 @@ impl StoreRack {
         failed.map_or(Ok(()), |why| Err(io::Error::other(why)))
     }
 
-    /// True if the maps in a store say that it is used here.
-    async fn is_in_use(&self, site: &Site) -> io::Result<bool> {
-        let Some(is) = site.identity() else { return Ok(false) };
-        let Some(server) = site.store(StoreName { fs: is.fs, store: is.store }) else { return Ok(false) };
-        let maps = server.maps().await.map_err(io::Error::other)?;
-        Ok(FsConfig::decode(&maps.bytes).is_ok_and(|config| config.place(is.store) == self.node))
+    /// The newest maps of the stores in use here.
+    pub fn newest_maps(&self) -> Option<Maps> {
+        let shelves = self.shelves();
+        let servers = shelves.values().filter_map(|shelf| server(shelf.site.as_ref().ok()?));
+        let used = servers.filter(|server| self.in_use(server).is_some());
+        used.map(|server| server.newest_maps()).max_by_key(|maps| maps.epoch)
+    }
+
+    /// The folder of a store that is open.
+    pub fn folder(&self, store: StoreId) -> Option<PathBuf> {
+        let shelves = self.shelves();
+        let shelf = shelves.get(&store)?;
+        server(shelf.site.as_ref().ok()?).map(|_| shelf.folder.clone())
+    }
+
+    /// What the maps in a store say, if they say that it is used here.
+    fn in_use(&self, server: &StoreServer) -> Option<(u64, FsConfig)> {
+        let maps = server.newest_maps();
+        let config = FsConfig::decode(&maps.bytes).ok()?;
+        (config.place(server.identity().store) == self.node).then_some((maps.epoch, config))
     }
 }
 
@@ -242,6 +265,18 @@ impl ServedStores for StoreRack {
 
     fn tasks(&self, name: StoreName) -> Option<Arc<dyn Tasks>> {
         self.site(name.store)?.store(name).map(|server| server.tasks().clone())
+    }
+
+    fn admits(&self, certificate: &[u8; 32]) -> bool {
+        let shelves = self.shelves();
+        let servers: Vec<_> = shelves.values().filter_map(|shelf| server(shelf.site.as_ref().ok()?)).collect();
+        let epochs: Vec<u64> = servers.iter().map(|server| server.newest_maps().epoch).collect();
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.0 != epochs {
+            let newest = servers.iter().filter_map(|server| self.in_use(server)).max_by_key(|(epoch, _)| *epoch);
+            *known = (epochs, newest.map(|(_, config)| config));
+        }
+        known.1.as_ref().is_none_or(|config| config.has_node(certificate))
     }
 
     fn look_for(self: Arc<Self>, name: StoreName) -> BoxFuture<io::Result<Presence>> {
@@ -256,7 +291,6 @@ impl ServedStores for StoreRack {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use types::Maps;
 
     const FS: FsUuid = FsUuid([7; 16]);
     const NODE: NodeId = NodeId::new(2);
@@ -301,6 +335,7 @@ mod tests {
             members: Default::default(),
             next_node: 1,
             places: Default::default(),
+            first_node: None,
         };
         for name in ["one", "two"] {
             let (name, fingerprint) = (name.to_string(), [1; 32]);
@@ -328,6 +363,28 @@ mod tests {
         let rack = rig.open(&["a", "b"]).await.unwrap();
         assert_eq!(rack.stores(), [StoreId::new(1), StoreId::new(2)]);
         assert_eq!(rack.store(name(1)).unwrap().maps().await.unwrap(), maps());
+    }
+
+    #[tokio::test]
+    async fn nodes_that_belong_to_the_file_system_no_more_are_not_admitted() {
+        let rig = Rig::new();
+        let rack = rig.open(&["a"]).await.unwrap();
+        assert!(rack.admits(&[9; 32]), "nothing is known yet");
+        for store in [1, 2] {
+            rack.clone().make(identity(store)).await.unwrap();
+        }
+        let with_first = |first_node, epoch| {
+            let config = FsConfig { first_node, ..FsConfig::decode(&maps().bytes).unwrap() };
+            Maps { epoch, bytes: config.encode() }
+        };
+        let (used, left) = (rack.store(name(1)).unwrap(), rack.store(name(2)).unwrap());
+        // Store 2 is a leftover: what it has been told does not count.
+        left.put_maps(with_first(Some([7; 32]), 9)).await.unwrap();
+        used.put_maps(with_first(None, 3)).await.unwrap();
+        assert!(rack.admits(&[9; 32]), "the maps do not say who the first node is");
+        used.put_maps(with_first(Some([8; 32]), 4)).await.unwrap();
+        let admitted = [1, 7, 8, 9].map(|first| rack.admits(&[first; 32]));
+        assert_eq!(admitted, [true, false, true, false], "members, and the first node");
     }
 
     #[tokio::test]

@@ -275,6 +275,7 @@ mod tests {
             members: Default::default(),
             next_node: 3,
             places: Default::default(),
+            first_node: None,
         };
         let lease_left = Duration::from_secs(5);
         let nodes = vec![

@@ -20,6 +20,7 @@ use crate::recording::Recordings;
 use crate::settings::cache_bytes;
 use crate::{background, input, say, usage};
 use anyhow::Context;
+use cluster::control::{AuthorityKey, ControlAnswer, ControlRequest};
 use cluster::host_service::{HostService, ManagerHost};
 use cluster::member::{FirstNode, Member, MemberConfig};
 use host::{Either, Host};
@@ -286,6 +287,26 @@ async fn serve(
     Ok((address, Some(serving)))
 }
 
+/// Gets the authority's key from the first node, unless it is here.
+async fn take_authority(folder: &Path, identity: &NodeIdentity, first: &RemoteFirstNode) {
+    let taken = async {
+        if !identity::has_authority(folder)? {
+            match first.control(ControlRequest::AuthorityKey).await? {
+                ControlAnswer::AuthorityKey(AuthorityKey(secret)) => {
+                    identity::keep_authority(folder, identity, &secret)?;
+                }
+                _ => anyhow::bail!("the first node sent another answer"),
+            }
+        }
+        anyhow::Ok(())
+    };
+    if let Err(e) = taken.await {
+        eprintln!(
+            "warning: this node could not succeed the first one if that were lost, until it is started again: {e:#}"
+        );
+    }
+}
+
 /// Joins if that is asked for, and runs until a signal, `starling down` or an unmount ends it.
 pub async fn run(asked: AskedNode) -> anyhow::Result<ExitCode> {
     let roles = asked.roles()?;
@@ -349,6 +370,9 @@ pub async fn run(asked: AskedNode) -> anyhow::Result<ExitCode> {
     let stop = async { host::first(host::first(interrupt.recv(), terminate.recv()), server.down()).await };
     let mut stop = std::pin::pin!(stop);
     let begun = host::first(std::pin::pin!(served.begin(roles)), &mut stop).await;
+    if let Either::Left(Ok(())) = begun {
+        take_authority(folder.path(), &keys, &served.first).await;
+    }
     let mounted = match (begun, &asked.mountpoint) {
         (Either::Left(Ok(())), Some(mountpoint)) => {
             mountpoint::mount(served.member.file_system(), mountpoint, options).await.map(|mount| Some(Some(mount)))

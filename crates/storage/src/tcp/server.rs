@@ -1,11 +1,13 @@
 //! The end of the node that has the stores.
 
+use crate::api::StorageError;
 use crate::calls::{ServedStores, answer};
 use crate::site::Site;
-use crate::wire::StoreRequest;
+use crate::wire::{StoreAnswer, StoreRequest};
 use bytes::Bytes;
 use host::{Host, Tasks};
 use link::{Message, NodeService, Peer, ServerKeys, Services, kinds};
+use std::future::ready;
 use std::sync::Arc;
 use tokio::net::TcpListener;
 use types::BoxFuture;
@@ -22,9 +24,13 @@ impl StoreService {
 }
 
 impl NodeService for StoreService {
-    fn serve(&self, _: &Peer, head: Vec<u8>, tail: Bytes) -> Result<BoxFuture<Message>, DecodeError> {
+    fn serve(&self, peer: &Peer, head: Vec<u8>, tail: Bytes) -> Result<BoxFuture<Message>, DecodeError> {
         let (to, request) = StoreRequest::decode(&head, tail)?;
         let stores = self.0.clone();
+        if request.is_about_segments() && peer.fingerprint.is_some_and(|certificate| !stores.admits(&certificate)) {
+            tracing::debug!(peer = %peer.address, "a node asks for segments that belongs to the file system no more");
+            return Ok(Box::pin(ready(StoreAnswer::Refused(StorageError::Unavailable).encode())));
+        }
         Ok(Box::pin(async move { answer(&stores, to, request).await }))
     }
 

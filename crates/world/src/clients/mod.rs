@@ -415,6 +415,7 @@ impl World {
             index_range_len: self.index_range_len,
             manager_lengths: Lengths::LARGEST,
             accepts_loss: false,
+            claim: cluster::Claim::NONE,
         };
         let (host, how, limits) = (on.host(), self.create, self.limits);
         let is_new = !std::mem::replace(&mut self.is_created, true);

@@ -1,0 +1,146 @@
+//! A node takes the place of the first one, which is lost.
+
+mod common;
+#[path = "common/nodes.rs"]
+mod on_loopback;
+
+use common::{Mounted, refused, run, starling, text};
+use on_loopback::{answer, contents, elsewhere, join_with_store, stores, wait};
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+use serde_json::json;
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+fn recover(data: &Path, flags: &[&str]) -> Command {
+    let mut command = starling();
+    command.args(["node", "recover", "--data"]).arg(data).args(flags);
+    command
+}
+
+/// The first machine, and two nodes with a store each.
+fn three_nodes(below: &Path) -> [Mounted; 3] {
+    let listen = elsewhere();
+    let one = Mounted::up(below, "one", &["--stores", "3", "--store-size", "256MiB", "--listen", &listen]);
+    let [two, three] = ["two", "three"].map(|name| join_with_store(below, &one, name));
+    wait("the stores do not spread", || stores(&one) == json!([[0], [2], [1]]));
+    [one, two, three]
+}
+
+fn write(node: &Mounted, name: &str) {
+    let mut file = fs::File::create(node.mountpoint.join(name)).expect("create");
+    file.write_all(name.repeat(5000).as_bytes()).and_then(|()| file.sync_all()).expect("write and sync");
+}
+
+#[test]
+fn a_node_takes_the_place_of_the_first_one_and_programs_at_others_go_on() {
+    let dir = tempfile::tempdir().expect("temporary folder");
+    let [one, mut two, three] = three_nodes(dir.path());
+    for (node, name) in [(&one, "by-one"), (&two, "by-two"), (&three, "by-three")] {
+        write(node, name);
+    }
+    assert!(refused(&mut recover(&two.data, &["--yes"])).contains("in use by process"));
+    // A program at the third node has a file open, a lock, and changes that are not synced.
+    let path = three.mountpoint.join("open");
+    let mut open = fs::OpenOptions::new().append(true).create(true).open(&path).expect("open");
+    open.write_all(b"not synced").expect("write");
+    flock(&open, FlockOperation::NonBlockingLockExclusive).expect("lock");
+    let all = contents(&one);
+
+    // The machine is lost, with its disks.
+    one.kill();
+    let old = dir.path().join("old.data");
+    fs::rename(&one.data, &old).expect("rename");
+    let made = three.mountpoint.join("made-meanwhile");
+    let making = std::thread::spawn(move || fs::write(made, "made"));
+    two.kill();
+    let asked = refused(&mut recover(&two.data, &[]));
+    assert!(asked.contains("nothing was changed: say --yes"), "{asked}");
+    let said = answer(&mut recover(&two.data, &["--yes"]));
+    assert_eq!((&said["here"], &said["elsewhere"], &said["lost"]), (&json!([2]), &json!([1]), &json!([0])));
+    assert!(refused(&mut recover(&two.data, &["--yes"])).contains("is the first node's"));
+    let listen = elsewhere();
+    two.up_with(&["--listen", &listen]);
+
+    // To the third node it was a pause.
+    making.join().expect("thread").expect("make a file");
+    open.write_all(b", and more").and_then(|()| open.sync_all()).expect("the session goes on");
+    let theirs = fs::File::open(two.mountpoint.join("open")).expect("open");
+    assert_eq!(flock(&theirs, FlockOperation::NonBlockingLockExclusive), Err(Errno::WOULDBLOCK));
+    drop((open, theirs));
+    let now = contents(&two);
+    assert_eq!(now, contents(&three));
+    let has = |name: &str, bytes: &[u8]| now.iter().any(|(known, found)| known == name && found == bytes);
+    assert!(has("open", b"not synced, and more") && has("made-meanwhile", b"made"));
+    assert!(all.iter().filter(|(name, _)| name != "open").all(|(name, bytes)| has(name, bytes)));
+    for node in [&two, &three] {
+        write(node, &format!("after-{}", node.data.file_stem().expect("name").display()));
+    }
+
+    // The old one does not come back, and others may join.
+    let mut old_one = starling();
+    old_one.arg("up").arg(&one.mountpoint).arg("--data").arg(&old).args(["--listen", &elsewhere()]);
+    let said = old_one.output().expect("start");
+    assert_eq!(said.status.code(), Some(2));
+    let said = text(&said);
+    assert!(said.contains("another node has become the first node"), "{said}");
+    let lacking = || answer(starling().arg("status").arg(&two.mountpoint))["redundancy"]["lacking_segments"].clone();
+    wait("the lost store is not restored", || lacking() == json!(0));
+    let four = join_with_store(dir.path(), &two, "four");
+    wait("no store moves to the new node", || {
+        stores(&two).to_string().matches('[').count() > 3 && {
+            let all = stores(&two);
+            all.as_array()
+                .expect("nodes")
+                .iter()
+                .all(|of_node| of_node.as_array().is_some_and(|of_node| of_node.len() == 1))
+        }
+    });
+    let survives = answer(starling().arg("nodes").arg(&four.mountpoint))["survives"].to_string();
+    assert!(survives.contains("the loss of the stores of any one node"), "{survives}");
+    let now = contents(&two);
+    assert_eq!((&now, &now), (&contents(&three), &contents(&four)));
+
+    // It starts again as any first node.
+    two.down();
+    two.up_with(&["--listen", &listen]);
+    assert_eq!(contents(&three), now);
+    two.down();
+    assert!(run(starling().arg("fsck").arg("--data").arg(&two.data)).contains("no problems"));
+    three.down();
+    four.down();
+}
+
+#[test]
+fn a_node_does_not_take_the_place_of_a_first_one_that_is_there_or_without_enough_stores() {
+    let dir = tempfile::tempdir().expect("temporary folder");
+    let [one, two, three] = three_nodes(dir.path());
+    write(&one, "by-one");
+    three.down();
+    let said = refused(&mut recover(&three.data, &["--yes"]));
+    assert!(said.contains("the first node answers at"), "{said}");
+    two.kill();
+    one.kill();
+    let said = refused(&mut recover(&three.data, &["--yes"]));
+    assert!(
+        said.contains("only 1 of 3 stores are there") && said.contains("node two, which does not answer"),
+        "{said}"
+    );
+    // Nothing has changed: it joins in again.
+    let mut one = one;
+    let about = fs::read_to_string(three.data.join("node.json")).expect("node.json");
+    let at = about.split('"').find(|part| part.starts_with("127.0.0.1:")).expect("an address");
+    let mut up = starling();
+    up.arg("up").arg(&three.mountpoint).arg("--data").arg(&three.data).arg("--background");
+    let mut starting = up.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("start");
+    one.up_with(&["--listen", at]);
+    assert!(starting.wait().expect("wait").success(), "three is not mounted");
+    assert_eq!(contents(&three), contents(&one));
+    one.down();
+    three.down();
+    let nowhere = dir.path().join("nowhere");
+    assert!(refused(&mut recover(&nowhere, &[])).contains("belongs to no node"));
+    assert!(refused(&mut recover(&one.data, &[])).contains("is the first node's"));
+}
