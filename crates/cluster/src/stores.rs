@@ -273,7 +273,8 @@ pub(crate) async fn open(host: &Host, places: &[StorePlace], claim: &Claim) -> R
         let counts = ConfigError::OtherStoreCount { known: config.store_count, given: count };
         return Err(StartError::Impossible(counts));
     }
-    let (config, is_succession) = claim.check(config, places)?;
+    let at_nodes = numbered(places).filter(|(_, place)| matches!(place, StorePlace::Node(_))).map(|(store, _)| store);
+    let (config, is_succession) = claim.check(config, &at_nodes.collect())?;
     if is_succession {
         tracing::warn!("this machine becomes the first node of {}", config.fs);
         newest = Maps { epoch: newest.epoch.saturating_add(EPOCHS_SKIPPED), bytes: config.encode() };

@@ -12,7 +12,7 @@
 
 use crate::config::{ConfigError, FsConfig};
 use crate::start_error::StartError;
-use crate::stores::StorePlace;
+use std::collections::BTreeSet;
 use types::{NodeId, StoreId};
 
 /// SHA-256 of a certificate.
@@ -42,12 +42,12 @@ impl Claim {
     pub const NONE: Claim = Claim { certificate: None, succession: None };
 
     /// The configuration with which the machine may start, by that of the newest maps, and whether
-    /// it is a new one. `places` are where the machine has the stores.
-    pub(crate) fn check(&self, known: FsConfig, places: &[StorePlace]) -> Result<(FsConfig, bool), StartError> {
+    /// it is a new one. `at_nodes` are the stores that the machine reaches at other nodes.
+    pub(crate) fn check(&self, known: FsConfig, at_nodes: &BTreeSet<StoreId>) -> Result<(FsConfig, bool), StartError> {
         match (known.first_node, self.certificate, self.succession) {
             (Some(first), Some(own), _) if first == own => Ok((known, false)),
             (former, Some(own), Some(succession)) if former == succession.former => {
-                let next = succeeded(&known, own, succession.node, places).map_err(StartError::Impossible)?;
+                let next = succeeded(&known, own, succession.node, at_nodes).map_err(StartError::Impossible)?;
                 Ok((next, true))
             }
             (None, _, None) => Ok((known, false)),
@@ -62,11 +62,10 @@ fn succeeded(
     known: &FsConfig,
     certificate: Fingerprint,
     node: NodeId,
-    places: &[StorePlace],
+    at_nodes: &BTreeSet<StoreId>,
 ) -> Result<FsConfig, ConfigError> {
     let mut next = known.clone();
-    let is_at_node = |store: &StoreId| matches!(places.get(usize::from(store.raw())), Some(StorePlace::Node(_)));
-    next.places.retain(|store, _| is_at_node(store));
+    next.places.retain(|store, _| at_nodes.contains(store));
     next.members.remove(&node);
     next.first_node = Some(certificate);
     next.check().and_then(|()| known.may_become(&next))?;

@@ -276,7 +276,8 @@ pub struct Up {
     /// the log of --background.
     #[arg(long)]
     pub data: PathBuf,
-    /// Number of storage servers (at creation) [default: 5].
+    /// Number of stores (at creation) [default: 5; 3 with --listen, so that three machines with one
+    /// store each outlive the loss of any one; 5 with --parity 2].
     #[arg(long)]
     pub stores: Option<u16>,
     /// One store; repeat for each. A folder, or tcp://HOST:PORT or tls://HOST:PORT for a store that

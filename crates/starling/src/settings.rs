@@ -4,7 +4,7 @@ use crate::args::Up;
 use crate::location::Location;
 use crate::mountpoint::NO_MOUNTPOINT;
 use crate::{size, usage};
-use policy::defaults::{MEMORY_BYTES, STORES};
+use policy::defaults::{MEMORY_BYTES, PARITIES, SHARED_STORES, STORES};
 use serde::Deserialize;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -40,12 +40,18 @@ pub struct Geometry {
     pub block_size: Option<u32>,
     /// Bytes per store.
     pub store_size: Option<u64>,
+    /// Other nodes may join.
+    pub is_shared: bool,
 }
 
 impl Geometry {
     /// Number of stores of a new file system.
     pub fn store_count(&self) -> u16 {
-        if self.store.is_empty() { self.stores.unwrap_or(STORES) } else { self.store.len() as u16 }
+        if !self.store.is_empty() {
+            return self.store.len() as u16;
+        }
+        let is_small = self.is_shared && self.parity.unwrap_or(PARITIES) == 1;
+        self.stores.unwrap_or(if is_small { SHARED_STORES } else { STORES })
     }
 }
 
@@ -89,12 +95,14 @@ impl Settings {
         };
         let cache_bytes = cache_bytes(up.cache_size.as_ref().or(file.cache_size.as_ref()))?;
         let store = if up.store.is_empty() { file.store.unwrap_or_default() } else { up.store.clone() };
+        let listen = up.listen.or(file.listen);
         let geometry = Geometry {
             stores: up.stores.or(file.stores),
             store: store.iter().map(|written| Location::parse(written)).collect::<Result<_, _>>()?,
             parity: up.parity.or(file.parity),
             block_size,
             store_size: bytes("store-size", &up.store_size.clone().or(file.store_size))?,
+            is_shared: listen.is_some(),
         };
         let of_joined = [("--first-node", up.first_node.is_some()), ("--roles", up.roles.is_some())];
         if let Some((flag, _)) = of_joined.iter().find(|(_, is_given)| *is_given) {
@@ -104,7 +112,6 @@ impl Settings {
         if geometry.stores == Some(0) {
             return Err(usage("--stores must be at least 2"));
         }
-        let listen = up.listen.or(file.listen);
         match (&up.mountpoint, up.no_mount || file.no_mount.unwrap_or(false), listen) {
             (None, false, _) => return Err(usage(NO_MOUNTPOINT)),
             (None, true, None) => {
@@ -167,6 +174,20 @@ mod tests {
     fn the_command_line_wins_over_the_file() {
         let s = settings("parity = 2\ncache-size = \"64MiB\"\nstores = 7", &["--cache-size", "32MiB"]).unwrap();
         assert_eq!((s.geometry.parity, s.geometry.stores, s.cache_bytes), (Some(2), Some(7), 32 << 20));
+    }
+
+    #[test]
+    fn a_file_system_that_others_may_join_has_three_stores() {
+        let listen = ["--listen", "10.0.0.1:7440"];
+        for (flags, count) in [
+            (&[][..], 5),
+            (&listen[..], 3),
+            (&[listen[0], listen[1], "--parity", "2"], 5),
+            (&[listen[0], listen[1], "--stores", "7"], 7),
+            (&[listen[0], listen[1], "--store", "a", "--store", "b"], 2),
+        ] {
+            assert_eq!(settings("", flags).unwrap().geometry.store_count(), count, "{flags:?}");
+        }
     }
 
     #[test]

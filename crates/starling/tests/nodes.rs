@@ -4,9 +4,9 @@ mod common;
 #[path = "common/nodes.rs"]
 mod on_loopback;
 
-use common::{Mounted, refused, run, starling, text, tree};
+use common::{Mounted, refused, run, starling, text};
 use on_loopback::{
-    LONG, answer, contents, elsewhere, first_node, free_port, invite, join, join_with_store, joining, stores, wait,
+    answer, contents, elsewhere, first_node, free_port, invite, join, join_with_store, joining, stores, wait,
 };
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
@@ -18,7 +18,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::time::{Duration, Instant};
 
 /// The states of all nodes, as a node says.
 fn states(of: &Mounted) -> Vec<(String, String)> {

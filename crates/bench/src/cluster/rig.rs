@@ -20,6 +20,8 @@ use crate::network::{Network, address};
 use crate::process::{MARKER_VARIABLE, Processes, Usage};
 use crate::scripted::Site;
 
+/// Number of stores, all at the first node, where nodes have none of their own.
+const STORES: &str = "5";
 /// A node prints this when its mount is ready.
 const MOUNT_READY: &str = "mounted at";
 const PORT: u16 = 7440;
@@ -222,10 +224,12 @@ impl Cluster {
         };
         let Node { mount_point, data, log, .. } = &self.nodes[node];
         command.arg(mount_point).arg("--data").arg(data).args(&self.cache_args);
-        if spreads && begins_anew {
-            match node {
-                0 => command.arg("--stores").arg(self.nodes.len().to_string()),
-                _ => command.arg("--store").arg(self.root.join(format!("store{node}"))),
+        if begins_anew {
+            match (node, spreads) {
+                (0, true) => command.arg("--stores").arg(self.nodes.len().to_string()),
+                (0, false) => command.args(["--stores", STORES]),
+                (_, true) => command.arg("--store").arg(self.root.join(format!("store{node}"))),
+                (_, false) => &mut command,
             };
         }
         if node == 0 || spreads {

@@ -2,7 +2,7 @@
 
 use crate::rig::*;
 use crate::{ROOM, members_work_while, seats};
-use cluster::{Claim, StartError, Succession};
+use cluster::{Claim, FsConfig, StartError, Succession};
 use host::timeout;
 use std::time::Duration;
 use types::NodeId;
@@ -63,7 +63,13 @@ fn only_the_machine_that_the_maps_name_starts_as_the_first_node() {
     let former = rig.first_machine.lock().expect("machine").clone();
     rig.crash(a, &first);
     rig.succeed(a, 0);
+    // It takes over without a voter, too: the stores know it.
+    rig.consensus.offline(true);
     rig.start_first();
+    let maps = rig.sim.block_on(rig.first().core.stripe.maps()).expect("maps");
+    let certificate = FsConfig::decode(&maps.bytes).expect("config").first_node;
+    assert_eq!(certificate, rig.first_machine.lock().expect("machine").1.certificate);
+    rig.consensus.offline(false);
     let successor = rig.first_machine.lock().expect("machine").clone();
     // It starts again without its right to succeed, too.
     rig.first_machine.lock().expect("machine").1.succession = None;

@@ -1,7 +1,7 @@
 //! The files with the authority, keys and certificates of a node.
 //!
-//! `ca.pem` and `ca.key` are the authority, `node.pem` and `node.key` the node's certificate and its
-//! key. A node that has joined gets `ca.key` with its first session, so that it can succeed the
+//! `ca.pem` and `ca.key` are the authority, `node.pem` and `node.key` the node's certificate and
+//! its key. A node that has joined gets `ca.key` with its first session, so that it can succeed the
 //! first node. Only the owner can read them.
 
 use crate::location::split_port;
