@@ -22,6 +22,7 @@
 //!   [`survivors`]: sessions that go on after a start of the first node.
 //! - [`lock_server`], [`shared_locks`]: one table of file locks for the clients of all nodes;
 //!   [`remote_locks`]: over connections; `lock_wire`: a lock as bytes.
+//! - [`removal`]: removes a node, with the stores that are lost with it.
 //! - [`succession`]: which machine is the first node, and how another one takes its place.
 //! - [`check`]: the offline check behind `starling fsck`.
 
@@ -46,6 +47,7 @@ pub mod members;
 mod node_writer;
 pub mod remote_locks;
 pub mod remote_manager;
+pub mod removal;
 pub mod restore;
 mod room;
 pub mod seat;

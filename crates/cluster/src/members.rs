@@ -17,7 +17,7 @@
 //!
 //! After a start, the sessions go on that survive it ([`crate::survivors`]), under their numbers.
 
-use crate::cleaner::{Copier, Writers};
+use crate::cleaner::{CleanError, Copier, Writers};
 use crate::config::{CLIENT_LOG, FIRST_NODE, FsConfig, KnownNode, MemberEntry, client_id, client_log};
 use crate::control::{
     CONTROL_VERSION, ControlAnswer, ControlError, ControlRequest, Hello, NodeReport, NodeState, NodesReport,
@@ -46,9 +46,9 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
-use stripe::{LogTail, Stripe};
+use stripe::{LogTail, StoreSet, Stripe};
 use tokio::sync::OwnedMutexGuard;
-use types::{ClientId, FileId, LogId, ManagerId, NodeId};
+use types::{ClientId, FileId, LogId, ManagerId, NodeId, SegmentId};
 use vfs::fs::FileSystem;
 
 /// Time between looks at the leases.
@@ -538,6 +538,17 @@ impl Members {
     /// Has maintenance compare the stores soon, and restore what any of them lacks.
     pub fn compare_stores(&self) {
         self.maintenance.compare_stores();
+    }
+
+    /// The stores that are out of service. Asks all.
+    pub(crate) async fn stores_out_of_service(&self) -> StoreSet {
+        drop(self.stripe.status().await);
+        self.stripe.out_of_service()
+    }
+
+    /// See [`Maintenance::held_back`].
+    pub(crate) async fn held_back(&self) -> Result<Option<SegmentId>, CleanError> {
+        self.maintenance.held_back().await
     }
 
     /// Has the maps name the address at which others reach a node.

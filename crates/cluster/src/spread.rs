@@ -19,7 +19,7 @@ use crate::members::Members;
 use crate::store_copy::{CopyError, StoreCopy};
 use crate::stores::{Absent, CLOSE_TIMEOUT};
 use crate::switch::{HeldStore, SwitchStore};
-use host::{Either, Host, first};
+use host::{Either, Elapsed, Host, first};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::io;
@@ -54,6 +54,8 @@ pub trait StorePlaces: Send + Sync + 'static {
     fn record(&self, places: &BTreeMap<StoreId, KnownNode>) -> BoxFuture<Result<(), RecordError>>;
     /// Removes what is left here of a store that is at a node. It is closed.
     fn remove(&self, store: StoreId) -> BoxFuture<io::Result<()>>;
+    /// Makes an empty store here, where the record is to say that it is, in place of a leftover.
+    fn make(&self, identity: StoreIdentity) -> BoxFuture<io::Result<Arc<StoreServer>>>;
 }
 
 /// Why places were not recorded.
@@ -79,7 +81,7 @@ enum MoveError {
     #[error("its new place cannot be recorded: {0}")]
     NotRecorded(io::Error),
     #[error("it answers too late")]
-    Late,
+    Late(#[from] Elapsed),
     #[error("it has {0} of another file system there")]
     Foreign(StoreId),
     #[error("it has room for {room} bytes, and a store may grow to {wanted}: give it a larger disk")]
@@ -129,14 +131,16 @@ struct Copied {
 
 /// Spreads the stores over the nodes.
 pub struct Spread {
-    host: Host,
-    config: FsConfig,
-    maps: Arc<Keeper>,
-    members: Arc<Members>,
-    places: Arc<dyn StorePlaces>,
+    pub(crate) host: Host,
+    pub(crate) config: FsConfig,
+    pub(crate) maps: Arc<Keeper>,
+    pub(crate) members: Arc<Members>,
+    pub(crate) places: Arc<dyn StorePlaces>,
     switches: Vec<(StoreId, SwitchStore)>,
-    servers: Arc<Mutex<Vec<Arc<StoreServer>>>>,
-    at_nodes: Mutex<BTreeMap<StoreId, KnownNode>>,
+    pub(crate) servers: Arc<Mutex<Vec<Arc<StoreServer>>>>,
+    pub(crate) at_nodes: Mutex<BTreeMap<StoreId, KnownNode>>,
+    /// Held while a store gets another place.
+    pub(crate) turn: tokio::sync::Mutex<()>,
     /// True once no move begins any more.
     stop: watch::Sender<bool>,
     stopped: Notify,
@@ -155,6 +159,7 @@ impl CoreMachine {
             switches: self.stores().to_vec(),
             servers: self.servers.clone(),
             at_nodes: Mutex::new(self.at_nodes.clone()),
+            turn: tokio::sync::Mutex::default(),
             stop: watch::Sender::new(false),
             stopped: Notify::new(),
         });
@@ -181,6 +186,7 @@ impl Spread {
         let mut pauses: BTreeMap<NodeId, Pause> = BTreeMap::new();
         let mut moves = true;
         while matches!(first(self.host.clock.sleep(TICK), self.until_stop()).await, Either::Left(())) {
+            let _turn = self.turn.lock().await;
             self.follow_addresses().await;
             if !self.try_tell_maps().await || !moves {
                 continue;
@@ -216,7 +222,7 @@ impl Spread {
         self.stopped.notify_one();
     }
 
-    fn name(&self, node: NodeId) -> String {
+    pub(crate) fn name(&self, node: NodeId) -> String {
         let config = self.maps.config().ok();
         let member = config.as_ref().and_then(|config| config.members.get(&node));
         member.map_or_else(|| node.to_string(), |member| member.name.clone())
@@ -240,7 +246,7 @@ impl Spread {
     }
 
     /// Has the maps say where the stores are.
-    async fn tell_maps(&self) -> Result<(), ChangeError> {
+    pub(crate) async fn tell_maps(&self) -> Result<(), ChangeError> {
         let places: BTreeMap<StoreId, NodeId> =
             self.at_nodes.lock().iter().map(|(store, at)| (*store, at.node)).collect();
         if self.maps.config()?.places != places {
@@ -250,7 +256,7 @@ impl Spread {
     }
 
     /// Like [`tell_maps`](Self::tell_maps). False, and a warning, if that is not possible now.
-    async fn try_tell_maps(&self) -> bool {
+    pub(crate) async fn try_tell_maps(&self) -> bool {
         let told = self.tell_maps().await;
         told.inspect_err(|e| tracing::warn!("other nodes do not learn yet where the stores are: {e}")).is_ok()
     }
@@ -287,12 +293,12 @@ impl Spread {
         }
     }
 
-    fn switch(&self, store: StoreId) -> Option<&SwitchStore> {
+    pub(crate) fn switch(&self, store: StoreId) -> Option<&SwitchStore> {
         self.switches.iter().find(|(id, _)| *id == store).map(|(_, switch)| switch)
     }
 
-    async fn in_time<T>(&self, answer: impl Future<Output = T> + Send) -> Result<T, MoveError> {
-        host::timeout(&*self.host.clock, ANSWER_TIME_MAX, answer).await.map_err(|_| MoveError::Late)
+    pub(crate) async fn in_time<T>(&self, answer: impl Future<Output = T> + Send) -> Result<T, Elapsed> {
+        host::timeout(&*self.host.clock, ANSWER_TIME_MAX, answer).await
     }
 
     /// An empty store at a node.

@@ -63,6 +63,11 @@ impl SwitchStore {
         *self.0.place.write() = Place { store, tasks: None };
     }
 
+    /// Like [`set`](Self::set), for a store of this process.
+    pub fn set_server(&self, server: &Arc<StoreServer>) {
+        *self.0.place.write() = Place { store: server.clone(), tasks: Some(server.tasks().clone()) };
+    }
+
     /// Holds changes up, and waits until those under way have ended.
     pub async fn hold(&self) -> HeldStore {
         HeldStore(self.0.gate.clone().write_owned().await)

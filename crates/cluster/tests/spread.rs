@@ -6,6 +6,7 @@ use cluster::control::Hello;
 use cluster::machine::{CoreMachine, Create, INDEX_RANGE_LEN, Lengths, Run, StartError, create};
 use cluster::manager_service::ManagerService;
 use cluster::members::{Members, MembersConfig};
+use cluster::removal::RemovalError;
 use cluster::spread::{RecordError, Spread, StorePlaces};
 use cluster::{AtNode, FsConfig, KnownNode, StorePlace};
 use host::sim::{Machine, Sim, SimDisk};
@@ -20,6 +21,7 @@ use storage::calls::{Ask, ServedStores, answer, what_is_there};
 use storage::server::StoreServer;
 use storage::site::Site;
 use storage::wire::{StoreAnswer, StoreName, StoreRequest};
+use stripe::StoreSet;
 use types::{BoxFuture, FileId, FsUuid, NodeId, StoreId};
 use vfs::fs::{Cred, FileSystem, OpenFlags};
 
@@ -174,6 +176,7 @@ struct World {
 /// The data folder, for what runs on the first node.
 struct DataFolder {
     world: Arc<World>,
+    machine: Machine,
     host: Host,
 }
 
@@ -213,6 +216,12 @@ impl StorePlaces for DataFolder {
     fn remove(&self, store: StoreId) -> BoxFuture<io::Result<()>> {
         self.world.disks[usize::from(store.raw())].wipe();
         Box::pin(std::future::ready(Ok(())))
+    }
+    fn make(&self, identity: StoreIdentity) -> BoxFuture<io::Result<Arc<StoreServer>>> {
+        let disk = &self.world.disks[usize::from(identity.store.raw())];
+        disk.wipe();
+        let (host, disk) = (self.host.clone(), disk.mount(&self.machine));
+        Box::pin(async move { StoreServer::create(host, disk, identity).await.map_err(io::Error::other) })
     }
 }
 
@@ -264,7 +273,7 @@ impl Rig {
     fn start(&self) -> Result<First, StartError> {
         self.sim.machine("one").crash();
         let on = self.sim.machine("one");
-        let folder = Arc::new(DataFolder { world: self.world.clone(), host: on.host() });
+        let folder = Arc::new(DataFolder { world: self.world.clone(), machine: on.clone(), host: on.host() });
         let fs = self.file_system(&on);
         let record = self.world.record.lock().expect("record").clone();
         let place = |(at, disk): (usize, &SimDisk)| {
@@ -588,4 +597,142 @@ fn an_old_record_of_the_places_is_refused() {
     *rig.world.record.lock().expect("record") = newest;
     let first = rig.start().expect("start");
     rig.check(&first);
+}
+
+/// A file system whose nodes have a store each, without sessions: node 2 has store 1.
+fn spread_over_nodes(seed: u64) -> (Rig, First) {
+    let mut rig = Rig::new(seed);
+    let first = rig.start().expect("start");
+    rig.join(&first);
+    rig.write(&first, 30);
+    rig.hello(&first, 1);
+    rig.hello(&first, 2);
+    rig.settle();
+    rig.write(&first, 30);
+    drop(first);
+    let first = rig.start().expect("start");
+    (rig, first)
+}
+
+/// The name of the node with store 1.
+const LOST: &str = "node-2";
+
+impl Rig {
+    /// Store 1 is lost with its node, or back.
+    fn lose(&self, is_lost: bool) {
+        *self.world.away.lock().expect("away") = is_lost.then_some(StoreId::new(1));
+    }
+
+    fn remove_node(&self, first: &First, is_dead: bool) -> Result<StoreSet, RemovalError> {
+        self.sim.block_on(first.spread.remove_node(LOST, is_dead))
+    }
+
+    fn has_member(&self, first: &First) -> bool {
+        first.core.maps.config().expect("config").members.contains_key(&NodeId::new(2))
+    }
+}
+
+#[test]
+fn the_store_of_a_dead_node_is_made_anew_and_the_node_is_removed() {
+    let (mut rig, first) = spread_over_nodes(20);
+    rig.lose(true);
+    rig.write(&first, 20);
+    let lost = rig.remove_node(&first, true).expect("remove");
+    assert_eq!(lost.iter().collect::<Vec<_>>(), [StoreId::new(1)]);
+    assert_eq!((rig.places(), rig.has_member(&first)), (vec![0, 0, 1], false));
+    rig.run_for(120_000);
+    rig.check_whole(&first);
+    rig.write(&first, 20);
+    // The node comes back with what it had. Nothing asks it.
+    rig.lose(false);
+    let first = rig.start().expect("start");
+    rig.check(&first);
+    rig.check_whole(&first);
+    let refused = rig.remove_node(&first, true);
+    assert!(matches!(refused, Err(RemovalError::NoSuchNode(_))), "{refused:?}");
+}
+
+#[test]
+fn a_node_is_not_removed_while_it_or_what_only_it_has_is_needed() {
+    let (mut rig, first) = spread_over_nodes(21);
+    rig.write(&first, 20);
+    let refused = |is_dead| rig.remove_node(&first, is_dead).expect_err("refused");
+    assert!(matches!(refused(false), RemovalError::HasStores { .. }));
+    assert!(matches!(refused(true), RemovalError::Answers { .. }));
+    rig.hello(&first, 2);
+    assert!(matches!(refused(true), RemovalError::IsUp(_)));
+    // Another store was replaced, and has nothing yet.
+    let (fs, capacity_bytes) = (first.core.config.fs, STORE_BYTES);
+    drop(first);
+    let node = rig.world.nodes[0].clone();
+    rig.sim.block_on(async move { node.make(StoreIdentity { fs, store: StoreId::new(2), capacity_bytes }).await });
+    let first = rig.start().expect("start");
+    let refused = |is_dead| rig.remove_node(&first, is_dead).expect_err("refused");
+    rig.lose(true);
+    let held_back = refused(true);
+    assert!(matches!(held_back, RemovalError::HeldBack { .. }), "{held_back}");
+    rig.lose(false);
+    rig.run_for(120_000);
+    rig.check_whole(&first);
+    rig.lose(true);
+    rig.world.disks[0].offline(true);
+    rig.run_for(20_000);
+    let refused = refused(true);
+    assert!(matches!(refused, RemovalError::OthersAway(_) | RemovalError::Maps(_)), "{refused}");
+    rig.world.disks[0].offline(false);
+    // Nothing has changed.
+    rig.lose(false);
+    let first = rig.start().expect("start");
+    assert_eq!((rig.places(), rig.has_member(&first)), (vec![0, 2, 1], true));
+    rig.check(&first);
+}
+
+#[test]
+fn a_removal_whose_record_fails_leaves_the_store_where_it_was_or_unused() {
+    for recording in [Recording::IsRefused, Recording::FailsBefore, Recording::FailsAfter] {
+        let (mut rig, first) = spread_over_nodes(22);
+        rig.lose(true);
+        *rig.world.recording.lock().expect("recording") = recording;
+        let refused = rig.remove_node(&first, true).expect_err("refused");
+        match recording {
+            Recording::IsRefused => assert!(matches!(refused, RemovalError::NotRecorded(..)), "{refused}"),
+            _ => assert!(matches!(refused, RemovalError::Unknown(..)), "{refused}"),
+        }
+        *rig.world.recording.lock().expect("recording") = Recording::Works;
+        rig.run_for(5000);
+        rig.write(&first, 10);
+        let first = rig.start().expect("start");
+        rig.check(&first);
+        rig.run_for(60_000);
+        rig.remove_node(&first, true).expect("it goes on");
+        rig.run_for(120_000);
+        assert_eq!((rig.places(), rig.has_member(&first)), (vec![0, 0, 1], false), "{recording:?}");
+        rig.check_whole(&first);
+    }
+}
+
+#[test]
+fn crash_of_the_first_node_at_any_moment_of_a_removal_loses_nothing() {
+    for seed in 120..132 {
+        let (mut rig, mut first) = spread_over_nodes(seed);
+        rig.lose(true);
+        rig.write(&first, 5);
+        for _ in 0..3 {
+            let clock = first.core.host().clock.clone();
+            let time = Duration::from_micros(1 << rig.world.random.below(22));
+            let removal = first.spread.remove_node(LOST, true);
+            let removed = rig.sim.block_on(host::timeout(&*clock, time, removal));
+            first = rig.start().unwrap_or_else(|e| panic!("seed {seed}, {removed:?}: {e}"));
+            rig.check(&first);
+            rig.write(&first, 5);
+            // What is made anew is filled.
+            rig.run_for(60_000);
+        }
+        if rig.has_member(&first) {
+            rig.remove_node(&first, true).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+            rig.run_for(60_000);
+        }
+        rig.check_whole(&first);
+        assert_eq!(rig.places(), [0, 0, 1]);
+    }
 }

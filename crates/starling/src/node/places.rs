@@ -6,14 +6,15 @@ use crate::location::Location;
 use crate::node::identity::{self, address_of};
 use cluster::KnownNode;
 use cluster::spread::{RecordError, StorePlaces};
-use host::Host;
 use host::real::RealDisk;
+use host::{Disk, Host};
 use link::{Address, ClientKeys};
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use storage::api::RemoteStorage;
+use storage::api::{RemoteStorage, StoreIdentity};
+use storage::server::StoreServer;
 use storage::site;
 use storage::tcp::Remote;
 use storage::wire::StoreName;
@@ -69,8 +70,19 @@ impl PlaceRecord {
     }
 }
 
+/// The folder of a store that is made here, below the data folder.
+fn own_folder(store: StoreId) -> PathBuf {
+    format!("store-{}", store.raw()).into()
+}
+
 /// The record after stores have moved.
 fn with_places(mut stores: Stores, places: &BTreeMap<StoreId, KnownNode>) -> Stores {
+    for (store, place) in (0..).map(StoreId::new).zip(&mut stores.places) {
+        if matches!(place, Location::Node(_)) && !places.contains_key(&store) {
+            *place = Location::Folder(own_folder(store));
+            stores.moved.retain(|left| left != place);
+        }
+    }
     for (store, at) in places {
         let Some(place) = stores.places.get_mut(usize::from(store.raw())) else { continue };
         let before = std::mem::replace(place, Location::Node(at.clone()));
@@ -115,6 +127,29 @@ impl StorePlaces for FirstNodePlaces {
     fn remove(&self, _: StoreId) -> BoxFuture<io::Result<()>> {
         let record = self.record.clone();
         Box::pin(async move { record.clear_moved().await })
+    }
+
+    fn make(&self, identity: StoreIdentity) -> BoxFuture<io::Result<Arc<StoreServer>>> {
+        let (host, record) = (self.host.clone(), self.record.clone());
+        Box::pin(async move {
+            let folder = own_folder(identity.store);
+            if record.places().contains(&Location::Folder(folder.clone())) {
+                return Err(io::Error::other(format!("{} has a store that is in use", folder.display())));
+            }
+            let path = record.folder.join(folder);
+            std::fs::create_dir_all(&path)?;
+            let disk = RealDisk::open(&path)?;
+            disk.lock()?;
+            site::clear(&*disk).await?;
+            let room = disk.space().await?.free_bytes;
+            if room < identity.capacity_bytes {
+                let wanted = identity.capacity_bytes;
+                return Err(io::Error::other(format!(
+                    "its disk has room for {room} bytes, and it may grow to {wanted}"
+                )));
+            }
+            StoreServer::create(host, disk, identity).await.map_err(io::Error::other)
+        })
     }
 }
 
