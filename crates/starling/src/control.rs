@@ -124,6 +124,13 @@ pub enum Request {
         /// Addresses at which it finds this one; if there are none, those of this machine.
         addresses: Vec<String>,
     },
+    /// See [`crate::node::removal`].
+    RemoveNode {
+        /// The node's name.
+        name: String,
+        /// Its stores are lost for good.
+        is_dead: bool,
+    },
     /// See [`crate::node::report`].
     Nodes,
     /// See [`crate::node::who`].

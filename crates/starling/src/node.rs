@@ -11,8 +11,14 @@
 //! - [`places`]: where the stores are, in the first node's data folder. [`rack`]: the stores that a
 //!   joined node has; [`serving`] and [`roles`]: what it serves and does, as its data folder
 //!   remembers it.
+//! - [`removal`]: removes a node, with the stores that are lost with it.
 //! - [`recover`]: makes a node that has joined into the first node, if that is lost.
 //! - [`whereabouts`]: where the first node is, whose address may change.
+
+use crate::control::{Request, ask_from};
+use crate::usage;
+use serde_json::Value;
+use std::path::Path;
 
 pub mod first;
 pub mod hosts;
@@ -24,6 +30,7 @@ pub mod places;
 pub mod rack;
 pub mod recover;
 pub mod remote;
+pub mod removal;
 pub mod report;
 pub mod roles;
 pub mod run;
@@ -31,6 +38,17 @@ pub mod serving;
 pub mod status;
 pub mod whereabouts;
 pub mod who;
+
+/// Asks the process of the first node, by its data folder.
+async fn ask_first(data: &Path, request: Request) -> anyhow::Result<Value> {
+    let answer = ask_from(data, request).await.map_err(|e| usage(format!("{e:#}")))?;
+    let data = data.display();
+    answer.ok_or_else(|| {
+        usage(format!(
+            "no file system is served from {data}: `starling up MOUNTPOINT --data {data} --listen ADDRESS:PORT`"
+        ))
+    })
+}
 
 /// The name of this machine; empty if it has none.
 pub fn host_name() -> String {

@@ -10,7 +10,7 @@ use crate::location::Location;
 use crate::mountpoint::{self, READY, SERVES, check_apart, check_mountpoint};
 use crate::node::first::{self, FirstNodeServer, Heard, Threshold};
 use crate::node::places::PlaceRecord;
-use crate::node::{identity, report, who};
+use crate::node::{identity, removal, report, who};
 use crate::recorder::Recorder;
 use crate::recording::Recordings;
 use crate::settings::{Geometry, Settings};
@@ -56,6 +56,9 @@ impl control::Served for Control {
                 Request::InviteNode { name, addresses } => {
                     let first = first.ok_or(ALONE)?;
                     first.inviter.invite(&name, addresses).await.map_err(|e| format!("{e:#}"))
+                }
+                Request::RemoveNode { name, is_dead } => {
+                    removal::remove(&*first.ok_or(ALONE)?, &name, is_dead).await.map_err(|e| e.to_string())
                 }
                 Request::Nodes => report::from_first(&first.ok_or(ALONE)?.members, &served.machine.config),
                 Request::Who { path } => {

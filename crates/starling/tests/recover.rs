@@ -1,4 +1,5 @@
-//! A node takes the place of the first one, which is lost.
+//! Machines are lost for good: the first one, whose place a node takes, or another one, which is
+//! removed.
 
 mod common;
 #[path = "common/nodes.rs"]
@@ -143,4 +144,51 @@ fn a_node_does_not_take_the_place_of_a_first_one_that_is_there_or_without_enough
     let nowhere = dir.path().join("nowhere");
     assert!(refused(&mut recover(&nowhere, &[])).contains("belongs to no node"));
     assert!(refused(&mut recover(&one.data, &[])).contains("is the first node's"));
+}
+
+#[test]
+fn a_node_that_is_lost_is_removed_and_its_store_made_anew() {
+    let dir = tempfile::tempdir().expect("temporary folder");
+    let [one, two, mut three] = three_nodes(dir.path());
+    for (node, name) in [(&one, "by-one"), (&two, "by-two"), (&three, "by-three")] {
+        write(node, name);
+    }
+    let remove = |flags: &[&str]| {
+        let mut command = starling();
+        command.args(["node", "remove", "--data"]).arg(&one.data).args(flags);
+        command
+    };
+    assert!(refused(&mut remove(&["three", "--dead"])).contains("node three is up"));
+    assert!(refused(&mut remove(&["four"])).contains("there is no node four"));
+    let of_joined = refused(starling().args(["node", "remove", "three", "--data"]).arg(&two.data));
+    assert!(of_joined.contains("give this command there"), "{of_joined}");
+    three.kill();
+    // What it had is written while it is away.
+    write(&two, "without-three");
+    let state = || answer(starling().arg("nodes").arg(&one.mountpoint))["nodes"][2]["state"].clone();
+    wait("the node is not declared dead", || state() == json!("down"));
+    let said = refused(&mut remove(&["three"]));
+    assert!(said.contains("node three has store-1: if its disks are lost for good, say --dead"), "{said}");
+    let said = answer(&mut remove(&["three", "--dead"]));
+    assert_eq!(said, json!({"removed": "three", "made_anew": [1]}));
+    write(&two, "after-three");
+    let lacking = || answer(starling().arg("status").arg(&one.mountpoint))["redundancy"]["lacking_segments"].clone();
+    wait("the lost store is not restored", || lacking() == json!(0));
+    assert_eq!(stores(&two), json!([[0, 1], [2]]));
+
+    // It comes back, with its store: its key opens nothing.
+    let mut again = starling();
+    again.arg("up").arg(&three.mountpoint).arg("--data").arg(&three.data);
+    let said = again.output().expect("start");
+    assert_eq!(said.status.code(), Some(2));
+    let said = text(&said);
+    assert!(said.contains("does not belong to the file system, or no longer"), "{said}");
+    three = join_with_store(dir.path(), &one, "another");
+    wait("no store moves to the new node", || stores(&two) == json!([[0], [2], [1]]));
+    let now = contents(&one);
+    assert_eq!((now.len(), &now, &now), (5, &contents(&two), &contents(&three)));
+    one.down();
+    assert!(run(starling().arg("fsck").arg("--data").arg(&one.data)).contains("no problems"));
+    two.down();
+    three.down();
 }

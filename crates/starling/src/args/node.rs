@@ -12,6 +12,7 @@ use std::path::PathBuf;
   starling node invite --data ./data                         prints an invitation; on another machine:
   starling node join INVITATION ./mnt --data ./data --listen 10.0.0.2:7440 --store ./stores     mounts, and takes a store
   starling nodes ./mnt                                       who is there
+  starling node remove db --data ./data --dead               a machine is lost: the others get its stores
   starling node recover --data ./data                        the first node is lost: this one takes its place")]
 pub struct Node {
     /// What to do.
@@ -46,6 +47,16 @@ With --store, a store of the first node moves to this one, unless that has no mo
 file system needs this node to be up as it needs that store. If it is interrupted, give the same command again. The data folder has the node's key: who has the key can read and
 change everything.")]
     Join(NodeJoin),
+    /// Remove a node that is down. Its key opens nothing any more.
+    #[command(after_help = "Examples:
+  starling node remove db --data ./data
+  starling node remove db --data ./data --dead        its disks are lost for good, and its stores are made anew here
+  starling status ./mnt                               how far they are filled again
+
+Give the data folder of the first node, which must run. With --dead, each store of the node is made anew below this data folder, empty, and filled
+from the others. The command refuses if a store answers, or if only the lost stores have some data. A machine that comes back
+joins again with a new invitation and a new data folder.")]
+    Remove(NodeRemove),
     /// Make a node that has joined into the first node, after the first one was lost for good.
     #[command(after_help = "Examples:
   starling node recover --data ./data                        says what is left, asks, and prepares the data folder; then:
@@ -130,6 +141,22 @@ pub struct NodeJoin {
     /// Detach from the terminal once mounted, or once it serves.
     #[arg(long)]
     pub background: bool,
+}
+
+/// Arguments of `node remove`.
+#[derive(ClapArgs, Debug)]
+pub struct NodeRemove {
+    /// The node's name; `starling nodes` lists all.
+    pub name: String,
+    /// The data folder of the first node, which must be running.
+    #[arg(long)]
+    pub data: PathBuf,
+    /// The node's disks are lost for good: make its stores anew, from the others.
+    #[arg(long)]
+    pub dead: bool,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Arguments of `node recover`.

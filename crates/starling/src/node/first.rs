@@ -327,7 +327,8 @@ pub struct FirstNodeServer {
     pub members: Arc<Members>,
     /// Makes invitations.
     pub inviter: Inviter,
-    spread: Arc<Spread>,
+    /// Where the stores are.
+    pub spread: Arc<Spread>,
     serving: JoinHandle<()>,
     telling: JoinHandle<Infallible>,
 }

@@ -1,8 +1,9 @@
 //! Invitations of nodes: `starling node invite`, and the answer to it in the first node's process.
 
 use crate::args::NodeInvite;
-use crate::control::{Request, ask_from};
+use crate::control::Request;
 use crate::location::split_port;
+use crate::node::ask_first;
 use crate::{addresses, say, usage};
 use anyhow::Context;
 use join::desk::INVITATION_TIME;
@@ -47,13 +48,7 @@ pub async fn run(args: NodeInvite) -> anyhow::Result<ExitCode> {
         return Err(usage(format!("--address {wrong}: write it as HOST:PORT")));
     }
     let request = Request::InviteNode { name: args.name.unwrap_or_default(), addresses: args.address };
-    let answer = ask_from(&args.data, request).await.map_err(|e| usage(format!("{e:#}")))?;
-    let answer = answer.ok_or_else(|| {
-        let data = args.data.display();
-        usage(format!(
-            "no file system is served from {data}: `starling up MOUNTPOINT --data {data} --listen ADDRESS:PORT`"
-        ))
-    })?;
+    let answer = ask_first(&args.data, request).await?;
     if args.json {
         say(&serde_json::to_string_pretty(&answer)?);
         return Ok(ExitCode::SUCCESS);

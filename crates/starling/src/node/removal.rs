@@ -1,0 +1,40 @@
+//! `starling node remove`, and the answer to it in the first node's process.
+
+use crate::args::NodeRemove;
+use crate::control::Request;
+use crate::node::ask_first;
+use crate::node::first::FirstNodeServer;
+use crate::say;
+use cluster::removal::RemovalError;
+use serde_json::{Value, json};
+use std::process::ExitCode;
+
+/// Removes a node. The answer for the command.
+pub async fn remove(first: &FirstNodeServer, name: &str, is_dead: bool) -> Result<Value, RemovalError> {
+    let stores = first.spread.remove_node(name, is_dead).await?;
+    let stores: Vec<u16> = stores.iter().map(|store| store.raw()).collect();
+    Ok(json!({ "removed": name, "made_anew": stores }))
+}
+
+/// `starling node remove`.
+pub async fn run(args: NodeRemove) -> anyhow::Result<ExitCode> {
+    let NodeRemove { name, data, dead, json } = args;
+    let answer = ask_first(&data, Request::RemoveNode { name: name.clone(), is_dead: dead }).await?;
+    if json {
+        say(&serde_json::to_string_pretty(&answer)?);
+        return Ok(ExitCode::SUCCESS);
+    }
+    let stores = answer["made_anew"].as_array().into_iter().flatten().filter_map(Value::as_u64);
+    let stores: Vec<String> = stores.map(|store| format!("store-{store}")).collect();
+    say(&match stores.is_empty() {
+        true => format!("node {name} is removed"),
+        false => {
+            let data = data.display();
+            format!(
+                "node {name} is removed. {} is made anew below {data}, and filled from the others: `starling status --data {data}` says how far",
+                stores.join(", ")
+            )
+        }
+    });
+    Ok(ExitCode::SUCCESS)
+}
