@@ -11,7 +11,7 @@ use types::{ClientId, FsUuid, LogId, ManagerId, NodeId, StoreId};
 
 /// Version of the encoding. Version 1 had a number of managers in place of the manager map,
 /// versions 1 and 2 had no members, up to version 3 all stores were at the first node, and up to
-/// version 4 nothing said which node is the first one.
+/// version 4 nothing said which node is the first one, or which members drain.
 const VERSION: u16 = 5;
 /// Number of stores of one file system, at most.
 pub const STORE_COUNT_MAX: u16 = 256;
@@ -160,6 +160,8 @@ pub struct FsConfig {
     /// SHA-256 of the first node's certificate; `None` until it has listened for others. Only a
     /// [succession](crate::succession) makes another machine the first node.
     pub first_node: Option<[u8; 32]>,
+    /// The members that are to have neither stores nor managers any more.
+    pub draining: BTreeSet<NodeId>,
 }
 
 /// The manager map of a new file system: `manager_count` managers share the slots.
@@ -201,6 +203,8 @@ impl FsConfig {
         }
         out.put_u8(self.first_node.is_some().into());
         self.first_node.iter().for_each(|fingerprint| out.extend_from_slice(fingerprint));
+        out.put_u32(self.draining.len() as u32);
+        self.draining.iter().for_each(|node| out.put_u16(node.raw()));
         out.into()
     }
 
@@ -246,6 +250,16 @@ impl FsConfig {
             true => Some(fingerprint(&mut r, "first node")?),
             false => None,
         };
+        let mut draining = BTreeSet::new();
+        if version >= 5 {
+            for _ in 0..r.count(2, "draining members")? {
+                let node = NodeId::new(r.u16("draining member")?);
+                if draining.last().is_some_and(|last| *last >= node) {
+                    return Err(DecodeError::Invalid("draining members"));
+                }
+                draining.insert(node);
+            }
+        }
         let fs = FsUuid(fs);
         let config = FsConfig {
             fs,
@@ -258,6 +272,7 @@ impl FsConfig {
             next_node,
             places,
             first_node,
+            draining,
         };
         if !r.is_empty() || config.check().is_err() {
             return Err(DecodeError::Invalid("file system configuration"));
@@ -326,6 +341,9 @@ impl FsConfig {
         if let Some((store, node)) = self.places.iter().find(is_wrong) {
             return Err(ConfigError::Place { store: *store, node: *node });
         }
+        if let Some(node) = self.draining.iter().find(|node| !self.members.contains_key(node)) {
+            return Err(ConfigError::MemberNumber(*node));
+        }
         match (1..=NODE_NUMBER_MAX + 1).contains(&self.next_node) {
             true => Ok(()),
             false => Err(ConfigError::NodeCount),
@@ -344,6 +362,12 @@ impl FsConfig {
         next.check()?;
         *self = next;
         Ok(node)
+    }
+
+    /// Takes a member out, which has no stores.
+    pub fn remove_member(&mut self, node: NodeId) {
+        self.members.remove(&node);
+        self.draining.remove(&node);
     }
 
     /// True if the node with this certificate belongs to the file system, as far as is known.
@@ -400,7 +424,8 @@ impl FsConfig {
         let managers = ManagerMap { epoch: self.managers.epoch, ..next.managers.clone() };
         let (members, next_node, places) = (self.members.clone(), self.next_node, self.places.clone());
         let first_node = if next.first_node.is_some() { self.first_node } else { next.first_node };
-        if (FsConfig { managers, members, next_node, places, first_node, ..next.clone() }) != *self {
+        let draining = self.draining.clone();
+        if (FsConfig { managers, members, next_node, places, first_node, draining, ..next.clone() }) != *self {
             return Err(ConfigError::Fixed);
         }
         if next.managers.epoch < self.managers.epoch {
@@ -517,6 +542,7 @@ mod tests {
             next_node: 1,
             places: BTreeMap::new(),
             first_node: None,
+            draining: BTreeSet::new(),
         }
     }
 
@@ -538,7 +564,8 @@ mod tests {
     fn what_was_created_is_read_back() {
         let mut spread = with_members();
         spread.places = BTreeMap::from([(StoreId::new(0), NodeId::new(3)), (StoreId::new(4), NodeId::new(1))]);
-        let led = FsConfig { first_node: Some([9; 32]), ..spread.clone() };
+        let draining = BTreeSet::from([NodeId::new(1), NodeId::new(3)]);
+        let led = FsConfig { first_node: Some([9; 32]), draining, ..spread.clone() };
         for config in [config(), with_members(), spread, led] {
             assert_eq!(FsConfig::decode(&config.encode()), Ok(config));
         }
@@ -590,6 +617,14 @@ mod tests {
         let mut gone = moved.clone();
         gone.members.remove(&NodeId::new(3));
         assert!(moved.may_become(&gone).is_err(), "a member that has a store stays");
+        let drains = FsConfig { draining: BTreeSet::from([NodeId::new(1)]), ..config.clone() };
+        assert_eq!(config.may_become(&drains), Ok(()));
+        let mut gone = drains.clone();
+        gone.members.remove(&NodeId::new(1));
+        assert_eq!(drains.may_become(&gone), Err(ConfigError::MemberNumber(NodeId::new(1))));
+        gone = drains.clone();
+        gone.remove_member(NodeId::new(1));
+        assert_eq!(drains.may_become(&gone), Ok(()));
     }
 
     #[test]
@@ -641,7 +676,7 @@ mod tests {
     #[test]
     fn version_two_had_no_members() {
         let mut bytes = config().encode().to_vec();
-        bytes.truncate(bytes.len() - 11);
+        bytes.truncate(bytes.len() - 15);
         bytes[0] = 2;
         assert_eq!(FsConfig::decode(&bytes), Ok(config()));
     }
@@ -649,7 +684,7 @@ mod tests {
     #[test]
     fn up_to_version_three_all_stores_were_at_the_first_node() {
         let mut bytes = with_members().encode().to_vec();
-        bytes.truncate(bytes.len() - 5);
+        bytes.truncate(bytes.len() - 9);
         bytes[0] = 3;
         assert_eq!(FsConfig::decode(&bytes), Ok(with_members()));
     }
@@ -657,7 +692,7 @@ mod tests {
     #[test]
     fn up_to_version_four_nothing_said_which_node_is_the_first() {
         let mut bytes = with_members().encode().to_vec();
-        bytes.pop();
+        bytes.truncate(bytes.len() - 5);
         bytes[0] = 4;
         assert_eq!(FsConfig::decode(&bytes), Ok(with_members()));
     }

@@ -200,6 +200,8 @@ pub struct NodeReport {
     pub manager_count: u16,
     /// It serves managers, if it is given some.
     pub takes_managers: bool,
+    /// It is to have neither stores nor managers any more.
+    pub is_draining: bool,
     /// The version of its program; empty while it has no session.
     pub program: String,
 }

@@ -22,7 +22,8 @@
 //!   [`survivors`]: sessions that go on after a start of the first node.
 //! - [`lock_server`], [`shared_locks`]: one table of file locks for the clients of all nodes;
 //!   [`remote_locks`]: over connections; `lock_wire`: a lock as bytes.
-//! - [`removal`]: removes a node, with the stores that are lost with it.
+//! - `drain`: moves the stores of a node to others. [`removal`]: removes a node, with the stores
+//!   that are lost with it.
 //! - [`succession`]: which machine is the first node, and how another one takes its place.
 //! - [`check`]: the offline check behind `starling fsck`.
 
@@ -30,6 +31,7 @@ pub mod check;
 pub mod cleaner;
 pub mod config;
 pub mod control;
+mod drain;
 mod gate;
 pub mod host_service;
 pub mod lease;

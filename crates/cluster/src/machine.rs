@@ -51,7 +51,7 @@ const INODE_MEMORY_BYTES: u64 = 2048;
 /// Number of inodes in memory, at least: amply what one operation needs at a time.
 const INODE_COUNT_MIN: u64 = 64;
 /// How long a request to a store may take before the store counts as absent.
-const PUT_TIMEOUT: Duration = Duration::from_secs(10);
+pub(crate) const PUT_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a stop waits for managers to apply what clients have made durable.
 const SETTLE_TIME_MAX: Duration = Duration::from_secs(30);
 /// Time between probes of stores that are out of service.
@@ -113,6 +113,7 @@ impl Create {
             next_node: 1,
             places: BTreeMap::new(),
             first_node: None,
+            draining: Default::default(),
         }
     }
 }

@@ -85,6 +85,8 @@ struct MemberSession {
     takes_managers: bool,
     program: String,
     began: Duration,
+    /// The epoch of the maps that the node knew when it renewed its lease last.
+    maps_epoch: u64,
     /// Its requests are refused. It is in the table until its tokens are free.
     is_ended: bool,
 }
@@ -250,6 +252,7 @@ impl Members {
                 let node = self.node_of(fingerprint)?;
                 let claim = SpaceClaim { store_bytes, live_bytes, ..SpaceClaim::default() };
                 let renewed = self.renew(node, session, &claim, wants_space).await?;
+                self.sessions.lock().by_number.entry(session).and_modify(|session| session.maps_epoch = maps_epoch);
                 let maps = Some(self.maps.maps()).filter(|maps| maps.epoch != maps_epoch);
                 let (seating, reseating) = (self.seats.seating(seating), self.seats.owed(session));
                 if seating.is_none() {
@@ -455,6 +458,7 @@ impl Members {
             is_mounted: self.config.is_mounted,
             manager_count: count(FIRST_NODE),
             takes_managers: true,
+            is_draining: false,
             program: PROGRAM_VERSION.into(),
         };
         let places = config.stores().map(|store| (store, config.place(store))).collect();
@@ -475,10 +479,11 @@ impl Members {
                 is_mounted: session.is_some_and(|session| session.is_mounted),
                 manager_count: count(node),
                 takes_managers: session.is_some_and(|session| session.takes_managers),
+                is_draining: config.draining.contains(&node),
                 program: session.map(|session| session.program.clone()).unwrap_or_default(),
             }
         };
-        let nodes = [first].into_iter().chain(config.members.into_iter().map(report)).collect();
+        let nodes = [first].into_iter().chain(config.members.clone().into_iter().map(report)).collect();
         Ok(NodesReport { nodes, places, spread: self.spread.lock().clone() })
     }
 
@@ -499,10 +504,19 @@ impl Members {
         Ok(WhoReport { manager, place, tokens, locks: self.locks.on_file(file), names })
     }
 
-    /// The nodes that take stores, and have a session now.
+    /// The nodes that take stores, and have a session now. Those that drain take none.
     pub fn takers(&self) -> Vec<KnownNode> {
         let takers = self.reachable(|session| session.takes_stores);
-        takers.into_iter().map(|(at, _)| at).collect()
+        takers.into_iter().map(|(at, _)| at).filter(|at| !self.is_draining(at.node)).collect()
+    }
+
+    fn is_draining(&self, node: NodeId) -> bool {
+        self.maps_config().is_ok_and(|config| config.draining.contains(&node))
+    }
+
+    /// True if all sessions know maps of this epoch or newer ones.
+    pub(crate) fn all_know(&self, maps_epoch: u64) -> bool {
+        self.sessions.lock().by_number.values().all(|session| session.maps_epoch >= maps_epoch)
     }
 
     /// The node whose client writes a log, if it has a session now and can be reached.
@@ -601,7 +615,7 @@ impl Members {
             self.seats.begin(node);
             let (mut sessions, now) = (self.sessions.lock(), self.host.clock.now());
             sessions.leases.begin(session, now);
-            let (program, is_ended) = (hello.program.clone(), false);
+            let (program, maps_epoch, is_ended) = (hello.program.clone(), 0, false);
             let begun = MemberSession {
                 node,
                 fingerprint,
@@ -610,6 +624,7 @@ impl Members {
                 takes_managers,
                 program,
                 began: now,
+                maps_epoch,
                 is_ended,
             };
             sessions.by_number.insert(session, begun);
@@ -646,7 +661,7 @@ impl Members {
         let now = self.host.clock.now();
         let takes = |session: &MemberSession| session.takes_managers && now >= session.began + SETTLE_TIME;
         let mut hosts = self.reachable(takes);
-        hosts.retain(|(at, _)| self.seats.may_serve(at.node));
+        hosts.retain(|(at, _)| self.seats.may_serve(at.node) && !self.is_draining(at.node));
         let (id, to) = next_move(&self.seats.places(), &hosts.iter().map(|(at, _)| at.node).collect())?;
         Some((id, hosts.into_iter().find(|(at, _)| at.node == to)))
     }

@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
-use storage::api::{Presence, StoreIdentity};
+use storage::api::Presence;
 use storage::wire::StoreName;
 use stripe::StoreSet;
 use thiserror::Error;
@@ -112,7 +112,7 @@ impl Spread {
         for store in there.keys() {
             self.make_anew(*store).await?;
         }
-        self.maps.change(|config| drop(config.members.remove(&node))).await?;
+        self.maps.change(|config| config.remove_member(node)).await?;
         tracing::info!(%node, name, ?stores, "the node is removed");
         Ok(stores)
     }
@@ -142,10 +142,9 @@ impl Spread {
 
     /// Makes a store anew at this node, empty.
     async fn make_anew(&self, store: StoreId) -> Result<(), RemovalError> {
-        let identity = StoreIdentity { fs: self.config.fs, store, capacity_bytes: self.config.store_capacity_bytes };
         let failed = |error| RemovalError::Make { store, error };
         let late = || io::Error::from(io::ErrorKind::TimedOut);
-        let server = match self.in_time(self.places.make(identity)).await {
+        let server = match self.make_here(store).await {
             Ok(made) => made.map_err(failed)?,
             Err(_) => return Err(failed(late())),
         };

@@ -1,5 +1,5 @@
 //! Moves stores from the first node to nodes that have joined, so that the file system outlives the
-//! disks of any one of them.
+//! disks of any one of them, and away from nodes that drain.
 //!
 //! A move copies a store while it is used ([`StoreCopy`]), holds up its changes for the last pass,
 //! records the new place, and only then sends requests there. Segments keep naming the same stores,
@@ -21,11 +21,11 @@ use crate::stores::{Absent, CLOSE_TIMEOUT};
 use crate::switch::{HeldStore, SwitchStore};
 use host::{Either, Elapsed, Host, first};
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
-use storage::api::{Presence, RemoteStorage, StoreIdentity};
+use storage::api::{Presence, RemoteStorage, Storage, StoreIdentity};
 use storage::server::StoreServer;
 use storage::wire::StoreName;
 use thiserror::Error;
@@ -33,7 +33,7 @@ use tokio::sync::{Notify, watch};
 use types::{BoxFuture, NodeId, StoreId};
 
 /// Time between looks at who could take a store.
-const TICK: Duration = Duration::from_secs(1);
+pub(crate) const TICK: Duration = Duration::from_secs(1);
 /// Passes over a store before its changes are held up, at most. A store that changes faster than it
 /// is copied needs a longer last pass.
 const PASSES_MAX: usize = 8;
@@ -71,9 +71,11 @@ pub enum RecordError {
 
 /// Why a store did not move.
 #[derive(Debug, Error)]
-enum MoveError {
+pub(crate) enum MoveError {
     #[error("it cannot be reached: {0}")]
     Reach(io::Error),
+    #[error("other nodes do not learn that it moves: {0}")]
+    Maps(ChangeError),
     #[error("it makes no store: {0}")]
     Make(io::Error),
     #[error("it was stopped")]
@@ -122,9 +124,24 @@ struct Pause {
     next: Duration,
 }
 
+/// An empty store.
+enum Made {
+    There(Arc<dyn RemoteStorage>),
+    Here(Arc<StoreServer>),
+}
+
+impl Made {
+    fn storage(&self) -> Arc<dyn Storage> {
+        match self {
+            Made::There(remote) => remote.clone(),
+            Made::Here(server) => server.clone(),
+        }
+    }
+}
+
 /// A store that was copied, and whose changes wait.
 struct Copied {
-    remote: Arc<dyn RemoteStorage>,
+    made: Made,
     held: HeldStore,
     damaged_count: u64,
 }
@@ -139,6 +156,8 @@ pub struct Spread {
     switches: Vec<(StoreId, SwitchStore)>,
     pub(crate) servers: Arc<Mutex<Vec<Arc<StoreServer>>>>,
     pub(crate) at_nodes: Mutex<BTreeMap<StoreId, KnownNode>>,
+    /// Stores at nodes that other nodes are to reach through this one.
+    pub(crate) through_here: Mutex<BTreeSet<StoreId>>,
     /// Held while a store gets another place.
     pub(crate) turn: tokio::sync::Mutex<()>,
     /// True once no move begins any more.
@@ -159,6 +178,7 @@ impl CoreMachine {
             switches: self.stores().to_vec(),
             servers: self.servers.clone(),
             at_nodes: Mutex::new(self.at_nodes.clone()),
+            through_here: Mutex::default(),
             turn: tokio::sync::Mutex::default(),
             stop: watch::Sender::new(false),
             stopped: Notify::new(),
@@ -177,7 +197,7 @@ impl Spread {
     }
 
     /// Waits until it is stopped.
-    async fn until_stop(&self) {
+    pub(crate) async fn until_stop(&self) {
         // The sender lives as long as this.
         let _ = self.stop.subscribe().wait_for(|stop| *stop).await;
     }
@@ -193,28 +213,38 @@ impl Spread {
             }
             let now = self.host.clock.now();
             let is_tried = |node: &NodeId| pauses.get(node).is_none_or(|pause| now >= pause.until);
-            let Some((store, taker)) = self.next(is_tried) else {
-                if pauses.values().all(|pause| now >= pause.until) {
-                    self.members.report_spread(|report| report.trouble.clear());
+            // Who else is not tried for a while if the move fails, and where the store goes.
+            let (store, other, to) = match (self.next_drained(is_tried), self.next(is_tried)) {
+                (Some((store, from, to)), _) => (store, from, to),
+                (None, Some((store, taker))) => (store, taker.node, Some(taker)),
+                (None, None) => {
+                    if pauses.values().all(|pause| now >= pause.until) {
+                        self.members.report_spread(|report| report.trouble.clear());
+                    }
+                    continue;
                 }
-                continue;
             };
-            match self.move_store(store, &taker).await {
+            let place = to.as_ref().map_or(FIRST_NODE, |to| to.node);
+            let moved = match self.all_places().get(&store) {
+                Some(&FIRST_NODE) => self.move_store(store, to.as_ref()).await,
+                _ => self.move_drained(store, to.as_ref()).await,
+            };
+            match moved {
                 Ok(()) => {
-                    pauses.remove(&taker.node);
+                    pauses.remove(&other);
                     self.members.report_spread(|report| report.trouble.clear());
-                    tracing::info!(%store, node = %taker.node, "the store has moved");
+                    tracing::info!(%store, node = %place, "the store has moved");
                 }
                 Err(MoveError::Stopped) => {}
                 Err(e) => {
                     // Another store could meet the same end.
                     moves = !matches!(e, MoveError::Unknown(_));
-                    tracing::warn!(%store, node = %taker.node, "the store has not moved: {e}");
-                    let trouble = format!("{store} does not move to {}: {e}", self.name(taker.node));
+                    tracing::warn!(%store, node = %place, "the store has not moved: {e}");
+                    let trouble = format!("{store} does not move to {}: {e}", self.name(place));
                     self.members.report_spread(|report| report.trouble = trouble);
-                    let pause = pauses.get(&taker.node).map_or(PAUSE.start, |pause| pause.next);
+                    let pause = pauses.get(&other).map_or(PAUSE.start, |pause| pause.next);
                     let next = (2 * pause).min(PAUSE.end);
-                    pauses.insert(taker.node, Pause { until: self.host.clock.now() + pause, next });
+                    pauses.insert(other, Pause { until: self.host.clock.now() + pause, next });
                 }
             }
             self.members.report_spread(|report| report.moving = None);
@@ -229,7 +259,7 @@ impl Spread {
     }
 
     /// Where all stores are.
-    fn all_places(&self) -> BTreeMap<StoreId, NodeId> {
+    pub(crate) fn all_places(&self) -> BTreeMap<StoreId, NodeId> {
         let at_nodes = self.at_nodes.lock();
         let place = |store| at_nodes.get(&store).map_or(FIRST_NODE, |at| at.node);
         self.config.stores().map(|store| (store, place(store))).collect()
@@ -247,8 +277,10 @@ impl Spread {
 
     /// Has the maps say where the stores are.
     pub(crate) async fn tell_maps(&self) -> Result<(), ChangeError> {
-        let places: BTreeMap<StoreId, NodeId> =
+        let through_here = self.through_here.lock().clone();
+        let mut places: BTreeMap<StoreId, NodeId> =
             self.at_nodes.lock().iter().map(|(store, at)| (*store, at.node)).collect();
+        places.retain(|store, _| !through_here.contains(store));
         if self.maps.config()?.places != places {
             self.maps.change(|config| config.places = places).await?;
         }
@@ -321,17 +353,22 @@ impl Spread {
         Ok(remote)
     }
 
-    async fn move_store(&self, store: StoreId, taker: &KnownNode) -> Result<(), MoveError> {
+    /// Moves a store to a node, or here.
+    pub(crate) async fn move_store(&self, store: StoreId, to: Option<&KnownNode>) -> Result<(), MoveError> {
         let Some(switch) = self.switch(store) else { return Ok(()) };
-        tracing::info!(%store, node = %taker.node, address = taker.address, "the store moves");
+        let place = to.map_or(FIRST_NODE, |to| to.node);
+        tracing::info!(%store, node = %place, address = to.map(|to| &to.address), "the store moves");
         // Until a copy is recorded, giving up loses nothing.
-        let copied = match first(self.copy_store(store, switch, taker), self.until_stop()).await {
+        let copied = match first(self.copy_store(store, switch, to), self.until_stop()).await {
             Either::Left(copied) => copied?,
             Either::Right(()) => return Err(MoveError::Stopped),
         };
-        let Copied { remote, held, damaged_count } = copied;
+        let Copied { made, held, damaged_count } = copied;
         let mut at_nodes = self.at_nodes.lock().clone();
-        at_nodes.insert(store, taker.clone());
+        match to {
+            Some(to) => at_nodes.insert(store, to.clone()),
+            None => at_nodes.remove(&store),
+        };
         let recorded = match self.in_time(self.places.record(&at_nodes)).await {
             Ok(recorded) => recorded,
             Err(_) => Err(RecordError::Unknown(io::ErrorKind::TimedOut.into())),
@@ -345,27 +382,45 @@ impl Spread {
                 return Err(MoveError::Unknown(e));
             }
         }
-        switch.set(remote);
         *self.at_nodes.lock() = at_nodes;
-        drop(held);
+        match made {
+            Made::There(remote) => {
+                switch.set(remote);
+                drop(held);
+                self.clear(store).await;
+            }
+            Made::Here(server) => {
+                switch.set_server(&server);
+                self.servers.lock().push(server);
+                drop(held);
+            }
+        }
         if damaged_count > 0 {
             self.members.compare_stores();
         }
-        self.clear(store).await;
         self.try_tell_maps().await;
         Ok(())
     }
 
-    /// Copies a store to a node, and holds its changes up at the end.
-    async fn copy_store(&self, store: StoreId, switch: &SwitchStore, taker: &KnownNode) -> Result<Copied, MoveError> {
+    /// Copies a store to a node, or here, and holds its changes up at the end.
+    async fn copy_store(
+        &self,
+        store: StoreId,
+        switch: &SwitchStore,
+        to: Option<&KnownNode>,
+    ) -> Result<Copied, MoveError> {
+        let place = to.map_or(FIRST_NODE, |to| to.node);
         let progress = |done: usize, all: usize| {
             let percent = (done * 100 / all.max(1)).min(100) as u8;
-            let moving = Some(Moving { store, to: taker.node, percent });
+            let moving = Some(Moving { store, to: place, percent });
             self.members.report_spread(|report| report.moving = moving);
         };
         progress(0, 1);
-        let remote = self.make(store, taker).await?;
-        let mut copy = StoreCopy::new(self.host.clock.clone(), switch.now(), remote.clone());
+        let made = match to {
+            Some(to) => Made::There(self.make(store, to).await?),
+            None => Made::Here(self.make_here(store).await?.map_err(MoveError::Make)?),
+        };
+        let mut copy = StoreCopy::new(self.host.clock.clone(), switch.now(), made.storage());
         for _ in 0..PASSES_MAX {
             if copy.pass(&progress).await? <= LAST_PASS_MAX {
                 break;
@@ -376,7 +431,13 @@ impl Spread {
         let held = host::timeout(&*self.host.clock, rest(), switch.hold()).await;
         let held = held.map_err(|_| MoveError::HeldTooLong)?;
         host::timeout(&*self.host.clock, rest(), copy.finish()).await.map_err(|_| MoveError::HeldTooLong)??;
-        Ok(Copied { remote, held, damaged_count: copy.damaged_count() })
+        Ok(Copied { made, held, damaged_count: copy.damaged_count() })
+    }
+
+    /// An empty store at this node.
+    pub(crate) async fn make_here(&self, store: StoreId) -> Result<io::Result<Arc<StoreServer>>, Elapsed> {
+        let FsConfig { fs, store_capacity_bytes: capacity_bytes, .. } = self.config;
+        self.in_time(self.places.make(StoreIdentity { fs, store, capacity_bytes })).await
     }
 
     /// Closes and removes the store that has moved away.

@@ -66,7 +66,7 @@ fn succeeded(
 ) -> Result<FsConfig, ConfigError> {
     let mut next = known.clone();
     next.places.retain(|store, _| at_nodes.contains(store));
-    next.members.remove(&node);
+    next.remove_member(node);
     next.first_node = Some(certificate);
     next.check().and_then(|()| known.may_become(&next))?;
     Ok(next)

@@ -2,7 +2,7 @@
 //! first node at any moment, and what the file system survives afterwards.
 
 use cluster::config::MemberEntry;
-use cluster::control::Hello;
+use cluster::control::{ControlRequest, Hello};
 use cluster::machine::{CoreMachine, Create, INDEX_RANGE_LEN, Lengths, Run, StartError, create};
 use cluster::manager_service::ManagerService;
 use cluster::members::{Members, MembersConfig};
@@ -317,13 +317,24 @@ impl Rig {
         self.sim.block_on(first.core.change_maps(add)).expect("change");
     }
 
-    fn hello(&self, first: &First, node: u16) {
+    /// A node renews its lease, and knows the newest maps or not.
+    fn renew(&self, first: &First, node: u16, session: u64, knows: bool) {
+        let node = NodeId::new(node);
+        let maps_epoch = if knows { first.core.maps.maps().epoch } else { 1 };
+        let (store_bytes, live_bytes, wants_space, seating, unreached) = (0, 0, false, 0, Vec::new());
+        let renewal =
+            ControlRequest::Renew { session, store_bytes, live_bytes, wants_space, maps_epoch, seating, unreached };
+        let members = first.members.clone();
+        self.sim.block_on(async move { members.control(&fingerprint(node), renewal).await }).expect("renew");
+    }
+
+    fn hello(&self, first: &First, node: u16) -> u64 {
         let node = NodeId::new(node);
         let (version, address) = (cluster::control::CONTROL_VERSION, format!("node{}:1", node.raw()));
         let (is_mounted, takes_stores, takes_managers, program) = (false, true, true, String::new());
         let hello = Hello { node, version, is_mounted, address, takes_stores, takes_managers, program };
         let members = first.members.clone();
-        self.sim.block_on(async move { members.hello(&hello, &fingerprint(node)).await }).expect("hello");
+        self.sim.block_on(async move { members.hello(&hello, &fingerprint(node)).await }).expect("hello").session
     }
 
     /// Makes some files; those before a sync that succeeds are safe.
@@ -735,4 +746,101 @@ fn crash_of_the_first_node_at_any_moment_of_a_removal_loses_nothing() {
         rig.check_whole(&first);
         assert_eq!(rig.places(), [0, 0, 1]);
     }
+}
+
+impl Rig {
+    fn drain(&self, first: &First, drains: bool) {
+        self.sim.block_on(first.spread.drain_node(LOST, drains)).expect("drain");
+    }
+}
+
+#[test]
+fn a_node_drains_and_can_be_removed() {
+    let (mut rig, first) = spread_over_nodes(30);
+    rig.drain(&first, true);
+    for _ in 0..20 {
+        rig.write(&first, 3);
+        rig.remove(&first, 1);
+        rig.run_for(1000);
+    }
+    assert_eq!(rig.places(), [0, 0, 1]);
+    rig.check_whole(&first);
+    let config = first.core.maps.config().expect("config");
+    assert_eq!(config.stores().map(|store| config.place(store).raw()).collect::<Vec<_>>(), [0, 0, 1]);
+    // It gets no store again, also after a start.
+    let first = rig.start().expect("start");
+    rig.hello(&first, 2);
+    rig.run_for(20_000);
+    assert_eq!(rig.places(), [0, 0, 1]);
+    assert!(first.members.nodes().expect("nodes").nodes[2].is_draining);
+    rig.world.nodes[1].restart();
+    rig.check(&first);
+    let first = rig.start().expect("start");
+    let lost = rig.remove_node(&first, false).expect("it has no stores");
+    assert_eq!((lost.iter().count(), rig.has_member(&first)), (0, false));
+    rig.check_whole(&first);
+}
+
+#[test]
+fn a_drain_waits_until_all_nodes_know_it_and_can_be_stopped() {
+    let (mut rig, first) = spread_over_nodes(31);
+    let sessions = [1, 2].map(|node| (node, rig.hello(&first, node)));
+    rig.drain(&first, true);
+    let place = |first: &First| first.core.maps.config().expect("config").place(StoreId::new(1)).raw();
+    for second in 0..30 {
+        // One of them knows it, and the other one does not.
+        sessions.iter().for_each(|(node, session)| rig.renew(&first, *node, *session, *node == 1));
+        rig.run_for(1000);
+        assert!(second < 3 || place(&first) == 0, "the maps do not say that it is reached through the first node");
+    }
+    assert_eq!(rig.places(), [0, 2, 1]);
+    rig.write(&first, 10);
+    // It is stopped: the next attempts end, and the node is reached again.
+    rig.drain(&first, false);
+    rig.run_for(100_000);
+    assert_eq!((rig.places(), place(&first)), (vec![0, 2, 1], 2));
+    rig.drain(&first, true);
+    for _ in 0..40 {
+        sessions.iter().for_each(|(node, session)| rig.renew(&first, *node, *session, true));
+        rig.run_for(1000);
+    }
+    assert_eq!((rig.places(), place(&first)), (vec![0, 0, 1], 0));
+    rig.check_whole(&first);
+    // It takes a store again.
+    rig.drain(&first, false);
+    rig.run_for(30_000);
+    assert_eq!(rig.places().iter().filter(|place| **place == 2).count(), 1);
+    rig.write(&first, 10);
+    rig.check_whole(&first);
+    let first = rig.start().expect("start");
+    rig.check(&first);
+}
+
+#[test]
+fn crash_of_the_first_node_at_any_moment_of_a_drain_loses_nothing() {
+    let mut drained = 0;
+    for seed in 140..152 {
+        let (mut rig, mut first) = spread_over_nodes(seed);
+        rig.drain(&first, true);
+        for _ in 0..3 {
+            rig.run_for(rig.world.random.below(12_000));
+            for _ in 0..rig.world.random.below(8) {
+                let count = 1 + rig.world.random.below(8);
+                rig.write(&first, count);
+                rig.run_for(rig.world.random.below(600));
+            }
+            drained += u32::from(rig.places() == [0, 0, 1]);
+            first = rig.start().unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+            let lost = rig.world.random.below(u64::from(STORES)) as u16;
+            rig.check_without(&first, lost);
+            first = rig.start().unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+            rig.check(&first);
+        }
+        rig.run_for(60_000);
+        assert_eq!(rig.places(), [0, 0, 1], "seed {seed}");
+        rig.write(&first, 5);
+        rig.check(&first);
+        rig.check_whole(&first);
+    }
+    assert!((5..30).contains(&drained), "{drained} of 36");
 }

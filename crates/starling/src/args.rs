@@ -4,7 +4,7 @@ mod node;
 mod sim;
 mod traces;
 
-pub use node::{Node, NodeCommand, NodeInvite, NodeJoin, NodeRecover, NodeRemove, Nodes, Role, Who};
+pub use node::{Node, NodeCommand, NodeDrain, NodeInvite, NodeJoin, NodeRecover, NodeRemove, Nodes, Role, Who};
 pub use sim::{
     Advise, Availability, Cleaning, Cooperative, Locality, Machines, Mobile, Output, Papers, Sim, SimCommand,
 };

@@ -125,6 +125,13 @@ pub enum Request {
         addresses: Vec<String>,
     },
     /// See [`crate::node::removal`].
+    DrainNode {
+        /// The node's name.
+        name: String,
+        /// It drains from now on, or no more.
+        drains: bool,
+    },
+    /// See [`crate::node::removal`].
     RemoveNode {
         /// The node's name.
         name: String,

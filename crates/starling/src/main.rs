@@ -188,6 +188,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Node(a) => match a.command {
             NodeCommand::Invite(a) => runtime()?.block_on(node::invite::run(a)),
             NodeCommand::Join(a) => serve_node(node::run::AskedNode::from_join(a)?),
+            NodeCommand::Drain(a) => runtime()?.block_on(node::removal::run_drain(a)),
             NodeCommand::Remove(a) => runtime()?.block_on(node::removal::run(a)),
             NodeCommand::Recover(a) => runtime()?.block_on(node::recover::run(a)),
         },

@@ -281,6 +281,7 @@ impl Mounted {
             Request::Down
             | Request::Scrub { .. }
             | Request::InviteNode { .. }
+            | Request::DrainNode { .. }
             | Request::RemoveNode { .. }
             | Request::Nodes
             | Request::Clients

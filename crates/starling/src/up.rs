@@ -57,6 +57,9 @@ impl control::Served for Control {
                     let first = first.ok_or(ALONE)?;
                     first.inviter.invite(&name, addresses).await.map_err(|e| format!("{e:#}"))
                 }
+                Request::DrainNode { name, drains } => {
+                    removal::drain(&*first.ok_or(ALONE)?, &name, drains).await.map_err(|e| e.to_string())
+                }
                 Request::RemoveNode { name, is_dead } => {
                     removal::remove(&*first.ok_or(ALONE)?, &name, is_dead).await.map_err(|e| e.to_string())
                 }

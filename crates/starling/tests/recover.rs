@@ -1,5 +1,5 @@
-//! Machines are lost for good: the first one, whose place a node takes, or another one, which is
-//! removed.
+//! Machines leave, or are lost for good: the first one, whose place a node takes, or another one,
+//! which is removed.
 
 mod common;
 #[path = "common/nodes.rs"]
@@ -191,4 +191,45 @@ fn a_node_that_is_lost_is_removed_and_its_store_made_anew() {
     assert!(run(starling().arg("fsck").arg("--data").arg(&one.data)).contains("no problems"));
     two.down();
     three.down();
+}
+
+#[test]
+fn a_node_drains_while_all_go_on_and_is_removed() {
+    let dir = tempfile::tempdir().expect("temporary folder");
+    let [one, two, three] = three_nodes(dir.path());
+    let mut nodes = vec![&one, &two, &three];
+    let command = |what: &str, flags: &[&str]| {
+        let mut command = starling();
+        command.args(["node", what, "three", "--data"]).arg(&one.data).args(flags);
+        command
+    };
+    let node = || answer(starling().arg("nodes").arg(&two.mountpoint))["nodes"][2].clone();
+    wait("managers do not spread", || node()["managers"] == json!(1));
+    assert_eq!(answer(&mut command("drain", &[])), json!({"node": "three", "drains": true}));
+    let mut count = 0;
+    let mut write_all = |nodes: &[&Mounted]| {
+        for node in nodes {
+            write(node, &format!("file-{count}"));
+            count += 1;
+        }
+    };
+    wait("the node does not drain", || {
+        write_all(&nodes);
+        let node = node();
+        assert_eq!(node["state"], json!("draining"));
+        node["stores"] == json!([]) && node["managers"] == json!(0) && stores(&two) == json!([[0, 1], [2], []])
+    });
+    write_all(&nodes);
+    assert!(refused(&mut command("remove", &[])).contains("node three is up"));
+    three.down();
+    nodes.pop();
+    assert!(run(&mut command("remove", &[])).contains("node three is removed"));
+    write_all(&nodes);
+    let now = contents(&one);
+    assert_eq!(now, contents(&two));
+    assert_eq!(now.len(), count);
+    let report = run(starling().arg("scrub").arg(&one.mountpoint));
+    assert!(report.contains("0 missing, 0 damaged"), "{report}");
+    one.down();
+    two.down();
 }

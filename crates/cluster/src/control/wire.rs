@@ -365,7 +365,7 @@ impl WhoReport {
 }
 
 /// Bytes of an encoded [`NodeReport`], at least.
-const NODE_LEN_MIN: usize = 2 + 4 + 4 + 1 + 1 + 2 + 1 + 4;
+const NODE_LEN_MIN: usize = 2 + 4 + 4 + 1 + 1 + 2 + 1 + 1 + 4;
 
 impl Welcome {
     fn encode(&self, out: &mut Vec<u8>) {
@@ -432,6 +432,7 @@ impl NodeReport {
         out.put_u8(self.is_mounted.into());
         out.put_u16(self.manager_count);
         out.put_u8(self.takes_managers.into());
+        out.put_u8(self.is_draining.into());
         out.put_blob(self.program.as_bytes());
     }
 
@@ -449,6 +450,7 @@ impl NodeReport {
             is_mounted: flag(r, "is mounted")?,
             manager_count: r.u16("managers")?,
             takes_managers: flag(r, "takes managers")?,
+            is_draining: flag(r, "is draining")?,
             program: string(r, "program version")?,
         })
     }
@@ -591,16 +593,19 @@ mod tests {
             time().prop_map(|lease_left| NodeState::Up { lease_left }),
             proptest::option::of(time()).prop_map(|since| NodeState::Down { since }),
         ];
-        (any::<[u16; 2]>(), any::<[char; 3]>(), state, any::<[bool; 2]>()).prop_map(
-            |([id, manager_count], [name, address, program], state, [is_mounted, takes_managers])| NodeReport {
-                id: NodeId::new(id),
-                name: name.into(),
-                address: address.into(),
-                state,
-                is_mounted,
-                manager_count,
-                takes_managers,
-                program: program.into(),
+        (any::<[u16; 2]>(), any::<[char; 3]>(), state, any::<[bool; 3]>()).prop_map(
+            |([id, manager_count], [name, address, program], state, [is_mounted, takes_managers, is_draining])| {
+                NodeReport {
+                    id: NodeId::new(id),
+                    name: name.into(),
+                    address: address.into(),
+                    state,
+                    is_mounted,
+                    manager_count,
+                    takes_managers,
+                    is_draining,
+                    program: program.into(),
+                }
             },
         )
     }
@@ -738,6 +743,7 @@ mod tests {
             is_mounted: false,
             manager_count: 0,
             takes_managers: false,
+            is_draining: true,
             program: String::new(),
         };
         let (places, spread) = (BTreeMap::new(), SpreadReport::default());

@@ -40,6 +40,7 @@ fn the_corpus_has_what_this_program_writes() {
         next_node: 1,
         places: BTreeMap::new(),
         first_node: None,
+        draining: Default::default(),
     };
     let managers = ManagerMap { epoch: 7, owners: [0, 1, 1, 2].map(ManagerId::new).to_vec() };
     let later = FsConfig { parity: 2, block_size: 4096, managers, ..first.clone() };
@@ -107,6 +108,7 @@ fn the_corpus_has_messages_about_sessions() {
         is_mounted,
         manager_count: 3,
         takes_managers: is_mounted,
+        is_draining: !is_mounted,
         program: if is_mounted { "0.1.0".into() } else { String::new() },
     };
     let nodes = vec![

@@ -12,6 +12,7 @@ use std::path::PathBuf;
   starling node invite --data ./data                         prints an invitation; on another machine:
   starling node join INVITATION ./mnt --data ./data --listen 10.0.0.2:7440 --store ./stores     mounts, and takes a store
   starling nodes ./mnt                                       who is there
+  starling node drain db --data ./data                       a machine is to go: its stores move to the others
   starling node remove db --data ./data --dead               a machine is lost: the others get its stores
   starling node recover --data ./data                        the first node is lost: this one takes its place")]
 pub struct Node {
@@ -47,6 +48,17 @@ With --store, a store of the first node moves to this one, unless that has no mo
 file system needs this node to be up as it needs that store. If it is interrupted, give the same command again. The data folder has the node's key: who has the key can read and
 change everything.")]
     Join(NodeJoin),
+    /// Move the stores and managers of a node to the others, while all go on.
+    #[command(after_help = "Examples:
+  starling node drain db --data ./data
+  starling nodes ./mnt                                what moves, and how far it is
+  starling node drain db --data ./data --stop         it may have stores and managers again
+  starling down ./mnt                                 on that node, when it has none; then, at the first one:
+  starling node remove db --data ./data
+
+Give the data folder of the first node, which must run. The node must be up. Each store goes to the node that has fewest, and a node keeps draining
+through starts of all nodes. Programs on all nodes go on, those of the node too.")]
+    Drain(NodeDrain),
     /// Remove a node that is down. Its key opens nothing any more.
     #[command(after_help = "Examples:
   starling node remove db --data ./data
@@ -141,6 +153,22 @@ pub struct NodeJoin {
     /// Detach from the terminal once mounted, or once it serves.
     #[arg(long)]
     pub background: bool,
+}
+
+/// Arguments of `node drain`.
+#[derive(ClapArgs, Debug)]
+pub struct NodeDrain {
+    /// The node's name; `starling nodes` lists all.
+    pub name: String,
+    /// The data folder of the first node, which must be running.
+    #[arg(long)]
+    pub data: PathBuf,
+    /// The node drains no more.
+    #[arg(long)]
+    pub stop: bool,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Arguments of `node remove`.

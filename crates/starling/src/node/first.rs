@@ -401,6 +401,7 @@ mod tests {
             next_node: 1,
             places: Default::default(),
             first_node: None,
+            draining: Default::default(),
         }
     }
 

@@ -336,6 +336,7 @@ mod tests {
             next_node: 1,
             places: Default::default(),
             first_node: None,
+            draining: Default::default(),
         };
         for name in ["one", "two"] {
             let (name, fingerprint) = (name.to_string(), [1; 32]);

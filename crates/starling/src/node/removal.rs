@@ -1,6 +1,7 @@
-//! `starling node remove`, and the answer to it in the first node's process.
+//! `starling node drain` and `starling node remove`, and the answers to them in the first node's
+//! process.
 
-use crate::args::NodeRemove;
+use crate::args::{NodeDrain, NodeRemove};
 use crate::control::Request;
 use crate::node::ask_first;
 use crate::node::first::FirstNodeServer;
@@ -14,6 +15,29 @@ pub async fn remove(first: &FirstNodeServer, name: &str, is_dead: bool) -> Resul
     let stores = first.spread.remove_node(name, is_dead).await?;
     let stores: Vec<u16> = stores.iter().map(|store| store.raw()).collect();
     Ok(json!({ "removed": name, "made_anew": stores }))
+}
+
+/// Has a node drain, or not. The answer for the command.
+pub async fn drain(first: &FirstNodeServer, name: &str, drains: bool) -> Result<Value, RemovalError> {
+    first.spread.drain_node(name, drains).await?;
+    Ok(json!({ "node": name, "drains": drains }))
+}
+
+/// `starling node drain`.
+pub async fn run_drain(args: NodeDrain) -> anyhow::Result<ExitCode> {
+    let NodeDrain { name, data, stop, json } = args;
+    let answer = ask_first(&data, Request::DrainNode { name: name.clone(), drains: !stop }).await?;
+    let data = data.display();
+    say(&match (json, stop) {
+        (true, _) => serde_json::to_string_pretty(&answer)?,
+        (false, true) => format!("node {name} drains no more"),
+        (false, false) => {
+            format!(
+                "node {name} drains: its stores and managers move to the others; `starling nodes --data {data}` says how far"
+            )
+        }
+    });
+    Ok(ExitCode::SUCCESS)
 }
 
 /// `starling node remove`.

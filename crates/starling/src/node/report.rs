@@ -20,6 +20,8 @@ pub struct NodeLine {
     pub name: String,
     /// True if it holds a lease. The first node needs none.
     pub is_up: bool,
+    /// Its stores and managers move to others.
+    pub is_draining: bool,
     /// Where other nodes reach it, as host:port; empty if they do not.
     pub address: String,
     /// What it does: `client` (it has the file system mounted), `storage` (it has stores),
@@ -40,7 +42,11 @@ pub fn nodes_json(nodes: &[NodeLine], survives: &str, spreading: Option<String>)
     let node = |node: &NodeLine| {
         json!({
             "name": node.name,
-            "state": if node.is_up { "up" } else { "down" },
+            "state": match (node.is_up, node.is_draining) {
+                (true, false) => "up",
+                (true, true) => "draining",
+                (false, _) => "down",
+            },
             "address": node.address,
             "roles": node.roles,
             "stores": node.stores,
@@ -128,6 +134,7 @@ fn of_core(report: &NodesReport, config: &FsConfig) -> Value {
         NodeLine {
             name: report.name.clone(),
             is_up,
+            is_draining: report.is_draining,
             address: report.address.clone(),
             roles: [client, storage, manager, voter].into_iter().flatten().collect(),
             stores,
@@ -210,6 +217,7 @@ mod tests {
         NodeLine {
             name: "one".into(),
             is_up: true,
+            is_draining: false,
             address: "10.0.0.1:7440".into(),
             roles: vec!["client", "storage", "manager", "voter"],
             stores: vec![0, 1, 2],
@@ -227,6 +235,7 @@ mod tests {
         let three = NodeLine {
             name: "three".into(),
             is_up: false,
+            is_draining: false,
             address: String::new(),
             roles: vec![],
             stores: vec![],
@@ -259,8 +268,8 @@ mod tests {
         let (id, name, address) = (NodeId::new(id), name.to_string(), String::new());
         let manager_count = if id == FIRST_NODE { 2 } else { 0 };
         let program = if is_mounted { format!("version of {name}") } else { String::new() };
-        let takes_managers = id == FIRST_NODE;
-        NodeReport { id, name, address, state, is_mounted, manager_count, takes_managers, program }
+        let (takes_managers, is_draining) = (id == FIRST_NODE, false);
+        NodeReport { id, name, address, state, is_mounted, manager_count, takes_managers, is_draining, program }
     }
 
     /// Three nodes, the last one down, with the stores at these.
@@ -276,6 +285,7 @@ mod tests {
             next_node: 3,
             places: Default::default(),
             first_node: None,
+            draining: Default::default(),
         };
         let lease_left = Duration::from_secs(5);
         let nodes = vec![

@@ -255,7 +255,10 @@ impl control::Served for Control {
                 },
                 Request::Record => served.recording.serve(progress).await,
                 Request::EndRecord { number } => served.recording.end(number),
-                Request::InviteNode { .. } | Request::RemoveNode { .. } | Request::Scrub { .. } => Err(format!(
+                Request::InviteNode { .. }
+                | Request::DrainNode { .. }
+                | Request::RemoveNode { .. }
+                | Request::Scrub { .. } => Err(format!(
                     "this node has joined {}: give this command there",
                     served.first.addresses().join(", ")
                 )),

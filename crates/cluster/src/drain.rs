@@ -1,0 +1,89 @@
+//! Moves the stores of a node to others, while all are used, so that the node can be removed.
+//!
+//! Other nodes send their requests straight to the node that has a store, so nothing here can hold
+//! them up. A move therefore has two parts:
+//!
+//! 1. The maps say that the first node has the store. It passes requests on. When each session has
+//!    learned these maps, and requests that were sent before have ended, all changes come through
+//!    here.
+//! 2. The store is copied as any other ([`spread`](crate::spread)), here or to another node.
+//!
+//! The record of the places changes only at the end. So a crash leaves the store where it was, and
+//! the next start begins anew. What is left at the node is a leftover: the maps that it has say so.
+
+use crate::config::{FIRST_NODE, KnownNode};
+use crate::machine::PUT_TIMEOUT;
+use crate::maps::ChangeError;
+use crate::removal::RemovalError;
+use crate::spread::{MoveError, Spread, TICK};
+use host::{Either, first};
+use std::collections::BTreeMap;
+use std::time::Duration;
+use types::{NodeId, StoreId};
+
+/// How long sessions may take to learn new maps. They ask for them several times in a lease.
+const LEARN_TIME_MAX: Duration = Duration::from_secs(60);
+
+impl Spread {
+    /// Has a node drain from now on, or stop draining.
+    pub async fn drain_node(&self, name: &str, drains: bool) -> Result<(), RemovalError> {
+        let config = self.maps.config().map_err(ChangeError::from)?;
+        let found = config.members.iter().find(|(_, member)| member.name == name);
+        let Some((&node, _)) = found else { return Err(RemovalError::NoSuchNode(name.to_string())) };
+        if config.draining.contains(&node) != drains {
+            let change = |config: &mut crate::FsConfig| match drains {
+                true => drop(config.draining.insert(node)),
+                false => drop(config.draining.remove(&node)),
+            };
+            self.maps.change(change).await?;
+        }
+        Ok(())
+    }
+
+    /// The next store of a draining node, that node, and where the store goes: to the node that has
+    /// fewest; `None` is here.
+    pub(crate) fn next_drained(
+        &self,
+        is_tried: impl Fn(&NodeId) -> bool,
+    ) -> Option<(StoreId, NodeId, Option<KnownNode>)> {
+        let config = self.maps.config().ok()?;
+        let places = self.all_places();
+        let (store, from) = places.iter().find(|(_, at)| config.draining.contains(at) && is_tried(at))?;
+        let takers = self.members.takers().into_iter().map(|at| (at.node, Some(at))).chain([(FIRST_NODE, None)]);
+        let takers: BTreeMap<NodeId, Option<KnownNode>> = takers.collect();
+        let count = |node: &NodeId| places.values().filter(|place| *place == node).count();
+        let to = takers.keys().min_by_key(|node| (count(node), **node))?;
+        Some((*store, *from, takers[to].clone()))
+    }
+
+    /// Moves a store away from a node that drains.
+    pub(crate) async fn move_drained(&self, store: StoreId, to: Option<&KnownNode>) -> Result<(), MoveError> {
+        self.through_here.lock().insert(store);
+        let moved = async {
+            self.come_through_here().await?;
+            self.move_store(store, to).await
+        };
+        let moved = moved.await;
+        self.through_here.lock().remove(&store);
+        self.try_tell_maps().await;
+        moved
+    }
+
+    /// Waits until no session sends requests to the stores that come through here any other way.
+    async fn come_through_here(&self) -> Result<(), MoveError> {
+        self.tell_maps().await.map_err(MoveError::Maps)?;
+        let epoch = self.maps.maps().epoch;
+        let learn = async {
+            while !self.members.all_know(epoch) {
+                self.host.clock.sleep(TICK).await;
+            }
+            // Requests that were sent before end within this time.
+            self.host.clock.sleep(PUT_TIMEOUT).await;
+        };
+        let learned = host::timeout(&*self.host.clock, LEARN_TIME_MAX + PUT_TIMEOUT, learn);
+        match first(learned, self.until_stop()).await {
+            Either::Left(learned) => Ok(learned?),
+            Either::Right(()) => Err(MoveError::Stopped),
+        }
+    }
+}
