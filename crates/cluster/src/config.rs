@@ -128,6 +128,19 @@ fn fingerprint(r: &mut Reader<'_>, what: &'static str) -> Result<[u8; 32], Decod
     Ok(fingerprint)
 }
 
+/// A list of numbers, ascending.
+fn numbers(r: &mut Reader<'_>, what: &'static str) -> Result<BTreeSet<u16>, DecodeError> {
+    let mut numbers = BTreeSet::new();
+    for _ in 0..r.count(2, what)? {
+        let number = r.u16(what)?;
+        if numbers.last().is_some_and(|last| *last >= number) {
+            return Err(DecodeError::Invalid(what));
+        }
+        numbers.insert(number);
+    }
+    Ok(numbers)
+}
+
 fn flag(r: &mut Reader<'_>, what: &'static str) -> Result<bool, DecodeError> {
     match r.u8(what)? {
         0 => Ok(false),
@@ -160,8 +173,11 @@ pub struct FsConfig {
     /// SHA-256 of the first node's certificate; `None` until it has listened for others. Only a
     /// [succession](crate::succession) makes another machine the first node.
     pub first_node: Option<[u8; 32]>,
-    /// The members that are to have neither stores nor managers any more.
+    /// The nodes that are to have no stores any more. Members among them are to have no managers
+    /// either.
     pub draining: BTreeSet<NodeId>,
+    /// Stores that all nodes are to reach through the first one, since they may move at any time.
+    pub through_first: BTreeSet<StoreId>,
 }
 
 /// The manager map of a new file system: `manager_count` managers share the slots.
@@ -205,6 +221,8 @@ impl FsConfig {
         self.first_node.iter().for_each(|fingerprint| out.extend_from_slice(fingerprint));
         out.put_u32(self.draining.len() as u32);
         self.draining.iter().for_each(|node| out.put_u16(node.raw()));
+        out.put_u32(self.through_first.len() as u32);
+        self.through_first.iter().for_each(|store| out.put_u16(store.raw()));
         out.into()
     }
 
@@ -250,15 +268,10 @@ impl FsConfig {
             true => Some(fingerprint(&mut r, "first node")?),
             false => None,
         };
-        let mut draining = BTreeSet::new();
+        let (mut draining, mut through_first) = (BTreeSet::new(), BTreeSet::new());
         if version >= 5 {
-            for _ in 0..r.count(2, "draining members")? {
-                let node = NodeId::new(r.u16("draining member")?);
-                if draining.last().is_some_and(|last| *last >= node) {
-                    return Err(DecodeError::Invalid("draining members"));
-                }
-                draining.insert(node);
-            }
+            draining = numbers(&mut r, "draining nodes")?.into_iter().map(NodeId::new).collect();
+            through_first = numbers(&mut r, "stores behind the first node")?.into_iter().map(StoreId::new).collect();
         }
         let fs = FsUuid(fs);
         let config = FsConfig {
@@ -273,6 +286,7 @@ impl FsConfig {
             places,
             first_node,
             draining,
+            through_first,
         };
         if !r.is_empty() || config.check().is_err() {
             return Err(DecodeError::Invalid("file system configuration"));
@@ -341,8 +355,12 @@ impl FsConfig {
         if let Some((store, node)) = self.places.iter().find(is_wrong) {
             return Err(ConfigError::Place { store: *store, node: *node });
         }
-        if let Some(node) = self.draining.iter().find(|node| !self.members.contains_key(node)) {
+        let is_unknown = |node: &&NodeId| **node != FIRST_NODE && !self.members.contains_key(node);
+        if let Some(node) = self.draining.iter().find(is_unknown) {
             return Err(ConfigError::MemberNumber(*node));
+        }
+        if let Some(store) = self.through_first.iter().find(|store| store.raw() >= self.store_count) {
+            return Err(ConfigError::Place { store: *store, node: FIRST_NODE });
         }
         match (1..=NODE_NUMBER_MAX + 1).contains(&self.next_node) {
             true => Ok(()),
@@ -424,8 +442,10 @@ impl FsConfig {
         let managers = ManagerMap { epoch: self.managers.epoch, ..next.managers.clone() };
         let (members, next_node, places) = (self.members.clone(), self.next_node, self.places.clone());
         let first_node = if next.first_node.is_some() { self.first_node } else { next.first_node };
-        let draining = self.draining.clone();
-        if (FsConfig { managers, members, next_node, places, first_node, draining, ..next.clone() }) != *self {
+        let (draining, through_first) = (self.draining.clone(), self.through_first.clone());
+        let same =
+            FsConfig { managers, members, next_node, places, first_node, draining, through_first, ..next.clone() };
+        if same != *self {
             return Err(ConfigError::Fixed);
         }
         if next.managers.epoch < self.managers.epoch {
@@ -543,6 +563,7 @@ mod tests {
             places: BTreeMap::new(),
             first_node: None,
             draining: BTreeSet::new(),
+            through_first: BTreeSet::new(),
         }
     }
 
@@ -564,8 +585,13 @@ mod tests {
     fn what_was_created_is_read_back() {
         let mut spread = with_members();
         spread.places = BTreeMap::from([(StoreId::new(0), NodeId::new(3)), (StoreId::new(4), NodeId::new(1))]);
-        let draining = BTreeSet::from([NodeId::new(1), NodeId::new(3)]);
-        let led = FsConfig { first_node: Some([9; 32]), draining, ..spread.clone() };
+        let draining = BTreeSet::from([FIRST_NODE, NodeId::new(1), NodeId::new(3)]);
+        let led = FsConfig {
+            first_node: Some([9; 32]),
+            draining,
+            through_first: [1, 4].map(StoreId::new).into(),
+            ..spread.clone()
+        };
         for config in [config(), with_members(), spread, led] {
             assert_eq!(FsConfig::decode(&config.encode()), Ok(config));
         }
@@ -676,7 +702,7 @@ mod tests {
     #[test]
     fn version_two_had_no_members() {
         let mut bytes = config().encode().to_vec();
-        bytes.truncate(bytes.len() - 15);
+        bytes.truncate(bytes.len() - 19);
         bytes[0] = 2;
         assert_eq!(FsConfig::decode(&bytes), Ok(config()));
     }
@@ -684,7 +710,7 @@ mod tests {
     #[test]
     fn up_to_version_three_all_stores_were_at_the_first_node() {
         let mut bytes = with_members().encode().to_vec();
-        bytes.truncate(bytes.len() - 9);
+        bytes.truncate(bytes.len() - 13);
         bytes[0] = 3;
         assert_eq!(FsConfig::decode(&bytes), Ok(with_members()));
     }
@@ -692,7 +718,7 @@ mod tests {
     #[test]
     fn up_to_version_four_nothing_said_which_node_is_the_first() {
         let mut bytes = with_members().encode().to_vec();
-        bytes.truncate(bytes.len() - 5);
+        bytes.truncate(bytes.len() - 9);
         bytes[0] = 4;
         assert_eq!(FsConfig::decode(&bytes), Ok(with_members()));
     }

@@ -3,13 +3,14 @@
 //! Other nodes send their requests straight to the node that has a store, so nothing here can hold
 //! them up. A move therefore has two parts:
 //!
-//! 1. The maps say that the first node has the store. It passes requests on. When each session has
-//!    learned these maps, and requests that were sent before have ended, all changes come through
-//!    here.
+//! 1. The maps say that all nodes reach the store through the first one, which passes requests on.
+//!    When each session has learned these maps, and requests that were sent before have ended, all
+//!    changes come through here.
 //! 2. The store is copied as any other ([`spread`](crate::spread)), here or to another node.
 //!
-//! The record of the places changes only at the end. So a crash leaves the store where it was, and
-//! the next start begins anew. What is left at the node is a leftover: the maps that it has say so.
+//! The maps say until the end where the store is, so whoever looks at them finds it if the first
+//! node is lost. The record of the places changes only at the end. So a crash leaves the store
+//! where it was, and the next start begins anew; or it has moved, and the maps follow.
 
 use crate::config::{FIRST_NODE, KnownNode};
 use crate::machine::PUT_TIMEOUT;
@@ -25,11 +26,13 @@ use types::{NodeId, StoreId};
 const LEARN_TIME_MAX: Duration = Duration::from_secs(60);
 
 impl Spread {
-    /// Has a node drain from now on, or stop draining.
+    /// Has a node drain from now on, the first one too, or stop draining.
     pub async fn drain_node(&self, name: &str, drains: bool) -> Result<(), RemovalError> {
         let config = self.maps.config().map_err(ChangeError::from)?;
-        let found = config.members.iter().find(|(_, member)| member.name == name);
-        let Some((&node, _)) = found else { return Err(RemovalError::NoSuchNode(name.to_string())) };
+        let members = config.members.iter().map(|(node, member)| (*node, &member.name[..]));
+        let mut nodes = members.chain([(FIRST_NODE, self.members.first_name())]);
+        let found = nodes.find(|(_, known)| *known == name);
+        let node = found.ok_or_else(|| RemovalError::NoSuchNode(name.to_string()))?.0;
         if config.draining.contains(&node) != drains {
             let change = |config: &mut crate::FsConfig| match drains {
                 true => drop(config.draining.insert(node)),
@@ -50,6 +53,7 @@ impl Spread {
         let places = self.all_places();
         let (store, from) = places.iter().find(|(_, at)| config.draining.contains(at) && is_tried(at))?;
         let takers = self.members.takers().into_iter().map(|at| (at.node, Some(at))).chain([(FIRST_NODE, None)]);
+        let takers = takers.filter(|(node, _)| node != from && !config.draining.contains(node) && is_tried(node));
         let takers: BTreeMap<NodeId, Option<KnownNode>> = takers.collect();
         let count = |node: &NodeId| places.values().filter(|place| *place == node).count();
         let to = takers.keys().min_by_key(|node| (count(node), **node))?;
@@ -64,13 +68,15 @@ impl Spread {
             self.move_store(store, to).await
         };
         let moved = moved.await;
-        self.through_here.lock().remove(&store);
-        self.try_tell_maps().await;
+        if !matches!(moved, Err(MoveError::Unknown(_))) {
+            self.through_here.lock().remove(&store);
+            self.try_tell_maps().await;
+        }
         moved
     }
 
     /// Waits until no session sends requests to the stores that come through here any other way.
-    async fn come_through_here(&self) -> Result<(), MoveError> {
+    pub(crate) async fn come_through_here(&self) -> Result<(), MoveError> {
         self.tell_maps().await.map_err(MoveError::Maps)?;
         let epoch = self.maps.maps().epoch;
         let learn = async {
@@ -82,7 +88,7 @@ impl Spread {
         };
         let learned = host::timeout(&*self.host.clock, LEARN_TIME_MAX + PUT_TIMEOUT, learn);
         match first(learned, self.until_stop()).await {
-            Either::Left(learned) => Ok(learned?),
+            Either::Left(learned) => learned.map_err(|_| MoveError::NotLearned),
             Either::Right(()) => Err(MoveError::Stopped),
         }
     }

@@ -114,6 +114,7 @@ impl Create {
             places: BTreeMap::new(),
             first_node: None,
             draining: Default::default(),
+            through_first: Default::default(),
         }
     }
 }

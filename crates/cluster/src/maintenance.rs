@@ -53,8 +53,6 @@ const IDLE_GAIN_BYTES: u64 = 64 << 10;
 const SCRUBBED_AT_ONCE: usize = 16;
 /// How long a round waits for the managers to apply earlier cuts.
 const SETTLE_TIME_MAX: Duration = Duration::from_secs(5);
-/// How long segments are on their way to the stores, if these answer.
-const ON_THE_WAY_TIME: Duration = Duration::from_secs(2);
 /// How often one round may go on with a segment for which the cleaner's loan was too small at once.
 const CUT_SHORT_MAX: u64 = 8;
 /// Number of segments deleted by one request to each store.
@@ -265,30 +263,10 @@ impl Maintenance {
         Ok(())
     }
 
-    /// A segment that the stores which answer cannot give, if there is one. It costs as much as a
-    /// comparison of the stores.
-    pub async fn held_back(&self) -> Result<Option<SegmentId>, CleanError> {
-        // No segment is deleted meanwhile.
-        let _round = self.round.lock().await;
-        let mut unreadable = Vec::new();
-        for log in self.logs() {
-            let mut from = Some(0);
-            while let Some(from_seq) = from {
-                let page = self.stripe.survey(log, from_seq).await?;
-                unreadable.extend(page.unreadable);
-                from = page.next_seq;
-            }
-        }
-        if !unreadable.is_empty() {
-            // Some may be on their way.
-            self.host.clock.sleep(ON_THE_WAY_TIME).await;
-        }
-        for segment in unreadable {
-            if self.stripe.is_held_back(segment).await {
-                return Ok(Some(segment));
-            }
-        }
-        Ok(None)
+    /// True if all stores were compared since any of them last came into service, and all lacking
+    /// fragments were restored. Then all stores but those that left service since have everything.
+    pub async fn has_compared_all(&self) -> bool {
+        self.round.lock().await.has_compared_all()
     }
 
     /// Lists stores until every segment is known.

@@ -656,7 +656,10 @@ impl Member {
                 config.first_node.inspect(|first_node| self.managers.follow(*first_node));
                 self.first.follow(&config);
             }
-            Err(e) => tracing::warn!("the new maps cannot be read, the ones before stay in use: {e}"),
+            Err(e) => {
+                tracing::warn!("the new maps cannot be read, the ones before stay in use: {e}");
+                return;
+            }
         }
         serving.maps_epoch.store(maps.epoch, SeqCst);
     }

@@ -17,7 +17,7 @@
 //!
 //! After a start, the sessions go on that survive it ([`crate::survivors`]), under their numbers.
 
-use crate::cleaner::{CleanError, Copier, Writers};
+use crate::cleaner::{Copier, Writers};
 use crate::config::{CLIENT_LOG, FIRST_NODE, FsConfig, KnownNode, MemberEntry, client_id, client_log};
 use crate::control::{
     CONTROL_VERSION, ControlAnswer, ControlError, ControlRequest, Hello, NodeReport, NodeState, NodesReport,
@@ -48,7 +48,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 use stripe::{LogTail, StoreSet, Stripe};
 use tokio::sync::OwnedMutexGuard;
-use types::{ClientId, FileId, LogId, ManagerId, NodeId, SegmentId};
+use types::{ClientId, FileId, LogId, ManagerId, NodeId};
 use vfs::fs::FileSystem;
 
 /// Time between looks at the leases.
@@ -458,7 +458,7 @@ impl Members {
             is_mounted: self.config.is_mounted,
             manager_count: count(FIRST_NODE),
             takes_managers: true,
-            is_draining: false,
+            is_draining: config.draining.contains(&FIRST_NODE),
             program: PROGRAM_VERSION.into(),
         };
         let places = config.stores().map(|store| (store, config.place(store))).collect();
@@ -514,6 +514,11 @@ impl Members {
         self.maps_config().is_ok_and(|config| config.draining.contains(&node))
     }
 
+    /// The first node's name.
+    pub(crate) fn first_name(&self) -> &str {
+        &self.config.name
+    }
+
     /// True if all sessions know maps of this epoch or newer ones.
     pub(crate) fn all_know(&self, maps_epoch: u64) -> bool {
         self.sessions.lock().by_number.values().all(|session| session.maps_epoch >= maps_epoch)
@@ -560,9 +565,9 @@ impl Members {
         self.stripe.out_of_service()
     }
 
-    /// See [`Maintenance::held_back`].
-    pub(crate) async fn held_back(&self) -> Result<Option<SegmentId>, CleanError> {
-        self.maintenance.held_back().await
+    /// See [`Maintenance::has_compared_all`].
+    pub(crate) async fn has_compared_all(&self) -> bool {
+        self.maintenance.has_compared_all().await
     }
 
     /// Has the maps name the address at which others reach a node.

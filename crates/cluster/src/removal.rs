@@ -2,16 +2,18 @@
 //!
 //! A store that is lost is made anew at the first node, empty, and maintenance fills it from the
 //! others: redundancy first. Nodes that have fewer stores take it from there later ([`Spread`]).
-//! What the others cannot give is looked for first: then the lost store is still needed.
+//! The others must be known to have everything. A small segment may lie wholly on stores that are
+//! not there, so no look at the others alone can tell that: it is known if the stores were compared
+//! when all were there, and nothing was lacking.
 //!
-//! The maps forget the old place before the new one is recorded. So a crash in between leaves the
-//! store where it was, and one after that leaves a node without stores: the same request goes on.
+//! As in a drain, all nodes reach the store through the first one before its new place is recorded.
+//! A crash leaves the store where it was, or made anew at a node without stores: the same request
+//! goes on.
 
-use crate::cleaner::CleanError;
 use crate::config::KnownNode;
 use crate::maps::ChangeError;
 use crate::seats::SessionBook;
-use crate::spread::{RecordError, Spread};
+use crate::spread::{MoveError, RecordError, Spread};
 use crate::stores::Absent;
 use std::collections::BTreeMap;
 use std::io;
@@ -21,7 +23,7 @@ use storage::api::Presence;
 use storage::wire::StoreName;
 use stripe::StoreSet;
 use thiserror::Error;
-use types::{SegmentId, StoreId};
+use types::StoreId;
 
 /// How long a store may take to answer before it counts as lost.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(5);
@@ -29,9 +31,14 @@ const ANSWER_TIME_MAX: Duration = Duration::from_secs(5);
 /// Why a node was not removed. Nothing was changed, unless the error says so.
 #[derive(Debug, Error)]
 pub enum RemovalError {
-    /// No member has this name.
-    #[error("there is no node {0} that has joined: see `starling nodes`")]
+    /// No node has this name.
+    #[error("there is no node {0}: see `starling nodes`")]
     NoSuchNode(String),
+    /// It is the first node.
+    #[error(
+        "{0} is the first node: drain it, end it, and make another one the first with `starling node recover` there"
+    )]
+    IsFirst(String),
     /// The node has a session.
     #[error("node {0} is up: end it there with `starling down`; one that has died is down after eight seconds")]
     IsUp(String),
@@ -54,22 +61,23 @@ pub enum RemovalError {
     /// Other stores do not answer either.
     #[error("{0} is out of service, too: bring that back first, since the lost stores are made anew from the others")]
     OthersAway(StoreSet),
-    /// The others do not have all data.
+    /// Nobody knows whether the others have all data.
     #[error(
-        "without {stores}, {segment} cannot be read, so files would lose data: start node {name} again, and wait until `starling status` \
-         says that no segment lacks fragments"
+        "the other stores may not have everything that {stores} had: they were not compared since they last came into service. If node {name} \
+         cannot be started again until `starling status` says that redundancy is whole, --accept-loss gives up what only it had"
     )]
-    HeldBack {
+    NotCompared {
         /// The node.
         name: String,
         /// Its stores.
         stores: StoreSet,
-        /// What only they have.
-        segment: SegmentId,
     },
-    /// It cannot be found out whether the others have all data.
-    #[error("the other stores cannot be compared: {0}")]
-    Compare(#[from] CleanError),
+    /// A store moves at the moment.
+    #[error("a store is moving: try again when `starling nodes` shows that it has")]
+    Busy,
+    /// Other nodes go on to ask the lost store.
+    #[error("not all nodes have learned that {0} is lost: try again")]
+    NotLearned(StoreId),
     /// No store can be made.
     #[error("{store} cannot be made anew here: {error}")]
     Make {
@@ -84,40 +92,64 @@ pub enum RemovalError {
     /// The data folder was not changed.
     #[error("the new place of {0} cannot be recorded: {1}")]
     NotRecorded(StoreId, io::Error),
-    /// The data folder may have been changed.
+    /// The data folder may have been changed, now or before.
     #[error("whether the new place of {0} is recorded is unknown ({1}): start this node again")]
     Unknown(StoreId, io::Error),
 }
 
+/// How a node is removed.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Removal {
+    /// Its stores are lost for good. They are made anew here.
+    pub is_dead: bool,
+    /// What only its stores had is given up.
+    pub accepts_loss: bool,
+}
+
 impl Spread {
-    /// Removes the node with this name, which is down. If it `is_dead`, its stores are lost: they
-    /// are made anew here. Returns these.
-    pub async fn remove_node(&self, name: &str, is_dead: bool) -> Result<StoreSet, RemovalError> {
-        let _turn = self.turn.lock().await;
+    /// Removes the node with this name, which is down. Returns its stores.
+    pub async fn remove_node(&self, name: &str, how: Removal) -> Result<StoreSet, RemovalError> {
+        let turn = host::timeout(&*self.host.clock, ANSWER_TIME_MAX, self.turn.lock()).await;
+        let _turn = turn.map_err(|_| RemovalError::Busy)?;
         let config = self.maps.config().map_err(ChangeError::from)?;
+        if name == self.members.first_name() {
+            return Err(RemovalError::IsFirst(name.to_string()));
+        }
         let found = config.members.iter().find(|(_, member)| member.name == name);
         let Some((&node, _)) = found else { return Err(RemovalError::NoSuchNode(name.to_string())) };
         if self.members.of(node).is_some() {
             return Err(RemovalError::IsUp(name.to_string()));
         }
+        let unsure = *self.unsure.lock();
+        if let Some(store) = unsure {
+            return Err(RemovalError::Unknown(store, io::Error::other("it was not known before")));
+        }
         let at_nodes = self.at_nodes.lock().clone();
         let there: BTreeMap<StoreId, KnownNode> = at_nodes.into_iter().filter(|(_, at)| at.node == node).collect();
         let stores: StoreSet = there.keys().copied().collect();
         if !there.is_empty() {
-            if !is_dead {
+            if !how.is_dead {
                 return Err(RemovalError::HasStores { name: name.to_string(), stores });
             }
             self.check_lost(name, &there).await?;
+            if !how.accepts_loss && !self.members.has_compared_all().await {
+                return Err(RemovalError::NotCompared { name: name.to_string(), stores });
+            }
         }
         for store in there.keys() {
             self.make_anew(*store).await?;
         }
-        self.maps.change(|config| config.remove_member(node)).await?;
+        self.tell_maps().await?;
+        match self.maps.change(|config| config.remove_member(node)).await {
+            // It is decided. Stores that were not told learn it with the next change.
+            Ok(_) | Err(ChangeError::Push(_)) => {}
+            Err(error) => return Err(error.into()),
+        }
         tracing::info!(%node, name, ?stores, "the node is removed");
         Ok(stores)
     }
 
-    /// Refuses unless these stores of a node are lost, and the others have all data.
+    /// Refuses unless these stores of a node are lost, and all others are in service.
     async fn check_lost(&self, name: &str, there: &BTreeMap<StoreId, KnownNode>) -> Result<(), RemovalError> {
         for (store, at) in there {
             let remote = self.places.reach(at, StoreName { fs: self.config.fs, store: *store });
@@ -128,14 +160,8 @@ impl Spread {
         }
         let away = self.members.stores_out_of_service().await;
         let others: StoreSet = away.iter().filter(|store| !there.contains_key(store)).collect();
-        if others.iter().next().is_some() {
-            return Err(RemovalError::OthersAway(others));
-        }
-        match self.members.held_back().await? {
-            Some(segment) => {
-                let stores = there.keys().copied().collect();
-                Err(RemovalError::HeldBack { name: name.to_string(), stores, segment })
-            }
+        match others.iter().next() {
+            Some(_) => Err(RemovalError::OthersAway(others)),
             None => Ok(()),
         }
     }
@@ -148,35 +174,34 @@ impl Spread {
             Ok(made) => made.map_err(failed)?,
             Err(_) => return Err(failed(late())),
         };
-        let before = {
-            let mut at_nodes = self.at_nodes.lock();
-            let before = at_nodes.clone();
-            at_nodes.remove(&store);
-            before
-        };
-        let recorded = match self.tell_maps().await {
+        self.through_here.lock().insert(store);
+        let mut at_nodes = self.at_nodes.lock().clone();
+        at_nodes.remove(&store);
+        let recorded = match self.come_through_here().await {
             Ok(()) => {
-                let now = self.at_nodes.lock().clone();
-                let recorded = self.in_time(self.places.record(&now)).await;
+                let recorded = self.in_time(self.places.record(&at_nodes)).await;
                 recorded.unwrap_or_else(|_| Err(RecordError::Unknown(late())))
             }
             Err(error) => {
-                *self.at_nodes.lock() = before;
-                return Err(error.into());
+                self.through_here.lock().remove(&store);
+                self.try_tell_maps().await;
+                return Err(match error {
+                    MoveError::Maps(error) => RemovalError::Maps(error),
+                    _ => RemovalError::NotLearned(store),
+                });
             }
         };
-        match recorded {
-            Ok(()) => {}
-            Err(RecordError::Unchanged(error)) => {
-                *self.at_nodes.lock() = before;
-                self.try_tell_maps().await;
-                return Err(RemovalError::NotRecorded(store, error));
-            }
-            Err(RecordError::Unknown(error)) => {
-                self.switch(store).into_iter().for_each(|switch| switch.set(Arc::new(Absent)));
-                return Err(RemovalError::Unknown(store, error));
-            }
+        if let Err(RecordError::Unknown(error)) = recorded {
+            *self.unsure.lock() = Some(store);
+            self.switch(store).into_iter().for_each(|switch| switch.set(Arc::new(Absent)));
+            return Err(RemovalError::Unknown(store, error));
         }
+        self.through_here.lock().remove(&store);
+        if let Err(RecordError::Unchanged(error)) = recorded {
+            self.try_tell_maps().await;
+            return Err(RemovalError::NotRecorded(store, error));
+        }
+        *self.at_nodes.lock() = at_nodes;
         self.switch(store).into_iter().for_each(|switch| switch.set_server(&server));
         self.servers.lock().push(server);
         Ok(())

@@ -78,6 +78,12 @@ impl Restore {
         Restored { lacking_count: self.compared.map(|_| lacking), restored_count: self.restored_count }
     }
 
+    /// True if the last comparison came after all returns of stores, and what it found is restored.
+    pub(crate) fn has_compared_all(&self) -> bool {
+        let is_current = self.compared == Some(self.stripe.return_count());
+        is_current && self.todo.is_empty() && self.failed.is_empty()
+    }
+
     /// True if a comparison is due or under way.
     pub(crate) fn is_due(&self) -> bool {
         let is_current = self.compared == Some(self.stripe.return_count());

@@ -76,6 +76,8 @@ pub(crate) enum MoveError {
     Reach(io::Error),
     #[error("other nodes do not learn that it moves: {0}")]
     Maps(ChangeError),
+    #[error("not all nodes have learned that it moves")]
+    NotLearned,
     #[error("it makes no store: {0}")]
     Make(io::Error),
     #[error("it was stopped")]
@@ -156,8 +158,10 @@ pub struct Spread {
     switches: Vec<(StoreId, SwitchStore)>,
     pub(crate) servers: Arc<Mutex<Vec<Arc<StoreServer>>>>,
     pub(crate) at_nodes: Mutex<BTreeMap<StoreId, KnownNode>>,
-    /// Stores at nodes that other nodes are to reach through this one.
+    /// Stores at nodes that all nodes are to reach through this one.
     pub(crate) through_here: Mutex<BTreeSet<StoreId>>,
+    /// The store whose new place may be recorded or not, if there is one.
+    pub(crate) unsure: Mutex<Option<StoreId>>,
     /// Held while a store gets another place.
     pub(crate) turn: tokio::sync::Mutex<()>,
     /// True once no move begins any more.
@@ -179,6 +183,7 @@ impl CoreMachine {
             servers: self.servers.clone(),
             at_nodes: Mutex::new(self.at_nodes.clone()),
             through_here: Mutex::default(),
+            unsure: Mutex::default(),
             turn: tokio::sync::Mutex::default(),
             stop: watch::Sender::new(false),
             stopped: Notify::new(),
@@ -206,7 +211,7 @@ impl Spread {
         let mut pauses: BTreeMap<NodeId, Pause> = BTreeMap::new();
         let mut moves = true;
         while matches!(first(self.host.clock.sleep(TICK), self.until_stop()).await, Either::Left(())) {
-            let _turn = self.turn.lock().await;
+            let Either::Left(_turn) = first(self.turn.lock(), self.until_stop()).await else { break };
             self.follow_addresses().await;
             if !self.try_tell_maps().await || !moves {
                 continue;
@@ -242,6 +247,8 @@ impl Spread {
                     tracing::warn!(%store, node = %place, "the store has not moved: {e}");
                     let trouble = format!("{store} does not move to {}: {e}", self.name(place));
                     self.members.report_spread(|report| report.trouble = trouble);
+                    // Another place may do. If there is none, that is tried again.
+                    let other = if place == FIRST_NODE { other } else { place };
                     let pause = pauses.get(&other).map_or(PAUSE.start, |pause| pause.next);
                     let next = (2 * pause).min(PAUSE.end);
                     pauses.insert(other, Pause { until: self.host.clock.now() + pause, next });
@@ -278,11 +285,12 @@ impl Spread {
     /// Has the maps say where the stores are.
     pub(crate) async fn tell_maps(&self) -> Result<(), ChangeError> {
         let through_here = self.through_here.lock().clone();
-        let mut places: BTreeMap<StoreId, NodeId> =
+        let places: BTreeMap<StoreId, NodeId> =
             self.at_nodes.lock().iter().map(|(store, at)| (*store, at.node)).collect();
-        places.retain(|store, _| !through_here.contains(store));
-        if self.maps.config()?.places != places {
-            self.maps.change(|config| config.places = places).await?;
+        let known = self.maps.config()?;
+        if (&known.places, &known.through_first) != (&places, &through_here) {
+            let change = |config: &mut FsConfig| (config.places, config.through_first) = (places, through_here);
+            self.maps.change(change).await?;
         }
         Ok(())
     }
@@ -379,6 +387,7 @@ impl Spread {
             Err(RecordError::Unknown(e)) => {
                 switch.set(Arc::new(Absent));
                 self.servers.lock().retain(|server| server.identity().store != store);
+                *self.unsure.lock() = Some(store);
                 return Err(MoveError::Unknown(e));
             }
         }

@@ -65,7 +65,7 @@ pub enum StartError {
     /// The maps name another machine as the first node.
     #[error(
         "another node has become the first node of this file system, and has what was in this data folder: to use this machine \
-         again, let it join with another data folder (`starling node invite` there)"
+         again, let it join with another data folder (`starling node invite` there). If that is wrong, node.pem in this folder is not the right one: put that back"
     )]
     Succeeded,
     /// The consensus folder is that of another file system.

@@ -203,13 +203,14 @@ async fn open_one(host: &Host, place: &StorePlace) -> Result<Open, NotOpen> {
 }
 
 /// Refuses places of stores that differ from what the maps say of stores at nodes: the maps follow
-/// the record of the places, so that record is an old one.
+/// the record of the places, so that record is an old one. A store that was to move may have moved.
 pub(crate) fn check_places(config: &FsConfig, places: &[StorePlace]) -> Result<(), StartError> {
     let node_at = |store: StoreId| match places.get(usize::from(store.raw())) {
         Some(StorePlace::Node(AtNode { at, .. })) => Some(at.node),
         _ => None,
     };
-    match config.places.iter().find(|(store, node)| node_at(**store) != Some(**node)) {
+    let mut certain = config.places.iter().filter(|(store, _)| !config.through_first.contains(store));
+    match certain.find(|(store, node)| node_at(**store) != Some(**node)) {
         Some((store, node)) => Err(StartError::Moved { store: *store, node: *node }),
         None => Ok(()),
     }

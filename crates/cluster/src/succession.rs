@@ -10,7 +10,7 @@
 //! certificate of the former first node. What the former one has acknowledged is in the logs, and
 //! these are rolled forward as at any start. The sessions of other nodes go on as at any start.
 
-use crate::config::{ConfigError, FsConfig};
+use crate::config::{ConfigError, FIRST_NODE, FsConfig};
 use crate::start_error::StartError;
 use std::collections::BTreeSet;
 use types::{NodeId, StoreId};
@@ -68,6 +68,9 @@ fn succeeded(
     next.places.retain(|store, _| at_nodes.contains(store));
     next.remove_member(node);
     next.first_node = Some(certificate);
+    // The former first node may have drained.
+    next.draining.remove(&FIRST_NODE);
+    next.through_first.clear();
     next.check().and_then(|()| known.may_become(&next))?;
     Ok(next)
 }

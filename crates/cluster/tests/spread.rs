@@ -6,7 +6,7 @@ use cluster::control::{ControlRequest, Hello};
 use cluster::machine::{CoreMachine, Create, INDEX_RANGE_LEN, Lengths, Run, StartError, create};
 use cluster::manager_service::ManagerService;
 use cluster::members::{Members, MembersConfig};
-use cluster::removal::RemovalError;
+use cluster::removal::{Removal, RemovalError};
 use cluster::spread::{RecordError, Spread, StorePlaces};
 use cluster::{AtNode, FsConfig, KnownNode, StorePlace};
 use host::sim::{Machine, Sim, SimDisk};
@@ -625,6 +625,7 @@ fn spread_over_nodes(seed: u64) -> (Rig, First) {
     (rig, first)
 }
 
+const GIVE_UP: Removal = Removal { is_dead: true, accepts_loss: true };
 /// The name of the node with store 1.
 const LOST: &str = "node-2";
 
@@ -635,7 +636,12 @@ impl Rig {
     }
 
     fn remove_node(&self, first: &First, is_dead: bool) -> Result<StoreSet, RemovalError> {
-        self.sim.block_on(first.spread.remove_node(LOST, is_dead))
+        self.sim.block_on(first.spread.remove_node(LOST, Removal { is_dead, ..Removal::default() }))
+    }
+
+    /// The node is removed though nobody knows whether the others have everything.
+    fn give_up(&self, first: &First) -> Result<StoreSet, RemovalError> {
+        self.sim.block_on(first.spread.remove_node(LOST, GIVE_UP))
     }
 
     fn has_member(&self, first: &First) -> bool {
@@ -646,6 +652,8 @@ impl Rig {
 #[test]
 fn the_store_of_a_dead_node_is_made_anew_and_the_node_is_removed() {
     let (mut rig, first) = spread_over_nodes(20);
+    // The stores are compared.
+    rig.run_for(10_000);
     rig.lose(true);
     rig.write(&first, 20);
     let lost = rig.remove_node(&first, true).expect("remove");
@@ -661,6 +669,8 @@ fn the_store_of_a_dead_node_is_made_anew_and_the_node_is_removed() {
     rig.check_whole(&first);
     let refused = rig.remove_node(&first, true);
     assert!(matches!(refused, Err(RemovalError::NoSuchNode(_))), "{refused:?}");
+    let refused = rig.sim.block_on(first.spread.remove_node("one", GIVE_UP));
+    assert!(matches!(refused, Err(RemovalError::IsFirst(_))), "{refused:?}");
 }
 
 #[test]
@@ -680,8 +690,8 @@ fn a_node_is_not_removed_while_it_or_what_only_it_has_is_needed() {
     let first = rig.start().expect("start");
     let refused = |is_dead| rig.remove_node(&first, is_dead).expect_err("refused");
     rig.lose(true);
-    let held_back = refused(true);
-    assert!(matches!(held_back, RemovalError::HeldBack { .. }), "{held_back}");
+    let unknown = refused(true);
+    assert!(matches!(unknown, RemovalError::NotCompared { .. }), "{unknown}");
     rig.lose(false);
     rig.run_for(120_000);
     rig.check_whole(&first);
@@ -689,7 +699,10 @@ fn a_node_is_not_removed_while_it_or_what_only_it_has_is_needed() {
     rig.world.disks[0].offline(true);
     rig.run_for(20_000);
     let refused = refused(true);
-    assert!(matches!(refused, RemovalError::OthersAway(_) | RemovalError::Maps(_)), "{refused}");
+    assert!(
+        matches!(refused, RemovalError::OthersAway(_) | RemovalError::Maps(_) | RemovalError::NotCompared { .. }),
+        "{refused}"
+    );
     rig.world.disks[0].offline(false);
     // Nothing has changed.
     rig.lose(false);
@@ -704,10 +717,14 @@ fn a_removal_whose_record_fails_leaves_the_store_where_it_was_or_unused() {
         let (mut rig, first) = spread_over_nodes(22);
         rig.lose(true);
         *rig.world.recording.lock().expect("recording") = recording;
-        let refused = rig.remove_node(&first, true).expect_err("refused");
+        let refused = rig.give_up(&first).expect_err("refused");
         match recording {
             Recording::IsRefused => assert!(matches!(refused, RemovalError::NotRecorded(..)), "{refused}"),
-            _ => assert!(matches!(refused, RemovalError::Unknown(..)), "{refused}"),
+            _ => {
+                assert!(matches!(refused, RemovalError::Unknown(..)), "{refused}");
+                let again = rig.give_up(&first).expect_err("a start must come first");
+                assert!(matches!(again, RemovalError::Unknown(..)), "{again}");
+            }
         }
         *rig.world.recording.lock().expect("recording") = Recording::Works;
         rig.run_for(5000);
@@ -715,7 +732,7 @@ fn a_removal_whose_record_fails_leaves_the_store_where_it_was_or_unused() {
         let first = rig.start().expect("start");
         rig.check(&first);
         rig.run_for(60_000);
-        rig.remove_node(&first, true).expect("it goes on");
+        rig.give_up(&first).expect("it goes on");
         rig.run_for(120_000);
         assert_eq!((rig.places(), rig.has_member(&first)), (vec![0, 0, 1], false), "{recording:?}");
         rig.check_whole(&first);
@@ -730,8 +747,8 @@ fn crash_of_the_first_node_at_any_moment_of_a_removal_loses_nothing() {
         rig.write(&first, 5);
         for _ in 0..3 {
             let clock = first.core.host().clock.clone();
-            let time = Duration::from_micros(1 << rig.world.random.below(22));
-            let removal = first.spread.remove_node(LOST, true);
+            let time = Duration::from_micros(1 << rig.world.random.below(25));
+            let removal = first.spread.remove_node(LOST, GIVE_UP);
             let removed = rig.sim.block_on(host::timeout(&*clock, time, removal));
             first = rig.start().unwrap_or_else(|e| panic!("seed {seed}, {removed:?}: {e}"));
             rig.check(&first);
@@ -740,7 +757,7 @@ fn crash_of_the_first_node_at_any_moment_of_a_removal_loses_nothing() {
             rig.run_for(60_000);
         }
         if rig.has_member(&first) {
-            rig.remove_node(&first, true).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+            rig.give_up(&first).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
             rig.run_for(60_000);
         }
         rig.check_whole(&first);
@@ -786,19 +803,21 @@ fn a_drain_waits_until_all_nodes_know_it_and_can_be_stopped() {
     let (mut rig, first) = spread_over_nodes(31);
     let sessions = [1, 2].map(|node| (node, rig.hello(&first, node)));
     rig.drain(&first, true);
-    let place = |first: &First| first.core.maps.config().expect("config").place(StoreId::new(1)).raw();
+    let config = |first: &First| first.core.maps.config().expect("config");
+    let place = |first: &First| config(first).place(StoreId::new(1)).raw();
+    let is_direct = |first: &First| config(first).through_first.is_empty();
     for second in 0..30 {
         // One of them knows it, and the other one does not.
         sessions.iter().for_each(|(node, session)| rig.renew(&first, *node, *session, *node == 1));
         rig.run_for(1000);
-        assert!(second < 3 || place(&first) == 0, "the maps do not say that it is reached through the first node");
+        assert!(second < 3 || !is_direct(&first), "the maps do not say that it is reached through the first node");
     }
-    assert_eq!(rig.places(), [0, 2, 1]);
+    assert_eq!((rig.places(), place(&first)), (vec![0, 2, 1], 2));
     rig.write(&first, 10);
     // It is stopped: the next attempts end, and the node is reached again.
     rig.drain(&first, false);
     rig.run_for(100_000);
-    assert_eq!((rig.places(), place(&first)), (vec![0, 2, 1], 2));
+    assert_eq!((rig.places(), place(&first), is_direct(&first)), (vec![0, 2, 1], 2, true));
     rig.drain(&first, true);
     for _ in 0..40 {
         sessions.iter().for_each(|(node, session)| rig.renew(&first, *node, *session, true));
@@ -814,6 +833,33 @@ fn a_drain_waits_until_all_nodes_know_it_and_can_be_stopped() {
     rig.check_whole(&first);
     let first = rig.start().expect("start");
     rig.check(&first);
+}
+
+#[test]
+fn a_drained_store_that_may_be_recorded_or_not_is_used_no_more_until_the_next_start() {
+    for (recording, place) in [(Recording::FailsBefore, 2), (Recording::FailsAfter, 0), (Recording::IsRefused, 2)] {
+        let (mut rig, first) = spread_over_nodes(33);
+        *rig.world.recording.lock().expect("recording") = recording;
+        rig.drain(&first, true);
+        rig.run_for(60_000);
+        let trouble = first.members.nodes().expect("nodes").spread.trouble;
+        let is_unsure = trouble.contains("start this node again");
+        assert_eq!(is_unsure, recording != Recording::IsRefused, "{trouble}");
+        rig.write(&first, 20);
+        if is_unsure {
+            let refused = rig.give_up(&first).expect_err("a start must come first");
+            assert!(matches!(refused, RemovalError::Unknown(..)), "{refused}");
+        }
+        *rig.world.recording.lock().expect("recording") = Recording::Works;
+        let first = rig.start().expect("start");
+        assert_eq!(rig.places()[1], place, "{recording:?}");
+        rig.check(&first);
+        rig.run_for(100_000);
+        assert_eq!(rig.places(), [0, 0, 1], "{recording:?}");
+        rig.check_whole(&first);
+        let first = rig.start().expect("start");
+        rig.check(&first);
+    }
 }
 
 #[test]
@@ -843,4 +889,25 @@ fn crash_of_the_first_node_at_any_moment_of_a_drain_loses_nothing() {
         rig.check_whole(&first);
     }
     assert!((5..30).contains(&drained), "{drained} of 36");
+}
+
+#[test]
+fn the_first_node_drains_too() {
+    let (mut rig, first) = spread_over_nodes(32);
+    rig.sim.block_on(first.spread.drain_node("one", true)).expect("drain");
+    rig.run_for(5000);
+    assert_eq!(rig.places(), [0, 2, 1], "there is no other place");
+    rig.hello(&first, 1);
+    for _ in 0..20 {
+        rig.write(&first, 3);
+        rig.run_for(1000);
+    }
+    assert_eq!(rig.places(), [1, 2, 1]);
+    rig.check_whole(&first);
+    assert!(first.members.nodes().expect("nodes").nodes[0].is_draining);
+    // It is stopped, and the node has room again only if a store comes back to it by a drain.
+    rig.sim.block_on(first.spread.drain_node("one", false)).expect("drain");
+    rig.run_for(20_000);
+    assert_eq!(rig.places(), [1, 2, 1]);
+    rig.check_whole(&first);
 }

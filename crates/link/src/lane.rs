@@ -33,6 +33,13 @@ pub enum LinkError {
     TooLong,
 }
 
+impl LinkError {
+    /// True if this error of [`ask_once`](crate::ask_once) says that the peer has refused.
+    pub fn is_refusal(error: &io::Error) -> bool {
+        matches!(error.get_ref().and_then(|inner| inner.downcast_ref()), Some(LinkError::Refused(_)))
+    }
+}
+
 /// A lane as its users see it who rely on the order of requests.
 pub trait OrderedLane: Send + Sync + 'static {
     /// The number of the connection that is up; `None` while none is. Each new connection has a

@@ -137,6 +137,8 @@ pub enum Request {
         name: String,
         /// Its stores are lost for good.
         is_dead: bool,
+        /// What only its stores had is given up.
+        accepts_loss: bool,
     },
     /// See [`crate::node::report`].
     Nodes,

@@ -17,6 +17,7 @@ use host::{Disk, Host};
 use link::ClientKeys;
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{ErrorKind, Read, Seek, Write};
@@ -50,6 +51,9 @@ pub struct Stores {
     /// Folders that may still have something of stores that have moved to nodes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub moved: Vec<Location>,
+    /// Stores that have come here from nodes, into folders below the data folder.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub came: BTreeSet<u16>,
     /// The first node that this one succeeds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     succeeds: Option<Succeeds>,
@@ -76,14 +80,21 @@ impl Succeeds {
 impl Stores {
     /// Stores of a node that takes the place of the first one.
     pub fn succeeding(places: Vec<Location>, succeeds: Succeeds) -> Stores {
-        Stores { version: VERSION, places, keys: None, moved: Vec::new(), succeeds: Some(succeeds) }
+        Stores {
+            version: VERSION,
+            places,
+            keys: None,
+            moved: Vec::new(),
+            came: BTreeSet::new(),
+            succeeds: Some(succeeds),
+        }
     }
 
-    /// Takes places that the user gives. Stores at nodes stay there: what the user names for them
-    /// are their places from before they moved.
+    /// Takes places that the user gives. Stores at nodes stay there, and those that have come back
+    /// stay here: what the user names for them are their places from before they moved.
     pub fn take_places(&mut self, mut given: Vec<Location>) {
-        for (given, known) in given.iter_mut().zip(&self.places) {
-            if matches!(known, Location::Node(_)) {
+        for ((store, given), known) in (0..).zip(given.iter_mut()).zip(&self.places) {
+            if matches!(known, Location::Node(_)) || self.came.contains(&store) {
                 given.clone_from(known);
             }
         }
@@ -235,6 +246,7 @@ impl Folder {
         }
         if path.join(STORES).exists() {
             made.keep();
+            identity::settle(&path)?;
         }
         Ok(Folder { path, made: RefCell::new(made), _lock: lock.file })
     }
@@ -272,7 +284,7 @@ impl Folder {
             true => (0..geometry.store_count()).map(|i| Location::Folder(format!("store-{i}").into())).collect(),
             false => self.absolute(&geometry.store)?,
         };
-        Ok(Stores { version: VERSION, places, keys: None, moved: Vec::new(), succeeds: None })
+        Ok(Stores { version: VERSION, places, keys: None, moved: Vec::new(), came: BTreeSet::new(), succeeds: None })
     }
 
     /// Places from the command line, with absolute paths of folders.
@@ -393,11 +405,22 @@ mod tests {
         let place = KnownNode { node: NodeId::new(1), address: "a:1".into(), fingerprint: [1; 32] };
         let node = || Location::Node(place.clone());
         let known = vec![folder("/s0"), node(), folder("/s2")];
-        let mut stores =
-            Stores { version: VERSION, places: known, keys: None, moved: vec![folder("/s1")], succeeds: None };
+        let mut stores = Stores {
+            version: VERSION,
+            places: known,
+            keys: None,
+            moved: vec![folder("/s1")],
+            came: BTreeSet::new(),
+            succeeds: None,
+        };
         stores.take_places(["/s0", "/s1", "/new/s2"].map(folder).to_vec());
         assert!(stores.places == [folder("/s0"), node(), folder("/new/s2")]);
         assert!(stores.moved == [folder("/s1")]);
+        // A store that has come back from a node is below the data folder.
+        stores.came.insert(2);
+        stores.take_places(["/s0", "/s1", "/other/s2"].map(folder).to_vec());
+        assert!(stores.places == [folder("/s0"), node(), folder("/new/s2")]);
+        stores.came.clear();
         // A folder that is in use is never cleared.
         stores.take_places(["/s1", "/s1", "/s2"].map(folder).to_vec());
         assert!(stores.moved.is_empty());

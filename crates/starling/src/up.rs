@@ -18,6 +18,7 @@ use crate::{say, size, usage};
 use anyhow::Context;
 use cluster::StorePlace;
 use cluster::machine::{self, CoreMachine, Create, INDEX_RANGE_LEN, Lengths, Run, StartError};
+use cluster::removal::Removal;
 use cluster::survivors::Arrivals;
 use host::{Either, Host};
 use policy::defaults::{BLOCK_BYTES, PARITIES};
@@ -60,8 +61,9 @@ impl control::Served for Control {
                 Request::DrainNode { name, drains } => {
                     removal::drain(&*first.ok_or(ALONE)?, &name, drains).await.map_err(|e| e.to_string())
                 }
-                Request::RemoveNode { name, is_dead } => {
-                    removal::remove(&*first.ok_or(ALONE)?, &name, is_dead).await.map_err(|e| e.to_string())
+                Request::RemoveNode { name, is_dead, accepts_loss } => {
+                    let how = Removal { is_dead, accepts_loss };
+                    removal::remove(&*first.ok_or(ALONE)?, &name, how).await.map_err(|e| e.to_string())
                 }
                 Request::Nodes => report::from_first(&first.ok_or(ALONE)?.members, &served.machine.config),
                 Request::Who { path } => {

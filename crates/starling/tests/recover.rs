@@ -162,6 +162,9 @@ fn a_node_that_is_lost_is_removed_and_its_store_made_anew() {
     assert!(refused(&mut remove(&["four"])).contains("there is no node four"));
     let of_joined = refused(starling().args(["node", "remove", "three", "--data"]).arg(&two.data));
     assert!(of_joined.contains("give this command there"), "{of_joined}");
+    // All stores were compared when all were there.
+    let lacking = || answer(starling().arg("status").arg(&one.mountpoint))["redundancy"]["lacking_segments"].clone();
+    wait("the stores are not compared", || lacking() == json!(0));
     three.kill();
     // What it had is written while it is away.
     write(&two, "without-three");
@@ -172,7 +175,6 @@ fn a_node_that_is_lost_is_removed_and_its_store_made_anew() {
     let said = answer(&mut remove(&["three", "--dead"]));
     assert_eq!(said, json!({"removed": "three", "made_anew": [1]}));
     write(&two, "after-three");
-    let lacking = || answer(starling().arg("status").arg(&one.mountpoint))["redundancy"]["lacking_segments"].clone();
     wait("the lost store is not restored", || lacking() == json!(0));
     assert_eq!(stores(&two), json!([[0, 1], [2]]));
 
@@ -232,4 +234,30 @@ fn a_node_drains_while_all_go_on_and_is_removed() {
     assert!(report.contains("0 missing, 0 damaged"), "{report}");
     one.down();
     two.down();
+}
+
+#[test]
+fn the_first_node_leaves_and_nothing_is_made_anew() {
+    let dir = tempfile::tempdir().expect("temporary folder");
+    let [one, mut two, three] = three_nodes(dir.path());
+    let first = answer(starling().arg("nodes").arg(&two.mountpoint))["nodes"][0].clone();
+    let name = first["name"].as_str().expect("a name").to_string();
+    run(starling().args(["node", "drain", &name, "--data"]).arg(&one.data));
+    wait("the first node does not drain", || {
+        for node in [&one, &two, &three] {
+            write(node, &format!("of-{}", node.data.file_stem().expect("name").display()));
+        }
+        stores(&three)[0] == json!([])
+    });
+    let before = contents(&three);
+    one.down();
+    two.kill();
+    let said = answer(&mut recover(&two.data, &["--yes"]));
+    assert_eq!(said["lost"], json!([]));
+    two.up_with(&["--listen", &elsewhere()]);
+    assert_eq!((&before, &before), (&contents(&two), &contents(&three)));
+    write(&three, "after");
+    two.down();
+    assert!(run(starling().arg("fsck").arg("--data").arg(&two.data)).contains("no problems"));
+    three.down();
 }

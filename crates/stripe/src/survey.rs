@@ -23,8 +23,6 @@ pub struct Surveyed {
     /// The segments that can be read but lack fragments. Empty unless `all_answered`: a store that
     /// does not answer may have the fragments.
     pub lacking: Vec<SegmentId>,
-    /// The segments that cannot be read from the stores that answered.
-    pub unreadable: Vec<SegmentId>,
     /// True if all stores have answered.
     pub all_answered: bool,
     /// The seq where the next page begins; `None` if this is the last page.
@@ -42,8 +40,7 @@ impl Stripe {
         let last = |page: &[striped_log::fragment::FragmentHeader]| page.iter().map(|h| h.id.segment.seq).max();
         let through = answers.iter().filter_map(|(_, page)| last(page)).min();
         let Some(through) = through.filter(|seq| *seq >= from_seq) else {
-            let (segments, lacking, unreadable) = Default::default();
-            return Ok(Surveyed { segments, lacking, unreadable, all_answered, next_seq: None });
+            return Ok(Surveyed { segments: Vec::new(), lacking: Vec::new(), all_answered, next_seq: None });
         };
         let mut found: BTreeMap<(u64, SegmentId), (u64, Described)> = BTreeMap::new();
         for (at, page) in answers {
@@ -67,16 +64,8 @@ impl Stripe {
             let lacks = some.iter().zip(missing).filter(|(_, missing)| !missing.is_empty());
             lacking.extend(lacks.map(|(segment, _)| *segment));
         }
-        let unreadable = found.iter().filter(|(_, (_, described))| described.best(self.fs).is_none());
-        let unreadable = unreadable.map(|((_, segment), _)| *segment).collect();
         let segments = found.into_iter().map(|((_, segment), (bytes, _))| (segment, bytes)).collect();
-        Ok(Surveyed { segments, lacking, unreadable, all_answered, next_seq: through.checked_add(1) })
-    }
-
-    /// True if the stores that answer have some of a segment, and too little to read it.
-    pub async fn is_held_back(&self, segment: SegmentId) -> bool {
-        let described = self.describe(segment).await;
-        !described.found.is_empty() && described.best(self.fs).is_none()
+        Ok(Surveyed { segments, lacking, all_answered, next_seq: through.checked_add(1) })
     }
 
     /// The fragments that a readable segment lacks. Empty if the segment is being put at the
@@ -113,7 +102,6 @@ mod tests {
             let page = rig.run(stripe.survey(LOG, next_seq)).unwrap();
             all.segments.extend(page.segments);
             all.lacking.extend(page.lacking);
-            all.unreadable.extend(page.unreadable);
             all.all_answered &= page.all_answered;
             all.next_seq = page.next_seq;
         }
@@ -147,14 +135,6 @@ mod tests {
             rig.stores[0].set(Fault::Silent);
             let seen = survey(&rig, &stripe);
             assert_eq!((seen.all_answered, seen.lacking), (false, vec![]), "who knows what it has");
-            // Store 1 is empty, and store 0 silent: with one parity fragment, some need them.
-            let held_back = |segment: &SegmentId| rig.run(stripe.is_held_back(*segment));
-            assert_eq!(seen.unreadable.is_empty(), m == 2);
-            assert!(seen.unreadable.iter().all(held_back));
-            rig.stores[0].set(Fault::None);
-            let stripe = rig.stripe();
-            assert!(!seen.unreadable.iter().any(|segment| rig.run(stripe.is_held_back(*segment))));
-            assert_eq!(survey(&rig, &stripe).unreadable, []);
         }
     }
 

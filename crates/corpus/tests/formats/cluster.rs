@@ -41,6 +41,7 @@ fn the_corpus_has_what_this_program_writes() {
         places: BTreeMap::new(),
         first_node: None,
         draining: Default::default(),
+        through_first: Default::default(),
     };
     let managers = ManagerMap { epoch: 7, owners: [0, 1, 1, 2].map(ManagerId::new).to_vec() };
     let later = FsConfig { parity: 2, block_size: 4096, managers, ..first.clone() };

@@ -56,17 +56,17 @@ change everything.")]
   starling down ./mnt                                 on that node, when it has none; then, at the first one:
   starling node remove db --data ./data
 
-Give the data folder of the first node, which must run. The node must be up. Each store goes to the node that has fewest, and a node keeps draining
+Give the data folder of the first node, which must run; it may drain, too. The node must be up. Each store goes to the node that has fewest, and a node keeps draining
 through starts of all nodes. Programs on all nodes go on, those of the node too.")]
     Drain(NodeDrain),
-    /// Remove a node that is down. Its key opens nothing any more.
+    /// Remove a node that is down. The others take no request for data from it any more.
     #[command(after_help = "Examples:
   starling node remove db --data ./data
   starling node remove db --data ./data --dead        its disks are lost for good, and its stores are made anew here
   starling status ./mnt                               how far they are filled again
 
 Give the data folder of the first node, which must run. With --dead, each store of the node is made anew below this data folder, empty, and filled
-from the others. The command refuses if a store answers, or if only the lost stores have some data. A machine that comes back
+from the others. The command refuses if a store answers, or if the others may lack something. A machine that comes back
 joins again with a new invitation and a new data folder.")]
     Remove(NodeRemove),
     /// Make a node that has joined into the first node, after the first one was lost for good.
@@ -77,7 +77,8 @@ joins again with a new invitation and a new data folder.")]
 
 Give the data folder of a node that has a store. End its mount first (`starling down ./mnt`). The stores that are left must have all data:
 `starling nodes` says what the file system survives. The old first node must be off: this command refuses if it answers, but it cannot see
-one that is only cut off from here. It never becomes the first node again; let its machine join with a new data folder.")]
+one that is only cut off from here. It never becomes the first node again; let its machine join with a new data folder. Leave out --store at later starts of the new first node: its
+data folder says where all stores are.")]
     Recover(NodeRecover),
 }
 
@@ -182,6 +183,9 @@ pub struct NodeRemove {
     /// The node's disks are lost for good: make its stores anew, from the others.
     #[arg(long)]
     pub dead: bool,
+    /// With --dead, after a refusal: give up what only this node's stores may have had.
+    #[arg(long, requires = "dead")]
+    pub accept_loss: bool,
     /// Print JSON.
     #[arg(long)]
     pub json: bool,

@@ -402,6 +402,7 @@ mod tests {
             places: Default::default(),
             first_node: None,
             draining: Default::default(),
+            through_first: Default::default(),
         }
     }
 

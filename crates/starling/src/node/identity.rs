@@ -23,6 +23,8 @@ pub const CA: &str = "ca.pem";
 const CA_KEY: &str = "ca.key";
 /// The node's certificate.
 pub const CERTIFICATE: &str = "node.pem";
+/// The certificate with which a node that has joined is to become the first one.
+const NEXT_CERTIFICATE: &str = "first.pem";
 /// The node's key.
 pub const KEY: &str = "node.key";
 
@@ -157,12 +159,21 @@ pub fn keep_authority(folder: &Path, identity: &NodeIdentity, secret: &str) -> a
     put(folder, CA_KEY, secret)
 }
 
-/// Makes the certificate of a first node, in place of that of the node that has joined.
-pub fn become_first(folder: &Path, identity: &NodeIdentity) -> anyhow::Result<()> {
+/// Makes the certificate with which a node that has joined is to become the first one. It is used
+/// once [`settle`] is called.
+pub fn prepare_first(folder: &Path, identity: &NodeIdentity) -> anyhow::Result<()> {
     let secret = read_secret(folder, CA_KEY)?.context("ca.key")?;
     let authority = Authority::from_pem(&identity.authority, &secret).map_err(damaged(folder, CA_KEY))?;
     let key = NodeKey::from_pem(&identity.key).map_err(damaged(folder, KEY))?;
-    put(folder, CERTIFICATE, &authority.sign(TLS_NAME, CertificateUse::ServeAndConnect, key.public())?)
+    put(folder, NEXT_CERTIFICATE, &authority.sign(TLS_NAME, CertificateUse::ServeAndConnect, key.public())?)
+}
+
+/// Uses the certificate of a first node that was prepared. The folder is that of no joined node.
+pub fn settle(folder: &Path) -> anyhow::Result<()> {
+    match std::fs::rename(folder.join(NEXT_CERTIFICATE), folder.join(CERTIFICATE)) {
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(()),
+        renamed => renamed.and_then(|()| private::sync(folder)).context(NEXT_CERTIFICATE),
+    }
 }
 
 /// The fingerprint of the node's certificate; `None` if it has none.
@@ -220,6 +231,31 @@ mod tests {
         of_first_node(other.path()).unwrap();
         fs::copy(other.path().join(CA_KEY), folder.path().join(CA_KEY)).unwrap();
         assert!(said(of_first_node(folder.path())).contains("does not belong to the certificate"));
+    }
+
+    #[test]
+    fn a_certificate_that_is_prepared_is_used_when_it_is_settled() {
+        let (first, joined) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let (authority, _) = of_first_node(first.path()).unwrap();
+        let key = key(joined.path()).unwrap();
+        let signed = authority.sign(MEMBER_TLS_NAME, CertificateUse::ServeAndConnect, key.public()).unwrap();
+        put(joined.path(), CERTIFICATE, &signed).unwrap();
+        put(joined.path(), CA, authority.certificate_pem()).unwrap();
+        let identity = of_joined(joined.path()).unwrap();
+        assert!(!has_authority(joined.path()).unwrap());
+        let foreign = Authority::make().unwrap();
+        keep_authority(joined.path(), &identity, &foreign.secret_pem()).unwrap_err();
+        keep_authority(joined.path(), &identity, &authority.secret_pem()).unwrap();
+        assert!(has_authority(joined.path()).unwrap());
+        let before = fingerprint(joined.path()).unwrap();
+        settle(joined.path()).unwrap();
+        prepare_first(joined.path(), &identity).unwrap();
+        assert_eq!(fingerprint(joined.path()).unwrap(), before);
+        settle(joined.path()).unwrap();
+        let after = fingerprint(joined.path()).unwrap();
+        assert!(after.is_some() && after != before);
+        of_first_node(joined.path()).unwrap();
+        assert_eq!(fingerprint(joined.path()).unwrap(), after);
     }
 
     #[test]

@@ -75,16 +75,24 @@ fn own_folder(store: StoreId) -> PathBuf {
     format!("store-{}", store.raw()).into()
 }
 
-/// The record after stores have moved.
-fn with_places(mut stores: Stores, places: &BTreeMap<StoreId, KnownNode>) -> Stores {
+/// True if a place is this folder, which may be relative to the data folder, as the place may.
+fn is_folder(data: &Path, place: &Location, folder: &Path) -> bool {
+    matches!(place, Location::Folder(other) if data.join(other) == data.join(folder))
+}
+
+/// The record after stores have moved. `folder` is the data folder.
+fn with_places(folder: &Path, mut stores: Stores, places: &BTreeMap<StoreId, KnownNode>) -> Stores {
     for (store, place) in (0..).map(StoreId::new).zip(&mut stores.places) {
         if matches!(place, Location::Node(_)) && !places.contains_key(&store) {
-            *place = Location::Folder(own_folder(store));
-            stores.moved.retain(|left| left != place);
+            let own = own_folder(store);
+            stores.moved.retain(|left| !is_folder(folder, left, &own));
+            stores.came.insert(store.raw());
+            *place = Location::Folder(own);
         }
     }
     for (store, at) in places {
         let Some(place) = stores.places.get_mut(usize::from(store.raw())) else { continue };
+        stores.came.remove(&store.raw());
         let before = std::mem::replace(place, Location::Node(at.clone()));
         if matches!(before, Location::Folder(_)) {
             stores.moved.push(before);
@@ -117,7 +125,7 @@ impl StorePlaces for FirstNodePlaces {
     }
 
     fn record(&self, places: &BTreeMap<StoreId, KnownNode>) -> BoxFuture<Result<(), RecordError>> {
-        let (record, stores) = (self.record.clone(), with_places(self.record.stores(), places));
+        let (record, stores) = (self.record.clone(), with_places(&self.record.folder, self.record.stores(), places));
         Box::pin(async move {
             let written = tokio::task::spawn_blocking(move || record.write(stores)).await;
             written.unwrap_or_else(|e| Err(RecordError::Unknown(e.into())))
@@ -133,7 +141,7 @@ impl StorePlaces for FirstNodePlaces {
         let (host, record) = (self.host.clone(), self.record.clone());
         Box::pin(async move {
             let folder = own_folder(identity.store);
-            if record.places().contains(&Location::Folder(folder.clone())) {
+            if record.places().iter().any(|place| is_folder(&record.folder, place, &folder)) {
                 return Err(io::Error::other(format!("{} has a store that is in use", folder.display())));
             }
             let path = record.folder.join(folder);
@@ -178,7 +186,7 @@ mod tests {
             fingerprint: [node as u8; 32],
         };
         let places = BTreeMap::from([(StoreId::new(1), at(1)), (StoreId::new(2), at(2))]);
-        record.write(with_places(record.stores(), &places)).unwrap();
+        record.write(with_places(data.path(), record.stores(), &places)).unwrap();
         let again = stores();
         let shown: Vec<String> = again.places.iter().map(ToString::to_string).collect();
         let at_node = |node: u8| format!("node://{node}@10.0.0.2:7440#{}", format!("{node:02x}").repeat(32));
@@ -190,8 +198,14 @@ mod tests {
         assert!(!data.path().join("store-1").exists() && data.path().join("store-0/fragments").exists());
         assert!(mine.join("thesis.txt").exists() && !mine.join("fragments").exists());
         assert!(stores().moved.is_empty() && record.places() == stores().places);
+        // One comes back, into a folder below the data folder that had been another one's.
+        let mut left = record.stores();
+        left.moved.push(Location::Folder(data.path().join("store-1")));
+        let home = with_places(data.path(), left, &BTreeMap::from([(StoreId::new(2), at(2))]));
+        assert!(home.places[1] == Location::Folder("store-1".into()) && home.moved.is_empty());
+        assert_eq!(home.came, [1].into());
         // A new address is no move.
-        record.write(with_places(record.stores(), &places)).unwrap();
+        record.write(with_places(data.path(), record.stores(), &places)).unwrap();
         assert!(stores().moved.is_empty());
     }
 }

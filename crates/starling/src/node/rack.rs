@@ -337,6 +337,7 @@ mod tests {
             places: Default::default(),
             first_node: None,
             draining: Default::default(),
+            through_first: Default::default(),
         };
         for name in ["one", "two"] {
             let (name, fingerprint) = (name.to_string(), [1; 32]);

@@ -19,7 +19,7 @@ use cluster::config::FIRST_NODE;
 use cluster::control::ControlRequest;
 use cluster::{AtNode, FsConfig};
 use host::{Host, join_all};
-use link::{ClientKeys, Message, ask_once, kinds};
+use link::{ClientKeys, LinkError, Message, ask_once, kinds};
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, IsTerminal, Write};
@@ -113,6 +113,12 @@ pub async fn run(args: NodeRecover) -> anyhow::Result<ExitCode> {
     let looked = look(&host, &about, &keys, &rack).await;
     rack.close().await?;
     let remains = looked?;
+    let certificate = join::fingerprint_of(&identity.certificate).context("the certificate of this node")?;
+    if remains.config.member_of(&certificate).is_none_or(|(node, _)| node != about.node()) {
+        return Err(usage(
+            "this node belongs to the file system no longer, so it cannot take the place of the first one",
+        ));
+    }
     remains.check()?;
     if !args.yes && !std::io::stdin().is_terminal() {
         return Err(usage("nothing was changed: say --yes"));
@@ -140,19 +146,24 @@ pub async fn run(args: NodeRecover) -> anyhow::Result<ExitCode> {
         });
         say(&serde_json::to_string_pretty(&report)?);
     } else {
-        say(&format!("{shown} is ready to be the first node's. Start it, and the other nodes find it:\n  {next}"));
+        say(&format!(
+            "{shown} is ready to be the first node's. Start it without --store, and the other nodes find it:\n  {next}"
+        ));
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// Refuses to go on if the first node answers.
+/// Refuses to go on if the first node answers, whatever it says.
 async fn refuse_if_there(host: &Host, about: &AboutNode, keys: &ClientKeys) -> anyhow::Result<()> {
     let ask = |text: &String| {
         let (address, text) = (whereabouts::address(text, keys), text.clone());
         async move {
             let request = Message::of_head(ControlRequest::Nodes.encode().to_vec());
-            let answered = ask_once(host, &address?, kinds::CONTROL, request, ANSWER_TIME_MAX).await;
-            answered.is_ok().then_some(text)
+            // One that refuses is there, too.
+            match ask_once(host, &address?, kinds::CONTROL, request, ANSWER_TIME_MAX).await {
+                Err(e) if !LinkError::is_refusal(&e) => None,
+                _ => Some(text),
+            }
         }
     };
     match join_all(about.first_node.iter().map(ask).collect()).await.into_iter().flatten().next() {
@@ -244,7 +255,7 @@ fn confirm() -> anyhow::Result<()> {
     }
 }
 
-/// Makes the folder into a first node's. It stays a joined node's until the last step.
+/// Makes the folder into a first node's. It stays a joined node's until `node.json` is removed.
 fn prepare(
     folder: &NodeFolder,
     about: &AboutNode,
@@ -271,14 +282,14 @@ fn prepare(
     }
     let succeeds = Succeeds::new(about.node(), remains.config.first_node);
     crate::folder::write_stores(path, &Stores::succeeding(places, succeeds)).context("stores.json")?;
-    identity::become_first(path, identity)?;
+    identity::prepare_first(path, identity)?;
     for name in [joined::ABOUT, serving::FILE, roles::FILE, rack::FILE] {
         match std::fs::remove_file(path.join(name)) {
             Err(e) if e.kind() != ErrorKind::NotFound => return Err(e).context(name),
-            _ => {}
+            _ => private::sync(path).context("data folder")?,
         }
     }
-    private::sync(path).context("data folder")
+    identity::settle(path)
 }
 
 /// Makes a folder for a store, or checks that it is empty.

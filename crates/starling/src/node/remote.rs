@@ -138,9 +138,10 @@ impl RemoteFirstNode {
         if self.link.is_up() { Vec::new() } else { others.collect() }
     }
 
-    /// Where a store is.
+    /// Where to reach a store.
     fn route(config: &FsConfig, store: StoreId) -> Route {
-        let node = config.place(store);
+        let is_behind_first = config.through_first.contains(&store);
+        let node = if is_behind_first { FIRST_NODE } else { config.place(store) };
         (node, config.reach(node))
     }
 

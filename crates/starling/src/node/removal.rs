@@ -6,13 +6,17 @@ use crate::control::Request;
 use crate::node::ask_first;
 use crate::node::first::FirstNodeServer;
 use crate::say;
-use cluster::removal::RemovalError;
+use cluster::removal::{Removal, RemovalError};
 use serde_json::{Value, json};
 use std::process::ExitCode;
+use std::time::Duration;
+
+/// How long the command says nothing.
+const QUIET_TIME_MAX: Duration = Duration::from_secs(2);
 
 /// Removes a node. The answer for the command.
-pub async fn remove(first: &FirstNodeServer, name: &str, is_dead: bool) -> Result<Value, RemovalError> {
-    let stores = first.spread.remove_node(name, is_dead).await?;
+pub async fn remove(first: &FirstNodeServer, name: &str, how: Removal) -> Result<Value, RemovalError> {
+    let stores = first.spread.remove_node(name, how).await?;
     let stores: Vec<u16> = stores.iter().map(|store| store.raw()).collect();
     Ok(json!({ "removed": name, "made_anew": stores }))
 }
@@ -42,8 +46,16 @@ pub async fn run_drain(args: NodeDrain) -> anyhow::Result<ExitCode> {
 
 /// `starling node remove`.
 pub async fn run(args: NodeRemove) -> anyhow::Result<ExitCode> {
-    let NodeRemove { name, data, dead, json } = args;
-    let answer = ask_first(&data, Request::RemoveNode { name: name.clone(), is_dead: dead }).await?;
+    let NodeRemove { name, data, dead, accept_loss, json } = args;
+    let request = Request::RemoveNode { name: name.clone(), is_dead: dead, accepts_loss: accept_loss };
+    let mut answer = std::pin::pin!(ask_first(&data, request));
+    let answer = match tokio::time::timeout(QUIET_TIME_MAX, &mut answer).await {
+        Ok(answer) => answer?,
+        Err(_) => {
+            eprintln!("waiting until all nodes know that its stores are lost: that takes some fifteen seconds");
+            answer.await?
+        }
+    };
     if json {
         say(&serde_json::to_string_pretty(&answer)?);
         return Ok(ExitCode::SUCCESS);

@@ -286,6 +286,7 @@ mod tests {
             places: Default::default(),
             first_node: None,
             draining: Default::default(),
+            through_first: Default::default(),
         };
         let lease_left = Duration::from_secs(5);
         let nodes = vec![
