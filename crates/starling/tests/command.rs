@@ -240,7 +240,9 @@ fn too_few_damaged_or_future_stores_are_refused_with_the_reason() {
         fs::rename(dir.path().join(store), fs.data.join(store)).expect("bring back");
     }
     let stores = fs::read_to_string(fs.data.join("stores.json")).expect("stores.json");
-    fs::write(fs.data.join("stores.json"), stores.replace("\"version\": 3", "\"version\": 9")).expect("write");
+    let newer = stores.replace("\"version\": 4", "\"version\": 9");
+    assert_ne!(newer, stores);
+    fs::write(fs.data.join("stores.json"), newer).expect("write");
     let said = refused(&mut again());
     assert!(said.contains("newer starling"), "{said}");
     fs::write(fs.data.join("stores.json"), "garbage").expect("write");
