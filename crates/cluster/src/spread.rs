@@ -209,11 +209,12 @@ impl Spread {
 
     async fn run(self: Arc<Self>) {
         let mut pauses: BTreeMap<NodeId, Pause> = BTreeMap::new();
-        let mut moves = true;
         while matches!(first(self.host.clock.sleep(TICK), self.until_stop()).await, Either::Left(())) {
             let Either::Left(_turn) = first(self.turn.lock(), self.until_stop()).await else { break };
             self.follow_addresses().await;
-            if !self.try_tell_maps().await || !moves {
+            // Another record could meet the same end.
+            let is_unsure = self.unsure.lock().is_some();
+            if !self.try_tell_maps().await || is_unsure {
                 continue;
             }
             let now = self.host.clock.now();
@@ -242,8 +243,6 @@ impl Spread {
                 }
                 Err(MoveError::Stopped) => {}
                 Err(e) => {
-                    // Another store could meet the same end.
-                    moves = !matches!(e, MoveError::Unknown(_));
                     tracing::warn!(%store, node = %place, "the store has not moved: {e}");
                     let trouble = format!("{store} does not move to {}: {e}", self.name(place));
                     self.members.report_spread(|report| report.trouble = trouble);
