@@ -121,7 +121,7 @@ Under auto, a mount is fetch-only while programs read over a very slow link. It 
         after_help = "Examples:\n  starling scrub ./mnt\n  starling scrub ./mnt --repair --json\n  starling scrub --data ./data"
     )]
     Scrub(Scrub),
-    /// Let nodes join a file system, and join one.
+    /// Let nodes join a file system and leave it, and replace nodes that are lost.
     Node(Node),
     /// List the nodes of a file system, and what it survives.
     Nodes(Nodes),

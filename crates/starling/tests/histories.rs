@@ -163,7 +163,7 @@ impl History {
             let call = match again {
                 Some((call, _)) => call.clone(),
                 None if random.chance(1, 8) => {
-                    self.lock(program).unwrap_or_else(|| Choice { hot, ..choice }.call(&view))
+                    self.lock(program, &closed).unwrap_or_else(|| Choice { hot, ..choice }.call(&view))
                 }
                 None => Choice { hot, ..choice }.call(&view),
             };
@@ -180,10 +180,12 @@ impl History {
         planned
     }
 
-    /// Locks or unlocks some part of an open file.
-    fn lock(&self, program: &Program) -> Option<Call> {
+    /// Locks or unlocks some part of an open file, unless it is closed at the same time: nothing
+    /// would unlock it before that.
+    fn lock(&self, program: &Program, closed: &BTreeSet<OpenNumber>) -> Option<Call> {
         let opens = program.opens();
-        let opens: Vec<OpenNumber> = opens.iter().filter(|(_, f)| f.can_read && f.can_write).map(|(o, _)| *o).collect();
+        let opens = opens.iter().filter(|(open, file)| file.can_read && file.can_write && !closed.contains(open));
+        let opens: Vec<OpenNumber> = opens.map(|(open, _)| *open).collect();
         let open = *opens.get(self.random.below(opens.len().max(1) as u64) as usize)?;
         let (first, last) = [(0, u64::MAX), (0, 9), (10, 19), (5, 14)][self.random.below(4) as usize];
         let exclusive = [None, Some(true), Some(true), Some(false)][self.random.below(4) as usize];

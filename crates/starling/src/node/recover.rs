@@ -245,7 +245,7 @@ fn tell(remains: &Remains, about: &AboutNode) {
 }
 
 fn confirm() -> anyhow::Result<()> {
-    eprint!("Is it? (yes/no) ");
+    eprint!("Go on? (yes/no) ");
     std::io::stderr().flush()?;
     let mut answer = String::new();
     std::io::stdin().read_line(&mut answer)?;
