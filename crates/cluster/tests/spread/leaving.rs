@@ -1,0 +1,310 @@
+//! Nodes drain, are lost, and are removed: beside writers, and with crashes of the first node.
+
+use crate::{First, Recording, Rig, STORE_BYTES, STORES};
+use cluster::removal::{Removal, RemovalError};
+use std::time::Duration;
+use storage::api::StoreIdentity;
+use stripe::StoreSet;
+use types::{NodeId, StoreId};
+
+/// A file system whose nodes have a store each, without sessions: node 2 has store 1.
+fn spread_over_nodes(seed: u64) -> (Rig, First) {
+    let mut rig = Rig::new(seed);
+    let first = rig.start().expect("start");
+    rig.join(&first);
+    rig.write(&first, 30);
+    rig.hello(&first, 1);
+    rig.hello(&first, 2);
+    rig.settle();
+    rig.write(&first, 30);
+    drop(first);
+    let first = rig.start().expect("start");
+    (rig, first)
+}
+
+const GIVE_UP: Removal = Removal { is_dead: true, accepts_loss: true };
+/// The name of the node with store 1.
+const LOST: &str = "node-2";
+
+impl Rig {
+    /// Store 1 is lost with its node, or back.
+    fn lose(&self, is_lost: bool) {
+        *self.world.away.lock().expect("away") = is_lost.then_some(StoreId::new(1));
+    }
+
+    fn remove_node(&self, first: &First, is_dead: bool) -> Result<StoreSet, RemovalError> {
+        self.sim.block_on(first.spread.remove_node(LOST, Removal { is_dead, ..Removal::default() }))
+    }
+
+    /// The node is removed though nobody knows whether the others have everything.
+    fn give_up(&self, first: &First) -> Result<StoreSet, RemovalError> {
+        self.sim.block_on(first.spread.remove_node(LOST, GIVE_UP))
+    }
+
+    fn has_member(&self, first: &First) -> bool {
+        first.core.maps.config().expect("config").members.contains_key(&NodeId::new(2))
+    }
+}
+
+#[test]
+fn the_store_of_a_dead_node_is_made_anew_and_the_node_is_removed() {
+    let (mut rig, first) = spread_over_nodes(20);
+    // The stores are compared.
+    rig.run_for(10_000);
+    rig.lose(true);
+    rig.write(&first, 20);
+    let lost = rig.remove_node(&first, true).expect("remove");
+    assert_eq!(lost.iter().collect::<Vec<_>>(), [StoreId::new(1)]);
+    assert_eq!((rig.places(), rig.has_member(&first)), (vec![0, 0, 1], false));
+    rig.run_for(120_000);
+    rig.check_whole(&first);
+    rig.write(&first, 20);
+    // The node comes back with what it had. Nothing asks it.
+    rig.lose(false);
+    let first = rig.start().expect("start");
+    rig.check(&first);
+    rig.check_whole(&first);
+    let refused = rig.remove_node(&first, true);
+    assert!(matches!(refused, Err(RemovalError::NoSuchNode(_))), "{refused:?}");
+    let refused = rig.sim.block_on(first.spread.remove_node("one", GIVE_UP));
+    assert!(matches!(refused, Err(RemovalError::IsFirst(_))), "{refused:?}");
+}
+
+#[test]
+fn a_node_is_not_removed_while_it_or_what_only_it_has_is_needed() {
+    let (mut rig, first) = spread_over_nodes(21);
+    rig.write(&first, 20);
+    let refused = |is_dead| rig.remove_node(&first, is_dead).expect_err("refused");
+    assert!(matches!(refused(false), RemovalError::HasStores { .. }));
+    assert!(matches!(refused(true), RemovalError::Answers { .. }));
+    rig.hello(&first, 2);
+    assert!(matches!(refused(true), RemovalError::IsUp(_)));
+    // Another store was replaced, and has nothing yet.
+    let (fs, capacity_bytes) = (first.core.config.fs, STORE_BYTES);
+    drop(first);
+    let node = rig.world.nodes[0].clone();
+    rig.sim.block_on(async move { node.make(StoreIdentity { fs, store: StoreId::new(2), capacity_bytes }).await });
+    let first = rig.start().expect("start");
+    let refused = |is_dead| rig.remove_node(&first, is_dead).expect_err("refused");
+    rig.lose(true);
+    let unknown = refused(true);
+    assert!(matches!(unknown, RemovalError::NotCompared { .. }), "{unknown}");
+    rig.lose(false);
+    rig.run_for(120_000);
+    rig.check_whole(&first);
+    rig.lose(true);
+    rig.world.disks[0].offline(true);
+    rig.run_for(20_000);
+    let refused = refused(true);
+    assert!(
+        matches!(refused, RemovalError::OthersAway(_) | RemovalError::Maps(_) | RemovalError::NotCompared { .. }),
+        "{refused}"
+    );
+    rig.world.disks[0].offline(false);
+    // Nothing has changed.
+    rig.lose(false);
+    let first = rig.start().expect("start");
+    assert_eq!((rig.places(), rig.has_member(&first)), (vec![0, 2, 1], true));
+    rig.check(&first);
+}
+
+#[test]
+fn a_removal_whose_record_fails_leaves_the_store_where_it_was_or_unused() {
+    for recording in [Recording::IsRefused, Recording::FailsBefore, Recording::FailsAfter] {
+        let (mut rig, first) = spread_over_nodes(22);
+        rig.lose(true);
+        *rig.world.recording.lock().expect("recording") = recording;
+        let refused = rig.give_up(&first).expect_err("refused");
+        match recording {
+            Recording::IsRefused => assert!(matches!(refused, RemovalError::NotRecorded(..)), "{refused}"),
+            _ => {
+                assert!(matches!(refused, RemovalError::Unknown(..)), "{refused}");
+                let again = rig.give_up(&first).expect_err("a start must come first");
+                assert!(matches!(again, RemovalError::Unknown(..)), "{again}");
+            }
+        }
+        *rig.world.recording.lock().expect("recording") = Recording::Works;
+        rig.run_for(5000);
+        rig.write(&first, 10);
+        let first = rig.start().expect("start");
+        rig.check(&first);
+        rig.run_for(60_000);
+        rig.give_up(&first).expect("it goes on");
+        rig.run_for(120_000);
+        assert_eq!((rig.places(), rig.has_member(&first)), (vec![0, 0, 1], false), "{recording:?}");
+        rig.check_whole(&first);
+    }
+}
+
+#[test]
+fn crash_of_the_first_node_at_any_moment_of_a_removal_loses_nothing() {
+    for seed in 120..132 {
+        let (mut rig, mut first) = spread_over_nodes(seed);
+        rig.lose(true);
+        rig.write(&first, 5);
+        for _ in 0..3 {
+            let clock = first.core.host().clock.clone();
+            let time = Duration::from_micros(1 << rig.world.random.below(25));
+            let removal = first.spread.remove_node(LOST, GIVE_UP);
+            let removed = rig.sim.block_on(host::timeout(&*clock, time, removal));
+            first = rig.start().unwrap_or_else(|e| panic!("seed {seed}, {removed:?}: {e}"));
+            rig.check(&first);
+            rig.write(&first, 5);
+            // What is made anew is filled.
+            rig.run_for(60_000);
+        }
+        if rig.has_member(&first) {
+            rig.give_up(&first).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+            rig.run_for(60_000);
+        }
+        rig.check_whole(&first);
+        assert_eq!(rig.places(), [0, 0, 1]);
+    }
+}
+
+impl Rig {
+    fn drain(&self, first: &First, drains: bool) {
+        self.sim.block_on(first.spread.drain_node(LOST, drains)).expect("drain");
+    }
+}
+
+#[test]
+fn a_node_drains_and_can_be_removed() {
+    let (mut rig, first) = spread_over_nodes(30);
+    rig.drain(&first, true);
+    for _ in 0..20 {
+        rig.write(&first, 3);
+        rig.remove(&first, 1);
+        rig.run_for(1000);
+    }
+    assert_eq!(rig.places(), [0, 0, 1]);
+    rig.check_whole(&first);
+    let config = first.core.maps.config().expect("config");
+    assert_eq!(config.stores().map(|store| config.place(store).raw()).collect::<Vec<_>>(), [0, 0, 1]);
+    // It gets no store again, also after a start.
+    let first = rig.start().expect("start");
+    rig.hello(&first, 2);
+    rig.run_for(20_000);
+    assert_eq!(rig.places(), [0, 0, 1]);
+    assert!(first.members.nodes().expect("nodes").nodes[2].is_draining);
+    rig.world.nodes[1].restart();
+    rig.check(&first);
+    let first = rig.start().expect("start");
+    let lost = rig.remove_node(&first, false).expect("it has no stores");
+    assert_eq!((lost.iter().count(), rig.has_member(&first)), (0, false));
+    rig.check_whole(&first);
+}
+
+#[test]
+fn a_drain_waits_until_all_nodes_know_it_and_can_be_stopped() {
+    let (mut rig, first) = spread_over_nodes(31);
+    let sessions = [1, 2].map(|node| (node, rig.hello(&first, node)));
+    rig.drain(&first, true);
+    let config = |first: &First| first.core.maps.config().expect("config");
+    let place = |first: &First| config(first).place(StoreId::new(1)).raw();
+    let is_direct = |first: &First| config(first).through_first.is_empty();
+    for second in 0..30 {
+        // One of them knows it, and the other one does not.
+        sessions.iter().for_each(|(node, session)| rig.renew(&first, *node, *session, *node == 1));
+        rig.run_for(1000);
+        assert!(second < 3 || !is_direct(&first), "the maps do not say that it is reached through the first node");
+    }
+    assert_eq!((rig.places(), place(&first)), (vec![0, 2, 1], 2));
+    rig.write(&first, 10);
+    // It is stopped: the next attempts end, and the node is reached again.
+    rig.drain(&first, false);
+    rig.run_for(100_000);
+    assert_eq!((rig.places(), place(&first), is_direct(&first)), (vec![0, 2, 1], 2, true));
+    rig.drain(&first, true);
+    for _ in 0..40 {
+        sessions.iter().for_each(|(node, session)| rig.renew(&first, *node, *session, true));
+        rig.run_for(1000);
+    }
+    assert_eq!((rig.places(), place(&first)), (vec![0, 0, 1], 0));
+    rig.check_whole(&first);
+    // It takes a store again.
+    rig.drain(&first, false);
+    rig.run_for(30_000);
+    assert_eq!(rig.places().iter().filter(|place| **place == 2).count(), 1);
+    rig.write(&first, 10);
+    rig.check_whole(&first);
+    let first = rig.start().expect("start");
+    rig.check(&first);
+}
+
+#[test]
+fn a_drained_store_that_may_be_recorded_or_not_is_used_no_more_until_the_next_start() {
+    for (recording, place) in [(Recording::FailsBefore, 2), (Recording::FailsAfter, 0), (Recording::IsRefused, 2)] {
+        let (mut rig, first) = spread_over_nodes(33);
+        *rig.world.recording.lock().expect("recording") = recording;
+        rig.drain(&first, true);
+        rig.run_for(60_000);
+        let trouble = first.members.nodes().expect("nodes").spread.trouble;
+        let is_unsure = trouble.contains("start this node again");
+        assert_eq!(is_unsure, recording != Recording::IsRefused, "{trouble}");
+        rig.write(&first, 20);
+        if is_unsure {
+            let refused = rig.give_up(&first).expect_err("a start must come first");
+            assert!(matches!(refused, RemovalError::Unknown(..)), "{refused}");
+        }
+        *rig.world.recording.lock().expect("recording") = Recording::Works;
+        let first = rig.start().expect("start");
+        assert_eq!(rig.places()[1], place, "{recording:?}");
+        rig.check(&first);
+        rig.run_for(100_000);
+        assert_eq!(rig.places(), [0, 0, 1], "{recording:?}");
+        rig.check_whole(&first);
+        let first = rig.start().expect("start");
+        rig.check(&first);
+    }
+}
+
+#[test]
+fn crash_of_the_first_node_at_any_moment_of_a_drain_loses_nothing() {
+    let mut drained = 0;
+    for seed in 140..152 {
+        let (mut rig, mut first) = spread_over_nodes(seed);
+        rig.drain(&first, true);
+        for _ in 0..3 {
+            rig.run_for(rig.world.random.below(12_000));
+            for _ in 0..rig.world.random.below(8) {
+                let count = 1 + rig.world.random.below(8);
+                rig.write(&first, count);
+                rig.run_for(rig.world.random.below(600));
+            }
+            drained += u32::from(rig.places() == [0, 0, 1]);
+            first = rig.start().unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+            let lost = rig.world.random.below(u64::from(STORES)) as u16;
+            rig.check_without(&first, lost);
+            first = rig.start().unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+            rig.check(&first);
+        }
+        rig.run_for(60_000);
+        assert_eq!(rig.places(), [0, 0, 1], "seed {seed}");
+        rig.write(&first, 5);
+        rig.check(&first);
+        rig.check_whole(&first);
+    }
+    assert!((5..30).contains(&drained), "{drained} of 36");
+}
+
+#[test]
+fn the_first_node_drains_too() {
+    let (mut rig, first) = spread_over_nodes(32);
+    rig.sim.block_on(first.spread.drain_node("one", true)).expect("drain");
+    rig.run_for(5000);
+    assert_eq!(rig.places(), [0, 2, 1], "there is no other place");
+    rig.hello(&first, 1);
+    for _ in 0..20 {
+        rig.write(&first, 3);
+        rig.run_for(1000);
+    }
+    assert_eq!(rig.places(), [1, 2, 1]);
+    rig.check_whole(&first);
+    assert!(first.members.nodes().expect("nodes").nodes[0].is_draining);
+    // It is stopped, and the node has room again only if a store comes back to it by a drain.
+    rig.sim.block_on(first.spread.drain_node("one", false)).expect("drain");
+    rig.run_for(20_000);
+    assert_eq!(rig.places(), [1, 2, 1]);
+    rig.check_whole(&first);
+}
