@@ -8,8 +8,8 @@
 //!    changes come through here.
 //! 2. The store is copied as any other ([`spread`](crate::spread)), here or to another node.
 //!
-//! The maps say until the end where the store is, so whoever looks at them finds it if the first
-//! node is lost. The record of the places changes only at the end. So a crash leaves the store
+//! The maps say until the end where the store is, so a node that looks at them finds it if the
+//! first node is lost. The record of the places changes only at the end. So a crash leaves the store
 //! where it was, and the next start begins anew; or it has moved, and the maps follow.
 
 use crate::config::{FIRST_NODE, KnownNode};

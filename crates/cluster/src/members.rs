@@ -281,7 +281,7 @@ impl Members {
                 self.who(file).await.map(ControlAnswer::Who)
             }
             ControlRequest::FirstNode(_) => Ok(ControlAnswer::FirstNode(vec![self.config.address.clone()])),
-            // Whoever serves these requests has the key.
+            // The service that takes these requests has the key.
             ControlRequest::AuthorityKey => Err(ControlError::Unavailable("the key is not kept here".into())),
             // It comes too late: all sessions that go on are known.
             ControlRequest::Resume(_) => Err(ControlError::UnknownSession),

@@ -61,7 +61,7 @@ pub enum RemovalError {
     /// Other stores do not answer either.
     #[error("{0} is out of service, too: bring that back first, since the lost stores are made anew from the others")]
     OthersAway(StoreSet),
-    /// Nobody knows whether the others have all data.
+    /// It is not known whether the others have all data.
     #[error(
         "the other stores may not have everything that {stores} had: they were not compared since they last came into service. If node {name} \
          cannot be started again until `starling status` says that redundancy is whole, --accept-loss gives up what only it had"

@@ -36,7 +36,7 @@ impl Rig {
         self.sim.block_on(first.spread.remove_node(LOST, Removal { is_dead, ..Removal::default() }))
     }
 
-    /// The node is removed though nobody knows whether the others have everything.
+    /// The node is removed though it is not known whether the others have everything.
     fn give_up(&self, first: &First) -> Result<StoreSet, RemovalError> {
         self.sim.block_on(first.spread.remove_node(LOST, GIVE_UP))
     }

@@ -153,7 +153,7 @@ pub async fn run(args: NodeRecover) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Refuses to go on if the first node answers, whatever it says.
+/// Refuses to go on if the first node answers. A refusal is an answer, too.
 async fn refuse_if_there(host: &Host, about: &AboutNode, keys: &ClientKeys) -> anyhow::Result<()> {
     let ask = |text: &String| {
         let (address, text) = (whereabouts::address(text, keys), text.clone());
