@@ -9,8 +9,8 @@
 //! 2. The store is copied as any other ([`spread`](crate::spread)), here or to another node.
 //!
 //! The maps say until the end where the store is, so a node that looks at them finds it if the
-//! first node is lost. The record of the places changes only at the end. So a crash leaves the store
-//! where it was, and the next start begins anew; or it has moved, and the maps follow.
+//! first node is lost. The record of the places changes only at the end. So a crash leaves the
+//! store where it was, and the next start begins anew; or it has moved, and the maps follow.
 
 use crate::config::{FIRST_NODE, KnownNode};
 use crate::machine::PUT_TIMEOUT;
