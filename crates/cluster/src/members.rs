@@ -42,7 +42,7 @@ use manager::api::{ManagerAdmin, ManagerError};
 use manager::roll_forward::roll_forward;
 use parking_lot::Mutex;
 use policy::space::{SpaceClaim, SpaceShare};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -483,7 +483,7 @@ impl Members {
                 program: session.map(|session| session.program.clone()).unwrap_or_default(),
             }
         };
-        let nodes = [first].into_iter().chain(config.members.clone().into_iter().map(report)).collect();
+        let nodes = [first].into_iter().chain(config.members.into_iter().map(report)).collect();
         Ok(NodesReport { nodes, places, spread: self.spread.lock().clone() })
     }
 
@@ -507,11 +507,12 @@ impl Members {
     /// The nodes that take stores, and have a session now. Those that drain take none.
     pub fn takers(&self) -> Vec<KnownNode> {
         let takers = self.reachable(|session| session.takes_stores);
-        takers.into_iter().map(|(at, _)| at).filter(|at| !self.is_draining(at.node)).collect()
+        let draining = self.draining();
+        takers.into_iter().map(|(at, _)| at).filter(|at| !draining.contains(&at.node)).collect()
     }
 
-    fn is_draining(&self, node: NodeId) -> bool {
-        self.maps_config().is_ok_and(|config| config.draining.contains(&node))
+    fn draining(&self) -> BTreeSet<NodeId> {
+        self.maps_config().map(|config| config.draining).unwrap_or_default()
     }
 
     /// The first node's name.
@@ -666,7 +667,8 @@ impl Members {
         let now = self.host.clock.now();
         let takes = |session: &MemberSession| session.takes_managers && now >= session.began + SETTLE_TIME;
         let mut hosts = self.reachable(takes);
-        hosts.retain(|(at, _)| self.seats.may_serve(at.node) && !self.is_draining(at.node));
+        let draining = self.draining();
+        hosts.retain(|(at, _)| self.seats.may_serve(at.node) && !draining.contains(&at.node));
         let (id, to) = next_move(&self.seats.places(), &hosts.iter().map(|(at, _)| at.node).collect())?;
         Some((id, hosts.into_iter().find(|(at, _)| at.node == to)))
     }

@@ -136,10 +136,14 @@ impl Spread {
                 return Err(RemovalError::NotCompared { name: name.to_string(), stores });
             }
         }
-        for store in there.keys() {
-            self.make_anew(*store).await?;
+        for (store, at) in &there {
+            self.make_anew(name, *store, at).await?;
         }
         self.tell_maps().await?;
+        if self.members.of(node).is_some() {
+            // It has come meanwhile. Its programs may have changed something.
+            return Err(RemovalError::IsUp(name.to_string()));
+        }
         match self.maps.change(|config| config.remove_member(node)).await {
             // It is decided. Stores that were not told learn it with the next change.
             Ok(_) | Err(ChangeError::Push(_)) => {}
@@ -152,11 +156,7 @@ impl Spread {
     /// Refuses unless these stores of a node are lost, and all others are in service.
     async fn check_lost(&self, name: &str, there: &BTreeMap<StoreId, KnownNode>) -> Result<(), RemovalError> {
         for (store, at) in there {
-            let remote = self.places.reach(at, StoreName { fs: self.config.fs, store: *store });
-            let answer = host::timeout(&*self.host.clock, ANSWER_TIME_MAX, remote.presence()).await;
-            if matches!(answer, Ok(Ok(Presence::Store(_)))) {
-                return Err(RemovalError::Answers { name: name.to_string(), store: *store });
-            }
+            self.check_silent(name, *store, at).await?;
         }
         let away = self.members.stores_out_of_service().await;
         let others: StoreSet = away.iter().filter(|store| !there.contains_key(store)).collect();
@@ -166,8 +166,18 @@ impl Spread {
         }
     }
 
-    /// Makes a store anew at this node, empty.
-    async fn make_anew(&self, store: StoreId) -> Result<(), RemovalError> {
+    /// Refuses if a store of a node answers.
+    async fn check_silent(&self, name: &str, store: StoreId, at: &KnownNode) -> Result<(), RemovalError> {
+        let remote = self.places.reach(at, StoreName { fs: self.config.fs, store });
+        let answer = host::timeout(&*self.host.clock, ANSWER_TIME_MAX, remote.presence()).await;
+        match answer {
+            Ok(Ok(Presence::Store(_))) => Err(RemovalError::Answers { name: name.to_string(), store }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Makes a store of a node anew at this one, empty.
+    async fn make_anew(&self, name: &str, store: StoreId, at: &KnownNode) -> Result<(), RemovalError> {
         let failed = |error| RemovalError::Make { store, error };
         let late = || io::Error::from(io::ErrorKind::TimedOut);
         let server = match self.make_here(store).await {
@@ -177,7 +187,13 @@ impl Spread {
         self.through_here.lock().insert(store);
         let mut at_nodes = self.at_nodes.lock().clone();
         at_nodes.remove(&store);
-        let recorded = match self.come_through_here().await {
+        let ready = match self.come_through_here().await {
+            // It may have come back meanwhile.
+            Ok(()) => self.check_silent(name, store, at).await,
+            Err(MoveError::Maps(error)) => Err(RemovalError::Maps(error)),
+            Err(_) => Err(RemovalError::NotLearned(store)),
+        };
+        let recorded = match ready {
             Ok(()) => {
                 let recorded = self.in_time(self.places.record(&at_nodes)).await;
                 recorded.unwrap_or_else(|_| Err(RecordError::Unknown(late())))
@@ -185,10 +201,7 @@ impl Spread {
             Err(error) => {
                 self.through_here.lock().remove(&store);
                 self.try_tell_maps().await;
-                return Err(match error {
-                    MoveError::Maps(error) => RemovalError::Maps(error),
-                    _ => RemovalError::NotLearned(store),
-                });
+                return Err(error);
             }
         };
         if let Err(RecordError::Unknown(error)) = recorded {

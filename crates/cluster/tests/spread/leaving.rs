@@ -108,6 +108,27 @@ fn a_node_is_not_removed_while_it_or_what_only_it_has_is_needed() {
     rig.check(&first);
 }
 
+/// The store that came back while all nodes were told was given up.
+#[test]
+fn regression_a_store_that_comes_back_during_its_removal_stays() {
+    let (mut rig, first) = spread_over_nodes(23);
+    rig.lose(true);
+    let clock = first.core.host().clock.clone();
+    let refused = rig.sim.block_on(async {
+        let mut removal = std::pin::pin!(first.spread.remove_node(LOST, GIVE_UP));
+        host::timeout(&*clock, Duration::from_secs(5), &mut removal).await.expect_err("it waits for all nodes");
+        rig.lose(false);
+        removal.await.expect_err("refused")
+    });
+    assert!(matches!(refused, RemovalError::Answers { .. }), "{refused}");
+    assert_eq!((rig.places(), rig.has_member(&first)), (vec![0, 2, 1], true));
+    rig.write(&first, 10);
+    rig.run_for(60_000);
+    rig.check_whole(&first);
+    let first = rig.start().expect("start");
+    rig.check(&first);
+}
+
 #[test]
 fn a_removal_whose_record_fails_leaves_the_store_where_it_was_or_unused() {
     for recording in [Recording::IsRefused, Recording::FailsBefore, Recording::FailsAfter] {
