@@ -12,7 +12,7 @@
 use crate::config::{ConfigError, FsConfig};
 use crate::start_error::StartError;
 use consensus::files::LoadError;
-use consensus::{Consensus, ProposeError, Status, VoterOpenError};
+use consensus::{Consensus, ProposeError, Status, VoterOpenError, VoterSettings};
 use host::{Disk, Host};
 use std::sync::Arc;
 use std::time::Duration;
@@ -74,7 +74,8 @@ pub(crate) struct Agreed {
 
 /// Creates the voter of a new file system, and replaces anything in its folder.
 pub(crate) async fn create(host: &Host, disk: &Arc<dyn Disk>, config: &FsConfig, maps: Maps) -> Result<(), StartError> {
-    let voter = Consensus::create(host, disk, config.fs, maps).await.map_err(StartError::Consensus)?;
+    let voter =
+        Consensus::create(host, disk, &VoterSettings::alone(), config.fs, maps).await.map_err(StartError::Consensus)?;
     voter.close().await;
     Ok(())
 }
@@ -94,7 +95,8 @@ pub(crate) async fn agree(
         Ok(Agreed { voter: Err(why), rebuilt: None, maps: stores.clone() })
     };
     let continued = Maps { epoch: stores.epoch.saturating_add(EPOCHS_SKIPPED), bytes: stores.bytes.clone() };
-    let opened = match host::timeout(&*host.clock, VOTER_TIMEOUT, Consensus::open(host, disk)).await {
+    let alone = VoterSettings::alone();
+    let opened = match host::timeout(&*host.clock, VOTER_TIMEOUT, Consensus::open(host, disk, &alone)).await {
         Ok(opened) => opened,
         Err(elapsed) => return unusable(format!("its disk does not answer: {elapsed}")),
     };
@@ -116,7 +118,7 @@ pub(crate) async fn agree(
         }
         Err(e @ VoterOpenError::Load(LoadError::Version(_))) => return Err(StartError::Consensus(e)),
         Err(e) => {
-            let anew = Consensus::create(host, disk, config.fs, continued.clone());
+            let anew = Consensus::create(host, disk, &alone, config.fs, continued.clone());
             match host::timeout(&*host.clock, VOTER_TIMEOUT, anew).await {
                 Ok(Ok(voter)) => (voter, e.to_string()),
                 Ok(Err(e)) => return unusable(e.to_string()),

@@ -99,61 +99,23 @@ impl Image {
     /// The encoded image.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
-        put_option(&mut out, self.vote.as_ref(), |out, vote| {
-            out.put_u64(vote.leader_id.term);
-            out.put_u64(vote.leader_id.node_id);
-            out.put_u8(vote.committed.into());
-        });
+        put_option(&mut out, self.vote.as_ref(), put_vote);
         put_option(&mut out, self.committed.as_ref(), put_log_id);
         put_option(&mut out, self.purged.as_ref(), put_log_id);
         put_option(&mut out, self.snapshot.as_ref(), |out, state| state.encode(out));
-        out.put_u32(self.entries.len() as u32);
-        for entry in &self.entries {
-            put_log_id(&mut out, &entry.log_id);
-            match &entry.payload {
-                EntryPayload::Blank => out.put_u8(0),
-                EntryPayload::Normal(change) => {
-                    out.put_u8(1);
-                    out.put_u64(change.expected);
-                    put_maps(&mut out, &change.maps);
-                }
-                EntryPayload::Membership(membership) => {
-                    out.put_u8(2);
-                    put_membership(&mut out, membership);
-                }
-            }
-        }
+        put_entries(&mut out, &self.entries);
         out
     }
 
     /// Reads what [`encode`](Self::encode) wrote.
     pub fn decode(bytes: &[u8]) -> Result<Image, DecodeError> {
         let r = &mut Reader::new(bytes);
-        let vote = option(r, |r| {
-            let (term, node) = (r.u64("vote's term")?, r.u64("vote's node")?);
-            let mut vote = Vote::new(term, node);
-            vote.committed = flag(r, "vote's flag")?;
-            Ok(vote)
-        })?;
+        let vote = option(r, vote)?;
         let committed = option(r, log_id)?;
         let purged = option(r, log_id)?;
         let snapshot = option(r, VoterState::decode)?;
-        let count = r.count(ENTRY_LEN_MIN, "log entries")?;
-        let mut image = Image { vote, committed, purged, snapshot, entries: Vec::with_capacity(count) };
-        for _ in 0..count {
-            let log_id = log_id(r)?;
-            let next = image.last().map_or(Some(0), |last| last.index.checked_add(1));
-            if next != Some(log_id.index) {
-                return Err(DecodeError::Invalid("order of log entries"));
-            }
-            let payload = match r.u8("kind of log entry")? {
-                0 => EntryPayload::Blank,
-                1 => EntryPayload::Normal(VoterChange { expected: r.u64("expected epoch")?, maps: maps(r)? }),
-                2 => EntryPayload::Membership(membership(r)?),
-                _ => return Err(DecodeError::Invalid("kind of log entry")),
-            };
-            image.entries.push(Entry { log_id, payload });
-        }
+        let entries = entries(r, purged)?;
+        let image = Image { vote, committed, purged, snapshot, entries };
         let applied = image.snapshot.as_ref().and_then(|state| state.applied);
         if image.purged > applied {
             return Err(DecodeError::Invalid("log: entries before it are in no snapshot"));
@@ -168,14 +130,67 @@ impl Image {
     }
 }
 
-fn put_option<T>(out: &mut Vec<u8>, thing: Option<&T>, put: impl FnOnce(&mut Vec<u8>, &T)) {
+pub(crate) fn put_vote(out: &mut Vec<u8>, vote: &Vote<u64>) {
+    out.put_u64(vote.leader_id.term);
+    out.put_u64(vote.leader_id.node_id);
+    out.put_u8(vote.committed.into());
+}
+
+pub(crate) fn vote(r: &mut Reader<'_>) -> Result<Vote<u64>, DecodeError> {
+    let mut vote = Vote::new(r.u64("vote's term")?, r.u64("vote's node")?);
+    vote.committed = flag(r, "vote's flag")?;
+    Ok(vote)
+}
+
+pub(crate) fn put_entries(out: &mut Vec<u8>, entries: &[Entry<Types>]) {
+    out.put_u32(entries.len() as u32);
+    for entry in entries {
+        put_log_id(out, &entry.log_id);
+        match &entry.payload {
+            EntryPayload::Blank => out.put_u8(0),
+            EntryPayload::Normal(change) => {
+                out.put_u8(1);
+                out.put_u64(change.expected);
+                put_maps(out, &change.maps);
+            }
+            EntryPayload::Membership(membership) => {
+                out.put_u8(2);
+                put_membership(out, membership);
+            }
+        }
+    }
+}
+
+/// Reads entries that follow `before` in the log without a gap.
+pub(crate) fn entries(r: &mut Reader<'_>, before: Option<LogId<u64>>) -> Result<Vec<Entry<Types>>, DecodeError> {
+    let count = r.count(ENTRY_LEN_MIN, "log entries")?;
+    let mut entries: Vec<Entry<Types>> = Vec::with_capacity(count);
+    for _ in 0..count {
+        let log_id = log_id(r)?;
+        let last = entries.last().map(|entry| entry.log_id).or(before);
+        let next = last.map_or(Some(0), |last| last.index.checked_add(1));
+        if next != Some(log_id.index) || last.is_some_and(|last| last.leader_id > log_id.leader_id) {
+            return Err(DecodeError::Invalid("order of log entries"));
+        }
+        let payload = match r.u8("kind of log entry")? {
+            0 => EntryPayload::Blank,
+            1 => EntryPayload::Normal(VoterChange { expected: r.u64("expected epoch")?, maps: maps(r)? }),
+            2 => EntryPayload::Membership(membership(r)?),
+            _ => return Err(DecodeError::Invalid("kind of log entry")),
+        };
+        entries.push(Entry { log_id, payload });
+    }
+    Ok(entries)
+}
+
+pub(crate) fn put_option<T>(out: &mut Vec<u8>, thing: Option<&T>, put: impl FnOnce(&mut Vec<u8>, &T)) {
     out.put_u8(thing.is_some().into());
     if let Some(thing) = thing {
         put(out, thing);
     }
 }
 
-fn flag(r: &mut Reader<'_>, what: &'static str) -> Result<bool, DecodeError> {
+pub(crate) fn flag(r: &mut Reader<'_>, what: &'static str) -> Result<bool, DecodeError> {
     match r.u8(what)? {
         0 => Ok(false),
         1 => Ok(true),
@@ -183,20 +198,20 @@ fn flag(r: &mut Reader<'_>, what: &'static str) -> Result<bool, DecodeError> {
     }
 }
 
-fn option<T>(
+pub(crate) fn option<T>(
     r: &mut Reader<'_>,
     get: impl FnOnce(&mut Reader<'_>) -> Result<T, DecodeError>,
 ) -> Result<Option<T>, DecodeError> {
     Ok(if flag(r, "option")? { Some(get(r)?) } else { None })
 }
 
-fn put_log_id(out: &mut Vec<u8>, id: &LogId<u64>) {
+pub(crate) fn put_log_id(out: &mut Vec<u8>, id: &LogId<u64>) {
     out.put_u64(id.leader_id.term);
     out.put_u64(id.leader_id.node_id);
     out.put_u64(id.index);
 }
 
-fn log_id(r: &mut Reader<'_>) -> Result<LogId<u64>, DecodeError> {
+pub(crate) fn log_id(r: &mut Reader<'_>) -> Result<LogId<u64>, DecodeError> {
     let leader = CommittedLeaderId::new(r.u64("term")?, r.u64("node")?);
     Ok(LogId::new(leader, r.u64("index")?))
 }

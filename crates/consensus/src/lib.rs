@@ -10,13 +10,19 @@
 //! the maps too, and a start makes a new group from the newest of them ([`Consensus::create`]). A
 //! folder that has rotted says so, and never goes back to an older state by itself.
 //!
-//! The group has one voter, in the process of the file system. So its log is short, its network has
-//! no peers, and it sets no timers. More voters need a [`network`] and the usual timers; log, vote
-//! and snapshot are kept as for any group.
+//! A group begins with one voter, in the process of the file system; a file system that no other
+//! node joins keeps it so, and this voter sets no timers. Others [join](Consensus::join) with empty
+//! folders, and the leader [makes them voters](Consensus::set_voters). Then a majority of them must
+//! have a change before it counts, and if the leader is gone, a majority elects another.
+//!
+//! A leader may serve from what it knows for a [lease](GroupTiming::lease) from when it began to
+//! [ask](Consensus::still_leads) whether it still leads: for longer than that, no voter that
+//! answered votes for another (Ongaro, Consensus: Bridging Theory and Practice, 6.4.1).
 //!
 //! - [`runtime`]: openraft on the host's clock, tasks and randomness.
 //! - [`image`], [`files`]: the bytes of the folder, and how they become durable.
 //! - [`store`]: openraft's view of these bytes.
+//! - [`network`], [`wire`]: how voters reach each other, and what they say.
 
 pub mod files;
 pub mod image;
@@ -25,31 +31,83 @@ pub mod runtime;
 pub mod store;
 #[doc(hidden)]
 pub mod testing;
+pub mod wire;
 
+use bytes::Bytes;
 use files::{LoadError, VoterFiles};
 use host::{Disk, Host};
 use image::{Image, VoterChange, VoterState};
-use network::NoPeers;
+use network::{Network, NoPeers, Peers};
 use openraft::error::{ClientWriteError, Fatal, RaftError};
+use openraft::raft::VoteRequest;
 use openraft::{
-    BasicNode, CommittedLeaderId, Config, LogId, Membership, Raft, ServerState, SnapshotPolicy, StoredMembership,
+    BasicNode, ChangeMembers, CommittedLeaderId, Config, LogId, Membership, Raft, RaftMetrics, ServerState,
+    SnapshotPolicy, StoredMembership,
 };
 use runtime::{HostRuntime, within};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Cursor;
 use std::sync::Arc;
+use std::time::Duration;
 use store::Store;
 use thiserror::Error;
+use types::codec::DecodeError;
 use types::{FsUuid, Maps};
+use wire::{VoterReply, VoterRequest};
 
 /// Length of maps, in bytes, at most.
 pub const MAPS_LEN_MAX: usize = 64 * 1024;
 /// Number of log entries after which a snapshot replaces them.
 const LOG_LEN_MAX: u64 = 16;
-/// The id of the only voter.
-const VOTER: u64 = 1;
-/// Raft's heartbeat interval, in milliseconds: a day, since a single voter needs no timers.
-const TICK_MS: u64 = 24 * 3600 * 1000;
+/// The id of a group's first voter.
+pub const FIRST_VOTER: u64 = 1;
+/// The timing of a voter that never has peers: a day, since it needs no timers.
+const NO_TIMING: GroupTiming = {
+    let day = Duration::from_secs(24 * 3600);
+    GroupTiming { heartbeat: day, election_min: day.saturating_mul(2), election_max: day.saturating_mul(3) }
+};
+
+/// Which voter this is, and how it reaches the others.
+#[derive(Clone)]
+pub struct VoterSettings {
+    /// Its id. It belongs to one folder: a voter that has lost its folder would forget its votes, and
+    /// joins under an id that was never used.
+    pub voter: u64,
+    /// Its node, as [`Peers::ask`] of the others is told.
+    pub node: String,
+    /// The way to the others.
+    pub peers: Arc<dyn Peers>,
+    /// `None`: it never has peers, and sets no timers.
+    pub timing: Option<GroupTiming>,
+}
+
+impl VoterSettings {
+    /// The only voter of a group that no other ever joins.
+    pub fn alone() -> VoterSettings {
+        VoterSettings { voter: FIRST_VOTER, node: String::new(), peers: Arc::new(NoPeers), timing: None }
+    }
+}
+
+/// How soon voters notice that the leader is gone. The same at all voters of a group.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct GroupTiming {
+    /// A leader says this often that it leads, and waits as long for an answer.
+    pub heartbeat: Duration,
+    /// A voter that hears of no leader wants to be elected after a time between these two, and after
+    /// another [`election_max`](Self::election_max) if there was a leader.
+    pub election_min: Duration,
+    /// See [`election_min`](Self::election_min).
+    pub election_max: Duration,
+}
+
+impl GroupTiming {
+    /// For how long a leader may count on leading; see [`Consensus::still_leads`]. Voters that heard
+    /// of a leader elect no other one for [`election_max`](Self::election_max); a fiftieth of it is
+    /// for clocks that differ in speed by 1 % each.
+    pub fn lease(&self) -> Duration {
+        self.election_max - self.election_max / 50
+    }
+}
 
 /// The outcome of an entry: the maps' epoch; `Err` with the present epoch if the change expected
 /// another.
@@ -96,11 +154,61 @@ pub enum ProposeError {
     #[error("maps of {0} bytes are longer than the {MAPS_LEN_MAX} bytes allowed")]
     TooLong(usize),
     /// The voter does not lead its group; nothing was changed.
-    #[error("this voter does not lead: {0}")]
-    NotLeader(String),
+    #[error("this voter does not lead its group")]
+    NotLeader,
+    /// The voter ceased to lead. Whether the maps were, or will be, replaced is unknown until
+    /// another change is agreed on.
+    #[error("this voter ceased to lead; whether the maps were replaced is unknown")]
+    Unknown,
     /// The engine has stopped. Whether the maps were replaced is unknown until the next start.
     #[error("the engine has stopped ({0}); whether the maps were replaced shows at the next start")]
     Stopped(String),
+}
+
+/// The voter does not lead its group, or cannot tell, since it cannot ask a majority.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[error("this voter does not lead its group, or reaches no majority of it")]
+pub struct NotLeading;
+
+/// Why a group did not get other voters.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+pub enum VotersError {
+    /// See [`NotLeading`]. The earlier voters, the new ones or both vote.
+    #[error(transparent)]
+    NotLeading(#[from] NotLeading),
+    /// The leader is not one of the new voters; nothing was changed. A single voter elects itself at
+    /// once, also while an earlier leader counts on its lease.
+    #[error("the voter that leads must stay a voter")]
+    WithoutLeader,
+}
+
+/// What a voter knows of who leads.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Leadership {
+    /// Raft's term.
+    pub term: u64,
+    /// The leader of this term, as far as the voter knows.
+    pub leader: Option<u64>,
+    /// The voter leads, and has all changes that were agreed on in earlier terms.
+    pub is_ready: bool,
+    /// The voter has stopped, and learns nothing more.
+    pub has_stopped: bool,
+}
+
+impl Leadership {
+    /// `found`: the last entry of the log when the voter started.
+    fn of(now: &RaftMetrics<u64, BasicNode>, found: Option<LogId<u64>>) -> Leadership {
+        // A leader's first entry of a term comes after all that was agreed on before. A leader that
+        // starts again still leads, and its own entries of this term may have been agreed on.
+        let has_begun = now.last_applied.is_some_and(|applied| applied.leader_id.term == now.current_term);
+        let has_begun = has_begun && now.last_applied >= found;
+        Leadership {
+            term: now.current_term,
+            leader: now.current_leader,
+            is_ready: now.state == ServerState::Leader && has_begun,
+            has_stopped: now.running_state.is_err(),
+        }
+    }
 }
 
 /// A voter's state, for `status`.
@@ -120,57 +228,118 @@ pub struct Status {
 pub struct Consensus {
     host: Host,
     fs: FsUuid,
+    voter: u64,
     raft: Raft<Types>,
     store: Store,
+    /// The last entry of the log when the voter started.
+    found: Option<LogId<u64>>,
+    timing: GroupTiming,
+    votes: tokio::sync::Mutex<Votes>,
+}
+
+/// What a voter that leads must know of its votes: the others that answered a leader elect no other
+/// one during its lease, and it must not do so itself. Held while a vote is given.
+#[derive(Default)]
+struct Votes {
+    /// Votes that it gave to others in this run.
+    given: u64,
+    /// The end of its lease, by the host's clock.
+    lease_end: Duration,
 }
 
 impl Consensus {
-    /// Creates a group whose first state is `maps`, and replaces anything in the folder.
+    /// Creates a group whose first state is `maps`, with this voter, and replaces anything in the
+    /// folder.
     pub async fn create(
         host: &Host,
         disk: &Arc<dyn Disk>,
+        settings: &VoterSettings,
         fs: FsUuid,
         maps: Maps,
     ) -> Result<Consensus, VoterOpenError> {
         // The state after the first entry of any group, which says who votes, and a snapshot. So
         // the group has its maps from the beginning.
         let first = LogId::new(CommittedLeaderId::new(0, 0), 0);
-        let nodes = BTreeMap::from([(VOTER, BasicNode::default())]);
-        let membership = Membership::new(vec![BTreeSet::from([VOTER])], nodes);
+        let nodes = BTreeMap::from([(settings.voter, BasicNode::new(&settings.node))]);
+        let membership = Membership::new(vec![BTreeSet::from([settings.voter])], nodes);
         let state =
             VoterState { applied: Some(first), membership: StoredMembership::new(Some(first), membership), maps };
         let image = Image { purged: Some(first), snapshot: Some(state), ..Image::default() };
+        Consensus::begin(host, disk, settings, fs, image).await
+    }
+
+    /// Makes a voter for a group that exists, and replaces anything in the folder. It knows nothing
+    /// and has no vote until the leader has [made it a voter](Self::set_voters).
+    pub async fn join(
+        host: &Host,
+        disk: &Arc<dyn Disk>,
+        settings: &VoterSettings,
+        fs: FsUuid,
+    ) -> Result<Consensus, VoterOpenError> {
+        Consensus::begin(host, disk, settings, fs, Image::default()).await
+    }
+
+    async fn begin(
+        host: &Host,
+        disk: &Arc<dyn Disk>,
+        settings: &VoterSettings,
+        fs: FsUuid,
+        image: Image,
+    ) -> Result<Consensus, VoterOpenError> {
         let mut files = VoterFiles::create(disk, fs).await.map_err(LoadError::Disk)?;
         files.write(&image).await.map_err(LoadError::Disk)?;
-        Consensus::start(host, files, image).await
+        Consensus::start(host, settings, files, image).await
     }
 
-    /// Opens the voter whose state is in the folder.
-    pub async fn open(host: &Host, disk: &Arc<dyn Disk>) -> Result<Consensus, VoterOpenError> {
+    /// Opens the voter whose state is in the folder. The only voter of a group leads it when this
+    /// returns.
+    pub async fn open(
+        host: &Host,
+        disk: &Arc<dyn Disk>,
+        settings: &VoterSettings,
+    ) -> Result<Consensus, VoterOpenError> {
         let (files, image) = VoterFiles::load(disk).await?.ok_or(VoterOpenError::Empty)?;
-        Consensus::start(host, files, image).await
+        Consensus::start(host, settings, files, image).await
     }
 
-    async fn start(host: &Host, files: VoterFiles, image: Image) -> Result<Consensus, VoterOpenError> {
-        let fs = files.fs();
+    async fn start(
+        host: &Host,
+        settings: &VoterSettings,
+        files: VoterFiles,
+        image: Image,
+    ) -> Result<Consensus, VoterOpenError> {
+        let (fs, found) = (files.fs(), image.last());
         let store = Store::new(files, image);
+        let (timing, has_timers) = (settings.timing.unwrap_or(NO_TIMING), settings.timing.is_some());
+        let millis = |time: Duration| time.as_millis() as u64;
         let config = Config {
             cluster_name: fs.to_string(),
-            heartbeat_interval: TICK_MS,
-            election_timeout_min: 2 * TICK_MS,
-            election_timeout_max: 3 * TICK_MS,
-            enable_tick: false,
-            enable_heartbeat: false,
-            enable_elect: false,
+            heartbeat_interval: millis(timing.heartbeat),
+            election_timeout_min: millis(timing.election_min),
+            election_timeout_max: millis(timing.election_max),
+            enable_tick: has_timers,
+            enable_heartbeat: has_timers,
+            enable_elect: has_timers,
             snapshot_policy: SnapshotPolicy::LogsSinceLast(LOG_LEN_MAX),
             max_in_snapshot_log_to_keep: 0,
             ..Config::default()
         };
         let raft = within(host, async {
-            let raft = Raft::new(VOTER, Arc::new(config), NoPeers, store.clone(), store.clone()).await?;
+            let network = Network(settings.peers.clone());
+            let raft = Raft::new(settings.voter, Arc::new(config), network, store.clone(), store.clone()).await?;
+            let voter = settings.voter;
+            let (state, is_alone) = raft
+                .with_raft_state(move |state| {
+                    let is_alone = state.membership_state.effective().voter_ids().eq([voter]);
+                    (state.server_state, is_alone)
+                })
+                .await?;
+            if !is_alone {
+                return Ok(raft);
+            }
             // A voter that led when it stopped leads again at once. Otherwise elect it: there is no
             // other voter.
-            if raft.with_raft_state(|state| state.server_state).await? != ServerState::Leader {
+            if state != ServerState::Leader {
                 raft.trigger().elect().await?;
             }
             let mut metrics = raft.metrics();
@@ -190,7 +359,8 @@ impl Consensus {
             Ok(raft)
         });
         let raft = raft.await.map_err(|fatal| VoterOpenError::Engine(Box::new(fatal)))?;
-        Ok(Consensus { host: host.clone(), fs, raft, store })
+        let (voter, votes) = (settings.voter, Default::default());
+        Ok(Consensus { host: host.clone(), fs, voter, raft, store, found, timing, votes })
     }
 
     /// The file system that the maps are of.
@@ -203,12 +373,17 @@ impl Consensus {
         self.store.state().maps
     }
 
-    /// Replaces the maps of epoch `expected` by others of a higher epoch, durably. After an error,
-    /// nothing was changed, except after [`ProposeError::Stopped`] or when the caller stopped
-    /// waiting.
+    /// Replaces the maps of epoch `expected` by others of a higher epoch, durably. It waits until a
+    /// majority of the voters has them, however long that takes. After an error, nothing was
+    /// changed, except after [`ProposeError::Unknown`] and [`ProposeError::Stopped`], or when the
+    /// caller stopped waiting.
     pub async fn propose(&self, expected: u64, maps: Maps) -> Result<(), ProposeError> {
         if maps.bytes.len() > MAPS_LEN_MAX {
             return Err(ProposeError::TooLong(maps.bytes.len()));
+        }
+        let leadership = self.leadership();
+        if !leadership.has_stopped && !leadership.is_ready {
+            return Err(ProposeError::NotLeader);
         }
         let write = self.raft.client_write(VoterChange { expected, maps });
         match within(&self.host, write).await {
@@ -216,11 +391,102 @@ impl Consensus {
                 Ok(_) => Ok(()),
                 Err(current) => Err(ProposeError::Stale { expected, current }),
             },
-            Err(RaftError::APIError(e @ ClientWriteError::ForwardToLeader(_))) => {
-                Err(ProposeError::NotLeader(e.to_string()))
-            }
+            // Either the voter did not take the change, or it took it and then followed a leader
+            // that does not have it. A voter that has it may be the next leader.
+            Err(RaftError::APIError(ClientWriteError::ForwardToLeader(_))) => Err(ProposeError::Unknown),
             Err(e) => Err(ProposeError::Stopped(e.to_string())),
         }
+    }
+
+    /// Answers what another voter asks by its [`Peers`]. Bytes that are no request are refused.
+    pub async fn answer(&self, request: &[u8]) -> Result<Bytes, DecodeError> {
+        let request = VoterRequest::decode(request)?;
+        let reply = within(&self.host, async {
+            match request {
+                VoterRequest::Vote(request) => self.vote(request).await,
+                VoterRequest::Append(request) => self.raft.append_entries(request).await.map(VoterReply::Append),
+                VoterRequest::Snapshot(vote, state) => {
+                    let installed = self.raft.install_full_snapshot(vote, Store::snapshot_of(&state)).await;
+                    installed.map(|answer| VoterReply::Snapshot(answer.vote)).map_err(RaftError::Fatal)
+                }
+            }
+        });
+        Ok(reply.await.unwrap_or(VoterReply::Failed).encode())
+    }
+
+    async fn vote(&self, request: VoteRequest<u64>) -> Result<VoterReply, RaftError<u64>> {
+        let mut votes = self.votes.lock().await;
+        if self.host.clock.now() < votes.lease_end {
+            return Ok(VoterReply::Failed);
+        }
+        // Counted first, since a caller may stop waiting after the vote was given.
+        votes.given += 1;
+        self.raft.vote(request).await.map(VoterReply::Vote)
+    }
+
+    /// What the voter knows of who leads.
+    pub fn leadership(&self) -> Leadership {
+        Leadership::of(&self.raft.metrics().borrow(), self.found)
+    }
+
+    /// Waits until `is_so` holds of what the voter knows of who leads, or the voter has stopped.
+    pub async fn leadership_until(&self, is_so: impl Fn(&Leadership) -> bool) -> Leadership {
+        let mut metrics = self.raft.metrics();
+        loop {
+            let now = Leadership::of(&metrics.borrow_and_update(), self.found);
+            if now.has_stopped || is_so(&now) {
+                return now;
+            }
+            if metrics.changed().await.is_err() {
+                return Leadership { has_stopped: true, ..now };
+            }
+        }
+    }
+
+    /// Asks a majority of the voters whether this one still leads. If so, it leads until the time
+    /// that is returned, by the host's clock: a [lease](GroupTiming::lease) from the moment of this
+    /// call.
+    pub async fn still_leads(&self) -> Result<Duration, NotLeading> {
+        let lease_end = self.host.clock.now() + self.timing.lease();
+        let given = self.votes.lock().await.given;
+        within(&self.host, self.raft.get_read_log_id()).await.map_err(|_| NotLeading)?;
+        let mut votes = self.votes.lock().await;
+        if votes.given != given || !self.leadership().is_ready {
+            return Err(NotLeading);
+        }
+        votes.lease_end = lease_end;
+        Ok(lease_end)
+    }
+
+    /// The group's voters, each with its node, as far as this one knows.
+    pub fn voters(&self) -> BTreeMap<u64, String> {
+        let metrics = self.raft.metrics();
+        let now = metrics.borrow();
+        let membership = now.membership_config.membership();
+        let voters: BTreeSet<u64> = membership.voter_ids().collect();
+        let nodes = membership.nodes().filter(|(voter, _)| voters.contains(voter));
+        nodes.map(|(voter, node)| (*voter, node.addr.clone())).collect()
+    }
+
+    /// Replaces the voters of the group, each with its node, durably; this voter must lead it, and be
+    /// one of the new ones. Those that are new are told first what was agreed on. It waits until
+    /// they know it, and a majority of the new voters and of the earlier ones agrees. If the caller
+    /// stopped waiting, the earlier voters, the new ones or both vote: call it again.
+    pub async fn set_voters(&self, voters: &BTreeMap<u64, String>) -> Result<(), VotersError> {
+        if !voters.contains_key(&self.voter) {
+            return Err(VotersError::WithoutLeader);
+        }
+        let before = self.voters();
+        within(&self.host, async {
+            for (voter, node) in voters.iter().filter(|(voter, _)| !before.contains_key(voter)) {
+                self.raft.add_learner(*voter, BasicNode::new(node), true).await.map_err(|_| NotLeading)?;
+            }
+            let ids: BTreeSet<u64> = voters.keys().copied().collect();
+            let change = ChangeMembers::ReplaceAllVoters(ids);
+            self.raft.change_membership(change, false).await.map_err(|_| NotLeading)?;
+            Ok(())
+        })
+        .await
     }
 
     /// The voter's state, for `status`.

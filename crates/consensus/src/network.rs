@@ -1,54 +1,123 @@
-//! The network of a group with one voter, which has no peers.
-//!
-//! More voters need an implementation of these two traits that carries openraft's messages; nothing
-//! else of this crate knows how many voters there are.
+//! The way from a voter to the others of its group.
 
 use crate::Types;
+use crate::image::VoterState;
+use crate::wire::{VoterReply, VoterRequest};
+use bytes::Bytes;
 use openraft::BasicNode;
 use openraft::error::{InstallSnapshotError, RPCError, RaftError, Unreachable};
-use openraft::network::{RPCOption, RaftNetwork, RaftNetworkFactory};
+use openraft::network::{Backoff, RPCOption, RaftNetwork, RaftNetworkFactory};
 use openraft::raft::{
     AppendEntriesRequest, AppendEntriesResponse, InstallSnapshotRequest, InstallSnapshotResponse, VoteRequest,
     VoteResponse,
 };
+use std::sync::Arc;
+use std::time::Duration;
 use thiserror::Error;
+use types::BoxFuture;
+use types::codec::Reader;
 
-/// A network without peers.
+/// A leader waits this long before it asks a voter again that did not answer.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// Carries requests of voters.
+pub trait Peers: Send + Sync + 'static {
+    /// Asks a voter at a node, and returns its answer. The answer comes from
+    /// [`Consensus::answer`](crate::Consensus::answer) there. A caller that no longer waits drops
+    /// the future; the voter may have received the request or not, as after an error.
+    fn ask(&self, voter: u64, node: &str, request: Bytes) -> BoxFuture<Result<Bytes, PeerError>>;
+}
+
+/// A voter that could not be asked, or did not answer.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+#[error("voter {voter} does not answer: {why}")]
+pub struct PeerError {
+    /// The voter.
+    pub voter: u64,
+    /// What happened.
+    pub why: String,
+}
+
+/// A network without peers, for a group with one voter.
 pub struct NoPeers;
 
-/// A peer that cannot be reached.
-#[derive(Clone, Copy, Debug, Error)]
-#[error("voter {0} cannot be reached: this program runs one voter only")]
-pub struct NoSuchPeer(u64);
-
-type Answer<T, E = RaftError<u64>> = Result<T, RPCError<u64, BasicNode, E>>;
-
-impl RaftNetworkFactory<Types> for NoPeers {
-    type Network = NoSuchPeer;
-
-    async fn new_client(&mut self, target: u64, _: &BasicNode) -> NoSuchPeer {
-        NoSuchPeer(target)
+impl Peers for NoPeers {
+    fn ask(&self, voter: u64, _: &str, _: Bytes) -> BoxFuture<Result<Bytes, PeerError>> {
+        Box::pin(async move { Err(PeerError { voter, why: "this voter has no peers".to_string() }) })
     }
 }
 
-impl RaftNetwork<Types> for NoSuchPeer {
+/// openraft's view of the peers.
+pub(crate) struct Network(pub Arc<dyn Peers>);
+
+/// openraft's view of one of them.
+pub(crate) struct Peer {
+    peers: Arc<dyn Peers>,
+    voter: u64,
+    node: String,
+}
+
+impl RaftNetworkFactory<Types> for Network {
+    type Network = Peer;
+
+    async fn new_client(&mut self, voter: u64, node: &BasicNode) -> Peer {
+        Peer { peers: self.0.clone(), voter, node: node.addr.clone() }
+    }
+}
+
+type Answer<T, E = RaftError<u64>> = Result<T, RPCError<u64, BasicNode, E>>;
+
+impl Peer {
+    fn failed(&self, why: String) -> Unreachable {
+        Unreachable::new(&PeerError { voter: self.voter, why })
+    }
+
+    /// Asks, and takes of the answer what `get` accepts.
+    async fn ask<T>(&self, request: VoterRequest, get: impl FnOnce(VoterReply) -> Option<T>) -> Result<T, Unreachable> {
+        let answer = self.peers.ask(self.voter, &self.node, request.encode()).await;
+        let reply = VoterReply::decode(&answer.map_err(|error| Unreachable::new(&error))?);
+        let reply = reply.map_err(|error| self.failed(error.to_string()))?;
+        get(reply).ok_or_else(|| self.failed("it cannot answer this now".to_string()))
+    }
+}
+
+impl RaftNetwork<Types> for Peer {
     async fn append_entries(
         &mut self,
-        _: AppendEntriesRequest<Types>,
+        request: AppendEntriesRequest<Types>,
         _: RPCOption,
     ) -> Answer<AppendEntriesResponse<u64>> {
-        Err(Unreachable::new(self).into())
+        let get = |reply| match reply {
+            VoterReply::Append(reply) => Some(reply),
+            _ => None,
+        };
+        Ok(self.ask(VoterRequest::Append(request), get).await?)
     }
 
     async fn install_snapshot(
         &mut self,
-        _: InstallSnapshotRequest<Types>,
+        request: InstallSnapshotRequest<Types>,
         _: RPCOption,
     ) -> Answer<InstallSnapshotResponse<u64>, RaftError<u64, InstallSnapshotError>> {
-        Err(Unreachable::new(self).into())
+        // A state is much shorter than the longest chunk, so each chunk is a whole state.
+        let state = VoterState::decode(&mut Reader::new(&request.data));
+        let state = state.map_err(|error| self.failed(error.to_string()))?;
+        let get = |reply| match reply {
+            VoterReply::Snapshot(vote) => Some(InstallSnapshotResponse { vote }),
+            _ => None,
+        };
+        Ok(self.ask(VoterRequest::Snapshot(request.vote, state), get).await?)
     }
 
-    async fn vote(&mut self, _: VoteRequest<u64>, _: RPCOption) -> Answer<VoteResponse<u64>> {
-        Err(Unreachable::new(self).into())
+    async fn vote(&mut self, request: VoteRequest<u64>, _: RPCOption) -> Answer<VoteResponse<u64>> {
+        let get = |reply| match reply {
+            VoterReply::Vote(reply) => Some(reply),
+            _ => None,
+        };
+        Ok(self.ask(VoterRequest::Vote(request), get).await?)
+    }
+
+    fn backoff(&self) -> Backoff {
+        Backoff::new(std::iter::repeat(PAUSE))
     }
 }

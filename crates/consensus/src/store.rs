@@ -59,7 +59,8 @@ impl Store {
         files.write(&image).await
     }
 
-    fn snapshot_of(state: &VoterState) -> Snapshot<Types> {
+    /// A state as openraft passes it on.
+    pub fn snapshot_of(state: &VoterState) -> Snapshot<Types> {
         let meta = SnapshotMeta {
             last_log_id: state.applied,
             last_membership: state.membership.clone(),

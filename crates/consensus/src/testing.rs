@@ -1,7 +1,9 @@
-//! An image with everything in it, for tests.
+//! An image and messages with everything in them, for tests.
 
 use crate::image::{Image, VoterChange, VoterState};
+use crate::wire::{VoterReply, VoterRequest};
 use bytes::Bytes;
+use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse, VoteRequest, VoteResponse};
 use openraft::{BasicNode, CommittedLeaderId, Entry, EntryPayload, LogId, Membership, StoredMembership, Vote};
 use std::collections::{BTreeMap, BTreeSet};
 use types::Maps;
@@ -32,4 +34,33 @@ pub fn example() -> Image {
         snapshot: Some(snapshot),
         entries: (8..).zip(payloads).map(|(index, payload)| Entry { log_id: id(4, index), payload }).collect(),
     }
+}
+
+/// Requests of every kind.
+pub fn requests() -> Vec<VoterRequest> {
+    let Image { vote, committed, purged, snapshot, entries } = example();
+    let (vote, state) = (vote.unwrap_or_default(), snapshot.unwrap_or_default());
+    let append = |entries| AppendEntriesRequest { vote, prev_log_id: purged, entries, leader_commit: committed };
+    vec![
+        VoterRequest::Vote(VoteRequest { vote, last_log_id: None }),
+        VoterRequest::Vote(VoteRequest { vote, last_log_id: committed }),
+        VoterRequest::Append(append(entries)),
+        VoterRequest::Append(append(Vec::new())),
+        VoterRequest::Snapshot(vote, state),
+    ]
+}
+
+/// Replies of every kind.
+pub fn replies() -> Vec<VoterReply> {
+    let Image { vote, committed, .. } = example();
+    let vote = vote.unwrap_or_default();
+    vec![
+        VoterReply::Vote(VoteResponse { vote, vote_granted: true, last_log_id: committed }),
+        VoterReply::Append(AppendEntriesResponse::Success),
+        VoterReply::Append(AppendEntriesResponse::PartialSuccess(committed)),
+        VoterReply::Append(AppendEntriesResponse::Conflict),
+        VoterReply::Append(AppendEntriesResponse::HigherVote(vote)),
+        VoterReply::Snapshot(vote),
+        VoterReply::Failed,
+    ]
 }

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use consensus::files::{LoadError, NAMES, VoterFiles, VoterHead};
-use consensus::{Consensus, MAPS_LEN_MAX, ProposeError, VoterOpenError};
+use consensus::{Consensus, MAPS_LEN_MAX, ProposeError, VoterOpenError, VoterSettings};
 use host::Disk;
 use host::sim::{Machine, Sim, SimDisk};
 use std::collections::BTreeSet;
@@ -37,12 +37,14 @@ impl Rig {
 
     fn create(&self, epoch: u64) -> Consensus {
         let (machine, folder) = self.machine();
-        self.sim.block_on(Consensus::create(&machine.host(), &folder, FS, maps(epoch))).expect("create")
+        self.sim
+            .block_on(Consensus::create(&machine.host(), &folder, &VoterSettings::alone(), FS, maps(epoch)))
+            .expect("create")
     }
 
     fn open(&self) -> Result<Consensus, VoterOpenError> {
         let (machine, folder) = self.machine();
-        self.sim.block_on(Consensus::open(&machine.host(), &folder))
+        self.sim.block_on(Consensus::open(&machine.host(), &folder, &VoterSettings::alone()))
     }
 
     fn propose(&self, voter: &Consensus, epoch: u64) -> Result<(), ProposeError> {
@@ -125,7 +127,7 @@ fn crash_at_any_point_loses_nothing_that_was_acknowledged_and_invents_nothing() 
             let work = {
                 let done = done.clone();
                 async move {
-                    let voter = Consensus::open(&host, &folder).await.expect("open");
+                    let voter = Consensus::open(&host, &folder, &VoterSettings::alone()).await.expect("open");
                     let mut epoch = voter.maps().epoch;
                     loop {
                         epoch += 1;
@@ -162,7 +164,9 @@ fn crash_while_a_group_is_made_leaves_it_whole_or_not_at_all() {
         let (machine, folder) = rig.machine();
         machine.crash_after(polls);
         let host = machine.host();
-        let work = async move { Consensus::create(&host, &folder, FS, maps(3)).await.map(drop).expect("create") };
+        let alone = VoterSettings::alone();
+        let work =
+            async move { Consensus::create(&host, &folder, &alone, FS, maps(3)).await.map(drop).expect("create") };
         let _ = rig.sim.block_on(machine.run(work));
         rig.crash(true);
         match rig.open() {
@@ -288,7 +292,7 @@ fn an_idle_voter_does_nothing_and_starting_waits_for_no_timeout() {
     rig.crash(false);
     let began = rig.sim.now();
     let (machine, folder) = rig.machine();
-    let voter = rig.sim.block_on(Consensus::open(&machine.host(), &folder)).expect("open");
+    let voter = rig.sim.block_on(Consensus::open(&machine.host(), &folder, &VoterSettings::alone())).expect("open");
     // The start takes only the disk's time, which is far less than any election timeout.
     assert!(rig.sim.now() - began < Duration::from_secs(1), "{:?}", rig.sim.now() - began);
     rig.sim.run_for(Duration::from_secs(1));

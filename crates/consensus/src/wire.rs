@@ -1,0 +1,180 @@
+//! What voters say to each other, as bytes. The parts are those of an [image](crate::image).
+//!
+//! ```text
+//! request: 0: vote | option log id: last of the candidate's log
+//!          1: vote | option log id: before the entries | option log id: committed
+//!             | list of entries
+//!          2: vote | state: a snapshot
+//! reply:   0: vote | granted u8 | option log id: last of the voter's log
+//!          1: 0: the entries are in the log
+//!             1: option log id: the entries up to there are
+//!             2: the log is another one before them
+//!             3: vote: the voter knows of a later leader
+//!          2: vote
+//!          3: the voter does not answer
+//! ```
+
+use crate::Types;
+use crate::image::{VoterState, entries, flag, log_id, option, put_entries, put_log_id, put_option, put_vote, vote};
+use bytes::Bytes;
+use openraft::Vote;
+use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse, VoteRequest, VoteResponse};
+use types::codec::{DecodeError, Put, Reader};
+
+/// A request of one voter to another.
+pub enum VoterRequest {
+    /// A candidate wants to be elected.
+    Vote(VoteRequest<u64>),
+    /// A leader has entries for the log, or says only that it still leads.
+    Append(AppendEntriesRequest<Types>),
+    /// A leader has a state in place of entries that it no longer has.
+    Snapshot(Vote<u64>, VoterState),
+}
+
+/// The answer to a [`VoterRequest`].
+pub enum VoterReply {
+    /// To a candidate.
+    Vote(VoteResponse<u64>),
+    /// To entries.
+    Append(AppendEntriesResponse<u64>),
+    /// To a state: the last vote of the one who answers.
+    Snapshot(Vote<u64>),
+    /// The voter has stopped, or cannot answer for another reason. It may have done what the
+    /// request asks.
+    Failed,
+}
+
+impl VoterRequest {
+    /// The encoded request.
+    pub fn encode(&self) -> Bytes {
+        let mut out = Vec::new();
+        match self {
+            VoterRequest::Vote(request) => {
+                out.put_u8(0);
+                put_vote(&mut out, &request.vote);
+                put_option(&mut out, request.last_log_id.as_ref(), put_log_id);
+            }
+            VoterRequest::Append(request) => {
+                out.put_u8(1);
+                put_vote(&mut out, &request.vote);
+                put_option(&mut out, request.prev_log_id.as_ref(), put_log_id);
+                put_option(&mut out, request.leader_commit.as_ref(), put_log_id);
+                put_entries(&mut out, &request.entries);
+            }
+            VoterRequest::Snapshot(vote, state) => {
+                out.put_u8(2);
+                put_vote(&mut out, vote);
+                state.encode(&mut out);
+            }
+        }
+        out.into()
+    }
+
+    /// Reads what [`encode`](Self::encode) wrote.
+    pub fn decode(bytes: &[u8]) -> Result<VoterRequest, DecodeError> {
+        let r = &mut Reader::new(bytes);
+        let kind = r.u8("kind of request")?;
+        let vote = vote(r)?;
+        let request = match kind {
+            0 => VoterRequest::Vote(VoteRequest { vote, last_log_id: option(r, log_id)? }),
+            1 => {
+                let (prev_log_id, leader_commit) = (option(r, log_id)?, option(r, log_id)?);
+                let entries = entries(r, prev_log_id)?;
+                VoterRequest::Append(AppendEntriesRequest { vote, prev_log_id, entries, leader_commit })
+            }
+            2 => VoterRequest::Snapshot(vote, VoterState::decode(r)?),
+            _ => return Err(DecodeError::Invalid("kind of request")),
+        };
+        ended(r, request)
+    }
+}
+
+impl VoterReply {
+    /// The encoded reply.
+    pub fn encode(&self) -> Bytes {
+        let mut out = Vec::new();
+        match self {
+            VoterReply::Vote(reply) => {
+                out.put_u8(0);
+                put_vote(&mut out, &reply.vote);
+                out.put_u8(reply.vote_granted.into());
+                put_option(&mut out, reply.last_log_id.as_ref(), put_log_id);
+            }
+            VoterReply::Append(reply) => {
+                out.put_u8(1);
+                match reply {
+                    AppendEntriesResponse::Success => out.put_u8(0),
+                    AppendEntriesResponse::PartialSuccess(through) => {
+                        out.put_u8(1);
+                        put_option(&mut out, through.as_ref(), put_log_id);
+                    }
+                    AppendEntriesResponse::Conflict => out.put_u8(2),
+                    AppendEntriesResponse::HigherVote(vote) => {
+                        out.put_u8(3);
+                        put_vote(&mut out, vote);
+                    }
+                }
+            }
+            VoterReply::Snapshot(vote) => {
+                out.put_u8(2);
+                put_vote(&mut out, vote);
+            }
+            VoterReply::Failed => out.put_u8(3),
+        }
+        out.into()
+    }
+
+    /// Reads what [`encode`](Self::encode) wrote.
+    pub fn decode(bytes: &[u8]) -> Result<VoterReply, DecodeError> {
+        let r = &mut Reader::new(bytes);
+        let reply = match r.u8("kind of reply")? {
+            0 => {
+                let (vote, vote_granted) = (vote(r)?, flag(r, "a vote's grant")?);
+                VoterReply::Vote(VoteResponse { vote, vote_granted, last_log_id: option(r, log_id)? })
+            }
+            1 => VoterReply::Append(match r.u8("outcome of entries")? {
+                0 => AppendEntriesResponse::Success,
+                1 => AppendEntriesResponse::PartialSuccess(option(r, log_id)?),
+                2 => AppendEntriesResponse::Conflict,
+                3 => AppendEntriesResponse::HigherVote(vote(r)?),
+                _ => return Err(DecodeError::Invalid("outcome of entries")),
+            }),
+            2 => VoterReply::Snapshot(vote(r)?),
+            3 => VoterReply::Failed,
+            _ => return Err(DecodeError::Invalid("kind of reply")),
+        };
+        ended(r, reply)
+    }
+}
+
+fn ended<T>(r: &Reader<'_>, message: T) -> Result<T, DecodeError> {
+    match r.is_empty() {
+        true => Ok(message),
+        false => Err(DecodeError::Invalid("length of a voter's message")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{replies, requests};
+
+    /// Bytes of a message come back, and no part of them is a message.
+    fn check(bytes: &Bytes, again: impl Fn(&[u8]) -> Result<Bytes, DecodeError>) {
+        assert_eq!(again(bytes).as_ref(), Ok(bytes));
+        for len in 0..bytes.len() {
+            assert!(again(&bytes[..len]).is_err(), "{len} bytes of {}", bytes.len());
+        }
+        assert!(again(&[&bytes[..], &[0]].concat()).is_err());
+    }
+
+    #[test]
+    fn every_message_comes_back_and_every_truncation_is_refused() {
+        for request in requests() {
+            check(&request.encode(), |bytes| VoterRequest::decode(bytes).map(|request| request.encode()));
+        }
+        for reply in replies() {
+            check(&reply.encode(), |bytes| VoterReply::decode(bytes).map(|reply| reply.encode()));
+        }
+    }
+}

@@ -1,0 +1,509 @@
+//! A group of voters on simulated machines, with crashes, losses of power, cut and lossy networks,
+//! messages that come late and twice, voters that lose their folders, and changes of who votes.
+//!
+//! What must hold: a change that was acknowledged is never lost, one that was refused never
+//! appears, and there is one order of changes for all. No two voters hold a lease at one time, and
+//! the one that holds it knows all changes that were acknowledged before. When all is mended, a
+//! leader is there again.
+
+use bytes::Bytes;
+use consensus::network::{PeerError, Peers};
+use consensus::wire::VoterRequest;
+use consensus::{Consensus, FIRST_VOTER, GroupTiming, ProposeError, VoterSettings};
+use host::sim::{Machine, Sim, SimDisk};
+use host::{Host, SplitMix64, timeout};
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+use types::{BoxFuture, FsUuid, Maps};
+
+const FS: FsUuid = FsUuid([7; 16]);
+
+const TIMING: GroupTiming = GroupTiming {
+    heartbeat: Duration::from_millis(500),
+    election_min: Duration::from_millis(1500),
+    election_max: Duration::from_millis(2500),
+};
+/// A group whose machines and network are whole has a leader after this time.
+const MENDED: Duration = Duration::from_secs(60);
+
+/// Maps that are the list of all changes so far, each a number.
+fn changes(maps: &Maps) -> Vec<u64> {
+    maps.bytes.chunks(8).map(|number| u64::from_le_bytes(number.try_into().expect("whole numbers"))).collect()
+}
+
+/// The network, the voters that run, and what was seen.
+#[derive(Default)]
+struct World {
+    /// By id. A voter that has crashed is not there.
+    running: BTreeMap<u64, Arc<Consensus>>,
+    /// Voters of which the first hears nothing of the second.
+    cut: BTreeSet<(u64, u64)>,
+    /// Voters that hear of no entries for their logs.
+    deaf: BTreeSet<u64>,
+    /// No request comes twice.
+    is_calm: bool,
+    /// One of so many messages is lost; 0: none.
+    lost_one_of: u64,
+    /// Changes that were acknowledged, in order.
+    acknowledged: Vec<u64>,
+    /// Changes that were refused: nothing was to be changed.
+    refused: BTreeSet<u64>,
+    /// Who holds a lease, and until when.
+    leases: BTreeMap<u64, Duration>,
+    last_change: u64,
+    unknown_count: u64,
+    lease_count: u64,
+}
+
+type Shared = Arc<Mutex<World>>;
+
+/// A voter's way to the others.
+struct Wires {
+    me: u64,
+    /// Of this voter's machine.
+    host: Host,
+    /// Carries copies of messages on, when this machine no longer waits.
+    between: Host,
+    world: Shared,
+}
+
+impl Wires {
+    fn is_lost(&self, from: u64, to: u64) -> bool {
+        let world = self.world.lock();
+        let is_lost = world.lost_one_of > 0 && self.between.random.next_u64().is_multiple_of(world.lost_one_of);
+        is_lost || world.cut.contains(&(to, from))
+    }
+}
+
+fn has_entries(request: &[u8]) -> bool {
+    match VoterRequest::decode(request).expect("a request") {
+        VoterRequest::Vote(_) => false,
+        VoterRequest::Append(append) => !append.entries.is_empty(),
+        VoterRequest::Snapshot(..) => true,
+    }
+}
+
+/// A request that arrives.
+async fn arrives(world: &Shared, voter: u64, request: &[u8]) -> Option<Bytes> {
+    let there = {
+        let world = world.lock();
+        if world.deaf.contains(&voter) && has_entries(request) {
+            return None;
+        }
+        world.running.get(&voter).cloned()?
+    };
+    Some(there.answer(request).await.expect("a request"))
+}
+
+impl Peers for Wires {
+    fn ask(&self, voter: u64, node: &str, request: Bytes) -> BoxFuture<Result<Bytes, PeerError>> {
+        assert_eq!(node, format!("node {voter}"));
+        let (random, me, world) = (&self.between.random, self.me, self.world.clone());
+        let millis = |below: u64| Duration::from_millis(random.next_u64() % below);
+        let (there, back) = (millis(20), millis(20));
+        if random.next_u64().is_multiple_of(16) && !world.lock().is_calm {
+            let (between, world, request, late) = (self.between.clone(), world.clone(), request.clone(), millis(9000));
+            self.between.tasks.spawn(Box::pin(async move {
+                between.clock.sleep(late).await;
+                arrives(&world, voter, &request).await;
+            }));
+        }
+        let (goes_lost, comes_lost) = (self.is_lost(me, voter), self.is_lost(voter, me));
+        let clock = self.host.clock.clone();
+        Box::pin(async move {
+            clock.sleep(there).await;
+            if goes_lost {
+                return std::future::pending().await;
+            }
+            let answer = arrives(&world, voter, &request).await;
+            clock.sleep(back).await;
+            if comes_lost {
+                return std::future::pending().await;
+            }
+            answer.ok_or_else(|| PeerError { voter, why: "nothing listens there".to_string() })
+        })
+    }
+}
+
+/// A machine that has a voter's folder.
+struct Seat {
+    voter: u64,
+    disk: SimDisk,
+    /// The folder was made: from then on, the voter is opened.
+    is_made: Arc<AtomicBool>,
+}
+
+impl Seat {
+    fn new(sim: &Sim, voter: u64) -> Seat {
+        Seat { voter, disk: SimDisk::new(sim, 1 << 30), is_made: Arc::default() }
+    }
+}
+
+struct Group {
+    sim: Sim,
+    random: SplitMix64,
+    world: Shared,
+    seats: Vec<Seat>,
+    last_voter: u64,
+}
+
+fn name(voter: u64) -> String {
+    format!("node {voter}")
+}
+
+impl Group {
+    fn new(seed: u64, seat_count: u64) -> Group {
+        let sim = Sim::new(seed);
+        let seats: Vec<Seat> = (0..seat_count).map(|at| Seat::new(&sim, FIRST_VOTER + at)).collect();
+        let last_voter = seat_count;
+        let group = Group { random: SplitMix64::new(seed), world: Shared::default(), seats, sim, last_voter };
+        for at in 0..group.seats.len() {
+            group.start(at);
+        }
+        group
+    }
+
+    fn machine(&self, at: usize) -> Machine {
+        self.sim.machine(&format!("machine {at}"))
+    }
+
+    /// Starts the voter of a machine.
+    fn start(&self, at: usize) {
+        let (machine, voter) = (self.machine(at), self.seats[at].voter);
+        let (host, disk) = (machine.host(), self.seats[at].disk.mount(&machine));
+        let between = self.sim.machine("network").host();
+        let wires = Wires { me: voter, host: host.clone(), between, world: self.world.clone() };
+        let settings = VoterSettings { voter, node: name(voter), peers: Arc::new(wires), timing: Some(TIMING) };
+        let is_made = self.seats[at].is_made.clone();
+        let first = Maps { epoch: 1, bytes: Bytes::new() };
+        let (world, tasks) = (self.world.clone(), host.tasks.clone());
+        tasks.spawn(Box::pin(async move {
+            let opened = match is_made.load(Relaxed) {
+                true => Consensus::open(&host, &disk, &settings).await,
+                false if voter == FIRST_VOTER => Consensus::create(&host, &disk, &settings, FS, first).await,
+                false => Consensus::join(&host, &disk, &settings, FS).await,
+            };
+            let consensus = Arc::new(opened.unwrap_or_else(|error| panic!("voter {voter}: {error}")));
+            is_made.store(true, Relaxed);
+            world.lock().running.insert(voter, consensus.clone());
+            keeps_lease(&host, &world, voter, &consensus).await;
+        }));
+    }
+
+    /// A process dies; `power`: its machine does.
+    fn crash(&self, at: usize, power: bool) {
+        let voter = self.seats[at].voter;
+        self.machine(at).crash();
+        let mut world = self.world.lock();
+        world.running.remove(&voter);
+        world.leases.remove(&voter);
+        drop(world);
+        if power {
+            self.seats[at].disk.power_loss();
+        }
+    }
+
+    fn is_running(&self, at: usize) -> bool {
+        self.world.lock().running.contains_key(&self.seats[at].voter)
+    }
+
+    /// The voter that leads. An earlier leader may not have heard of it yet.
+    fn leader(&self) -> Option<Arc<Consensus>> {
+        let world = self.world.lock();
+        let leaders = world.running.values().filter(|voter| voter.leadership().is_ready);
+        leaders.max_by_key(|voter| voter.leadership().term).cloned()
+    }
+
+    fn leads(&self, at: usize) -> bool {
+        let leader = self.leader();
+        let there = self.world.lock().running.get(&self.seats[at].voter).cloned();
+        leader.zip(there).is_some_and(|(leader, there)| Arc::ptr_eq(&leader, &there))
+    }
+
+    fn run_for(&self, time: Duration) {
+        self.sim.run_for(time);
+    }
+
+    /// Mends everything, and waits until some voter leads and holds a lease.
+    fn mend(&self) {
+        let mut world = self.world.lock();
+        world.cut.clear();
+        world.lost_one_of = 0;
+        drop(world);
+        for at in 0..self.seats.len() {
+            if !self.is_running(at) {
+                self.machine(at).crash();
+                self.start(at);
+            }
+        }
+        let until = self.sim.now() + MENDED;
+        while self.leases().is_empty() || self.leader().is_none() {
+            assert!(
+                self.sim.now() < until,
+                "seed {}: no leader {MENDED:?} after all was mended",
+                self.sim.now().as_nanos()
+            );
+            self.run_for(Duration::from_millis(100));
+        }
+    }
+
+    fn leases(&self) -> Vec<u64> {
+        let (now, world) = (self.sim.now(), self.world.lock());
+        world.leases.iter().filter(|(_, until)| **until > now).map(|(voter, _)| *voter).collect()
+    }
+
+    /// Makes these machines' voters the voters of the group. It gives up after a while.
+    fn set_voters(&self, seats: &[usize]) -> bool {
+        let voters: BTreeMap<u64, String> =
+            seats.iter().map(|at| self.seats[*at].voter).map(|voter| (voter, name(voter))).collect();
+        let Some(leader) = self.leader() else { return false };
+        let host = self.sim.machine("network").host();
+        let setting = timeout(host.clock.as_ref(), Duration::from_secs(20), async { leader.set_voters(&voters).await });
+        self.sim.block_on(setting).is_ok_and(|set| set.is_ok())
+    }
+}
+
+/// Renews a voter's lease as long as it leads.
+async fn keeps_lease(host: &Host, world: &Shared, voter: u64, consensus: &Consensus) {
+    loop {
+        if let Ok(until) = consensus.still_leads().await {
+            let now = host.clock.now();
+            if until > now {
+                let mut world = world.lock();
+                world.lease_count += 1;
+                world.leases.insert(voter, until);
+                let holders: Vec<_> = world.leases.iter().filter(|(_, until)| **until > now).collect();
+                assert_eq!(holders.len(), 1, "one voter holds a lease at a time: {holders:?} at {now:?}");
+                let known = changes(&consensus.maps());
+                let missing: Vec<_> = world.acknowledged.iter().filter(|change| !known.contains(change)).collect();
+                assert!(missing.is_empty(), "voter {voter} leads, and misses {missing:?}");
+            }
+        }
+        host.clock.sleep(Duration::from_millis(300)).await;
+    }
+}
+
+/// Proposes changes to those who say that they lead, in turn.
+async fn works(host: Host, world: Shared) {
+    loop {
+        host.clock.sleep(Duration::from_millis(host.random.next_u64() % 700)).await;
+        let voters: Vec<_> = world.lock().running.values().cloned().collect();
+        let Some(voter) = voters.get(host.random.next_u64() as usize % voters.len().max(1)) else { continue };
+        let (before, number) = (voter.maps(), {
+            let mut world = world.lock();
+            world.last_change += 1;
+            world.last_change
+        });
+        let bytes = [&before.bytes[..], &number.to_le_bytes()].concat();
+        let maps = Maps { epoch: before.epoch + 1, bytes: bytes.into() };
+        let patience_max = if host.random.next_u64().is_multiple_of(3) { 60_000 } else { 4000 };
+        let patience = Duration::from_millis(200 + host.random.next_u64() % patience_max);
+        let proposed = timeout(host.clock.as_ref(), patience, async { voter.propose(before.epoch, maps).await }).await;
+        let mut world = world.lock();
+        match proposed {
+            Ok(Ok(())) => world.acknowledged.push(number),
+            Ok(Err(ProposeError::NotLeader | ProposeError::Stale { .. } | ProposeError::TooLong(_))) => {
+                world.refused.insert(number);
+            }
+            Ok(Err(ProposeError::Unknown | ProposeError::Stopped(_))) | Err(_) => world.unknown_count += 1,
+        }
+    }
+}
+
+/// What happened in all runs, to see that it was enough.
+#[derive(Default, Debug)]
+struct Seen {
+    acknowledged: usize,
+    unknown: u64,
+    leases: u64,
+    crashes: usize,
+    lost_folders: usize,
+    votes_changed: usize,
+    terms: u64,
+}
+
+fn runs(seed: u64, seen: &mut Seen) {
+    let mut group = Group::new(seed, 5);
+    group.run_for(Duration::from_secs(1));
+    assert!(group.set_voters(&[0, 1, 2]), "seed {seed}: three voters");
+    let mut voting = vec![0, 1, 2];
+    for _ in 0..2 {
+        let (host, world) = (group.sim.machine("network").host(), group.world.clone());
+        host.tasks.clone().spawn(Box::pin(works(host, world)));
+    }
+    let mut lost_one_of = 0;
+    for _ in 0..30 {
+        group.run_for(Duration::from_millis(group.random.below(4000)));
+        let at = group.random.below(5) as usize;
+        match group.random.below(12) {
+            0..3 => {
+                seen.crashes += 1;
+                group.crash(at, group.random.chance(1, 2));
+            }
+            3..6 => {
+                for at in 0..5 {
+                    if !group.is_running(at) {
+                        group.machine(at).crash();
+                        group.start(at);
+                    }
+                }
+            }
+            6 => {
+                // One is cut off, in one direction or in both.
+                let (voter, way) = (group.seats[at].voter, group.random.below(3));
+                let others = group.seats.iter().map(|seat| seat.voter).filter(|other| *other != voter);
+                let pairs = others.flat_map(|other| match way {
+                    0 => vec![(voter, other)],
+                    1 => vec![(other, voter)],
+                    _ => vec![(voter, other), (other, voter)],
+                });
+                let pairs: Vec<_> = pairs.collect();
+                group.world.lock().cut.extend(pairs);
+            }
+            7 => {
+                // Two no longer hear each other.
+                let [one, two] = [at, group.random.below(5) as usize].map(|at| group.seats[at].voter);
+                group.world.lock().cut.extend([(one, two), (two, one)]);
+            }
+            8 => group.world.lock().cut.clear(),
+            9 => {
+                lost_one_of = if lost_one_of == 0 { 2 + group.random.below(8) } else { 0 };
+                group.world.lock().lost_one_of = lost_one_of;
+            }
+            10 => {
+                // A voter loses its folder. It comes back under a new id, and the group is told. A
+                // group that loses a majority is lost.
+                if voting == [at] {
+                    continue;
+                }
+                group.mend();
+                lost_one_of = 0;
+                group.crash(at, true);
+                group.last_voter += 1;
+                group.seats[at] = Seat::new(&group.sim, group.last_voter);
+                group.start(at);
+                // Another leader may have to be elected first.
+                let until = group.sim.now() + MENDED;
+                while voting.contains(&at) && !group.set_voters(&voting) {
+                    assert!(group.sim.now() < until, "seed {seed}: a voter is not replaced");
+                    group.run_for(Duration::from_millis(200));
+                }
+                seen.lost_folders += 1;
+            }
+            _ => {
+                // Other voters; the change is begun again until it is done.
+                let count = [1, 3, 3, 5][group.random.below(4) as usize];
+                group.mend();
+                lost_one_of = 0;
+                let until = group.sim.now() + MENDED;
+                voting = loop {
+                    assert!(group.sim.now() < until, "seed {seed}: no {count} voters");
+                    let mut seats = vec![0, 1, 2, 3, 4];
+                    while seats.len() > count {
+                        let at = group.random.below(seats.len() as u64) as usize;
+                        // The leader must stay.
+                        if !group.leads(seats[at]) {
+                            seats.remove(at);
+                        }
+                    }
+                    if group.set_voters(&seats) {
+                        break seats;
+                    }
+                    group.run_for(Duration::from_millis(200));
+                };
+                seen.votes_changed += 1;
+            }
+        }
+    }
+    group.mend();
+    group.run_for(Duration::from_secs(10));
+    let leader = group.leader().unwrap_or_else(|| panic!("seed {seed}: a leader"));
+    let (agreed, world) = (changes(&leader.maps()), group.world.lock());
+    let kept: Vec<u64> = agreed.iter().copied().filter(|change| world.acknowledged.contains(change)).collect();
+    let mut acknowledged = world.acknowledged.clone();
+    acknowledged.sort_by_key(|change| agreed.iter().position(|agreed| agreed == change));
+    assert_eq!(kept, acknowledged, "seed {seed}: what was acknowledged is there once");
+    let wrong: Vec<_> = agreed.iter().filter(|change| world.refused.contains(change)).collect();
+    assert!(wrong.is_empty(), "seed {seed}: {wrong:?} were refused, and are there");
+    seen.acknowledged += acknowledged.len();
+    seen.unknown += world.unknown_count;
+    seen.leases += world.lease_count;
+    seen.terms += leader.status().term;
+}
+
+#[test]
+fn sim_a_group_loses_nothing_and_never_has_two_leaders_at_a_time() {
+    let count = std::env::var("STARLING_SEEDS").ok().map_or(60, |count| count.parse().expect("a number"));
+    let mut seen = Seen::default();
+    for seed in 0..count {
+        runs(seed, &mut seen);
+    }
+    println!("{count} seeds: {seen:?}");
+    let Seen { acknowledged, unknown, leases, crashes, lost_folders, votes_changed, terms } = seen;
+    assert!(acknowledged as u64 > 20 * count && unknown > count && leases > 100 * count);
+    assert!(
+        crashes as u64 > 3 * count && lost_folders as u64 > count && votes_changed as u64 > count && terms > 5 * count
+    );
+}
+
+/// The leader has a change that it and one other voter took into their logs. A new leader that does
+/// not have it makes the first one drop it, and dies before anything is agreed on. The other voter
+/// that has the change is elected.
+#[test]
+fn regression_a_change_that_a_leader_drops_may_still_be_agreed_on() {
+    let group = Group::new(1, 5);
+    group.world.lock().is_calm = true;
+    group.run_for(Duration::from_secs(1));
+    assert!(group.set_voters(&[0, 1, 2, 3, 4]), "five voters");
+    let voters: BTreeSet<u64> = group.seats.iter().map(|seat| seat.voter).collect();
+    let at = |voter: u64| group.seats.iter().position(|seat| seat.voter == voter).expect("a seat");
+    let (first, other) = (1, 2);
+    let rest: Vec<u64> = voters.iter().copied().filter(|voter| ![first, other].contains(voter)).collect();
+    let parts = rest.iter().flat_map(|voter| [(*voter, first), (first, *voter), (*voter, other), (other, *voter)]);
+    group.world.lock().cut.extend(parts);
+    group.world.lock().deaf.extend(&rest);
+    let leader = group.leader().expect("a leader");
+    let proposed = {
+        let (host, leader) = (group.sim.machine("network").host(), leader.clone());
+        let outcome = Arc::new(Mutex::new(None));
+        let there = outcome.clone();
+        host.tasks.spawn(Box::pin(async move {
+            let maps = Maps { epoch: leader.maps().epoch + 1, bytes: 1u64.to_le_bytes().to_vec().into() };
+            *there.lock() = Some(leader.propose(maps.epoch - 1, maps).await);
+        }));
+        outcome
+    };
+    let leads = |voter: &u64| {
+        let world = group.world.lock();
+        let there = world.running[voter].leadership();
+        there.leader == Some(*voter)
+    };
+    let mut patience = 600;
+    let second = loop {
+        group.run_for(Duration::from_millis(100));
+        patience -= 1;
+        assert!(patience > 0, "another leader");
+        if let Some(second) = rest.iter().copied().find(leads) {
+            break second;
+        }
+    };
+    assert!(proposed.lock().is_none(), "no majority has the change");
+    group.world.lock().cut.retain(|(one, two)| ![*one, *two].contains(&first));
+    group.run_for(Duration::from_secs(3));
+    let outcome = proposed.lock().take();
+    assert!(matches!(outcome, Some(Err(ProposeError::Unknown))), "{outcome:?}");
+    for voter in [first, second] {
+        group.crash(at(voter), true);
+    }
+    let mut world = group.world.lock();
+    world.cut.clear();
+    world.deaf.clear();
+    drop(world);
+    group.run_for(MENDED);
+    let leader = group.leader().expect("a leader");
+    assert_eq!(changes(&leader.maps()), [1], "the change is there");
+}
