@@ -494,6 +494,8 @@ impl Exported {
                 Ok(_) => {}
                 Err(FsError::Stale) => {
                     self.unwatched.send_if_modified(|unwatched| unwatched.remove(&dir));
+                    // If it is found again, it is to be watched again.
+                    self.told_of.lock().remove(&dir);
                     return self.tell().await;
                 }
                 // The next look may succeed.
@@ -532,7 +534,14 @@ impl Exported {
                 let dir_before = version(dir);
                 let now = match self.look_known(&place).await {
                     Ok(now) => now,
-                    Err(_) => return,
+                    // Others may have moved a directory above it since. Clients are told to ask
+                    // again: the look for their answer sees what changed.
+                    Err(_) => {
+                        for id in [Some(place.0), before].into_iter().flatten() {
+                            self.learn(OTHERS, |volume| volume.touched(id, OTHERS));
+                        }
+                        return;
+                    }
                 };
                 if let Some(gone) = before.filter(|_| now != before) {
                     self.look_at_links(gone).await;

@@ -64,6 +64,32 @@ fn what_one_mount_has_closed_the_other_opens() {
     }
 }
 
+/// A program at home changed a file, and at once moved a directory above it. When the home looked
+/// at the file, it did not know where that was, and mounts kept the old contents for ever.
+#[test]
+fn regression_mounts_see_what_was_changed_and_moved_at_once() {
+    let two = Two::mount_as(&[]);
+    let at_home = &two.home.exported;
+    fs::create_dir_all(at_home.join("0/below")).expect("folders");
+    fs::write(at_home.join("0/below/file"), "0").expect("write");
+    for round in 0..20 {
+        let reads = |place: &str| {
+            let text = (round + usize::from(place != "now")).to_string();
+            let path = format!("{}/below/file", text);
+            for laptop in &two.mounts {
+                laptop.wait(LONG, "what was changed", |laptop| {
+                    fs::read_to_string(laptop.mountpoint.join(&path)).is_ok_and(|found| found == text)
+                });
+            }
+        };
+        reads("now");
+        let (now, next) = (round.to_string(), (round + 1).to_string());
+        fs::write(at_home.join(&now).join("below/file"), &next).expect("write");
+        fs::rename(at_home.join(&now), at_home.join(&next)).expect("rename");
+        reads("next");
+    }
+}
+
 /// A file that only its author writes, and only once.
 #[derive(Debug)]
 struct Keeper {

@@ -416,11 +416,11 @@ impl Rig {
         let disk = self.disk.mount(&machine);
         let pace = self.paced.then(|| (host.clock.clone(), host.random.next_u64()));
         let tree = Tree::new(self.fs.clone(), self.durable.clone(), pace);
-        let fs: Arc<dyn Export> = Arc::new(tree.clone());
+        let fs: Arc<dyn Export> = Arc::new(tree.for_home());
         let mut exports = vec![(VOLUME.to_string(), fs)];
         let other = |fs: &MemFs| Tree::new(fs.clone(), Arc::new(Mutex::new(fs.snapshot())), None);
         let others: BTreeMap<_, _> = self.others.iter().map(|(name, fs)| (name.clone(), other(fs))).collect();
-        exports.extend(others.iter().map(|(name, tree)| (name.clone(), Arc::new(tree.clone()) as Arc<dyn Export>)));
+        exports.extend(others.iter().map(|(name, tree)| (name.clone(), Arc::new(tree.for_home()) as Arc<dyn Export>)));
         let home = self.sim.block_on(Home::open_with(&host, disk, exports, self.log_len)).expect("home");
         *self.home.lock() = Some(Running { home, machine, tree, others });
     }

@@ -1,5 +1,6 @@
 //! The model file system as a home exports it while other programs change it, too. The home notices
-//! everything that happens in a watched directory, or notices that it has missed something.
+//! everything that happens in a watched directory, or notices that it has missed something. A
+//! directory that others move is not found by its id until the home has looked at its new name.
 
 use bytes::Bytes;
 use home::export::{Export, Listed, Noticed, Whole};
@@ -12,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 use tokio::sync::Notify;
-use types::{Answer, BoxFuture, FileId, FsError};
+use types::{Answer, BoxFuture, FileId, FsError, Kind};
 use vfs::fs::{
     Appended, At, Cred, DirEntry, Entry, FILE_SIZE_MAX, Fallocate, FileLock, FileSystem, FsStat, Handle, NewNode,
     OpenFlags, RenameFlags, Seek, SetAttr, XattrMode,
@@ -169,12 +170,22 @@ impl Model {
     }
 }
 
-/// A handle of the exported tree. Clones share the tree. Each start of a home makes a new one.
+/// A handle of the exported tree, as other programs have it. Clones share the tree. Each start of a
+/// home makes a new one.
 #[derive(Clone)]
-pub struct Tree(Arc<Inner>);
+pub struct Tree(Arc<Inner>, Party);
+
+/// Who has a handle of the tree.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Party {
+    Home,
+    Others,
+}
 
 struct Inner {
     fs: Model,
+    /// Directories that others have moved, and those below them.
+    moved: Mutex<BTreeSet<FileId>>,
     /// The clock and random numbers by which the home's operations take time; `None`: they take
     /// none.
     pace: Option<(Arc<dyn Clock>, SplitMix64)>,
@@ -189,7 +200,7 @@ impl Tree {
     /// `durable` has the files as they are after a loss of power.
     pub fn new(fs: MemFs, durable: Arc<Mutex<MemFs>>, pace: Option<(Arc<dyn Clock>, u64)>) -> Tree {
         let pace = pace.map(|(clock, seed)| (clock, SplitMix64::new(seed)));
-        let (watched, is_watched_enough, events, come) = Default::default();
+        let (moved, watched, is_watched_enough, events, come) = Default::default();
         let fs = Model {
             meddling: Mutex::default(),
             fs,
@@ -199,7 +210,47 @@ impl Tree {
             file_len_max: AtomicU64::new(FILE_SIZE_MAX),
             mounted: Mutex::default(),
         };
-        Tree(Arc::new(Inner { fs, pace, watched, is_watched_enough, events, come }))
+        Tree(Arc::new(Inner { fs, moved, pace, watched, is_watched_enough, events, come }), Party::Others)
+    }
+
+    /// The handle of the home.
+    pub fn for_home(&self) -> Tree {
+        Tree(self.0.clone(), Party::Home)
+    }
+
+    /// The directories below one, and itself.
+    fn directories(&self, top: FileId) -> BTreeSet<FileId> {
+        let all = self.0.fs.dump();
+        let directories = || all.iter().filter(|entry| entry.attr.kind == Kind::Directory);
+        let Some(top) = directories().find(|entry| entry.attr.id == top) else { return BTreeSet::new() };
+        let below = directories().filter(|entry| entry.path.starts_with(&[&top.path[..], b"/"].concat()));
+        below.chain([top]).map(|entry| entry.attr.id).collect()
+    }
+
+    /// Notes that a name was moved, if it is a directory's and others have done it.
+    fn note_moved(&self, dir: FileId, name: &[u8]) {
+        if self.1 == Party::Others
+            && let Answer::Now(Ok(entry)) = self.0.fs.lookup(&Cred::ROOT, dir, name)
+        {
+            let moved = self.directories(entry.attr.id);
+            self.0.moved.lock().extend(moved);
+        }
+    }
+
+    /// ESTALE if the home does not know where a directory is.
+    fn is_found(&self, id: FileId) -> Result<(), FsError> {
+        if self.1 == Party::Home && self.0.moved.lock().contains(&id) {
+            return Err(FsError::Stale);
+        }
+        Ok(())
+    }
+
+    /// Notes that the home sees a file by its name.
+    fn finds(&self, id: FileId) {
+        if self.1 == Party::Home && self.0.moved.lock().contains(&id) {
+            let found = self.directories(id);
+            self.0.moved.lock().retain(|id| !found.contains(id));
+        }
     }
 
     /// Sets whether directories that are not watched yet can no longer be watched.
@@ -332,13 +383,17 @@ macro_rules! lend {
         $e
     };
 }
-/// Passes methods on to the model, and tells watchers of the changes.
+/// Passes methods on to the model, and tells watchers of the changes. What the home asks about a
+/// directory that others have moved is refused, for a method with `where` and the directory.
 macro_rules! pass {
-    ($(fn $method:ident($($arg:ident: $kind:ident),*) -> $out:ty $(, $tree:ident, $value:ident => $tell:expr)?;)*) => {
+    ($(fn $method:ident($($arg:ident: $kind:ident),*) -> $out:ty $(where $found:ident)? $(, $tree:ident, $value:ident => $tell:expr)?;)*) => {
         impl FileSystem for Tree {
             $(fn $method(&self, $($arg: kind!($kind)),*) -> Answer<$out> {
                 $(let $arg = own!($kind, $arg);)*
                 self.run(move |tree| {
+                    $(if let Err(error) = tree.is_found($found) {
+                        return Answer::err(error);
+                    })?
                     let answer = tree.0.fs.$method($(lend!($kind, $arg)),*);
                     $(let $tree = tree;
                     return then(answer, |$value| $tell);)?
@@ -352,7 +407,7 @@ macro_rules! pass {
 
 pass! {
     fn lookup(cred: Creds, parent: FileId, name: Name) -> Entry;
-    fn getattr(id: FileId) -> Entry;
+    fn getattr(id: FileId) -> Entry where id;
     fn setattr(cred: Creds, id: FileId, handle: MaybeHandle, set: SetAttr) -> Entry, tree, _done => tree.tell_file(id);
     fn readlink(id: FileId) -> Bytes;
     fn mknod(cred: Creds, parent: FileId, name: Name, node: NewNode) -> Entry, tree, _done => tree.tell_name(parent, &name);
@@ -367,8 +422,13 @@ pass! {
     fn unlink(cred: Creds, parent: FileId, name: Name) -> (), tree, _done => tree.tell_name(parent, &name);
     fn rmdir(cred: Creds, parent: FileId, name: Name) -> (), tree, _done => tree.tell_name(parent, &name);
     fn rename(cred: Creds, parent: FileId, name: Name, new_parent: FileId, new_name: Name, flags: RenameFlags) -> (), tree, _done => {
-        tree.tell_name(parent, &name);
+        tree.note_moved(new_parent, &new_name);
+        if flags.exchange {
+            tree.note_moved(parent, &name);
+        }
+        // Notices come in no certain order.
         tree.tell_name(new_parent, &new_name);
+        tree.tell_name(parent, &name);
     };
     fn access(cred: Creds, id: FileId, mask: u32) -> ();
     fn open(cred: Creds, id: FileId, flags: OpenFlags) -> Handle, tree, _done => {
@@ -414,7 +474,10 @@ impl Export for Tree {
 
     fn identified(&self, parent: FileId, name: &[u8]) -> Answer<(Entry, Bytes)> {
         let name = name.to_vec();
-        self.run(move |tree| tree.0.fs.identified(parent, &name))
+        self.run(move |tree| match tree.is_found(parent) {
+            Ok(()) => then(tree.0.fs.identified(parent, &name), |(entry, _)| tree.finds(entry.attr.id)),
+            Err(error) => Answer::err(error),
+        })
     }
 
     fn make_whole(&self, cred: &Cred, dir: FileId, name: &[u8], whole: Whole) -> Answer<(Entry, Bytes)> {
@@ -423,7 +486,15 @@ impl Export for Tree {
     }
 
     fn list(&self, dir: FileId) -> Answer<Vec<Listed>> {
-        self.run(move |tree| Export::list(&*tree.0.fs, dir))
+        self.run(move |tree| {
+            let tree = tree.clone();
+            Answer::later(async move {
+                tree.is_found(dir)?;
+                let listed = Export::list(&*tree.0.fs, dir).await?;
+                listed.iter().for_each(|(_, entry, _)| tree.finds(entry.attr.id));
+                Ok(listed)
+            })
+        })
     }
 
     fn watch(&self, dir: FileId) -> Answer<()> {
