@@ -70,8 +70,8 @@ const NO_TIMING: GroupTiming = {
 /// Which voter this is, and how it reaches the others.
 #[derive(Clone)]
 pub struct VoterSettings {
-    /// Its id. It belongs to one folder: a voter that has lost its folder would forget its votes, and
-    /// joins under an id that was never used.
+    /// Its id. It belongs to one folder: a voter that has lost its folder has forgotten its votes,
+    /// and joins under an id that was never used.
     pub voter: u64,
     /// Its node, as [`Peers::ask`] of the others is told.
     pub node: String,
@@ -93,17 +93,17 @@ impl VoterSettings {
 pub struct GroupTiming {
     /// A leader says this often that it leads, and waits as long for an answer.
     pub heartbeat: Duration,
-    /// A voter that hears of no leader wants to be elected after a time between these two, and after
-    /// another [`election_max`](Self::election_max) if there was a leader.
+    /// A voter that hears of no leader wants to be elected after a time between these two, and
+    /// after another [`election_max`](Self::election_max) if there was a leader.
     pub election_min: Duration,
     /// See [`election_min`](Self::election_min).
     pub election_max: Duration,
 }
 
 impl GroupTiming {
-    /// For how long a leader may count on leading; see [`Consensus::still_leads`]. Voters that heard
-    /// of a leader elect no other one for [`election_max`](Self::election_max); a fiftieth of it is
-    /// for clocks that differ in speed by 1 % each.
+    /// For how long a leader may count on leading; see [`Consensus::still_leads`]. Voters that
+    /// heard of a leader elect no other one for [`election_max`](Self::election_max). A fiftieth of
+    /// that is for clocks whose speeds are wrong by 1 % each.
     pub fn lease(&self) -> Duration {
         self.election_max - self.election_max / 50
     }
@@ -176,8 +176,8 @@ pub enum VotersError {
     /// See [`NotLeading`]. The earlier voters, the new ones or both vote.
     #[error(transparent)]
     NotLeading(#[from] NotLeading),
-    /// The leader is not one of the new voters; nothing was changed. A single voter elects itself at
-    /// once, also while an earlier leader counts on its lease.
+    /// The leader is not one of the new voters; nothing was changed. A single voter elects itself
+    /// at once, also while an earlier leader counts on its lease.
     #[error("the voter that leads must stay a voter")]
     WithoutLeader,
 }
@@ -468,8 +468,8 @@ impl Consensus {
         nodes.map(|(voter, node)| (*voter, node.addr.clone())).collect()
     }
 
-    /// Replaces the voters of the group, each with its node, durably; this voter must lead it, and be
-    /// one of the new ones. Those that are new are told first what was agreed on. It waits until
+    /// Replaces the voters of the group, each with its node, durably; this voter must lead it, and
+    /// be one of the new ones. Those that are new are told first what was agreed on. It waits until
     /// they know it, and a majority of the new voters and of the earlier ones agrees. If the caller
     /// stopped waiting, the earlier voters, the new ones or both vote: call it again.
     pub async fn set_voters(&self, voters: &BTreeMap<u64, String>) -> Result<(), VotersError> {

@@ -1,7 +1,9 @@
 use crate::replay;
+use bytes::Bytes;
 use consensus::files::{VoterHead, VoterOwner};
 use consensus::image::Image;
-use consensus::testing::example;
+use consensus::testing::{example, replies, requests};
+use consensus::wire::{VoterReply, VoterRequest};
 use corpus::consensus as checks;
 use types::FsUuid;
 
@@ -25,14 +27,21 @@ fn the_corpus_has_what_this_program_writes() {
     };
     let body = |image: Image| [vec![0], image.encode()].concat();
     let all = body(example());
-    replay::compare(
-        "consensus",
-        &[
-            ("empty", body(Image::default())),
-            ("first", body(first)),
-            ("truncated", all[..101].to_vec()),
-            ("all", all),
-            ("head", [&[1], &head.encode()[..]].concat()),
-        ],
-    );
+    let named = |what: &str, kind: u8, messages: Vec<Bytes>| {
+        let messages = messages.into_iter().enumerate();
+        let named = messages.map(|(at, bytes)| (format!("{what}_{at}"), [&[kind], &bytes[..]].concat()));
+        named.collect::<Vec<_>>()
+    };
+    let mut expected = named("request", 2, requests().iter().map(VoterRequest::encode).collect());
+    expected.extend(named("reply", 3, replies().iter().map(VoterReply::encode).collect()));
+    let states = [
+        ("empty", body(Image::default())),
+        ("first", body(first)),
+        ("truncated", all[..101].to_vec()),
+        ("all", all),
+        ("head", [&[1], &head.encode()[..]].concat()),
+    ];
+    expected.extend(states.map(|(name, bytes)| (name.to_string(), bytes)));
+    let expected: Vec<(&str, Vec<u8>)> = expected.iter().map(|(name, bytes)| (&name[..], bytes.clone())).collect();
+    replay::compare("consensus", &expected);
 }
