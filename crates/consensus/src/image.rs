@@ -49,6 +49,11 @@ pub struct VoterState {
 }
 
 impl VoterState {
+    /// True if some voter has to agree to what comes next.
+    pub(crate) fn has_voters(&self) -> bool {
+        has_voters(self.membership.membership().clone()).is_ok()
+    }
+
     /// Applies an agreed change. Returns the maps' epoch after it. `Err` with the present epoch,
     /// and nothing changes, if the change expected another epoch or its maps have no higher one.
     pub fn apply(&mut self, change: VoterChange) -> Result<u64, u64> {
@@ -96,6 +101,12 @@ impl Image {
         self.entries.last().map(|entry| entry.log_id).or(self.purged)
     }
 
+    /// Drops the entries up to one that the snapshot has.
+    pub(crate) fn purge(&mut self, through: LogId<u64>) {
+        self.entries.retain(|entry| entry.log_id.index > through.index);
+        self.purged = self.purged.max(Some(through));
+    }
+
     /// The encoded image.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
@@ -130,6 +141,14 @@ impl Image {
     }
 }
 
+/// A number that has a next one.
+fn number(r: &mut Reader<'_>, what: &'static str) -> Result<u64, DecodeError> {
+    match r.u64(what)? {
+        u64::MAX => Err(DecodeError::Invalid(what)),
+        number => Ok(number),
+    }
+}
+
 pub(crate) fn put_vote(out: &mut Vec<u8>, vote: &Vote<u64>) {
     out.put_u64(vote.leader_id.term);
     out.put_u64(vote.leader_id.node_id);
@@ -137,7 +156,7 @@ pub(crate) fn put_vote(out: &mut Vec<u8>, vote: &Vote<u64>) {
 }
 
 pub(crate) fn vote(r: &mut Reader<'_>) -> Result<Vote<u64>, DecodeError> {
-    let mut vote = Vote::new(r.u64("vote's term")?, r.u64("vote's node")?);
+    let mut vote = Vote::new(number(r, "vote's term")?, r.u64("vote's node")?);
     vote.committed = flag(r, "vote's flag")?;
     Ok(vote)
 }
@@ -175,7 +194,7 @@ pub(crate) fn entries(r: &mut Reader<'_>, before: Option<LogId<u64>>) -> Result<
         let payload = match r.u8("kind of log entry")? {
             0 => EntryPayload::Blank,
             1 => EntryPayload::Normal(VoterChange { expected: r.u64("expected epoch")?, maps: maps(r)? }),
-            2 => EntryPayload::Membership(membership(r)?),
+            2 => EntryPayload::Membership(membership(r).and_then(has_voters)?),
             _ => return Err(DecodeError::Invalid("kind of log entry")),
         };
         entries.push(Entry { log_id, payload });
@@ -212,8 +231,8 @@ pub(crate) fn put_log_id(out: &mut Vec<u8>, id: &LogId<u64>) {
 }
 
 pub(crate) fn log_id(r: &mut Reader<'_>) -> Result<LogId<u64>, DecodeError> {
-    let leader = CommittedLeaderId::new(r.u64("term")?, r.u64("node")?);
-    Ok(LogId::new(leader, r.u64("index")?))
+    let leader = CommittedLeaderId::new(number(r, "term")?, r.u64("node")?);
+    Ok(LogId::new(leader, number(r, "index")?))
 }
 
 fn put_maps(out: &mut Vec<u8>, maps: &Maps) {
@@ -271,6 +290,15 @@ fn membership(r: &mut Reader<'_>) -> Result<Membership<u64, BasicNode>, DecodeEr
         return Err(DecodeError::Invalid("voters: one is no member"));
     }
     Ok(Membership::new(configs, nodes))
+}
+
+/// Refuses a membership that no group can have: nothing would be a majority of it.
+fn has_voters(membership: Membership<u64, BasicNode>) -> Result<Membership<u64, BasicNode>, DecodeError> {
+    let configs = membership.get_joint_config();
+    match !configs.is_empty() && configs.iter().all(|voters| !voters.is_empty()) {
+        true => Ok(membership),
+        false => Err(DecodeError::Invalid("voters: there are none")),
+    }
 }
 
 #[cfg(test)]

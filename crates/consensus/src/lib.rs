@@ -35,7 +35,7 @@ pub mod wire;
 
 use bytes::Bytes;
 use files::{LoadError, VoterFiles};
-use host::{Disk, Host};
+use host::{Disk, Either, Host, first};
 use image::{Image, VoterChange, VoterState};
 use network::{Network, NoPeers, Peers};
 use openraft::error::{ClientWriteError, Fatal, RaftError};
@@ -53,7 +53,7 @@ use store::Store;
 use thiserror::Error;
 use types::codec::DecodeError;
 use types::{FsUuid, Maps};
-use wire::{VoterReply, VoterRequest};
+use wire::{Addressee, VoterReply, VoterRequest};
 
 /// Length of maps, in bytes, at most.
 pub const MAPS_LEN_MAX: usize = 64 * 1024;
@@ -91,7 +91,8 @@ impl VoterSettings {
 /// How soon voters notice that the leader is gone. The same at all voters of a group.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct GroupTiming {
-    /// A leader says this often that it leads, and waits as long for an answer.
+    /// A leader waits this long for an answer, and says every one and a half times as long that it
+    /// leads.
     pub heartbeat: Duration,
     /// A voter that hears of no leader wants to be elected after a time between these two, and
     /// after another [`election_max`](Self::election_max) if there was a leader.
@@ -156,6 +157,9 @@ pub enum ProposeError {
     /// The voter does not lead its group; nothing was changed.
     #[error("this voter does not lead its group")]
     NotLeader,
+    /// So many changes wait for a majority of the voters; nothing was changed.
+    #[error("{0} changes wait for a majority of the voters: too few answer")]
+    NoMajority(u64),
     /// The voter ceased to lead. Whether the maps were, or will be, replaced is unknown until
     /// another change is agreed on.
     #[error("this voter ceased to lead; whether the maps were replaced is unknown")]
@@ -185,7 +189,7 @@ pub enum VotersError {
 /// What a voter knows of who leads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Leadership {
-    /// Raft's term.
+    /// Raft's term. It may have two leaders, one after the other.
     pub term: u64,
     /// The leader of this term, as far as the voter knows.
     pub leader: Option<u64>,
@@ -216,7 +220,7 @@ impl Leadership {
 pub struct Status {
     /// Raft's term.
     pub term: u64,
-    /// Entries agreed on since the group was made.
+    /// Entries agreed on since the group was made, as far as the voter knows.
     pub agreed_count: u64,
     /// Epoch of the maps in force.
     pub epoch: u64,
@@ -317,6 +321,9 @@ impl Consensus {
             heartbeat_interval: millis(timing.heartbeat),
             election_timeout_min: millis(timing.election_min),
             election_timeout_max: millis(timing.election_max),
+            install_snapshot_timeout: millis(timing.election_min),
+            // A voter that is added knows all that the leader knew then.
+            replication_lag_threshold: 0,
             enable_tick: has_timers,
             enable_heartbeat: has_timers,
             enable_elect: has_timers,
@@ -325,7 +332,7 @@ impl Consensus {
             ..Config::default()
         };
         let raft = within(host, async {
-            let network = Network(settings.peers.clone());
+            let network = Network { fs, me: settings.voter, peers: settings.peers.clone() };
             let raft = Raft::new(settings.voter, Arc::new(config), network, store.clone(), store.clone()).await?;
             let voter = settings.voter;
             let (state, is_alone) = raft
@@ -368,7 +375,7 @@ impl Consensus {
         self.fs
     }
 
-    /// The maps in force.
+    /// The maps in force, as far as the voter knows.
     pub fn maps(&self) -> Maps {
         self.store.state().maps
     }
@@ -385,8 +392,19 @@ impl Consensus {
         if !leadership.has_stopped && !leadership.is_ready {
             return Err(ProposeError::NotLeader);
         }
-        let write = self.raft.client_write(VoterChange { expected, maps });
-        match within(&self.host, write).await {
+        let waiting = {
+            let metrics = self.raft.metrics();
+            let now = metrics.borrow();
+            now.last_log_index.unwrap_or(0).saturating_sub(now.last_applied.map_or(0, |id| id.index))
+        };
+        if waiting > LOG_LEN_MAX {
+            return Err(ProposeError::NoMajority(waiting));
+        }
+        let write = within(&self.host, self.raft.client_write(VoterChange { expected, maps }));
+        let Some(written) = self.while_it_leads(leadership.term, write).await else {
+            return Err(ProposeError::Unknown);
+        };
+        match written {
             Ok(response) => match response.data {
                 Ok(_) => Ok(()),
                 Err(current) => Err(ProposeError::Stale { expected, current }),
@@ -398,9 +416,23 @@ impl Consensus {
         }
     }
 
-    /// Answers what another voter asks by its [`Peers`]. Bytes that are no request are refused.
+    /// Waits for the engine's answer to what a leader asked it. `None` if the voter ceased to lead
+    /// first: the engine may never answer then, as when it receives a snapshot in place of its log.
+    async fn while_it_leads<T>(&self, term: u64, asked: impl Future<Output = T>) -> Option<T> {
+        let ends = self.leadership_until(|now| now.term != term || !now.is_ready);
+        match first(asked, ends).await {
+            Either::Left(answer) => Some(answer),
+            Either::Right(_) => None,
+        }
+    }
+
+    /// Answers what another voter asks by its [`Peers`]. Bytes that are no request are refused. A
+    /// request for another voter is not answered.
     pub async fn answer(&self, request: &[u8]) -> Result<Bytes, DecodeError> {
-        let request = VoterRequest::decode(request)?;
+        let (to, request) = VoterRequest::decode(request)?;
+        if to != (Addressee { fs: self.fs, voter: self.voter }) {
+            return Ok(VoterReply::Failed.encode());
+        }
         let reply = within(&self.host, async {
             match request {
                 VoterRequest::Vote(request) => self.vote(request).await,
@@ -454,7 +486,8 @@ impl Consensus {
         if votes.given != given || !self.leadership().is_ready {
             return Err(NotLeading);
         }
-        votes.lease_end = lease_end;
+        // Another question may have been asked later and answered sooner.
+        votes.lease_end = votes.lease_end.max(lease_end);
         Ok(lease_end)
     }
 
@@ -472,21 +505,45 @@ impl Consensus {
     /// be one of the new ones. Those that are new are told first what was agreed on. It waits until
     /// they know it, and a majority of the new voters and of the earlier ones agrees. If the caller
     /// stopped waiting, the earlier voters, the new ones or both vote: call it again.
+    ///
+    /// A voter that is left out is not told, and goes on to ask for votes in ever higher terms. The
+    /// caller closes it. To vote again, its node joins under a new id.
     pub async fn set_voters(&self, voters: &BTreeMap<u64, String>) -> Result<(), VotersError> {
         if !voters.contains_key(&self.voter) {
             return Err(VotersError::WithoutLeader);
         }
-        let before = self.voters();
-        within(&self.host, async {
-            for (voter, node) in voters.iter().filter(|(voter, _)| !before.contains_key(voter)) {
-                self.raft.add_learner(*voter, BasicNode::new(node), true).await.map_err(|_| NotLeading)?;
-            }
-            let ids: BTreeSet<u64> = voters.keys().copied().collect();
-            let change = ChangeMembers::ReplaceAllVoters(ids);
-            self.raft.change_membership(change, false).await.map_err(|_| NotLeading)?;
-            Ok(())
-        })
-        .await
+        let leadership = self.leadership();
+        if !leadership.is_ready {
+            return Err(NotLeading.into());
+        }
+        let setting = within(&self.host, self.change_voters(voters));
+        let set = self.while_it_leads(leadership.term, setting).await;
+        Ok(set.and_then(Result::ok).ok_or(NotLeading)?)
+    }
+
+    async fn change_voters(&self, voters: &BTreeMap<u64, String>) -> Result<(), Box<dyn std::error::Error>> {
+        let membership = self.raft.metrics().borrow().membership_config.membership().clone();
+        let known: BTreeMap<u64, String> = membership.nodes().map(|(id, node)| (*id, node.addr.clone())).collect();
+        let before: BTreeSet<u64> = membership.voter_ids().collect();
+        let ids: BTreeSet<u64> = voters.keys().copied().collect();
+        // An earlier call may have been given up.
+        let left: BTreeSet<u64> =
+            known.keys().copied().filter(|id| !before.contains(id) && !ids.contains(id)).collect();
+        if !left.is_empty() {
+            self.raft.change_membership(ChangeMembers::RemoveNodes(left), false).await?;
+        }
+        let moved = voters.iter().filter(|(id, node)| known.get(*id).is_some_and(|known| known != *node));
+        let moved: BTreeMap<u64, BasicNode> = moved.map(|(id, node)| (*id, BasicNode::new(node))).collect();
+        if !moved.is_empty() {
+            self.raft.change_membership(ChangeMembers::SetNodes(moved), false).await?;
+        }
+        for (voter, node) in voters.iter().filter(|(voter, _)| !before.contains(voter)) {
+            self.raft.add_learner(*voter, BasicNode::new(node), true).await?;
+        }
+        // Also if these vote already: an earlier call may have been given up while the earlier ones
+        // voted, too.
+        self.raft.change_membership(ChangeMembers::ReplaceAllVoters(ids), false).await?;
+        Ok(())
     }
 
     /// The voter's state, for `status`.

@@ -2,22 +2,22 @@
 
 use crate::Types;
 use crate::image::VoterState;
-use crate::wire::{VoterReply, VoterRequest};
+use crate::wire::{Addressee, VoterReply, VoterRequest};
 use bytes::Bytes;
-use openraft::BasicNode;
 use openraft::error::{InstallSnapshotError, RPCError, RaftError, Unreachable};
 use openraft::network::{Backoff, RPCOption, RaftNetwork, RaftNetworkFactory};
 use openraft::raft::{
     AppendEntriesRequest, AppendEntriesResponse, InstallSnapshotRequest, InstallSnapshotResponse, VoteRequest,
     VoteResponse,
 };
+use openraft::{BasicNode, Vote};
 use std::sync::Arc;
 use std::time::Duration;
 use thiserror::Error;
-use types::BoxFuture;
 use types::codec::Reader;
+use types::{BoxFuture, FsUuid};
 
-/// A leader waits this long before it asks a voter again that did not answer.
+/// A leader waits this long before it asks a voter again that could not be asked.
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// Carries requests of voters.
@@ -48,12 +48,19 @@ impl Peers for NoPeers {
 }
 
 /// openraft's view of the peers.
-pub(crate) struct Network(pub Arc<dyn Peers>);
+pub(crate) struct Network {
+    /// The file system.
+    pub fs: FsUuid,
+    /// The voter that asks.
+    pub me: u64,
+    pub peers: Arc<dyn Peers>,
+}
 
 /// openraft's view of one of them.
 pub(crate) struct Peer {
     peers: Arc<dyn Peers>,
-    voter: u64,
+    me: u64,
+    to: Addressee,
     node: String,
 }
 
@@ -61,20 +68,26 @@ impl RaftNetworkFactory<Types> for Network {
     type Network = Peer;
 
     async fn new_client(&mut self, voter: u64, node: &BasicNode) -> Peer {
-        Peer { peers: self.0.clone(), voter, node: node.addr.clone() }
+        let to = Addressee { fs: self.fs, voter };
+        Peer { peers: self.peers.clone(), me: self.me, to, node: node.addr.clone() }
     }
+}
+
+/// True if a voter was elected by this vote, which it would know.
+fn is_of(vote: &Vote<u64>, voter: u64) -> bool {
+    vote.committed && vote.leader_id.node_id == voter
 }
 
 type Answer<T, E = RaftError<u64>> = Result<T, RPCError<u64, BasicNode, E>>;
 
 impl Peer {
     fn failed(&self, why: String) -> Unreachable {
-        Unreachable::new(&PeerError { voter: self.voter, why })
+        Unreachable::new(&PeerError { voter: self.to.voter, why })
     }
 
     /// Asks, and takes of the answer what `get` accepts.
     async fn ask<T>(&self, request: VoterRequest, get: impl FnOnce(VoterReply) -> Option<T>) -> Result<T, Unreachable> {
-        let answer = self.peers.ask(self.voter, &self.node, request.encode()).await;
+        let answer = self.peers.ask(self.to.voter, &self.node, request.encode(self.to)).await;
         let reply = VoterReply::decode(&answer.map_err(|error| Unreachable::new(&error))?);
         let reply = reply.map_err(|error| self.failed(error.to_string()))?;
         get(reply).ok_or_else(|| self.failed("it cannot answer this now".to_string()))
@@ -87,7 +100,13 @@ impl RaftNetwork<Types> for Peer {
         request: AppendEntriesRequest<Types>,
         _: RPCOption,
     ) -> Answer<AppendEntriesResponse<u64>> {
-        let get = |reply| match reply {
+        // What no voter answers is not for the engine.
+        let (me, vote, is_first) = (self.me, request.vote, request.prev_log_id.is_none());
+        let get = move |reply| match reply {
+            VoterReply::Append(AppendEntriesResponse::Conflict) if is_first => None,
+            VoterReply::Append(AppendEntriesResponse::HigherVote(higher)) if higher <= vote || is_of(&higher, me) => {
+                None
+            }
             VoterReply::Append(reply) => Some(reply),
             _ => None,
         };

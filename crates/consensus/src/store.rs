@@ -136,8 +136,11 @@ impl RaftLogStorage<Types> for Store {
 
     async fn purge(&mut self, through: LogId<u64>) -> Done<()> {
         let written = self.change(|memory| {
-            memory.image.entries.retain(|entry| entry.log_id.index > through.index);
-            memory.image.purged = Some(through);
+            // openraft says this before a snapshot that it received is there. The entries go when
+            // it is there.
+            if memory.image.snapshot.as_ref().and_then(|state| state.applied) >= Some(through) {
+                memory.image.purge(through);
+            }
         });
         written.await.map_err(|e| StorageIOError::write_logs(AnyError::new(&e)).into())
     }
@@ -206,10 +209,8 @@ impl RaftStateMachine<Types> for Store {
         let written = self.change(|memory| {
             memory.state = state.clone();
             memory.image.snapshot = Some(state);
-            // If the log ends before the snapshot, the snapshot replaces it.
-            if memory.image.last() < meta.last_log_id {
-                memory.image.entries.clear();
-                memory.image.purged = meta.last_log_id;
+            if let Some(through) = meta.last_log_id {
+                memory.image.purge(through);
             }
         });
         written.await.map_err(|e| StorageIOError::write_snapshot(Some(meta.signature()), AnyError::new(&e)).into())

@@ -41,9 +41,10 @@ pub fn requests() -> Vec<VoterRequest> {
     let Image { vote, committed, purged, snapshot, entries } = example();
     let (vote, state) = (vote.unwrap_or_default(), snapshot.unwrap_or_default());
     let append = |entries| AppendEntriesRequest { vote, prev_log_id: purged, entries, leader_commit: committed };
+    let candidate = Vote { committed: false, ..vote };
     vec![
-        VoterRequest::Vote(VoteRequest { vote, last_log_id: None }),
-        VoterRequest::Vote(VoteRequest { vote, last_log_id: committed }),
+        VoterRequest::Vote(VoteRequest { vote: candidate, last_log_id: None }),
+        VoterRequest::Vote(VoteRequest { vote: candidate, last_log_id: committed }),
         VoterRequest::Append(append(entries)),
         VoterRequest::Append(append(Vec::new())),
         VoterRequest::Snapshot(vote, state),
@@ -57,7 +58,6 @@ pub fn replies() -> Vec<VoterReply> {
     vec![
         VoterReply::Vote(VoteResponse { vote, vote_granted: true, last_log_id: committed }),
         VoterReply::Append(AppendEntriesResponse::Success),
-        VoterReply::Append(AppendEntriesResponse::PartialSuccess(committed)),
         VoterReply::Append(AppendEntriesResponse::Conflict),
         VoterReply::Append(AppendEntriesResponse::HigherVote(vote)),
         VoterReply::Snapshot(vote),

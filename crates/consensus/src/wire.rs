@@ -1,15 +1,15 @@
 //! What voters say to each other, as bytes. The parts are those of an [image](crate::image).
 //!
 //! ```text
+//! message: file system 16 | voter u64: who is asked | request
 //! request: 0: vote | option log id: last of the candidate's log
 //!          1: vote | option log id: before the entries | option log id: committed
 //!             | list of entries
 //!          2: vote | state: a snapshot
 //! reply:   0: vote | granted u8 | option log id: last of the voter's log
 //!          1: 0: the entries are in the log
-//!             1: option log id: the entries up to there are
-//!             2: the log is another one before them
-//!             3: vote: the voter knows of a later leader
+//!             1: the log is another one before them
+//!             2: vote: the voter knows of a later leader
 //!          2: vote
 //!          3: the voter does not answer
 //! ```
@@ -19,7 +19,17 @@ use crate::image::{VoterState, entries, flag, log_id, option, put_entries, put_l
 use bytes::Bytes;
 use openraft::Vote;
 use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse, VoteRequest, VoteResponse};
+use types::FsUuid;
 use types::codec::{DecodeError, Put, Reader};
+
+/// Whom a request is for. Another voter at the same node must not answer it: its votes are others.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Addressee {
+    /// The file system.
+    pub fs: FsUuid,
+    /// The voter.
+    pub voter: u64,
+}
 
 /// A request of one voter to another.
 pub enum VoterRequest {
@@ -45,9 +55,10 @@ pub enum VoterReply {
 }
 
 impl VoterRequest {
-    /// The encoded request.
-    pub fn encode(&self) -> Bytes {
-        let mut out = Vec::new();
+    /// The encoded message.
+    pub fn encode(&self, to: Addressee) -> Bytes {
+        let mut out = to.fs.0.to_vec();
+        out.put_u64(to.voter);
         match self {
             VoterRequest::Vote(request) => {
                 out.put_u8(0);
@@ -71,10 +82,17 @@ impl VoterRequest {
     }
 
     /// Reads what [`encode`](Self::encode) wrote.
-    pub fn decode(bytes: &[u8]) -> Result<VoterRequest, DecodeError> {
+    pub fn decode(bytes: &[u8]) -> Result<(Addressee, VoterRequest), DecodeError> {
         let r = &mut Reader::new(bytes);
+        let mut fs = FsUuid([0; 16]);
+        fs.0.copy_from_slice(r.take(16, "file system")?);
+        let to = Addressee { fs, voter: r.u64("voter")? };
         let kind = r.u8("kind of request")?;
         let vote = vote(r)?;
+        // A candidate has not been elected, and a leader has.
+        if vote.committed != (kind != 0) {
+            return Err(DecodeError::Invalid("vote of a request"));
+        }
         let request = match kind {
             0 => VoterRequest::Vote(VoteRequest { vote, last_log_id: option(r, log_id)? }),
             1 => {
@@ -82,10 +100,16 @@ impl VoterRequest {
                 let entries = entries(r, prev_log_id)?;
                 VoterRequest::Append(AppendEntriesRequest { vote, prev_log_id, entries, leader_commit })
             }
-            2 => VoterRequest::Snapshot(vote, VoterState::decode(r)?),
+            2 => {
+                let state = VoterState::decode(r)?;
+                if !state.has_voters() || state.applied.is_none() {
+                    return Err(DecodeError::Invalid("state of no group"));
+                }
+                VoterRequest::Snapshot(vote, state)
+            }
             _ => return Err(DecodeError::Invalid("kind of request")),
         };
-        ended(r, request)
+        ended(r, (to, request))
     }
 }
 
@@ -104,13 +128,11 @@ impl VoterReply {
                 out.put_u8(1);
                 match reply {
                     AppendEntriesResponse::Success => out.put_u8(0),
-                    AppendEntriesResponse::PartialSuccess(through) => {
-                        out.put_u8(1);
-                        put_option(&mut out, through.as_ref(), put_log_id);
-                    }
-                    AppendEntriesResponse::Conflict => out.put_u8(2),
+                    // No voter of this program takes a part of the entries. The leader asks again.
+                    AppendEntriesResponse::PartialSuccess(_) => return VoterReply::Failed.encode(),
+                    AppendEntriesResponse::Conflict => out.put_u8(1),
                     AppendEntriesResponse::HigherVote(vote) => {
-                        out.put_u8(3);
+                        out.put_u8(2);
                         put_vote(&mut out, vote);
                     }
                 }
@@ -134,9 +156,8 @@ impl VoterReply {
             }
             1 => VoterReply::Append(match r.u8("outcome of entries")? {
                 0 => AppendEntriesResponse::Success,
-                1 => AppendEntriesResponse::PartialSuccess(option(r, log_id)?),
-                2 => AppendEntriesResponse::Conflict,
-                3 => AppendEntriesResponse::HigherVote(vote(r)?),
+                1 => AppendEntriesResponse::Conflict,
+                2 => AppendEntriesResponse::HigherVote(vote(r)?),
                 _ => return Err(DecodeError::Invalid("outcome of entries")),
             }),
             2 => VoterReply::Snapshot(vote(r)?),
@@ -170,8 +191,9 @@ mod tests {
 
     #[test]
     fn every_message_comes_back_and_every_truncation_is_refused() {
+        let to = Addressee { fs: FsUuid([7; 16]), voter: 3 };
         for request in requests() {
-            check(&request.encode(), |bytes| VoterRequest::decode(bytes).map(|request| request.encode()));
+            check(&request.encode(to), |bytes| VoterRequest::decode(bytes).map(|(to, request)| request.encode(to)));
         }
         for reply in replies() {
             check(&reply.encode(), |bytes| VoterReply::decode(bytes).map(|reply| reply.encode()));

@@ -25,8 +25,8 @@ pub fn state(bytes: &[u8]) -> bool {
             assert_eq!(decoded.encode()[..], head[..]);
         }
         2 => {
-            let Ok(request) = VoterRequest::decode(rest) else { return false };
-            assert_eq!(request.encode(), rest);
+            let Ok((to, request)) = VoterRequest::decode(rest) else { return false };
+            assert_eq!(request.encode(to), rest);
         }
         _ => {
             let Ok(reply) = VoterReply::decode(rest) else { return false };

@@ -25,6 +25,8 @@ use vfs::fs::Entry;
 /// Most bytes of a file's extended attributes that a client is told of. ACLs come first and take
 /// less.
 const XATTRS_LEN_MAX: usize = 256 << 10;
+/// How many files that were not where they were are kept in mind at least.
+const LOST_COUNT_MAX: usize = 4096;
 /// Least time between two looks at directories that cannot be watched.
 const LOOK_PAUSE_MIN: Duration = Duration::from_secs(30);
 /// How many names the home looks at in one go, while clients wait.
@@ -36,21 +38,35 @@ const LOOK_SHARE: u32 = 20;
 #[derive(Default)]
 pub(crate) struct Sources {
     of: HashMap<FileId, FileId>,
+    /// Also for files that were not where they were. Such a directory is still watched, and may be
+    /// found again.
     is: HashMap<FileId, FileId>,
+    /// The last files that were not where they were, and those before them.
+    lost: [HashMap<FileId, FileId>; 2],
 }
 
 impl Sources {
     fn set(&mut self, id: FileId, source: FileId) {
         if self.of.get(&id) != Some(&source) {
-            self.forget(id);
-            self.of.insert(id, source);
+            if let Some(before) = self.of.insert(id, source) {
+                self.is.remove(&before);
+            }
             self.is.insert(source, id);
         }
     }
 
-    fn forget(&mut self, id: FileId) {
-        if let Some(before) = self.of.remove(&id) {
-            self.is.remove(&before);
+    /// The file is not where it was.
+    fn loses(&mut self, id: FileId) {
+        let Some(source) = self.of.remove(&id) else { return };
+        self.lost[0].insert(id, source);
+        if self.lost[0].len() >= LOST_COUNT_MAX {
+            let older = std::mem::take(&mut self.lost[1]);
+            self.lost[1] = std::mem::take(&mut self.lost[0]);
+            for (id, source) in older {
+                if self.of.get(&id) != Some(&source) && self.lost[1].get(&id) != Some(&source) {
+                    self.is.remove(&source);
+                }
+            }
         }
     }
 }
@@ -326,7 +342,7 @@ impl Exported {
                 Ok((source, entry))
             }
             Err(FsError::Stale | FsError::NotFound) => {
-                self.sources.lock().forget(id);
+                self.sources.lock().loses(id);
                 self.learn(author, |volume| volume.lost(id));
                 Err(FsError::Stale)
             }
@@ -435,13 +451,28 @@ impl Exported {
     /// Looks at all known directories, from the root down. Then the home knows everything that
     /// others have changed, and will notice what they change later.
     pub(crate) async fn look_at_all(&self) -> Result<(), FsError> {
-        let mut waiting = vec![self.root()?];
-        while let Some(dir) = waiting.pop() {
-            let listed = match self.list_known(dir).await {
-                Err(FsError::Stale | FsError::NotFound | FsError::NotADirectory) => continue,
-                listed => listed?,
+        let root = self.root()?;
+        let (mut waiting, mut closed) = (vec![root], BTreeSet::new());
+        loop {
+            let Some(dir) = waiting.pop() else {
+                // What is known below directories that cannot be looked at.
+                waiting = self.with(|volume| volume.directories_in(&std::mem::take(&mut closed)))?;
+                match waiting.is_empty() {
+                    true => break,
+                    false => continue,
+                }
             };
-            waiting.extend(listed);
+            match self.list_known(dir).await {
+                Ok(listed) => waiting.extend(listed),
+                Err(FsError::Stale | FsError::NotFound | FsError::NotADirectory) => {}
+                Err(error) if dir == root => return Err(error),
+                Err(error) => {
+                    tracing::warn!(%error, volume = self.name, dir = dir.raw(), "a directory is looked at again later");
+                    self.unwatched.send_if_modified(|unwatched| unwatched.insert(dir));
+                    self.learn(OTHERS, |volume| volume.unsure(dir));
+                    closed.insert(dir);
+                }
+            }
         }
         // A file that was not found where it was is gone.
         let known: Vec<FileId> = self.with(|volume| volume.placed().collect())?;
@@ -535,11 +566,16 @@ impl Exported {
                 let now = match self.look_known(&place).await {
                     Ok(now) => now,
                     // Others may have moved a directory above it since. Clients are told to ask
-                    // again: the look for their answer sees what changed.
+                    // again, and the home looks again when they do.
                     Err(_) => {
-                        for id in [Some(place.0), before].into_iter().flatten() {
-                            self.learn(OTHERS, |volume| volume.touched(id, OTHERS));
+                        if let Some(file) = before {
+                            self.learn(OTHERS, |volume| volume.unsure(file));
                         }
+                        let dir = place.0;
+                        self.learn(OTHERS, |volume| match names_changed {
+                            true => volume.touched(dir, OTHERS),
+                            false => volume.unsure(dir),
+                        });
                         return;
                     }
                 };

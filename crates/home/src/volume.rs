@@ -372,6 +372,14 @@ impl Volume {
         names
     }
 
+    /// Returns the known directories that were seen in these.
+    pub fn directories_in(&self, dirs: &BTreeSet<FileId>) -> Vec<FileId> {
+        let places =
+            self.names_in(dirs).into_iter().flat_map(|(dir, names)| names.into_iter().map(move |name| (dir, name)));
+        let files = places.filter_map(|place| self.at(&place));
+        files.filter(|file| self.file(*file).is_some_and(|file| file.print.kind == Kind::Directory)).collect()
+    }
+
     /// Returns the first index that was never given out.
     pub fn next_id(&self) -> u64 {
         self.next
@@ -481,6 +489,13 @@ impl Volume {
             Kind::Directory => file.contents = file.contents.changed(file.version, author),
             _ => file.rights = file.rights.changed(file.version, author),
         }
+        Some(Learned { id, file })
+    }
+
+    /// Returns what is learned when others may have changed a file, and the home could not look.
+    pub fn unsure(&self, id: FileId) -> Option<Learned> {
+        let mut file = self.files.get(&id)?.clone();
+        file.version = self.journal.stamp().seq + 1;
         Some(Learned { id, file })
     }
 

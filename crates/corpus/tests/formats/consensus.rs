@@ -3,7 +3,7 @@ use bytes::Bytes;
 use consensus::files::{VoterHead, VoterOwner};
 use consensus::image::Image;
 use consensus::testing::{example, replies, requests};
-use consensus::wire::{VoterReply, VoterRequest};
+use consensus::wire::{Addressee, VoterReply};
 use corpus::consensus as checks;
 use types::FsUuid;
 
@@ -32,7 +32,8 @@ fn the_corpus_has_what_this_program_writes() {
         let named = messages.map(|(at, bytes)| (format!("{what}_{at}"), [&[kind], &bytes[..]].concat()));
         named.collect::<Vec<_>>()
     };
-    let mut expected = named("request", 2, requests().iter().map(VoterRequest::encode).collect());
+    let to = Addressee { fs: FsUuid([7; 16]), voter: 3 };
+    let mut expected = named("request", 2, requests().iter().map(|request| request.encode(to)).collect());
     expected.extend(named("reply", 3, replies().iter().map(VoterReply::encode).collect()));
     let states = [
         ("empty", body(Image::default())),
