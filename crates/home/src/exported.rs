@@ -469,7 +469,6 @@ impl Exported {
                 Err(error) => {
                     tracing::warn!(%error, volume = self.name, dir = dir.raw(), "a directory is looked at again later");
                     self.unwatched.send_if_modified(|unwatched| unwatched.insert(dir));
-                    self.learn(OTHERS, |volume| volume.unsure(dir));
                     closed.insert(dir);
                 }
             }
@@ -662,5 +661,33 @@ pub(crate) async fn look_now_and_then(volume: Weak<Exported>, clock: Arc<dyn Clo
             volume.look_again(dir, names).await;
         }
         pause = LOOK_PAUSE_MIN.max(clock.now().saturating_sub(begun) * LOOK_SHARE);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_that_was_lost_is_known_by_its_notices_but_not_for_ever() {
+        let mut sources = Sources::default();
+        let (id, source) = (FileId::new, |number| FileId::new(number + (1 << 40)));
+        sources.set(id(0), source(0));
+        sources.loses(id(0));
+        assert_eq!((sources.of.get(&id(0)), sources.is.get(&source(0))), (None, Some(&id(0))));
+        // It is found again, and another one is not.
+        sources.set(id(0), source(0));
+        sources.set(id(1), source(1));
+        sources.loses(id(1));
+        for number in 2..2 + 3 * LOST_COUNT_MAX as u64 {
+            sources.set(id(number), source(number));
+            sources.loses(id(number));
+        }
+        assert_eq!(sources.is.get(&source(0)), Some(&id(0)));
+        assert_eq!(sources.is.get(&source(1)), None);
+        assert!(sources.is.len() <= 1 + 2 * LOST_COUNT_MAX);
+        // It is another file of the file system by now.
+        sources.set(id(0), source(1));
+        assert_eq!((sources.is.get(&source(0)), sources.is.get(&source(1))), (None, Some(&id(0))));
     }
 }

@@ -215,6 +215,28 @@ fn regression_a_directory_that_the_home_has_not_heard_of_is_not_gone() {
     assert_eq!(names("/on-its-way"), Ok(1));
 }
 
+/// The home missed what others did, and looked at all directories. One that it could not list ended
+/// that, and clients kept old contents of the others for ever.
+#[test]
+fn regression_a_directory_that_cannot_be_listed_does_not_hide_the_others() {
+    let setup = Setup::new(1);
+    for dir in ["/a", "/z"] {
+        setup.done_at_home(Op::MakeDir(dir.into()));
+        setup.done_at_home(Op::Write(format!("{dir}/file"), How::Replace, "old".into()));
+        assert_eq!(setup.read(&format!("{dir}/file")), "old");
+        setup.done(Op::List(dir.into()));
+    }
+    setup.rig.sim.run_for(Duration::from_secs(1));
+    let (tree, fs) = (setup.rig.home.lock().clone().expect("home").tree, setup.rig.fs.clone());
+    setup.rig.sim.block_on(async {
+        tree.close_off(find(&fs, "/z").await.expect("it is there"));
+        perform(&fs, &Op::Write("/a/file".into(), How::Replace, "new".into())).await.expect("write");
+    });
+    tree.lose_events();
+    setup.rig.sim.run_for(Duration::from_secs(5));
+    assert_eq!(setup.read("/a/file"), "new");
+}
+
 /// A file lost its last name here, and got another one at home. A lookup of that name failed.
 #[test]
 fn regression_what_has_a_name_at_home_is_found() {

@@ -84,6 +84,11 @@ fn regression_mounts_see_what_was_changed_and_moved_at_once() {
         };
         reads("now");
         let (now, next) = (round.to_string(), (round + 1).to_string());
+        if round % 2 == 1 {
+            // The home looks at the directory first, and does not find it.
+            let mode = Permissions::from_mode(if round % 4 == 1 { 0o711 } else { 0o755 });
+            fs::set_permissions(at_home.join(&now).join("below"), mode).expect("chmod");
+        }
         fs::write(at_home.join(&now).join("below/file"), &next).expect("write");
         fs::rename(at_home.join(&now), at_home.join(&next)).expect("rename");
         reads("next");

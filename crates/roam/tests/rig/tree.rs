@@ -36,6 +36,8 @@ struct Model {
     file_len_max: AtomicU64,
     /// Directories that are on another file system.
     mounted: Mutex<BTreeSet<FileId>>,
+    /// Directories that the home may not list.
+    closed: Mutex<BTreeSet<FileId>>,
     /// An action of another program, and its moment.
     meddling: Mutex<Option<(Moment, Meddling)>>,
 }
@@ -209,6 +211,7 @@ impl Tree {
             superuser: Mutex::new(Cred::ROOT),
             file_len_max: AtomicU64::new(FILE_SIZE_MAX),
             mounted: Mutex::default(),
+            closed: Mutex::default(),
         };
         Tree(Arc::new(Inner { fs, moved, pace, watched, is_watched_enough, events, come }), Party::Others)
     }
@@ -281,6 +284,11 @@ impl Tree {
     /// Puts a directory on another file system than the others.
     pub fn mount(&self, dir: FileId) {
         self.0.fs.mounted.lock().insert(dir);
+    }
+
+    /// Forbids the home to list a directory.
+    pub fn close_off(&self, dir: FileId) {
+        self.0.fs.closed.lock().insert(dir);
     }
 
     /// Sets the longest file that there can be from now on.
@@ -490,6 +498,9 @@ impl Export for Tree {
             let tree = tree.clone();
             Answer::later(async move {
                 tree.is_found(dir)?;
+                if tree.0.fs.closed.lock().contains(&dir) {
+                    return Err(FsError::AccessDenied);
+                }
                 let listed = Export::list(&*tree.0.fs, dir).await?;
                 listed.iter().for_each(|(_, entry, _)| tree.finds(entry.attr.id));
                 Ok(listed)
