@@ -9,7 +9,7 @@
 use bytes::Bytes;
 use consensus::network::{PeerError, Peers};
 use consensus::wire::{Addressee, VoterReply, VoterRequest};
-use consensus::{Consensus, FIRST_VOTER, GroupTiming, ProposeError, VoterSettings};
+use consensus::{Consensus, FIRST_VOTER, GroupTiming, ProposeError, VoterSettings, VotersError};
 use host::sim::{Machine, Sim, SimDisk};
 use host::{Host, SplitMix64, timeout};
 use openraft::Vote;
@@ -614,6 +614,16 @@ fn regression_a_change_that_a_snapshot_replaces_is_not_waited_for_ever() {
     group.changes(&second, 40);
     group.run_for(Duration::from_secs(5));
     assert!(proposed.lock().is_none(), "the first leader has heard of nothing");
+    // Its log does not grow for ever, either.
+    let begins = |number| {
+        let outcome = group.begin(&first, number);
+        group.run_for(Duration::from_millis(100));
+        outcome
+    };
+    let more: Vec<_> = (2..40).map(begins).collect();
+    let more_count = more.iter().filter(|outcome| outcome.lock().is_none()).count();
+    let last = more.last().expect("many").lock().take();
+    assert!(more_count > 1 && matches!(last, Some(Err(ProposeError::NoMajority(_)))), "{more_count}, {last:?}");
     group.world.lock().cut.clear();
     group.run_for(MENDED);
     assert!(matches!(*proposed.lock(), Some(Err(ProposeError::Unknown))), "{:?}", proposed.lock());
@@ -648,4 +658,17 @@ fn regression_an_earlier_question_does_not_shorten_a_lease() {
     let request = VoterRequest::Vote(candidate).encode(Addressee { fs: FS, voter: FIRST_VOTER });
     let reply = group.sim.block_on(leader.answer(&request)).expect("a request");
     assert!(matches!(VoterReply::decode(&reply), Ok(VoterReply::Failed)), "it keeps its promise");
+}
+
+/// The leader made another voter the only one. That elected itself at once, while the former leader
+/// counted on the lease that it had given.
+#[test]
+fn regression_a_leader_stays_one_of_the_voters() {
+    let group = Group::new(1, 3);
+    group.run_for(Duration::from_secs(1));
+    assert!(group.set_voters(&[0, 1, 2]));
+    let leader = group.leader().expect("a leader");
+    let others: BTreeMap<u64, String> = leader.voters().into_iter().filter(|(voter, _)| *voter != 1).collect();
+    assert_eq!(group.sim.block_on(leader.set_voters(&others)), Err(VotersError::WithoutLeader));
+    assert_eq!(leader.voters().len(), 3);
 }
