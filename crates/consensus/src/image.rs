@@ -49,9 +49,9 @@ pub struct VoterState {
 }
 
 impl VoterState {
-    /// True if some voter has to agree to what comes next.
-    pub(crate) fn has_voters(&self) -> bool {
-        has_voters(self.membership.membership().clone()).is_ok()
+    /// True if it is the state of a group.
+    pub(crate) fn is_of_group(&self) -> bool {
+        self.applied.is_some() && has_voters(self.membership.membership())
     }
 
     /// Applies an agreed change. Returns the maps' epoch after it. `Err` with the present epoch,
@@ -194,7 +194,10 @@ pub(crate) fn entries(r: &mut Reader<'_>, before: Option<LogId<u64>>) -> Result<
         let payload = match r.u8("kind of log entry")? {
             0 => EntryPayload::Blank,
             1 => EntryPayload::Normal(VoterChange { expected: r.u64("expected epoch")?, maps: maps(r)? }),
-            2 => EntryPayload::Membership(membership(r).and_then(has_voters)?),
+            2 => match membership(r)? {
+                membership if has_voters(&membership) => EntryPayload::Membership(membership),
+                _ => return Err(DecodeError::Invalid("voters: there are none")),
+            },
             _ => return Err(DecodeError::Invalid("kind of log entry")),
         };
         entries.push(Entry { log_id, payload });
@@ -292,13 +295,10 @@ fn membership(r: &mut Reader<'_>) -> Result<Membership<u64, BasicNode>, DecodeEr
     Ok(Membership::new(configs, nodes))
 }
 
-/// Refuses a membership that no group can have: nothing would be a majority of it.
-fn has_voters(membership: Membership<u64, BasicNode>) -> Result<Membership<u64, BasicNode>, DecodeError> {
+/// True if a majority of the membership is some voter at least.
+fn has_voters(membership: &Membership<u64, BasicNode>) -> bool {
     let configs = membership.get_joint_config();
-    match !configs.is_empty() && configs.iter().all(|voters| !voters.is_empty()) {
-        true => Ok(membership),
-        false => Err(DecodeError::Invalid("voters: there are none")),
-    }
+    !configs.is_empty() && configs.iter().all(|voters| !voters.is_empty())
 }
 
 #[cfg(test)]

@@ -102,7 +102,7 @@ impl VoterRequest {
             }
             2 => {
                 let state = VoterState::decode(r)?;
-                if !state.has_voters() || state.applied.is_none() {
+                if !state.is_of_group() {
                     return Err(DecodeError::Invalid("state of no group"));
                 }
                 VoterRequest::Snapshot(vote, state)
