@@ -3,6 +3,7 @@
 //! every store keeps a copy, so a quorum of stores tells them.
 
 use bytes::Bytes;
+use consensus::FIRST_VOTER;
 use manager::manager_map::ManagerMap;
 use std::collections::{BTreeMap, BTreeSet};
 use thiserror::Error;
@@ -10,9 +11,10 @@ use types::codec::{DecodeError, Put, Reader};
 use types::{ClientId, FsUuid, LogId, ManagerId, NodeId, StoreId};
 
 /// Version of the encoding. Version 1 had a number of managers in place of the manager map,
-/// versions 1 and 2 had no members, up to version 3 all stores were at the first node, and up to
-/// version 4 nothing said which node is the first one, or which members drain.
-const VERSION: u16 = 5;
+/// versions 1 and 2 had no members, up to version 3 all stores were at the first node, up to
+/// version 4 nothing said which node is the first one, or which members drain, and up to version 5
+/// the first node had the only voter.
+const VERSION: u16 = 6;
 /// Number of stores of one file system, at most.
 pub const STORE_COUNT_MAX: u16 = 256;
 /// Number of managers of one file system on one machine, at most.
@@ -22,6 +24,9 @@ pub const MEMBER_COUNT_MAX: usize = 256;
 /// The highest number of a node. Managers follow the logs of all nodes that have ever joined, and
 /// at most [`manager::root::POSITIONS_MAX`] logs.
 pub const NODE_NUMBER_MAX: u16 = 1000;
+/// Number of voters, at most: with more, each change of the maps costs more, and no more machines
+/// than two are lost at once.
+pub const VOTER_COUNT_MAX: usize = 5;
 /// Length of a member's name in bytes, at most.
 pub const MEMBER_NAME_LEN_MAX: usize = 64;
 /// Length of a member's address in bytes, at most. With the other bounds, maps stay below
@@ -178,6 +183,18 @@ pub struct FsConfig {
     pub draining: BTreeSet<NodeId>,
     /// Stores that all nodes are to reach through the first one, since they may move at any time.
     pub through_first: BTreeSet<StoreId>,
+    /// What the first node is to be as a member once an elected one has its place; its certificate
+    /// is another one then. `None` if it is a member already, or has never listened for others.
+    pub first_member: Option<MemberEntry>,
+    /// The voters, and the node of each.
+    pub voters: BTreeMap<u64, NodeId>,
+    /// The id of the next voter. An id is never used again.
+    pub next_voter: u64,
+}
+
+/// The voters of a new file system.
+pub fn first_voters() -> BTreeMap<u64, NodeId> {
+    BTreeMap::from([(FIRST_VOTER, FIRST_NODE)])
 }
 
 /// The manager map of a new file system: `manager_count` managers share the slots.
@@ -223,6 +240,14 @@ impl FsConfig {
         self.draining.iter().for_each(|node| out.put_u16(node.raw()));
         out.put_u32(self.through_first.len() as u32);
         self.through_first.iter().for_each(|store| out.put_u16(store.raw()));
+        out.put_u8(self.first_member.is_some().into());
+        self.first_member.iter().for_each(|member| member.encode(&mut out));
+        out.put_u64(self.next_voter);
+        out.put_u32(self.voters.len() as u32);
+        for (voter, node) in &self.voters {
+            out.put_u64(*voter);
+            out.put_u16(node.raw());
+        }
         out.into()
     }
 
@@ -273,6 +298,21 @@ impl FsConfig {
             draining = numbers(&mut r, "draining nodes")?.into_iter().map(NodeId::new).collect();
             through_first = numbers(&mut r, "stores behind the first node")?.into_iter().map(StoreId::new).collect();
         }
+        let (mut first_member, mut voters, mut next_voter) = (None, first_voters(), FIRST_VOTER + 1);
+        if version >= 6 {
+            if flag(&mut r, "the first node as a member")? {
+                first_member = Some(MemberEntry::decode(&mut r)?);
+            }
+            next_voter = r.u64("next voter")?;
+            voters.clear();
+            for _ in 0..r.count(VOTER_LEN, "voters")? {
+                let (voter, node) = (r.u64("voter")?, NodeId::new(r.u16("node of a voter")?));
+                if voters.last_key_value().is_some_and(|(last, _)| *last >= voter) {
+                    return Err(DecodeError::Invalid("voters"));
+                }
+                voters.insert(voter, node);
+            }
+        }
         let fs = FsUuid(fs);
         let config = FsConfig {
             fs,
@@ -287,6 +327,9 @@ impl FsConfig {
             first_node,
             draining,
             through_first,
+            first_member,
+            voters,
+            next_voter,
         };
         if !r.is_empty() || config.check().is_err() {
             return Err(DecodeError::Invalid("file system configuration"));
@@ -362,10 +405,27 @@ impl FsConfig {
         if let Some(store) = self.through_first.iter().find(|store| store.raw() >= self.store_count) {
             return Err(ConfigError::Place { store: *store, node: FIRST_NODE });
         }
+        self.first_member.iter().try_for_each(MemberEntry::check)?;
+        self.check_voters()?;
         match (1..=NODE_NUMBER_MAX + 1).contains(&self.next_node) {
             true => Ok(()),
             false => Err(ConfigError::NodeCount),
         }
+    }
+
+    /// A node has one voter at most: two would be lost at once.
+    fn check_voters(&self) -> Result<(), ConfigError> {
+        if !(1..=VOTER_COUNT_MAX).contains(&self.voters.len()) {
+            return Err(ConfigError::VoterCount(self.voters.len()));
+        }
+        let mut nodes = BTreeSet::new();
+        for (voter, node) in &self.voters {
+            let is_known = *node == FIRST_NODE || self.members.contains_key(node);
+            if !(FIRST_VOTER..self.next_voter).contains(voter) || !is_known || !nodes.insert(node) {
+                return Err(ConfigError::Voter { voter: *voter, node: *node });
+            }
+        }
+        Ok(())
     }
 
     /// Adds a member under the next number, which it returns.
@@ -386,6 +446,37 @@ impl FsConfig {
     pub fn remove_member(&mut self, node: NodeId) {
         self.members.remove(&node);
         self.draining.remove(&node);
+        self.voters.retain(|_, at| *at != node);
+    }
+
+    /// Gives a node a voter under the next id, which it returns.
+    ///
+    /// # Errors
+    /// Those of [`check`](Self::check); then nothing is changed.
+    pub fn add_voter(&mut self, node: NodeId) -> Result<u64, ConfigError> {
+        let mut next = self.clone();
+        let voter = self.next_voter;
+        next.next_voter = voter.checked_add(1).ok_or(ConfigError::Voter { voter, node })?;
+        next.voters.insert(voter, node);
+        next.check()?;
+        *self = next;
+        Ok(voter)
+    }
+
+    /// The voter of a node.
+    pub fn voter_of(&self, node: NodeId) -> Option<u64> {
+        self.voters.iter().find(|(_, at)| **at == node).map(|(voter, _)| *voter)
+    }
+
+    /// The node of a voter, where others reach it.
+    pub fn reach_voter(&self, voter: u64) -> Option<KnownNode> {
+        match *self.voters.get(&voter)? {
+            FIRST_NODE => {
+                let address = self.first_member.as_ref()?.address.clone();
+                Some(KnownNode { node: FIRST_NODE, address, fingerprint: self.first_node? })
+            }
+            node => self.reach(node),
+        }
     }
 
     /// True if the node with this certificate belongs to the file system, as far as is known.
@@ -436,15 +527,27 @@ impl FsConfig {
 
     /// Checks whether this may be changed into `next`. Properties fixed at creation stay. The
     /// manager of each slot stays too, as nothing hands a slot over yet. The manager map's epoch
-    /// may grow. Members may come, under new numbers, and go. Stores may move. Another machine may
+    /// may grow. Voters may come, under new ids, and go. Members may come, under new numbers, and go. Stores may move. Another machine may
     /// become the first node.
     pub fn may_become(&self, next: &FsConfig) -> Result<(), ConfigError> {
         let managers = ManagerMap { epoch: self.managers.epoch, ..next.managers.clone() };
         let (members, next_node, places) = (self.members.clone(), self.next_node, self.places.clone());
         let first_node = if next.first_node.is_some() { self.first_node } else { next.first_node };
         let (draining, through_first) = (self.draining.clone(), self.through_first.clone());
-        let same =
-            FsConfig { managers, members, next_node, places, first_node, draining, through_first, ..next.clone() };
+        let (first_member, voters, next_voter) = (self.first_member.clone(), self.voters.clone(), self.next_voter);
+        let same = FsConfig {
+            managers,
+            members,
+            next_node,
+            places,
+            first_node,
+            draining,
+            through_first,
+            first_member,
+            voters,
+            next_voter,
+            ..next.clone()
+        };
         if same != *self {
             return Err(ConfigError::Fixed);
         }
@@ -457,6 +560,10 @@ impl FsConfig {
         let is_used_again = |node: &NodeId| node.raw() < self.next_node && !self.members.contains_key(node);
         if let Some(node) = next.members.keys().copied().find(is_used_again) {
             return Err(ConfigError::MemberNumber(node));
+        }
+        let is_old = |voter: &u64| *voter < self.next_voter && !self.voters.contains_key(voter);
+        if next.next_voter < self.next_voter || next.voters.keys().any(is_old) {
+            return Err(ConfigError::VotersBack(self.next_voter));
         }
         next.check_members()
     }
@@ -533,6 +640,21 @@ pub enum ConfigError {
         /// Its place.
         node: NodeId,
     },
+    /// There are too many voters, or none.
+    #[error("1 to {VOTER_COUNT_MAX} voters, not {0}")]
+    VoterCount(usize),
+    /// A voter cannot be there: there is no such node, it has another voter, or the id was not
+    /// given out.
+    #[error("voter {voter} cannot be at {node}")]
+    Voter {
+        /// The voter.
+        voter: u64,
+        /// Its node.
+        node: NodeId,
+    },
+    /// The change would use the id of a voter again, or set the next one, which is this one, back.
+    #[error("voters are numbered up to {0} and no number is used again")]
+    VotersBack(u64),
     /// The change would set the number of the next node, which is this one, back.
     #[error("nodes are numbered up to {0} and no number is used again")]
     NodesBack(u16),
@@ -542,6 +664,8 @@ pub enum ConfigError {
 const MEMBER_LEN_MIN: usize = 2 + 1 + 32 + 1;
 /// Bytes of an encoded place.
 const PLACE_LEN: usize = 2 + 2;
+/// Bytes of an encoded voter.
+const VOTER_LEN: usize = 8 + 2;
 
 /// Smallest store in bytes: room for a handful of segments of each log.
 pub const STORE_CAPACITY_BYTES_MIN: u64 = 64 << 20;
@@ -564,6 +688,9 @@ mod tests {
             first_node: None,
             draining: BTreeSet::new(),
             through_first: BTreeSet::new(),
+            first_member: None,
+            voters: first_voters(),
+            next_voter: 2,
         }
     }
 
@@ -590,6 +717,9 @@ mod tests {
             first_node: Some([9; 32]),
             draining,
             through_first: [1, 4].map(StoreId::new).into(),
+            first_member: Some(member("first")),
+            voters: BTreeMap::from([(1, FIRST_NODE), (4, NodeId::new(3))]),
+            next_voter: 7,
             ..spread.clone()
         };
         for config in [config(), with_members(), spread, led] {
@@ -702,7 +832,7 @@ mod tests {
     #[test]
     fn version_two_had_no_members() {
         let mut bytes = config().encode().to_vec();
-        bytes.truncate(bytes.len() - 19);
+        bytes.truncate(bytes.len() - 42);
         bytes[0] = 2;
         assert_eq!(FsConfig::decode(&bytes), Ok(config()));
     }
@@ -710,7 +840,7 @@ mod tests {
     #[test]
     fn up_to_version_three_all_stores_were_at_the_first_node() {
         let mut bytes = with_members().encode().to_vec();
-        bytes.truncate(bytes.len() - 13);
+        bytes.truncate(bytes.len() - 36);
         bytes[0] = 3;
         assert_eq!(FsConfig::decode(&bytes), Ok(with_members()));
     }
@@ -718,9 +848,41 @@ mod tests {
     #[test]
     fn up_to_version_four_nothing_said_which_node_is_the_first() {
         let mut bytes = with_members().encode().to_vec();
-        bytes.truncate(bytes.len() - 9);
+        bytes.truncate(bytes.len() - 32);
         bytes[0] = 4;
         assert_eq!(FsConfig::decode(&bytes), Ok(with_members()));
+    }
+
+    #[test]
+    fn up_to_version_five_the_first_node_had_the_only_voter() {
+        let mut bytes = with_members().encode().to_vec();
+        bytes.truncate(bytes.len() - 23);
+        bytes[0] = 5;
+        assert_eq!(FsConfig::decode(&bytes), Ok(with_members()));
+    }
+
+    #[test]
+    fn voters_have_nodes_and_ids_of_their_own() {
+        let mut config = with_members();
+        assert_eq!(config.add_voter(NodeId::new(3)), Ok(2));
+        let third = ConfigError::Voter { voter: 3, node: NodeId::new(3) };
+        assert_eq!(config.add_voter(NodeId::new(3)), Err(third), "a node has one voter");
+        assert!(config.add_voter(NodeId::new(2)).is_err() && config.next_voter == 3);
+        assert_eq!((config.voter_of(NodeId::new(3)), config.voter_of(NodeId::new(1))), (Some(2), None));
+        assert_eq!(config.reach_voter(2), config.reach(NodeId::new(3)));
+        assert_eq!(config.reach_voter(1), None);
+        let first_member = Some(MemberEntry { address: "a:1".into(), ..member("first") });
+        let first = FsConfig { first_member, first_node: Some([9; 32]), ..config.clone() };
+        let at = KnownNode { node: FIRST_NODE, address: "a:1".into(), fingerprint: [9; 32] };
+        assert_eq!((first.reach_voter(1), config.may_become(&first)), (Some(at), Ok(())));
+        let mut gone = config.clone();
+        gone.remove_member(NodeId::new(3));
+        assert_eq!((gone.voters.clone(), config.may_become(&gone)), (first_voters(), Ok(())));
+        let again = FsConfig { voters: config.voters.clone(), members: config.members.clone(), ..gone.clone() };
+        assert_eq!(gone.may_become(&again), Err(ConfigError::MemberNumber(NodeId::new(3))));
+        let again = FsConfig { voters: BTreeMap::from([(1, FIRST_NODE), (2, NodeId::new(1))]), ..gone.clone() };
+        assert_eq!(gone.may_become(&again), Err(ConfigError::VotersBack(3)));
+        assert!(FsConfig { voters: BTreeMap::new(), ..config }.check().is_err());
     }
 
     #[test]

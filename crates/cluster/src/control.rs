@@ -24,7 +24,7 @@ use types::{FileId, ManagerId, Maps, NodeId, StoreId};
 use vfs::fs::FileLock;
 
 /// Version of these messages. A node and the first node must speak the same.
-pub const CONTROL_VERSION: u16 = 7;
+pub const CONTROL_VERSION: u16 = 8;
 
 /// The version of this program, which nodes tell the first one.
 pub const PROGRAM_VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -44,6 +44,8 @@ pub struct Hello {
     pub takes_stores: bool,
     /// It serves managers at its address, if it is given some.
     pub takes_managers: bool,
+    /// It has a voter, if it is given one, and leads when that is elected.
+    pub takes_votes: bool,
     /// The version of its program.
     pub program: String,
 }
@@ -200,6 +202,8 @@ pub struct NodeReport {
     pub manager_count: u16,
     /// It serves managers, if it is given some.
     pub takes_managers: bool,
+    /// It has a voter.
+    pub is_voter: bool,
     /// It is to have neither stores nor managers any more.
     pub is_draining: bool,
     /// The version of its program; empty while it has no session.
@@ -229,8 +233,10 @@ pub struct SpreadReport {
 /// All nodes, for `starling nodes`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NodesReport {
-    /// The nodes, the first node too.
+    /// The nodes. The first node has an entry of its own unless it is one of the members.
     pub nodes: Vec<NodeReport>,
+    /// The entry of the first node.
+    pub leader: NodeId,
     /// Where the stores are.
     pub places: BTreeMap<StoreId, NodeId>,
     /// What happens to them.

@@ -52,7 +52,8 @@ impl Spread {
         let config = self.maps.config().ok()?;
         let places = self.all_places();
         let (store, from) = places.iter().find(|(_, at)| config.draining.contains(at) && is_tried(at))?;
-        let takers = self.members.takers().into_iter().map(|at| (at.node, Some(at))).chain([(FIRST_NODE, None)]);
+        let here = self.places.has_room_here().then_some((FIRST_NODE, None));
+        let takers = self.members.takers().into_iter().map(|at| (at.node, Some(at))).chain(here);
         let takers = takers.filter(|(node, _)| node != from && !config.draining.contains(node) && is_tried(node));
         let takers: BTreeMap<NodeId, Option<KnownNode>> = takers.collect();
         let count = |node: &NodeId| places.values().filter(|place| *place == node).count();

@@ -24,6 +24,7 @@
 //!   [`remote_locks`]: over connections; `lock_wire`: a lock as bytes.
 //! - `drain`: moves the stores of a node to others. [`removal`]: removes a node, with the stores
 //!   that are lost with it.
+//! - `voters`: which nodes vote. [`leading`]: until when the one that leads may serve.
 //! - [`succession`]: which machine is the first node, and how another one takes its place.
 //! - [`check`]: the offline check behind `starling fsck`.
 
@@ -34,6 +35,7 @@ pub mod control;
 mod drain;
 mod gate;
 pub mod host_service;
+pub mod leading;
 pub mod lease;
 mod limits;
 pub mod lock_server;
@@ -66,6 +68,7 @@ pub mod survivors;
 pub mod switch;
 pub mod switch_lane;
 mod table;
+mod voters;
 
 pub use config::{FsConfig, KnownNode};
 pub use machine::{CoreMachine, Create, Run, StartError};

@@ -8,10 +8,11 @@
 
 use crate::cleaner::Cleaner;
 use crate::config::{
-    CLEANER_LOG, CLIENT_LOG, FIRST_NODE, FsConfig, KnownNode, client_id, client_log, first_manager_map, manager_log,
+    CLEANER_LOG, CLIENT_LOG, FIRST_NODE, FsConfig, KnownNode, client_id, client_log, first_manager_map, first_voters,
+    manager_log,
 };
 use crate::maintenance::Maintenance;
-use crate::maps::{self, ChangeError, Keeper};
+use crate::maps::{self, ChangeError, Keeper, Voting};
 use crate::room;
 use crate::seat::Seat;
 use crate::seats::{Opening, end_of};
@@ -115,6 +116,9 @@ impl Create {
             first_node: None,
             draining: Default::default(),
             through_first: Default::default(),
+            first_member: None,
+            voters: first_voters(),
+            next_voter: 2,
         }
     }
 }
@@ -210,16 +214,16 @@ pub async fn create(
 }
 
 impl CoreMachine {
-    /// Starts all roles over the places, in the order of their stores, and the disk of the
-    /// consensus engine, whose contents may be lost. Members' sessions do not survive: if there may
+    /// Starts all roles over the places, in the order of their stores, with the maps that these
+    /// voters decide. Members' sessions do not survive: if there may
     /// be some, nothing may change files before their leases are over.
     pub async fn start(
         host: Host,
         places: &[StorePlace],
-        consensus: &Arc<dyn Disk>,
+        voting: impl Into<Voting>,
         run: Run,
     ) -> Result<CoreMachine, StartError> {
-        Self::start_within(host, places, consensus, run, Limits::default(), None).await
+        Self::start_within(host, places, voting, run, Limits::default(), None).await
     }
 
     /// Like [`start`](Self::start), but first waits for the members. The sessions of those that
@@ -228,25 +232,26 @@ impl CoreMachine {
     pub async fn start_after(
         host: Host,
         places: &[StorePlace],
-        consensus: &Arc<dyn Disk>,
+        voting: impl Into<Voting>,
         run: Run,
         arrivals: &Arrivals,
     ) -> Result<CoreMachine, StartError> {
-        Self::start_within(host, places, consensus, run, Limits::default(), Some(arrivals)).await
+        Self::start_within(host, places, voting, run, Limits::default(), Some(arrivals)).await
     }
 
     /// Like [`start`](Self::start), with other limits, and after these arrivals.
     pub async fn start_within(
         host: Host,
         places: &[StorePlace],
-        consensus: &Arc<dyn Disk>,
+        voting: impl Into<Voting>,
         run: Run,
         limits: Limits,
         arrivals: Option<&Arrivals>,
     ) -> Result<CoreMachine, StartError> {
-        let Opened { config, maps: newest, behind, by_id, servers, at_nodes } =
-            stores::open(&host, places, &run.claim).await?;
-        let agreed = maps::agree(&host, consensus, &config, &newest).await?;
+        let voting = voting.into();
+        let Opened { config, maps: newest, behind, by_id, servers, at_nodes, new_member } =
+            stores::open(&host, places, &run.claim, voting.known()).await?;
+        let agreed = maps::agree(&host, &voting, &config, &newest).await?;
         let behind = behind || agreed.maps.epoch > newest.epoch;
         let config = config.continued(&agreed.maps.bytes)?;
         stores::check_places(&config, places)?;
@@ -277,7 +282,7 @@ impl CoreMachine {
         }
         let mut survivors = match arrivals {
             Some(arrivals) => arrivals
-                .survivors(&config, &stripe, run.accepts_loss)
+                .survivors(&config, new_member, &stripe, run.accepts_loss)
                 .await
                 .map_err(|e| refused(ManagerError::Stores(e)))?,
             None => BTreeMap::new(),

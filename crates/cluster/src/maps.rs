@@ -9,10 +9,10 @@
 //! the voter's memory turns out to be lost, that change may be on a few stores that are away. So
 //! its epoch is not given to other maps: the same maps continue with an epoch that is two higher.
 
-use crate::config::{ConfigError, FsConfig};
+use crate::config::{ConfigError, FIRST_NODE, FsConfig};
 use crate::start_error::StartError;
 use consensus::files::LoadError;
-use consensus::{Consensus, ProposeError, Status, VoterOpenError, VoterSettings};
+use consensus::{Consensus, FIRST_VOTER, ProposeError, Status, VoterOpenError, VoterSettings};
 use host::{Disk, Host};
 use std::sync::Arc;
 use std::time::Duration;
@@ -65,26 +65,117 @@ pub enum ChangeError {
     Push(StripeError),
 }
 
+/// The folder of the voter of a file system with one voter, and how it is opened.
+pub trait VoterHome: Send + Sync + 'static {
+    /// The folder of the voter with this id, which may be empty, and how it is opened.
+    ///
+    /// # Errors
+    /// Why the folder cannot be used.
+    fn voter(&self, voter: u64) -> Result<(Arc<dyn Disk>, VoterSettings), String>;
+}
+
+/// A folder for [`FIRST_VOTER`], which never has peers.
+struct OnlyFolder(Arc<dyn Disk>);
+
+impl VoterHome for OnlyFolder {
+    fn voter(&self, voter: u64) -> Result<(Arc<dyn Disk>, VoterSettings), String> {
+        match voter {
+            FIRST_VOTER => Ok((self.0.clone(), VoterSettings::alone())),
+            voter => Err(format!("there is no folder for voter {voter}")),
+        }
+    }
+}
+
+/// Who decides the maps.
+#[derive(Clone)]
+pub enum Voting {
+    /// The only voter, which is to be opened. Its folder is made anew if it is lost.
+    Alone(Arc<dyn VoterHome>),
+    /// A group, which this voter leads. The caller closes it.
+    Led(Arc<Consensus>),
+}
+
+impl From<&Arc<dyn Disk>> for Voting {
+    fn from(folder: &Arc<dyn Disk>) -> Voting {
+        Voting::Alone(Arc::new(OnlyFolder(folder.clone())))
+    }
+}
+
+impl Voting {
+    /// The maps that a group knows.
+    pub(crate) fn known(&self) -> Option<Maps> {
+        match self {
+            Voting::Alone(_) => None,
+            Voting::Led(voter) => Some(voter.maps()),
+        }
+    }
+}
+
 /// The maps that a start goes on with.
 pub(crate) struct Agreed {
-    voter: Result<Consensus, String>,
+    voter: Result<Arc<Consensus>, String>,
+    /// The voter ends with the machine.
+    is_owned: bool,
     rebuilt: Option<String>,
     pub(crate) maps: Maps,
 }
 
 /// Creates the voter of a new file system, and replaces anything in its folder.
 pub(crate) async fn create(host: &Host, disk: &Arc<dyn Disk>, config: &FsConfig, maps: Maps) -> Result<(), StartError> {
-    let voter =
-        Consensus::create(host, disk, &VoterSettings::alone(), config.fs, maps).await.map_err(StartError::Consensus)?;
+    let settings = VoterSettings::alone();
+    let voter = Consensus::create(host, disk, &settings, config.fs, maps).await.map_err(StartError::Consensus)?;
     voter.close().await;
     Ok(())
 }
 
-/// Opens the voter, and settles its maps with the newest maps of the stores. The stores belong to
-/// file system `config.fs`.
+/// Opens the voter, unless it leads a group, and settles its maps with the newest maps of the
+/// stores. The stores belong to file system `config.fs`.
 pub(crate) async fn agree(
     host: &Host,
-    disk: &Arc<dyn Disk>,
+    voting: &Voting,
+    config: &FsConfig,
+    stores: &Maps,
+) -> Result<Agreed, StartError> {
+    match voting {
+        Voting::Alone(home) => agree_alone(host, &**home, config, stores).await,
+        Voting::Led(voter) => agree_in_group(host, voter, config, stores).await,
+    }
+}
+
+/// The group has what was decided. So stores have newer maps only if a machine that becomes the
+/// first node brings them, or if the group was lost and is another one now.
+async fn agree_in_group(
+    host: &Host,
+    voter: &Arc<Consensus>,
+    config: &FsConfig,
+    stores: &Maps,
+) -> Result<Agreed, StartError> {
+    if voter.fs() != config.fs {
+        return Err(StartError::ForeignConsensus { found: voter.fs(), fs: config.fs });
+    }
+    let (known, mut maps) = (voter.maps(), stores.clone());
+    if known.epoch >= stores.epoch {
+        return Ok(Agreed { voter: Ok(voter.clone()), is_owned: false, rebuilt: None, maps: known });
+    }
+    let mut rebuilt = None;
+    if voter.voters().len() == 1 {
+        // A single voter may have lost its memory.
+        maps.epoch = maps.epoch.saturating_add(EPOCHS_SKIPPED);
+        rebuilt = Some(outdated(&known, stores));
+    }
+    let brought = host::timeout(&*host.clock, VOTER_TIMEOUT, voter.propose(known.epoch, maps.clone()));
+    let brought = brought.await.map_err(|elapsed| StartError::NotDecided(elapsed.to_string()))?;
+    brought.map_err(|e| StartError::NotDecided(e.to_string()))?;
+    Ok(Agreed { voter: Ok(voter.clone()), is_owned: false, rebuilt, maps })
+}
+
+fn outdated(known: &Maps, stores: &Maps) -> String {
+    format!("it had maps of epoch {}, the stores of {}", known.epoch, stores.epoch)
+}
+
+async fn agree_alone(
+    host: &Host,
+    home: &dyn VoterHome,
     config: &FsConfig,
     stores: &Maps,
 ) -> Result<Agreed, StartError> {
@@ -92,11 +183,18 @@ pub(crate) async fn agree(
         tracing::warn!(
             "the consensus folder cannot be used, the maps of the stores count and cannot be changed: {why}"
         );
-        Ok(Agreed { voter: Err(why), rebuilt: None, maps: stores.clone() })
+        Ok(Agreed { voter: Err(why), is_owned: true, rebuilt: None, maps: stores.clone() })
+    };
+    let Some(id) = config.voter_of(FIRST_NODE).filter(|_| config.voters.len() == 1) else {
+        // The others decide. If this one was the leader, they know.
+        return Err(StartError::VoterLost);
+    };
+    let (disk, settings) = match home.voter(id) {
+        Ok(found) => found,
+        Err(why) => return unusable(why),
     };
     let continued = Maps { epoch: stores.epoch.saturating_add(EPOCHS_SKIPPED), bytes: stores.bytes.clone() };
-    let alone = VoterSettings::alone();
-    let opened = match host::timeout(&*host.clock, VOTER_TIMEOUT, Consensus::open(host, disk, &alone)).await {
+    let opened = match host::timeout(&*host.clock, VOTER_TIMEOUT, Consensus::open(host, &disk, &settings)).await {
         Ok(opened) => opened,
         Err(elapsed) => return unusable(format!("its disk does not answer: {elapsed}")),
     };
@@ -105,20 +203,24 @@ pub(crate) async fn agree(
             if voter.fs() != config.fs {
                 return Err(StartError::ForeignConsensus { found: voter.fs(), fs: config.fs });
             }
+            if voter.voters().len() > 1 {
+                voter.close().await;
+                return Err(StartError::OthersVote);
+            }
             let maps = voter.maps();
             if maps.epoch >= stores.epoch {
-                return Ok(Agreed { voter: Ok(voter), rebuilt: None, maps });
+                return Ok(Agreed { voter: Ok(Arc::new(voter)), is_owned: true, rebuilt: None, maps });
             }
             let brought = voter.propose(maps.epoch, continued.clone());
             match host::timeout(&*host.clock, VOTER_TIMEOUT, brought).await {
-                Ok(Ok(())) => (voter, format!("it had maps of epoch {}, the stores of {}", maps.epoch, stores.epoch)),
+                Ok(Ok(())) => (voter, outdated(&maps, stores)),
                 Ok(Err(e)) => return unusable(e.to_string()),
                 Err(elapsed) => return unusable(format!("its disk does not answer: {elapsed}")),
             }
         }
         Err(e @ VoterOpenError::Load(LoadError::Version(_))) => return Err(StartError::Consensus(e)),
         Err(e) => {
-            let anew = Consensus::create(host, disk, &alone, config.fs, continued.clone());
+            let anew = Consensus::create(host, &disk, &settings, config.fs, continued.clone());
             match host::timeout(&*host.clock, VOTER_TIMEOUT, anew).await {
                 Ok(Ok(voter)) => (voter, e.to_string()),
                 Ok(Err(e)) => return unusable(e.to_string()),
@@ -127,7 +229,7 @@ pub(crate) async fn agree(
         }
     };
     tracing::warn!("the consensus folder was rebuilt from the stores, nothing is lost: {why}");
-    Ok(Agreed { voter: Ok(voter), rebuilt: Some(why), maps: continued })
+    Ok(Agreed { voter: Ok(Arc::new(voter)), is_owned: true, rebuilt: Some(why), maps: continued })
 }
 
 /// Keeps and changes the maps of a running file system. The roles have read them at the start. Only
@@ -136,7 +238,8 @@ pub struct Keeper {
     host: Host,
     stripe: Arc<Stripe>,
     /// The voter, or why there is none.
-    voter: Result<Consensus, String>,
+    voter: Result<Arc<Consensus>, String>,
+    is_owned: bool,
     rebuilt: Option<String>,
     /// The maps that the start used.
     first: Maps,
@@ -152,16 +255,16 @@ impl Keeper {
         agreed: Agreed,
         behind: bool,
     ) -> Result<Keeper, StripeError> {
-        let Agreed { voter, rebuilt, maps } = agreed;
+        let Agreed { voter, is_owned, rebuilt, maps } = agreed;
         if behind {
             stripe.put_maps(maps.clone()).await?;
         }
-        Ok(Keeper { host, stripe, voter, rebuilt, first: maps, pushed: tokio::sync::Mutex::new(true) })
+        Ok(Keeper { host, stripe, voter, is_owned, rebuilt, first: maps, pushed: tokio::sync::Mutex::new(true) })
     }
 
     /// The maps in force.
     pub fn maps(&self) -> Maps {
-        self.voter.as_ref().map_or_else(|_| self.first.clone(), Consensus::maps)
+        self.voter.as_ref().map_or_else(|_| self.first.clone(), |voter| voter.maps())
     }
 
     /// The configuration by the maps in force.
@@ -194,13 +297,18 @@ impl Keeper {
 
     /// The state of the maps and the voter.
     pub fn status(&self) -> MapsStatus {
-        let voter = self.voter.as_ref().map(Consensus::status).map_err(Clone::clone);
+        let voter = self.voter.as_ref().map(|voter| voter.status()).map_err(Clone::clone);
         MapsStatus { epoch: self.maps().epoch, rebuilt: self.rebuilt.clone(), voter }
     }
 
-    /// Stops the voter.
+    /// The voter, if there is one.
+    pub fn voter(&self) -> Option<&Arc<Consensus>> {
+        self.voter.as_ref().ok()
+    }
+
+    /// Stops the voter, unless it is one of a group.
     pub(crate) async fn close(&self) {
-        if let Ok(voter) = &self.voter
+        if let (true, Ok(voter)) = (self.is_owned, &self.voter)
             && host::timeout(&*self.host.clock, VOTER_TIMEOUT, voter.close()).await.is_err()
         {
             tracing::warn!("the consensus folder's disk does not answer; what it has is durable");

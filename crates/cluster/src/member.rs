@@ -107,6 +107,8 @@ pub struct MemberConfig {
     pub takes_stores: bool,
     /// It serves managers at its address, if the first node gives it some.
     pub takes_managers: bool,
+    /// It has a voter, if the first node gives it one.
+    pub takes_votes: bool,
 }
 
 /// A session that serves.
@@ -262,6 +264,8 @@ pub struct Member {
     /// The kernel behind the mount, if there is one.
     kernel: OnceLock<Arc<dyn Kernel>>,
     phase: watch::Sender<Phase>,
+    /// The newest maps that sessions have brought.
+    maps: watch::Sender<Maps>,
     /// The length of the lease of the newest session.
     lease: Mutex<Duration>,
     leaving: Notify,
@@ -280,8 +284,9 @@ impl Member {
     ) -> Arc<Member> {
         let phase = watch::Sender::new(Phase::Waiting(None));
         let (kernel, leaving, has_lost) = (OnceLock::new(), Notify::new(), AtomicBool::new(false));
-        let lease = Mutex::default();
-        let member = Arc::new(Member { host, config, first, managers, kernel, phase, lease, leaving, has_lost });
+        let (lease, maps) = (Mutex::default(), watch::Sender::default());
+        let member = Member { host, config, first, managers, kernel, phase, maps, lease, leaving, has_lost };
+        let member = Arc::new(member);
         member.host.tasks.spawn(Box::pin(member.clone().run()));
         member
     }
@@ -328,6 +333,21 @@ impl Member {
     /// The client of the present session, for `status`.
     pub fn client(&self) -> Option<Client> {
         self.session().map(|session| session.client.clone())
+    }
+
+    /// The newest maps that sessions have brought, of epoch 0 if there was none.
+    pub fn maps(&self) -> watch::Receiver<Maps> {
+        self.maps.subscribe()
+    }
+
+    fn learn(&self, maps: Maps) {
+        self.maps.send_if_modified(|known| {
+            let is_newer = maps.epoch > known.epoch;
+            if is_newer {
+                *known = maps;
+            }
+            is_newer
+        });
     }
 
     /// True if changes were lost with a session since this was asked last.
@@ -429,9 +449,10 @@ impl Member {
     }
 
     fn greeting(&self) -> Hello {
-        let MemberConfig { node, is_mounted, address, takes_stores, takes_managers, .. } = self.config.clone();
+        let MemberConfig { node, is_mounted, address, takes_stores, takes_managers, takes_votes, .. } =
+            self.config.clone();
         let (version, program) = (CONTROL_VERSION, PROGRAM_VERSION.into());
-        Hello { node, version, is_mounted, address, takes_stores, takes_managers, program }
+        Hello { node, version, is_mounted, address, takes_stores, takes_managers, takes_votes, program }
     }
 
     async fn ask(&self, request: ControlRequest, time_max: Duration) -> Result<ControlAnswer, ControlError> {
@@ -505,6 +526,7 @@ impl Member {
     fn begin(&self, count: u64, sent: Duration, welcome: Welcome) -> Result<Arc<Serving>, ControlError> {
         let Welcome { session, lease, in_flight_max, tail, share, maps_epoch, first_node, seating, .. } = welcome;
         let config = FsConfig::decode(&welcome.config)?;
+        self.learn(Maps { epoch: maps_epoch, bytes: welcome.config });
         let options = stripe_options(&config, in_flight_max, false);
         let stripe = Stripe::new(self.host.clone(), config.fs, self.first.stores(session, &config), options);
         let manager_count = config.manager_ids().len();
@@ -655,6 +677,7 @@ impl Member {
             Ok(config) => {
                 config.first_node.inspect(|first_node| self.managers.follow(*first_node));
                 self.first.follow(&config);
+                self.learn(maps.clone());
             }
             Err(e) => {
                 tracing::warn!("the new maps cannot be read, the ones before stay in use: {e}");

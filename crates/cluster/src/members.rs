@@ -23,6 +23,7 @@ use crate::control::{
     CONTROL_VERSION, ControlAnswer, ControlError, ControlRequest, Hello, NodeReport, NodeState, NodesReport,
     PROGRAM_VERSION, Renewed, Resume, SpreadReport, Welcome, WhoReport,
 };
+use crate::leading::Leading;
 use crate::lease::LeaseTable;
 use crate::lock_server::LockServer;
 use crate::machine::CoreMachine;
@@ -62,7 +63,7 @@ const SETTLE_TIME: Duration = Duration::from_secs(2);
 const TRY_AGAIN: std::ops::Range<Duration> = Duration::from_millis(500)..Duration::from_secs(15);
 
 /// How the first node has members.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct MembersConfig {
     /// The length of members' leases. The same at each start.
     pub lease: Duration,
@@ -72,6 +73,10 @@ pub struct MembersConfig {
     pub address: String,
     /// It has the file system mounted itself.
     pub is_mounted: bool,
+    /// The member whose process the first node is in, if a group of voters has elected it.
+    pub member: Option<NodeId>,
+    /// Until when it leads its group of voters; `None`: it has the only voter, for good.
+    pub leading: Option<Arc<Leading>>,
 }
 
 /// One session.
@@ -83,6 +88,7 @@ struct MemberSession {
     is_mounted: bool,
     takes_stores: bool,
     takes_managers: bool,
+    takes_votes: bool,
     program: String,
     began: Duration,
     /// The epoch of the maps that the node knew when it renewed its lease last.
@@ -241,6 +247,10 @@ impl Members {
         fingerprint: &[u8; 32],
         request: ControlRequest,
     ) -> Result<ControlAnswer, ControlError> {
+        if self.config.leading.as_ref().is_some_and(|leading| !leading.may_serve()) {
+            // Another node may serve, and count on the leases that were given before.
+            return Err(ControlError::Unavailable("this node does not lead the file system any more".into()));
+        }
         match request {
             ControlRequest::Hello(hello) => {
                 if hello.version != CONTROL_VERSION {
@@ -449,7 +459,9 @@ impl Members {
     pub fn nodes(&self) -> Result<NodesReport, ControlError> {
         let (config, now) = (self.maps_config()?, self.host.clock.now());
         let seats = self.seats.places();
-        let count = |node: NodeId| seats.values().filter(|at| **at == node).count() as u16;
+        let leader = self.config.member.unwrap_or(FIRST_NODE);
+        let at = |seat: NodeId| if seat == FIRST_NODE { leader } else { seat };
+        let count = |node: NodeId| seats.values().filter(|seat| at(**seat) == node).count() as u16;
         let first = NodeReport {
             id: FIRST_NODE,
             name: self.config.name.clone(),
@@ -458,10 +470,12 @@ impl Members {
             is_mounted: self.config.is_mounted,
             manager_count: count(FIRST_NODE),
             takes_managers: true,
+            is_voter: config.voter_of(FIRST_NODE).is_some(),
             is_draining: config.draining.contains(&FIRST_NODE),
             program: PROGRAM_VERSION.into(),
         };
         let places = config.stores().map(|store| (store, config.place(store))).collect();
+        let voters: BTreeSet<NodeId> = config.voters.values().copied().collect();
         let sessions = self.sessions.lock();
         let report = |(node, member): (NodeId, MemberEntry)| {
             let session = sessions.of(node).and_then(|number| Some((number, sessions.live(number, now)?)));
@@ -479,12 +493,14 @@ impl Members {
                 is_mounted: session.is_some_and(|session| session.is_mounted),
                 manager_count: count(node),
                 takes_managers: session.is_some_and(|session| session.takes_managers),
+                is_voter: voters.contains(&node),
                 is_draining: config.draining.contains(&node),
                 program: session.map(|session| session.program.clone()).unwrap_or_default(),
             }
         };
-        let nodes = [first].into_iter().chain(config.members.into_iter().map(report)).collect();
-        Ok(NodesReport { nodes, places, spread: self.spread.lock().clone() })
+        let first = Some(first).filter(|_| self.config.member.is_none());
+        let nodes = first.into_iter().chain(config.members.into_iter().map(report)).collect();
+        Ok(NodesReport { nodes, leader, places, spread: self.spread.lock().clone() })
     }
 
     /// Who uses a file: tokens, locks, and what waits for them. Changes nothing.
@@ -530,6 +546,26 @@ impl Members {
         let writers = self.reachable(|session| client_log(session.node) == log);
         let (at, session) = writers.into_iter().next()?;
         self.seats.serving_node(&at, session)
+    }
+
+    /// The nodes that would have a voter, and have a session now.
+    pub(crate) fn electable(&self) -> BTreeSet<NodeId> {
+        self.reachable(|session| session.takes_votes).into_iter().map(|(at, _)| at.node).collect()
+    }
+
+    /// The maps of the file system.
+    pub(crate) fn keeper(&self) -> &Arc<Keeper> {
+        &self.maps
+    }
+
+    /// True until [`stop`](Self::stop).
+    pub(crate) fn is_at_work(&self) -> bool {
+        !self.stopped.load(SeqCst)
+    }
+
+    /// The host that this runs on.
+    pub(crate) fn host(&self) -> &Host {
+        &self.host
     }
 
     /// The nodes without a session at addresses where they may be.
@@ -610,7 +646,7 @@ impl Members {
         fingerprint: [u8; 32],
         claim: &SpaceClaim,
     ) -> Result<(), ControlError> {
-        let Hello { node, is_mounted, takes_stores, takes_managers, .. } = *hello;
+        let Hello { node, is_mounted, takes_stores, takes_managers, takes_votes, .. } = *hello;
         let log = client_log(node);
         {
             let turn = self.seats.turn().await;
@@ -628,6 +664,7 @@ impl Members {
                 is_mounted,
                 takes_stores,
                 takes_managers,
+                takes_votes,
                 program,
                 began: now,
                 maps_epoch,

@@ -1,7 +1,8 @@
 //! Removes a node from the file system, with the stores that are lost with it.
 //!
 //! A store that is lost is made anew at the first node, empty, and maintenance fills it from the
-//! others: redundancy first. Nodes that have fewer stores take it from there later ([`Spread`]).
+//! others: redundancy first. Nodes that have fewer stores take it from there later ([`Spread`]). A
+//! first node that has no disks of its own has it made at the node with fewest stores.
 //! The others must be known to have everything. A small segment may lie wholly on stores that are
 //! not there, so no look at the others alone can tell that: it is known if the stores were compared
 //! when all were there, and nothing was lacking.
@@ -13,7 +14,7 @@
 use crate::config::KnownNode;
 use crate::maps::ChangeError;
 use crate::seats::SessionBook;
-use crate::spread::{MoveError, RecordError, Spread};
+use crate::spread::{Made, MoveError, RecordError, Spread};
 use crate::stores::Absent;
 use std::collections::BTreeMap;
 use std::io;
@@ -36,14 +37,17 @@ pub enum RemovalError {
     NoSuchNode(String),
     /// It is the first node.
     #[error(
-        "{0} is the first node: drain it, end it, and make another one the first with `starling node recover` there"
+        "{0} leads the file system: end it, and give this command at the node that leads then. If no other one votes (`starling nodes`), \
+         drain it first, end it, and make another one the first with `starling node recover` there"
     )]
     IsFirst(String),
     /// The node has a session.
     #[error("node {0} is up: end it there with `starling down`; one that has died is down after eight seconds")]
     IsUp(String),
     /// The node has stores.
-    #[error("node {name} has {stores}: if its disks are lost for good, say --dead, and the stores are made anew here")]
+    #[error(
+        "node {name} has {stores}: if its disks are lost for good, say --dead, and the stores are made anew at another node"
+    )]
     HasStores {
         /// The node.
         name: String,
@@ -79,7 +83,7 @@ pub enum RemovalError {
     #[error("not all nodes have learned that {0} is lost: try again")]
     NotLearned(StoreId),
     /// No store can be made.
-    #[error("{store} cannot be made anew here: {error}")]
+    #[error("{store} cannot be made anew: {error}")]
     Make {
         /// The store.
         store: StoreId,
@@ -100,7 +104,7 @@ pub enum RemovalError {
 /// How a node is removed.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Removal {
-    /// Its stores are lost for good. They are made anew here.
+    /// Its stores are lost for good. They are made anew.
     pub is_dead: bool,
     /// What only its stores had is given up.
     pub accepts_loss: bool,
@@ -176,17 +180,34 @@ impl Spread {
         }
     }
 
-    /// Makes a store of a node anew at this one, empty.
+    /// The node that is to have a lost store: that one which has fewest.
+    fn taker(&self, store: StoreId) -> Result<KnownNode, RemovalError> {
+        let places = self.all_places();
+        let count = |at: &KnownNode| places.values().filter(|place| **place == at.node).count();
+        let taker = self.members.takers().into_iter().min_by_key(|at| (count(at), at.node));
+        let none = || io::Error::other("no node that is up takes stores: have one join with --store");
+        taker.ok_or_else(|| RemovalError::Make { store, error: none() })
+    }
+
+    /// Makes a store of a node anew, empty.
     async fn make_anew(&self, name: &str, store: StoreId, at: &KnownNode) -> Result<(), RemovalError> {
         let failed = |error| RemovalError::Make { store, error };
         let late = || io::Error::from(io::ErrorKind::TimedOut);
-        let server = match self.make_here(store).await {
-            Ok(made) => made.map_err(failed)?,
-            Err(_) => return Err(failed(late())),
+        let mut at_nodes = self.at_nodes.lock().clone();
+        let made = match self.places.has_room_here() {
+            true => {
+                at_nodes.remove(&store);
+                let made = self.make_here(store).await.map_err(|_| failed(late()))?;
+                Made::Here(made.map_err(failed)?)
+            }
+            false => {
+                let taker = self.taker(store)?;
+                let made = self.make(store, &taker).await.map_err(|e| failed(io::Error::other(e.to_string())))?;
+                at_nodes.insert(store, taker);
+                Made::There(made)
+            }
         };
         self.through_here.lock().insert(store);
-        let mut at_nodes = self.at_nodes.lock().clone();
-        at_nodes.remove(&store);
         let ready = match self.come_through_here().await {
             // It may have come back meanwhile.
             Ok(()) => self.check_silent(name, store, at).await,
@@ -215,8 +236,13 @@ impl Spread {
             return Err(RemovalError::NotRecorded(store, error));
         }
         *self.at_nodes.lock() = at_nodes;
-        self.switch(store).into_iter().for_each(|switch| switch.set_server(&server));
-        self.servers.lock().push(server);
+        match made {
+            Made::Here(server) => {
+                self.switch(store).into_iter().for_each(|switch| switch.set_server(&server));
+                self.servers.lock().push(server);
+            }
+            Made::There(remote) => self.switch(store).into_iter().for_each(|switch| switch.set(remote.clone())),
+        }
         Ok(())
     }
 }

@@ -7,7 +7,8 @@
 //!
 //! Where the stores are is recorded in the first node's data folder, by [`StorePlaces::record`].
 //! That record decides: the store at any other place is a leftover. The maps follow it, so that
-//! other nodes find the stores. If it is unknown whether a new place was recorded, the store is not
+//! other nodes find the stores. A first node that voters can elect out of its place has the maps
+//! decide: the record itself changes them. If it is unknown whether a new place was recorded, the store is not
 //! used any more until the next start: it could be used at either place then, and the stripes have
 //! the rest. Then no other store moves either.
 
@@ -56,6 +57,10 @@ pub trait StorePlaces: Send + Sync + 'static {
     fn remove(&self, store: StoreId) -> BoxFuture<io::Result<()>>;
     /// Makes an empty store here, where the record is to say that it is, in place of a leftover.
     fn make(&self, identity: StoreIdentity) -> BoxFuture<io::Result<Arc<StoreServer>>>;
+    /// False if no stores can be here: a first node that was elected has no disks of its own.
+    fn has_room_here(&self) -> bool {
+        true
+    }
 }
 
 /// Why places were not recorded.
@@ -127,7 +132,7 @@ struct Pause {
 }
 
 /// An empty store.
-enum Made {
+pub(crate) enum Made {
     There(Arc<dyn RemoteStorage>),
     Here(Arc<StoreServer>),
 }
@@ -341,7 +346,7 @@ impl Spread {
     }
 
     /// An empty store at a node.
-    async fn make(&self, store: StoreId, taker: &KnownNode) -> Result<Arc<dyn RemoteStorage>, MoveError> {
+    pub(crate) async fn make(&self, store: StoreId, taker: &KnownNode) -> Result<Arc<dyn RemoteStorage>, MoveError> {
         let (fs, wanted) = (self.config.fs, self.config.store_capacity_bytes);
         let remote = self.places.reach(taker, StoreName { fs, store });
         match self.in_time(remote.presence()).await?.map_err(MoveError::Reach)? {

@@ -68,6 +68,18 @@ pub enum StartError {
          again, let it join with another data folder (`starling node invite` there). If that is wrong, node.pem in this folder is not the right one: put that back"
     )]
     Succeeded,
+    /// The folder of this node's voter is lost, and other nodes have voters.
+    #[error(
+        "the consensus folder is lost or damaged, and other nodes vote: they elect another first node. Start this one again when \
+         `starling nodes` works at one of them; if more voters are lost than the others make up for, see `starling node recover`"
+    )]
+    VoterLost,
+    /// Other nodes vote with this one, and it cannot reach them.
+    #[error("other nodes vote with this one, so it cannot start alone: add --listen ADDRESS:PORT")]
+    OthersVote,
+    /// The voters did not decide what this start needs.
+    #[error("the voters have not decided on the maps: {0}")]
+    NotDecided(String),
     /// The consensus folder is that of another file system.
     #[error(
         "the consensus folder belongs to file system {found}, the stores to {fs}: put back the right one, or remove it, and it is \

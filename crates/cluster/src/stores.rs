@@ -15,7 +15,7 @@ use storage::api::{Presence, RemoteStorage, Seal, Storage, StorageError, StoreSt
 use storage::server::{StoreIdentity, StoreOpenError, StoreServer};
 use storage::site::is_empty;
 use striped_log::fragment::{Fragment, FragmentHeader};
-use types::{BoxFuture, FragmentId, LogId, Maps, SegmentId, StoreId};
+use types::{BoxFuture, FragmentId, LogId, Maps, NodeId, SegmentId, StoreId};
 
 /// How long opening a store may take before the file system goes on without it.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(60);
@@ -228,6 +228,8 @@ pub(crate) struct Opened {
     pub(crate) servers: Vec<Arc<StoreServer>>,
     /// The nodes that have stores.
     pub(crate) at_nodes: BTreeMap<StoreId, KnownNode>,
+    /// The former first node, which this start makes a member.
+    pub(crate) new_member: Option<NodeId>,
 }
 
 /// How much the epoch of the maps grows when another machine becomes the first node: past the one
@@ -235,8 +237,13 @@ pub(crate) struct Opened {
 const EPOCHS_SKIPPED: u64 = 2;
 
 /// Opens the stores at `places`, in their order, for a machine with this claim. Empty places get
-/// new stores.
-pub(crate) async fn open(host: &Host, places: &[StorePlace], claim: &Claim) -> Result<Opened, StartError> {
+/// new stores. `decided` are the maps that voters of a group know.
+pub(crate) async fn open(
+    host: &Host,
+    places: &[StorePlace],
+    claim: &Claim,
+    decided: Option<Maps>,
+) -> Result<Opened, StartError> {
     let open_in_time = |place| async move {
         let opened = host::timeout(&*host.clock, OPEN_TIMEOUT, open_one(host, place)).await;
         opened.unwrap_or_else(|elapsed| Err(NotOpen::Silent(elapsed)))
@@ -262,6 +269,9 @@ pub(crate) async fn open(host: &Host, places: &[StorePlace], claim: &Claim) -> R
             newest = maps;
         }
     }
+    if let Some(decided) = decided.filter(|decided| decided.epoch > newest.epoch) {
+        newest = decided;
+    }
     let count = places.len();
     let opened_count = opened.iter().flatten().count();
     let too_few =
@@ -275,7 +285,9 @@ pub(crate) async fn open(host: &Host, places: &[StorePlace], claim: &Claim) -> R
         return Err(StartError::Impossible(counts));
     }
     let at_nodes = numbered(places).filter(|(_, place)| matches!(place, StorePlace::Node(_))).map(|(store, _)| store);
+    let known_next = config.next_node;
     let (config, is_succession) = claim.check(config, &at_nodes.collect())?;
+    let new_member = (config.next_node > known_next).then(|| NodeId::new(known_next));
     if is_succession {
         tracing::warn!("this machine becomes the first node of {}", config.fs);
         newest = Maps { epoch: newest.epoch.saturating_add(EPOCHS_SKIPPED), bytes: config.encode() };
@@ -331,7 +343,7 @@ pub(crate) async fn open(host: &Host, places: &[StorePlace], claim: &Claim) -> R
         Open::Remote(..) => None,
     });
     let (behind, servers) = (oldest < newest.epoch, servers.collect());
-    Ok(Opened { config, behind, maps: newest, by_id, servers, at_nodes })
+    Ok(Opened { config, behind, maps: newest, by_id, servers, at_nodes, new_member })
 }
 
 /// Stands in for a store that cannot be used.

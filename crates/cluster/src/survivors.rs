@@ -58,6 +58,8 @@ pub struct Arrivals {
 struct State {
     /// Who the members are; `None` before the maps were read, and when the wait is over.
     config: Option<FsConfig>,
+    /// The former first node, which is a member only since this start and has no session.
+    new_member: Option<NodeId>,
     /// What each member has said last: `None` is a hello.
     spoken: BTreeMap<NodeId, Option<Survivor>>,
 }
@@ -108,7 +110,8 @@ impl Arrivals {
             | ControlRequest::AuthorityKey
             | ControlRequest::FirstNode(_) => return Err(starting()),
         };
-        let is_complete = config.members.keys().all(|member| state.spoken.contains_key(member));
+        let has_spoken = |member: &NodeId| state.spoken.contains_key(member) || state.new_member == Some(*member);
+        let is_complete = config.members.keys().all(has_spoken);
         self.complete.send_if_modified(|complete| is_complete && !std::mem::replace(complete, true));
         answer
     }
@@ -117,7 +120,8 @@ impl Arrivals {
     pub fn awaited(&self) -> Vec<String> {
         let state = self.state.lock();
         let members = state.config.iter().flat_map(|config| &config.members);
-        members.filter(|(node, _)| !state.spoken.contains_key(node)).map(|(_, member)| member.name.clone()).collect()
+        let is_awaited = |node: &NodeId| !state.spoken.contains_key(node) && state.new_member != Some(*node);
+        members.filter(|(node, _)| is_awaited(node)).map(|(_, member)| member.name.clone()).collect()
     }
 
     /// The members that are being waited for, at addresses where they may be.
@@ -132,13 +136,15 @@ impl Arrivals {
         self.term
     }
 
-    /// Waits until each member of the file system has spoken, or can serve no longer. Returns those
+    /// Waits until each member of the file system has spoken, or can serve no longer. That one which
+    /// is a member only since this start has no session. Returns those
     /// that survive. What comes later is refused.
     ///
     /// If the operator accepts a loss, none survives: the logs that members rely on may be cut.
     pub(crate) async fn survivors(
         &self,
         config: &FsConfig,
+        new_member: Option<NodeId>,
         stripe: &Stripe,
         accepts_loss: bool,
     ) -> Result<BTreeMap<NodeId, Survivor>, StripeError> {
@@ -149,7 +155,10 @@ impl Arrivals {
             self.host.clock.sleep(with_drift(self.lease)).await;
             return Ok(BTreeMap::new());
         }
-        self.state.lock().config = Some(config.clone());
+        {
+            let state = &mut *self.state.lock();
+            (state.config, state.new_member) = (Some(config.clone()), new_member);
+        }
         let mut complete = self.complete.subscribe();
         // The sender lives as long as this.
         let all = complete.wait_for(|complete| *complete);

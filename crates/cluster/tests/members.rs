@@ -284,8 +284,8 @@ fn who_is_no_member_gets_no_session() {
     let (a, first) = rig.joined("a");
     let hello = |node, version| {
         let (address, takes_stores, program) = (String::new(), false, String::new());
-        let (is_mounted, takes_managers) = (false, false);
-        let hello = Hello { node, version, is_mounted, address, takes_stores, takes_managers, program };
+        let (is_mounted, takes_managers, takes_votes) = (false, false, false);
+        let hello = Hello { node, version, is_mounted, address, takes_stores, takes_managers, takes_votes, program };
         let hello = ControlRequest::Hello(hello);
         let members = rig.first().members.clone();
         rig.sim.block_on(async move { members.control(&fingerprint(NodeId::new(1)), hello).await })

@@ -290,7 +290,14 @@ impl Rig {
         let places: Vec<StorePlace> = self.world.disks.iter().enumerate().map(place).collect();
         let consensus: Arc<dyn Disk> = self.consensus.mount(&on);
         let core = self.sim.block_on(CoreMachine::start(on.host(), &places, &consensus, RUN))?;
-        let config = MembersConfig { lease: LEASE, name: "one".into(), address: "one:1".into(), is_mounted: true };
+        let config = MembersConfig {
+            lease: LEASE,
+            name: "one".into(),
+            address: "one:1".into(),
+            is_mounted: true,
+            member: None,
+            leading: None,
+        };
         let service = ManagerService::new(core.host());
         let members = self.sim.block_on(core.open_to_members(config, service, None));
         let spread = self.sim.block_on(core.spread(members.clone(), folder));
@@ -332,8 +339,9 @@ impl Rig {
     fn hello(&self, first: &First, node: u16) -> u64 {
         let node = NodeId::new(node);
         let (version, address) = (cluster::control::CONTROL_VERSION, format!("node{}:1", node.raw()));
-        let (is_mounted, takes_stores, takes_managers, program) = (false, true, true, String::new());
-        let hello = Hello { node, version, is_mounted, address, takes_stores, takes_managers, program };
+        let (is_mounted, takes_stores, takes_managers, takes_votes) = (false, true, true, false);
+        let program = String::new();
+        let hello = Hello { node, version, is_mounted, address, takes_stores, takes_managers, takes_votes, program };
         let members = first.members.clone();
         self.sim.block_on(async move { members.hello(&hello, &fingerprint(node)).await }).expect("hello").session
     }

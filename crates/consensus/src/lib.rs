@@ -491,6 +491,19 @@ impl Consensus {
         Ok(lease_end)
     }
 
+    /// The length of its lease when it leads; see [`GroupTiming::lease`].
+    pub fn lease(&self) -> Duration {
+        self.timing.lease()
+    }
+
+    /// Whether it leaves leading to others, if any of them can: it asks for no votes, and does not
+    /// say that it leads. A voter whose machine cannot do what a leader must makes room so.
+    pub fn stand_back(&self, stands_back: bool) {
+        let config = self.raft.runtime_config();
+        config.heartbeat(!stands_back);
+        config.elect(!stands_back);
+    }
+
     /// The group's voters, each with its node, as far as this one knows.
     pub fn voters(&self) -> BTreeMap<u64, String> {
         let metrics = self.raft.metrics();

@@ -71,7 +71,8 @@ impl Addresses {
     }
 
     /// Other addresses from now on. Links that have no connection try them at once, from the first
-    /// one on. A connection stays, wherever it leads.
+    /// one on. A connection that leads elsewhere than to the first one
+    /// stays until there is one to the first.
     pub fn replace(&self, all: Vec<Address>) {
         self.0.send_replace(all);
     }

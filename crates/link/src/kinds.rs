@@ -13,6 +13,9 @@ pub const LOCKS: u8 = 5;
 /// The first node's requests about the managers that the node serves.
 pub const HOST: u8 = 6;
 
+/// What voters ask each other.
+pub const CONSENSUS: u8 = 7;
+
 /// True if only a bounded number of requests of this kind may be under way on a connection, and
 /// further ones wait. Requests of all other kinds may wait long at the peer, for instance until
 /// another client gives a token back, so they must not use up places that others need.

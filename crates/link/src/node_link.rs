@@ -11,7 +11,7 @@ use host::{Either, Host, first, join_all, timeout};
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 use types::BoxFuture;
 
 /// Requests with more bytes than this, in them or in their answers, go over the second lane.
@@ -108,7 +108,7 @@ struct Keeper {
 }
 
 impl Keeper {
-    async fn connect(&self, address: &Address) -> io::Result<Inbox> {
+    async fn connect(&self, address: &Address) -> io::Result<(Inbox, Arc<Outbox>)> {
         let (from, to) = address.dial(self.host.clock.as_ref()).await?;
         let (outbox, writing) = Outbox::new(to);
         self.host.tasks.spawn(Box::pin(writing));
@@ -122,8 +122,53 @@ impl Keeper {
                 return Err(error);
             }
         }
-        self.lane.rise(outbox);
-        Ok(inbox)
+        Ok((inbox, outbox))
+    }
+
+    /// Waits until the addresses change, and there is a connection to the first one, which is
+    /// another than `at`.
+    async fn elsewhere(
+        &self,
+        changes: &mut watch::Receiver<Vec<Address>>,
+        at: &Address,
+    ) -> (Address, (Inbox, Arc<Outbox>)) {
+        while changes.changed().await.is_ok() {
+            let first = changes.borrow_and_update().first().cloned();
+            let other = first.filter(|first| (&first.host, first.port) != (&at.host, at.port));
+            if let Some(other) = other
+                && let Ok(connected) = self.connect(&other).await
+            {
+                return (other, connected);
+            }
+        }
+        // No change comes any more.
+        std::future::pending().await
+    }
+
+    /// Uses a connection, and those that take its place because the node is elsewhere, until one
+    /// breaks.
+    async fn serve(
+        &self,
+        mut at: Address,
+        mut connected: (Inbox, Arc<Outbox>),
+        changes: &mut watch::Receiver<Vec<Address>>,
+    ) {
+        loop {
+            let (inbox, outbox) = connected;
+            self.lane.rise(outbox);
+            let received = first(self.lane.receive(inbox), self.elsewhere(changes, &at)).await;
+            self.lane.fall();
+            match received {
+                Either::Left(error) => {
+                    tracing::warn!(to = self.name, address = %at, %error, "connection lost");
+                    return;
+                }
+                Either::Right((other, to_other)) => {
+                    tracing::info!(to = self.name, address = %other, "is elsewhere now");
+                    (at, connected) = (other, to_other);
+                }
+            }
+        }
     }
 
     async fn run(self, first_tried: oneshot::Sender<()>) {
@@ -145,11 +190,9 @@ impl Keeper {
                 continue;
             };
             match first(self.connect(&address), changes.changed()).await {
-                Either::Left(Ok(inbox)) => {
+                Either::Left(Ok(connected)) => {
                     let _ = first_tried.take().map(|tried| tried.send(()));
-                    let error = self.lane.receive(inbox).await;
-                    self.lane.fall();
-                    tracing::warn!(to = self.name, %address, %error, "connection lost");
+                    self.serve(address, connected, &mut changes).await;
                     (backoff, told) = (BACKOFF_MIN, true);
                     self.host.clock.sleep(backoff).await;
                 }

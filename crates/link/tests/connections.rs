@@ -136,7 +136,8 @@ fn a_link_tries_all_addresses_of_a_node_and_follows_changes() {
         tried.await;
         assert!(link.is_up(), "the second address was tried before the first wait ended");
 
-        // A connection stays while addresses change. One that is being made is given up.
+        // A connection stays until there is one to the first of new addresses. One that is being
+        // made is given up.
         let addresses = Addresses::new(vec![at(silent_port, None)]);
         let (link, tried) = NodeLink::keep(&host, addresses.clone(), "node-0".into(), None);
         silent.accept().await.unwrap();
@@ -147,6 +148,11 @@ fn a_link_tries_all_addresses_of_a_node_and_follows_changes() {
         tokio::task::yield_now().await;
         assert_eq!(link.ordered().connection(), Some(connection));
         assert_eq!(link.ask(kinds::MANAGER, text("x"), 0).await, Ok(text("x")));
+        let elsewhere = Arc::new(Echo::default());
+        let services = Services::new().with(kinds::MANAGER, elsewhere.clone());
+        addresses.replace(vec![at(listening(&host, services, None).await, None)]);
+        link.ordered().next_connection(connection).await;
+        assert_eq!(link.ask(kinds::MANAGER, text("y"), 0).await, Ok(text("y")));
     });
 }
 

@@ -8,6 +8,7 @@ use cluster::maps::MapsStatus;
 use serde_json::{Value, json};
 use std::sync::{Arc, Mutex, PoisonError};
 use stripe::{ScrubReport, StoreState};
+use tokio::sync::mpsc;
 
 /// What a process that serves a file system of the core consists of.
 pub struct ServedCore {
@@ -46,6 +47,16 @@ pub fn maps_json(status: &MapsStatus) -> Value {
         "term": voter.ok().map(|v| v.term),
         "entries": voter.ok().map(|v| v.agreed_count),
     })
+}
+
+/// Compares and repairs the stores, and says how far it is.
+pub async fn scrub(machine: &CoreMachine, repair: bool, progress: mpsc::Sender<Value>) -> Result<Value, String> {
+    let tell = move |p: stripe::ScrubProgress| {
+        let value = json!({"done": p.segments_done, "total": p.segments_total, "bad": p.bad_fragments});
+        let _ = progress.try_send(value);
+    };
+    let report = machine.maintenance.scrub(repair, tell).await;
+    report.map(|report| scrub_json(&report)).map_err(|e| format!("scrub: {e}"))
 }
 
 /// Everything that `status` shows: counters, and the stores' last reports. It waits for no
@@ -146,7 +157,7 @@ pub async fn collect(served: &ServedCore) -> Value {
 }
 
 /// A scrub's report as JSON.
-pub fn scrub_json(r: &ScrubReport) -> Value {
+fn scrub_json(r: &ScrubReport) -> Value {
     let names = |list: &[types::SegmentId]| list.iter().map(|s| s.to_string()).collect::<Vec<_>>();
     json!({
         "segments": r.segments,

@@ -7,11 +7,13 @@
 
 use crate::location::{Location, digits_of, fingerprint};
 use crate::node::identity::{self, address_of};
+use crate::node::places::with_places;
+use crate::node::voter;
 use crate::settings::Geometry;
 use crate::{keys, usage};
 use anyhow::Context;
 use cluster::spread::RecordError;
-use cluster::{AtNode, Claim, KnownNode, StorePlace, Succession};
+use cluster::{AtNode, Claim, FsConfig, KnownNode, StorePlace, Succession};
 use host::real::RealDisk;
 use host::{Disk, Host};
 use link::ClientKeys;
@@ -29,7 +31,8 @@ use storage::tcp::{Address, Remote};
 use storage::wire::StoreName;
 use types::{NodeId, StoreId};
 
-const STORES: &str = "stores.json";
+/// Name of the file that lists the stores.
+pub const STORES: &str = "stores.json";
 const CONSENSUS: &str = "consensus";
 /// Name of the lock file in a data folder.
 pub const LOCK: &str = "lock";
@@ -225,10 +228,12 @@ impl Folder {
         }
         let path = path.canonicalize().map_err(|e| usage(format!("{shown}: {e}")))?;
         // A failed creation can leave some of these.
-        let known = [STORES, CONSENSUS, LOCK, "control.sock", "starling.log"];
+        let known = [STORES, LOCK, "control.sock", "starling.log"];
         if !path.join(STORES).exists() {
             let entries = std::fs::read_dir(&path).map_err(|e| usage(format!("{shown}: {e}")))?;
-            let foreign = entries.flatten().map(|e| e.file_name()).find(|n| !known.iter().any(|k| **k == **n));
+            let is_known = |name: &str| known.contains(&name) || voter::is_folder(name);
+            let mut names = entries.flatten().map(|e| e.file_name());
+            let foreign = names.find(|name| !name.to_str().is_some_and(is_known));
             match foreign {
                 Some(name) => {
                     let name = name.to_string_lossy();
@@ -303,11 +308,17 @@ impl Folder {
         let succession = match &stores.succeeds {
             Some(Succeeds { node, former }) => {
                 let former = former.as_ref().map(|digits| fingerprint(digits).ok_or_else(damaged)).transpose()?;
-                Some(Succession { node: NodeId::new(*node), former })
+                Some(Succession::Recovered { node: NodeId::new(*node), former })
             }
             None => None,
         };
         Ok(Claim { certificate: identity::fingerprint(&self.path)?, succession })
+    }
+
+    /// Takes the places of stores at nodes from the maps, which decide while several nodes vote.
+    pub fn follow_maps(&self, stores: &mut Stores, config: &FsConfig) {
+        let at_nodes = config.places.iter().filter_map(|(store, node)| Some((*store, config.reach(*node)?)));
+        *stores = with_places(&self.path, stores.clone(), &at_nodes.collect());
     }
 
     /// Makes the stores' folders of a new file system. They are removed again unless
@@ -373,7 +384,7 @@ impl Folder {
         Ok(StorePlace::Disk(disk))
     }
 
-    /// The disk of the consensus engine; its folder is made if it does not exist.
+    /// The disk of the first voter of a new file system; its folder is made if it does not exist.
     pub fn consensus(&self) -> anyhow::Result<Arc<dyn Disk>> {
         let path = self.path.join(CONSENSUS);
         let open = || {

@@ -13,6 +13,8 @@
 //!   remembers it.
 //! - [`removal`]: removes a node, with the stores that are lost with it.
 //! - [`recover`]: makes a node that has joined into the first node, if that is lost.
+//! - [`voter`]: the node's voter. [`lead`]: the first node in the process of a member that voters
+//!   elect. [`election`]: the wait of a first node for it. [`demotion`]: makes the data folder of a former first node into a member's.
 //! - [`whereabouts`]: where the first node is, whose address may change.
 
 use crate::control::{Request, ask_from};
@@ -20,12 +22,15 @@ use crate::usage;
 use serde_json::Value;
 use std::path::Path;
 
+pub mod demotion;
+pub mod election;
 pub mod first;
 pub mod hosts;
 pub mod identity;
 pub mod invite;
 pub mod joined;
 pub mod joining;
+pub mod lead;
 pub mod places;
 pub mod rack;
 pub mod recover;
@@ -36,6 +41,7 @@ pub mod roles;
 pub mod run;
 pub mod serving;
 pub mod status;
+pub mod voter;
 pub mod whereabouts;
 pub mod who;
 

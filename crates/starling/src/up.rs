@@ -3,27 +3,34 @@
 
 use crate::background;
 use crate::control::{self, Request, Socket, not_here};
-use crate::core_report::ServedCore;
+use crate::core_report::{self, ServedCore};
 use crate::folder::{Folder, Stores, place_at_node};
 use crate::kernel::KernelToCome;
 use crate::location::Location;
 use crate::mountpoint::{self, READY, SERVES, check_apart, check_mountpoint};
-use crate::node::first::{self, FirstNodeServer, Heard, Threshold};
-use crate::node::places::PlaceRecord;
+use crate::node::demotion::demote;
+use crate::node::election::{self, Outcome};
+use crate::node::first::{self, FirstNodeServer, Heard, HowFirst, Threshold};
+use crate::node::places::{FirstNodePlaces, PlaceRecord};
+use crate::node::voter::{LoneVoter, NodeVoter};
 use crate::node::{identity, removal, report, who};
 use crate::recorder::Recorder;
 use crate::recording::Recordings;
 use crate::settings::{Geometry, Settings};
 use crate::{say, size, usage};
 use anyhow::Context;
-use cluster::StorePlace;
+use cluster::config::FIRST_NODE;
+use cluster::leading::Leading;
 use cluster::machine::{self, CoreMachine, Create, INDEX_RANGE_LEN, Lengths, Run, StartError};
+use cluster::maps::Voting;
 use cluster::removal::Removal;
 use cluster::survivors::Arrivals;
+use cluster::{FsConfig, StorePlace};
 use host::{Either, Host};
 use policy::defaults::{BLOCK_BYTES, PARITIES};
 use serde_json::{Value, json};
 use std::convert::Infallible;
+use std::os::unix::process::CommandExt;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -38,6 +45,9 @@ use vfs::fs::FileSystem;
 const MANAGER_COUNT: u16 = 4;
 /// How long a start waits for nodes with stores, if it cannot do without them.
 const NODES_TIME_MAX: Duration = Duration::from_secs(60);
+
+/// How long the mount of a node that gives way may take to end.
+const UNMOUNT_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// Answers commands on the control socket.
 struct Control {
@@ -76,15 +86,8 @@ impl control::Served for Control {
                 Request::Sync { home: false } => {
                     served.machine.client.sync().await.map(|()| json!({})).map_err(|e| format!("commit: {e}"))
                 }
-                Request::Status => Ok(crate::core_report::collect(&served).await),
-                Request::Scrub { repair } => {
-                    let tell = move |p: stripe::ScrubProgress| {
-                        let value = json!({"done": p.segments_done, "total": p.segments_total, "bad": p.bad_fragments});
-                        let _ = progress.try_send(value);
-                    };
-                    let report = served.machine.maintenance.scrub(repair, tell).await;
-                    report.map(|report| crate::core_report::scrub_json(&report)).map_err(|e| format!("scrub: {e}"))
-                }
+                Request::Status => Ok(core_report::collect(&served).await),
+                Request::Scrub { repair } => core_report::scrub(&served.machine, repair, progress).await,
                 Request::Record => served.recording.serve(progress).await,
                 Request::EndRecord { number } => served.recording.end(number),
                 _ => not_here(),
@@ -122,10 +125,24 @@ fn new_file_system(geometry: &Geometry) -> Create {
 }
 
 /// What a start gives.
+enum Start {
+    Started(Box<Started>),
+    /// Voters have elected another node: the data folder is a member's now.
+    Demoted,
+}
+
 struct Started {
     machine: CoreMachine,
     places: Arc<PlaceRecord>,
-    listener: Option<TcpListener>,
+    listening: Option<Listening>,
+}
+
+/// What a first node has that others may join.
+struct Listening {
+    listener: TcpListener,
+    voter: Arc<NodeVoter>,
+    /// Until when it leads; `None` without a voter.
+    leading: Option<Arc<Leading>>,
 }
 
 /// Starts the roles over a data folder, creating the file system if there is none.
@@ -134,7 +151,7 @@ async fn start(
     folder: &Folder,
     settings: &Settings,
     listener: Option<TcpListener>,
-) -> anyhow::Result<Started> {
+) -> anyhow::Result<Start> {
     let geometry = &settings.geometry;
     let known = folder.stores()?;
     if known.is_some() {
@@ -159,8 +176,8 @@ async fn start(
         folder.make_folders(&stores)?;
     }
     let mut places = folder.places(host, &stores)?;
-    let consensus = folder.consensus()?;
     if known.is_none() {
+        let consensus = folder.consensus()?;
         let config = machine::create(host, &places, &consensus, new_file_system(geometry)).await;
         let config = config.map_err(|e| explain(e, &stores.places))?;
         folder.record_stores(&stores)?;
@@ -182,7 +199,36 @@ async fn start(
     }
     // SAFETY: these calls take nothing and cannot fail.
     let (uid, gid) = unsafe { (libc::getuid(), libc::getgid()) };
-    let threshold = listener.map(|listener| Threshold::open(host, folder.path(), listener)).transpose()?;
+    let voter = listener.as_ref().map(|_| voter_of(host, folder)).transpose()?;
+    let votes = || voter.as_ref().map(NodeVoter::service);
+    let threshold = listener.map(|listener| Threshold::open(host, folder.path(), listener, votes())).transpose()?;
+    let (mut leading, mut voting) = (None, Voting::Alone(Arc::new(LoneVoter(folder.path().to_path_buf()))));
+    if let Some(voter) = &voter {
+        voting = Voting::Alone(voter.clone());
+        match voter.open_newest().await {
+            Ok(Some(opened)) => {
+                if opened.voters().len() > 1 {
+                    let outcome = election::wait(host, folder.path(), &opened, &places).await?;
+                    leading = match outcome {
+                        Outcome::Leads(leading) => Some(leading),
+                        Outcome::Succeeded(config, node) => {
+                            eprintln!("another node leads the file system now: this one goes on as a member");
+                            let listen = settings.listen.context("--listen")?;
+                            voter.close().await;
+                            demote(folder, &stores, &config, node, listen, settings.mountpoint.is_some())?;
+                            return Ok(Start::Demoted);
+                        }
+                    };
+                    folder.follow_maps(&mut stores, &FsConfig::decode(&opened.maps().bytes)?);
+                    places = folder.places(host, &stores)?;
+                }
+                voting = Voting::Led(opened);
+            }
+            Ok(None) => {}
+            // The start makes it anew, unless others vote.
+            Err(e) => eprintln!("warning: {e:#}"),
+        }
+    }
     let heard = threshold.as_ref().map(|threshold| threshold.heard.clone()).unwrap_or_default();
     wait_for_nodes(host, folder, &heard, &mut stores, &mut places).await?;
     let run = Run {
@@ -197,10 +243,10 @@ async fn start(
     };
     let explained = |e| explain(e, &stores.places);
     let (machine, listener) = match threshold {
-        None => (CoreMachine::start(host.clone(), &places, &consensus, run).await.map_err(explained)?, None),
+        None => (CoreMachine::start(host.clone(), &places, voting, run).await.map_err(explained)?, None),
         Some(threshold) => {
             let arrivals = &threshold.arrivals;
-            let starting = CoreMachine::start_after(host.clone(), &places, &consensus, run, arrivals);
+            let starting = CoreMachine::start_after(host.clone(), &places, voting, run, arrivals);
             let started = match host::first(starting, tell_awaited(host, arrivals)).await {
                 Either::Left(started) => started.map_err(explained)?,
                 Either::Right(never) => match never {},
@@ -229,7 +275,55 @@ async fn start(
     if let Err(e) = record.clear_moved().await {
         eprintln!("warning: what is left here of stores that have moved to nodes cannot be removed: {e}");
     }
-    Ok(Started { machine, places: record, listener })
+    let listening = match (listener, voter) {
+        (Some(listener), Some(voter)) => {
+            if let (None, Some(only), Some(id)) =
+                (voter.voter(), machine.maps.voter(), machine.config.voter_of(FIRST_NODE))
+            {
+                voter.take(id, only.clone());
+            }
+            if let (None, Some(voter)) = (&leading, machine.maps.voter()) {
+                leading = Leading::begin(host, voter).await;
+            }
+            Some(Listening { listener, voter, leading })
+        }
+        _ => None,
+    };
+    Ok(Start::Started(Box::new(Started { machine, places: record, listening })))
+}
+
+/// The voter of a node that others may join, which is not opened yet.
+fn voter_of(host: &Host, folder: &Folder) -> anyhow::Result<Arc<NodeVoter>> {
+    identity::of_first_node(folder.path())?;
+    Ok(NodeVoter::new(host.clone(), folder.path(), identity::client_keys(folder.path())?))
+}
+
+/// Ends what a first node serves whose lease as the leader is over, and starts again.
+async fn give_way(served: &ServedCore) -> anyhow::Error {
+    let client = &served.machine.client;
+    let status = client.status();
+    let lost = match status.dirty_bytes + status.in_flight_bytes {
+        0 => String::new(),
+        bytes => format!("; {bytes} bytes that were not synced here are lost"),
+    };
+    eprintln!("this node does not lead the file system any more, and starts again{lost}");
+    client.abandon();
+    let mount = served.mount.lock().unwrap_or_else(PoisonError::into_inner).take();
+    // On a thread of its own the drop waits until the mount point is free.
+    let unmounted = tokio::task::spawn_blocking(move || std::thread::spawn(move || drop(mount)).join());
+    let _ = tokio::time::timeout(UNMOUNT_TIME_MAX, unmounted).await;
+    start_again()
+}
+
+/// Runs this command again in the place of this process, with what the data folder has now.
+fn start_again() -> anyhow::Error {
+    let program = match std::env::current_exe().context("own path") {
+        Ok(program) => program,
+        Err(e) => return e,
+    };
+    let mut command = std::process::Command::new(program);
+    command.args(std::env::args_os().skip(1).filter(|argument| argument != "--background"));
+    anyhow::Error::new(command.exec()).context("start again")
 }
 
 /// Tells the user once which nodes a start waits for, if it waits long. Never ends.
@@ -316,7 +410,11 @@ pub async fn run(settings: Settings) -> anyhow::Result<ExitCode> {
         None => None,
     };
     let folder = Folder::open(&settings.data, true)?;
-    let Started { machine, places, listener } = start(&host, &folder, &settings, listener).await?;
+    let started = start(&host, &folder, &settings, listener).await?;
+    let Started { machine, places, listening } = match started {
+        Start::Started(started) => *started,
+        Start::Demoted => return Err(start_again()),
+    };
     // Creation and start can be interrupted anywhere. From here on, signals end the process in good
     // order.
     let mut interrupt = signal(SignalKind::interrupt()).context("signals")?;
@@ -327,17 +425,26 @@ pub async fn run(settings: Settings) -> anyhow::Result<ExitCode> {
     }
 
     let kernel = KernelToCome::new();
-    let first = match listener {
+    let mut group = None;
+    let first = match listening {
         None => {
             first::wait_for_leases(&machine).await;
             None
         }
-        Some(listener) => {
+        Some(Listening { listener, voter, leading }) => {
             let is_mounted = settings.mountpoint.is_some();
             if is_mounted {
                 machine.client.set_kernel(kernel.clone());
             }
-            match FirstNodeServer::start(&host, &machine, folder.path(), &places, listener, is_mounted).await {
+            let how = HowFirst {
+                is_mounted,
+                places: FirstNodePlaces::new(host.clone(), places.clone(), machine.maps.clone())?,
+                member: None,
+                leading: leading.clone(),
+                votes: Some(voter.service()),
+            };
+            group = Some((voter, leading));
+            match FirstNodeServer::start(&host, &machine, folder.path(), listener, how).await {
                 Ok(first) => Some(Arc::new(first)),
                 Err(e) => {
                     machine.stop().await.context("close the stores")?;
@@ -391,7 +498,15 @@ pub async fn run(settings: Settings) -> anyhow::Result<ExitCode> {
     }
 
     let asked = host::first(host::first(interrupt.recv(), terminate.recv()), server.down());
-    host::first(asked, closed).await;
+    let leads = async {
+        match group.as_ref().and_then(|(_, leading)| leading.as_ref()) {
+            Some(leading) => leading.over().await,
+            None => std::future::pending().await,
+        }
+    };
+    if let Either::Right(()) = host::first(host::first(asked, closed), leads).await {
+        return Err(give_way(&served).await);
+    }
 
     served.recording.close();
     let mount = served.mount.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -401,7 +516,11 @@ pub async fn run(settings: Settings) -> anyhow::Result<ExitCode> {
     if let Some(first) = &first {
         first.stop().await;
     }
-    let stopped = match served.machine.stop().await {
+    let stopped = served.machine.stop().await;
+    if let Some((voter, _)) = &group {
+        voter.close().await;
+    }
+    let stopped = match stopped {
         Ok(()) => Ok(()),
         Err(e) => Err(anyhow::Error::new(e).context(not_committed(&served).await)),
     };

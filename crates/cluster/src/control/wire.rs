@@ -112,6 +112,7 @@ impl Hello {
         out.put_blob(self.address.as_bytes());
         out.put_u8(self.takes_stores.into());
         out.put_u8(self.takes_managers.into());
+        out.put_u8(self.takes_votes.into());
         out.put_blob(self.program.as_bytes());
     }
 
@@ -120,13 +121,23 @@ impl Hello {
         let (node, version) = (NodeId::new(r.u16("node")?), r.u16("control version")?);
         if version != CONTROL_VERSION {
             let (address, program) = (String::new(), String::new());
-            let (is_mounted, takes_stores, takes_managers) = (false, false, false);
-            return Ok(Hello { node, version, is_mounted, address, takes_stores, takes_managers, program });
+            let (is_mounted, takes_stores, takes_managers, takes_votes) = (false, false, false, false);
+            return Ok(Hello {
+                node,
+                version,
+                is_mounted,
+                address,
+                takes_stores,
+                takes_managers,
+                takes_votes,
+                program,
+            });
         }
         let (is_mounted, address) = (flag(r, "is mounted")?, string(r, "node address")?);
         let (takes_stores, takes_managers) = (flag(r, "takes stores")?, flag(r, "takes managers")?);
+        let takes_votes = flag(r, "takes votes")?;
         let program = string(r, "program version")?;
-        Ok(Hello { node, version, is_mounted, address, takes_stores, takes_managers, program })
+        Ok(Hello { node, version, is_mounted, address, takes_stores, takes_managers, takes_votes, program })
     }
 }
 
@@ -285,6 +296,7 @@ impl NodesReport {
     fn encode(&self, out: &mut Vec<u8>) {
         out.put_u32(self.nodes.len() as u32);
         self.nodes.iter().for_each(|node| node.encode(out));
+        out.put_u16(self.leader.raw());
         out.put_u32(self.places.len() as u32);
         for (store, node) in &self.places {
             out.put_u16(store.raw());
@@ -302,6 +314,7 @@ impl NodesReport {
     fn decode(r: &mut Reader<'_>) -> Result<NodesReport, DecodeError> {
         let count = r.count(NODE_LEN_MIN, "nodes")?;
         let nodes = (0..count).map(|_| NodeReport::decode(r)).collect::<Result<_, _>>()?;
+        let leader = NodeId::new(r.u16("leader")?);
         let mut places = BTreeMap::new();
         for _ in 0..r.count(4, "places of stores")? {
             let (store, node) = (StoreId::new(r.u16("store")?), NodeId::new(r.u16("place of a store")?));
@@ -317,7 +330,8 @@ impl NodesReport {
             }
             false => None,
         };
-        Ok(NodesReport { nodes, places, spread: SpreadReport { moving, trouble: string(r, "trouble")? } })
+        let spread = SpreadReport { moving, trouble: string(r, "trouble")? };
+        Ok(NodesReport { nodes, leader, places, spread })
     }
 }
 
@@ -365,7 +379,7 @@ impl WhoReport {
 }
 
 /// Bytes of an encoded [`NodeReport`], at least.
-const NODE_LEN_MIN: usize = 2 + 4 + 4 + 1 + 1 + 2 + 1 + 1 + 4;
+const NODE_LEN_MIN: usize = 2 + 4 + 4 + 1 + 1 + 2 + 1 + 1 + 1 + 4;
 
 impl Welcome {
     fn encode(&self, out: &mut Vec<u8>) {
@@ -432,6 +446,7 @@ impl NodeReport {
         out.put_u8(self.is_mounted.into());
         out.put_u16(self.manager_count);
         out.put_u8(self.takes_managers.into());
+        out.put_u8(self.is_voter.into());
         out.put_u8(self.is_draining.into());
         out.put_blob(self.program.as_bytes());
     }
@@ -450,6 +465,7 @@ impl NodeReport {
             is_mounted: flag(r, "is mounted")?,
             manager_count: r.u16("managers")?,
             takes_managers: flag(r, "takes managers")?,
+            is_voter: flag(r, "is a voter")?,
             is_draining: flag(r, "is draining")?,
             program: string(r, "program version")?,
         })
@@ -530,11 +546,19 @@ mod tests {
 
     fn request() -> impl Strategy<Value = ControlRequest> {
         prop_oneof![
-            (any::<u16>(), any::<[bool; 3]>(), ".{0,9}", ".{0,9}").prop_map(
-                |(node, [is_mounted, takes_stores, takes_managers], address, program)| {
+            (any::<u16>(), any::<[bool; 4]>(), ".{0,9}", ".{0,9}").prop_map(
+                |(node, [is_mounted, takes_stores, takes_managers, takes_votes], address, program)| {
                     let (node, version) = (NodeId::new(node), CONTROL_VERSION);
-                    let hello = Hello { node, version, is_mounted, address, takes_stores, takes_managers, program };
-                    ControlRequest::Hello(hello)
+                    ControlRequest::Hello(Hello {
+                        node,
+                        version,
+                        is_mounted,
+                        address,
+                        takes_stores,
+                        takes_managers,
+                        takes_votes,
+                        program,
+                    })
                 }
             ),
             (any::<[u64; 5]>(), any::<bool>(), any::<Vec<u16>>()).prop_map(
@@ -578,9 +602,10 @@ mod tests {
         (any::<u16>(), any::<[u64; 5]>(), any::<u32>(), ".{0,9}", lists).prop_map(
             |(node, [session, term, store_bytes, live_bytes, committed_seq], epoch, address, (tokens, locks))| {
                 let (node, version) = (NodeId::new(node), CONTROL_VERSION);
-                let (is_mounted, takes_stores, takes_managers) = (true, false, true);
+                let (is_mounted, takes_stores, takes_managers, takes_votes) = (true, false, true, false);
                 let program = "1.2.3".into();
-                let hello = Hello { node, version, is_mounted, address, takes_stores, takes_managers, program };
+                let hello =
+                    Hello { node, version, is_mounted, address, takes_stores, takes_managers, takes_votes, program };
                 let holdings = Holdings { tokens, epoch, committed_seq };
                 Resume { hello, session, term, store_bytes, live_bytes, holdings, locks }
             },
@@ -593,8 +618,13 @@ mod tests {
             time().prop_map(|lease_left| NodeState::Up { lease_left }),
             proptest::option::of(time()).prop_map(|since| NodeState::Down { since }),
         ];
-        (any::<[u16; 2]>(), any::<[char; 3]>(), state, any::<[bool; 3]>()).prop_map(
-            |([id, manager_count], [name, address, program], state, [is_mounted, takes_managers, is_draining])| {
+        (any::<[u16; 2]>(), any::<[char; 3]>(), state, any::<[bool; 4]>()).prop_map(
+            |(
+                [id, manager_count],
+                [name, address, program],
+                state,
+                [is_mounted, takes_managers, is_draining, is_voter],
+            )| {
                 NodeReport {
                     id: NodeId::new(id),
                     name: name.into(),
@@ -603,6 +633,7 @@ mod tests {
                     is_mounted,
                     manager_count,
                     takes_managers,
+                    is_voter,
                     is_draining,
                     program: program.into(),
                 }
@@ -631,8 +662,8 @@ mod tests {
     fn nodes_report() -> impl Strategy<Value = NodesReport> {
         let places = proptest::collection::btree_map(any::<u16>(), any::<u16>(), 0..4);
         let moving = proptest::option::of((any::<u16>(), any::<u16>(), 0..100u8));
-        (proptest::collection::vec(report(), 0..4), places, moving, ".{0,9}").prop_map(
-            |(nodes, places, moving, trouble)| {
+        (proptest::collection::vec(report(), 0..4), any::<u16>(), places, moving, ".{0,9}").prop_map(
+            |(nodes, leader, places, moving, trouble)| {
                 let place = |(store, node)| (StoreId::new(store), NodeId::new(node));
                 let moving = moving.map(|(store, to, percent)| Moving {
                     store: StoreId::new(store),
@@ -640,7 +671,8 @@ mod tests {
                     percent,
                 });
                 let spread = SpreadReport { moving, trouble };
-                NodesReport { nodes, places: places.into_iter().map(place).collect(), spread }
+                let places = places.into_iter().map(place).collect();
+                NodesReport { nodes, leader: NodeId::new(leader), places, spread }
             },
         )
     }
@@ -743,11 +775,13 @@ mod tests {
             is_mounted: false,
             manager_count: 0,
             takes_managers: false,
+            is_voter: true,
             is_draining: true,
             program: String::new(),
         };
         let (places, spread) = (BTreeMap::new(), SpreadReport::default());
-        let answer = Ok(ControlAnswer::Nodes(NodesReport { nodes: vec![node], places, spread }));
+        let answer =
+            Ok(ControlAnswer::Nodes(NodesReport { nodes: vec![node], leader: NodeId::new(0), places, spread }));
         assert_eq!(ControlAnswer::decode(&ControlAnswer::encode(&answer)), answer);
     }
 
@@ -755,8 +789,8 @@ mod tests {
     fn a_hello_of_another_version_is_read_as_far_as_its_version() {
         let (node, version) = (NodeId::new(3), CONTROL_VERSION + 1);
         let (address, program) = (String::new(), String::new());
-        let (is_mounted, takes_stores, takes_managers) = (false, false, false);
-        let hello = Hello { node, version, is_mounted, address, takes_stores, takes_managers, program };
+        let (is_mounted, takes_stores, takes_managers, takes_votes) = (false, false, false, false);
+        let hello = Hello { node, version, is_mounted, address, takes_stores, takes_managers, takes_votes, program };
         let mut bytes = ControlRequest::Hello(hello.clone()).encode()[..5].to_vec();
         bytes.extend_from_slice(b"what a later version has");
         assert_eq!(ControlRequest::decode(&bytes), Ok(ControlRequest::Hello(hello)));

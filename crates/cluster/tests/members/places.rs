@@ -168,6 +168,7 @@ fn a_move_is_cut_short(after: Duration) -> bool {
         address: "10.0.0.2:7440".into(),
         takes_stores: false,
         takes_managers: true,
+        takes_votes: false,
         program: "1.2.3".into(),
     };
     let hello = async { members.control(&fingerprint(a), ControlRequest::Hello(hello)).await };

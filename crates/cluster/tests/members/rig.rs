@@ -587,8 +587,14 @@ impl Rig {
         *self.way.0.arrivals.lock().expect("arrivals") = Some(arrivals.clone());
         let run = Run { claim, ..RUN };
         let core = CoreMachine::start_after(host.clone(), &places, &consensus, run, &arrivals).await?;
-        let config =
-            MembersConfig { lease: LEASE, name: "first".into(), address: "10.0.0.1:7440".into(), is_mounted: true };
+        let config = MembersConfig {
+            lease: LEASE,
+            name: "first".into(),
+            address: "10.0.0.1:7440".into(),
+            is_mounted: true,
+            member: None,
+            leading: None,
+        };
         let service = ManagerService::new(host.clone());
         let ways: Arc<dyn HostWays> = Arc::new(Ways(self.way.clone(), host));
         let members = core.open_to_members(config, service.clone(), Some(ways).filter(|_| self.spreads)).await;
@@ -606,7 +612,7 @@ impl Rig {
         self.stores[lost].wipe();
         self.consensus.wipe();
         let certificate = [128 + node.raw() as u8; 32];
-        let succession = Succession { node, former: first.1.certificate };
+        let succession = Succession::Recovered { node, former: first.1.certificate };
         *first =
             (format!("first {}", node.raw()), Claim { certificate: Some(certificate), succession: Some(succession) });
         *self.way.0.certificate.lock().expect("certificate") = Some(certificate);
@@ -648,6 +654,7 @@ impl Rig {
             address,
             takes_stores: false,
             takes_managers: true,
+            takes_votes: false,
         };
         let member = Member::start(host, config, Arc::new(remote), managers);
         let fs = member.file_system();

@@ -78,7 +78,7 @@ fn only_the_machine_that_the_maps_name_starts_as_the_first_node() {
     rig.sync(&*second.fs).expect("sync");
 
     // The former one has been succeeded, and another node was told of the former one.
-    let late = Succession { node: b, former: former.1.certificate };
+    let late = Succession::Recovered { node: b, former: former.1.certificate };
     let late = ("late".to_string(), Claim { certificate: Some([7; 32]), succession: Some(late) });
     let unknown = ("unknown".to_string(), Claim::NONE);
     for other in [former, late, unknown] {

@@ -42,6 +42,9 @@ fn the_corpus_has_what_this_program_writes() {
         first_node: None,
         draining: Default::default(),
         through_first: Default::default(),
+        first_member: None,
+        voters: cluster::config::first_voters(),
+        next_voter: 2,
     };
     let managers = ManagerMap { epoch: 7, owners: [0, 1, 1, 2].map(ManagerId::new).to_vec() };
     let later = FsConfig { parity: 2, block_size: 4096, managers, ..first.clone() };
@@ -109,6 +112,7 @@ fn the_corpus_has_messages_about_sessions() {
         is_mounted,
         manager_count: 3,
         takes_managers: is_mounted,
+        is_voter: is_mounted,
         is_draining: !is_mounted,
         program: if is_mounted { "0.1.0".into() } else { String::new() },
     };
@@ -124,8 +128,9 @@ fn the_corpus_has_messages_about_sessions() {
     let reseating = Some(Reseating { term: 78, managers: vec![ManagerId::new(1)] });
     let asked = Renewed { lease, share: None, round: 2, maps: None, seating: None, reseating };
     let greeting = |version, address: &str| {
-        let (is_mounted, address, takes_stores, takes_managers) = (true, address.to_string(), true, true);
-        Hello { node, version, is_mounted, address, takes_stores, takes_managers, program: "0.1.0".into() }
+        let (is_mounted, takes_stores, takes_managers, takes_votes) = (true, true, true, true);
+        let (address, program) = (address.to_string(), "0.1.0".into());
+        Hello { node, version, is_mounted, address, takes_stores, takes_managers, takes_votes, program }
     };
     let hello = |version, address| request(ControlRequest::Hello(greeting(version, address)));
     let token = |file, mode, number| HeldToken { file: FileId::new(file), mode, number };
@@ -152,7 +157,7 @@ fn the_corpus_has_messages_about_sessions() {
     };
     let places = BTreeMap::from([(StoreId::new(0), NodeId::new(0)), (StoreId::new(1), node)]);
     let moving = Some(Moving { store: StoreId::new(0), to: node, percent: 40 });
-    let nodes = NodesReport { nodes, places, spread: SpreadReport { moving, trouble: "no room".into() } };
+    let nodes = NodesReport { nodes, leader: node, places, spread: SpreadReport { moving, trouble: "no room".into() } };
     let client = ClientId::new(4);
     let names = BTreeMap::from([(NodeId::new(0), "one".to_string()), (node, "node-3.lan".to_string())]);
     let who = WhoReport {

@@ -91,6 +91,8 @@ pub enum Role {
     Storage,
     /// It serves managers.
     Manager,
+    /// It votes on who leads, and leads when it is elected.
+    Voter,
 }
 
 /// Arguments of `node invite`.

@@ -5,19 +5,20 @@ use crate::node::host_name;
 use crate::node::hosts::LinkWays;
 use crate::node::identity::{self, NodeIdentity};
 use crate::node::invite::Inviter;
-use crate::node::places::{FirstNodePlaces, PlaceRecord};
+use crate::node::serving::Serves;
 use crate::node::whereabouts;
 use crate::{addresses, usage};
 use anyhow::Context;
 use bytes::Bytes;
-use cluster::config::{ConfigError, MemberEntry};
+use cluster::config::{ConfigError, FIRST_NODE, MemberEntry};
 use cluster::control::{AuthorityKey, ControlAnswer, ControlError, ControlRequest, Resume};
+use cluster::leading::Leading;
 use cluster::lease::with_drift;
 use cluster::manager_service::ManagerService;
 use cluster::maps::{ChangeError, Keeper};
 use cluster::members::{Members, MembersConfig};
 use cluster::remote_locks::LockTableService;
-use cluster::spread::Spread;
+use cluster::spread::{Spread, StorePlaces};
 use cluster::survivors::Arrivals;
 use cluster::switch::SwitchStore;
 use cluster::{CoreMachine, FsConfig, KnownNode};
@@ -124,8 +125,14 @@ pub struct Threshold {
 }
 
 impl Threshold {
-    /// Begins to serve. No other process serves this data folder any more.
-    pub fn open(host: &Host, folder: &Path, listener: TcpListener) -> anyhow::Result<Threshold> {
+    /// Begins to serve. No other process serves this data folder any more. `votes` answers other
+    /// voters, if this node has one.
+    pub fn open(
+        host: &Host,
+        folder: &Path,
+        listener: TcpListener,
+        votes: Option<Arc<dyn NodeService>>,
+    ) -> anyhow::Result<Threshold> {
         let (arrivals, heard) = (Arrivals::new(host.clone(), LEASE), Arc::new(Heard::default()));
         let keys = server_keys(folder, &identity::of_first_node(folder)?.1)?;
         let services = Services::new()
@@ -133,6 +140,7 @@ impl Threshold {
             .with(kinds::MANAGER, Arc::new(LaterService))
             .with(kinds::LOCKS, Arc::new(LaterService))
             .with(kinds::CONTROL, Arc::new(ArrivalService(arrivals.clone(), heard.clone())));
+        let services = votes.into_iter().fold(services, |services, votes| services.with(kinds::CONSENSUS, votes));
         let (end, ended) = oneshot::channel();
         let listen = listener.local_addr().context("own address")?;
         let absent = arrivals.clone();
@@ -180,11 +188,14 @@ pub async fn wait_for_leases(machine: &CoreMachine) {
     }
 }
 
-/// Has the maps name this machine as the first node, unless they do. From then on stores at nodes
-/// refuse other machines.
-async fn record_first(machine: &CoreMachine, certificate: [u8; 32]) {
-    if machine.config.first_node.is_none()
-        && let Err(e) = machine.change_maps(|config| config.first_node = Some(certificate)).await
+/// Has the maps name this machine as the first node, unless they do, and say what it is to be as a
+/// member. From then on stores at nodes refuse other machines.
+async fn record_first(machine: &CoreMachine, certificate: [u8; 32], member: MemberEntry) {
+    let (first_node, first_member) = (Some(certificate), Some(member));
+    let (known, known_member) = (&machine.config.first_node, &machine.config.first_member);
+    if (known, known_member) != (&first_node, &first_member)
+        && let Err(e) =
+            machine.change_maps(|config| (config.first_node, config.first_member) = (first_node, first_member)).await
     {
         tracing::warn!("the maps do not say which node is the first one, until the next start: {e}");
     }
@@ -321,6 +332,20 @@ impl NodeService for ControlService {
     }
 }
 
+/// How a first node serves others.
+pub struct HowFirst {
+    /// It has the file system mounted itself.
+    pub is_mounted: bool,
+    /// Its places for stores.
+    pub places: Arc<dyn StorePlaces>,
+    /// The member whose process it is in, and its name, if voters have elected it.
+    pub member: Option<(NodeId, String)>,
+    /// Until when it leads its group of voters.
+    pub leading: Option<Arc<Leading>>,
+    /// Answers other voters at its listener.
+    pub votes: Option<Arc<dyn NodeService>>,
+}
+
 /// What the first node is to others.
 pub struct FirstNodeServer {
     /// The sessions of the others.
@@ -331,6 +356,7 @@ pub struct FirstNodeServer {
     pub spread: Arc<Spread>,
     serving: JoinHandle<()>,
     telling: JoinHandle<Infallible>,
+    voting: JoinHandle<()>,
 }
 
 impl FirstNodeServer {
@@ -339,26 +365,34 @@ impl FirstNodeServer {
         host: &Host,
         machine: &CoreMachine,
         folder: &Path,
-        record: &Arc<PlaceRecord>,
         listener: TcpListener,
-        is_mounted: bool,
+        how: HowFirst,
     ) -> anyhow::Result<FirstNodeServer> {
         let listen = listener.local_addr().context("own address")?;
         let (authority, own) = identity::of_first_node(folder)?;
         let keys = server_keys(folder, &own)?;
-        record_first(machine, join::fingerprint_of(&own.certificate)?).await;
+        let HowFirst { is_mounted, places, member, leading, votes } = how;
+        let (member, name) = match member {
+            Some((node, name)) => (Some(node), name),
+            None => {
+                let name = join::name_of_machine(&host_name());
+                let fingerprint = identity::as_member(folder, &authority)?;
+                let entry = MemberEntry { name: name.clone(), fingerprint, address: Serves::address(listen)? };
+                record_first(machine, join::fingerprint_of(&own.certificate)?, entry).await;
+                (None, name)
+            }
+        };
         let key = AuthorityKey(authority.secret_pem());
-        let name = join::name_of_machine(&host_name());
         let disk = RealDisk::open(folder).context("data folder")?;
         let book = Arc::new(MembersInMaps { maps: machine.maps.clone(), first: name.clone() });
         let desk = JoinDesk::open(authority, machine.config.fs, book, disk, host.clock.clone()).await;
         let desk = Arc::new(desk.map_err(|e| usage(e.to_string()))?);
-        let config = MembersConfig { lease: LEASE, name, address: listen.to_string(), is_mounted };
+        let address = listen.to_string();
+        let config = MembersConfig { lease: LEASE, name, address, is_mounted, member, leading };
         let known = Arc::new(KnownMembers::new(machine.maps.clone()));
         let managers = ManagerService::new(host.clone());
         let ways = LinkWays::new(host.clone(), folder)?;
         let members = machine.open_to_members(config, managers.clone(), Some(ways)).await;
-        let places = FirstNodePlaces::new(host.clone(), record.clone())?;
         let spread = machine.spread(members.clone(), places).await;
         let stores = AllStores { fs: machine.config.fs, stores: machine.stores().to_vec() };
         let services = Services::new()
@@ -368,11 +402,13 @@ impl FirstNodeServer {
             .with(kinds::LOCKS, Arc::new(LockTableService(members.clone())))
             .with(kinds::CONTROL, Arc::new(ControlService { members: members.clone(), key }))
             .with(kinds::JOIN, Arc::new(JoinService(desk.clone())));
+        let services = votes.into_iter().fold(services, |services, votes| services.with(kinds::CONSENSUS, votes));
         members.begin_leases();
         let serving = tokio::spawn(link::serve(host.clone(), listener, services, Some(keys)));
         let missing = members.clone();
         let telling = tokio::spawn(telling(host, folder, listen, move || missing.absent())?);
-        Ok(FirstNodeServer { members, inviter: Inviter { desk, listen }, spread, serving, telling })
+        let voting = tokio::spawn(members.clone().keep_voters(member.unwrap_or(FIRST_NODE)));
+        Ok(FirstNodeServer { members, inviter: Inviter { desk, listen }, spread, serving, telling, voting })
     }
 
     /// Serves no other node any more. Sessions may go on after the next start.
@@ -381,6 +417,7 @@ impl FirstNodeServer {
         self.members.stop();
         self.serving.abort();
         self.telling.abort();
+        self.voting.abort();
     }
 }
 
@@ -403,6 +440,9 @@ mod tests {
             first_node: None,
             draining: Default::default(),
             through_first: Default::default(),
+            first_member: None,
+            voters: cluster::config::first_voters(),
+            next_voter: 2,
         }
     }
 

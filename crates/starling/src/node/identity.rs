@@ -23,6 +23,8 @@ pub const CA: &str = "ca.pem";
 const CA_KEY: &str = "ca.key";
 /// The node's certificate.
 pub const CERTIFICATE: &str = "node.pem";
+/// The certificate of the first node as a member, if voters elect another one.
+const MEMBER_CERTIFICATE: &str = "member.pem";
 /// The certificate with which a node that has joined is to become the first one.
 const NEXT_CERTIFICATE: &str = "first.pem";
 /// The node's key.
@@ -123,6 +125,52 @@ pub fn of_first_node(folder: &Path) -> anyhow::Result<(Authority, NodeIdentity)>
     let identity =
         NodeIdentity { authority: authority.certificate_pem().to_string(), certificate, key: key.secret_pem() };
     Ok((authority, identity))
+}
+
+/// Makes the certificate that the first node is to have as a member, if it is not there. Returns its
+/// fingerprint.
+pub fn as_member(folder: &Path, authority: &Authority) -> anyhow::Result<[u8; 32]> {
+    let certificate = match read(folder, MEMBER_CERTIFICATE)? {
+        Some(certificate) => certificate,
+        None => {
+            let signed = authority.sign(MEMBER_TLS_NAME, CertificateUse::ServeAndConnect, key(folder)?.public())?;
+            put(folder, MEMBER_CERTIFICATE, &signed)?;
+            signed
+        }
+    };
+    join::fingerprint_of(&certificate).map_err(damaged(folder, MEMBER_CERTIFICATE))
+}
+
+/// The fingerprints of the certificates that a former first node may have as a member.
+pub fn as_members(folder: &Path) -> anyhow::Result<Vec<[u8; 32]>> {
+    let mut found = Vec::new();
+    for name in [MEMBER_CERTIFICATE, CERTIFICATE] {
+        if let Some(certificate) = read(folder, name)? {
+            found.push(join::fingerprint_of(&certificate).map_err(damaged(folder, name))?);
+        }
+    }
+    Ok(found)
+}
+
+/// Has a former first node use its certificate of a member.
+pub fn become_member(folder: &Path) -> anyhow::Result<()> {
+    match std::fs::rename(folder.join(MEMBER_CERTIFICATE), folder.join(CERTIFICATE)) {
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(()),
+        renamed => renamed.and_then(|()| private::sync(folder)).context(MEMBER_CERTIFICATE),
+    }
+}
+
+/// The identity of a member as the first node, in a folder of its own: made if it is not there.
+/// `data` is the member's data folder, which has the authority's key.
+pub fn of_elected(data: &Path, folder: &Path) -> anyhow::Result<()> {
+    private::make(folder)?;
+    let (Some(authority), Some(secret)) = (read(data, CA)?, read_secret(data, CA_KEY)?) else {
+        return Err(usage(format!("{} has no {CA_KEY}", data.display())));
+    };
+    // The certificate is written last: an authority without one would be another one.
+    put(folder, CA_KEY, &secret)?;
+    put(folder, CA, &authority)?;
+    of_first_node(folder).map(drop)
 }
 
 /// The identity of a node.

@@ -53,6 +53,11 @@ pub struct AboutNode {
 }
 
 impl AboutNode {
+    /// A node with this number and name, and addresses of the first node.
+    pub fn new(fs: FsUuid, node: NodeId, name: String, first_node: Vec<String>) -> AboutNode {
+        AboutNode { version: VERSION, file_system: fs.to_string(), node: node.raw(), name, first_node }
+    }
+
     /// The node's number.
     pub fn node(&self) -> NodeId {
         NodeId::new(self.node)

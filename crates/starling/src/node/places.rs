@@ -5,7 +5,9 @@ use crate::folder::{Stores, write_stores};
 use crate::location::Location;
 use crate::node::identity::{self, address_of};
 use cluster::KnownNode;
+use cluster::maps::{ChangeError, Keeper};
 use cluster::spread::{RecordError, StorePlaces};
+use consensus::ProposeError;
 use host::real::RealDisk;
 use host::{Disk, Host};
 use link::{Address, ClientKeys};
@@ -18,7 +20,7 @@ use storage::server::StoreServer;
 use storage::site;
 use storage::tcp::Remote;
 use storage::wire::StoreName;
-use types::{BoxFuture, StoreId};
+use types::{BoxFuture, NodeId, StoreId};
 
 /// The record of a data folder, in memory and on disk.
 pub struct PlaceRecord {
@@ -81,7 +83,7 @@ fn is_folder(data: &Path, place: &Location, folder: &Path) -> bool {
 }
 
 /// The record after stores have moved. `folder` is the data folder.
-fn with_places(folder: &Path, mut stores: Stores, places: &BTreeMap<StoreId, KnownNode>) -> Stores {
+pub fn with_places(folder: &Path, mut stores: Stores, places: &BTreeMap<StoreId, KnownNode>) -> Stores {
     for (store, place) in (0..).map(StoreId::new).zip(&mut stores.places) {
         if matches!(place, Location::Node(_)) && !places.contains_key(&store) {
             let own = own_folder(store);
@@ -101,34 +103,105 @@ fn with_places(folder: &Path, mut stores: Stores, places: &BTreeMap<StoreId, Kno
     stores
 }
 
+/// The way to a store at a node.
+fn reach(host: &Host, keys: &ClientKeys, at: &KnownNode, name: StoreName) -> Arc<dyn RemoteStorage> {
+    // An address that cannot be read is one that cannot be reached.
+    let nowhere = Address { host: at.address.clone(), port: 0, keys: None };
+    Remote::named(host.clone(), address_of(at, keys).unwrap_or(nowhere), name)
+}
+
+/// Has the maps say which stores are at nodes, and no node reach any of these another way.
+async fn decide(maps: &Keeper, places: BTreeMap<StoreId, NodeId>) -> Result<(), RecordError> {
+    match maps.change(|config| config.places = places).await {
+        Ok(_) => Ok(()),
+        Err(error @ (ChangeError::Push(_) | ChangeError::Unknown)) => {
+            Err(RecordError::Unknown(io::Error::other(error)))
+        }
+        Err(ChangeError::Propose(error @ (ProposeError::Unknown | ProposeError::Stopped(_)))) => {
+            Err(RecordError::Unknown(io::Error::other(error)))
+        }
+        Err(error) => Err(RecordError::Unchanged(io::Error::other(error))),
+    }
+}
+
+/// The places of the stores for a first node that voters have elected. It has none here, and the
+/// maps are the record.
+pub struct ElectedPlaces {
+    host: Host,
+    keys: ClientKeys,
+    maps: Arc<Keeper>,
+}
+
+impl ElectedPlaces {
+    /// With the first node's keys, in the folder that it has.
+    pub fn new(host: Host, folder: &Path, maps: Arc<Keeper>) -> anyhow::Result<Arc<ElectedPlaces>> {
+        Ok(Arc::new(ElectedPlaces { host, keys: identity::client_keys(folder)?, maps }))
+    }
+}
+
+impl StorePlaces for ElectedPlaces {
+    fn reach(&self, at: &KnownNode, name: StoreName) -> Arc<dyn RemoteStorage> {
+        reach(&self.host, &self.keys, at, name)
+    }
+
+    fn record(&self, places: &BTreeMap<StoreId, KnownNode>) -> BoxFuture<Result<(), RecordError>> {
+        let (maps, places) = (self.maps.clone(), places.iter().map(|(store, at)| (*store, at.node)).collect());
+        Box::pin(async move { decide(&maps, places).await })
+    }
+
+    fn remove(&self, _: StoreId) -> BoxFuture<io::Result<()>> {
+        Box::pin(async { Ok(()) })
+    }
+
+    fn make(&self, _: StoreIdentity) -> BoxFuture<io::Result<Arc<StoreServer>>> {
+        Box::pin(async { Err(io::Error::other("a first node that was elected has no stores of its own")) })
+    }
+
+    fn has_room_here(&self) -> bool {
+        false
+    }
+}
+
 /// What moving stores needs of the first node.
 pub struct FirstNodePlaces {
     host: Host,
     keys: ClientKeys,
     record: Arc<PlaceRecord>,
+    maps: Arc<Keeper>,
 }
 
 impl FirstNodePlaces {
-    /// The record, and the first node's keys in its data folder.
-    pub fn new(host: Host, record: Arc<PlaceRecord>) -> anyhow::Result<Arc<FirstNodePlaces>> {
+    /// The record, and the first node's keys in its data folder. While others vote, the maps
+    /// decide, since an elected node knows nothing else.
+    pub fn new(host: Host, record: Arc<PlaceRecord>, maps: Arc<Keeper>) -> anyhow::Result<Arc<FirstNodePlaces>> {
         let keys = identity::client_keys(&record.folder)?;
-        Ok(Arc::new(FirstNodePlaces { host, keys, record }))
+        Ok(Arc::new(FirstNodePlaces { host, keys, record, maps }))
     }
 }
 
 impl StorePlaces for FirstNodePlaces {
     fn reach(&self, at: &KnownNode, name: StoreName) -> Arc<dyn RemoteStorage> {
-        // An address that cannot be read is one that cannot be reached.
-        let nowhere = Address { host: at.address.clone(), port: 0, keys: None };
-        let address = address_of(at, &self.keys).unwrap_or(nowhere);
-        Remote::named(self.host.clone(), address, name)
+        reach(&self.host, &self.keys, at, name)
     }
 
     fn record(&self, places: &BTreeMap<StoreId, KnownNode>) -> BoxFuture<Result<(), RecordError>> {
         let (record, stores) = (self.record.clone(), with_places(&self.record.folder, self.record.stores(), places));
+        let (maps, nodes) = (self.maps.clone(), places.iter().map(|(store, at)| (*store, at.node)).collect());
         Box::pin(async move {
+            let known = maps.config().map_err(|e| RecordError::Unchanged(io::Error::other(e)))?;
+            let is_decided = known.voters.len() > 1;
+            if is_decided && known.places != nodes {
+                decide(&maps, nodes).await?;
+            }
             let written = tokio::task::spawn_blocking(move || record.write(stores)).await;
-            written.unwrap_or_else(|e| Err(RecordError::Unknown(e.into())))
+            match written.unwrap_or_else(|e| Err(RecordError::Unknown(e.into()))) {
+                // The next start takes the places from the maps.
+                Err(RecordError::Unchanged(e) | RecordError::Unknown(e)) if is_decided => {
+                    tracing::warn!("the data folder does not say where the stores are: {e}");
+                    Ok(())
+                }
+                written => written,
+            }
         })
     }
 
@@ -165,7 +238,6 @@ impl StorePlaces for FirstNodePlaces {
 mod tests {
     use super::*;
     use crate::folder::Folder;
-    use types::NodeId;
 
     #[tokio::test]
     async fn moved_stores_are_recorded_and_their_folders_cleared() {

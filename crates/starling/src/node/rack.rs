@@ -41,9 +41,16 @@ struct Shelf {
 /// The stores that were made, with their folders: the contents of `rack.json`.
 #[derive(Serialize, Deserialize, Clone, Default)]
 #[serde(deny_unknown_fields)]
-struct MadeStores {
+pub struct MadeStores {
     version: u32,
     folders: BTreeMap<u16, PathBuf>,
+}
+
+impl MadeStores {
+    /// Stores in these folders.
+    pub fn new(folders: BTreeMap<u16, PathBuf>) -> MadeStores {
+        MadeStores { version: 1, folders }
+    }
 }
 
 /// The stores of a node.
@@ -126,6 +133,11 @@ impl StoreRack {
         }
         for (store, folder) in &made.folders {
             let store = StoreId::new(*store);
+            if !shelves.contains_key(&store) && folder.exists() {
+                // Its name is the user's own, or its disk is none of these folders any more.
+                let failed = |e: io::Error| usage(format!("{}: {e}", folder.display()));
+                shelves.insert(store, Shelf::open(host, folder.clone()).await.map_err(failed)?);
+            }
             shelves.entry(store).or_insert_with(|| {
                 let shown = folder.display();
                 eprintln!(
@@ -338,6 +350,9 @@ mod tests {
             first_node: None,
             draining: Default::default(),
             through_first: Default::default(),
+            first_member: None,
+            voters: cluster::config::first_voters(),
+            next_voter: 2,
         };
         for name in ["one", "two"] {
             let (name, fingerprint) = (name.to_string(), [1; 32]);

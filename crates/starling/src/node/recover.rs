@@ -12,7 +12,7 @@ use crate::node::identity::{self, NodeIdentity};
 use crate::node::joined::{AboutNode, NodeFolder};
 use crate::node::rack::StoreRack;
 use crate::node::serving::Serves;
-use crate::node::{joined, rack, roles, serving, whereabouts};
+use crate::node::{joined, rack, roles, serving, voter, whereabouts};
 use crate::{private, say, usage};
 use anyhow::Context;
 use cluster::config::FIRST_NODE;
@@ -281,6 +281,8 @@ fn prepare(
         });
     }
     let succeeds = Succeeds::new(about.node(), remains.config.first_node);
+    // The group that this node votes in has lost its majority, and the maps give it another voter.
+    voter::remove_all(path)?;
     crate::folder::write_stores(path, &Stores::succeeding(places, succeeds)).context("stores.json")?;
     identity::prepare_first(path, identity)?;
     for name in [joined::ABOUT, serving::FILE, roles::FILE, rack::FILE] {

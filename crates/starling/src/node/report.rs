@@ -37,8 +37,8 @@ pub struct NodeLine {
     pub version: String,
 }
 
-/// All nodes, as JSON. The first one leads.
-pub fn nodes_json(nodes: &[NodeLine], survives: &str, spreading: Option<String>) -> Value {
+/// All nodes, as JSON, and the name of the one that leads.
+pub fn nodes_json(nodes: &[NodeLine], leader: &str, survives: &str, spreading: Option<String>) -> Value {
     let node = |node: &NodeLine| {
         json!({
             "name": node.name,
@@ -57,31 +57,44 @@ pub fn nodes_json(nodes: &[NodeLine], survives: &str, spreading: Option<String>)
     };
     json!({
         "nodes": nodes.iter().map(node).collect::<Vec<_>>(),
-        "leader": nodes.first().map(|first| &first.name),
+        "leader": leader,
         "survives": survives,
         "spreading": spreading,
     })
 }
 
-/// What the file system survives now, while the nodes in `down` are down. The first node serves the
-/// only voter, and the managers of nodes that die: all of them, if `serves_all`. No other node has
-/// so many stores that the rest could not go on.
+/// Who leads, and who votes.
+struct Votes {
+    leader: NodeId,
+    voters: BTreeSet<NodeId>,
+    /// The leader serves all managers.
+    serves_all: bool,
+}
+
+/// What the file system survives now, while the nodes in `down` are down. The leader serves the
+/// managers of nodes that die. Only that one may have so many stores that the rest could not go
+/// on, and then no other node votes.
 fn survives(
     parity: u8,
     places: &BTreeMap<StoreId, NodeId>,
     names: &BTreeMap<NodeId, String>,
     down: &BTreeSet<NodeId>,
-    serves_all: bool,
+    votes: &Votes,
 ) -> String {
     let name = |node: &NodeId| names.get(node).cloned().unwrap_or_else(|| node.to_string());
     let count = |node: NodeId| places.values().filter(|place| **place == node).count();
     let absent: Vec<NodeId> = down.iter().copied().filter(|node| count(*node) > 0).collect();
     let away: usize = absent.iter().map(|node| count(*node)).sum();
     let is_spread = names.keys().all(|node| count(*node) <= parity.into());
-    let first = name(&FIRST_NODE);
-    let serves = match serves_all {
-        true => format!("{first} serves the managers and the only voter"),
-        false => format!("{first} serves the only voter, and the managers of nodes that die"),
+    let first = name(&votes.leader);
+    let votes_left = votes.voters.difference(down).count();
+    // Of those that are there, so many may go.
+    let spare_votes = votes_left.saturating_sub(votes.voters.len() / 2 + 1);
+    let serves = match (votes.voters.len(), votes.serves_all) {
+        (0 | 1, true) => format!("{first} serves the managers and the only voter"),
+        (0 | 1, false) => format!("{first} serves the only voter, and the managers of nodes that die"),
+        (all, _) if votes_left == all => format!("{first} leads, and {all} nodes vote"),
+        (all, _) => format!("{first} leads, and {votes_left} of {all} nodes vote"),
     };
     if away > 0 {
         let who: Vec<String> = absent.iter().map(name).collect();
@@ -103,7 +116,11 @@ fn survives(
         (false, 1) => "the loss of any one store".to_string(),
         (false, parity) => format!("the loss of any {parity} stores"),
     };
-    format!("the end of any node but {first}, and {disks}; {serves}")
+    match spare_votes {
+        0 if votes.voters.len() > 1 => format!("the end of no node that votes, and {disks}; {serves}"),
+        0 => format!("the end of any node but {first}, and {disks}; {serves}"),
+        _ => format!("the end of any node, and {disks}; {serves}"),
+    }
 }
 
 /// What happens to the places of stores; `None` if nothing does.
@@ -121,6 +138,7 @@ fn spreading(report: &NodesReport, names: &BTreeMap<NodeId, String>) -> Option<S
 fn of_core(report: &NodesReport, config: &FsConfig) -> Value {
     let stores_of = |node| report.places.iter().filter(move |(_, place)| **place == node).map(|(store, _)| store.raw());
     let state = |report: &NodeReport| {
+        // A first node that is no member needs no lease.
         let is_first = report.id == FIRST_NODE;
         let stores: Vec<u16> = stores_of(report.id).collect();
         let client = report.is_mounted.then_some("client");
@@ -130,7 +148,7 @@ fn of_core(report: &NodesReport, config: &FsConfig) -> Value {
         };
         let storage = (!stores.is_empty()).then_some("storage");
         let manager = (report.manager_count > 0 || report.takes_managers).then_some("manager");
-        let voter = is_first.then_some("voter");
+        let voter = report.is_voter.then_some("voter");
         NodeLine {
             name: report.name.clone(),
             is_up,
@@ -147,9 +165,12 @@ fn of_core(report: &NodesReport, config: &FsConfig) -> Value {
     let lines: Vec<NodeLine> = report.nodes.iter().map(state).collect();
     let is_down = |node: &&NodeReport| matches!(node.state, NodeState::Down { .. });
     let down: BTreeSet<NodeId> = report.nodes.iter().filter(is_down).map(|node| node.id).collect();
-    let serves_all = report.nodes.iter().all(|node| node.id == FIRST_NODE || node.manager_count == 0);
-    let survives = survives(config.parity, &report.places, &names, &down, serves_all);
-    nodes_json(&lines, &survives, spreading(report, &names))
+    let serves_all = report.nodes.iter().all(|node| node.id == report.leader || node.manager_count == 0);
+    let voters = report.nodes.iter().filter(|node| node.is_voter).map(|node| node.id).collect();
+    let votes = Votes { leader: report.leader, voters, serves_all };
+    let survives = survives(config.parity, &report.places, &names, &down, &votes);
+    let leader = names.get(&report.leader).cloned().unwrap_or_default();
+    nodes_json(&lines, &leader, &survives, spreading(report, &names))
 }
 
 /// The answer of the first node.
@@ -243,7 +264,7 @@ mod tests {
             lease: None,
             version: String::new(),
         };
-        let all = nodes_json(&[first(), two, three], "the loss of any store", None);
+        let all = nodes_json(&[first(), two, three], "one", "the loss of any store", None);
         assert_eq!((&all["leader"], &all["survives"]), (&json!("one"), &json!("the loss of any store")));
         let nodes = &all["nodes"];
         assert_eq!(
@@ -269,7 +290,19 @@ mod tests {
         let manager_count = if id == FIRST_NODE { 2 } else { 0 };
         let program = if is_mounted { format!("version of {name}") } else { String::new() };
         let (takes_managers, is_draining) = (id == FIRST_NODE, false);
-        NodeReport { id, name, address, state, is_mounted, manager_count, takes_managers, is_draining, program }
+        let is_voter = id == FIRST_NODE;
+        NodeReport {
+            id,
+            name,
+            address,
+            state,
+            is_mounted,
+            manager_count,
+            takes_managers,
+            is_voter,
+            is_draining,
+            program,
+        }
     }
 
     /// Three nodes, the last one down, with the stores at these.
@@ -287,6 +320,9 @@ mod tests {
             first_node: None,
             draining: Default::default(),
             through_first: Default::default(),
+            first_member: None,
+            voters: cluster::config::first_voters(),
+            next_voter: 2,
         };
         let lease_left = Duration::from_secs(5);
         let nodes = vec![
@@ -295,7 +331,7 @@ mod tests {
             report(2, "three", NodeState::Down { since: None }, false),
         ];
         let places = (0..).map(StoreId::new).zip(places.map(NodeId::new)).collect();
-        of_core(&NodesReport { nodes, places, spread }, &config)
+        of_core(&NodesReport { nodes, leader: FIRST_NODE, places, spread }, &config)
     }
 
     #[test]
@@ -331,11 +367,29 @@ mod tests {
         let names = (0..3).map(|node| (NodeId::new(node), format!("n{node}"))).collect();
         let survive = |parity, places: &[u16]| {
             let places = (0..).map(StoreId::new).zip(places.iter().copied().map(NodeId::new)).collect();
-            survives(parity, &places, &names, &BTreeSet::new(), parity == 1)
+            let votes = Votes { leader: FIRST_NODE, voters: BTreeSet::from([FIRST_NODE]), serves_all: parity == 1 };
+            survives(parity, &places, &names, &BTreeSet::new(), &votes)
         };
         assert!(survive(1, &[0, 2, 1]).contains("the loss of the stores of any one node;"));
         assert!(survive(2, &[0, 0, 1, 1, 2]).contains("the loss of the stores of any one node;"));
         assert!(survive(2, &[0, 2, 1]).ends_with("n0 serves the only voter, and the managers of nodes that die"));
         assert!(survive(2, &[0, 0, 0, 1, 2]).contains("the loss of any 2 stores;"));
+    }
+
+    #[test]
+    fn with_several_voters_any_node_may_end() {
+        let all: BTreeSet<NodeId> = (0..3).map(NodeId::new).collect();
+        let names = all.iter().map(|node| (*node, format!("n{}", node.raw()))).collect();
+        let places = (0..3).map(|at| (StoreId::new(at), NodeId::new(at))).collect();
+        let votes = Votes { leader: NodeId::new(1), voters: all, serves_all: false };
+        assert_eq!(
+            survives(1, &places, &names, &BTreeSet::new(), &votes),
+            "the end of any node, and the loss of the stores of any one node; n1 leads, and 3 nodes vote"
+        );
+        let said = survives(1, &places, &names, &BTreeSet::from([NodeId::new(2)]), &votes);
+        assert!(said.ends_with("n1 leads, and 2 of 3 nodes vote"), "{said}");
+        let (places, down) = (BTreeMap::from([(StoreId::new(0), NodeId::new(0))]), BTreeSet::from([NodeId::new(2)]));
+        let said = survives(1, &places, &names, &down, &votes);
+        assert!(said.starts_with("the end of no node that votes, and"), "{said}");
     }
 }

@@ -19,15 +19,23 @@ pub struct Roles {
     pub client: bool,
     /// It serves managers, if it listens and the first node gives it some.
     pub manager: bool,
+    /// It has a voter, if it listens and the node that leads gives it one.
+    #[serde(default)]
+    pub voter: bool,
 }
 
 impl Default for Roles {
     fn default() -> Roles {
-        Roles { version: 1, client: true, manager: true }
+        Roles { version: 1, client: true, manager: true, voter: false }
     }
 }
 
 impl Roles {
+    /// Those of a member that was the first node: as before, and it votes.
+    pub fn of_former_first(mounts: bool) -> Roles {
+        Roles { client: mounts, voter: true, ..Roles::default() }
+    }
+
     /// What the user chose before; `None` if nothing. `data` is the node's data folder, which may
     /// not exist.
     pub fn known(data: &Path) -> anyhow::Result<Option<Roles>> {

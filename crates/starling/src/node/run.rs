@@ -9,20 +9,23 @@ use crate::node::first::bind;
 use crate::node::identity::NodeIdentity;
 use crate::node::joined::{AboutNode, NodeFolder};
 use crate::node::joining::{Wanted, join};
+use crate::node::lead::{Elected, Leader, WhoLeads};
 use crate::node::rack::StoreRack;
 use crate::node::remote::{LinkDialer, RemoteFirstNode};
 use crate::node::roles::Roles;
 use crate::node::serving::Serves;
+use crate::node::voter::NodeVoter;
 use crate::node::whereabouts::{Whereabouts, WhereaboutsService};
-use crate::node::{host_name, identity, report, status, who};
+use crate::node::{host_name, identity, removal, report, status, who};
 use crate::recorder::Recorder;
 use crate::recording::Recordings;
 use crate::settings::cache_bytes;
-use crate::{background, input, say, usage};
+use crate::{background, core_report, input, say, usage};
 use anyhow::Context;
 use cluster::control::{AuthorityKey, ControlAnswer, ControlRequest};
 use cluster::host_service::{HostService, ManagerHost};
 use cluster::member::{FirstNode, Member, MemberConfig};
+use cluster::removal::Removal;
 use host::{Either, Host};
 use join::NodeInvitation;
 use link::{ServerKeys, Services, kinds};
@@ -36,7 +39,7 @@ use storage::tcp::StoreService;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
-use types::{BoxFuture, LineError};
+use types::{BoxFuture, FsUuid, LineError, NodeId};
 use vfs::FileSystem;
 
 /// How long a start waits for the first node. After a restart of its own, the first node lets
@@ -152,6 +155,7 @@ impl AskedNode {
         };
         roles.client = self.mountpoint.is_some();
         roles.manager = is_asked(Role::Manager) || roles.manager && !is_left_out(Role::Manager);
+        roles.voter = is_asked(Role::Voter) || roles.voter && !is_left_out(Role::Voter);
         let known = Serves::known(&self.data)?;
         let listens = self.listen.is_some() || known.is_some();
         let has_stores = !self.stores.is_empty() || known.is_some_and(|known| !known.stores.is_empty());
@@ -161,11 +165,14 @@ impl AskedNode {
             (_, false) if is_asked(Role::Manager) => {
                 Some("--roles manager: other nodes must reach this one: add --listen ADDRESS:PORT")
             }
+            (_, false) if is_asked(Role::Voter) => {
+                Some("--roles voter: other nodes must reach this one: add --listen ADDRESS:PORT")
+            }
             (false, false) if !roles.client => Some(
                 "--no-mount: this node would have nothing to do: add --listen ADDRESS:PORT, and --store DIR for stores",
             ),
-            (false, true) if !roles.client && !roles.manager => {
-                Some("this node would have nothing to do: it mounts nothing, has no store, and is to serve no managers")
+            (false, true) if !roles.client && !roles.manager && !roles.voter => {
+                Some("this node would have nothing to do: it mounts nothing, has no store, and is neither to serve managers nor to vote")
             }
             _ => None,
         });
@@ -183,6 +190,8 @@ pub struct ServedNode {
     pub first: Arc<RemoteFirstNode>,
     /// The stores that it has.
     pub rack: Arc<StoreRack>,
+    /// What leads here when voters elect this node; `None` if it has no address.
+    pub leader: Option<Arc<Leader>>,
     /// The mount, until it ends; `None` also if the node mounts nothing.
     pub mount: Mutex<Option<fuse::Mount>>,
     /// The recordings of the mount.
@@ -228,6 +237,14 @@ impl ServedNode {
         }
     }
 
+    /// Leads and votes no more.
+    async fn stop_leading(&self, voter: &NodeVoter) {
+        if let Some(leader) = &self.leader {
+            leader.stop().await;
+        }
+        voter.close().await;
+    }
+
     /// Commits everything.
     async fn sync(&self) -> Result<(), String> {
         match (self.member.client(), self.member.trouble()) {
@@ -244,6 +261,11 @@ struct Control(Arc<ServedNode>);
 impl control::Served for Control {
     fn answer(&self, request: Request, progress: mpsc::Sender<Value>) -> BoxFuture<Result<Value, String>> {
         let served = self.0.clone();
+        if let Some(elected) = served.leader.as_ref().and_then(|leader| leader.elected())
+            && let Some(answer) = of_elected(elected, &request, &progress)
+        {
+            return answer;
+        }
         Box::pin(async move {
             match request {
                 Request::Sync { home: false } => served.sync().await.map(|()| json!({})),
@@ -268,7 +290,32 @@ impl control::Served for Control {
     }
 }
 
-/// Serves a node's stores and managers to other nodes. Returns the address at which these reach it.
+/// What the first node answers that is in this process. `None` if the request is for the member.
+fn of_elected(
+    elected: Arc<Elected>,
+    request: &Request,
+    progress: &mpsc::Sender<Value>,
+) -> Option<BoxFuture<Result<Value, String>>> {
+    let (request, progress) = (request.clone(), progress.clone());
+    Some(match request {
+        Request::InviteNode { name, addresses } => {
+            Box::pin(async move { elected.server.inviter.invite(&name, addresses).await.map_err(|e| format!("{e:#}")) })
+        }
+        Request::DrainNode { name, drains } => {
+            Box::pin(async move { removal::drain(&elected.server, &name, drains).await.map_err(|e| e.to_string()) })
+        }
+        Request::RemoveNode { name, is_dead, accepts_loss } => Box::pin(async move {
+            let how = Removal { is_dead, accepts_loss };
+            removal::remove(&elected.server, &name, how).await.map_err(|e| e.to_string())
+        }),
+        Request::Scrub { repair } => {
+            Box::pin(async move { core_report::scrub(&elected.machine, repair, progress).await })
+        }
+        _ => return None,
+    })
+}
+
+/// Serves a node's stores, managers and voter to other nodes. Returns the address at which these reach it.
 async fn serve(
     host: &Host,
     listen: SocketAddr,
@@ -276,6 +323,7 @@ async fn serve(
     rack: &Arc<StoreRack>,
     managers: &Arc<ManagerHost>,
     whereabouts: &Arc<Whereabouts>,
+    voter: &Arc<NodeVoter>,
 ) -> anyhow::Result<(String, Option<JoinHandle<()>>)> {
     let listener = bind(listen).await?;
     let address = Serves::address(listener.local_addr().context("own address")?)?;
@@ -285,7 +333,8 @@ async fn serve(
         .with(kinds::STORAGE, StoreService::new(rack.clone()))
         .with(kinds::MANAGER, managers.service())
         .with(kinds::CONTROL, Arc::new(WhereaboutsService(whereabouts.clone())))
-        .with(kinds::HOST, Arc::new(HostService(managers.clone())));
+        .with(kinds::HOST, Arc::new(HostService(managers.clone())))
+        .with(kinds::CONSENSUS, voter.service());
     let serving = tokio::spawn(link::serve(host.clone(), listener, services, Some(keys)));
     Ok((address, Some(serving)))
 }
@@ -307,6 +356,18 @@ async fn take_authority(folder: &Path, identity: &NodeIdentity, first: &RemoteFi
         eprintln!(
             "warning: this node could not succeed the first one if that were lost, until it is started again: {e:#}"
         );
+    }
+}
+
+/// Has the voter that the newest maps give to this node, from now on.
+async fn follow_maps(voter: Arc<NodeVoter>, member: Arc<Member>, node: NodeId, fs: FsUuid) {
+    let mut newer = member.maps();
+    loop {
+        let maps = newer.borrow_and_update().clone();
+        voter.follow(node, fs, &maps).await;
+        if newer.changed().await.is_err() {
+            return;
+        }
     }
 }
 
@@ -336,9 +397,12 @@ pub async fn run(asked: AskedNode) -> anyhow::Result<ExitCode> {
     let rack = StoreRack::open(&host, about.file_system()?, about.node(), &folder, folders).await?;
     let managers = ManagerHost::new(host.clone());
     let whereabouts = Whereabouts::new(&folder, &about, keys.for_connections()?, asked.first_node.as_slice())?;
-    // Other nodes need the stores, even if this one has no session yet.
-    let (address, serving) = match serves {
-        Some(serves) => serve(&host, serves.listen, &keys, &rack, &managers, &whereabouts).await?,
+    let voter = NodeVoter::new(host.clone(), folder.path(), keys.for_connections()?);
+    let takes_votes = roles.voter && serves.is_some() && !voter.is_lost();
+    // Other nodes need the stores and the voter, even if this one has no session yet.
+    let listen = serves.as_ref().map(|serves| serves.listen);
+    let (address, serving) = match listen {
+        Some(listen) => serve(&host, listen, &keys, &rack, &managers, &whereabouts, &voter).await?,
         None => (String::new(), None),
     };
     let connecting = RemoteFirstNode::connect(&host, about.node(), whereabouts, &keys, rack.clone(), managers.clone());
@@ -350,8 +414,21 @@ pub async fn run(asked: AskedNode) -> anyhow::Result<ExitCode> {
         address: address.clone(),
         takes_stores: rack.takes_stores(),
         takes_managers: roles.manager && !address.is_empty(),
+        takes_votes,
     };
     let member = Member::start(host.clone(), config, first.clone() as Arc<dyn FirstNode>, managers);
+    let leader = match listen {
+        Some(listen) => {
+            let (data, address) = (folder.path().to_path_buf(), listen.ip());
+            let who = WhoLeads { about: about.clone(), data, address, cache_bytes: asked.cache_bytes };
+            if let Err(e) = voter.open_newest().await {
+                eprintln!("warning: this node does not vote: {e:#}");
+            }
+            tokio::spawn(follow_maps(voter.clone(), member.clone(), about.node(), about.file_system()?));
+            Some(Leader::start(&host, &voter, who))
+        }
+        None => None,
+    };
     let kernel = KernelToCome::new();
     if roles.client {
         member.set_kernel(kernel.clone());
@@ -367,7 +444,7 @@ pub async fn run(asked: AskedNode) -> anyhow::Result<ExitCode> {
     options.flush = true;
     options.mount_xattrs.insert(control::XATTR.to_vec(), socket_path.as_os_str().as_encoded_bytes().to_vec());
     let (mount, recording) = (Mutex::new(None), Arc::new(Recordings::new(recorder)));
-    let served = Arc::new(ServedNode { about, member, first, rack, mount, recording });
+    let served = Arc::new(ServedNode { about, member, first, rack, leader, mount, recording });
     // Commands find the process also while it waits for the first node.
     let server = socket.serve(Arc::new(Control(served.clone())));
     let stop = async { host::first(host::first(interrupt.recv(), terminate.recv()), server.down()).await };
@@ -388,6 +465,7 @@ pub async fn run(asked: AskedNode) -> anyhow::Result<ExitCode> {
         Ok(Some(mount)) => mount,
         not_mounted => {
             served.member.leave().await;
+            served.stop_leading(&voter).await;
             served.rack.close().await?;
             let told = not_mounted.as_ref().map(|_| "it had no session yet".to_string()).map_err(|e| format!("{e:#}"));
             server.finish(told).await;
@@ -415,6 +493,7 @@ pub async fn run(asked: AskedNode) -> anyhow::Result<ExitCode> {
     }
     let synced = served.sync_last().await.map_err(|e| format!("what was not synced is lost: {e}"));
     served.member.leave().await;
+    served.stop_leading(&voter).await;
     if let Some(serving) = serving {
         serving.abort();
     }

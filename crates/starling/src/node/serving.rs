@@ -22,6 +22,11 @@ pub struct Serves {
 }
 
 impl Serves {
+    /// A node that listens here, with these folders for stores.
+    pub fn new(listen: SocketAddr, stores: Vec<PathBuf>) -> Serves {
+        Serves { version: 1, listen, stores }
+    }
+
     /// What the node served before; `None`: nothing. `data` is its data folder, which may not
     /// exist.
     pub fn known(data: &Path) -> anyhow::Result<Option<Serves>> {

@@ -1,0 +1,91 @@
+//! Until when the leader of a group of voters may serve as the first node.
+//!
+//! It asks a majority of the voters again and again whether it still leads
+//! ([`Consensus::still_leads`]). Each answer lets it serve for a lease from when it asked. When the lease is over, another voter
+//! may have been elected, and its node may serve.
+//!
+//! The lease belongs to one term. A voter that was elected again has been without the lease
+//! meanwhile: what its machine knows may be old, and it starts as any first node.
+
+use consensus::Consensus;
+use host::Host;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+/// Number of questions in the length of a lease.
+const QUESTIONS_PER_LEASE: u32 = 4;
+/// Time before a question that failed is asked again.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// The lease of a leader.
+pub struct Leading {
+    host: Host,
+    voter: Arc<Consensus>,
+    term: u64,
+    /// When the lease is over, in nanoseconds of the host's clock.
+    until: AtomicU64,
+}
+
+impl Leading {
+    /// Begins to ask. `None` if the voter does not lead.
+    pub async fn begin(host: &Host, voter: &Arc<Consensus>) -> Option<Arc<Leading>> {
+        let term = voter.leadership().term;
+        let leading = Leading { host: host.clone(), voter: voter.clone(), term, until: AtomicU64::new(0) };
+        let leading = Arc::new(leading);
+        if !leading.ask().await {
+            return None;
+        }
+        host.tasks.spawn(Box::pin(keep(Arc::downgrade(&leading))));
+        Some(leading)
+    }
+
+    /// Asks once. False if there was no answer, or the voter does not lead in this term any more.
+    async fn ask(&self) -> bool {
+        let asked = host::timeout(&*self.host.clock, self.voter.lease(), self.voter.still_leads()).await;
+        let Ok(Ok(until)) = asked else { return false };
+        // A voter that was elected again answers for another term.
+        if self.voter.leadership().term != self.term {
+            return false;
+        }
+        self.until.fetch_max(until.as_nanos() as u64, SeqCst);
+        true
+    }
+
+    fn left(&self) -> Duration {
+        Duration::from_nanos(self.until.load(SeqCst)).saturating_sub(self.host.clock.now())
+    }
+
+    /// True while no other node can be the first one.
+    pub fn may_serve(&self) -> bool {
+        !self.left().is_zero()
+    }
+
+    /// True if no other voter can be elected: then a lease that is over begins again.
+    fn is_alone(&self) -> bool {
+        self.voter.voters().len() == 1
+    }
+
+    /// Waits until the lease is over for good.
+    pub async fn over(&self) {
+        while self.may_serve() || self.is_alone() && !self.voter.leadership().has_stopped {
+            self.host.clock.sleep(self.left().max(PAUSE)).await;
+        }
+    }
+}
+
+/// Asks until the lease is over, or the machine is gone.
+async fn keep(leading: Weak<Leading>) {
+    while let Some(leading) = leading.upgrade() {
+        if !leading.may_serve() && !leading.is_alone() {
+            return;
+        }
+        let pause = match leading.ask().await {
+            true => leading.voter.lease() / QUESTIONS_PER_LEASE,
+            false => PAUSE,
+        };
+        let clock = leading.host.clock.clone();
+        drop(leading);
+        clock.sleep(pause).await;
+    }
+}

@@ -1,0 +1,346 @@
+//! The voter of a node: its folder, its way to the others, and its answers to them.
+//!
+//! The maps say which node has which voter ([`FsConfig::voters`]). A voter's folder is
+//! `consensus-ID` in the node's data folder, and `consensus` for the first voter of a file system.
+//! `voter.json` remembers which voter a node that has joined has made. If its folder is gone, the
+//! voter has forgotten its votes, and is not made again under its id.
+
+use crate::node::identity::address_of;
+use crate::node::joined;
+use crate::private;
+use anyhow::Context;
+use bytes::Bytes;
+use cluster::config::FIRST_NODE;
+use cluster::maps::VoterHome;
+use cluster::{FsConfig, KnownNode};
+use consensus::network::{PeerError, Peers};
+use consensus::{Consensus, FIRST_VOTER, GroupTiming, VoterOpenError, VoterSettings};
+use host::real::RealDisk;
+use host::{Disk, Host};
+use link::{ClientKeys, Message, NodeLink, NodeService, Peer, kinds};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+use storage::tcp::TLS_NAME;
+use tokio::sync::watch;
+use types::codec::DecodeError;
+use types::{BoxFuture, FsUuid, Maps, NodeId};
+
+/// How soon voters notice that the leader is gone: after three to four seconds. A voter whose
+/// machine is busy answers in time.
+pub const TIMING: GroupTiming = GroupTiming {
+    heartbeat: Duration::from_millis(300),
+    election_min: Duration::from_secs(1),
+    election_max: Duration::from_secs(2),
+};
+/// Name of the folder of a file system's first voter, and what those of others begin with.
+const FOLDER: &str = "consensus";
+/// Name of the file that remembers which voter was made.
+const FILE: &str = "voter.json";
+
+/// The contents of `voter.json`.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct MadeVoter {
+    version: u32,
+    voter: u64,
+}
+
+/// The folder of a voter in a node's data folder.
+fn folder(data: &Path, voter: u64) -> PathBuf {
+    match voter {
+        FIRST_VOTER => data.join(FOLDER),
+        voter => data.join(format!("{FOLDER}-{voter}")),
+    }
+}
+
+/// The disk of a voter; its folder is made if it does not exist.
+fn disk(data: &Path, voter: u64) -> anyhow::Result<Arc<dyn Disk>> {
+    let path = folder(data, voter);
+    let shown = path.display().to_string();
+    std::fs::create_dir_all(&path).with_context(|| shown.clone())?;
+    private::sync(data).context("data folder")?;
+    let disk = RealDisk::open(&path).with_context(|| shown.clone())?;
+    disk.lock().map_err(|_| anyhow::anyhow!("{shown} is in use by another process"))?;
+    Ok(disk)
+}
+
+/// The voter of a first node that does not listen, in its data folder.
+pub struct LoneVoter(pub PathBuf);
+
+impl VoterHome for LoneVoter {
+    fn voter(&self, voter: u64) -> Result<(Arc<dyn Disk>, VoterSettings), String> {
+        let disk = disk(&self.0, voter).map_err(|e| format!("{e:#}"))?;
+        Ok((disk, VoterSettings { voter, ..VoterSettings::alone() }))
+    }
+}
+
+/// The newest voter that has a folder in a data folder.
+pub fn newest(data: &Path) -> std::io::Result<Option<u64>> {
+    let id = |name: &str| match name {
+        FOLDER => Some(FIRST_VOTER),
+        name => name.strip_prefix(FOLDER)?.strip_prefix('-')?.parse().ok(),
+    };
+    let names = std::fs::read_dir(data)?.map(|entry| Ok(entry?.file_name()));
+    let names = names.collect::<std::io::Result<Vec<_>>>()?;
+    Ok(names.iter().filter_map(|name| id(name.to_str()?)).max())
+}
+
+/// True if a name in a data folder is that of a voter's folder.
+pub fn is_folder(name: &str) -> bool {
+    name == FOLDER || name.strip_prefix(FOLDER).and_then(|rest| rest.strip_prefix('-')).is_some_and(is_number)
+}
+
+fn is_number(text: &str) -> bool {
+    text.parse::<u64>().is_ok()
+}
+
+/// Removes the folders of all voters from a data folder. They never vote again.
+pub fn remove_all(data: &Path) -> anyhow::Result<()> {
+    while let Some(voter) = newest(data)? {
+        std::fs::remove_dir_all(folder(data, voter)).with_context(|| folder(data, voter).display().to_string())?;
+    }
+    private::sync(data).context("data folder")
+}
+
+/// The maps that voters reach each other by, the newest that this process has seen.
+#[derive(Default)]
+struct Seen {
+    epoch: u64,
+    config: Option<FsConfig>,
+}
+
+/// The way to the other voters.
+pub struct VoterPeers {
+    host: Host,
+    keys: ClientKeys,
+    seen: Mutex<Seen>,
+    links: Mutex<BTreeMap<u64, (KnownNode, Arc<NodeLink>)>>,
+    /// The voter that asks.
+    own: Mutex<Weak<Consensus>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl VoterPeers {
+    /// Connects with these keys.
+    pub fn new(host: Host, keys: ClientKeys) -> Arc<VoterPeers> {
+        let (seen, links, own) = Default::default();
+        Arc::new(VoterPeers { host, keys, seen, links, own })
+    }
+
+    /// Takes in maps.
+    pub fn learn(&self, maps: &Maps) {
+        let mut seen = lock(&self.seen);
+        if maps.epoch > seen.epoch
+            && let Ok(config) = FsConfig::decode(&maps.bytes)
+        {
+            *seen = Seen { epoch: maps.epoch, config: Some(config) };
+        }
+    }
+
+    /// Takes in what the voter itself knows.
+    fn look(&self) {
+        let own = lock(&self.own).upgrade();
+        own.inspect(|voter| self.learn(&voter.maps()));
+    }
+
+    /// True if a node with this certificate may ask a voter.
+    fn admits(&self, certificate: &[u8; 32]) -> bool {
+        self.look();
+        lock(&self.seen).config.as_ref().is_none_or(|config| config.has_node(certificate))
+    }
+
+    fn link(&self, voter: u64) -> Option<Arc<NodeLink>> {
+        self.look();
+        let at = lock(&self.seen).config.as_ref()?.reach_voter(voter)?;
+        let mut links = lock(&self.links);
+        if let Some((known, link)) = links.get(&voter)
+            && *known == at
+        {
+            return Some(link.clone());
+        }
+        let mut address = address_of(&at, &self.keys).ok()?;
+        if at.node == FIRST_NODE {
+            address.keys = Some(self.keys.to(TLS_NAME, at.fingerprint));
+        }
+        let (link, tried) = NodeLink::keep(&self.host, address, format!("voter {voter}"), None);
+        drop(tried);
+        links.insert(voter, (at, link.clone()));
+        Some(link)
+    }
+}
+
+impl Peers for VoterPeers {
+    fn ask(&self, voter: u64, _: &str, request: Bytes) -> BoxFuture<Result<Bytes, PeerError>> {
+        let failed = move |why: String| PeerError { voter, why };
+        let Some(link) = self.link(voter) else {
+            return Box::pin(async move { Err(failed("its node is not known".into())) });
+        };
+        let len = request.len();
+        let asked = link.ask(kinds::CONSENSUS, Message::of_head(request.to_vec()), len);
+        Box::pin(async move {
+            match asked.await {
+                Ok(answer) => Ok(answer.head.into()),
+                Err(e) => Err(failed(e.to_string())),
+            }
+        })
+    }
+}
+
+/// The voter of a node, which may come and go.
+pub struct NodeVoter {
+    host: Host,
+    /// The node's data folder.
+    data: PathBuf,
+    peers: Arc<VoterPeers>,
+    voter: watch::Sender<Option<(u64, Arc<Consensus>)>>,
+    /// Held while the voter comes or goes.
+    turn: tokio::sync::Mutex<()>,
+}
+
+impl NodeVoter {
+    /// A node without a voter yet. It connects to others with these keys.
+    pub fn new(host: Host, data: &Path, keys: ClientKeys) -> Arc<NodeVoter> {
+        let (peers, voter) = (VoterPeers::new(host.clone(), keys), watch::Sender::new(None));
+        Arc::new(NodeVoter { host, data: data.to_path_buf(), peers, voter, turn: tokio::sync::Mutex::default() })
+    }
+
+    /// The voter, if there is one.
+    pub fn voter(&self) -> Option<Arc<Consensus>> {
+        self.voter.borrow().as_ref().map(|(_, voter)| voter.clone())
+    }
+
+    /// Waits until there is a voter, other than this one.
+    pub async fn other_than(&self, known: Option<&Arc<Consensus>>) -> Arc<Consensus> {
+        let mut changes = self.voter.subscribe();
+        let is_other = |voter: &Option<(u64, Arc<Consensus>)>| {
+            voter.as_ref().is_some_and(|(_, voter)| known.is_none_or(|known| !Arc::ptr_eq(known, voter)))
+        };
+        loop {
+            let found = changes.wait_for(is_other).await.ok().and_then(|found| found.as_ref().map(|(_, v)| v.clone()));
+            match found {
+                Some(voter) => return voter,
+                // The sender lives as long as this.
+                None => std::future::pending().await,
+            }
+        }
+    }
+
+    /// Answers other voters.
+    pub fn service(self: &Arc<Self>) -> Arc<dyn NodeService> {
+        Arc::new(VoterService(self.clone()))
+    }
+
+    /// Has this voter, which was opened with [`settings`](VoterHome::voter), answer others.
+    pub fn take(&self, id: u64, voter: Arc<Consensus>) {
+        *lock(&self.peers.own) = Arc::downgrade(&voter);
+        self.voter.send_replace(Some((id, voter)));
+    }
+
+    fn settings(&self, voter: u64) -> VoterSettings {
+        VoterSettings { voter, node: String::new(), peers: self.peers.clone(), timing: Some(TIMING) }
+    }
+
+    fn disk(&self, voter: u64) -> anyhow::Result<Arc<dyn Disk>> {
+        disk(&self.data, voter)
+    }
+
+    /// Opens the newest voter in the folder, if there is one.
+    pub async fn open_newest(&self) -> anyhow::Result<Option<Arc<Consensus>>> {
+        let Some(id) = newest(&self.data)? else { return Ok(None) };
+        match Consensus::open(&self.host, &self.disk(id)?, &self.settings(id)).await {
+            Ok(voter) => {
+                let voter = Arc::new(voter);
+                self.take(id, voter.clone());
+                Ok(Some(voter))
+            }
+            Err(VoterOpenError::Empty) => Ok(None),
+            Err(e) => Err(anyhow::Error::new(e).context(format!("the folder of voter {id}"))),
+        }
+    }
+
+    /// True if the voter that was made here last has lost its folder.
+    pub fn is_lost(&self) -> bool {
+        let made = joined::read::<MadeVoter>(&self.data, FILE).ok().flatten();
+        made.is_some_and(|made| !folder(&self.data, made.voter).exists())
+    }
+
+    /// Has the voter that these maps give to the node, or none.
+    pub async fn follow(&self, node: NodeId, fs: FsUuid, maps: &Maps) {
+        self.peers.learn(maps);
+        let Ok(config) = FsConfig::decode(&maps.bytes) else { return };
+        let _turn = self.turn.lock().await;
+        let (is, wanted) = (self.voter.borrow().as_ref().map(|(id, _)| *id), config.voter_of(node));
+        if is == wanted {
+            return;
+        }
+        self.close().await;
+        let made = async {
+            if let Some(left) = is {
+                std::fs::remove_dir_all(folder(&self.data, left)).context("its folder")?;
+            }
+            match wanted {
+                Some(id) => self.open_or_join(id, fs).await,
+                None => Ok(()),
+            }
+        };
+        if let Err(e) = made.await {
+            tracing::error!(voter = wanted, "this node does not vote: {e:#}");
+        }
+    }
+
+    async fn open_or_join(&self, id: u64, fs: FsUuid) -> anyhow::Result<()> {
+        let made = joined::read::<MadeVoter>(&self.data, FILE)?;
+        let was_made = made.is_some_and(|made| made.voter == id);
+        if was_made && !folder(&self.data, id).exists() {
+            anyhow::bail!("the folder of voter {id} is lost: start this node again, and it gets another voter");
+        }
+        let (disk, settings) = (self.disk(id)?, self.settings(id));
+        let voter = match Consensus::open(&self.host, &disk, &settings).await {
+            Err(VoterOpenError::Empty) if !was_made => Consensus::join(&self.host, &disk, &settings, fs).await?,
+            opened => opened?,
+        };
+        if !was_made {
+            let text = serde_json::to_string_pretty(&MadeVoter { version: 1, voter: id })?;
+            private::put(&self.data, FILE, text.as_bytes()).context(FILE)?;
+        }
+        self.take(id, Arc::new(voter));
+        tracing::info!(voter = id, "this node votes");
+        Ok(())
+    }
+
+    /// Ends the voter.
+    pub async fn close(&self) {
+        if let Some((_, voter)) = self.voter.send_replace(None) {
+            voter.close().await;
+        }
+    }
+}
+
+impl VoterHome for NodeVoter {
+    fn voter(&self, voter: u64) -> Result<(Arc<dyn Disk>, VoterSettings), String> {
+        self.disk(voter).map(|disk| (disk, self.settings(voter))).map_err(|e| format!("{e:#}"))
+    }
+}
+
+/// Answers other voters.
+struct VoterService(Arc<NodeVoter>);
+
+impl NodeService for VoterService {
+    fn serve(&self, peer: &Peer, head: Vec<u8>, _: Bytes) -> Result<BoxFuture<Message>, DecodeError> {
+        let voter = self.0.voter().filter(|_| peer.fingerprint.is_some_and(|peer| self.0.peers.admits(&peer)));
+        Ok(Box::pin(async move {
+            // An empty answer is none to the voter that asks.
+            let answer = match voter {
+                Some(voter) => voter.answer(&head).await.unwrap_or_default(),
+                None => Bytes::new(),
+            };
+            Message::of_head(answer.to_vec())
+        }))
+    }
+}
