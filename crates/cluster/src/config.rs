@@ -527,8 +527,8 @@ impl FsConfig {
 
     /// Checks whether this may be changed into `next`. Properties fixed at creation stay. The
     /// manager of each slot stays too, as nothing hands a slot over yet. The manager map's epoch
-    /// may grow. Voters may come, under new ids, and go. Members may come, under new numbers, and go. Stores may move. Another machine may
-    /// become the first node.
+    /// may grow. Voters may come, under new ids, and go. Members may come, under new numbers, and
+    /// go. Stores may move. Another machine may become the first node.
     pub fn may_become(&self, next: &FsConfig) -> Result<(), ConfigError> {
         let managers = ManagerMap { epoch: self.managers.epoch, ..next.managers.clone() };
         let (members, next_node, places) = (self.members.clone(), self.next_node, self.places.clone());

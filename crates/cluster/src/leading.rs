@@ -1,8 +1,8 @@
 //! Until when the leader of a group of voters may serve as the first node.
 //!
 //! It asks a majority of the voters again and again whether it still leads
-//! ([`Consensus::still_leads`]). Each answer lets it serve for a lease from when it asked. When the lease is over, another voter
-//! may have been elected, and its node may serve.
+//! ([`Consensus::still_leads`]). Each answer lets it serve for a lease from when it asked. When the
+//! lease is over, another voter may have been elected, and its node may serve.
 //!
 //! The lease belongs to one term. A voter that was elected again has been without the lease
 //! meanwhile: what its machine knows may be old, and it starts as any first node.
@@ -58,17 +58,18 @@ impl Leading {
 
     /// True while no other node can be the first one.
     pub fn may_serve(&self) -> bool {
-        !self.left().is_zero()
+        !self.left().is_zero() || self.is_alone()
     }
 
-    /// True if no other voter can be elected: then a lease that is over begins again.
+    /// True if there is no other voter that could be elected. Then no lease is needed, and a voter
+    /// that has stopped is no reason to stop serving.
     fn is_alone(&self) -> bool {
         self.voter.voters().len() == 1
     }
 
     /// Waits until the lease is over for good.
     pub async fn over(&self) {
-        while self.may_serve() || self.is_alone() && !self.voter.leadership().has_stopped {
+        while self.may_serve() {
             self.host.clock.sleep(self.left().max(PAUSE)).await;
         }
     }
@@ -77,7 +78,7 @@ impl Leading {
 /// Asks until the lease is over, or the machine is gone.
 async fn keep(leading: Weak<Leading>) {
     while let Some(leading) = leading.upgrade() {
-        if !leading.may_serve() && !leading.is_alone() {
+        if !leading.may_serve() {
             return;
         }
         let pause = match leading.ask().await {

@@ -185,14 +185,16 @@ async fn agree_alone(
         );
         Ok(Agreed { voter: Err(why), is_owned: true, rebuilt: None, maps: stores.clone() })
     };
-    let Some(id) = config.voter_of(FIRST_NODE).filter(|_| config.voters.len() == 1) else {
-        // The others decide. If this one was the leader, they know.
-        return Err(StartError::VoterLost);
-    };
+    let Some(id) = config.voter_of(FIRST_NODE) else { return Err(StartError::Succeeded) };
     let (disk, settings) = match home.voter(id) {
         Ok(found) => found,
-        Err(why) => return unusable(why),
+        Err(why) if config.voters.len() == 1 => return unusable(why),
+        Err(_) => return Err(StartError::VoterLost),
     };
+    if config.voters.len() > 1 {
+        // They decide, and know whether this one was the leader.
+        return Err(if settings.timing.is_some() { StartError::VoterLost } else { StartError::OthersVote });
+    }
     let continued = Maps { epoch: stores.epoch.saturating_add(EPOCHS_SKIPPED), bytes: stores.bytes.clone() };
     let opened = match host::timeout(&*host.clock, VOTER_TIMEOUT, Consensus::open(host, &disk, &settings)).await {
         Ok(opened) => opened,

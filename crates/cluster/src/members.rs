@@ -36,6 +36,7 @@ use crate::seats::{HostWays, LiveSession, Seats, SessionBook, Turn, next_move};
 use crate::shared_locks::{NearLocks, SharedLocks};
 use crate::space::OWN_SESSION;
 use crate::survivors::Survivor;
+use crate::voters::Standing;
 use client::Client;
 use host::Host;
 use link::Peer;
@@ -145,6 +146,8 @@ pub struct Members {
     /// What happens to the places of stores.
     spread: Mutex<SpreadReport>,
     stopped: AtomicBool,
+    /// When this began.
+    began: Duration,
 }
 
 impl CoreMachine {
@@ -186,6 +189,7 @@ impl CoreMachine {
             sweeping: tokio::sync::Mutex::default(),
             spread: Mutex::default(),
             stopped: AtomicBool::new(false),
+            began: self.host().clock.now(),
         });
         service.serve_sessions(&members);
         self.maintenance.copy_with(Arc::new(NodeWriters(Arc::downgrade(&members))));
@@ -548,9 +552,21 @@ impl Members {
         self.seats.serving_node(&at, session)
     }
 
-    /// The nodes that would have a voter, and have a session now.
-    pub(crate) fn electable(&self) -> BTreeSet<NodeId> {
-        self.reachable(|session| session.takes_votes).into_iter().map(|(at, _)| at.node).collect()
+    /// How the nodes stand to voting now.
+    pub(crate) fn standing(&self) -> Standing {
+        let now = self.host.clock.now();
+        let (willing, unwilling) = (self.reachable(|session| session.takes_votes), self.reachable(|s| !s.takes_votes));
+        let of = |all: Vec<(KnownNode, u64)>| all.into_iter().map(|(at, _)| at.node).collect();
+        let mut standing = Standing { willing: of(willing), unwilling: of(unwilling), ..Standing::default() };
+        let Ok(config) = self.maps_config() else { return standing };
+        let draining: Vec<NodeId> = config.draining.iter().copied().collect();
+        standing.willing.retain(|node| !draining.contains(node));
+        let sessions = self.sessions.lock();
+        for node in config.members.keys().filter(|node| sessions.of(**node).is_none()) {
+            let since = sessions.ended_at.get(node).copied().unwrap_or(self.began);
+            standing.note_away(*node, since, now);
+        }
+        standing
     }
 
     /// The maps of the file system.

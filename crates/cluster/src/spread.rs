@@ -8,9 +8,9 @@
 //! Where the stores are is recorded in the first node's data folder, by [`StorePlaces::record`].
 //! That record decides: the store at any other place is a leftover. The maps follow it, so that
 //! other nodes find the stores. A first node that voters can elect out of its place has the maps
-//! decide: the record itself changes them. If it is unknown whether a new place was recorded, the store is not
-//! used any more until the next start: it could be used at either place then, and the stripes have
-//! the rest. Then no other store moves either.
+//! decide: the record itself changes them. If it is unknown whether a new place was recorded, the
+//! store is not used any more until the next start: it could be used at either place then, and the
+//! stripes have the rest. Then no other store moves either.
 
 use crate::config::{FIRST_NODE, FsConfig, KnownNode};
 use crate::control::Moving;

@@ -39,8 +39,9 @@ pub struct Claim {
 /// effect any more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Succession {
-    /// A group of voters has elected it. It serves no stores itself.
-    Elected,
+    /// A group of voters has elected this member, which must have a voter by the maps. It serves no
+    /// stores itself.
+    Elected(NodeId),
     /// Its user says that the former first node is lost.
     Recovered {
         /// The number that the machine had as a member. It is no member any more.
@@ -59,7 +60,9 @@ impl Claim {
     pub(crate) fn check(&self, known: FsConfig, at_nodes: &BTreeSet<StoreId>) -> Result<(FsConfig, bool), StartError> {
         let next = match (known.first_node, self.certificate, self.succession) {
             (Some(first), Some(own), _) if first == own => return Ok((known, false)),
-            (Some(_), Some(own), Some(Succession::Elected)) => after_election(&known, own),
+            (Some(_), Some(own), Some(Succession::Elected(node))) if known.voter_of(node).is_some() => {
+                after_election(&known, own)
+            }
             (former, Some(own), Some(Succession::Recovered { node, former: expected })) if former == expected => {
                 recovered(&known, own, node, at_nodes)
             }
@@ -85,7 +88,12 @@ pub fn after_election(known: &FsConfig, certificate: Fingerprint) -> Result<FsCo
     if next.first_node == Some(certificate) {
         return Ok(next);
     }
-    if let Some(member) = next.first_member.take() {
+    if let Some(mut member) = next.first_member.take() {
+        let has_name = |name: &str| known.members.values().any(|other| other.name == name);
+        let names = (2..).map(|number| format!("first-{number}"));
+        if let (true, Some(free)) = (has_name(&member.name), names.into_iter().find(|name| !has_name(name))) {
+            member.name = free;
+        }
         let node = next.add_member(member)?;
         for store in next.stores() {
             next.places.entry(store).or_insert(node);

@@ -136,9 +136,9 @@ impl Arrivals {
         self.term
     }
 
-    /// Waits until each member of the file system has spoken, or can serve no longer. That one which
-    /// is a member only since this start has no session. Returns those
-    /// that survive. What comes later is refused.
+    /// Waits until each member of the file system has spoken, or can serve no longer. That one
+    /// which is a member only since this start has no session. Returns those that survive. What
+    /// comes later is refused.
     ///
     /// If the operator accepts a loss, none survives: the logs that members rely on may be cut.
     pub(crate) async fn survivors(

@@ -4,12 +4,13 @@
 //! on: a majority of two or of four voters bears the loss of no more voters than one of one or
 //! three. The maps say which node is to have which voter, and give each an id that was never used
 //! before. Its node makes the voter when it learns the maps, and then the leader brings it into the
-//! group. A voter that is away stays one: a node that is removed has none any more.
+//! group. A voter that is away stays one for ten minutes, and longer if no other node can take its
+//! place; one that has lost its memory is replaced at once, under another id.
 //!
 //! The leader appoints others only if they could go on without its machine. Otherwise a voter that
 //! is elected would wait for the stores of a machine that waits for its own election.
 
-use crate::config::{FIRST_NODE, FsConfig, VOTER_COUNT_MAX};
+use crate::config::{ConfigError, FIRST_NODE, FsConfig, VOTER_COUNT_MAX};
 use crate::members::Members;
 use consensus::Consensus;
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,41 +23,66 @@ const TICK: Duration = Duration::from_secs(1);
 /// How long a change of the voters may take before it is given up for now.
 const SET_TIME_MAX: Duration = Duration::from_secs(20);
 
-/// The nodes that are to have voters. `own` is the leader's node, `electable` are the nodes that
-/// take voters and are there now.
-fn wanted(config: &FsConfig, own: NodeId, electable: &BTreeSet<NodeId>, goes_on_without_own: bool) -> BTreeSet<NodeId> {
+/// A voter that is away for longer is replaced if another node can vote.
+const AWAY_TIME_MAX: Duration = Duration::from_secs(600);
+
+/// How the nodes stand to voting, as the leader sees them.
+#[derive(Default)]
+pub(crate) struct Standing {
+    /// They are here, and take a voter.
+    pub willing: BTreeSet<NodeId>,
+    /// They are here, and take none, or have lost the one that they had.
+    pub unwilling: BTreeSet<NodeId>,
+    /// They have been away for [`AWAY_TIME_MAX`].
+    pub long_away: BTreeSet<NodeId>,
+}
+
+impl Standing {
+    /// A node that is away since then.
+    pub fn note_away(&mut self, node: NodeId, since: Duration, now: Duration) {
+        if now >= since + AWAY_TIME_MAX {
+            self.long_away.insert(node);
+        }
+    }
+}
+
+/// The nodes that are to have voters. `own` is the leader's node. Voters that are here come before
+/// those that are away, so that what is left has a majority.
+fn wanted(config: &FsConfig, own: NodeId, standing: &Standing, goes_on_without_own: bool) -> BTreeSet<NodeId> {
     let mut all = vec![own];
     if goes_on_without_own {
         let has_voter = |node: &NodeId| config.voters.values().any(|at| at == node);
-        all.extend(config.voters.values().filter(|node| **node != own));
-        all.extend(electable.iter().filter(|node| **node != own && !has_voter(node)));
+        let voters = config.voters.values().filter(|node| **node != own && !standing.unwilling.contains(node));
+        let (here, away): (Vec<&NodeId>, Vec<&NodeId>) = voters.partition(|node| standing.willing.contains(node));
+        let (long_away, away): (Vec<&NodeId>, Vec<&NodeId>) =
+            away.into_iter().partition(|node| standing.long_away.contains(node));
+        let new = standing.willing.iter().filter(|node| **node != own && !has_voter(node));
+        all.extend(here.into_iter().chain(away).chain(new).chain(long_away));
     }
     let count = all.len().min(VOTER_COUNT_MAX);
     all.into_iter().take(if count % 2 == 0 { count - 1 } else { count }).collect()
 }
 
-/// True if the others can start without the machine of the first node, whose stores are those that
-/// no member has.
-fn goes_on_without_first(config: &FsConfig) -> bool {
-    let own = config.stores().filter(|store: &StoreId| config.place(*store) == FIRST_NODE).count();
-    let rest = usize::from(config.store_count) - own;
-    config.first_member.is_none() || own <= usize::from(config.parity) && rest >= config.least_working()
+/// True if the others can start without the machine of the leader, at `own`. Members have their
+/// stores, those of the first node are at its machine.
+fn goes_on_without(config: &FsConfig, own: NodeId) -> bool {
+    let count = config.stores().filter(|store: &StoreId| config.place(*store) == own).count();
+    let rest = usize::from(config.store_count) - count;
+    // An elected leader has taken the place of another one. The next one can do the same.
+    let is_elected = own != FIRST_NODE;
+    let can_follow = count <= usize::from(config.parity) && rest >= config.least_working();
+    is_elected || config.first_member.is_some() && can_follow
 }
 
-/// Gives voters to these nodes, and to no other ones.
-fn appoint(config: &mut FsConfig, nodes: &BTreeSet<NodeId>) {
-    config.voters.retain(|_, node| nodes.contains(node));
-    for node in nodes {
-        if config.voter_of(*node).is_none() {
-            // There is room for it, and ids do not run out.
-            let _ = config.add_voter(*node);
-        }
-    }
+/// Gives voters to these nodes, too.
+fn appoint(config: &mut FsConfig, nodes: &BTreeSet<NodeId>) -> Result<(), ConfigError> {
+    let new = nodes.iter().filter(|node| config.voter_of(**node).is_none()).copied().collect::<Vec<_>>();
+    new.into_iter().try_for_each(|node| config.add_voter(node).map(drop))
 }
 
 impl Members {
-    /// Has the right nodes vote, from now until this stops. `own` is the node of this machine's
-    /// voter.
+    /// Has the right nodes vote, from now on. `own` is the node of this machine's voter. Ends when
+    /// this machine is no leader any more.
     pub async fn keep_voters(self: Arc<Self>, own: NodeId) {
         let Some(voter) = self.keeper().voter().cloned() else { return };
         while self.is_at_work() {
@@ -67,24 +93,40 @@ impl Members {
         }
     }
 
+    /// New voters get into the maps, so that their nodes make them and others find them; then the
+    /// group changes; only then do those that were left out go from the maps. Until the group has
+    /// changed, they are needed.
     async fn look_at_voters(&self, voter: &Consensus, own: NodeId) -> Result<(), String> {
         let config = self.keeper().config().map_err(|e| e.to_string())?;
-        let wanted = wanted(&config, own, &self.electable(), goes_on_without_first(&config));
-        let has = |config: &FsConfig| config.voters.values().copied().collect::<BTreeSet<NodeId>>();
-        if has(&config) != wanted {
+        let wanted = wanted(&config, own, &self.standing(), goes_on_without(&config, own));
+        if wanted.iter().any(|node| config.voter_of(*node).is_none()) {
             tracing::info!(nodes = ?wanted, "these nodes are to vote");
-            let changed = self.keeper().change(|config| appoint(config, &wanted)).await;
-            changed.map_err(|e| e.to_string())?;
+            self.change_voters(|config| appoint(config, &wanted)).await?;
         }
         let config = self.keeper().config().map_err(|e| e.to_string())?;
+        let voters = config.voters.iter().filter(|(_, node)| wanted.contains(node));
         // The maps say where voters are.
-        let voters: BTreeMap<u64, String> = config.voters.keys().map(|voter| (*voter, String::new())).collect();
+        let voters: BTreeMap<u64, String> = voters.map(|(voter, _)| (*voter, String::new())).collect();
         if voter.voters() != voters {
             let set = host::timeout(&*self.host().clock, SET_TIME_MAX, voter.set_voters(&voters)).await;
             set.map_err(|e| e.to_string())?.map_err(|e| e.to_string())?;
             tracing::info!(voters = ?voters.keys(), "these vote from now on");
         }
+        if config.voters.len() > voters.len() {
+            let leave = |config: &mut FsConfig| {
+                config.voters.retain(|voter, _| voters.contains_key(voter));
+                Ok(())
+            };
+            self.change_voters(leave).await?;
+        }
         Ok(())
+    }
+
+    async fn change_voters(&self, change: impl FnOnce(&mut FsConfig) -> Result<(), ConfigError>) -> Result<(), String> {
+        let mut possible = Ok(());
+        let changed = self.keeper().change(|config| possible = change(config)).await;
+        possible.map_err(|e| e.to_string())?;
+        changed.map(drop).map_err(|e| e.to_string())
     }
 }
 
@@ -128,10 +170,14 @@ mod tests {
         all.iter().copied().map(NodeId::new).collect()
     }
 
+    fn willing(all: &[u16]) -> Standing {
+        Standing { willing: nodes(all), ..Standing::default() }
+    }
+
     #[test]
     fn the_number_of_voters_is_odd_and_follows_the_nodes() {
         let mut config = config(6);
-        for (electable, expected) in [
+        for (there, expected) in [
             (&[][..], &[0][..]),
             (&[1], &[0]),
             (&[1, 2], &[0, 1, 2]),
@@ -139,26 +185,45 @@ mod tests {
             (&[3, 4, 5, 6], &[0, 1, 2, 3, 4]),
             (&[], &[0, 1, 2, 3, 4]),
         ] {
-            let wanted = wanted(&config, FIRST_NODE, &nodes(electable), true);
-            assert_eq!(wanted, nodes(expected), "{electable:?}");
+            let wanted = wanted(&config, FIRST_NODE, &willing(there), true);
+            assert_eq!(wanted, nodes(expected), "{there:?}");
             let before = config.clone();
-            appoint(&mut config, &wanted);
+            appoint(&mut config, &wanted).expect("appoint");
             assert_eq!((before.may_become(&config), config.check()), (Ok(()), Ok(())));
         }
         assert_eq!(config.voters.keys().copied().collect::<Vec<_>>(), [1, 2, 3, 4, 5]);
-        // One that was removed makes room for another.
+        // One that was removed makes room for another. Those that are here go on.
         config.remove_member(NodeId::new(2));
-        assert_eq!(wanted(&config, FIRST_NODE, &nodes(&[]), true), nodes(&[0, 1, 3]));
-        assert_eq!(wanted(&config, FIRST_NODE, &nodes(&[6]), true), nodes(&[0, 1, 3, 4, 6]));
-        assert_eq!(wanted(&config, FIRST_NODE, &nodes(&[6]), false), nodes(&[0]));
-        assert_eq!(wanted(&config, NodeId::new(4), &nodes(&[4, 6]), true), nodes(&[0, 1, 3, 4, 6]));
+        assert_eq!(wanted(&config, FIRST_NODE, &willing(&[]), true), nodes(&[0, 1, 3]));
+        assert_eq!(wanted(&config, FIRST_NODE, &willing(&[3, 4]), true), nodes(&[0, 3, 4]));
+        assert_eq!(wanted(&config, FIRST_NODE, &willing(&[6]), true), nodes(&[0, 1, 3, 4, 6]));
+        assert_eq!(wanted(&config, FIRST_NODE, &willing(&[6]), false), nodes(&[0]));
+        assert_eq!(wanted(&config, NodeId::new(4), &willing(&[4, 6]), true), nodes(&[0, 1, 3, 4, 6]));
+    }
+
+    #[test]
+    fn voters_that_are_lost_or_long_away_are_replaced() {
+        let mut config = config(4);
+        appoint(&mut config, &nodes(&[0, 1, 2])).expect("appoint");
+        let lost = Standing { unwilling: nodes(&[1]), ..willing(&[2, 3]) };
+        assert_eq!(wanted(&config, FIRST_NODE, &lost, true), nodes(&[0, 2, 3]));
+        let alone = Standing { unwilling: nodes(&[1]), ..willing(&[2]) };
+        assert_eq!(wanted(&config, FIRST_NODE, &alone, true), nodes(&[0]));
+        let mut away = willing(&[2, 3]);
+        away.note_away(NodeId::new(1), Duration::from_secs(5), Duration::from_secs(604));
+        assert_eq!(wanted(&config, FIRST_NODE, &away, true), nodes(&[0, 1, 2]));
+        away.note_away(NodeId::new(1), Duration::from_secs(5), Duration::from_secs(605));
+        assert_eq!(wanted(&config, FIRST_NODE, &away, true), nodes(&[0, 2, 3]));
+        away.willing.remove(&NodeId::new(3));
+        assert_eq!(wanted(&config, FIRST_NODE, &away, true), nodes(&[0, 1, 2]), "there is no other");
     }
 
     #[test]
     fn others_vote_only_if_they_can_go_on() {
-        assert!(goes_on_without_first(&config(2)));
-        assert!(!goes_on_without_first(&config(1)), "two stores are at the first node");
-        let elected = FsConfig { first_member: None, ..config(1) };
-        assert!(goes_on_without_first(&elected), "it has no stores of its own");
+        assert!(goes_on_without(&config(2), FIRST_NODE));
+        assert!(!goes_on_without(&config(1), FIRST_NODE), "two stores are at the first node");
+        let unknown = FsConfig { first_member: None, ..config(2) };
+        assert!(!goes_on_without(&unknown, FIRST_NODE), "it has no place as a member");
+        assert!(goes_on_without(&FsConfig { first_member: None, ..config(1) }, NodeId::new(1)));
     }
 }

@@ -125,24 +125,27 @@ impl Keeper {
         Ok((inbox, outbox))
     }
 
-    /// Waits until the addresses change, and there is a connection to the first one, which is
-    /// another than `at`.
+    /// Waits until there is a connection to the first address, if `at` is another one.
     async fn elsewhere(
         &self,
         changes: &mut watch::Receiver<Vec<Address>>,
         at: &Address,
     ) -> (Address, (Inbox, Arc<Outbox>)) {
-        while changes.changed().await.is_ok() {
-            let first = changes.borrow_and_update().first().cloned();
-            let other = first.filter(|first| (&first.host, first.port) != (&at.host, at.port));
-            if let Some(other) = other
-                && let Ok(connected) = self.connect(&other).await
-            {
+        loop {
+            let best = changes.borrow_and_update().first().cloned();
+            let other = best.filter(|best| (&best.host, best.port) != (&at.host, at.port));
+            let Some(other) = other else {
+                if changes.changed().await.is_err() {
+                    // No change comes any more.
+                    std::future::pending::<()>().await;
+                }
+                continue;
+            };
+            if let Ok(connected) = self.connect(&other).await {
                 return (other, connected);
             }
+            let _: Either<(), _> = first(self.host.clock.sleep(BACKOFF_MAX), changes.changed()).await;
         }
-        // No change comes any more.
-        std::future::pending().await
     }
 
     /// Uses a connection, and those that take its place because the node is elsewhere, until one

@@ -69,6 +69,12 @@ pub async fn status(process: &Process, as_json: bool) -> anyhow::Result<ExitCode
         crate::node::status::show_status(&s);
         return Ok(ExitCode::SUCCESS);
     }
+    show_core(&s);
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Shows what `status` says of the core as lines.
+pub fn show_core(s: &Value) {
     let text = |v: &Value| v.as_str().unwrap_or("?").to_string();
     let bytes = |v: &Value| v.as_u64().map_or("?".to_string(), show);
     println!(
@@ -135,7 +141,6 @@ pub async fn status(process: &Process, as_json: bool) -> anyhow::Result<ExitCode
         cleaner["cleaned_segments"],
         bytes(&cleaner["moved_bytes"])
     );
-    Ok(ExitCode::SUCCESS)
 }
 
 /// `starling scrub`. Exit code 1 if any segment lacks redundancy, or could not be checked.

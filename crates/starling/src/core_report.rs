@@ -59,20 +59,30 @@ pub async fn scrub(machine: &CoreMachine, repair: bool, progress: mpsc::Sender<V
     report.map(|report| scrub_json(&report)).map_err(|e| format!("scrub: {e}"))
 }
 
-/// Everything that `status` shows: counters, and the stores' last reports. It waits for no
-/// maintenance round and for no store that hangs.
+/// Everything that `status` shows.
 pub async fn collect(served: &ServedCore) -> Value {
-    let machine = &served.machine;
+    let places: Vec<String> = served.places.places().iter().map(Location::shown).collect();
+    let mut all = of_machine(&served.machine, &places).await;
+    let requests = match &*served.mount.lock().unwrap_or_else(PoisonError::into_inner) {
+        Some(mount) => mount.requests(),
+        None => Vec::new(),
+    };
+    all["fuse_requests"] = requests.into_iter().map(|(name, count)| (name.to_string(), json!(count))).collect();
+    all
+}
+
+/// Counters, and the stores' last reports. It waits for no maintenance round and for no store that
+/// hangs. `places` are those of the stores, as users see them.
+pub async fn of_machine(machine: &CoreMachine, places: &[String]) -> Value {
     let config = &machine.config;
     let healths = machine.stripe.glance().await;
-    let places = served.places.places();
     let parity_bytes: u64 = healths.iter().filter_map(|s| Some(s.status.as_ref()?.parity_bytes)).sum();
     let stores: Vec<Value> = healths
         .iter()
         .map(|s| {
             json!({
                 "id": s.id.raw(),
-                "place": places.get(usize::from(s.id.raw())).map(Location::shown),
+                "place": places.get(usize::from(s.id.raw())),
                 "state": state_name(&s.state),
                 "damaged": s.damaged_count,
                 // The age of the store's report, which the following fields are from.
@@ -88,12 +98,6 @@ pub async fn collect(served: &ServedCore) -> Value {
         .collect();
     let client = machine.client.status();
     let done = machine.maintenance.done();
-    let requests = match &*served.mount.lock().unwrap_or_else(PoisonError::into_inner) {
-        Some(mount) => mount.requests(),
-        None => Vec::new(),
-    };
-    let requests: serde_json::Map<String, Value> =
-        requests.into_iter().map(|(name, count)| (name.to_string(), json!(count))).collect();
     let managers: Vec<Value> = machine
         .managers
         .iter()
@@ -149,7 +153,6 @@ pub async fn collect(served: &ServedCore) -> Value {
             "deltas": machine.recovery.delta_count,
             "milliseconds": machine.recovery.time.as_millis() as u64,
         },
-        "fuse_requests": requests,
         "messages": client.message_count + machine.stripe.request_count(),
         "frames_sent": link::frames::sent_count(),
         "disk_syncs": host::real::sync_count(),

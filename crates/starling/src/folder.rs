@@ -2,18 +2,17 @@
 //!
 //! `stores.json` lists the stores' places by store id, and names the folder with the keys. The
 //! process that serves the file system locks `lock`. `control.sock` leads to that process.
-//! `consensus/` belongs to the consensus engine, and `store-N/` are the stores, unless they are
-//! elsewhere. A background process logs to `starling.log`.
+//! `consensus/`, or `consensus-N/`, belongs to the node's voter, and `store-N/` are the stores,
+//! unless they are elsewhere. A background process logs to `starling.log`.
 
 use crate::location::{Location, digits_of, fingerprint};
 use crate::node::identity::{self, address_of};
-use crate::node::places::with_places;
-use crate::node::voter;
 use crate::settings::Geometry;
 use crate::{keys, usage};
 use anyhow::Context;
 use cluster::spread::RecordError;
-use cluster::{AtNode, Claim, FsConfig, KnownNode, StorePlace, Succession};
+use cluster::{AtNode, Claim, KnownNode, StorePlace, Succession};
+use consensus::FIRST_VOTER;
 use host::real::RealDisk;
 use host::{Disk, Host};
 use link::ClientKeys;
@@ -93,6 +92,11 @@ impl Stores {
         }
     }
 
+    /// True if this node takes the place of another first one, by its user's word.
+    pub fn succeeds_another(&self) -> bool {
+        self.succeeds.is_some()
+    }
+
     /// Takes places that the user gives. Stores at nodes stay there, and those that have come back
     /// stay here: what the user names for them are their places from before they moved.
     pub fn take_places(&mut self, mut given: Vec<Location>) {
@@ -109,6 +113,22 @@ impl Stores {
 #[derive(Deserialize)]
 struct Versioned {
     version: u32,
+}
+
+/// The folder of a voter in a data folder.
+pub fn voter_folder(data: &Path, voter: u64) -> PathBuf {
+    match voter {
+        FIRST_VOTER => data.join(CONSENSUS),
+        voter => data.join(format!("{CONSENSUS}-{voter}")),
+    }
+}
+
+/// The voter whose folder has this name.
+pub fn voter_of(name: &str) -> Option<u64> {
+    match name {
+        CONSENSUS => Some(FIRST_VOTER),
+        name => name.strip_prefix(CONSENSUS)?.strip_prefix('-')?.parse().ok(),
+    }
 }
 
 /// A locked data folder.
@@ -231,7 +251,7 @@ impl Folder {
         let known = [STORES, LOCK, "control.sock", "starling.log"];
         if !path.join(STORES).exists() {
             let entries = std::fs::read_dir(&path).map_err(|e| usage(format!("{shown}: {e}")))?;
-            let is_known = |name: &str| known.contains(&name) || voter::is_folder(name);
+            let is_known = |name: &str| known.contains(&name) || voter_of(name).is_some();
             let mut names = entries.flatten().map(|e| e.file_name());
             let foreign = names.find(|name| !name.to_str().is_some_and(is_known));
             match foreign {
@@ -313,12 +333,6 @@ impl Folder {
             None => None,
         };
         Ok(Claim { certificate: identity::fingerprint(&self.path)?, succession })
-    }
-
-    /// Takes the places of stores at nodes from the maps, which decide while several nodes vote.
-    pub fn follow_maps(&self, stores: &mut Stores, config: &FsConfig) {
-        let at_nodes = config.places.iter().filter_map(|(store, node)| Some((*store, config.reach(*node)?)));
-        *stores = with_places(&self.path, stores.clone(), &at_nodes.collect());
     }
 
     /// Makes the stores' folders of a new file system. They are removed again unless

@@ -14,7 +14,8 @@
 //! - [`removal`]: removes a node, with the stores that are lost with it.
 //! - [`recover`]: makes a node that has joined into the first node, if that is lost.
 //! - [`voter`]: the node's voter. [`lead`]: the first node in the process of a member that voters
-//!   elect. [`election`]: the wait of a first node for it. [`demotion`]: makes the data folder of a former first node into a member's.
+//!   elect. [`election`]: the wait of a first node for it. [`demotion`]: makes the data folder of a
+//!   former first node into a member's.
 //! - [`whereabouts`]: where the first node is, whose address may change.
 
 use crate::control::{Request, ask_from};

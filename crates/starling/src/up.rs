@@ -11,7 +11,7 @@ use crate::mountpoint::{self, READY, SERVES, check_apart, check_mountpoint};
 use crate::node::demotion::demote;
 use crate::node::election::{self, Outcome};
 use crate::node::first::{self, FirstNodeServer, Heard, HowFirst, Threshold};
-use crate::node::places::{FirstNodePlaces, PlaceRecord};
+use crate::node::places::{FirstNodePlaces, PlaceRecord, as_decided, is_decided};
 use crate::node::voter::{LoneVoter, NodeVoter};
 use crate::node::{identity, removal, report, who};
 use crate::recorder::Recorder;
@@ -127,8 +127,9 @@ fn new_file_system(geometry: &Geometry) -> Create {
 /// What a start gives.
 enum Start {
     Started(Box<Started>),
-    /// Voters have elected another node: the data folder is a member's now.
-    Demoted,
+    /// Voters have elected another node: this one is to start again, as a member once its data folder
+    /// is one's.
+    Again,
 }
 
 struct Started {
@@ -205,32 +206,46 @@ async fn start(
     let (mut leading, mut voting) = (None, Voting::Alone(Arc::new(LoneVoter(folder.path().to_path_buf()))));
     if let Some(voter) = &voter {
         voting = Voting::Alone(voter.clone());
-        match voter.open_newest().await {
-            Ok(Some(opened)) => {
-                if opened.voters().len() > 1 {
-                    let outcome = election::wait(host, folder.path(), &opened, &places).await?;
-                    leading = match outcome {
-                        Outcome::Leads(leading) => Some(leading),
-                        Outcome::Succeeded(config, node) => {
-                            eprintln!("another node leads the file system now: this one goes on as a member");
-                            let listen = settings.listen.context("--listen")?;
-                            voter.close().await;
-                            demote(folder, &stores, &config, node, listen, settings.mountpoint.is_some())?;
-                            return Ok(Start::Demoted);
-                        }
-                    };
-                    folder.follow_maps(&mut stores, &FsConfig::decode(&opened.maps().bytes)?);
-                    places = folder.places(host, &stores)?;
-                }
-                voting = Voting::Led(opened);
-            }
-            Ok(None) => {}
+        let opened = match voter.open_newest().await {
+            Ok(opened) => opened,
             // The start makes it anew, unless others vote.
-            Err(e) => eprintln!("warning: {e:#}"),
+            Err(e) => {
+                eprintln!("warning: {e:#}");
+                None
+            }
+        };
+        let waits = match &opened {
+            Some(opened) => opened.voters().len() > 1,
+            None => !stores.succeeds_another() && election::is_elsewhere(host, folder.path(), &places).await?,
+        };
+        if waits {
+            let outcome = election::wait(host, folder.path(), opened.as_ref(), &places).await?;
+            match outcome {
+                Outcome::Leads(leads) => leading = Some(leads),
+                Outcome::Succeeded(config, node) => {
+                    eprintln!("another node leads the file system now: this one goes on as a member");
+                    let listen = settings.listen.context("--listen")?;
+                    voter.close().await;
+                    demote(folder, &stores, &config, node, listen, settings.mountpoint.is_some())?;
+                    return Ok(Start::Again);
+                }
+            }
+        }
+        if let Some(opened) = opened {
+            let config = FsConfig::decode(&opened.maps().bytes)?;
+            if is_decided(&config, Some(&opened)) {
+                stores = as_decided(folder.path(), stores, &config);
+                places = folder.places(host, &stores)?;
+            }
+            voting = Voting::Led(opened);
         }
     }
     let heard = threshold.as_ref().map(|threshold| threshold.heard.clone()).unwrap_or_default();
-    wait_for_nodes(host, folder, &heard, &mut stores, &mut places).await?;
+    let waited = wait_for_nodes(host, folder, &heard, &mut stores, &mut places);
+    match host::first(std::pin::pin!(waited), no_longer_leads(leading.as_ref())).await {
+        Either::Left(waited) => waited?,
+        Either::Right(()) => return Ok(Start::Again),
+    }
     let run = Run {
         cache_bytes: settings.cache_bytes,
         root_mode: 0o755,
@@ -247,9 +262,11 @@ async fn start(
         Some(threshold) => {
             let arrivals = &threshold.arrivals;
             let starting = CoreMachine::start_after(host.clone(), &places, voting, run, arrivals);
-            let started = match host::first(starting, tell_awaited(host, arrivals)).await {
+            let lost = no_longer_leads(leading.as_ref());
+            let started = match host::first(starting, host::first(lost, tell_awaited(host, arrivals))).await {
                 Either::Left(started) => started.map_err(explained)?,
-                Either::Right(never) => match never {},
+                Either::Right(Either::Left(())) => return Ok(Start::Again),
+                Either::Right(Either::Right(never)) => match never {},
             };
             (started, Some(threshold.leave().await?))
         }
@@ -284,12 +301,23 @@ async fn start(
             }
             if let (None, Some(voter)) = (&leading, machine.maps.voter()) {
                 leading = Leading::begin(host, voter).await;
+                if leading.is_none() {
+                    eprintln!("warning: its voter does not answer: no other node gets a voter until the next start");
+                }
             }
             Some(Listening { listener, voter, leading })
         }
         _ => None,
     };
     Ok(Start::Started(Box::new(Started { machine, places: record, listening })))
+}
+
+/// Waits until this node leads no more; without a lease, for ever.
+async fn no_longer_leads(leading: Option<&Arc<Leading>>) {
+    match leading {
+        Some(leading) => leading.over().await,
+        None => std::future::pending().await,
+    }
 }
 
 /// The voter of a node that others may join, which is not opened yet.
@@ -317,12 +345,11 @@ async fn give_way(served: &ServedCore) -> anyhow::Error {
 
 /// Runs this command again in the place of this process, with what the data folder has now.
 fn start_again() -> anyhow::Error {
-    let program = match std::env::current_exe().context("own path") {
-        Ok(program) => program,
-        Err(e) => return e,
-    };
-    let mut command = std::process::Command::new(program);
-    command.args(std::env::args_os().skip(1).filter(|argument| argument != "--background"));
+    // The program's file may have been replaced meanwhile.
+    let mut command = std::process::Command::new("/proc/self/exe");
+    // What the user accepted was for that start.
+    let is_kept = |argument: &std::ffi::OsString| argument != "--background" && argument != "--accept-loss";
+    command.args(std::env::args_os().skip(1).filter(is_kept));
     anyhow::Error::new(command.exec()).context("start again")
 }
 
@@ -413,7 +440,7 @@ pub async fn run(settings: Settings) -> anyhow::Result<ExitCode> {
     let started = start(&host, &folder, &settings, listener).await?;
     let Started { machine, places, listening } = match started {
         Start::Started(started) => *started,
-        Start::Demoted => return Err(start_again()),
+        Start::Again => return Err(start_again()),
     };
     // Creation and start can be interrupted anywhere. From here on, signals end the process in good
     // order.
@@ -442,6 +469,7 @@ pub async fn run(settings: Settings) -> anyhow::Result<ExitCode> {
                 member: None,
                 leading: leading.clone(),
                 votes: Some(voter.service()),
+                appoints_voters: !places.places().iter().any(|place| matches!(place, Location::Server { .. })),
             };
             group = Some((voter, leading));
             match FirstNodeServer::start(&host, &machine, folder.path(), listener, how).await {
@@ -498,13 +526,8 @@ pub async fn run(settings: Settings) -> anyhow::Result<ExitCode> {
     }
 
     let asked = host::first(host::first(interrupt.recv(), terminate.recv()), server.down());
-    let leads = async {
-        match group.as_ref().and_then(|(_, leading)| leading.as_ref()) {
-            Some(leading) => leading.over().await,
-            None => std::future::pending().await,
-        }
-    };
-    if let Either::Right(()) = host::first(host::first(asked, closed), leads).await {
+    let lost = no_longer_leads(group.as_ref().and_then(|(_, leading)| leading.as_ref()));
+    if let Either::Right(()) = host::first(host::first(asked, closed), lost).await {
         return Err(give_way(&served).await);
     }
 

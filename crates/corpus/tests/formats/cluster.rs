@@ -26,7 +26,7 @@ fn maps_of_the_corpus_and_changed_ones_are_decoded_or_refused() {
     assert!(kept >= 3 && changed > 0, "the corpus has good maps: {kept}, {changed}");
 }
 
-/// The corpus also keeps maps of versions 1 to 4, which are read but no longer written.
+/// The corpus also keeps maps of versions 1 to 5, which are read but no longer written.
 #[test]
 fn the_corpus_has_what_this_program_writes() {
     let first = FsConfig {
@@ -56,6 +56,13 @@ fn the_corpus_has_what_this_program_writes() {
     joined.members.remove(&NodeId::new(2));
     let mut spread = joined.clone();
     spread.places = BTreeMap::from([(StoreId::new(1), NodeId::new(3)), (StoreId::new(4), NodeId::new(1))]);
+    let mut voted = spread.clone();
+    voted.first_node = Some([9; 32]);
+    voted.add_voter(NodeId::new(1)).and_then(|_| voted.add_voter(NodeId::new(3))).expect("add");
+    let mut led = voted.clone();
+    let member = MemberEntry { name: "first".into(), fingerprint: [8; 32], address: "10.0.0.1:7440".into() };
+    voted.first_member = Some(member);
+    led.voters.retain(|_, node| node.raw() != 0);
     let truncated = first.encode()[..40].to_vec();
     replay::compare(
         "maps",
@@ -64,6 +71,8 @@ fn the_corpus_has_what_this_program_writes() {
             ("later", later.encode().into()),
             ("joined", joined.encode().into()),
             ("spread", spread.encode().into()),
+            ("voted", voted.encode().into()),
+            ("led", led.encode().into()),
             ("truncated", truncated),
         ],
     );

@@ -60,7 +60,7 @@ pub fn demote(
     put(path, serving::FILE, &Serves::new(listen, vec![path.to_path_buf()]))?;
     put(path, roles::FILE, &Roles::of_former_first(mounts))?;
     identity::become_member(path)?;
-    put(path, joined::ABOUT, &AboutNode::new(config.fs, node, name, others))?;
+    put(path, joined::ABOUT, &AboutNode::of_former_first(config.fs, node, name, others))?;
     std::fs::remove_file(path.join(STORES)).context(STORES)?;
     private::sync(path).context("data folder")
 }

@@ -44,22 +44,28 @@ async fn maps_at_nodes(host: &Host, places: &[StorePlace]) -> Option<Maps> {
     asked.into_iter().flatten().max_by_key(|maps| maps.epoch)
 }
 
+/// True if the stores at nodes say that other nodes vote, or that another one has the place of this
+/// first node, which has no voter.
+///
+/// # Errors
+/// The maps cannot be read.
+pub async fn is_elsewhere(host: &Host, folder: &Path, places: &[StorePlace]) -> anyhow::Result<bool> {
+    let Some(maps) = maps_at_nodes(host, places).await else { return Ok(false) };
+    let config = FsConfig::decode(&maps.bytes)?;
+    Ok(config.voters.len() > 1 || demotion::member(folder, &config)?.is_some())
+}
+
 /// Waits for an election. `folder` is the data folder of the first node, `places` are those of the
-/// stores.
+/// stores. Without a voter, which has lost its folder, it waits for the election of another node.
 pub async fn wait(
     host: &Host,
     folder: &Path,
-    voter: &Arc<Consensus>,
+    voter: Option<&Arc<Consensus>>,
     places: &[StorePlace],
 ) -> anyhow::Result<Outcome> {
     let (begun, mut looked) = (host.clock.now(), None);
-    let (mut is_told, mut newest) = (false, voter.maps());
+    let (mut is_told, mut newest) = (false, Maps::default());
     loop {
-        if voter.leadership().is_ready
-            && let Some(leading) = Leading::begin(host, voter).await
-        {
-            return Ok(Outcome::Leads(leading));
-        }
         let now = host.clock.now();
         let at_nodes = match looked.is_none_or(|looked| now > looked + STORES_PERIOD) {
             true => {
@@ -68,11 +74,21 @@ pub async fn wait(
             }
             false => None,
         };
-        let all = [Some(newest.clone()), Some(voter.maps()), at_nodes];
+        let leads = voter.filter(|voter| voter.leadership().is_ready);
+        let all = [Some(newest.clone()), voter.map(|voter| voter.maps()), at_nodes];
         newest = all.into_iter().flatten().max_by_key(|maps| maps.epoch).unwrap_or_default();
+        if newest.epoch == 0 {
+            host.clock.sleep(LOOK_PERIOD).await;
+            continue;
+        }
         let config = FsConfig::decode(&newest.bytes)?;
         if let Some(node) = demotion::member(folder, &config)? {
             return Ok(Outcome::Succeeded(Box::new(config), node));
+        }
+        if let Some(voter) = leads
+            && let Some(leading) = Leading::begin(host, voter).await
+        {
+            return Ok(Outcome::Leads(leading));
         }
         if host.clock.now() > begun + QUIET_TIME_MAX && !std::mem::replace(&mut is_told, true) {
             let others = config.voters.keys().filter_map(|voter| config.reach_voter(*voter));

@@ -344,6 +344,9 @@ pub struct HowFirst {
     pub leading: Option<Arc<Leading>>,
     /// Answers other voters at its listener.
     pub votes: Option<Arc<dyn NodeService>>,
+    /// It gives voters to other nodes. One with stores at storage servers does not: another node
+    /// could not reach these.
+    pub appoints_voters: bool,
 }
 
 /// What the first node is to others.
@@ -371,7 +374,8 @@ impl FirstNodeServer {
         let listen = listener.local_addr().context("own address")?;
         let (authority, own) = identity::of_first_node(folder)?;
         let keys = server_keys(folder, &own)?;
-        let HowFirst { is_mounted, places, member, leading, votes } = how;
+        let HowFirst { is_mounted, places, member, leading, votes, appoints_voters } = how;
+        let appoints_voters = appoints_voters && leading.is_some();
         let (member, name) = match member {
             Some((node, name)) => (Some(node), name),
             None => {
@@ -407,7 +411,12 @@ impl FirstNodeServer {
         let serving = tokio::spawn(link::serve(host.clone(), listener, services, Some(keys)));
         let missing = members.clone();
         let telling = tokio::spawn(telling(host, folder, listen, move || missing.absent())?);
-        let voting = tokio::spawn(members.clone().keep_voters(member.unwrap_or(FIRST_NODE)));
+        let own = member.unwrap_or(FIRST_NODE);
+        // Without a lease it could not tell that another node is elected.
+        let voting = match appoints_voters {
+            true => tokio::spawn(members.clone().keep_voters(own)),
+            false => tokio::spawn(std::future::ready(())),
+        };
         Ok(FirstNodeServer { members, inviter: Inviter { desk, listen }, spread, serving, telling, voting })
     }
 

@@ -50,12 +50,17 @@ pub struct AboutNode {
     pub name: String,
     /// Addresses of the first node, as host:port, in the order in which to try them.
     pub first_node: Vec<String>,
+    /// It was the first node, and its user may start it as one.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    was_first: bool,
 }
 
 impl AboutNode {
-    /// A node with this number and name, and addresses of the first node.
-    pub fn new(fs: FsUuid, node: NodeId, name: String, first_node: Vec<String>) -> AboutNode {
-        AboutNode { version: VERSION, file_system: fs.to_string(), node: node.raw(), name, first_node }
+    /// A node that was the first one, with its number and name as a member, and addresses at which
+    /// the first node may be.
+    pub fn of_former_first(fs: FsUuid, node: NodeId, name: String, first_node: Vec<String>) -> AboutNode {
+        let (file_system, node) = (fs.to_string(), node.raw());
+        AboutNode { version: VERSION, file_system, node, name, first_node, was_first: true }
     }
 
     /// The node's number.
@@ -101,6 +106,11 @@ pub fn read<T: DeserializeOwned>(folder: &Path, name: &str) -> anyhow::Result<Op
         )));
     }
     serde_json::from_str(&text).map(Some).map_err(damaged)
+}
+
+/// True if the folder belongs to a member that was the first node.
+pub fn was_first(path: &Path) -> bool {
+    read::<AboutNode>(path, ABOUT).ok().flatten().is_some_and(|about| about.was_first)
 }
 
 /// True if the folder belongs to a node that has joined a file system, or has begun to.
@@ -186,6 +196,7 @@ impl NodeFolder {
             node: admission.node.raw(),
             name: admission.name.clone(),
             first_node,
+            was_first: false,
         };
         identity::put(&self.path, identity::CA, &admission.authority)?;
         identity::put(&self.path, identity::CERTIFICATE, &admission.certificate)?;

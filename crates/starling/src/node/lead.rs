@@ -20,11 +20,12 @@ use cluster::succession::after_election;
 use cluster::{Claim, FsConfig, StorePlace, Succession};
 use consensus::Consensus;
 use host::{Either, Host, first};
+use serde_json::Value;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tokio::runtime::Runtime;
+use tokio::runtime::{Handle, Runtime};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
@@ -57,10 +58,26 @@ pub struct WhoLeads {
 
 /// The first node in the process of a member.
 pub struct Elected {
+    /// Where its tasks run.
+    runtime: Handle,
     /// The roles.
     pub machine: CoreMachine,
     /// What it is to others.
     pub server: FirstNodeServer,
+}
+
+impl Elected {
+    /// Runs a command where the first node runs.
+    ///
+    /// # Errors
+    /// Those of the command. The node may lead no more when it has ended.
+    pub async fn run(
+        &self,
+        command: impl Future<Output = Result<Value, String>> + Send + 'static,
+    ) -> Result<Value, String> {
+        let ran = self.runtime.spawn(command).await;
+        ran.unwrap_or_else(|_| Err("this node does not lead any more: see `starling nodes`".into()))
+    }
 }
 
 /// A runtime that ends, with all that runs in it, when this is dropped.
@@ -142,9 +159,12 @@ impl Leader {
             let is_elected = voter.leadership_until(|now| now.is_ready);
             match first(is_elected, self.voter.other_than(Some(&voter))).await {
                 Either::Left(leadership) if !leadership.has_stopped => {
-                    if let Some(leading) = Leading::begin(&self.host, &voter).await
-                        && let Err(e) = self.lead(&voter, &leading).await
-                    {
+                    let led = match Leading::begin(&self.host, &voter).await {
+                        // Its end ends the questions, too, which keep others from an election.
+                        Some(leading) => self.lead(&voter, &leading).await,
+                        None => Ok(()),
+                    };
+                    if let Err(e) = led {
                         // The stores may be at another voter's machine, which serves them when it leads.
                         tracing::warn!("this node is elected, and cannot lead: {e:#}");
                         voter.stand_back(true);
@@ -200,16 +220,17 @@ async fn start(who: WhoLeads, voter: Arc<Consensus>, leading: Arc<Leading>) -> a
         index_range_len: INDEX_RANGE_LEN,
         manager_lengths: Lengths::LARGEST,
         accepts_loss: false,
-        claim: Claim { certificate: Some(certificate), succession: Some(Succession::Elected) },
+        claim: Claim { certificate: Some(certificate), succession: Some(Succession::Elected(who.about.node())) },
     };
     let voting = Voting::Led(voter);
     let machine = CoreMachine::start_after(host.clone(), &places, voting, run, &threshold.arrivals).await?;
     let listener = threshold.leave().await?;
     let places = ElectedPlaces::new(host.clone(), &folder, machine.maps.clone())?;
     let member = Some((who.about.node(), who.about.name.clone()));
-    let how = HowFirst { is_mounted: false, places, member, leading: Some(leading), votes: None };
+    let how =
+        HowFirst { is_mounted: false, places, member, leading: Some(leading), votes: None, appoints_voters: true };
     let server = FirstNodeServer::start(&host, &machine, &folder, listener, how).await?;
-    Ok(Elected { machine, server })
+    Ok(Elected { runtime: Handle::current(), machine, server })
 }
 
 /// Where the stores are once this node, with this certificate, is the first one: all at members.

@@ -4,10 +4,10 @@
 use crate::folder::{Stores, write_stores};
 use crate::location::Location;
 use crate::node::identity::{self, address_of};
-use cluster::KnownNode;
 use cluster::maps::{ChangeError, Keeper};
 use cluster::spread::{RecordError, StorePlaces};
-use consensus::ProposeError;
+use cluster::{FsConfig, KnownNode};
+use consensus::{Consensus, ProposeError};
 use host::real::RealDisk;
 use host::{Disk, Host};
 use link::{Address, ClientKeys};
@@ -82,8 +82,21 @@ fn is_folder(data: &Path, place: &Location, folder: &Path) -> bool {
     matches!(place, Location::Folder(other) if data.join(other) == data.join(folder))
 }
 
+/// True if the maps decide where stores are, and the data folder follows them: others vote, or may
+/// soon, or have just done so.
+pub fn is_decided(config: &FsConfig, voter: Option<&Arc<Consensus>>) -> bool {
+    config.voters.len() > 1 || voter.is_some_and(|voter| voter.voters().len() > 1)
+}
+
+/// The record with the places of stores at nodes that the maps have, which decide while several nodes
+/// vote. `folder` is the data folder.
+pub fn as_decided(folder: &Path, stores: Stores, config: &FsConfig) -> Stores {
+    let at_nodes = config.places.iter().filter_map(|(store, node)| Some((*store, config.reach(*node)?)));
+    with_places(folder, stores, &at_nodes.collect())
+}
+
 /// The record after stores have moved. `folder` is the data folder.
-pub fn with_places(folder: &Path, mut stores: Stores, places: &BTreeMap<StoreId, KnownNode>) -> Stores {
+fn with_places(folder: &Path, mut stores: Stores, places: &BTreeMap<StoreId, KnownNode>) -> Stores {
     for (store, place) in (0..).map(StoreId::new).zip(&mut stores.places) {
         if matches!(place, Location::Node(_)) && !places.contains_key(&store) {
             let own = own_folder(store);
@@ -189,7 +202,7 @@ impl StorePlaces for FirstNodePlaces {
         let (maps, nodes) = (self.maps.clone(), places.iter().map(|(store, at)| (*store, at.node)).collect());
         Box::pin(async move {
             let known = maps.config().map_err(|e| RecordError::Unchanged(io::Error::other(e)))?;
-            let is_decided = known.voters.len() > 1;
+            let is_decided = is_decided(&known, maps.voter());
             if is_decided && known.places != nodes {
                 decide(&maps, nodes).await?;
             }

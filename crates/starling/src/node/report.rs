@@ -72,8 +72,7 @@ struct Votes {
 }
 
 /// What the file system survives now, while the nodes in `down` are down. The leader serves the
-/// managers of nodes that die. Only that one may have so many stores that the rest could not go
-/// on, and then no other node votes.
+/// managers of nodes that die. A node that has more stores than parity makes up for must not end.
 fn survives(
     parity: u8,
     places: &BTreeMap<StoreId, NodeId>,
@@ -85,7 +84,8 @@ fn survives(
     let count = |node: NodeId| places.values().filter(|place| **place == node).count();
     let absent: Vec<NodeId> = down.iter().copied().filter(|node| count(*node) > 0).collect();
     let away: usize = absent.iter().map(|node| count(*node)).sum();
-    let is_spread = names.keys().all(|node| count(*node) <= parity.into());
+    let needed: Vec<String> = names.keys().filter(|node| count(**node) > parity.into()).map(name).collect();
+    let is_spread = needed.is_empty();
     let first = name(&votes.leader);
     let votes_left = votes.voters.difference(down).count();
     // Of those that are there, so many may go.
@@ -111,7 +111,6 @@ fn survives(
         return format!("{spare} until {} {back}; {serves}", who.join(" and "));
     }
     let disks = match (is_spread, parity) {
-        // The first node's data folder says where the others' stores are.
         (true, _) => "the loss of the stores of any one node".to_string(),
         (false, 1) => "the loss of any one store".to_string(),
         (false, parity) => format!("the loss of any {parity} stores"),
@@ -119,7 +118,8 @@ fn survives(
     match spare_votes {
         0 if votes.voters.len() > 1 => format!("the end of no node that votes, and {disks}; {serves}"),
         0 => format!("the end of any node but {first}, and {disks}; {serves}"),
-        _ => format!("the end of any node, and {disks}; {serves}"),
+        _ if is_spread => format!("the end of any node, and {disks}; {serves}"),
+        _ => format!("the end of any node but {}, and {disks}; {serves}", needed.join(" and ")),
     }
 }
 

@@ -7,7 +7,7 @@ use crate::location::split_port;
 use crate::mountpoint::{self, NO_MOUNTPOINT, READY, SERVES, check_apart, check_mountpoint};
 use crate::node::first::bind;
 use crate::node::identity::NodeIdentity;
-use crate::node::joined::{AboutNode, NodeFolder};
+use crate::node::joined::{self, AboutNode, NodeFolder};
 use crate::node::joining::{Wanted, join};
 use crate::node::lead::{Elected, Leader, WhoLeads};
 use crate::node::rack::StoreRack;
@@ -100,6 +100,8 @@ impl AskedNode {
 
     /// Checks the command line of `up`.
     pub fn from_up(args: &Up) -> anyhow::Result<AskedNode> {
+        // The user of a former first node goes on to give the options with which it was made.
+        let was_first = joined::was_first(&args.data);
         let of_first_node = [
             ("--stores", args.stores.is_some()),
             ("--keys", args.keys.is_some()),
@@ -109,11 +111,12 @@ impl AskedNode {
             ("--accept-loss", args.accept_loss),
             ("--config", args.config.is_some()),
         ];
-        if let Some((flag, _)) = of_first_node.iter().find(|(_, is_given)| *is_given) {
+        if let Some((flag, _)) = of_first_node.iter().find(|(_, is_given)| *is_given && !was_first) {
             let data = args.data.display();
             return Err(usage(format!("{data} belongs to a node that has joined: {flag} is for the first node")));
         }
-        if let Some(server) = args.store.iter().find(|store| store.to_string_lossy().contains("://")) {
+        let stores = if was_first { &[][..] } else { &args.store };
+        if let Some(server) = stores.iter().find(|store| store.to_string_lossy().contains("://")) {
             return Err(usage(format!("--store {}: a node that has joined takes folders", server.display())));
         }
         if let Some(address) = args.first_node.as_ref().filter(|address| split_port(address).is_none()) {
@@ -127,7 +130,7 @@ impl AskedNode {
             roles: args.roles.clone(),
             data: args.data.clone(),
             listen: args.listen,
-            stores: args.store.clone(),
+            stores: stores.to_vec(),
             first_node: args.first_node.clone(),
             cache_bytes: cache_bytes(args.cache_size.as_ref())?,
             allow_other: args.allow_other,
@@ -269,7 +272,7 @@ impl control::Served for Control {
         Box::pin(async move {
             match request {
                 Request::Sync { home: false } => served.sync().await.map(|()| json!({})),
-                Request::Status => Ok(status::collect(&served)),
+                Request::Status => Ok(status::collect(&served).await),
                 Request::Nodes => report::from_joined(&served.first).await,
                 Request::Who { path } => match served.member.client() {
                     Some(client) => who::from_joined(&client, &served.first, &path).await,
@@ -296,23 +299,28 @@ fn of_elected(
     request: &Request,
     progress: &mpsc::Sender<Value>,
 ) -> Option<BoxFuture<Result<Value, String>>> {
-    let (request, progress) = (request.clone(), progress.clone());
-    Some(match request {
-        Request::InviteNode { name, addresses } => {
-            Box::pin(async move { elected.server.inviter.invite(&name, addresses).await.map_err(|e| format!("{e:#}")) })
+    let (request, progress, led) = (request.clone(), progress.clone(), elected.clone());
+    let is_for_first = matches!(
+        request,
+        Request::InviteNode { .. } | Request::DrainNode { .. } | Request::RemoveNode { .. } | Request::Scrub { .. }
+    );
+    let command = async move {
+        match request {
+            Request::InviteNode { name, addresses } => {
+                led.server.inviter.invite(&name, addresses).await.map_err(|e| format!("{e:#}"))
+            }
+            Request::DrainNode { name, drains } => {
+                removal::drain(&led.server, &name, drains).await.map_err(|e| e.to_string())
+            }
+            Request::RemoveNode { name, is_dead, accepts_loss } => {
+                let how = Removal { is_dead, accepts_loss };
+                removal::remove(&led.server, &name, how).await.map_err(|e| e.to_string())
+            }
+            Request::Scrub { repair } => core_report::scrub(&led.machine, repair, progress).await,
+            _ => not_here(),
         }
-        Request::DrainNode { name, drains } => {
-            Box::pin(async move { removal::drain(&elected.server, &name, drains).await.map_err(|e| e.to_string()) })
-        }
-        Request::RemoveNode { name, is_dead, accepts_loss } => Box::pin(async move {
-            let how = Removal { is_dead, accepts_loss };
-            removal::remove(&elected.server, &name, how).await.map_err(|e| e.to_string())
-        }),
-        Request::Scrub { repair } => {
-            Box::pin(async move { core_report::scrub(&elected.machine, repair, progress).await })
-        }
-        _ => return None,
-    })
+    };
+    is_for_first.then(|| Box::pin(async move { elected.run(command).await }) as BoxFuture<_>)
 }
 
 /// Serves a node's stores, managers and voter to other nodes. Returns the address at which these reach it.
@@ -398,7 +406,11 @@ pub async fn run(asked: AskedNode) -> anyhow::Result<ExitCode> {
     let managers = ManagerHost::new(host.clone());
     let whereabouts = Whereabouts::new(&folder, &about, keys.for_connections()?, asked.first_node.as_slice())?;
     let voter = NodeVoter::new(host.clone(), folder.path(), keys.for_connections()?);
-    let takes_votes = roles.voter && serves.is_some() && !voter.is_lost();
+    let opened = if serves.is_some() { voter.open_newest().await.map(drop) } else { Ok(()) };
+    if let Err(e) = &opened {
+        eprintln!("warning: this node does not vote until it gets another voter and starts again: {e:#}");
+    }
+    let takes_votes = roles.voter && serves.is_some() && opened.is_ok() && !voter.is_lost();
     // Other nodes need the stores and the voter, even if this one has no session yet.
     let listen = serves.as_ref().map(|serves| serves.listen);
     let (address, serving) = match listen {
@@ -421,9 +433,6 @@ pub async fn run(asked: AskedNode) -> anyhow::Result<ExitCode> {
         Some(listen) => {
             let (data, address) = (folder.path().to_path_buf(), listen.ip());
             let who = WhoLeads { about: about.clone(), data, address, cache_bytes: asked.cache_bytes };
-            if let Err(e) = voter.open_newest().await {
-                eprintln!("warning: this node does not vote: {e:#}");
-            }
             tokio::spawn(follow_maps(voter.clone(), member.clone(), about.node(), about.file_system()?));
             Some(Leader::start(&host, &voter, who))
         }
@@ -478,7 +487,8 @@ pub async fn run(asked: AskedNode) -> anyhow::Result<ExitCode> {
     let what = match (roles.manager, served.rack.takes_stores()) {
         (true, true) => "managers and stores",
         (false, true) => "stores",
-        _ => "managers",
+        (true, false) => "managers",
+        (false, false) => "a voter",
     };
     match &asked.mountpoint {
         Some(mountpoint) => say(&format!("{READY} {}", mountpoint.display())),

@@ -1,12 +1,33 @@
 //! What `starling status` shows of a node that has joined.
 
+use crate::node::lead::Elected;
 use crate::node::run::ServedNode;
-use crate::size::show;
+use crate::size;
+use crate::{ask, core_report};
 use serde_json::{Value, json};
 use std::sync::PoisonError;
 
+/// What the first node shows, if it is in this process.
+async fn of_elected(served: &ServedNode) -> Option<Value> {
+    let elected = served.leader.as_ref()?.elected()?;
+    let machine = elected.clone();
+    let shown = elected.run(async move { show(&machine).await.ok_or_else(String::new) }).await;
+    shown.ok()
+}
+
+async fn show(elected: &Elected) -> Option<Value> {
+    let config = elected.machine.maps.config().ok()?;
+    let place = |store| {
+        let member = config.members.get(&config.place(store));
+        member.map_or_else(|| "?".into(), |member| format!("at {}, {}", member.name, member.address))
+    };
+    let places: Vec<String> = config.stores().map(place).collect();
+    Some(core_report::of_machine(&elected.machine, &places).await)
+}
+
 /// Everything that `status` shows.
-pub fn collect(served: &ServedNode) -> Value {
+pub async fn collect(served: &ServedNode) -> Value {
+    let leads = of_elected(served).await;
     let client = served.member.client().map(|client| client.status());
     let requests = match &*served.mount.lock().unwrap_or_else(PoisonError::into_inner) {
         Some(mount) => mount.requests(),
@@ -33,6 +54,8 @@ pub fn collect(served: &ServedNode) -> Value {
             "pinned_bytes": c.cache.pinned_bytes,
             "inodes": c.inode_count,
         })),
+        // While voters have elected this node: the file system, as the one that leads sees it.
+        "leads": leads,
         "fuse_requests": requests,
         "messages": client.as_ref().map_or(0, |c| c.message_count),
         "frames_sent": link::frames::sent_count(),
@@ -42,7 +65,7 @@ pub fn collect(served: &ServedNode) -> Value {
 /// Shows it as lines.
 pub fn show_status(s: &Value) {
     let text = |v: &Value| v.as_str().unwrap_or("?").to_string();
-    let bytes = |v: &Value| v.as_u64().map_or("?".to_string(), show);
+    let bytes = |v: &Value| v.as_u64().map_or("?".to_string(), size::show);
     let node = &s["node"];
     let first: Vec<_> = node["first_node"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
     println!("file system   {}", text(&s["file_system"]));
@@ -65,4 +88,8 @@ pub fn show_status(s: &Value) {
         cache["inodes"],
         cache["inode_misses"]
     );
+    if !s["leads"].is_null() {
+        println!("\nThis node leads the file system:");
+        ask::show_core(&s["leads"]);
+    }
 }

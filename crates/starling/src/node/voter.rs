@@ -3,8 +3,10 @@
 //! The maps say which node has which voter ([`FsConfig::voters`]). A voter's folder is
 //! `consensus-ID` in the node's data folder, and `consensus` for the first voter of a file system.
 //! `voter.json` remembers which voter a node that has joined has made. If its folder is gone, the
-//! voter has forgotten its votes, and is not made again under its id.
+//! voter has forgotten its votes, and is not made again under its id: the node says that it takes
+//! no voter, the leader takes that one out of the group, and later gives it another one.
 
+use crate::folder::{voter_folder as folder, voter_of};
 use crate::node::identity::address_of;
 use crate::node::joined;
 use crate::private;
@@ -14,12 +16,13 @@ use cluster::config::FIRST_NODE;
 use cluster::maps::VoterHome;
 use cluster::{FsConfig, KnownNode};
 use consensus::network::{PeerError, Peers};
-use consensus::{Consensus, FIRST_VOTER, GroupTiming, VoterOpenError, VoterSettings};
+use consensus::{Consensus, GroupTiming, VoterOpenError, VoterSettings};
 use host::real::RealDisk;
 use host::{Disk, Host};
 use link::{ClientKeys, Message, NodeLink, NodeService, Peer, kinds};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -35,8 +38,6 @@ pub const TIMING: GroupTiming = GroupTiming {
     election_min: Duration::from_secs(1),
     election_max: Duration::from_secs(2),
 };
-/// Name of the folder of a file system's first voter, and what those of others begin with.
-const FOLDER: &str = "consensus";
 /// Name of the file that remembers which voter was made.
 const FILE: &str = "voter.json";
 
@@ -46,14 +47,6 @@ const FILE: &str = "voter.json";
 struct MadeVoter {
     version: u32,
     voter: u64,
-}
-
-/// The folder of a voter in a node's data folder.
-fn folder(data: &Path, voter: u64) -> PathBuf {
-    match voter {
-        FIRST_VOTER => data.join(FOLDER),
-        voter => data.join(format!("{FOLDER}-{voter}")),
-    }
 }
 
 /// The disk of a voter; its folder is made if it does not exist.
@@ -79,22 +72,9 @@ impl VoterHome for LoneVoter {
 
 /// The newest voter that has a folder in a data folder.
 pub fn newest(data: &Path) -> std::io::Result<Option<u64>> {
-    let id = |name: &str| match name {
-        FOLDER => Some(FIRST_VOTER),
-        name => name.strip_prefix(FOLDER)?.strip_prefix('-')?.parse().ok(),
-    };
     let names = std::fs::read_dir(data)?.map(|entry| Ok(entry?.file_name()));
     let names = names.collect::<std::io::Result<Vec<_>>>()?;
-    Ok(names.iter().filter_map(|name| id(name.to_str()?)).max())
-}
-
-/// True if a name in a data folder is that of a voter's folder.
-pub fn is_folder(name: &str) -> bool {
-    name == FOLDER || name.strip_prefix(FOLDER).and_then(|rest| rest.strip_prefix('-')).is_some_and(is_number)
-}
-
-fn is_number(text: &str) -> bool {
-    text.parse::<u64>().is_ok()
+    Ok(names.iter().filter_map(|name| voter_of(name.to_str()?)).max())
 }
 
 /// Removes the folders of all voters from a data folder. They never vote again.
@@ -264,10 +244,22 @@ impl NodeVoter {
         }
     }
 
+    fn made(&self) -> anyhow::Result<Option<u64>> {
+        Ok(joined::read::<MadeVoter>(&self.data, FILE)?.map(|made| made.voter))
+    }
+
+    /// Remembers which voter is made here, durably.
+    fn remember(&self, voter: u64) -> anyhow::Result<()> {
+        let text = serde_json::to_string_pretty(&MadeVoter { version: 1, voter })?;
+        private::put(&self.data, FILE, text.as_bytes()).context(FILE)
+    }
+
     /// True if the voter that was made here last has lost its folder.
     pub fn is_lost(&self) -> bool {
-        let made = joined::read::<MadeVoter>(&self.data, FILE).ok().flatten();
-        made.is_some_and(|made| !folder(&self.data, made.voter).exists())
+        match self.made() {
+            Ok(made) => made.is_some_and(|made| !folder(&self.data, made).exists()),
+            Err(_) => true,
+        }
     }
 
     /// Has the voter that these maps give to the node, or none.
@@ -275,40 +267,51 @@ impl NodeVoter {
         self.peers.learn(maps);
         let Ok(config) = FsConfig::decode(&maps.bytes) else { return };
         let _turn = self.turn.lock().await;
-        let (is, wanted) = (self.voter.borrow().as_ref().map(|(id, _)| *id), config.voter_of(node));
-        if is == wanted {
-            return;
-        }
-        self.close().await;
-        let made = async {
-            if let Some(left) = is {
-                std::fs::remove_dir_all(folder(&self.data, left)).context("its folder")?;
-            }
-            match wanted {
-                Some(id) => self.open_or_join(id, fs).await,
-                None => Ok(()),
+        let is = self.voter.borrow().as_ref().map(|(id, _)| *id);
+        let followed = async {
+            match (is, config.voter_of(node)) {
+                (Some(is), Some(wanted)) if is == wanted => match self.made()? == Some(is) {
+                    true => Ok(()),
+                    false => self.remember(is),
+                },
+                (_, wanted) => {
+                    self.close().await;
+                    match wanted {
+                        Some(id) => self.open_or_join(id, fs).await,
+                        None => self.forget(),
+                    }
+                }
             }
         };
-        if let Err(e) = made.await {
-            tracing::error!(voter = wanted, "this node does not vote: {e:#}");
+        if let Err(e) = followed.await {
+            tracing::error!("this node does not vote: {e:#}");
+        }
+    }
+
+    /// The group has no voter of this node any more. It may get another one.
+    fn forget(&self) -> anyhow::Result<()> {
+        remove_all(&self.data)?;
+        match std::fs::remove_file(self.data.join(FILE)) {
+            Err(e) if e.kind() != ErrorKind::NotFound => Err(e).context(FILE),
+            _ => Ok(private::sync(&self.data).context("data folder")?),
         }
     }
 
     async fn open_or_join(&self, id: u64, fs: FsUuid) -> anyhow::Result<()> {
-        let made = joined::read::<MadeVoter>(&self.data, FILE)?;
-        let was_made = made.is_some_and(|made| made.voter == id);
+        let was_made = self.made()? == Some(id);
         if was_made && !folder(&self.data, id).exists() {
-            anyhow::bail!("the folder of voter {id} is lost: start this node again, and it gets another voter");
+            anyhow::bail!("the folder of voter {id} is lost; this node gets another voter");
+        }
+        if !was_made {
+            // One that is cut short is lost, and gets another id: it may have voted.
+            remove_all(&self.data)?;
+            self.remember(id)?;
         }
         let (disk, settings) = (self.disk(id)?, self.settings(id));
-        let voter = match Consensus::open(&self.host, &disk, &settings).await {
-            Err(VoterOpenError::Empty) if !was_made => Consensus::join(&self.host, &disk, &settings, fs).await?,
-            opened => opened?,
+        let voter = match was_made {
+            true => Consensus::open(&self.host, &disk, &settings).await?,
+            false => Consensus::join(&self.host, &disk, &settings, fs).await?,
         };
-        if !was_made {
-            let text = serde_json::to_string_pretty(&MadeVoter { version: 1, voter: id })?;
-            private::put(&self.data, FILE, text.as_bytes()).context(FILE)?;
-        }
         self.take(id, Arc::new(voter));
         tracing::info!(voter = id, "this node votes");
         Ok(())

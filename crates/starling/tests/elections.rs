@@ -1,0 +1,218 @@
+//! Nodes vote on who leads. Any of them may end, the leader too, and the others go on without a
+//! person.
+
+mod common;
+#[path = "common/nodes.rs"]
+mod on_loopback;
+
+use common::{Mounted, run, starling};
+use on_loopback::{answer, contents, elsewhere, invite, joining, stores, wait};
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+use serde_json::{Value, json};
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+use std::time::Duration;
+
+const ROLES: &str = "client,storage,manager,voter";
+
+/// Joins a node that takes a store, and votes.
+fn join_voter(below: &Path, leader: &Mounted, name: &str) -> Mounted {
+    let store = below.join(format!("{name}.stores")).display().to_string();
+    let listen = elsewhere();
+    let flags = ["--name", name, "--background", "--listen", &listen, "--store", &store, "--roles", ROLES];
+    let (node, mut command) = joining(below, name, &invite(leader, &[]), &flags);
+    run(&mut command);
+    node
+}
+
+fn nodes(of: &Mounted) -> Value {
+    answer(starling().arg("nodes").arg(&of.mountpoint))
+}
+
+/// The number of nodes that vote, as a node says.
+fn voters(of: &Mounted) -> usize {
+    let is_voter = |node: &Value| node["roles"].as_array().expect("roles").contains(&json!("voter"));
+    nodes(of)["nodes"].as_array().expect("nodes").iter().filter(|node| is_voter(node)).count()
+}
+
+/// The name of the node that leads, as a node says; empty while none does.
+fn leader(of: &Mounted) -> String {
+    let said = starling().arg("nodes").arg(&of.mountpoint).arg("--json").output().expect("start");
+    let said: Value = serde_json::from_slice(&said.stdout).unwrap_or_default();
+    said["leader"].as_str().unwrap_or_default().to_string()
+}
+
+/// Waits until another node than this leads, as `of` says, and returns its name.
+fn led_by_other_than(of: &Mounted, former: &str) -> String {
+    let mut found = String::new();
+    wait("no other node leads", || {
+        found = leader(of);
+        !found.is_empty() && found != former
+    });
+    found
+}
+
+/// Three nodes that vote, with a store each. The first one listens at the address that is returned.
+fn three_voters(below: &Path) -> ([Mounted; 3], String) {
+    let listen = elsewhere();
+    let one = Mounted::up(below, "one", &["--stores", "3", "--store-size", "256MiB", "--listen", &listen]);
+    let [two, three] = ["two", "three"].map(|name| join_voter(below, &one, name));
+    wait("the stores do not spread", || stores(&one) == json!([[0], [2], [1]]));
+    wait("three nodes do not vote", || voters(&one) == 3);
+    // The maps say it before the voters are brought in.
+    let log = || fs::read_to_string(one.data.join("starling.log")).unwrap_or_default();
+    wait("three nodes do not vote", || log().matches("these vote from now on").last().is_some());
+    ([one, two, three], listen)
+}
+
+fn write(node: &Mounted, name: &str) {
+    let mut file = fs::File::create(node.mountpoint.join(name)).expect("create");
+    file.write_all(name.repeat(5000).as_bytes()).and_then(|()| file.sync_all()).expect("write and sync");
+}
+
+fn lacking(of: &Mounted) -> Value {
+    answer(starling().arg("status").arg("--data").arg(&of.data))["leads"]["redundancy"]["lacking_segments"].clone()
+}
+
+#[test]
+fn another_node_leads_when_the_leader_ends_and_programs_go_on() {
+    let dir = tempfile::tempdir().expect("temporary folder");
+    let ([mut one, mut two, mut three], listen) = three_voters(dir.path());
+    let first = leader(&two);
+    for (node, name) in [(&one, "by-one"), (&two, "by-two"), (&three, "by-three")] {
+        write(node, name);
+    }
+    let said = nodes(&three)["survives"].to_string();
+    assert!(said.contains("the end of any node, and") && said.contains("3 nodes vote"), "{said}");
+    // A program at the third node has a file open, a lock, and changes that are not synced.
+    let path = three.mountpoint.join("open");
+    let mut open = fs::OpenOptions::new().append(true).create(true).open(&path).expect("open");
+    open.write_all(b"not synced").expect("write");
+    flock(&open, FlockOperation::NonBlockingLockExclusive).expect("lock");
+    let all = contents(&one);
+
+    // The leader dies. To the others it was a pause.
+    one.kill();
+    let made = three.mountpoint.join("made-meanwhile");
+    fs::write(made, "made").expect("make a file");
+    open.write_all(b", and more").and_then(|()| open.sync_all()).expect("the session goes on");
+    let leads = led_by_other_than(&three, &first);
+    let theirs = fs::File::open(two.mountpoint.join("open")).expect("open");
+    assert_eq!(flock(&theirs, FlockOperation::NonBlockingLockExclusive), Err(Errno::WOULDBLOCK));
+    drop((open, theirs));
+    let now = contents(&two);
+    assert_eq!(now, contents(&three));
+    let has = |name: &str, bytes: &[u8]| now.iter().any(|(known, found)| known == name && found == bytes);
+    assert!(has("open", b"not synced, and more") && has("made-meanwhile", b"made"));
+    assert!(all.iter().filter(|(name, _)| name != "open").all(|(name, bytes)| has(name, bytes)));
+
+    // The former leader comes back as a member, with its store.
+    one.up_with(&["--listen", &listen]);
+    assert_eq!(contents(&one), now);
+    write(&one, "by-a-former-leader");
+    wait("three nodes do not vote", || voters(&one) == 3 && nodes(&one).to_string().contains("3 nodes vote"));
+    assert_eq!(leader(&one), leads);
+
+    // The next leader dies, and another one leads. It invites, too.
+    let (dead, alive) =
+        if leads == "two" { (&mut two, [&mut one, &mut three]) } else { (&mut three, [&mut one, &mut two]) };
+    dead.kill();
+    write(alive[0], "after-the-second");
+    let next = led_by_other_than(alive[1], &leads);
+    dead.up_again();
+    assert_eq!(contents(dead), contents(alive[0]));
+    let mut all = vec![one, two, three];
+    let at = all.iter().position(|node| {
+        next == if node.data.ends_with("one.data") {
+            first.clone()
+        } else {
+            node.data.file_stem().expect("name").display().to_string()
+        }
+    });
+    let four = join_voter(dir.path(), &all[at.expect("the node that leads")], "four");
+    write(&four, "by-four");
+    all.push(four);
+
+    // All end, and start together.
+    let now = contents(&all[0]);
+    for node in &all {
+        node.down();
+    }
+    std::thread::scope(|scope| {
+        for node in &mut all {
+            scope.spawn(|| node.up_again());
+        }
+    });
+    for node in &all {
+        assert_eq!(contents(node), now);
+    }
+    for node in &all {
+        node.down();
+    }
+}
+
+#[test]
+fn a_leader_that_stops_for_a_while_goes_on_as_a_member() {
+    let dir = tempfile::tempdir().expect("temporary folder");
+    let ([one, two, three], _) = three_voters(dir.path());
+    let first = leader(&two);
+    write(&two, "before");
+    let open = fs::File::open(two.mountpoint.join("before")).expect("open");
+    one.signal(libc::SIGSTOP);
+    write(&three, "meanwhile");
+    let second = led_by_other_than(&two, &first);
+    one.signal(libc::SIGCONT);
+    // It starts again by itself.
+    let is_there = || fs::read(one.mountpoint.join("meanwhile")).is_ok();
+    wait("the former leader does not come back", is_there);
+    write(&one, "by-the-former");
+    // A member that leads stops, and needs no new start.
+    let (stopped, others) = if second == "two" { (&two, [&one, &three]) } else { (&three, [&one, &two]) };
+    stopped.signal(libc::SIGSTOP);
+    write(others[0], "meanwhile-2");
+    led_by_other_than(others[1], &second);
+    // Longer than its lease.
+    std::thread::sleep(Duration::from_secs(10));
+    stopped.signal(libc::SIGCONT);
+    wait("the former leader does not go on", || fs::read(stopped.mountpoint.join("meanwhile-2")).is_ok());
+    write(stopped, "by-the-second");
+    let now = contents(&one);
+    assert_eq!((now.len(), &now, &now), (5, &contents(&two), &contents(&three)));
+    assert_eq!(fs::read(two.mountpoint.join("before")).expect("read").len(), 30_000);
+    drop(open);
+    for node in [&one, &two, &three] {
+        node.down();
+    }
+}
+
+#[test]
+fn a_leader_that_is_lost_for_good_is_removed_and_its_store_made_anew() {
+    let dir = tempfile::tempdir().expect("temporary folder");
+    let ([one, two, three], _) = three_voters(dir.path());
+    let first = leader(&two);
+    write(&one, "by-one");
+    write(&two, "by-two");
+    one.kill();
+    fs::remove_dir_all(&one.data).expect("its disks are lost");
+    write(&three, "after");
+    let leads = led_by_other_than(&three, &first);
+    let leader = if leads == "two" { &two } else { &three };
+    let remove = || {
+        let mut command = starling();
+        command.args(["node", "remove", &first, "--dead", "--accept-loss", "--data"]).arg(&leader.data);
+        command
+    };
+    let said = answer(&mut remove());
+    assert_eq!(said, json!({"removed": first, "made_anew": [0]}));
+    write(&two, "after-removal");
+    wait("the lost store is not restored", || lacking(leader) == json!(0));
+    let four = join_voter(dir.path(), leader, "four");
+    wait("the new node does not vote", || voters(&four) == 3);
+    let now = contents(&four);
+    assert_eq!((now.len(), &now, &now), (4, &contents(&two), &contents(&three)));
+    for node in [&two, &three, &four] {
+        node.down();
+    }
+}
