@@ -36,7 +36,6 @@ use crate::seats::{HostWays, LiveSession, Seats, SessionBook, Turn, next_move};
 use crate::shared_locks::{NearLocks, SharedLocks};
 use crate::space::OWN_SESSION;
 use crate::survivors::Survivor;
-use crate::voters::Standing;
 use client::Client;
 use host::Host;
 use link::Peer;
@@ -552,21 +551,21 @@ impl Members {
         self.seats.serving_node(&at, session)
     }
 
-    /// How the nodes stand to voting now.
-    pub(crate) fn standing(&self) -> Standing {
-        let now = self.host.clock.now();
-        let (willing, unwilling) = (self.reachable(|session| session.takes_votes), self.reachable(|s| !s.takes_votes));
-        let of = |all: Vec<(KnownNode, u64)>| all.into_iter().map(|(at, _)| at.node).collect();
-        let mut standing = Standing { willing: of(willing), unwilling: of(unwilling), ..Standing::default() };
-        let Ok(config) = self.maps_config() else { return standing };
-        let draining: Vec<NodeId> = config.draining.iter().copied().collect();
-        standing.willing.retain(|node| !draining.contains(node));
+    /// The nodes that are here and can be reached, and whether each takes a voter.
+    pub(crate) fn present(&self) -> BTreeMap<NodeId, bool> {
+        let taking = self.reachable(|session| session.takes_votes).into_iter().map(|(at, _)| (at.node, true));
+        let others = self.reachable(|session| !session.takes_votes).into_iter().map(|(at, _)| (at.node, false));
+        taking.chain(others).collect()
+    }
+
+    /// The members without a session, and how long each has been away, as far as this first node
+    /// can know.
+    pub(crate) fn away(&self) -> BTreeMap<NodeId, Duration> {
+        let (now, Ok(config)) = (self.host.clock.now(), self.maps_config()) else { return BTreeMap::new() };
         let sessions = self.sessions.lock();
-        for node in config.members.keys().filter(|node| sessions.of(**node).is_none()) {
-            let since = sessions.ended_at.get(node).copied().unwrap_or(self.began);
-            standing.note_away(*node, since, now);
-        }
-        standing
+        let away = config.members.into_keys().filter(|node| sessions.of(*node).is_none());
+        let since = |node: &NodeId| sessions.ended_at.get(node).copied().unwrap_or(self.began);
+        away.map(|node| (node, now.saturating_sub(since(&node)))).collect()
     }
 
     /// The maps of the file system.

@@ -28,20 +28,24 @@ const AWAY_TIME_MAX: Duration = Duration::from_secs(600);
 
 /// How the nodes stand to voting, as the leader sees them.
 #[derive(Default)]
-pub(crate) struct Standing {
+struct Standing {
     /// They are here, and take a voter.
-    pub willing: BTreeSet<NodeId>,
+    willing: BTreeSet<NodeId>,
     /// They are here, and take none, or have lost the one that they had.
-    pub unwilling: BTreeSet<NodeId>,
+    unwilling: BTreeSet<NodeId>,
     /// They have been away for [`AWAY_TIME_MAX`].
-    pub long_away: BTreeSet<NodeId>,
+    long_away: BTreeSet<NodeId>,
 }
 
 impl Standing {
-    /// A node that is away since then.
-    pub fn note_away(&mut self, node: NodeId, since: Duration, now: Duration) {
-        if now >= since + AWAY_TIME_MAX {
-            self.long_away.insert(node);
+    /// `present`: the nodes that are here, and whether each takes a voter. `away`: for how long
+    /// others have been away. Those that drain get no voter.
+    fn of(present: BTreeMap<NodeId, bool>, away: BTreeMap<NodeId, Duration>, draining: &BTreeSet<NodeId>) -> Standing {
+        let (willing, unwilling): (BTreeMap<NodeId, bool>, _) = present.into_iter().partition(|(_, takes)| *takes);
+        Standing {
+            willing: willing.into_keys().filter(|node| !draining.contains(node)).collect(),
+            unwilling: unwilling.into_keys().collect(),
+            long_away: away.into_iter().filter(|(_, time)| *time >= AWAY_TIME_MAX).map(|(node, _)| node).collect(),
         }
     }
 }
@@ -98,7 +102,8 @@ impl Members {
     /// changed, they are needed.
     async fn look_at_voters(&self, voter: &Consensus, own: NodeId) -> Result<(), String> {
         let config = self.keeper().config().map_err(|e| e.to_string())?;
-        let wanted = wanted(&config, own, &self.standing(), goes_on_without(&config, own));
+        let standing = Standing::of(self.present(), self.away(), &config.draining);
+        let wanted = wanted(&config, own, &standing, goes_on_without(&config, own));
         if wanted.iter().any(|node| config.voter_of(*node).is_none()) {
             tracing::info!(nodes = ?wanted, "these nodes are to vote");
             self.change_voters(|config| appoint(config, &wanted)).await?;
@@ -209,13 +214,14 @@ mod tests {
         assert_eq!(wanted(&config, FIRST_NODE, &lost, true), nodes(&[0, 2, 3]));
         let alone = Standing { unwilling: nodes(&[1]), ..willing(&[2]) };
         assert_eq!(wanted(&config, FIRST_NODE, &alone, true), nodes(&[0]));
-        let mut away = willing(&[2, 3]);
-        away.note_away(NodeId::new(1), Duration::from_secs(5), Duration::from_secs(604));
-        assert_eq!(wanted(&config, FIRST_NODE, &away, true), nodes(&[0, 1, 2]));
-        away.note_away(NodeId::new(1), Duration::from_secs(5), Duration::from_secs(605));
-        assert_eq!(wanted(&config, FIRST_NODE, &away, true), nodes(&[0, 2, 3]));
-        away.willing.remove(&NodeId::new(3));
-        assert_eq!(wanted(&config, FIRST_NODE, &away, true), nodes(&[0, 1, 2]), "there is no other");
+        let away = |present: &[u16], seconds| {
+            let present = present.iter().map(|node| (NodeId::new(*node), *node != 4)).collect();
+            let away = BTreeMap::from([(NodeId::new(1), Duration::from_secs(seconds))]);
+            Standing::of(present, away, &BTreeSet::new())
+        };
+        assert_eq!(wanted(&config, FIRST_NODE, &away(&[2, 3, 4], 599), true), nodes(&[0, 1, 2]));
+        assert_eq!(wanted(&config, FIRST_NODE, &away(&[2, 3, 4], 600), true), nodes(&[0, 2, 3]));
+        assert_eq!(wanted(&config, FIRST_NODE, &away(&[2, 4], 600), true), nodes(&[0, 1, 2]), "there is no other");
     }
 
     #[test]

@@ -315,8 +315,8 @@ pub struct Up {
     /// another address, and neither it nor another node could say so.
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub first_node: Option<String>,
-    /// What a node that has joined does from now on, separated by commas: client, storage, manager;
-    /// see `starling node join --help` [default: what it did before].
+    /// What a node that has joined does from now on, separated by commas: client, storage, manager,
+    /// voter; see `starling node join --help` [default: what it did before].
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub roles: Option<Vec<Role>>,
     /// Start although changes may be lost for good: use what the stores that answer hold. First try

@@ -16,7 +16,8 @@
 //! - [`voter`]: the node's voter. [`lead`]: the first node in the process of a member that voters
 //!   elect. [`election`]: the wait of a first node for it. [`demotion`]: makes the data folder of a
 //!   former first node into a member's.
-//! - [`whereabouts`]: where the first node is, whose address may change.
+//! - [`whereabouts`]: where the first node is, whose address may change. [`kept_maps`]: where other
+//!   nodes are.
 
 use crate::control::{Request, ask_from};
 use crate::usage;
@@ -31,6 +32,7 @@ pub mod identity;
 pub mod invite;
 pub mod joined;
 pub mod joining;
+pub mod kept_maps;
 pub mod lead;
 pub mod places;
 pub mod rack;

@@ -168,6 +168,9 @@ fn a_leader_that_stops_for_a_while_goes_on_as_a_member() {
     let is_there = || fs::read(one.mountpoint.join("meanwhile")).is_ok();
     wait("the former leader does not come back", is_there);
     write(&one, "by-the-former");
+    assert_eq!(fs::metadata(two.mountpoint.join("before")).expect("stat").len(), 30_000);
+    // A command that this test starts would close it, and wait for the stopped node.
+    drop(open);
     // A member that leads stops, and needs no new start.
     let (stopped, others) = if second == "two" { (&two, [&one, &three]) } else { (&three, [&one, &two]) };
     stopped.signal(libc::SIGSTOP);
@@ -180,8 +183,6 @@ fn a_leader_that_stops_for_a_while_goes_on_as_a_member() {
     write(stopped, "by-the-second");
     let now = contents(&one);
     assert_eq!((now.len(), &now, &now), (5, &contents(&two), &contents(&three)));
-    assert_eq!(fs::read(two.mountpoint.join("before")).expect("read").len(), 30_000);
-    drop(open);
     for node in [&one, &two, &three] {
         node.down();
     }

@@ -41,8 +41,11 @@ hour. It lets its holder read and change everything, so hand it over as you woul
   starling node join - ./mnt --data ./data --listen 10.0.0.2:7440 --store /disk1/s     takes a store of the first node
   starling node join - --no-mount --data ./data --listen 10.0.0.2:7440 --store /disk1/s     serves, and mounts nothing
   starling node join - ./mnt --data ./data --listen 10.0.0.2:7440 --store /disk1/s --roles client,storage     serves no managers
+  starling node join - ./mnt --data ./data --listen 10.0.0.2:7440 --store /disk1/s --roles client,storage,manager,voter     votes, too
   starling up ./mnt --data ./data                            mounts again; needs no invitation
   starling up --data ./data                                  serves again without a mount; end it with `starling down --data ./data`
+
+Three nodes that vote, the first one among them, elect another one when the node that leads is down, and go on.
 
 With --store, a store of the first node moves to this one, unless that has no more than this one has. `starling nodes` shows it. Then the
 file system needs this node to be up as it needs that store. If it is interrupted, give the same command again. The data folder has the node's key: who has the key can read and
@@ -62,11 +65,11 @@ through starts of all nodes. Programs on all nodes go on, those of the node too.
     /// Remove a node that is down. The others take no request for data from it any more.
     #[command(after_help = "Examples:
   starling node remove db --data ./data
-  starling node remove db --data ./data --dead        its disks are lost for good, and its stores are made anew here
+  starling node remove db --data ./data --dead        its disks are lost for good, and its stores are made anew
   starling status ./mnt                               how far they are filled again
 
-Give the data folder of the first node, which must run. With --dead, each store of the node is made anew below this data folder, empty, and filled
-from the others. The command refuses if a store answers, or if the others may lack something. A machine that comes back
+Give the data folder of the node that leads, which must run. With --dead, each store of the node is made anew below this data folder, or at the node with fewest
+stores if this one was elected, empty, and filled from the others. The command refuses if a store answers, or if the others may lack something. A machine that comes back
 joins again with a new invitation and a new data folder.")]
     Remove(NodeRemove),
     /// Make a node that has joined into the first node, after the first one was lost for good.
@@ -127,8 +130,9 @@ pub struct NodeJoin {
     pub no_mount: bool,
     /// What the node does, separated by commas: client (it mounts the file system, at MOUNTPOINT),
     /// storage (it takes stores, with --store), manager (it serves managers, at the address of
-    /// --listen). Without client it mounts nothing; without manager it gets no managers. `up` keeps
-    /// this, and `up --roles` changes it [default: what the other options say].
+    /// --listen), voter (it votes on who leads, and leads when it is elected). Without client it
+    /// mounts nothing; without manager it gets no managers. `up` keeps this, and `up --roles`
+    /// changes it [default: what the other options say; it does not vote].
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub roles: Option<Vec<Role>>,
     /// The data folder of this node: its key, control socket and the log of --background; made if

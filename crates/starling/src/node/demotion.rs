@@ -1,9 +1,9 @@
 //! Makes the data folder of a former first node into that of a member, after voters have elected
 //! another node.
 //!
-//! The maps have a member for it already, with the stores that it has
-//! ([`cluster::succession::after_election`]). Each step can be repeated: `node.json`, with which the
-//! folder is a member's, is written when all others are done.
+//! The maps have a member for it already, with the stores that it has: see
+//! [`after_election`](cluster::succession::after_election). Each step can be repeated: `node.json`,
+//! with which the folder is a member's, is written when all others are done.
 
 use crate::folder::{Folder, STORES, Stores};
 use crate::location::Location;

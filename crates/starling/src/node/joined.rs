@@ -224,9 +224,31 @@ impl NodeFolder {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
+    use cluster::FsConfig;
     use std::fs;
+
+    /// A file system of three stores without members.
+    pub fn config() -> FsConfig {
+        FsConfig {
+            fs: FsUuid([3; 16]),
+            store_count: 3,
+            parity: 1,
+            block_size: 65536,
+            store_capacity_bytes: 1 << 30,
+            managers: cluster::config::first_manager_map(2),
+            members: Default::default(),
+            next_node: 1,
+            places: Default::default(),
+            first_node: None,
+            draining: Default::default(),
+            through_first: Default::default(),
+            first_member: None,
+            voters: cluster::config::first_voters(),
+            next_voter: 2,
+        }
+    }
 
     fn said<T>(result: anyhow::Result<T>) -> String {
         let error = result.err().expect("an error");

@@ -19,7 +19,7 @@ use link::wire::Refused;
 use link::{Address, ClientKeys, LinkError, Message, NodeLink, OrderedLane, ask_once, kinds};
 use manager::api::{Manager, TokenHolder};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 use storage::api::{Storage, StorageError};
 use storage::calls::{Ask, ServedStores};
@@ -68,6 +68,10 @@ pub struct RemoteFirstNode {
     fingerprint: [u8; 32],
     /// The ways to managers.
     managers: ManagerWays,
+    /// The newest maps that an earlier process of this node had.
+    earlier: Option<FsConfig>,
+    /// True while there is no session, or its lease is out.
+    in_trouble: OnceLock<Box<dyn Fn() -> bool + Send + Sync>>,
     state: Mutex<RemoteState>,
 }
 
@@ -113,6 +117,7 @@ impl RemoteFirstNode {
         keys: &NodeIdentity,
         rack: Arc<StoreRack>,
         hosted: Arc<ManagerHost>,
+        earlier: Option<FsConfig>,
     ) -> anyhow::Result<Arc<RemoteFirstNode>> {
         let fingerprint = join::fingerprint_of(&keys.certificate).context("the certificate of this node")?;
         let keys = keys.for_connections()?;
@@ -120,8 +125,19 @@ impl RemoteFirstNode {
         tried.await;
         let own = (node, rack);
         let (host, managers, state) = (host.clone(), ManagerWays::new(host.clone()), Mutex::default());
-        let first = RemoteFirstNode { host, link, whereabouts, own, hosted, keys, fingerprint, managers, state };
-        let first = Arc::new(first);
+        let first = Arc::new(RemoteFirstNode {
+            host,
+            link,
+            whereabouts,
+            own,
+            hosted,
+            keys,
+            fingerprint,
+            managers,
+            earlier,
+            in_trouble: OnceLock::new(),
+            state,
+        });
         first.host.tasks.spawn(Box::pin(seek(Arc::downgrade(&first))));
         Ok(first)
     }
@@ -131,11 +147,21 @@ impl RemoteFirstNode {
         self.whereabouts.known()
     }
 
-    /// The nodes to ask where the first node is, if it cannot be reached.
+    /// Has other nodes be asked where the first node is also while this is true: a connection may
+    /// lead to one that is the first node no longer, and does not say so.
+    pub fn ask_while(&self, in_trouble: impl Fn() -> bool + Send + Sync + 'static) {
+        self.in_trouble.get_or_init(|| Box::new(in_trouble));
+    }
+
+    /// The nodes to ask where the first node is, if it cannot be reached, or gives no lease.
     fn to_ask(&self) -> Vec<KnownNode> {
+        let in_trouble = self.in_trouble.get().is_some_and(|in_trouble| in_trouble());
+        if self.link.is_up() && !in_trouble {
+            return Vec::new();
+        }
         let state = self.state();
-        let others = state.config.iter().flat_map(FsConfig::reachable).filter(|at| at.node != self.own.0);
-        if self.link.is_up() { Vec::new() } else { others.collect() }
+        let known = state.config.as_ref().or(self.earlier.as_ref());
+        known.into_iter().flat_map(FsConfig::reachable).filter(|at| at.node != self.own.0).collect()
     }
 
     /// Where to reach a store.
@@ -198,7 +224,7 @@ impl RemoteFirstNode {
     }
 }
 
-/// Asks other nodes where the first node is, while it cannot be reached. Ends when it is dropped.
+/// Asks other nodes where the first node is, while that is in question. Ends when it is dropped.
 async fn seek(first: Weak<RemoteFirstNode>) {
     loop {
         let Some(first) = first.upgrade() else { return };

@@ -16,7 +16,7 @@ use crate::node::roles::Roles;
 use crate::node::serving::Serves;
 use crate::node::voter::NodeVoter;
 use crate::node::whereabouts::{Whereabouts, WhereaboutsService};
-use crate::node::{host_name, identity, removal, report, status, who};
+use crate::node::{host_name, identity, kept_maps, removal, report, status, who};
 use crate::recorder::Recorder;
 use crate::recording::Recordings;
 use crate::settings::cache_bytes;
@@ -39,7 +39,7 @@ use storage::tcp::StoreService;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
-use types::{BoxFuture, FsUuid, LineError, NodeId};
+use types::{BoxFuture, LineError};
 use vfs::FileSystem;
 
 /// How long a start waits for the first node. After a restart of its own, the first node lets
@@ -323,7 +323,8 @@ fn of_elected(
     is_for_first.then(|| Box::pin(async move { elected.run(command).await }) as BoxFuture<_>)
 }
 
-/// Serves a node's stores, managers and voter to other nodes. Returns the address at which these reach it.
+/// Serves a node's stores, managers and voter to other nodes. Returns the address at which these
+/// reach it.
 async fn serve(
     host: &Host,
     listen: SocketAddr,
@@ -367,14 +368,20 @@ async fn take_authority(folder: &Path, identity: &NodeIdentity, first: &RemoteFi
     }
 }
 
-/// Has the voter that the newest maps give to this node, from now on.
-async fn follow_maps(voter: Arc<NodeVoter>, member: Arc<Member>, node: NodeId, fs: FsUuid) {
-    let mut newer = member.maps();
-    loop {
+/// Keeps the newest maps, and has the voter that they give to this node, from now on.
+async fn follow_maps(folder: PathBuf, voter: Option<Arc<NodeVoter>>, member: Arc<Member>, about: AboutNode) {
+    let (mut newer, Ok(fs)) = (member.maps(), about.file_system()) else { return };
+    while newer.changed().await.is_ok() {
         let maps = newer.borrow_and_update().clone();
-        voter.follow(node, fs, &maps).await;
-        if newer.changed().await.is_err() {
-            return;
+        if let Some(voter) = &voter {
+            voter.follow(about.node(), fs, &maps).await;
+        }
+        let kept = {
+            let folder = folder.clone();
+            tokio::task::spawn_blocking(move || kept_maps::keep(&folder, &maps)).await
+        };
+        if let Ok(Err(e)) = kept {
+            tracing::warn!("the newest maps are not kept: {e:#}");
         }
     }
 }
@@ -417,7 +424,10 @@ pub async fn run(asked: AskedNode) -> anyhow::Result<ExitCode> {
         Some(listen) => serve(&host, listen, &keys, &rack, &managers, &whereabouts, &voter).await?,
         None => (String::new(), None),
     };
-    let connecting = RemoteFirstNode::connect(&host, about.node(), whereabouts, &keys, rack.clone(), managers.clone());
+    let (earlier_maps, earlier) = kept_maps::kept(folder.path()).unzip();
+    earlier_maps.iter().for_each(|maps| voter.learn(maps));
+    let (at, stores, hosted) = (about.node(), rack.clone(), managers.clone());
+    let connecting = RemoteFirstNode::connect(&host, at, whereabouts, &keys, stores, hosted, earlier);
     let first = connecting.await?;
     let config = MemberConfig {
         node: about.node(),
@@ -429,15 +439,18 @@ pub async fn run(asked: AskedNode) -> anyhow::Result<ExitCode> {
         takes_votes,
     };
     let member = Member::start(host.clone(), config, first.clone() as Arc<dyn FirstNode>, managers);
+    let weak = Arc::downgrade(&member);
+    first.ask_while(move || weak.upgrade().is_some_and(|member| member.trouble().is_some()));
     let leader = match listen {
         Some(listen) => {
             let (data, address) = (folder.path().to_path_buf(), listen.ip());
             let who = WhoLeads { about: about.clone(), data, address, cache_bytes: asked.cache_bytes };
-            tokio::spawn(follow_maps(voter.clone(), member.clone(), about.node(), about.file_system()?));
             Some(Leader::start(&host, &voter, who))
         }
         None => None,
     };
+    let votes = listen.is_some().then(|| voter.clone());
+    tokio::spawn(follow_maps(folder.path().to_path_buf(), votes, member.clone(), about.clone()));
     let kernel = KernelToCome::new();
     if roles.client {
         member.set_kernel(kernel.clone());

@@ -190,6 +190,11 @@ impl NodeVoter {
         Arc::new(NodeVoter { host, data: data.to_path_buf(), peers, voter, turn: tokio::sync::Mutex::default() })
     }
 
+    /// Takes in maps, which say where the other voters are.
+    pub fn learn(&self, maps: &Maps) {
+        self.peers.learn(maps);
+    }
+
     /// The voter, if there is one.
     pub fn voter(&self) -> Option<Arc<Consensus>> {
         self.voter.borrow().as_ref().map(|(_, voter)| voter.clone())
@@ -345,5 +350,64 @@ impl NodeService for VoterService {
             };
             Message::of_head(answer.to_vec())
         }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node::identity;
+    use crate::node::joined::tests::config;
+    use cluster::config::MemberEntry;
+
+    const FS: FsUuid = FsUuid([3; 16]);
+
+    /// Maps of this epoch, in which node 1 has voter 2 or none, after voter 2 of another node was.
+    fn maps(epoch: u64, has_voter: bool) -> Maps {
+        let mut config = config();
+        let member = MemberEntry { name: "one".into(), fingerprint: [1; 32], address: "127.0.0.1:1".into() };
+        let node = config.add_member(member).unwrap();
+        config.next_voter = 1 + epoch;
+        if has_voter {
+            config.add_voter(node).unwrap();
+        }
+        Maps { epoch, bytes: config.encode() }
+    }
+
+    fn voter(data: &Path) -> Arc<NodeVoter> {
+        let host = host::real::host(tokio::runtime::Handle::current()).unwrap();
+        NodeVoter::new(host, data, identity::client_keys(data).unwrap())
+    }
+
+    #[tokio::test]
+    async fn a_node_has_the_voter_that_the_maps_give_it_and_never_the_same_one_again() {
+        let (data, node) = (tempfile::tempdir().unwrap(), NodeId::new(1));
+        identity::of_first_node(data.path()).unwrap();
+        let one = voter(data.path());
+        assert!(one.open_newest().await.unwrap().is_none() && !one.is_lost());
+        one.follow(node, FS, &maps(1, true)).await;
+        assert!(one.voter().is_some() && folder(data.path(), 2).exists());
+        one.close().await;
+        // It is the same one after a start.
+        let again = voter(data.path());
+        assert!(again.open_newest().await.unwrap().is_some() && !again.is_lost());
+        again.follow(node, FS, &maps(1, true)).await;
+        assert!(again.voter().is_some());
+        again.close().await;
+        // It does not come back with an empty folder.
+        std::fs::remove_dir_all(folder(data.path(), 2)).unwrap();
+        let lost = voter(data.path());
+        assert!(lost.open_newest().await.unwrap().is_none() && lost.is_lost());
+        lost.follow(node, FS, &maps(1, true)).await;
+        assert!(lost.voter().is_none() && lost.is_lost());
+        // The leader has taken it out, and gives another one.
+        lost.follow(node, FS, &maps(2, false)).await;
+        assert!(!lost.is_lost());
+        lost.follow(node, FS, &maps(3, true)).await;
+        assert!(lost.voter().is_some() && folder(data.path(), 4).exists() && newest(data.path()).unwrap() == Some(4));
+        // In place of another one, too.
+        lost.follow(node, FS, &maps(4, true)).await;
+        assert!(lost.voter().is_some() && !folder(data.path(), 4).exists() && folder(data.path(), 5).exists());
+        lost.close().await;
     }
 }
