@@ -127,8 +127,8 @@ fn new_file_system(geometry: &Geometry) -> Create {
 /// What a start gives.
 enum Start {
     Started(Box<Started>),
-    /// Voters have elected another node: this one is to start again, as a member once its data folder
-    /// is one's.
+    /// Voters have elected another node: this one is to start again, as a member once its data
+    /// folder is one's.
     Again,
 }
 

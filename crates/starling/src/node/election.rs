@@ -1,5 +1,5 @@
-//! The start of a first node whose group has several voters: it waits until it leads, or learns that
-//! another node has its place.
+//! The start of a first node whose group has several voters: it waits until it leads, or learns
+//! that another node has its place.
 
 use crate::node::demotion;
 use cluster::leading::Leading;

@@ -127,8 +127,8 @@ pub fn of_first_node(folder: &Path) -> anyhow::Result<(Authority, NodeIdentity)>
     Ok((authority, identity))
 }
 
-/// Makes the certificate that the first node is to have as a member, if it is not there. Returns its
-/// fingerprint.
+/// Makes the certificate that the first node is to have as a member, if it is not there. Returns
+/// its fingerprint.
 pub fn as_member(folder: &Path, authority: &Authority) -> anyhow::Result<[u8; 32]> {
     let certificate = match read(folder, MEMBER_CERTIFICATE)? {
         Some(certificate) => certificate,

@@ -165,7 +165,7 @@ impl Leader {
                         None => Ok(()),
                     };
                     if let Err(e) = led {
-                        // The stores may be at another voter's machine, which serves them when it leads.
+                        // Another voter's machine may have the stores, and serve them when it leads.
                         tracing::warn!("this node is elected, and cannot lead: {e:#}");
                         voter.stand_back(true);
                         self.host.clock.sleep(STANDS_BACK).await;

@@ -88,8 +88,8 @@ pub fn is_decided(config: &FsConfig, voter: Option<&Arc<Consensus>>) -> bool {
     config.voters.len() > 1 || voter.is_some_and(|voter| voter.voters().len() > 1)
 }
 
-/// The record with the places of stores at nodes that the maps have, which decide while several nodes
-/// vote. `folder` is the data folder.
+/// The record with the places of stores at nodes that the maps have, which decide while several
+/// nodes vote. `folder` is the data folder.
 pub fn as_decided(folder: &Path, stores: Stores, config: &FsConfig) -> Stores {
     let at_nodes = config.places.iter().filter_map(|(store, node)| Some((*store, config.reach(*node)?)));
     with_places(folder, stores, &at_nodes.collect())
