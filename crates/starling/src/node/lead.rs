@@ -165,7 +165,7 @@ impl Leader {
                         None => Ok(()),
                     };
                     if let Err(e) = led {
-                        // Another voter's machine may have the stores, and serve them when it leads.
+                        // Another machine may have the stores, and serves them when it leads.
                         tracing::warn!("this node is elected, and cannot lead: {e:#}");
                         voter.stand_back(true);
                         self.host.clock.sleep(STANDS_BACK).await;
