@@ -8,7 +8,7 @@
 use crate::location::{Location, digits_of, fingerprint};
 use crate::node::identity::{self, address_of};
 use crate::settings::Geometry;
-use crate::{keys, usage};
+use crate::{keys, private, usage};
 use anyhow::Context;
 use cluster::spread::RecordError;
 use cluster::{AtNode, Claim, KnownNode, StorePlace, Succession};
@@ -182,7 +182,7 @@ pub struct FolderLock {
 /// Locks a data folder for this process, and writes the process's number into the lock file.
 /// Refuses it if another process has locked it.
 pub fn lock(path: &Path, shown: impl Display) -> anyhow::Result<FolderLock> {
-    let lock_path = path.join(LOCK);
+    let (lock_path, mut attempts) = (path.join(LOCK), 0);
     let mut lock = loop {
         let is_new = !lock_path.exists();
         let file = OpenOptions::new().create(true).truncate(false).read(true).write(true).open(&lock_path);
@@ -191,6 +191,12 @@ pub fn lock(path: &Path, shown: impl Display) -> anyhow::Result<FolderLock> {
         if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } != 0 {
             let mut pid = String::new();
             let _ = file.read_to_string(&mut pid);
+            // The program that this one has replaced in this process.
+            if pid.trim() == std::process::id().to_string() && attempts < private::LOCK_ATTEMPTS {
+                attempts += 1;
+                std::thread::sleep(private::LOCK_PAUSE);
+                continue;
+            }
             return Err(usage(format!(
                 "{shown} is in use by process {}: use that mount, or end it with `starling down`",
                 pid.trim()
@@ -394,7 +400,7 @@ impl Folder {
             Err(e) => return Ok(StorePlace::Missing(format!("{}: {e}", path.display()))),
         };
         let busy = |_| usage(format!("store folder {} is in use by another process", path.display()));
-        disk.lock().map_err(busy)?;
+        private::lock_disk(&disk).map_err(busy)?;
         Ok(StorePlace::Disk(disk))
     }
 

@@ -7,6 +7,12 @@ use std::io::{ErrorKind, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
+
+/// How often a lock that another process has is tried again, and how long after.
+pub const LOCK_ATTEMPTS: u32 = 30;
+/// See [`LOCK_ATTEMPTS`].
+pub const LOCK_PAUSE: Duration = Duration::from_millis(100);
 
 /// Makes a folder that only this user can look into, and all folders above it. Refuses a folder
 /// that belongs to another user, or that others can look into.
@@ -52,6 +58,21 @@ pub fn put(folder: &Path, name: &str, bytes: &[u8]) -> std::io::Result<()> {
 /// Syncs a folder, so that the names in it are durable.
 pub fn sync(folder: &Path) -> std::io::Result<()> {
     std::fs::File::open(folder)?.sync_all()
+}
+
+/// Locks the folder of a disk for this process. A process that has just ended, or started this one
+/// in its place, may keep its locks for a moment: the kernel closes its files when it comes to that.
+///
+/// # Errors
+/// Another process has locked it, and keeps the lock.
+pub fn lock_disk(disk: &RealDisk) -> std::io::Result<()> {
+    for _ in 0..LOCK_ATTEMPTS {
+        if disk.lock().is_ok() {
+            return Ok(());
+        }
+        std::thread::sleep(LOCK_PAUSE);
+    }
+    disk.lock()
 }
 
 /// Locks a folder, so that only this process uses the files in it.

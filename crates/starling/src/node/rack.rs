@@ -76,7 +76,8 @@ fn server(site: &Arc<Site>) -> Option<Arc<StoreServer>> {
 
 fn locked(folder: &Path) -> io::Result<Arc<RealDisk>> {
     let disk = RealDisk::open(folder)?;
-    disk.lock().map_err(|_| io::Error::other(format!("{} is in use by another process", folder.display())))?;
+    private::lock_disk(&disk)
+        .map_err(|_| io::Error::other(format!("{} is in use by another process", folder.display())))?;
     Ok(disk)
 }
 

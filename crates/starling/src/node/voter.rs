@@ -56,7 +56,7 @@ fn disk(data: &Path, voter: u64) -> anyhow::Result<Arc<dyn Disk>> {
     std::fs::create_dir_all(&path).with_context(|| shown.clone())?;
     private::sync(data).context("data folder")?;
     let disk = RealDisk::open(&path).with_context(|| shown.clone())?;
-    disk.lock().map_err(|_| anyhow::anyhow!("{shown} is in use by another process"))?;
+    private::lock_disk(&disk).map_err(|_| anyhow::anyhow!("{shown} is in use by another process"))?;
     Ok(disk)
 }
 
