@@ -61,7 +61,7 @@ pub fn sync(folder: &Path) -> std::io::Result<()> {
 }
 
 /// Locks the folder of a disk for this process. A process that has just ended, or started this one
-/// in its place, may keep its locks for a moment: the kernel closes its files when it comes to that.
+/// in its place, may keep its locks for a moment: the kernel closes its files a little later.
 ///
 /// # Errors
 /// Another process has locked it, and keeps the lock.
