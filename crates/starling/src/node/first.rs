@@ -433,27 +433,7 @@ impl FirstNodeServer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use types::FsUuid;
-
-    fn config() -> FsConfig {
-        FsConfig {
-            fs: FsUuid([1; 16]),
-            store_count: 3,
-            parity: 1,
-            block_size: 65536,
-            store_capacity_bytes: 1 << 30,
-            managers: cluster::config::first_manager_map(2),
-            members: Default::default(),
-            next_node: 1,
-            places: Default::default(),
-            first_node: None,
-            draining: Default::default(),
-            through_first: Default::default(),
-            first_member: None,
-            voters: cluster::config::first_voters(),
-            next_voter: 2,
-        }
-    }
+    use crate::node::joined::tests::config;
 
     fn member(name: &str, certificate: u8) -> NewMember {
         NewMember { name: name.into(), fingerprint: [certificate; 32], address: String::new() }

@@ -338,23 +338,7 @@ mod tests {
 
     /// Maps in which this node has store 1.
     fn maps() -> Maps {
-        let mut config = FsConfig {
-            fs: FS,
-            store_count: 3,
-            parity: 1,
-            block_size: 65536,
-            store_capacity_bytes: 64 << 20,
-            managers: cluster::config::first_manager_map(2),
-            members: Default::default(),
-            next_node: 1,
-            places: Default::default(),
-            first_node: None,
-            draining: Default::default(),
-            through_first: Default::default(),
-            first_member: None,
-            voters: cluster::config::first_voters(),
-            next_voter: 2,
-        };
+        let mut config = FsConfig { fs: FS, store_capacity_bytes: 64 << 20, ..crate::node::joined::tests::config() };
         for name in ["one", "two"] {
             let (name, fingerprint) = (name.to_string(), [1; 32]);
             let member = cluster::config::MemberEntry { name, fingerprint, address: "a:1".into() };

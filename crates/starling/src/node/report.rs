@@ -307,23 +307,7 @@ mod tests {
 
     /// Three nodes, the last one down, with the stores at these.
     fn all_of(places: [u16; 3], spread: SpreadReport) -> Value {
-        let config = FsConfig {
-            fs: types::FsUuid([1; 16]),
-            store_count: 3,
-            parity: 1,
-            block_size: 65536,
-            store_capacity_bytes: 1 << 30,
-            managers: cluster::config::first_manager_map(2),
-            members: Default::default(),
-            next_node: 3,
-            places: Default::default(),
-            first_node: None,
-            draining: Default::default(),
-            through_first: Default::default(),
-            first_member: None,
-            voters: cluster::config::first_voters(),
-            next_voter: 2,
-        };
+        let config = crate::node::joined::tests::config();
         let lease_left = Duration::from_secs(5);
         let nodes = vec![
             report(0, "one", NodeState::Up { lease_left }, true),
