@@ -6,7 +6,11 @@
 //!
 //! The lease belongs to one term. A voter that was elected again has been without the lease
 //! meanwhile: what its machine knows may be old, and it starts as any first node.
+//!
+//! The leases that it gives to members run from such a question, too. So a leader that was elected
+//! after it knows when they are over, without having heard of them.
 
+use crate::lease::with_drift;
 use consensus::Consensus;
 use host::Host;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -23,6 +27,9 @@ pub struct Leading {
     host: Host,
     voter: Arc<Consensus>,
     term: u64,
+    /// No leader before it asked after this time, if it is known; see
+    /// [`Consensus::begin_to_lead`].
+    earlier_asked: Option<Duration>,
     /// When the lease is over, in nanoseconds of the host's clock.
     until: AtomicU64,
 }
@@ -31,8 +38,8 @@ impl Leading {
     /// Begins to ask. `None` if the voter does not lead.
     pub async fn begin(host: &Host, voter: &Arc<Consensus>) -> Option<Arc<Leading>> {
         let term = voter.leadership().term;
-        let leading = Leading { host: host.clone(), voter: voter.clone(), term, until: AtomicU64::new(0) };
-        let leading = Arc::new(leading);
+        let (earlier_asked, until) = (voter.begin_to_lead(), AtomicU64::new(0));
+        let leading = Arc::new(Leading { host: host.clone(), voter: voter.clone(), term, earlier_asked, until });
         if !leading.ask().await {
             return None;
         }
@@ -56,15 +63,25 @@ impl Leading {
         Duration::from_nanos(self.until.load(SeqCst)).saturating_sub(self.host.clock.now())
     }
 
-    /// True while no other node can be the first one.
+    /// True while no other node can be the first one. A voter that is alone needs no lease, and one
+    /// that has stopped is no reason to stop serving then.
     pub fn may_serve(&self) -> bool {
-        !self.left().is_zero() || self.is_alone()
+        !self.left().is_zero() || self.voter.is_alone()
     }
 
-    /// True if there is no other voter that could be elected. Then no lease is needed, and a voter
-    /// that has stopped is no reason to stop serving.
-    fn is_alone(&self) -> bool {
-        self.voter.voters().len() == 1
+    /// What it may give a member of a lease of this length; `None` if it may not serve any more.
+    pub fn lease_for_member(&self, length: Duration) -> Option<Duration> {
+        if self.voter.is_alone() {
+            return Some(length);
+        }
+        let left = Some(self.left()).filter(|left| !left.is_zero())?;
+        Some(length.saturating_sub(self.voter.lease().saturating_sub(left)))
+    }
+
+    /// When all members' leases of this length are over that earlier leaders gave; `None` if that
+    /// is not known.
+    pub fn earlier_leases_end(&self, length: Duration) -> Option<Duration> {
+        Some(self.earlier_asked? + with_drift(length))
     }
 
     /// Waits until the lease is over for good.

@@ -250,10 +250,7 @@ impl Members {
         fingerprint: &[u8; 32],
         request: ControlRequest,
     ) -> Result<ControlAnswer, ControlError> {
-        if self.config.leading.as_ref().is_some_and(|leading| !leading.may_serve()) {
-            // Another node may serve, and count on the leases that were given before.
-            return Err(ControlError::Unavailable("this node does not lead the file system any more".into()));
-        }
+        self.lease_to_give()?;
         match request {
             ControlRequest::Hello(hello) => {
                 if hello.version != CONTROL_VERSION {
@@ -321,6 +318,16 @@ impl Members {
         tracing::info!(%node, "a session goes on");
     }
 
+    /// The lease that a session gets now. Another node may lead after this one, and know when the
+    /// leases of this one are over.
+    fn lease_to_give(&self) -> Result<Duration, ControlError> {
+        let given = match &self.config.leading {
+            Some(leading) => leading.lease_for_member(self.config.lease),
+            None => Some(self.config.lease),
+        };
+        given.ok_or_else(|| ControlError::Unavailable("this node does not lead the file system any more".into()))
+    }
+
     fn maps_config(&self) -> Result<FsConfig, ControlError> {
         self.maps.config().map_err(|e| ControlError::Unavailable(format!("the maps in force: {e}")))
     }
@@ -373,7 +380,7 @@ impl Members {
         let share = self.share(session, log, &SpaceClaim::default()).await;
         Ok(Welcome {
             session,
-            lease: self.config.lease,
+            lease: self.lease_to_give()?,
             config: maps.bytes,
             maps_epoch: maps.epoch,
             in_flight_max: self.in_flight_max,
@@ -413,7 +420,7 @@ impl Members {
         }
         let round = self.maintenance.space_round();
         let share = self.share(session, client_log(node), claim).await;
-        Ok(Renewed { lease: self.config.lease, share, round, maps: None, seating: None, reseating: None })
+        Ok(Renewed { lease: self.lease_to_give()?, share, round, maps: None, seating: None, reseating: None })
     }
 
     /// Ends a node's session. Its client has committed everything.

@@ -8,7 +8,8 @@
 //!   log is not opened, so it can go on writing. Managers read it up to there.
 //! - A member that says *hello* has no session any more.
 //! - A member that says nothing for the length of a lease is waited for no longer. Its log is
-//!   opened, and what it says later comes too late.
+//!   opened, and what it says later comes too late. A leader that was elected may know that all
+//!   leases are over sooner.
 //!
 //! Managers get what all survivors hold before they serve. So no client is granted what a survivor
 //! holds, and nothing has to be taken back.
@@ -31,6 +32,8 @@ use stripe::{Stripe, StripeError};
 use tokio::sync::watch;
 use types::{FileId, NodeId};
 
+/// Members have at least this part of a lease to speak. They try more often.
+const SPEAKING_PART: u32 = 4;
 /// No manager gives so many tokens in the life of a file system.
 const NUMBER_MAX: u64 = 1 << 62;
 
@@ -60,6 +63,8 @@ struct State {
     config: Option<FsConfig>,
     /// The former first node, which is a member only since this start and has no session.
     new_member: Option<NodeId>,
+    /// When all leases of earlier lives of the first node are over, if that is known.
+    leases_end: Option<Duration>,
     /// What each member has said last: `None` is a hello.
     spoken: BTreeMap<NodeId, Option<Survivor>>,
 }
@@ -116,6 +121,18 @@ impl Arrivals {
         answer
     }
 
+    /// Waits for no member longer than until then: no lease is left that an earlier first node gave.
+    pub fn know_leases_end(&self, at: Duration) {
+        self.state.lock().leases_end = Some(at);
+    }
+
+    /// How long members are waited for from now on.
+    fn patience(&self) -> Duration {
+        let (now, all) = (self.host.clock.now(), with_drift(self.lease));
+        let left = self.state.lock().leases_end.map(|end| end.saturating_sub(now).max(self.lease / SPEAKING_PART));
+        left.map_or(all, |left| left.min(all))
+    }
+
     /// The names of the members that are being waited for.
     pub fn awaited(&self) -> Vec<String> {
         let state = self.state.lock();
@@ -162,7 +179,7 @@ impl Arrivals {
         let mut complete = self.complete.subscribe();
         // The sender lives as long as this.
         let all = complete.wait_for(|complete| *complete);
-        let _ = host::timeout(&*self.host.clock, with_drift(self.lease), all).await;
+        let _ = host::timeout(&*self.host.clock, self.patience(), all).await;
         let spoken = {
             let state = &mut *self.state.lock();
             state.config = None;
@@ -214,7 +231,22 @@ pub(crate) fn contradicting<'a>(nodes: impl Iterator<Item = (NodeId, &'a [HeldTo
 #[cfg(test)]
 mod tests {
     use super::*;
+    use host::sim::Sim;
     use manager::token::Mode;
+
+    #[test]
+    fn members_are_waited_for_until_their_leases_are_over() {
+        let (sim, second) = (Sim::new(1), Duration::from_secs(1));
+        let arrivals = Arrivals::new(sim.machine("first").host(), 8 * second);
+        assert_eq!(arrivals.patience(), with_drift(8 * second));
+        arrivals.know_leases_end(5 * second);
+        assert_eq!(arrivals.patience(), 5 * second);
+        // However long the start has taken, they get the time to speak.
+        sim.run_for(4 * second);
+        assert_eq!(arrivals.patience(), 2 * second);
+        arrivals.know_leases_end(60 * second);
+        assert_eq!(arrivals.patience(), with_drift(8 * second));
+    }
 
     fn tokens(held: &[(u64, Option<Mode>)]) -> Vec<HeldToken> {
         held.iter().map(|(file, mode)| HeldToken { file: FileId::new(*file), mode: *mode, number: 1 }).collect()

@@ -48,6 +48,7 @@ use runtime::{HostRuntime, within};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Cursor;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 use store::Store;
 use thiserror::Error;
@@ -239,6 +240,10 @@ pub struct Consensus {
     found: Option<LogId<u64>>,
     timing: GroupTiming,
     votes: tokio::sync::Mutex<Votes>,
+    /// It has begun to make others voters: there may be some, whether it has heard of it or not.
+    has_others: AtomicBool,
+    /// The newest term in which it may have led.
+    led: AtomicU64,
 }
 
 /// What a voter that leads must know of its votes: the others that answered a leader elect no other
@@ -313,6 +318,7 @@ impl Consensus {
         image: Image,
     ) -> Result<Consensus, VoterOpenError> {
         let (fs, found) = (files.fs(), image.last());
+        let led = AtomicU64::new(image.vote.map_or(0, |vote| vote.leader_id().term));
         let store = Store::new(files, image);
         let (timing, has_timers) = (settings.timing.unwrap_or(NO_TIMING), settings.timing.is_some());
         let millis = |time: Duration| time.as_millis() as u64;
@@ -321,7 +327,7 @@ impl Consensus {
             heartbeat_interval: millis(timing.heartbeat),
             election_timeout_min: millis(timing.election_min),
             election_timeout_max: millis(timing.election_max),
-            install_snapshot_timeout: millis(timing.election_min),
+            install_snapshot_timeout: millis(timing.election_max),
             // A voter that is added knows all that the leader knew then.
             replication_lag_threshold: 0,
             enable_tick: has_timers,
@@ -366,8 +372,8 @@ impl Consensus {
             Ok(raft)
         });
         let raft = raft.await.map_err(|fatal| VoterOpenError::Engine(Box::new(fatal)))?;
-        let (voter, votes) = (settings.voter, Default::default());
-        Ok(Consensus { host: host.clone(), fs, voter, raft, store, found, timing, votes })
+        let (voter, votes, has_others) = (settings.voter, Default::default(), AtomicBool::new(false));
+        Ok(Consensus { host: host.clone(), fs, voter, raft, store, found, timing, votes, has_others, led })
     }
 
     /// The file system that the maps are of.
@@ -496,6 +502,25 @@ impl Consensus {
         self.timing.lease()
     }
 
+    /// True if there is no other voter that could be elected. Then it leads without asking.
+    pub fn is_alone(&self) -> bool {
+        !self.has_others.load(SeqCst) && self.voters().len() == 1
+    }
+
+    /// Begins to lead in the present term, and tells what is known of those that led before: none
+    /// of them began a [question](Self::still_leads) after this time, by this host's clock, that a
+    /// majority has answered, and none was [alone](Self::is_alone) after it. For a voter that
+    /// answered, or heard that others vote, elects no other leader for
+    /// [`GroupTiming::election_max`].
+    ///
+    /// `None` if that is not known: this voter may have led in this term itself, or it is alone.
+    pub fn begin_to_lead(&self) -> Option<Duration> {
+        let now = self.host.clock.now();
+        let term = self.leadership().term;
+        let is_new = self.led.fetch_max(term, SeqCst) < term;
+        (is_new && !self.is_alone()).then(|| now.saturating_sub(self.timing.lease()))
+    }
+
     /// Whether it leaves leading to others, if any of them can: it asks for no votes, and does not
     /// say that it leads. A voter whose machine cannot do what a leader must makes room so.
     pub fn stand_back(&self, stands_back: bool) {
@@ -529,9 +554,13 @@ impl Consensus {
         if !leadership.is_ready {
             return Err(NotLeading.into());
         }
+        // Before any other voter hears of it.
+        self.has_others.store(true, SeqCst);
         let setting = within(&self.host, self.change_voters(voters));
         let set = self.while_it_leads(leadership.term, setting).await;
-        Ok(set.and_then(Result::ok).ok_or(NotLeading)?)
+        set.and_then(Result::ok).ok_or(NotLeading)?;
+        self.has_others.store(voters.len() > 1, SeqCst);
+        Ok(())
     }
 
     async fn change_voters(&self, voters: &BTreeMap<u64, String>) -> Result<(), Box<dyn std::error::Error>> {

@@ -58,6 +58,11 @@ struct World {
     refused: BTreeSet<u64>,
     /// Who holds a lease, and until when.
     leases: BTreeMap<u64, Duration>,
+    /// When each life of a voter last asked whether it leads, and heard so, or was alone.
+    asked: BTreeMap<u64, Duration>,
+    life_count: u64,
+    /// Leaders that knew until when those before them have asked.
+    known_count: u64,
     last_change: u64,
     unknown_count: u64,
     lease_count: u64,
@@ -194,13 +199,18 @@ impl Group {
             };
             let consensus = Arc::new(opened.unwrap_or_else(|error| panic!("voter {voter}: {error}")));
             is_made.store(true, Relaxed);
-            world.lock().running.insert(voter, consensus.clone());
+            let life = {
+                let mut world = world.lock();
+                world.running.insert(voter, consensus.clone());
+                world.life_count += 1;
+                (voter, world.life_count)
+            };
             let again = {
                 let (host, world, consensus) = (host.clone(), world.clone(), consensus.clone());
-                async move { keeps_lease(&host, &world, voter, &consensus).await }
+                async move { keeps_lease(&host, &world, life, &consensus).await }
             };
             host.tasks.spawn(Box::pin(again));
-            keeps_lease(&host, &world, voter, &consensus).await;
+            keeps_lease(&host, &world, life, &consensus).await;
         }));
     }
 
@@ -307,9 +317,20 @@ impl Group {
 }
 
 /// Renews a voter's lease as long as it leads.
-async fn keeps_lease(host: &Host, world: &Shared, voter: u64, consensus: &Consensus) {
+async fn keeps_lease(host: &Host, world: &Shared, (voter, life): (u64, u64), consensus: &Consensus) {
     loop {
         let is_calm = world.lock().is_calm;
+        if !is_calm && consensus.leadership().is_ready {
+            let mut world = world.lock();
+            if let Some(known) = consensus.begin_to_lead() {
+                world.known_count += 1;
+                let later = world.asked.iter().find(|(other, asked)| **other != life && **asked > known);
+                assert_eq!(later, None, "voter {voter} believes that none asked after {known:?}");
+            }
+            if consensus.is_alone() {
+                world.asked.insert(life, host.clock.now());
+            }
+        }
         if !is_calm && let Ok(until) = consensus.still_leads().await {
             let now = host.clock.now();
             if until > now {
@@ -317,6 +338,8 @@ async fn keeps_lease(host: &Host, world: &Shared, voter: u64, consensus: &Consen
                 world.lease_count += 1;
                 let lease = world.leases.entry(voter).or_default();
                 *lease = until.max(*lease);
+                let asked = world.asked.entry(life).or_default();
+                *asked = (*asked).max(until - TIMING.lease());
                 let holders: Vec<_> = world.leases.iter().filter(|(_, until)| **until > now).collect();
                 assert_eq!(holders.len(), 1, "one voter holds a lease at a time: {holders:?} at {now:?}");
                 let known = changes(&consensus.maps());
@@ -366,6 +389,7 @@ struct Seen {
     acknowledged: usize,
     unknown: u64,
     leases: u64,
+    known: u64,
     crashes: usize,
     lost_folders: usize,
     votes_changed: usize,
@@ -483,6 +507,7 @@ fn runs(seed: u64, seen: &mut Seen) {
     seen.acknowledged += acknowledged.len();
     seen.unknown += world.unknown_count;
     seen.leases += world.lease_count;
+    seen.known += world.known_count;
     seen.terms += leader.status().term;
 }
 
@@ -494,8 +519,8 @@ fn sim_a_group_loses_nothing_and_never_has_two_leaders_at_a_time() {
         runs(seed, &mut seen);
     }
     println!("{count} seeds: {seen:?}");
-    let Seen { acknowledged, unknown, leases, crashes, lost_folders, votes_changed, terms } = seen;
-    assert!(acknowledged as u64 > 20 * count && unknown > count && leases > 100 * count);
+    let Seen { acknowledged, unknown, leases, known, crashes, lost_folders, votes_changed, terms } = seen;
+    assert!(acknowledged as u64 > 20 * count && unknown > count && leases > 100 * count && known > count / 2);
     assert!(
         crashes as u64 > 3 * count && lost_folders as u64 > count && votes_changed as u64 > count && terms > 2 * count
     );

@@ -260,6 +260,7 @@ async fn start(
     let (machine, listener) = match threshold {
         None => (CoreMachine::start(host.clone(), &places, voting, run).await.map_err(explained)?, None),
         Some(threshold) => {
+            leading.iter().for_each(|leading| threshold.know_earlier_leases(leading));
             let arrivals = &threshold.arrivals;
             let starting = CoreMachine::start_after(host.clone(), &places, voting, run, arrivals);
             let lost = no_longer_leads(leading.as_ref());

@@ -154,6 +154,11 @@ impl Threshold {
         Ok(Threshold { arrivals, heard, end, serving, telling })
     }
 
+    /// Waits for members no longer than the leases run that were given before this leader.
+    pub fn know_earlier_leases(&self, leading: &Leading) {
+        leading.earlier_leases_end(LEASE).into_iter().for_each(|end| self.arrivals.know_leases_end(end));
+    }
+
     /// Ends these services, and gives the listener to those that come after.
     pub async fn leave(self) -> anyhow::Result<TcpListener> {
         drop(self.end);

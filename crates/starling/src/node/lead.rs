@@ -210,6 +210,7 @@ async fn start(who: WhoLeads, voter: Arc<Consensus>, leading: Arc<Leading>) -> a
     let places = places(&host, &folder, &voter, certificate)?;
     let listener = bind(SocketAddr::new(who.address, 0)).await?;
     let threshold = Threshold::open(&host, &folder, listener, None)?;
+    threshold.know_earlier_leases(&leading);
     // SAFETY: these calls take nothing and cannot fail.
     let (root_uid, root_gid) = unsafe { (libc::getuid(), libc::getgid()) };
     let run = Run {

@@ -31,11 +31,11 @@ use tokio::sync::watch;
 use types::codec::DecodeError;
 use types::{BoxFuture, FsUuid, Maps, NodeId};
 
-/// How soon voters notice that the leader is gone: after three to four seconds. A voter whose
-/// machine is busy answers in time.
+/// How soon voters notice that the leader is gone: after two and a half to four seconds. A voter
+/// whose machine is busy answers in time.
 pub const TIMING: GroupTiming = GroupTiming {
     heartbeat: Duration::from_millis(300),
-    election_min: Duration::from_secs(1),
+    election_min: Duration::from_millis(700),
     election_max: Duration::from_secs(2),
 };
 /// Name of the file that remembers which voter was made.
