@@ -144,6 +144,8 @@ struct State {
     tasks: BTreeMap<u64, Task>,
     timers: BTreeMap<(Duration, u64), Waker>,
     machines: BTreeMap<String, Machine>,
+    /// The tasks that were to be polled while their machine is paused, by its id.
+    held: BTreeMap<u64, BTreeSet<u64>>,
     polls_at_this_instant: u64,
 }
 
@@ -228,6 +230,12 @@ impl World {
         drop(dropped);
     }
 
+    /// Lets the tasks of a machine go on that is paused no more.
+    pub fn resume_tasks_of(&self, machine: u64) {
+        let held = self.state.lock().held.remove(&machine).unwrap_or_default();
+        self.ready.lock().extend(held);
+    }
+
     /// Polls one ready task. If none is ready, first lets time pass to the next timer, but not
     /// beyond `until`.
     fn turn(self: &Arc<Self>, until: Option<Duration>) -> Turn {
@@ -264,9 +272,13 @@ impl World {
     fn poll_task(self: &Arc<Self>, id: u64) -> bool {
         let (mut future, machine) = {
             let mut state = self.state.lock();
-            let Some(task) = state.tasks.get_mut(&id) else { return false };
-            let Some(future) = task.future.take() else { return false };
-            (future, task.machine.clone())
+            let Some(machine) = state.tasks.get(&id).map(|task| task.machine.clone()) else { return false };
+            if machine.is_paused() {
+                state.held.entry(machine.id).or_default().insert(id);
+                return false;
+            }
+            let Some(future) = state.tasks.get_mut(&id).and_then(|task| task.future.take()) else { return false };
+            (future, machine)
         };
         let waker = self.waker(id);
         let pending = future.as_mut().poll(&mut Context::from_waker(&waker)).is_pending();

@@ -29,6 +29,7 @@ pub(super) struct MachineState {
     world: Arc<World>,
     random: Arc<SimRandom>,
     up: AtomicBool,
+    paused: AtomicBool,
     polls: AtomicU64,
     /// The count of polls at which the machine crashes.
     crash_at: AtomicU64,
@@ -44,6 +45,7 @@ impl Machine {
             random: Arc::new(SimRandom::new(mix(world.seed ^ mix(id)))),
             world,
             up: AtomicBool::new(true),
+            paused: AtomicBool::new(false),
             polls: AtomicU64::new(0),
             crash_at: AtomicU64::new(u64::MAX),
             crashed: Notify::new(),
@@ -74,6 +76,20 @@ impl Machine {
     /// [`SimDisk::power_loss`](super::SimDisk::power_loss) next.
     pub fn crash(&self) {
         self.0.crash();
+    }
+
+    /// Stops the machine's processes as `SIGSTOP` does, or lets them go on: meanwhile no task is
+    /// polled, and disk operations under way stay as they are.
+    pub fn pause(&self, is_paused: bool) {
+        self.0.paused.store(is_paused, Ordering::Relaxed);
+        if !is_paused {
+            self.0.world.resume_tasks_of(self.0.id);
+        }
+    }
+
+    /// True while it is [paused](Self::pause).
+    pub fn is_paused(&self) -> bool {
+        self.0.is_paused()
     }
 
     /// Crashes the machine after its tasks, including the steps of its disk operations, have been
@@ -128,6 +144,10 @@ impl Machine {
 impl MachineState {
     pub fn is_up(&self) -> bool {
         self.up.load(Ordering::Relaxed)
+    }
+
+    pub fn is_paused(&self) -> bool {
+        self.paused.load(Ordering::Relaxed)
     }
 
     fn crash(&self) {

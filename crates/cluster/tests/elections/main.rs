@@ -1,0 +1,139 @@
+//! Elections in simulated time: nodes are killed, stopped and cut off while programs work on all of
+//! them. No synced file is lost, a lock lets one program in at a time, and what a program sees is
+//! never older than what others were told.
+
+mod net;
+mod rig;
+mod work;
+
+use host::SplitMix64;
+use rig::{Rig, nodes};
+use std::collections::BTreeSet;
+use std::time::Duration;
+use types::NodeId;
+use work::Work;
+
+/// How long all may take after everything was mended.
+const MENDED: Duration = Duration::from_secs(90);
+
+/// What happened.
+#[derive(Default, Debug)]
+struct Happened {
+    led: u64,
+    failed: u64,
+    kills: u64,
+    leader_kills: u64,
+    pauses: u64,
+    cuts: u64,
+    synced: u64,
+    counted: u64,
+    unknown: u64,
+    sessions_lost: u64,
+}
+
+fn nodes_work_while_leaders_change(seed: u64, happened: &mut Happened) {
+    let rig = Rig::new(seed);
+    let random = SplitMix64::new(seed);
+    let mut work = Work::new();
+    nodes().for_each(|node| work.start(&rig, node));
+    work.begin(&rig);
+    let mut down: BTreeSet<NodeId> = BTreeSet::new();
+    let mut paused: BTreeSet<NodeId> = BTreeSet::new();
+    let node = |random: &SplitMix64| NodeId::new(1 + random.below(rig::NODES.into()) as u16);
+    for _ in 0..6 {
+        rig.run_for(Duration::from_millis(random.below(12_000)));
+        let leader = rig.leader();
+        let victim = if random.chance(1, 2) { leader.unwrap_or(node(&random)) } else { node(&random) };
+        let what = random.below(7);
+        println!("{:?}: {leader:?} leads, {what} for {victim}", rig.net.sim.now());
+        match what {
+            0 | 1 => {
+                happened.kills += 1;
+                happened.leader_kills += u64::from(leader == Some(victim));
+                rig.pause(victim, false);
+                paused.remove(&victim);
+                rig.kill(victim);
+                if random.chance(1, 2) {
+                    rig.power_loss(victim);
+                }
+                if random.chance(1, 3) {
+                    rig.run_for(Duration::from_millis(random.below(1500)));
+                    work.start(&rig, victim);
+                } else {
+                    down.insert(victim);
+                }
+            }
+            2 => {
+                happened.pauses += 1;
+                rig.pause(victim, true);
+                paused.insert(victim);
+            }
+            3 => {
+                // A short stop.
+                happened.pauses += 1;
+                rig.pause(victim, true);
+                rig.run_for(Duration::from_millis(random.below(6000)));
+                rig.pause(victim, false);
+                paused.remove(&victim);
+            }
+            4 => {
+                happened.cuts += 1;
+                let (way, others) = (random.below(3), nodes().filter(|other| *other != victim));
+                for other in others.filter(|_| random.chance(2, 3)) {
+                    rig.net.cut(victim, other, way != 0);
+                    rig.net.cut(other, victim, way != 1);
+                }
+            }
+            _ => {
+                rig.net.mend();
+                for node in std::mem::take(&mut paused) {
+                    rig.pause(node, false);
+                }
+                for node in std::mem::take(&mut down) {
+                    work.start(&rig, node);
+                }
+            }
+        }
+    }
+    rig.net.mend();
+    paused.iter().for_each(|node| rig.pause(*node, false));
+    down.iter().for_each(|node| work.start(&rig, *node));
+    work.end(&rig, seed, MENDED);
+    happened.led += rig.led.load(std::sync::atomic::Ordering::SeqCst);
+    happened.failed += rig.failed.load(std::sync::atomic::Ordering::SeqCst);
+    work.seen(happened);
+}
+
+#[test]
+fn sim_nodes_lose_nothing_while_leaders_change() {
+    let from = std::env::var("STARLING_SEED").map_or(0, |from| from.parse().expect("a seed"));
+    let count = std::env::var("STARLING_SEEDS").map_or(20, |count| count.parse().expect("a number"));
+    let mut happened = Happened::default();
+    for seed in from..from + count {
+        println!("seed {seed}");
+        nodes_work_while_leaders_change(seed, &mut happened);
+    }
+    println!("{happened:?}");
+}
+
+/// Its first looks at the space take longer than a look may take.
+#[test]
+fn regression_a_node_that_joins_while_a_store_is_slow_has_space() {
+    let rig = Rig::new(1);
+    let mut work = Work::new();
+    nodes().for_each(|node| work.start(&rig, node));
+    work.begin(&rig);
+    let leader = rig.leader().expect("a leader");
+    let mut others = nodes().filter(|node| *node != leader);
+    let (slow, joins) = (others.next().expect("a node"), others.next().expect("a node"));
+    rig.net.slow(slow, Duration::from_millis(600));
+    let member = rig.start(joins);
+    let machine = rig.machine(joins);
+    let mut made = machine.run(async move {
+        member.ready().await.expect("a session");
+        work::make(&*member.file_system(), "new").await
+    });
+    rig.run_for(Duration::from_secs(30));
+    rig.net.mend();
+    assert_eq!(work::in_time(&rig, &mut made), Some(Ok(Ok(()))), "{}", rig.shown());
+}

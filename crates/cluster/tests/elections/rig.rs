@@ -1,0 +1,462 @@
+//! Nodes with a store, a voter and programs each. The one that voters elect serves as the first
+//! node, on a simulated machine of its own that ends with its lease.
+
+use crate::net::{End, First, Net, To, Up, certificate, first_certificate};
+use bytes::Bytes;
+use cluster::config::{MemberEntry, STORE_CAPACITY_BYTES_MIN};
+use cluster::control::{ControlAnswer, ControlError, ControlRequest};
+use cluster::host_service::ManagerHost;
+use cluster::leading::Leading;
+use cluster::machine::{CoreMachine, Create, INDEX_RANGE_LEN, Lengths, Run, create};
+use cluster::manager_service::ManagerService;
+use cluster::manager_ways::ManagerWays;
+use cluster::maps::Voting;
+use cluster::member::{FirstNode, Member, MemberConfig};
+use cluster::members::MembersConfig;
+use cluster::remote_locks::{LockTableService, RemoteLocks};
+use cluster::seat::HostWay;
+use cluster::seats::HostWays;
+use cluster::shared_locks::LockWay;
+use cluster::succession::after_election;
+use cluster::survivors::Arrivals;
+use cluster::{AtNode, Claim, FsConfig, KnownNode, StorePlace, Succession};
+use consensus::network::{PeerError, Peers};
+use consensus::{Consensus, GroupTiming, VoterSettings};
+use host::sim::{Machine, Sim, SimDisk};
+use host::{Disk, Either, first};
+use link::OrderedLane;
+use manager::admin_wire::HostRequest;
+use manager::api::{Manager, ManagerError, TokenHolder};
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::time::Duration;
+use storage::api::Storage;
+use storage::site::Site;
+use storage::wire::StoreName;
+use types::{BoxFuture, ManagerId, NodeId, StoreId};
+
+pub const NODES: u16 = 3;
+pub const LEASE: Duration = Duration::from_secs(8);
+const TIMING: GroupTiming = GroupTiming {
+    heartbeat: Duration::from_millis(300),
+    election_min: Duration::from_millis(700),
+    election_max: Duration::from_secs(2),
+};
+const ROOM: u64 = 8 * STORE_CAPACITY_BYTES_MIN;
+/// Time before a node that led may lead again.
+const PAUSE: Duration = Duration::from_secs(1);
+/// For how long a node whose start has failed leaves leading to others.
+const STANDS_BACK: Duration = Duration::from_secs(8);
+const MAKER: [u8; 32] = [99; 32];
+
+fn run(claim: Claim) -> Run {
+    Run {
+        cache_bytes: 16 << 20,
+        root_mode: 0o755,
+        root_uid: 0,
+        root_gid: 0,
+        index_range_len: INDEX_RANGE_LEN,
+        manager_lengths: Lengths::LARGEST,
+        accepts_loss: false,
+        claim,
+    }
+}
+
+/// The disks of a node.
+struct Disks {
+    store: SimDisk,
+    voter: SimDisk,
+    has_voter: Arc<AtomicBool>,
+}
+
+/// A file system on three nodes.
+pub struct Rig {
+    pub net: Arc<Net>,
+    disks: BTreeMap<NodeId, Disks>,
+    /// How often a node has led, and how often it was elected and could not start.
+    pub led: Arc<AtomicU64>,
+    pub failed: Arc<AtomicU64>,
+    /// Why a node could not start.
+    pub why: Arc<Mutex<String>>,
+}
+
+pub fn nodes() -> impl Iterator<Item = NodeId> {
+    (1..=NODES).map(NodeId::new)
+}
+
+/// The node with a store.
+fn home(store: StoreId) -> NodeId {
+    NodeId::new(store.raw() + 1)
+}
+
+impl Rig {
+    pub fn new(seed: u64) -> Rig {
+        let sim = Sim::new(seed);
+        let disk = || SimDisk::new(&sim, 2 * ROOM);
+        let disks = nodes().map(|node| (node, Disks { store: disk(), voter: disk(), has_voter: Arc::default() }));
+        let disks: BTreeMap<NodeId, Disks> = disks.collect();
+        let maker = sim.machine("maker");
+        let places = disks.values().map(|disks| disks.store.mount(&maker).into());
+        let (places, voter): (Vec<StorePlace>, Arc<dyn Disk>) =
+            (places.collect(), disks[&NodeId::new(1)].voter.mount(&maker));
+        disks[&NodeId::new(1)].has_voter.store(true, SeqCst);
+        let how = Create { parity: 1, block_size: 65536, manager_count: 3, store_capacity_bytes: Some(ROOM) };
+        sim.block_on(create(&maker.host(), &places, &voter, how)).expect("create");
+        let core = sim.block_on(CoreMachine::start(maker.host(), &places, &voter, run(Claim::NONE))).expect("start");
+        // As after an election: all nodes are members.
+        let members = |config: &mut FsConfig| {
+            for node in nodes() {
+                let (name, address) = (format!("{node}"), format!("{node}:7440"));
+                config.add_member(MemberEntry { name, fingerprint: certificate(node), address }).expect("add");
+            }
+            config.places = config.stores().map(|store| (store, home(store))).collect();
+            config.first_node = Some(MAKER);
+            config.voters.values_mut().for_each(|node| *node = NodeId::new(1));
+        };
+        sim.block_on(core.change_maps(members)).expect("change");
+        sim.block_on(core.stop()).expect("stop");
+        maker.crash();
+        Rig { net: Net::new(&sim), disks, led: Arc::default(), failed: Arc::default(), why: Arc::default() }
+    }
+
+    pub fn machine(&self, node: NodeId) -> Machine {
+        self.net.sim.machine(&format!("{node}"))
+    }
+
+    /// The machine of what a node serves as the first one.
+    pub fn first_machine(&self, node: NodeId) -> Machine {
+        self.net.sim.machine(&format!("first at {node}"))
+    }
+
+    /// The process of a node stops, or goes on.
+    pub fn pause(&self, node: NodeId, is_paused: bool) {
+        self.machine(node).pause(is_paused);
+        self.first_machine(node).pause(is_paused);
+    }
+
+    /// A node is killed.
+    pub fn kill(&self, node: NodeId) {
+        self.net.end(node);
+        self.first_machine(node).crash();
+        self.machine(node).crash();
+    }
+
+    /// A node that was killed has lost power.
+    pub fn power_loss(&self, node: NodeId) {
+        let Disks { store, voter, .. } = &self.disks[&node];
+        store.power_loss();
+        voter.power_loss();
+    }
+
+    /// Starts a node.
+    pub fn start(&self, node: NodeId) -> Arc<Member> {
+        self.kill(node);
+        let machine = self.machine(node);
+        let host = machine.host();
+        let managers = ManagerHost::new(host.clone());
+        let process = self.net.begin(node, &machine, managers.service());
+        let end = End { net: self.net.clone(), node, certificate: certificate(node), host: host.clone() };
+        let Disks { store, voter, has_voter } = &self.disks[&node];
+        let (store, voter, has_voter) = (store.mount(&machine), voter.mount(&machine), has_voter.clone());
+        let leader = Leader { node, rig: self.seen(), process: process.clone(), end: end.clone() };
+        let here = host.clone();
+        host.tasks.spawn(Box::pin(async move {
+            let site = Site::open(here.clone(), store).await.expect("a store");
+            let fs = site.identity().expect("a store").fs;
+            assert!(process.site.set(site).is_ok());
+            let peers = Arc::new(Wires(end));
+            let settings =
+                VoterSettings { voter: node.raw().into(), node: String::new(), peers, timing: Some(TIMING) };
+            let opened = match has_voter.swap(true, SeqCst) {
+                true => Consensus::open(&here, &voter, &settings).await,
+                false => Consensus::join(&here, &voter, &settings, fs).await,
+            };
+            let voter = Arc::new(opened.expect("a voter"));
+            assert!(process.voter.set(voter.clone()).is_ok());
+            leader.lead_whenever_elected(&voter).await;
+        }));
+        let end = End { net: self.net.clone(), node, certificate: certificate(node), host: host.clone() };
+        let remote = Remote { end, ways: ManagerWays::new(host.clone()), managers: managers.clone() };
+        self.net.hosts.lock().insert(node, managers.clone());
+        let config = MemberConfig {
+            node,
+            cache_bytes: 16 << 20,
+            is_mounted: true,
+            address: format!("{node}:7440"),
+            takes_stores: true,
+            takes_managers: true,
+            takes_votes: true,
+        };
+        Member::start(host, config, Arc::new(remote), managers)
+    }
+
+    fn seen(&self) -> Seen {
+        Seen { led: self.led.clone(), failed: self.failed.clone(), why: self.why.clone() }
+    }
+
+    /// The node that leads, and has started.
+    pub fn leader(&self) -> Option<NodeId> {
+        nodes().find(|node| {
+            let process = self.net.process(*node);
+            process.is_some_and(|process| process.first.lock().as_ref().is_some_and(|first| first.up.get().is_some()))
+        })
+    }
+
+    /// What the voters know, who serves, and why a node could not.
+    pub fn shown(&self) -> String {
+        let shown = nodes().filter_map(|node| self.net.process(node)).map(|process| {
+            let voter = process.voter.get().map(|voter| (voter.leadership(), voter.voters().into_keys().collect::<Vec<_>>()));
+            let first = process.first.lock().as_ref().map(|first| (first.up.get().is_some(), first.arrivals.awaited()));
+            let sessions = process.first.lock().as_ref().and_then(|first| Some(first.up.get()?.members.nodes().ok()?.nodes));
+            format!("\n{}: voter {voter:?}, first {first:?} {sessions:#?}", process.node)
+        });
+        format!("{}\n{}", shown.collect::<String>(), self.why.lock())
+    }
+
+    pub fn run_for(&self, time: Duration) {
+        self.net.sim.run_for(time);
+    }
+}
+
+/// A voter's way to the others.
+struct Wires(End);
+
+impl Peers for Wires {
+    fn ask(&self, voter: u64, _: &str, request: Bytes) -> BoxFuture<Result<Bytes, PeerError>> {
+        let (end, to) = (self.0.clone(), NodeId::new(voter as u16));
+        Box::pin(async move {
+            let asked = async {
+                end.travel(to).await.ok()?;
+                let there = end.net.process(to)?;
+                let voter = there.voter.get()?.clone();
+                let answer = async move { voter.answer(&request).await.expect("a request") };
+                let answer = there.machine.run(answer).await.ok()?;
+                end.come_back(to).await.ok()?;
+                Some(answer)
+            };
+            asked.await.ok_or_else(|| PeerError { voter, why: "it is away".into() })
+        })
+    }
+}
+
+struct Seen {
+    led: Arc<AtomicU64>,
+    failed: Arc<AtomicU64>,
+    why: Arc<Mutex<String>>,
+}
+
+/// Has a node lead while voters elect it.
+struct Leader {
+    node: NodeId,
+    rig: Seen,
+    process: Arc<crate::net::Process>,
+    end: End,
+}
+
+impl Leader {
+    async fn lead_whenever_elected(&self, voter: &Arc<Consensus>) {
+        let host = &self.end.host;
+        loop {
+            voter.leadership_until(|now| now.is_ready).await;
+            if let Some(leading) = Leading::begin(host, voter).await {
+                let led = self.lead(voter, &leading).await;
+                *self.process.first.lock() = None;
+                self.machine().crash();
+                if let Err(why) = led {
+                    *self.rig.why.lock() = format!("node {} is elected, and cannot lead: {why}", self.node);
+                    self.rig.failed.fetch_add(1, SeqCst);
+                    voter.stand_back(true);
+                    host.clock.sleep(STANDS_BACK).await;
+                    voter.stand_back(false);
+                }
+            }
+            host.clock.sleep(PAUSE).await;
+        }
+    }
+
+    fn machine(&self) -> Machine {
+        self.end.net.sim.machine(&format!("first at {}", self.node))
+    }
+
+    async fn lead(&self, voter: &Arc<Consensus>, leading: &Arc<Leading>) -> Result<(), String> {
+        let machine = self.machine();
+        let arrivals = Arrivals::new(machine.host(), LEASE);
+        leading.earlier_leases_end(LEASE).into_iter().for_each(|end| arrivals.know_leases_end(end));
+        let here = self.end.net.new_first(&machine, arrivals);
+        *self.process.first.lock() = Some(here.clone());
+        let end = End { certificate: first_certificate(self.node), host: machine.host(), ..self.end.clone() };
+        let starts = machine.run(start(end, here, voter.clone(), leading.clone()));
+        match first(starts, leading.over()).await {
+            Either::Left(started) => started.map_err(|e| e.to_string())??,
+            Either::Right(()) => return Err("it does not lead any more".into()),
+        }
+        self.rig.led.fetch_add(1, SeqCst);
+        leading.over().await;
+        Ok(())
+    }
+}
+
+async fn start(end: End, here: Arc<First>, voter: Arc<Consensus>, leading: Arc<Leading>) -> Result<(), String> {
+    let (host, node) = (end.host.clone(), end.node);
+    let known = FsConfig::decode(&voter.maps().bytes).expect("maps");
+    let config = after_election(&known, end.certificate).map_err(|e| e.to_string())?;
+    let places = config.stores().map(|store| {
+        let at = config.reach(config.place(store)).expect("an address");
+        let remote = end.store(at.node, StoreName { fs: config.fs, store });
+        StorePlace::Node(AtNode { at, remote })
+    });
+    let places: Vec<StorePlace> = places.collect();
+    let claim = Claim { certificate: Some(end.certificate), succession: Some(Succession::Elected(node)) };
+    let started = CoreMachine::start_after(host.clone(), &places, Voting::Led(voter), run(claim), &here.arrivals).await;
+    let core = started.map_err(|e| e.to_string())?;
+    let managers = ManagerService::new(host.clone());
+    let config = MembersConfig {
+        lease: LEASE,
+        name: format!("{node}"),
+        address: format!("{node}:1"),
+        is_mounted: false,
+        member: Some(node),
+        leading: Some(leading),
+    };
+    let ways = Arc::new(Ways(end));
+    let members = core.open_to_members(config, managers.clone(), Some(ways)).await;
+    members.begin_leases();
+    let locks = Arc::new(LockTableService(members.clone()));
+    host.tasks.spawn(Box::pin(members.clone().keep_voters(node)));
+    assert!(here.up.set(Up { members, managers, locks, core }).is_ok());
+    Ok(())
+}
+
+/// The first node's ways to nodes that serve managers.
+struct Ways(End);
+
+impl HostWays for Ways {
+    fn reach(&self, at: &KnownNode) -> Arc<dyn HostWay> {
+        Arc::new(HostLink(self.0.clone(), at.node))
+    }
+
+    fn fingerprint(&self) -> [u8; 32] {
+        self.0.certificate
+    }
+}
+
+struct HostLink(End, NodeId);
+
+impl HostWay for HostLink {
+    fn ask(&self, request: Vec<u8>) -> BoxFuture<Result<Vec<u8>, ManagerError>> {
+        let (end, node) = (self.0.clone(), self.1);
+        Box::pin(async move {
+            let asked = async {
+                let (session, request) = HostRequest::decode(&request).expect("a request");
+                end.travel(node).await.ok()?;
+                let process = end.net.process(node)?;
+                let managers = end.net.hosts.lock().get(&node).cloned()?;
+                let first = end.certificate;
+                let work = async move { managers.ask(Some(first), session, request).await.encode() };
+                let answer = process.machine.run(work).await.ok()?;
+                end.come_back(node).await.ok()?;
+                Some(answer)
+            };
+            asked.await.ok_or(ManagerError::Away)
+        })
+    }
+
+    fn lane(&self) -> Arc<dyn OrderedLane> {
+        self.0.lane(To::Node(self.1))
+    }
+}
+
+/// The first node, as one member sees it.
+struct Remote {
+    end: End,
+    ways: ManagerWays,
+    managers: Arc<ManagerHost>,
+}
+
+impl FirstNode for Remote {
+    fn control(&self, request: ControlRequest) -> BoxFuture<Result<ControlAnswer, ControlError>> {
+        let end = self.end.clone();
+        Box::pin(async move {
+            let node = end.node;
+            let request = ControlRequest::decode(&request.encode()).expect("a request");
+            let Some((first, at, _)) = end.net.first_of(node) else {
+                return Err(ControlError::Unavailable("no node leads".into()));
+            };
+            let asked = async {
+                end.travel(at).await.ok()?;
+                let there = first.clone();
+                let work = async move {
+                    match there.up.get() {
+                        Some(up) => up.members.control(&certificate(node), request).await,
+                        None => there.arrivals.control(&certificate(node), request),
+                    }
+                };
+                let answer = first.machine.run(work).await.ok()?;
+                end.come_back(at).await.ok()?;
+                Some(answer)
+            };
+            let answer = asked.await.unwrap_or(Err(ControlError::Unavailable("no answer".into())));
+            if matches!(answer, Err(ControlError::Unavailable(_))) {
+                // The next try may be at another one.
+                end.net.forget_first(node);
+            }
+            ControlAnswer::decode(&ControlAnswer::encode(&answer))
+        })
+    }
+
+    fn managers(&self, session: u64, count: usize) -> Vec<Arc<dyn Manager>> {
+        self.ways.managers(session, count, &self.end.lane(To::First))
+    }
+
+    fn seat(&self, session: u64, managers: &[(ManagerId, Option<KnownNode>)]) {
+        self.ways.seat(session, managers, |at| {
+            Some(match at {
+                None => self.end.lane(To::First),
+                Some(at) if at.node == self.end.node => self.managers.lane(certificate(self.end.node)),
+                Some(at) => self.end.lane(To::Node(at.node)),
+            })
+        });
+    }
+
+    fn unseat(&self, session: u64, managers: &[ManagerId]) {
+        self.ways.unseat(session, managers);
+    }
+
+    fn moved(&self) -> BoxFuture<()> {
+        self.ways.moved()
+    }
+
+    fn unreached(&self, session: u64) -> BTreeSet<NodeId> {
+        let (net, own) = (&self.end.net, self.end.node);
+        let nodes = self.ways.nodes(session).into_iter().map(|at| at.node).filter(|node| *node != own);
+        nodes.filter(|node| net.process(*node).is_none() || net.is_apart(own, *node)).collect()
+    }
+
+    fn stores(&self, _: u64, config: &FsConfig) -> Vec<(StoreId, Arc<dyn Storage>)> {
+        let store = |store| {
+            let there = self.end.store(config.place(store), StoreName { fs: config.fs, store });
+            (store, there as Arc<dyn Storage>)
+        };
+        config.stores().map(store).collect()
+    }
+
+    fn can_resume(&self, session: u64) -> bool {
+        self.ways.can_go_on(session)
+    }
+
+    fn follow(&self, _: &FsConfig) {}
+
+    fn locks(&self, session: u64) -> Arc<dyn LockWay> {
+        RemoteLocks::new(&self.end.host, self.end.lane(To::First), session)
+    }
+
+    fn recalls(&self, session: u64, holder: Arc<dyn TokenHolder>) {
+        self.ways.recalls(session, holder, self.end.lane(To::First));
+    }
+
+    fn end(&self, session: u64) {
+        self.ways.end(session);
+    }
+}
