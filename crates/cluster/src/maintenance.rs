@@ -229,6 +229,7 @@ impl Maintenance {
             if wanted {
                 // An operation that waits for space waits for two rounds, so that one of them began
                 // after its request.
+                self.space.begin_round();
                 self.space.await_reports().await;
                 self.report_used().await;
                 self.space.end_round();

@@ -121,6 +121,8 @@ pub(crate) struct Serving {
     lease: Duration,
     /// The epoch of the maps that it follows.
     maps_epoch: AtomicU64,
+    /// Its client had a share of the free room from the beginning.
+    began_with_room: bool,
     seats: Mutex<KnownSeats>,
     /// When the lease is over, in nanoseconds of the host's clock; 0: the session is over.
     lease_until: Arc<AtomicU64>,
@@ -565,6 +567,7 @@ impl Member {
             session,
             lease,
             maps_epoch: AtomicU64::new(maps_epoch),
+            began_with_room: share.is_some_and(|share| share.live.is_some()),
             seats: Mutex::new(seats),
             lease_until,
             locks,
@@ -586,6 +589,7 @@ impl Member {
     /// Renews the lease until the session is over. Returns why it is.
     async fn serve(&self, serving: &Serving) -> ControlError {
         let mut pause = serving.lease / RENEWALS_PER_LEASE;
+        let mut knows_room = serving.began_with_room;
         let mut search: Option<Search> = None;
         let mut is_wanted = false;
         loop {
@@ -617,11 +621,14 @@ impl Member {
                     }
                     if let Some(share) = share {
                         serving.client.take_share(&claim, &share);
+                        knows_room |= share.live.is_some();
                     }
                     if std::mem::take(&mut is_wanted) {
                         search.get_or_insert(Search { seen: round, goal: round + SPACE_ROUNDS });
                     }
-                    let is_found = search.as_mut().is_some_and(|search| search.tell(&serving.client, round));
+                    // A client that has had no share yet does not know whether there is room.
+                    let tells = |search: &mut Search| knows_room && search.tell(&serving.client, round);
+                    let is_found = search.as_mut().is_some_and(tells);
                     search = search.filter(|_| !is_found);
                     let waits = !serving.seats.lock().unseated.is_empty();
                     pause = match (waits, search.is_some()) {

@@ -14,7 +14,7 @@ use policy::shares::Shares;
 use policy::space::{LiveShare, SpaceClaim, SpaceShare};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 use stripe::Stripe;
 use types::LogId;
@@ -42,6 +42,8 @@ pub(crate) struct SpaceBook {
     /// When each member's session last reported.
     reported: Mutex<BTreeMap<u64, Duration>>,
     round: AtomicU64,
+    /// A client got no whole share in this round.
+    is_blind: AtomicBool,
 }
 
 /// What is divided.
@@ -63,6 +65,7 @@ impl SpaceBook {
             covered: Mutex::default(),
             reported: Mutex::default(),
             round: AtomicU64::new(0),
+            is_blind: AtomicBool::new(false),
         }
     }
 
@@ -91,8 +94,12 @@ impl SpaceBook {
             self.reported.lock().insert(session, self.host.clock.now());
         }
         let covered_seq = self.covered.lock().get(&log).copied().unwrap_or(0);
-        let room = self.room().await?;
+        let room = self.room().await;
         tracing::debug!(session, ?claim, ?room);
+        let Some(room) = room else {
+            self.is_blind.store(true, SeqCst);
+            return None;
+        };
         let common_bytes = reserves(&self.config, &self.stripe).common_bytes().min(room.free_bytes);
         let free_bytes = common_bytes + shares.store.offer(session, room.free_bytes - common_bytes);
         let limit_bytes = admitted_bytes(&self.config, &self.stripe, room.missing_bytes);
@@ -103,7 +110,10 @@ impl SpaceBook {
                 Some(LiveShare { counted_bytes, others_bytes: left - shares.live.offer(session, left) })
             }
             // A manager moves. The next look counts again.
-            Err(ManagerError::Away) => None,
+            Err(ManagerError::Away) => {
+                self.is_blind.store(true, SeqCst);
+                None
+            }
             Err(e) => {
                 tracing::error!("count live bytes: {e}");
                 None
@@ -144,6 +154,11 @@ impl SpaceBook {
         shares.store.checkpoint_ended(number);
     }
 
+    /// A round of looking for space begins.
+    pub(crate) fn begin_round(&self) {
+        self.is_blind.store(false, SeqCst);
+    }
+
     /// Waits until all members' sessions have reported, so that each has given up what is more than
     /// its share. Does not wait long for one that is about to be declared dead.
     pub(crate) async fn await_reports(&self) {
@@ -154,9 +169,12 @@ impl SpaceBook {
         }
     }
 
-    /// A round of looking for space has ended.
+    /// A round of looking for space has ended. It counts only if each client could learn that it
+    /// has more than its share.
     pub(crate) fn end_round(&self) {
-        self.round.fetch_add(1, SeqCst);
+        if !self.is_blind.load(SeqCst) {
+            self.round.fetch_add(1, SeqCst);
+        }
     }
 
     /// Number of rounds of looking for space that have ended.

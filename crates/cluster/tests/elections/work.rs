@@ -63,7 +63,10 @@ impl Work {
             known.lives += 1;
             known.lives
         };
-        let program = Program { node, life, fs: member.file_system(), host: host.clone(), known: self.known.clone() };
+        let (fs, known) = (member.file_system(), self.known.clone());
+        let program = Arc::new(Program { node, life, fs, host: host.clone(), known });
+        let reader = program.clone();
+        host.tasks.spawn(Box::pin(async move { reader.keep_looking().await }));
         host.tasks.spawn(Box::pin(async move {
             // The end of a session is no reason not to wait for the next one.
             while member.ready().await.is_err() {
@@ -215,6 +218,23 @@ impl Program {
         match read(&*self.fs, name.as_bytes()).await {
             Ok(contents) => assert_eq!(contents, name.as_bytes(), "{name} at {}", self.node),
             Err(error) => assert_ne!(error, FsError::NotFound, "{name} at {}", self.node),
+        }
+    }
+
+    /// Another program, which looks while the first one waits.
+    async fn keep_looking(&self) {
+        while !self.known.lock().is_over {
+            self.look().await;
+            self.host.clock.sleep(Duration::from_millis(self.host.random.next_u64() % PAUSE_MAX)).await;
+        }
+    }
+
+    /// What is read without a lock is not older than what was told before.
+    async fn look(&self) {
+        let told = self.known.lock().counted;
+        if let Ok(found) = read(&*self.fs, COUNTER).await {
+            let found = found.as_slice().try_into().map_or(0, u64::from_le_bytes);
+            assert!(found >= told, "{} sees {found}, when {told} were counted", self.node);
         }
     }
 
