@@ -7,7 +7,7 @@ mod rig;
 mod work;
 
 use host::SplitMix64;
-use rig::{Rig, nodes};
+use rig::{LEASE, Rig, nodes};
 use std::collections::BTreeSet;
 use std::time::Duration;
 use types::NodeId;
@@ -136,4 +136,33 @@ fn regression_a_node_that_joins_while_a_store_is_slow_has_space() {
     rig.run_for(Duration::from_secs(30));
     rig.net.mend();
     assert_eq!(work::in_time(&rig, &mut made), Some(Ok(Ok(()))), "{}", rig.shown());
+}
+
+/// The former leader is cut off, and its own programs still have its lease. Another leader gives
+/// others what they hold only when that is over.
+#[test]
+fn a_node_that_is_cut_off_shows_nothing_old_while_others_go_on() {
+    for seed in 0..8 {
+        let rig = Rig::new(seed);
+        let work = Work::new();
+        let members: Vec<_> = nodes().map(|node| (node, rig.start(node))).collect();
+        work.make_counter(&rig, &members[0].1);
+        let leader = rig.leader().expect("a leader");
+        let here = members.iter().find(|(node, _)| *node == leader).expect("a node").1.file_system();
+        let there = members.iter().find(|(node, _)| *node != leader).expect("a node").1.file_system();
+        let open = work::in_time(&rig, work::look(&*here, None)).expect("in time").expect("the counter").1;
+        for other in nodes().filter(|other| *other != leader) {
+            rig.net.cut(leader, other, true);
+            rig.net.cut(other, leader, true);
+        }
+        // So that nothing but the lease holds others up.
+        *rig.net.store_time_max.lock() = Some(Duration::from_millis(500));
+        let cut_at = rig.net.sim.now();
+        let raised = work::in_time(&rig, work::raise(&*there, 7));
+        assert_eq!(raised, Some(Ok(())), "seed {seed}: {}", rig.shown());
+        println!("seed {seed}: raised after {:?}", rig.net.sim.now() - cut_at);
+        let seen = rig.machine(leader).run(async move { work::look(&*here, Some(open)).await });
+        let seen = rig.net.sim.block_on(host::timeout(&*rig.net.sim.machine("dice").host().clock, LEASE, seen));
+        assert!(!matches!(seen, Ok(Ok(Ok((0, _))))), "seed {seed}: what was there before is seen");
+    }
 }

@@ -8,8 +8,8 @@ use cluster::members::Members;
 use cluster::remote_locks::LockTableService;
 use cluster::survivors::Arrivals;
 use consensus::Consensus;
-use host::{Either, Host, first};
 use host::sim::{Machine, Sim};
+use host::{Either, Host, first};
 use link::{LinkError, Message, NodeService, OrderedLane, Peer, kinds};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,8 +29,8 @@ use types::{BoxFuture, FsUuid, NodeId, StoreId};
 const LOST_AFTER: Duration = Duration::from_secs(3);
 /// Time before a way that is down is tried again.
 const RECONNECTED_AFTER: Duration = Duration::from_secs(1);
-/// How long a request to a store may take.
-const STORE_TIME_MAX: Duration = Duration::from_secs(5);
+/// How long a request to a store may take: between these two, in milliseconds.
+const STORE_TIME_MAX: std::ops::Range<u64> = 1000..5000;
 /// How often a way that is cut is looked at.
 const LOOK_PERIOD: Duration = Duration::from_millis(50);
 
@@ -82,6 +82,8 @@ pub struct Net {
     pub hosts: Mutex<BTreeMap<NodeId, Arc<ManagerHost>>>,
     /// Nodes of which no message gets from the one to the other.
     cut: Mutex<BTreeSet<(NodeId, NodeId)>>,
+    /// Requests to stores are given up after this time.
+    pub store_time_max: Mutex<Option<Duration>>,
     /// Messages to and from this node take so much longer.
     slow: Mutex<Option<(NodeId, Duration)>>,
     /// The first node that a node talks to now, and the number of the connection.
@@ -98,8 +100,19 @@ pub struct Lost;
 
 impl Net {
     pub fn new(sim: &Sim) -> Arc<Net> {
-        let (processes, hosts, cut, slow, chosen, connections, down, numbers) = Default::default();
-        Arc::new(Net { sim: sim.clone(), processes, hosts, cut, slow, chosen, connections, down, numbers })
+        let (processes, hosts, cut, store_time_max, slow, chosen, connections, down, numbers) = Default::default();
+        Arc::new(Net {
+            sim: sim.clone(),
+            processes,
+            hosts,
+            cut,
+            store_time_max,
+            slow,
+            chosen,
+            connections,
+            down,
+            numbers,
+        })
     }
 
     fn next_number(&self) -> u64 {
@@ -425,11 +438,14 @@ impl FarStore {
             end.come_back(node).await.ok()?;
             Some(StoreAnswer::decode(&head, tail).expect("an answer"))
         };
+        let random = from.host.random.next_u64() % (STORE_TIME_MAX.end - STORE_TIME_MAX.start);
+        let time_max = Duration::from_millis(STORE_TIME_MAX.start + random);
+        let time_max = from.net.store_time_max.lock().unwrap_or(time_max);
         Box::pin(async move {
             if from.net.is_down(&from, node) {
                 return Err(StorageError::Unavailable);
             }
-            let answer = host::timeout(&*clock, STORE_TIME_MAX, asked).await.ok().flatten();
+            let answer = host::timeout(&*clock, time_max, asked).await.ok().flatten();
             answer.ok_or_else(|| {
                 from.net.down.lock().insert((from.certificate, node), clock.now());
                 StorageError::Unavailable

@@ -167,8 +167,7 @@ impl Rig {
             let fs = site.identity().expect("a store").fs;
             assert!(process.site.set(site).is_ok());
             let peers = Arc::new(Wires(end));
-            let settings =
-                VoterSettings { voter: node.raw().into(), node: String::new(), peers, timing: Some(TIMING) };
+            let settings = VoterSettings { voter: node.raw().into(), node: String::new(), peers, timing: Some(TIMING) };
             let opened = match has_voter.swap(true, SeqCst) {
                 true => Consensus::open(&here, &voter, &settings).await,
                 false => Consensus::join(&here, &voter, &settings, fs).await,
@@ -207,9 +206,11 @@ impl Rig {
     /// What the voters know, who serves, and why a node could not.
     pub fn shown(&self) -> String {
         let shown = nodes().filter_map(|node| self.net.process(node)).map(|process| {
-            let voter = process.voter.get().map(|voter| (voter.leadership(), voter.voters().into_keys().collect::<Vec<_>>()));
+            let voter =
+                process.voter.get().map(|voter| (voter.leadership(), voter.voters().into_keys().collect::<Vec<_>>()));
             let first = process.first.lock().as_ref().map(|first| (first.up.get().is_some(), first.arrivals.awaited()));
-            let sessions = process.first.lock().as_ref().and_then(|first| Some(first.up.get()?.members.nodes().ok()?.nodes));
+            let sessions =
+                process.first.lock().as_ref().and_then(|first| Some(first.up.get()?.members.nodes().ok()?.nodes));
             format!("\n{}: voter {voter:?}, first {first:?} {sessions:#?}", process.node)
         });
         format!("{}\n{}", shown.collect::<String>(), self.why.lock())

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use types::{FileId, FsError, NodeId};
-use vfs::fs::{Cred, FileLock, FileSystem, LockSpace, OpenFlags};
+use vfs::fs::{Cred, FileLock, FileSystem, Handle, LockSpace, OpenFlags};
 
 const READ_WRITE: OpenFlags = OpenFlags { read: true, write: true, append: false, truncate: false, execute: false };
 const COUNTER: &[u8] = b"counter";
@@ -78,8 +78,12 @@ impl Work {
 
     /// Makes the counter, and waits until all nodes vote.
     pub fn begin(&self, rig: &Rig) {
+        self.make_counter(rig, &self.members[&NodeId::new(1)]);
+    }
+
+    /// The same, by way of this member.
+    pub fn make_counter(&self, rig: &Rig, member: &Arc<Member>) {
         let sim = &rig.net.sim;
-        let member = self.members[&NodeId::new(1)].clone();
         let ready = in_time(rig, member.ready());
         assert!(ready.is_some_and(|ready| ready.is_ok()), "no session: {}", rig.shown());
         let fs = member.file_system();
@@ -108,12 +112,7 @@ impl Work {
         self.known.lock().is_over = true;
         while !self.known.lock().begun.is_empty() || rig.leader().is_none() {
             let begun = self.known.lock().begun.clone();
-            assert!(
-                sim.now() < until,
-                "seed {seed}: at {:?} these do not end: {begun:?}; {}",
-                sim.now(),
-                rig.shown()
-            );
+            assert!(sim.now() < until, "seed {seed}: at {:?} these do not end: {begun:?}; {}", sim.now(), rig.shown());
             rig.run_for(Duration::from_millis(100));
         }
         let dice = sim.machine("dice").host();
@@ -142,6 +141,27 @@ impl Work {
         happened.unknown += known.unknown;
         happened.sessions_lost += known.sessions_lost;
     }
+}
+
+/// What the counter shows, by this open file or a new one, and that.
+pub async fn look(fs: &dyn FileSystem, open: Option<(FileId, Handle)>) -> Result<(u64, (FileId, Handle)), FsError> {
+    let (id, handle) = match open {
+        Some(open) => open,
+        None => {
+            let id = fs.lookup(&Cred::ROOT, FileId::ROOT, COUNTER).await?.attr.id;
+            (id, fs.open(&Cred::ROOT, id, OpenFlags { read: true, ..Default::default() }).await?)
+        }
+    };
+    let found = fs.read(id, handle, 0, 8).await?;
+    Ok((found.as_ref().try_into().map_or(0, u64::from_le_bytes), (id, handle)))
+}
+
+/// Has the counter show this, durably.
+pub async fn raise(fs: &dyn FileSystem, to: u64) -> Result<(), FsError> {
+    let id = fs.lookup(&Cred::ROOT, FileId::ROOT, COUNTER).await?.attr.id;
+    let handle = fs.open(&Cred::ROOT, id, READ_WRITE).await?;
+    fs.write(&Cred::ROOT, id, handle, 0, &to.to_le_bytes()).await?;
+    fs.fsync(id, handle, false).await
 }
 
 /// Reads a file. A session may end meanwhile, of a node that was away for long.
@@ -221,20 +241,20 @@ impl Program {
         }
     }
 
-    /// Another program, which looks while the first one waits.
+    /// Another program, which reads without a lock from a file that it has open. What it reads is
+    /// not older than what was told before.
     async fn keep_looking(&self) {
+        let mut open = None;
         while !self.known.lock().is_over {
-            self.look().await;
+            let told = self.known.lock().counted;
+            match look(&*self.fs, open).await {
+                Ok((found, there)) => {
+                    assert!(found >= told, "{} sees {found}, when {told} were counted", self.node);
+                    open = Some(there);
+                }
+                Err(_) => open = None,
+            }
             self.host.clock.sleep(Duration::from_millis(self.host.random.next_u64() % PAUSE_MAX)).await;
-        }
-    }
-
-    /// What is read without a lock is not older than what was told before.
-    async fn look(&self) {
-        let told = self.known.lock().counted;
-        if let Ok(found) = read(&*self.fs, COUNTER).await {
-            let found = found.as_slice().try_into().map_or(0, u64::from_le_bytes);
-            assert!(found >= told, "{} sees {found}, when {told} were counted", self.node);
         }
     }
 
@@ -248,7 +268,7 @@ impl Program {
         counted
     }
 
-    async fn count_in(&self, id: FileId, handle: vfs::fs::Handle, random: &SplitMix64) -> Result<(), FsError> {
+    async fn count_in(&self, id: FileId, handle: Handle, random: &SplitMix64) -> Result<(), FsError> {
         let owner = handle.0.into();
         let lock = |exclusive| FileLock { space: LockSpace::Flock, owner, pid: 1, exclusive, start: 0, end: 9 };
         self.fs.setlk(id, handle, lock(Some(true)), true).await?;
