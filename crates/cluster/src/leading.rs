@@ -78,16 +78,17 @@ impl Leading {
         Some(length.saturating_sub(self.voter.lease().saturating_sub(left)))
     }
 
-    /// When all members' leases of this length are over that earlier leaders gave; `None` if that
-    /// is not known.
-    pub fn earlier_leases_end(&self, length: Duration) -> Option<Duration> {
-        Some(self.earlier_asked? + with_drift(length))
+    /// Time until all members' leases of this length are over that earlier leaders gave; `None` if
+    /// that is not known.
+    pub fn earlier_leases_left(&self, length: Duration) -> Option<Duration> {
+        Some((self.earlier_asked? + with_drift(length)).saturating_sub(self.host.clock.now()))
     }
 
     /// Waits until the lease is over for good.
     pub async fn over(&self) {
         while self.may_serve() {
-            self.host.clock.sleep(self.left().max(PAUSE)).await;
+            let left = self.left();
+            self.host.clock.sleep(if left.is_zero() { PAUSE } else { left }).await;
         }
     }
 }

@@ -159,6 +159,10 @@ async fn agree_in_group(
     }
     let mut rebuilt = None;
     if voter.voters().len() == 1 {
+        if FsConfig::decode(&stores.bytes).is_ok_and(|newest| newest.voters.len() > 1) {
+            // Its folder is of a time before there were others, and they decide.
+            return Err(StartError::VoterLost);
+        }
         // A single voter may have lost its memory.
         maps.epoch = maps.epoch.saturating_add(EPOCHS_SKIPPED);
         rebuilt = Some(outdated(&known, stores));
@@ -272,6 +276,16 @@ impl Keeper {
     /// The configuration by the maps in force.
     pub fn config(&self) -> Result<FsConfig, DecodeError> {
         FsConfig::decode(&self.maps().bytes)
+    }
+
+    /// Tells the stores the maps in force, if the change that made them could not.
+    pub async fn settle(&self) -> Result<(), StripeError> {
+        let mut pushed = self.pushed.lock().await;
+        if !*pushed {
+            self.stripe.put_maps(self.maps()).await?;
+            *pushed = true;
+        }
+        Ok(())
     }
 
     /// Changes the maps durably, and tells the stores. Returns the new epoch. A change of

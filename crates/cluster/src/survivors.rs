@@ -33,7 +33,7 @@ use tokio::sync::watch;
 use types::{FileId, NodeId};
 
 /// Members have at least this part of a lease to speak. They try more often.
-const SPEAKING_PART: u32 = 4;
+const SPEAKING_PART: u32 = 2;
 /// No manager gives so many tokens in the life of a file system.
 const NUMBER_MAX: u64 = 1 << 62;
 
@@ -121,9 +121,10 @@ impl Arrivals {
         answer
     }
 
-    /// Waits for no member longer than until then: no lease is left that an earlier first node gave.
-    pub fn know_leases_end(&self, at: Duration) {
-        self.state.lock().leases_end = Some(at);
+    /// Waits for no member much longer than this from now on: then no lease is left that an earlier
+    /// first node gave.
+    pub fn know_leases_left(&self, left: Duration) {
+        self.state.lock().leases_end = Some(self.host.clock.now() + left);
     }
 
     /// How long members are waited for from now on.
@@ -239,12 +240,12 @@ mod tests {
         let (sim, second) = (Sim::new(1), Duration::from_secs(1));
         let arrivals = Arrivals::new(sim.machine("first").host(), 8 * second);
         assert_eq!(arrivals.patience(), with_drift(8 * second));
-        arrivals.know_leases_end(5 * second);
+        arrivals.know_leases_left(5 * second);
         assert_eq!(arrivals.patience(), 5 * second);
         // However long the start has taken, they get the time to speak.
         sim.run_for(4 * second);
-        assert_eq!(arrivals.patience(), 2 * second);
-        arrivals.know_leases_end(60 * second);
+        assert_eq!(arrivals.patience(), 4 * second);
+        arrivals.know_leases_left(60 * second);
         assert_eq!(arrivals.patience(), with_drift(8 * second));
     }
 

@@ -113,6 +113,8 @@ impl Members {
         // The maps say where voters are.
         let voters: BTreeMap<u64, String> = voters.map(|(voter, _)| (*voter, String::new())).collect();
         if voter.voters() != voters {
+            // A start that finds only the stores must know who votes.
+            self.keeper().settle().await.map_err(|e| e.to_string())?;
             let set = host::timeout(&*self.host().clock, SET_TIME_MAX, voter.set_voters(&voters)).await;
             set.map_err(|e| e.to_string())?.map_err(|e| e.to_string())?;
             tracing::info!(voters = ?voters.keys(), "these vote from now on");

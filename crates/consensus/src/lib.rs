@@ -19,11 +19,13 @@
 //! [ask](Consensus::still_leads) whether it still leads: for longer than that, no voter that
 //! answered votes for another (Ongaro, Consensus: Bridging Theory and Practice, 6.4.1).
 //!
+//! - `canvass`: when a voter begins an election.
 //! - [`runtime`]: openraft on the host's clock, tasks and randomness.
 //! - [`image`], [`files`]: the bytes of the folder, and how they become durable.
 //! - [`store`]: openraft's view of these bytes.
 //! - [`network`], [`wire`]: how voters reach each other, and what they say.
 
+mod canvass;
 pub mod files;
 pub mod image;
 pub mod network;
@@ -34,6 +36,7 @@ pub mod testing;
 pub mod wire;
 
 use bytes::Bytes;
+use canvass::{Canvasser, Hearing};
 use files::{LoadError, VoterFiles};
 use host::{Disk, Either, Host, first};
 use image::{Image, VoterChange, VoterState};
@@ -95,10 +98,10 @@ pub struct GroupTiming {
     /// A leader waits this long for an answer, and says every one and a half times as long that it
     /// leads.
     pub heartbeat: Duration,
-    /// A voter that hears of no leader wants to be elected after a time between these two, and
-    /// after another [`election_max`](Self::election_max) if there was a leader.
+    /// A voter that wants to be elected waits for a random part of this time before it asks, so
+    /// that two do not ask at once. Others have this time to answer.
     pub election_min: Duration,
-    /// See [`election_min`](Self::election_min).
+    /// A voter that has heard of no leader for so long wants to be elected.
     pub election_max: Duration,
 }
 
@@ -240,6 +243,7 @@ pub struct Consensus {
     found: Option<LogId<u64>>,
     timing: GroupTiming,
     votes: tokio::sync::Mutex<Votes>,
+    hearing: Arc<Hearing>,
     /// It has begun to make others voters: there may be some, whether it has heard of it or not.
     has_others: AtomicBool,
     /// The newest term in which it may have led.
@@ -332,7 +336,8 @@ impl Consensus {
             replication_lag_threshold: 0,
             enable_tick: has_timers,
             enable_heartbeat: has_timers,
-            enable_elect: has_timers,
+            // See `canvass`.
+            enable_elect: false,
             snapshot_policy: SnapshotPolicy::LogsSinceLast(LOG_LEN_MAX),
             max_in_snapshot_log_to_keep: 0,
             ..Config::default()
@@ -372,8 +377,16 @@ impl Consensus {
             Ok(raft)
         });
         let raft = raft.await.map_err(|fatal| VoterOpenError::Engine(Box::new(fatal)))?;
-        let (voter, votes, has_others) = (settings.voter, Default::default(), AtomicBool::new(false));
-        Ok(Consensus { host: host.clone(), fs, voter, raft, store, found, timing, votes, has_others, led })
+        let (host, voter, votes) = (host.clone(), settings.voter, Default::default());
+        let hearing = Hearing::begin(host.clock.now());
+        if has_timers {
+            let (raft, store, hearing) = (raft.clone(), store.clone(), hearing.clone());
+            let peers = settings.peers.clone();
+            let canvasser = Canvasser { host: host.clone(), raft, store, hearing, peers, fs, voter, timing };
+            host.tasks.spawn(Box::pin(canvasser.run()));
+        }
+        let has_others = AtomicBool::new(false);
+        Ok(Consensus { host, fs, voter, raft, store, found, timing, votes, hearing, has_others, led })
     }
 
     /// The file system that the maps are of.
@@ -442,8 +455,13 @@ impl Consensus {
         let reply = within(&self.host, async {
             match request {
                 VoterRequest::Vote(request) => self.vote(request).await,
-                VoterRequest::Append(request) => self.raft.append_entries(request).await.map(VoterReply::Append),
+                VoterRequest::Append(request) => {
+                    let _heard = self.hearing.hear(&self.host);
+                    self.raft.append_entries(request).await.map(VoterReply::Append)
+                }
+                VoterRequest::Canvass(last) => Ok(VoterReply::Canvassed(self.would_vote(last).await)),
                 VoterRequest::Snapshot(vote, state) => {
+                    let _heard = self.hearing.hear(&self.host);
                     let installed = self.raft.install_full_snapshot(vote, Store::snapshot_of(&state)).await;
                     installed.map(|answer| VoterReply::Snapshot(answer.vote)).map_err(RaftError::Fatal)
                 }
@@ -459,7 +477,17 @@ impl Consensus {
         }
         // Counted first, since a caller may stop waiting after the vote was given.
         votes.given += 1;
-        self.raft.vote(request).await.map(VoterReply::Vote)
+        let reply = self.raft.vote(request).await?;
+        if reply.vote_granted {
+            self.hearing.wait(self.host.clock.now() + self.timing.election_min);
+        }
+        Ok(VoterReply::Vote(reply))
+    }
+
+    /// Whether it would vote for a candidate with this last entry in its log.
+    async fn would_vote(&self, last: Option<LogId<u64>>) -> bool {
+        let (now, lease_end) = (self.host.clock.now(), self.votes.lock().await.lease_end);
+        now >= lease_end && self.hearing.hears_none(now, &self.timing) && last >= self.store.last()
     }
 
     /// What the voter knows of who leads.
@@ -524,9 +552,8 @@ impl Consensus {
     /// Whether it leaves leading to others, if any of them can: it asks for no votes, and does not
     /// say that it leads. A voter whose machine cannot do what a leader must makes room so.
     pub fn stand_back(&self, stands_back: bool) {
-        let config = self.raft.runtime_config();
-        config.heartbeat(!stands_back);
-        config.elect(!stands_back);
+        self.hearing.stands_back.store(stands_back, SeqCst);
+        self.raft.runtime_config().heartbeat(!stands_back);
     }
 
     /// The group's voters, each with its node, as far as this one knows.

@@ -59,6 +59,11 @@ impl Store {
         files.write(&image).await
     }
 
+    /// The last entry of the log.
+    pub(crate) fn last(&self) -> Option<LogId<u64>> {
+        self.0.memory.lock().image.last()
+    }
+
     /// A state as openraft passes it on.
     pub fn snapshot_of(state: &VoterState) -> Snapshot<Types> {
         let meta = SnapshotMeta {

@@ -48,6 +48,8 @@ pub fn requests() -> Vec<VoterRequest> {
         VoterRequest::Append(append(entries)),
         VoterRequest::Append(append(Vec::new())),
         VoterRequest::Snapshot(vote, state),
+        VoterRequest::Canvass(None),
+        VoterRequest::Canvass(committed),
     ]
 }
 
@@ -62,5 +64,7 @@ pub fn replies() -> Vec<VoterReply> {
         VoterReply::Append(AppendEntriesResponse::HigherVote(vote)),
         VoterReply::Snapshot(vote),
         VoterReply::Failed,
+        VoterReply::Canvassed(false),
+        VoterReply::Canvassed(true),
     ]
 }

@@ -6,19 +6,21 @@
 //!          1: vote | option log id: before the entries | option log id: committed
 //!             | list of entries
 //!          2: vote | state: a snapshot
+//!          3: option log id: last of the log of one that would be a candidate
 //! reply:   0: vote | granted u8 | option log id: last of the voter's log
 //!          1: 0: the entries are in the log
 //!             1: the log is another one before them
 //!             2: vote: the voter knows of a later leader
 //!          2: vote
 //!          3: the voter does not answer
+//!          4: it would vote for the one who asks u8
 //! ```
 
 use crate::Types;
 use crate::image::{VoterState, entries, flag, log_id, option, put_entries, put_log_id, put_option, put_vote, vote};
 use bytes::Bytes;
-use openraft::Vote;
 use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse, VoteRequest, VoteResponse};
+use openraft::{LogId, Vote};
 use types::FsUuid;
 use types::codec::{DecodeError, Put, Reader};
 
@@ -39,6 +41,9 @@ pub enum VoterRequest {
     Append(AppendEntriesRequest<Types>),
     /// A leader has a state in place of entries that it no longer has.
     Snapshot(Vote<u64>, VoterState),
+    /// A voter asks whether it would be elected, before it begins a term. This is the last entry of
+    /// its log.
+    Canvass(Option<LogId<u64>>),
 }
 
 /// The answer to a [`VoterRequest`].
@@ -52,6 +57,8 @@ pub enum VoterReply {
     /// The voter has stopped, or cannot answer for another reason. It may have done what the
     /// request asks.
     Failed,
+    /// Whether the voter would vote for the one who asks.
+    Canvassed(bool),
 }
 
 impl VoterRequest {
@@ -77,6 +84,10 @@ impl VoterRequest {
                 put_vote(&mut out, vote);
                 state.encode(&mut out);
             }
+            VoterRequest::Canvass(last) => {
+                out.put_u8(3);
+                put_option(&mut out, last.as_ref(), put_log_id);
+            }
         }
         out.into()
     }
@@ -88,6 +99,10 @@ impl VoterRequest {
         fs.0.copy_from_slice(r.take(16, "file system")?);
         let to = Addressee { fs, voter: r.u64("voter")? };
         let kind = r.u8("kind of request")?;
+        if kind == 3 {
+            let last = option(r, log_id)?;
+            return ended(r, (to, VoterRequest::Canvass(last)));
+        }
         let vote = vote(r)?;
         // A candidate has not been elected, and a leader has.
         if vote.committed != (kind != 0) {
@@ -142,6 +157,10 @@ impl VoterReply {
                 put_vote(&mut out, vote);
             }
             VoterReply::Failed => out.put_u8(3),
+            VoterReply::Canvassed(would) => {
+                out.put_u8(4);
+                out.put_u8((*would).into());
+            }
         }
         out.into()
     }
@@ -162,6 +181,7 @@ impl VoterReply {
             }),
             2 => VoterReply::Snapshot(vote(r)?),
             3 => VoterReply::Failed,
+            4 => VoterReply::Canvassed(flag(r, "a voter's will")?),
             _ => return Err(DecodeError::Invalid("kind of reply")),
         };
         ended(r, reply)

@@ -90,7 +90,7 @@ impl Wires {
 
 fn has_entries(request: &[u8]) -> bool {
     match VoterRequest::decode(request).expect("a request").1 {
-        VoterRequest::Vote(_) => false,
+        VoterRequest::Vote(_) | VoterRequest::Canvass(_) => false,
         VoterRequest::Append(append) => !append.entries.is_empty(),
         VoterRequest::Snapshot(..) => true,
     }
@@ -521,9 +521,7 @@ fn sim_a_group_loses_nothing_and_never_has_two_leaders_at_a_time() {
     println!("{count} seeds: {seen:?}");
     let Seen { acknowledged, unknown, leases, known, crashes, lost_folders, votes_changed, terms } = seen;
     assert!(acknowledged as u64 > 20 * count && unknown > count && leases > 100 * count && known > count / 2);
-    assert!(
-        crashes as u64 > 3 * count && lost_folders as u64 > count && votes_changed as u64 > count && terms > 2 * count
-    );
+    assert!(crashes as u64 > 3 * count && lost_folders as u64 > count && votes_changed as u64 > count && terms > count);
 }
 
 /// The leader has a change that it and one other voter took into their logs. A new leader that does
@@ -696,4 +694,27 @@ fn regression_a_leader_stays_one_of_the_voters() {
     let others: BTreeMap<u64, String> = leader.voters().into_iter().filter(|(voter, _)| *voter != 1).collect();
     assert_eq!(group.sim.block_on(leader.set_voters(&others)), Err(VotersError::WithoutLeader));
     assert_eq!(leader.voters().len(), 3);
+}
+
+/// A voter that hears of no leader asked for votes in ever higher terms. When it came back, its
+/// term ended that of a leader which all others heard.
+#[test]
+fn regression_a_voter_that_was_cut_off_does_not_end_the_term_of_a_leader() {
+    for seed in 0..10 {
+        let group = Group::new(seed, 3);
+        group.run_for(Duration::from_secs(1));
+        assert!(group.set_voters(&[0, 1, 2]), "seed {seed}: three voters");
+        group.mend();
+        let leader = group.leader().expect("a leader");
+        let (term, id) = (leader.leadership().term, leader.leadership().leader.expect("a leader"));
+        let away = group.seats.iter().map(|seat| seat.voter).find(|voter| *voter != id).expect("a voter");
+        for voter in (FIRST_VOTER..=3).filter(|voter| *voter != away) {
+            group.world.lock().cut.extend([(voter, away), (away, voter)]);
+        }
+        group.run_for(Duration::from_secs(30));
+        group.world.lock().cut.clear();
+        group.run_for(Duration::from_secs(10));
+        let now = leader.leadership();
+        assert!(now.is_ready && now.term == term, "seed {seed}: {now:?}");
+    }
 }

@@ -13,7 +13,7 @@ use crate::node::election::{self, Outcome};
 use crate::node::first::{self, FirstNodeServer, Heard, HowFirst, Threshold};
 use crate::node::places::{FirstNodePlaces, PlaceRecord, as_decided, is_decided};
 use crate::node::voter::{LoneVoter, NodeVoter};
-use crate::node::{identity, removal, report, who};
+use crate::node::{identity, kept_maps, removal, report, who};
 use crate::recorder::Recorder;
 use crate::recording::Recordings;
 use crate::settings::{Geometry, Settings};
@@ -222,10 +222,11 @@ async fn start(
             let outcome = election::wait(host, folder.path(), opened.as_ref(), &places).await?;
             match outcome {
                 Outcome::Leads(leads) => leading = Some(leads),
-                Outcome::Succeeded(config, node) => {
+                Outcome::Succeeded(maps, config, node) => {
                     eprintln!("another node leads the file system now: this one goes on as a member");
                     let listen = settings.listen.context("--listen")?;
                     voter.close().await;
+                    kept_maps::keep(folder.path(), &maps)?;
                     demote(folder, &stores, &config, node, listen, settings.mountpoint.is_some())?;
                     return Ok(Start::Again);
                 }
@@ -235,6 +236,8 @@ async fn start(
             let config = FsConfig::decode(&opened.maps().bytes)?;
             if is_decided(&config, Some(&opened)) {
                 stores = as_decided(folder.path(), stores, &config);
+                // The folders of stores are locked while they are open.
+                places.clear();
                 places = folder.places(host, &stores)?;
             }
             voting = Voting::Led(opened);

@@ -71,7 +71,8 @@ pub struct Up {
     pub members: Arc<Members>,
     pub managers: Arc<ManagerService>,
     pub locks: Arc<LockTableService>,
-    pub core: cluster::machine::CoreMachine,
+    /// Its tasks end with it.
+    pub _core: cluster::machine::CoreMachine,
 }
 
 /// All nodes, and the ways between them.

@@ -284,7 +284,7 @@ impl Leader {
     async fn lead(&self, voter: &Arc<Consensus>, leading: &Arc<Leading>) -> Result<(), String> {
         let machine = self.machine();
         let arrivals = Arrivals::new(machine.host(), LEASE);
-        leading.earlier_leases_end(LEASE).into_iter().for_each(|end| arrivals.know_leases_end(end));
+        leading.earlier_leases_left(LEASE).into_iter().for_each(|left| arrivals.know_leases_left(left));
         let here = self.end.net.new_first(&machine, arrivals);
         *self.process.first.lock() = Some(here.clone());
         let end = End { certificate: first_certificate(self.node), host: machine.host(), ..self.end.clone() };
@@ -326,7 +326,7 @@ async fn start(end: End, here: Arc<First>, voter: Arc<Consensus>, leading: Arc<L
     members.begin_leases();
     let locks = Arc::new(LockTableService(members.clone()));
     host.tasks.spawn(Box::pin(members.clone().keep_voters(node)));
-    assert!(here.up.set(Up { members, managers, locks, core }).is_ok());
+    assert!(here.up.set(Up { members, managers, locks, _core: core }).is_ok());
     Ok(())
 }
 

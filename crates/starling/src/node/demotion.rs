@@ -12,6 +12,7 @@ use crate::node::joined::{self, AboutNode};
 use crate::node::rack::{self, MadeStores};
 use crate::node::roles::{self, Roles};
 use crate::node::serving::{self, Serves};
+use crate::node::voter;
 use crate::{private, usage};
 use anyhow::Context;
 use cluster::FsConfig;
@@ -59,6 +60,8 @@ pub fn demote(
     put(path, rack::FILE, &MadeStores::new(made))?;
     put(path, serving::FILE, &Serves::new(listen, vec![path.to_path_buf()]))?;
     put(path, roles::FILE, &Roles::of_former_first(mounts))?;
+    // If the folder of its voter is lost, no other one takes its id.
+    config.voter_of(node).map_or(Ok(()), |voter| voter::remember(path, voter))?;
     identity::become_member(path)?;
     put(path, joined::ABOUT, &AboutNode::of_former_first(config.fs, node, name, others))?;
     std::fs::remove_file(path.join(STORES)).context(STORES)?;

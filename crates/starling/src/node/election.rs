@@ -25,7 +25,7 @@ pub enum Outcome {
     /// It leads, until this is over.
     Leads(Arc<Leading>),
     /// Another node has its place, by these maps, in which it is this member.
-    Succeeded(Box<FsConfig>, NodeId),
+    Succeeded(Maps, Box<FsConfig>, NodeId),
 }
 
 /// The newest maps of the stores at nodes. Voters do not reach this one if another node has its
@@ -83,7 +83,7 @@ pub async fn wait(
         }
         let config = FsConfig::decode(&newest.bytes)?;
         if let Some(node) = demotion::member(folder, &config)? {
-            return Ok(Outcome::Succeeded(Box::new(config), node));
+            return Ok(Outcome::Succeeded(newest, Box::new(config), node));
         }
         if let Some(voter) = leads
             && let Some(leading) = Leading::begin(host, voter).await

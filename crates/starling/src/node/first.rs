@@ -156,7 +156,7 @@ impl Threshold {
 
     /// Waits for members no longer than the leases run that were given before this leader.
     pub fn know_earlier_leases(&self, leading: &Leading) {
-        leading.earlier_leases_end(LEASE).into_iter().for_each(|end| self.arrivals.know_leases_end(end));
+        leading.earlier_leases_left(LEASE).into_iter().for_each(|left| self.arrivals.know_leases_left(left));
     }
 
     /// Ends these services, and gives the listener to those that come after.

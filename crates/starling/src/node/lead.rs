@@ -36,6 +36,8 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// For how long a node whose start has failed leaves leading to others: longer than an election
 /// takes.
 const STANDS_BACK: Duration = Duration::from_secs(8);
+/// How long its start may take before others are to try.
+const START_TIME_MAX: Duration = Duration::from_secs(120);
 /// The caches of the first node are this part of those of the member.
 const CACHE_SHARE: u64 = 4;
 /// They are never smaller than this, in bytes.
@@ -184,8 +186,9 @@ impl Leader {
         tracing::info!("voters have elected this node: it takes the place of the first one");
         let runtime = OwnRuntime::new()?;
         let starting = runtime.run(start(self.who.clone(), voter.clone(), leading.clone()));
+        let starting = host::timeout(&*self.host.clock, START_TIME_MAX, starting);
         let elected = match first(starting, leading.over()).await {
-            Either::Left(started) => Arc::new(started?),
+            Either::Left(started) => Arc::new(started.context("the start takes too long")??),
             Either::Right(()) => anyhow::bail!("it does not lead any more"),
         };
         tracing::info!(address = %elected.server.inviter.listen, "this node leads the file system");

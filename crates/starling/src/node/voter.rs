@@ -31,8 +31,8 @@ use tokio::sync::watch;
 use types::codec::DecodeError;
 use types::{BoxFuture, FsUuid, Maps, NodeId};
 
-/// How soon voters notice that the leader is gone: after two and a half to four seconds. A voter
-/// whose machine is busy answers in time.
+/// How soon voters notice that the leader is gone: after two to three seconds. A voter whose machine
+/// is busy answers in time.
 pub const TIMING: GroupTiming = GroupTiming {
     heartbeat: Duration::from_millis(300),
     election_min: Duration::from_millis(700),
@@ -40,6 +40,12 @@ pub const TIMING: GroupTiming = GroupTiming {
 };
 /// Name of the file that remembers which voter was made.
 const FILE: &str = "voter.json";
+
+/// Remembers which voter is made in a data folder, durably.
+pub fn remember(data: &Path, voter: u64) -> anyhow::Result<()> {
+    let text = serde_json::to_string_pretty(&MadeVoter { version: 1, voter })?;
+    private::put(data, FILE, text.as_bytes()).context(FILE)
+}
 
 /// The contents of `voter.json`.
 #[derive(Serialize, Deserialize)]
@@ -253,16 +259,10 @@ impl NodeVoter {
         Ok(joined::read::<MadeVoter>(&self.data, FILE)?.map(|made| made.voter))
     }
 
-    /// Remembers which voter is made here, durably.
-    fn remember(&self, voter: u64) -> anyhow::Result<()> {
-        let text = serde_json::to_string_pretty(&MadeVoter { version: 1, voter })?;
-        private::put(&self.data, FILE, text.as_bytes()).context(FILE)
-    }
-
-    /// True if the voter that was made here last has lost its folder.
+    /// True if a voter was made here, or begun, and [is not here any more](Self::open_newest).
     pub fn is_lost(&self) -> bool {
         match self.made() {
-            Ok(made) => made.is_some_and(|made| !folder(&self.data, made).exists()),
+            Ok(made) => made.is_some() && self.voter().is_none(),
             Err(_) => true,
         }
     }
@@ -277,7 +277,7 @@ impl NodeVoter {
             match (is, config.voter_of(node)) {
                 (Some(is), Some(wanted)) if is == wanted => match self.made()? == Some(is) {
                     true => Ok(()),
-                    false => self.remember(is),
+                    false => remember(&self.data, is),
                 },
                 (_, wanted) => {
                     self.close().await;
@@ -310,7 +310,7 @@ impl NodeVoter {
         if !was_made {
             // One that is cut short is lost, and gets another id: it may have voted.
             remove_all(&self.data)?;
-            self.remember(id)?;
+            remember(&self.data, id)?;
         }
         let (disk, settings) = (self.disk(id)?, self.settings(id));
         let voter = match was_made {
