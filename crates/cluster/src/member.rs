@@ -41,6 +41,8 @@ use vfs::kernel::Kernel;
 
 /// Number of renewals in the length of a lease.
 const RENEWALS_PER_LEASE: u32 = 4;
+/// A renewal is given up after this part of a lease.
+const RENEWAL_PART: u32 = 3;
 /// How often a failed renewal is tried again in the length of a lease.
 const TRIES_PER_LEASE: u32 = 16;
 /// How long a hello may take: the first node may have to end a former session first.
@@ -605,7 +607,9 @@ impl Member {
             let claim = serving.client.space_claim();
             let maps_epoch = serving.maps_epoch.load(SeqCst);
             let wants_space = is_wanted || search.is_some();
-            match self.renew(serving.session, &claim, wants_space, maps_epoch, known, serving.lease).await {
+            // Another node may lead by now, which does not wait for this one for ever.
+            let time_max = serving.lease / RENEWAL_PART;
+            match self.renew(serving.session, &claim, wants_space, maps_epoch, known, time_max).await {
                 Ok(Renewed { lease, share, round, maps, seating, reseating }) => {
                     serving.renewed(sent, lease);
                     self.phase.send_modify(|_| {});

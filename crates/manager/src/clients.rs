@@ -127,6 +127,9 @@ impl Drop for Place {
     }
 }
 
+/// A manager grants fewer tokens in one epoch of its log than two to the power of this.
+const GRANTS_BITS: u32 = 36;
+
 impl ManagerServer {
     /// Lets a client in that changes files through `log`. From now on only clients that were let
     /// in get tokens. If the client is in already, recalls and questions that it has not answered
@@ -147,7 +150,8 @@ impl ManagerServer {
 
     /// Begins the manager's term. Call it before any client gets a token.
     pub fn begin_term(&self, term: u64) {
-        self.core.state.lock().tokens.begin(term);
+        let after = u64::from(self.epoch()) << GRANTS_BITS;
+        self.core.state.lock().tokens.begin(term, after);
     }
 
     /// Notes what a client held before this manager was opened: of these tokens, those on the files

@@ -161,9 +161,11 @@ impl TokenTable {
         }
     }
 
-    /// Begins a term. No token was granted yet.
-    pub fn begin(&mut self, term: u64) {
+    /// Begins a term. No token was granted yet. Numbers are higher than `after`: what clients give
+    /// back of earlier terms may come late, and is not about a token of this one.
+    pub fn begin(&mut self, term: u64, after: u64) {
         self.term = term;
+        self.last_number = self.last_number.max(after);
     }
 
     /// Notes what a client held before this table was made. The caller has checked that no other

@@ -2,7 +2,9 @@
 
 use super::requests::{create, file};
 use crate::InodeRecord;
-use crate::api::{GiveBack, Glimpse, GlimpseAnswer, GlimpseQuestion, Manager, ManagerError, TokenHolder, TokenRecall};
+use crate::api::{
+    GiveBack, Glimpse, GlimpseAnswer, GlimpseQuestion, Manager, ManagerAdmin, ManagerError, TokenHolder, TokenRecall,
+};
 use crate::testing::{CLIENT_LOG, Running, Setup, inode};
 use crate::token::Mode;
 use parking_lot::Mutex;
@@ -203,5 +205,32 @@ fn a_file_that_is_gone_ends_the_question() {
         run.server.apply(vec![removal]).await.unwrap();
         assert_eq!(waiting.await, Err(ManagerError::NotFound));
         assert_eq!(run.server.glimpse(READER, file(0)).await, Err(ManagerError::NotFound));
+    });
+}
+
+/// It belongs to a token of an earlier term. Its number was higher than those of the next term,
+/// which began anew, and freed a token that the client had been granted again.
+#[test]
+fn regression_what_comes_back_late_from_an_earlier_term_frees_no_token() {
+    let setup = Setup::new(1);
+    setup.sim.block_on(async {
+        let (run, _, _) = held(&setup).await;
+        let release = |run: &Running, number| run.server.release(WRITER, file(0), number);
+        for _ in 0..5 {
+            let number = run.server.open(WRITER, file(0), Mode::Write).await.unwrap().grant.number;
+            release(&run, number);
+        }
+        let late = run.server.open(WRITER, file(0), Mode::Write).await.unwrap().grant.number;
+        run.server.checkpoint().await.unwrap();
+        drop(run);
+        let run = setup.start().await.unwrap();
+        run.server.begin_term(10);
+        let holder = Arc::new(Holder::default());
+        let logs = [(WRITER, CLIENT_LOG), (READER, LogId::new(1001))];
+        logs.into_iter().for_each(|(client, log)| run.server.admit(client, log, holder.clone()));
+        run.server.open(WRITER, file(0), Mode::Write).await.unwrap();
+        release(&run, late);
+        let file_use = run.server.file_use(file(0)).await.unwrap();
+        assert!(file_use.holders.iter().any(|holder| holder.client == WRITER));
     });
 }
