@@ -29,6 +29,10 @@ const PORT: u16 = 7440;
 const STORE_SIZE: &str = "4GiB";
 /// What the nodes write to their logs, unless the environment says so.
 const LOG_LEVEL: (&str, &str) = ("STARLING_LOG", "info,openraft=off");
+/// How often a killed node is started, if its starts fail.
+const START_ATTEMPTS: usize = 6;
+/// From a failed start to the next one: longer than a lease, so others can go on meanwhile.
+const START_PAUSE: Duration = Duration::from_secs(12);
 /// Longest time for an answer about the nodes.
 const ANSWER_DEADLINE: Duration = Duration::from_secs(20);
 /// Longest time for an invitation.
@@ -160,13 +164,25 @@ impl Cluster {
     }
 
     /// Ends a fault: a killed node is started with the same command as before, and is mounted when
-    /// this returns.
-    pub fn heal(&mut self, node: usize, fault: Fault) -> Result<()> {
+    /// this returns. A start that fails is tried again, as a service manager does. Returns the
+    /// errors of starts that failed; fails if the last one did.
+    pub fn heal(&mut self, node: usize, fault: Fault) -> Result<Vec<String>> {
+        let mut failed = Vec::new();
         match fault {
-            Fault::Kill => self.up(node),
-            Fault::Stop => self.signal(node, libc::SIGCONT),
-            cut => directions(cut).iter().try_for_each(|direction| self.network.join(node, *direction)),
+            Fault::Kill => {
+                while let Err(error) = self.up(node) {
+                    command::check_interrupt()?;
+                    if failed.len() + 1 == START_ATTEMPTS {
+                        return Err(error.context(format!("start node {node} again, {START_ATTEMPTS} times")));
+                    }
+                    failed.push(format!("a start of node {node}: {error:#}"));
+                    std::thread::sleep(START_PAUSE);
+                }
+            }
+            Fault::Stop => self.signal(node, libc::SIGCONT)?,
+            cut => directions(cut).iter().try_for_each(|direction| self.network.join(node, *direction))?,
         }
+        Ok(failed)
     }
 
     fn signal(&mut self, node: usize, signal: libc::c_int) -> Result<()> {

@@ -55,7 +55,8 @@ pub enum Part {
         #[arg(long)]
         id: usize,
     },
-    /// Hold a file open and locked. A line on stdin makes it write there and say so
+    /// Hold a file open and locked with flock(2), and one beside it with fcntl(2). A line on stdin
+    /// makes it write to the first one and say so
     Hold {
         /// The mount point
         mount: PathBuf,
@@ -63,7 +64,7 @@ pub enum Part {
         #[arg(long)]
         name: String,
     },
-    /// Try the locks of a file that is held, and say what is in it
+    /// Try the locks of files that are held, and say what is in the first one
     Probe {
         /// The mount point
         mount: PathBuf,
@@ -325,10 +326,11 @@ fn hold(mut mount: Mount, name: &str) -> Result<()> {
     if let Err(error) = fs::create_dir(folder) {
         anyhow::ensure!(error.kind() == io::ErrorKind::AlreadyExists, "make the folder: {error}");
     }
-    let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path)?;
-    for lock in [flock, record_lock] {
-        lock(&file).context("lock it")?;
-    }
+    let open = |path: &Path| OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
+    let file = open(&path)?;
+    flock(&file).context("lock it with flock")?;
+    let beside = open(&beside(&path))?;
+    record_lock(&beside).context("lock the file beside it with fcntl")?;
     let orders = orders();
     println!("holds");
     let mut count: u64 = 0;
@@ -349,17 +351,23 @@ fn hold(mut mount: Mount, name: &str) -> Result<()> {
     }
 }
 
+/// The file that has the lock of fcntl(2), beside one with a lock of flock(2).
+fn beside(path: &Path) -> PathBuf {
+    path.with_extension("fcntl")
+}
+
 /// Says `flock` and `fcntl`, each with `refused`, `taken` or an error, and `contents`.
 fn probe(mut mount: Mount, name: &str) -> Result<()> {
     let path = mount.path(name)?;
-    let file = OpenOptions::new().read(true).write(true).open(path)?;
-    let tried = |lock: fn(&File) -> io::Result<()>| match lock(&file) {
+    let open = |path: &Path| OpenOptions::new().read(true).write(true).open(path);
+    let (file, beside) = (open(&path)?, open(&beside(&path))?);
+    let tried = |lock: fn(&File) -> io::Result<()>, file: &File| match lock(file) {
         Ok(()) => "taken".to_owned(),
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => "refused".to_owned(),
         Err(error) => error.to_string(),
     };
-    println!("flock {}", tried(flock));
-    println!("fcntl {}", tried(record_lock));
+    println!("flock {}", tried(flock, &file));
+    println!("fcntl {}", tried(record_lock, &beside));
     let mut bytes = Vec::new();
     (&file).read_to_end(&mut bytes)?;
     println!("contents {}", String::from_utf8_lossy(&bytes));

@@ -171,7 +171,7 @@ impl Rounds {
             None => self.start().context("start a cluster")?,
         };
         let outcome = arena.round(round, timing)?;
-        if outcome.failures.is_empty() {
+        if outcome.whole_after_s.is_some() {
             self.arena = Some(arena);
         }
         Ok(outcome)

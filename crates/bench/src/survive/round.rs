@@ -80,7 +80,7 @@ impl Arena {
         let bad_at_victim: Vec<String> = dead.iter().flat_map(bad_files).collect();
         drop(dead);
         pause(if fault == Fault::Kill { down } else { timing.fault })?;
-        self.cluster.heal(victim, fault)?;
+        outcome.failures = self.cluster.heal(victim, fault)?;
         let healed_s = monotonic_seconds();
         outcome.fault_s = healed_s - from_s;
         if fault == Fault::Kill {
