@@ -171,12 +171,11 @@ impl Cluster {
         match fault {
             Fault::Kill => {
                 while let Err(error) = self.up(node) {
-                    command::check_interrupt()?;
                     if failed.len() + 1 == START_ATTEMPTS {
                         return Err(error.context(format!("start node {node} again, {START_ATTEMPTS} times")));
                     }
                     failed.push(format!("a start of node {node}: {error:#}"));
-                    std::thread::sleep(START_PAUSE);
+                    command::pause(START_PAUSE)?;
                 }
             }
             Fault::Stop => self.signal(node, libc::SIGCONT)?,

@@ -14,6 +14,8 @@ const STALL_S_MAX: f64 = 10.0;
 const MEDIAN_STALL_S_MAX: f64 = 5.0;
 /// A call that lasts longer, in seconds, is listed.
 const LISTED_S: f64 = 1.0;
+/// Rounds in the table of the longest stalls.
+const STALLS_SHOWN: usize = 10;
 /// Most calls and most errors of a round that are listed.
 const LISTED_MAX: usize = 40;
 
@@ -160,7 +162,7 @@ impl Outcome {
         }
     }
 
-    /// One line for the one who waits.
+    /// The round in one line, for the terminal.
     pub fn line(&self) -> String {
         let longest = match self.calls.long.first() {
             Some(Long { node, kind, begun_after_s, .. }) => {
@@ -222,6 +224,25 @@ pub fn found(outcomes: &[Outcome], seed: u64) -> Found {
             sum(|outcome| outcome.lost_holds.len()),
         ]);
     }
+    let mut by_stall: Vec<&Outcome> = outcomes.iter().collect();
+    by_stall.sort_by(|one, other| other.calls.longest_s.total_cmp(&one.calls.longest_s));
+    let header =
+        ["round", "node/fault", "node", "fault, s", "stall, s", "call", "at node", "begun after, s", "whole after, s"];
+    let mut stalls = Table::new("The rounds with the longest stalls", header);
+    for outcome in by_stall.into_iter().take(STALLS_SHOWN) {
+        let Some(long) = outcome.calls.long.first() else { continue };
+        stalls.row([
+            outcome.round.to_string(),
+            outcome.hit.to_string(),
+            outcome.victim.to_string(),
+            number(outcome.fault_s),
+            number(long.seconds),
+            long.kind.clone(),
+            long.node.to_string(),
+            format!("{:.1}", long.begun_after_s),
+            outcome.whole_after_s.map_or_else(|| "–".to_owned(), |seconds| format!("{seconds:.1}")),
+        ]);
+    }
     let all = longest(&outcomes.iter().collect::<Vec<_>>());
     let mut failures = Vec::new();
     for outcome in outcomes {
@@ -240,7 +261,7 @@ pub fn found(outcomes: &[Outcome], seed: u64) -> Found {
                 " s",
             ),
         ],
-        tables: vec![table],
+        tables: vec![table, stalls],
         failures,
         samples: serde_json::json!({ "seed": seed, "rounds": outcomes }),
     }
@@ -284,7 +305,9 @@ mod tests {
         let outcome = |number, role, longest_s, bad: &[&str]| {
             let hit = Hit { role, fault: Fault::Kill };
             let round = Round { number, hit, seed: 0, is_listed: true };
-            let calls = Calls { count: 100, median_ms: 2.0, longest_s, ..Calls::default() };
+            let long =
+                vec![Long { node: 3, kind: "stat".to_owned(), seconds: longest_s, begun_after_s: 1.25, error: None }];
+            let calls = Calls { count: 100, median_ms: 2.0, longest_s, long, ..Calls::default() };
             let bad = bad.iter().map(|text| (*text).to_owned()).collect();
             Outcome { calls, synced: 1000, bad, ..Outcome::new(round, 1, 0) }
         };
@@ -296,6 +319,8 @@ mod tests {
         let found = found(&outcomes, 5);
         let text = found.markdown();
         assert!(text.contains("| leader/kill | 2 | 9.00 | 8.00 | 200 | 2.00 | 0 | 2,000 | 1 | 0 |"), "{text}");
+        let second = text.find("| 2 | leader/kill | 1 | 0.000 | 9.00 | stat | 3 | 1.2 | – |").unwrap();
+        assert!(second < text.find("| 0 | client/kill | 1 | 0.000 | 0.500 | stat | 3 | 1.2 | – |").unwrap(), "{text}");
         assert!(text.contains("- seed 5, round 1, leader/kill: a is missing"), "{text}");
         assert!(text.contains("median of all rounds | ≤ 5.00 s | 7.00 s | **not reached** |"), "{text}");
         assert!(text.contains("the longest stall of a call | ≤ 10.0 s | 9.00 s | reached |"), "{text}");

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 use std::process::Command;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, ensure};
 
@@ -11,7 +11,7 @@ use super::judge::{self, Call, Outcome, Window};
 use super::ledger::Ledger;
 use super::plan::{Fault, Role, Round};
 use super::watch::Watched;
-use crate::command::{self, Interrupts, check_interrupt};
+use crate::command::{self, Interrupts, check_interrupt, pause};
 use crate::work::{Random, monotonic_seconds};
 
 /// Programs per mount that make and read files.
@@ -259,16 +259,6 @@ fn end(all: &mut [Watched]) -> Result<Vec<String>> {
         }
     }
     Ok(stuck)
-}
-
-/// Sleeps, and fails at an interrupt.
-fn pause(time: Duration) -> Result<()> {
-    let until = Instant::now() + time;
-    while Instant::now() < until {
-        check_interrupt()?;
-        std::thread::sleep(Duration::from_millis(50).min(until.saturating_duration_since(Instant::now())));
-    }
-    Ok(())
 }
 
 #[cfg(test)]
