@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use crate::work::Random;
 
 /// Sizes of files in bytes: within one block, and of several.
-const SIZES_BYTES: [usize; 3] = [10, 5000, 150_000];
+const SIZES_BYTES: [usize; 3] = [10, 5000, 70_000];
 
 /// The names that programs on one node have noted. Several programs may append to it.
 pub struct Ledger {
