@@ -172,7 +172,8 @@ impl Outcome {
         };
         let day_s = self.fault_at_unix_s as u64 % 86_400;
         format!(
-            "node {} at {:02}:{:02}:{:02} UTC: longest stall {:.1} s{longest}, {} errors, {} files synced, {} lost or wrong, {} holds lost; healed after {:.1} s, whole after {} s more",
+            "node {} at {:02}:{:02}:{:02} UTC: longest stall {:.1} s{longest}, {} errors, {} files synced, \
+             {} lost or wrong, {} holds lost; healed after {:.1} s, whole after {} s more",
             self.victim,
             day_s / 3600,
             day_s / 60 % 60,

@@ -144,8 +144,9 @@ impl Report {
 
 fn conditions(options: &SurviveOptions, timing: Timing) -> String {
     format!(
-        "{} nodes, {VOTERS} of them with a store, managers and a vote, the others clients. Seed {}. A node stands still or is cut \
-         off for {} s. A round's stalls are of the nodes that were not hit, from the fault until {} s after it was healed.",
+        "{} nodes, {VOTERS} of them with a store, managers and a vote, the others clients. Seed {}. \
+         A node stands still or is cut off for {} s. A round's stalls are of the nodes that were not hit, \
+         from the fault until {} s after it was healed.",
         options.nodes,
         options.seed,
         timing.fault.as_secs(),
