@@ -43,6 +43,19 @@ pub fn check_interrupt() -> Result<()> {
     Ok(())
 }
 
+/// Sleeps. Fails if the user has asked to stop, or does so meanwhile.
+pub fn pause(time: Duration) -> Result<()> {
+    let until = Instant::now() + time;
+    loop {
+        check_interrupt()?;
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Ok(());
+        }
+        std::thread::sleep(left.min(Duration::from_millis(50)));
+    }
+}
+
 /// What an interrupt does to a running command: work is given up, cleaning up is not.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Interrupts {

@@ -99,11 +99,24 @@ impl Daemon {
     }
 
     /// Sends it SIGINT, and waits until it has ended. Its status does not count.
-    pub fn interrupt(self) -> Result<()> {
-        // SAFETY: kill takes plain numbers; the child has not been waited for, so its number is its
-        // own.
-        unsafe { libc::kill(self.child.id() as libc::pid_t, libc::SIGINT) };
+    pub fn interrupt(mut self) -> Result<()> {
+        self.signal(libc::SIGINT)?;
         self.wait().map(drop)
+    }
+
+    /// Sends it a signal, unless it has ended.
+    pub fn signal(&mut self, signal: libc::c_int) -> Result<()> {
+        if !self.has_ended()? {
+            // SAFETY: kill takes plain numbers; the child has not been waited for, so its number is
+            // its own.
+            unsafe { libc::kill(self.child.id() as libc::pid_t, signal) };
+        }
+        Ok(())
+    }
+
+    /// True if it does not run any more.
+    pub fn has_ended(&mut self) -> Result<bool> {
+        Ok(self.child.try_wait().context("look at a process")?.is_some())
     }
 
     /// Kills it as a crash would: data that it holds back are not written.

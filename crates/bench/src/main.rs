@@ -4,9 +4,10 @@
 //!
 //! `bench run` measures and reports. `bench requests` counts what each operation costs. `bench
 //! study` looks at Starling alone (when nearly full, after a crash, with many files), `bench roam`
-//! at homes and roaming mounts, `bench cluster` at several nodes, `bench simulations` at the speed
-//! of trying policies on traces, and `bench scale` at the cost of maintenance by the amount of
-//! data. `bench work` is a single workload, which the others start as processes of their own.
+//! at homes and roaming mounts, `bench cluster` at several nodes, `bench survive` at nodes that die
+//! or are cut off, `bench simulations` at the speed of trying policies on traces, and `bench scale`
+//! at the cost of maintenance by the amount of data. `bench work` is a single workload, which the
+//! others start as processes of their own.
 //! docs/performance-method.md says how to use it. Needs root: it mounts, drops caches and makes
 //! network namespaces.
 
@@ -29,6 +30,7 @@ mod scripted;
 mod simulations;
 mod site;
 mod study;
+mod survive;
 mod target;
 mod work;
 
@@ -83,6 +85,18 @@ enum Command {
         bench cluster --markdown docs/performance.md\n\nThe exit code is not 0 if anything failed, or a figure was missed."
     )]
     Cluster(cluster::ClusterOptions),
+    /// Let nodes of a cluster die, stand still and be cut off, and see what others notice
+    #[command(after_help = "Examples:\n  bench survive --quick\n  bench survive --only leader/kill,cut --rounds 3\n  \
+        bench survive --seconds 3600 --seed 7 --logs ./logs --json survive.json\n\n\
+        The exit code is not 0 if a synced file, a lock or an open file was lost, if anything else failed, or if a figure \
+        was missed.")]
+    Survive(survive::SurviveOptions),
+    /// One program of `survive`
+    #[command(hide = true)]
+    SurvivePart {
+        #[command(subcommand)]
+        part: survive::Part,
+    },
     /// Measure how fast policies are tried on traces
     #[command(
         after_help = "Examples:\n  bench simulations --quick\n  bench simulations --markdown docs/performance.md"
@@ -167,6 +181,8 @@ fn main() -> ExitCode {
         Command::Study(options) => require_root().and_then(|()| study::run(&options)),
         Command::Roam(options) => require_root().and_then(|()| roam::run(&options)),
         Command::Cluster(options) => require_root().and_then(|()| cluster::run(&options)),
+        Command::Survive(options) => require_root().and_then(|()| survive::run(&options)),
+        Command::SurvivePart { part } => part.run().map(|()| ExitCode::SUCCESS),
         Command::Work { work } => work.print().map(|()| ExitCode::SUCCESS),
     };
     result.unwrap_or_else(|error| {

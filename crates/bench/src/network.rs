@@ -19,8 +19,17 @@ const DEVICE: &str = "eth0";
 /// A namespace per node. Several nodes are connected by a bridge in a namespace of its own.
 pub struct Network {
     /// Holds the bridge.
-    _hub: Option<Namespace>,
+    hub: Option<Namespace>,
     nodes: Vec<Namespace>,
+}
+
+/// A direction of packets, as a node sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// To the node.
+    In,
+    /// From the node.
+    Out,
 }
 
 impl Network {
@@ -31,7 +40,7 @@ impl Network {
         ip(&hub, &["link", "set", "bridge", "up"])?;
         let connect = |index: usize| -> Result<Namespace> {
             let node = Namespace::new().context("make a network namespace")?;
-            let (near, path) = (format!("node{index}"), node.path().display().to_string());
+            let (near, path) = (port(index), node.path().display().to_string());
             ip(&hub, &["link", "add", &near, "type", "veth", "peer", "name", DEVICE, "netns", &path])?;
             ip(&hub, &["link", "set", &near, "master", "bridge", "up"])?;
             ip(&node, &["addr", "add", &format!("{}/24", address(index)), "dev", DEVICE])?;
@@ -39,14 +48,14 @@ impl Network {
             Ok(node)
         };
         let nodes = (0..nodes).map(connect).collect::<Result<_>>()?;
-        Ok(Network { _hub: Some(hub), nodes })
+        Ok(Network { hub: Some(hub), nodes })
     }
 
     /// A single node. It has no bridge: its address is on its loopback device.
     pub fn single() -> Result<Network> {
         let node = Namespace::new().context("make a network namespace (as root?)")?;
         ip(&node, &["addr", "add", &format!("{}/32", address(0)), "dev", "lo"])?;
-        Ok(Network { _hub: None, nodes: vec![node] })
+        Ok(Network { hub: None, nodes: vec![node] })
     }
 
     /// The addresses of all nodes, in order.
@@ -59,6 +68,32 @@ impl Network {
         self.nodes.get(node).context("no such node")?.enter(command);
         Ok(())
     }
+
+    /// Loses all packets of a node in one direction, without an error at the sender. Fails if they
+    /// are lost already.
+    pub fn cut(&self, node: usize, direction: Direction) -> Result<()> {
+        self.sender(node, direction, |namespace, device| {
+            tc(namespace, &["qdisc", "add", "dev", device, "root", "blackhole"])
+        })
+    }
+
+    /// Ends [`Network::cut`] in this direction.
+    pub fn join(&self, node: usize, direction: Direction) -> Result<()> {
+        self.sender(node, direction, |namespace, device| tc(namespace, &["qdisc", "del", "dev", device, "root"]))
+    }
+
+    /// Calls `change` with the namespace and the device that send a node's packets.
+    fn sender(&self, node: usize, direction: Direction, change: impl Fn(&Namespace, &str) -> Result<()>) -> Result<()> {
+        match direction {
+            Direction::In => change(self.hub.as_ref().context("a single node has no bridge")?, &port(node)),
+            Direction::Out => change(self.nodes.get(node).context("no such node")?, DEVICE),
+        }
+    }
+}
+
+/// The bridge's device of a node.
+fn port(node: usize) -> String {
+    format!("node{node}")
 }
 
 /// The address of a node.
@@ -67,7 +102,15 @@ pub fn address(node: usize) -> String {
 }
 
 fn ip(namespace: &Namespace, arguments: &[&str]) -> Result<()> {
-    let mut command = Command::new("ip");
+    run("ip", namespace, arguments)
+}
+
+fn tc(namespace: &Namespace, arguments: &[&str]) -> Result<()> {
+    run("tc", namespace, arguments)
+}
+
+fn run(program: &str, namespace: &Namespace, arguments: &[&str]) -> Result<()> {
+    let mut command = Command::new(program);
     namespace.enter(command.args(arguments));
     command::run(&mut command, DEADLINE, Interrupts::Obey).map(drop)
 }

@@ -43,7 +43,7 @@ pub(super) fn wait_for_start() -> Result<()> {
 }
 
 /// The clock that all processes of the machine share.
-pub(super) fn monotonic_seconds() -> f64 {
+pub fn monotonic_seconds() -> f64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the pointer is to a structure of the right type that lives through the call.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };

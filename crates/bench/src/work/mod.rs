@@ -30,6 +30,7 @@ use clap::Subcommand;
 
 use crate::requests::{self, Phase};
 
+pub use at_once::monotonic_seconds;
 pub use hand_over::Then;
 pub use overwrite::BLOCK_BYTES;
 pub use random::Random;

@@ -1,0 +1,193 @@
+//! Nodes of a cluster that die, stand still or are cut off, while programs use every mount: how
+//! long calls on the other nodes stall, and whether anything is lost.
+//!
+//! Programs on each mount make, sync, rename, read, list and stat files, and hold an open file with
+//! locks. In each round a fault hits one node, and is healed. Afterwards all files that were synced
+//! on any node must be there, and the other nodes must still have their locks and open files. A
+//! failed round is reported, and the next one gets a new cluster.
+
+mod cluster;
+mod judge;
+mod ledger;
+mod load;
+mod plan;
+mod round;
+mod watch;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use clap::Args;
+use serde::Serialize;
+
+use self::cluster::{Cluster, VOTERS};
+use self::judge::Outcome;
+use self::plan::{Pattern, Plan, Round};
+use self::round::{Arena, Timing};
+use crate::output::{Output, preamble};
+use crate::results::Machine;
+use crate::roam::found::Found;
+use crate::site::{self, RunFolder};
+use crate::{Place, command};
+
+pub use self::load::Part;
+
+const SECTION: &str = "survive";
+/// Three leases: what a node holds has run out when it is back.
+const TIMING: Timing =
+    Timing { before: Duration::from_secs(4), fault: Duration::from_secs(24), after: Duration::from_secs(30) };
+const QUICK_TIMING: Timing =
+    Timing { before: Duration::from_secs(2), fault: Duration::from_secs(10), after: Duration::from_secs(8) };
+
+/// The options of `bench survive`.
+#[derive(Debug, Args)]
+pub struct SurviveOptions {
+    /// Only these: ROLE/FAULT, or all of a ROLE or a FAULT. Roles are client, member and leader;
+    /// faults are kill, stop, cut, cut-in and cut-out
+    #[arg(long, value_delimiter = ',', value_name = "ROLE/FAULT,...")]
+    only: Vec<Pattern>,
+    /// Rounds of each role and fault
+    #[arg(long, default_value_t = 1)]
+    rounds: usize,
+    /// Go on with random rounds until so many seconds have passed
+    #[arg(long, value_name = "COUNT", default_value_t = 0)]
+    seconds: u64,
+    /// Seed of all choices
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Nodes; three of them have stores and vote, and the others are clients
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u8).range(VOTERS as i64 + 1..=50))]
+    nodes: u8,
+    /// Keep the nodes' logs in this folder
+    #[arg(long, value_name = "DIR")]
+    logs: Option<PathBuf>,
+    #[command(flatten)]
+    output: Output,
+    #[command(flatten)]
+    place: Place,
+}
+
+/// All results; as JSON, this is the file that `--json` writes.
+#[derive(Debug, Serialize)]
+struct Report {
+    unix_time_s: u64,
+    machine: Machine,
+    quick: bool,
+    found: Found,
+}
+
+/// Does the rounds and reports. Succeeds if nothing was lost or failed, and no target figure was
+/// missed; quick times judge no figures.
+pub fn run(options: &SurviveOptions) -> Result<ExitCode> {
+    command::catch_interrupts()?;
+    let hits = plan::selected(&options.only);
+    let starling = site::starling_program(options.place.starling.as_deref())?;
+    let folder = RunFolder::new(&options.place.dir, Some(starling.clone()), String::new())?;
+    let quick = options.output.quick;
+    let mut report = Report {
+        unix_time_s: site::unix_time_s(),
+        machine: site::machine(&options.place.dir)?,
+        quick,
+        found: Found::default(),
+    };
+    options.output.make_document([SECTION.to_owned()].into_iter())?;
+    let mut rounds = Rounds {
+        program: starling,
+        root: folder.site().root.clone(),
+        logs: options.logs.clone(),
+        nodes: usize::from(options.nodes),
+        clusters: 0,
+        arena: None,
+    };
+    let timing = if quick { QUICK_TIMING } else { TIMING };
+    let mut plan = Plan::new(hits, options.rounds, options.seed);
+    let mut outcomes: Vec<Outcome> = Vec::new();
+    let mut broken: Vec<String> = Vec::new();
+    let started = Instant::now();
+    loop {
+        let round = plan.next();
+        if !round.is_listed && started.elapsed() >= Duration::from_secs(options.seconds) {
+            break;
+        }
+        eprintln!("round {}: {}", round.number, round.hit);
+        match rounds.run(round, timing) {
+            Ok(outcome) => {
+                eprintln!("  {}", outcome.line());
+                outcomes.push(outcome);
+            }
+            Err(error) => {
+                command::check_interrupt()?;
+                eprintln!("  failed: {error:#}");
+                broken.push(format!("seed {}, round {}, {}: {error:#}", options.seed, round.number, round.hit));
+            }
+        }
+        report.found = judge::found(&outcomes, options.seed);
+        report.found.failures.extend(broken.iter().cloned());
+        report.found.conditions = conditions(options, timing);
+        // Each round is reported when it is done, in case the next one fails.
+        options.output.write_report(&report, &report.section()).context("report")?;
+    }
+    ensure!(!outcomes.is_empty() || !broken.is_empty(), "no rounds: give --rounds or --seconds");
+    println!("## {SECTION}\n\n{}", report.found.markdown());
+    let bad = !report.found.failures.is_empty() || !quick && report.found.missed();
+    Ok(if bad { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+impl Report {
+    fn section(&self) -> Vec<(String, String)> {
+        let begin = preamble(self.quick, self.unix_time_s, &self.machine, "");
+        vec![(SECTION.to_owned(), format!("{begin} {}", self.found.markdown()))]
+    }
+}
+
+fn conditions(options: &SurviveOptions, timing: Timing) -> String {
+    format!(
+        "{} nodes, {VOTERS} of them with a store, managers and a vote, the others clients. Seed {}. \
+         A node stands still or is cut off for {} s. A round's stalls are of the nodes that were not hit, \
+         from the fault until {} s after it was healed.",
+        options.nodes,
+        options.seed,
+        timing.fault.as_secs(),
+        timing.after.as_secs(),
+    )
+}
+
+/// Does rounds on one cluster for as long as it is whole after each.
+struct Rounds {
+    program: PathBuf,
+    root: PathBuf,
+    logs: Option<PathBuf>,
+    nodes: usize,
+    /// Clusters that were started.
+    clusters: usize,
+    arena: Option<Arena>,
+}
+
+impl Rounds {
+    fn run(&mut self, round: Round, timing: Timing) -> Result<Outcome> {
+        let mut arena = match self.arena.take() {
+            Some(arena) => arena,
+            None => self.start().context("start a cluster")?,
+        };
+        let outcome = arena.round(round, timing)?;
+        if outcome.whole_after_s.is_some() {
+            self.arena = Some(arena);
+        }
+        Ok(outcome)
+    }
+
+    fn start(&mut self) -> Result<Arena> {
+        let name = format!("cluster{}", self.clusters);
+        self.clusters += 1;
+        let root = self.root.join(&name);
+        let logs = self.logs.as_deref().map_or_else(|| root.join("logs"), |logs| logs.join(&name));
+        let cluster = Cluster::start(self.program.clone(), &root, &absolute(&logs)?, self.nodes)?;
+        Ok(Arena { cluster, ledgers: root.join("ledgers"), started: 0 })
+    }
+}
+
+fn absolute(path: &Path) -> Result<PathBuf> {
+    std::path::absolute(path).with_context(|| format!("find {}", path.display()))
+}
