@@ -153,6 +153,21 @@ fn another_node_leads_when_the_leader_ends_and_programs_go_on() {
     }
 }
 
+/// It opened its own stores twice, and found them in use.
+#[test]
+fn regression_a_first_node_that_leads_others_starts_again_at_once() {
+    let dir = tempfile::tempdir().expect("temporary folder");
+    let ([mut one, two, _three], listen) = three_voters(dir.path());
+    write(&one, "synced");
+    let all = contents(&two);
+    one.kill();
+    one.up_with(&["--listen", &listen]);
+    assert_eq!(contents(&one), all);
+    write(&one, "after");
+    wait("no node leads", || !leader(&two).is_empty());
+    assert_eq!(contents(&one), contents(&two));
+}
+
 #[test]
 fn a_leader_that_stops_for_a_while_goes_on_as_a_member() {
     let dir = tempfile::tempdir().expect("temporary folder");
