@@ -95,7 +95,7 @@ impl Canvasser {
     pub(crate) async fn run(self) {
         loop {
             let now = self.host.clock.now();
-            // At least that much, so that a voter which cannot be elected does not ask all the time.
+            // At least that much, so that one which cannot be elected does not ask all the time.
             let begins = self.hearing.begins_at(&self.timing).max(now) + self.some_of(self.timing.election_min);
             self.host.clock.sleep(begins.saturating_sub(now)).await;
             let (state, membership) = {

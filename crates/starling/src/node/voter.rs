@@ -31,8 +31,8 @@ use tokio::sync::watch;
 use types::codec::DecodeError;
 use types::{BoxFuture, FsUuid, Maps, NodeId};
 
-/// How soon voters notice that the leader is gone: after two to three seconds. A voter whose machine
-/// is busy answers in time.
+/// How soon voters notice that the leader is gone: after two to three seconds. A voter whose
+/// machine is busy answers in time.
 pub const TIMING: GroupTiming = GroupTiming {
     heartbeat: Duration::from_millis(300),
     election_min: Duration::from_millis(700),
