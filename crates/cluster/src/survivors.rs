@@ -32,8 +32,6 @@ use stripe::{Stripe, StripeError};
 use tokio::sync::watch;
 use types::{FileId, NodeId};
 
-/// Members have at least this part of a lease to speak. They try more often.
-const SPEAKING_PART: u32 = 2;
 /// No manager gives so many tokens in the life of a file system.
 const NUMBER_MAX: u64 = 1 << 62;
 
@@ -127,10 +125,11 @@ impl Arrivals {
         self.state.lock().leases_end = Some(self.host.clock.now() + left);
     }
 
-    /// How long members are waited for from now on.
+    /// How long members are waited for from now on. They have a whole lease to speak: one that does
+    /// not listen hears late of another leader.
     fn patience(&self) -> Duration {
         let (now, all) = (self.host.clock.now(), with_drift(self.lease));
-        let left = self.state.lock().leases_end.map(|end| end.saturating_sub(now).max(self.lease / SPEAKING_PART));
+        let left = self.state.lock().leases_end.map(|end| end.saturating_sub(now).max(self.lease));
         left.map_or(all, |left| left.min(all))
     }
 
@@ -241,10 +240,9 @@ mod tests {
         let arrivals = Arrivals::new(sim.machine("first").host(), 8 * second);
         assert_eq!(arrivals.patience(), with_drift(8 * second));
         arrivals.know_leases_left(5 * second);
-        assert_eq!(arrivals.patience(), 5 * second);
-        // However long the start has taken, they get the time to speak.
+        // They get the time to speak, however long the start has taken.
         sim.run_for(4 * second);
-        assert_eq!(arrivals.patience(), 4 * second);
+        assert_eq!(arrivals.patience(), 8 * second);
         arrivals.know_leases_left(60 * second);
         assert_eq!(arrivals.patience(), with_drift(8 * second));
     }
