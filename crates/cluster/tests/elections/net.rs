@@ -75,6 +75,11 @@ pub struct Up {
     pub _core: cluster::machine::CoreMachine,
 }
 
+/// A first node, where it is, and the number of the connection to it.
+type Chosen = (Arc<First>, NodeId, u64);
+/// The way of the holder of a certificate to a node.
+type Way = ([u8; 32], NodeId);
+
 /// All nodes, and the ways between them.
 pub struct Net {
     pub sim: Sim,
@@ -88,11 +93,11 @@ pub struct Net {
     /// Messages to and from this node take so much longer.
     slow: Mutex<Option<(NodeId, Duration)>>,
     /// The first node that a node talks to now, and the number of the connection.
-    chosen: Mutex<BTreeMap<NodeId, (Arc<First>, NodeId, u64)>>,
+    chosen: Mutex<BTreeMap<NodeId, Chosen>>,
     /// The connection of one to the process of a node: the numbers of both.
-    connections: Mutex<BTreeMap<([u8; 32], NodeId), (u64, u64)>>,
+    connections: Mutex<BTreeMap<Way, (u64, u64)>>,
     /// Ways to stores that are down since a request was lost there.
-    down: Mutex<BTreeMap<([u8; 32], NodeId), Duration>>,
+    down: Mutex<BTreeMap<Way, Duration>>,
     numbers: AtomicU64,
 }
 
@@ -200,7 +205,7 @@ impl Net {
     }
 
     /// The first node that a node talks to: the same one as before, while it is there.
-    pub fn first_of(&self, node: NodeId) -> Option<(Arc<First>, NodeId, u64)> {
+    pub fn first_of(&self, node: NodeId) -> Option<Chosen> {
         let mut chosen = self.chosen.lock();
         if let Some(known) = chosen.get(&node) {
             if self.is_there(known) {
@@ -222,7 +227,7 @@ impl Net {
         Some(found)
     }
 
-    fn is_there(&self, (first, at, _): &(Arc<First>, NodeId, u64)) -> bool {
+    fn is_there(&self, (first, at, _): &Chosen) -> bool {
         self.process(*at).is_some_and(|process| {
             let there = process.first.lock();
             there.as_ref().is_some_and(|there| there.number == first.number)
