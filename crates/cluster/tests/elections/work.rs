@@ -29,7 +29,6 @@ struct Known {
     begun: BTreeMap<NodeId, (Duration, &'static str)>,
     lives: u64,
     is_over: bool,
-    sessions_lost: u64,
 }
 
 /// The programs of all nodes.
@@ -139,7 +138,6 @@ impl Work {
         happened.synced += known.synced.len() as u64;
         happened.counted += known.counted;
         happened.unknown += known.unknown;
-        happened.sessions_lost += known.sessions_lost;
     }
 }
 
