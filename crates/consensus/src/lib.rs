@@ -42,7 +42,7 @@ use host::{Disk, Either, Host, first};
 use image::{Image, VoterChange, VoterState};
 use network::{Network, NoPeers, Peers};
 use openraft::error::{ClientWriteError, Fatal, RaftError};
-use openraft::raft::VoteRequest;
+use openraft::raft::{AppendEntriesResponse, VoteRequest};
 use openraft::{
     BasicNode, ChangeMembers, CommittedLeaderId, Config, LogId, Membership, Raft, RaftMetrics, ServerState,
     SnapshotPolicy, StoredMembership,
@@ -55,6 +55,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 use store::Store;
 use thiserror::Error;
+use tokio::sync::watch;
 use types::codec::DecodeError;
 use types::{FsUuid, Maps};
 use wire::{Addressee, VoterReply, VoterRequest};
@@ -244,6 +245,8 @@ pub struct Consensus {
     timing: GroupTiming,
     votes: tokio::sync::Mutex<Votes>,
     hearing: Arc<Hearing>,
+    /// Ends what the voter does by itself.
+    is_over: watch::Sender<bool>,
     /// It has begun to make others voters: there may be some, whether it has heard of it or not.
     has_others: AtomicBool,
     /// The newest term in which it may have led.
@@ -378,15 +381,15 @@ impl Consensus {
         });
         let raft = raft.await.map_err(|fatal| VoterOpenError::Engine(Box::new(fatal)))?;
         let (host, voter, votes) = (host.clone(), settings.voter, Default::default());
-        let hearing = Hearing::begin(host.clock.now());
+        let (hearing, is_over) = (Hearing::begin(host.clock.now(), timing), watch::Sender::new(false));
         if has_timers {
             let (raft, store, hearing) = (raft.clone(), store.clone(), hearing.clone());
             let peers = settings.peers.clone();
-            let canvasser = Canvasser { host: host.clone(), raft, store, hearing, peers, fs, voter, timing };
-            host.tasks.spawn(Box::pin(canvasser.run()));
+            let canvasser = Canvasser { host: host.clone(), raft, store, hearing, peers, fs, voter };
+            host.tasks.spawn(Box::pin(canvasser.run(is_over.subscribe())));
         }
         let has_others = AtomicBool::new(false);
-        Ok(Consensus { host, fs, voter, raft, store, found, timing, votes, hearing, has_others, led })
+        Ok(Consensus { host, fs, voter, raft, store, found, timing, votes, hearing, is_over, has_others, led })
     }
 
     /// The file system that the maps are of.
@@ -456,13 +459,20 @@ impl Consensus {
             match request {
                 VoterRequest::Vote(request) => self.vote(request).await,
                 VoterRequest::Append(request) => {
-                    let _heard = self.hearing.hear(&self.host);
-                    self.raft.append_entries(request).await.map(VoterReply::Append)
+                    let mut answering = self.hearing.hear(&self.host);
+                    let reply = self.raft.append_entries(request).await;
+                    if let Ok(AppendEntriesResponse::HigherVote(_)) = reply {
+                        answering.refuse();
+                    }
+                    reply.map(VoterReply::Append)
                 }
                 VoterRequest::Canvass(last) => Ok(VoterReply::Canvassed(self.would_vote(last).await)),
                 VoterRequest::Snapshot(vote, state) => {
-                    let _heard = self.hearing.hear(&self.host);
+                    let mut answering = self.hearing.hear(&self.host);
                     let installed = self.raft.install_full_snapshot(vote, Store::snapshot_of(&state)).await;
+                    if installed.as_ref().is_ok_and(|answer| answer.vote > vote) {
+                        answering.refuse();
+                    }
                     installed.map(|answer| VoterReply::Snapshot(answer.vote)).map_err(RaftError::Fatal)
                 }
             }
@@ -487,7 +497,7 @@ impl Consensus {
     /// Whether it would vote for a candidate with this last entry in its log.
     async fn would_vote(&self, last: Option<LogId<u64>>) -> bool {
         let (now, lease_end) = (self.host.clock.now(), self.votes.lock().await.lease_end);
-        now >= lease_end && self.hearing.hears_none(now, &self.timing) && last >= self.store.last()
+        now >= lease_end && self.hearing.hears_none(now) && last >= self.store.last()
     }
 
     /// What the voter knows of who leads.
@@ -546,7 +556,9 @@ impl Consensus {
         let now = self.host.clock.now();
         let term = self.leadership().term;
         let is_new = self.led.fetch_max(term, SeqCst) < term;
-        (is_new && !self.is_alone()).then(|| now.saturating_sub(self.timing.lease()))
+        // Of two clocks, either may be wrong.
+        let since = self.timing.lease() - self.timing.lease() / 50;
+        (is_new && !self.is_alone()).then(|| now.saturating_sub(since))
     }
 
     /// Whether it leaves leading to others, if any of them can: it asks for no votes, and does not
@@ -571,8 +583,8 @@ impl Consensus {
     /// they know it, and a majority of the new voters and of the earlier ones agrees. If the caller
     /// stopped waiting, the earlier voters, the new ones or both vote: call it again.
     ///
-    /// A voter that is left out is not told, and goes on to ask for votes in ever higher terms. The
-    /// caller closes it. To vote again, its node joins under a new id.
+    /// A voter that is left out is not told, and goes on to ask whether it would win. The caller
+    /// closes it. To vote again, its node joins under a new id.
     pub async fn set_voters(&self, voters: &BTreeMap<u64, String>) -> Result<(), VotersError> {
         if !voters.contains_key(&self.voter) {
             return Err(VotersError::WithoutLeader);
@@ -629,6 +641,7 @@ impl Consensus {
 
     /// Stops the voter. It writes nothing: everything that counts is durable.
     pub async fn close(&self) {
+        self.is_over.send_replace(true);
         // This never fails in this version of openraft, and the voter may have stopped already.
         let _ = within(&self.host, self.raft.shutdown()).await;
     }
