@@ -21,6 +21,18 @@ use std::time::Duration;
 const QUESTIONS_PER_LEASE: u32 = 4;
 /// Time before a question that failed is asked again.
 const PAUSE: Duration = Duration::from_millis(100);
+/// How often a leader that has no lease asks before it leaves leading to others.
+const FIRST_QUESTIONS: usize = 3;
+/// For how long a node that cannot do what a leader must leaves leading to others: longer than an
+/// election takes.
+const STANDS_BACK: Duration = Duration::from_secs(8);
+
+/// Leaves leading to others for a while, if any of them can.
+pub async fn stand_back(host: &Host, voter: &Consensus) {
+    voter.stand_back(true);
+    host.clock.sleep(STANDS_BACK).await;
+    voter.stand_back(false);
+}
 
 /// The lease of a leader.
 pub struct Leading {
@@ -35,13 +47,24 @@ pub struct Leading {
 }
 
 impl Leading {
-    /// Begins to ask. `None` if the voter does not lead.
+    /// Begins to ask. `None` if the voter does not lead, or hears no answers. Others may hear that it
+    /// leads all the same, so it [stands back](stand_back) first.
     pub async fn begin(host: &Host, voter: &Arc<Consensus>) -> Option<Arc<Leading>> {
         let term = voter.leadership().term;
         let (earlier_asked, until) = (voter.begin_to_lead(), AtomicU64::new(0));
         let leading = Arc::new(Leading { host: host.clone(), voter: voter.clone(), term, earlier_asked, until });
-        if !leading.ask().await {
-            return None;
+        let mut count = 0;
+        while !leading.ask().await {
+            count += 1;
+            if !voter.leadership().is_ready {
+                return None;
+            }
+            if count == FIRST_QUESTIONS {
+                tracing::warn!("this node leads, but a majority of the voters does not answer in time");
+                stand_back(host, voter).await;
+                return None;
+            }
+            host.clock.sleep(PAUSE).await;
         }
         host.tasks.spawn(Box::pin(keep(Arc::downgrade(&leading))));
         Some(leading)

@@ -223,7 +223,9 @@ impl Maintenance {
                     CleanError::Manager(ManagerError::Away) => tracing::info!("maintenance waits: {e}"),
                     e => tracing::error!("maintenance: {e}"),
                 }
-                self.report_used().await;
+                if !wanted {
+                    self.report_used().await;
+                }
             }
             (last_cut, last_time) = (cut, now);
             if wanted {
@@ -377,8 +379,8 @@ impl Maintenance {
         self.space.round()
     }
 
-    /// Tells the client how much room the stores have left. False if no store answers.
-    async fn report_room(&self) -> bool {
+    /// Tells the client how much room the stores have left. `None` if no store answers.
+    async fn report_room(&self) -> Option<SpaceShare> {
         let claim = self.client.space_claim();
         let share = self.share(OWN_SESSION, CLIENT_LOG, &claim).await;
         if let Some(share) = share {
@@ -386,12 +388,20 @@ impl Maintenance {
             // Others need not wait for the next round until they get what it gave up.
             self.space.note(OWN_SESSION, &self.client.space_claim()).await;
         }
-        share.is_some()
+        share
     }
 
     async fn report_used(&self) {
-        self.report_room().await;
-        self.client.end_space_round();
+        let share = self.report_room().await;
+        self.end_client_round(share);
+    }
+
+    /// Ends a round of looking for space for this machine's client, unless a manager was on its way:
+    /// then it is not known how much lives.
+    fn end_client_round(&self, share: Option<SpaceShare>) {
+        if share.is_none_or(|share| share.live.is_some()) {
+            self.client.end_space_round();
+        }
     }
 
     /// One round: checkpoint, delete what is empty, clean if space is short.
@@ -473,10 +483,11 @@ impl Maintenance {
 
     /// Ends the cleaner's loan, after a checkpoint.
     async fn end_loan(&self) {
-        if self.report_room().await {
+        let share = self.report_room().await;
+        if share.is_some() {
             self.client.give_back();
         }
-        self.client.end_space_round();
+        self.end_client_round(share);
     }
 
     async fn room(&self) -> Option<Room> {
@@ -573,7 +584,7 @@ impl Maintenance {
         let mut victims = choose(candidates.into_iter(), want);
         victims.truncate(VICTIMS_MAX);
         // The copies take room before the victims are deleted.
-        let mut loan = if self.report_room().await { self.client.lend() } else { Loan::default() };
+        let mut loan = if self.report_room().await.is_some() { self.client.lend() } else { Loan::default() };
         let take = |loan: &mut Loan, victim: &SegmentId| {
             let live_bytes = self.table.look(|table| table.live_bytes(*victim));
             loan.take_segment(live_bytes, |bytes| self.stripe.share_of(bytes))

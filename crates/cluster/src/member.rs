@@ -643,7 +643,11 @@ impl Member {
                 }
                 Err(error) => {
                     let error = match error {
-                        ControlError::Restarted(term) => self.resume(serving, term).await.err(),
+                        ControlError::Restarted(term) => {
+                            // The first node that has started counts rounds anew.
+                            is_wanted |= search.take().is_some();
+                            self.resume(serving, term).await.err()
+                        }
                         error => Some(error),
                     };
                     match error {

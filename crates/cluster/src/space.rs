@@ -46,6 +46,20 @@ pub(crate) struct SpaceBook {
     is_blind: AtomicBool,
 }
 
+/// A look for a client's share. Until it has found all of it, the round is blind.
+struct Looking<'a> {
+    book: &'a SpaceBook,
+    has_found_all: bool,
+}
+
+impl Drop for Looking<'_> {
+    fn drop(&mut self) {
+        if !self.has_found_all {
+            self.book.is_blind.store(true, SeqCst);
+        }
+    }
+}
+
 /// What is divided.
 struct Both {
     /// Free bytes of the fullest store, without the reserves that all clients have in common.
@@ -94,12 +108,10 @@ impl SpaceBook {
             self.reported.lock().insert(session, self.host.clock.now());
         }
         let covered_seq = self.covered.lock().get(&log).copied().unwrap_or(0);
-        let room = self.room().await;
+        // The caller may stop waiting.
+        let mut looking = Looking { book: self, has_found_all: false };
+        let room = self.room().await?;
         tracing::debug!(session, ?claim, ?room);
-        let Some(room) = room else {
-            self.is_blind.store(true, SeqCst);
-            return None;
-        };
         let common_bytes = reserves(&self.config, &self.stripe).common_bytes().min(room.free_bytes);
         let free_bytes = common_bytes + shares.store.offer(session, room.free_bytes - common_bytes);
         let limit_bytes = admitted_bytes(&self.config, &self.stripe, room.missing_bytes);
@@ -110,15 +122,13 @@ impl SpaceBook {
                 Some(LiveShare { counted_bytes, others_bytes: left - shares.live.offer(session, left) })
             }
             // A manager moves. The next look counts again.
-            Err(ManagerError::Away) => {
-                self.is_blind.store(true, SeqCst);
-                None
-            }
+            Err(ManagerError::Away) => None,
             Err(e) => {
                 tracing::error!("count live bytes: {e}");
                 None
             }
         };
+        looking.has_found_all = live.is_some();
         Some(SpaceShare { covered_seq, free_bytes, limit_bytes, live })
     }
 

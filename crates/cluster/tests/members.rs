@@ -818,6 +818,24 @@ fn writers_at_several_nodes_fill_the_stores_and_each_write_is_kept_or_refused() 
     assert!(again as u64 * (512 << 10) > limit / 4, "the space is free again: {again}");
 }
 
+/// It waited until the first node had counted as many rounds as in its life before.
+#[test]
+fn regression_a_search_for_space_ends_soon_after_a_start_of_the_first_node() {
+    let rig = Rig::new(12, 128 << 20);
+    let (_, node) = rig.joined("a");
+    let fill = |prefix: String| node.machine.run(fill(node.fs.clone(), prefix));
+    rig.sim.block_on(fill("all".into())).expect("up").expect("no space at the end");
+    for number in 0..20 {
+        rig.sim.block_on(fill(format!("more-{number}-"))).expect("up").expect("no space at the end");
+    }
+    let last = fill("last".into());
+    rig.sim.run_for(Duration::from_millis(500));
+    rig.start_first();
+    let dice = rig.sim.machine("dice").host();
+    let ended = rig.sim.block_on(host::timeout(&*dice.clock, Duration::from_secs(10), last));
+    ended.expect("it ends soon").expect("up").expect("no space at the end");
+}
+
 #[test]
 fn segments_of_members_are_cleaned_and_deleted() {
     let rig = Rig::new(12, ROOM);

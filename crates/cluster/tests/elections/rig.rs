@@ -6,7 +6,7 @@ use bytes::Bytes;
 use cluster::config::{MemberEntry, STORE_CAPACITY_BYTES_MIN};
 use cluster::control::{ControlAnswer, ControlError, ControlRequest};
 use cluster::host_service::ManagerHost;
-use cluster::leading::Leading;
+use cluster::leading::{Leading, stand_back};
 use cluster::machine::{CoreMachine, Create, INDEX_RANGE_LEN, Lengths, Run, create};
 use cluster::manager_service::ManagerService;
 use cluster::manager_ways::ManagerWays;
@@ -47,8 +47,6 @@ const TIMING: GroupTiming = GroupTiming {
 const ROOM: u64 = 8 * STORE_CAPACITY_BYTES_MIN;
 /// Time before a node that led may lead again.
 const PAUSE: Duration = Duration::from_secs(1);
-/// For how long a node whose start has failed leaves leading to others.
-const STANDS_BACK: Duration = Duration::from_secs(8);
 const MAKER: [u8; 32] = [99; 32];
 
 fn run(claim: Claim) -> Run {
@@ -268,9 +266,7 @@ impl Leader {
                 if let Err(why) = led {
                     *self.rig.why.lock() = format!("node {} is elected, and cannot lead: {why}", self.node);
                     self.rig.failed.fetch_add(1, SeqCst);
-                    voter.stand_back(true);
-                    host.clock.sleep(STANDS_BACK).await;
-                    voter.stand_back(false);
+                    stand_back(host, voter).await;
                 }
             }
             host.clock.sleep(PAUSE).await;

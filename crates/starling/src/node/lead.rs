@@ -13,7 +13,7 @@ use crate::node::joined::AboutNode;
 use crate::node::places::ElectedPlaces;
 use crate::node::voter::NodeVoter;
 use anyhow::Context;
-use cluster::leading::Leading;
+use cluster::leading::{Leading, stand_back};
 use cluster::machine::{CoreMachine, INDEX_RANGE_LEN, Lengths, Run};
 use cluster::maps::Voting;
 use cluster::succession::after_election;
@@ -33,10 +33,9 @@ use tokio::task::JoinHandle;
 pub const FOLDER: &str = "first";
 /// Time before a node that led may lead again.
 const PAUSE: Duration = Duration::from_secs(1);
-/// For how long a node whose start has failed leaves leading to others: longer than an election
-/// takes.
-const STANDS_BACK: Duration = Duration::from_secs(8);
-/// How long its start may take before others are to try.
+/// No start may take longer than this.
+const START_TIME_LIMIT: Duration = Duration::from_secs(24 * 3600);
+/// How long its first start may take before others are to try.
 const START_TIME_MAX: Duration = Duration::from_secs(120);
 /// The caches of the first node are this part of those of the member.
 const CACHE_SHARE: u64 = 4;
@@ -157,21 +156,22 @@ impl Leader {
 
     async fn lead_whenever_elected(&self) {
         let mut voter = self.voter.other_than(None).await;
+        let mut start_time_max = START_TIME_MAX;
         loop {
             let is_elected = voter.leadership_until(|now| now.is_ready);
             match first(is_elected, self.voter.other_than(Some(&voter))).await {
                 Either::Left(leadership) if !leadership.has_stopped => {
                     let led = match Leading::begin(&self.host, &voter).await {
                         // Its end ends the questions, too, which keep others from an election.
-                        Some(leading) => self.lead(&voter, &leading).await,
+                        Some(leading) => self.lead(&voter, &leading, start_time_max).await,
                         None => Ok(()),
                     };
                     if let Err(e) = led {
                         // Another machine may have the stores, and serves them when it leads.
                         tracing::warn!("this node is elected, and cannot lead: {e:#}");
-                        voter.stand_back(true);
-                        self.host.clock.sleep(STANDS_BACK).await;
-                        voter.stand_back(false);
+                        // A start that takes long everywhere gets more time.
+                        start_time_max = (2 * start_time_max).min(START_TIME_LIMIT);
+                        stand_back(&self.host, &voter).await;
                     }
                     self.host.clock.sleep(PAUSE).await;
                 }
@@ -182,11 +182,16 @@ impl Leader {
     }
 
     /// Serves as the first node until the lease of the leader is over.
-    async fn lead(&self, voter: &Arc<Consensus>, leading: &Arc<Leading>) -> anyhow::Result<()> {
+    async fn lead(
+        &self,
+        voter: &Arc<Consensus>,
+        leading: &Arc<Leading>,
+        start_time_max: Duration,
+    ) -> anyhow::Result<()> {
         tracing::info!("voters have elected this node: it takes the place of the first one");
         let runtime = OwnRuntime::new()?;
         let starting = runtime.run(start(self.who.clone(), voter.clone(), leading.clone()));
-        let starting = host::timeout(&*self.host.clock, START_TIME_MAX, starting);
+        let starting = host::timeout(&*self.host.clock, start_time_max, starting);
         let elected = match first(starting, leading.over()).await {
             Either::Left(started) => Arc::new(started.context("the start takes too long")??),
             Either::Right(()) => anyhow::bail!("it does not lead any more"),
