@@ -47,8 +47,8 @@ pub struct Leading {
 }
 
 impl Leading {
-    /// Begins to ask. `None` if the voter does not lead, or hears no answers. Others may hear that it
-    /// leads all the same, so it [stands back](stand_back) first.
+    /// Begins to ask. `None` if the voter does not lead, or hears no answers. Others may hear that
+    /// it leads all the same, so it [stands back](stand_back) first.
     pub async fn begin(host: &Host, voter: &Arc<Consensus>) -> Option<Arc<Leading>> {
         let term = voter.leadership().term;
         let (earlier_asked, until) = (voter.begin_to_lead(), AtomicU64::new(0));
