@@ -396,8 +396,8 @@ impl Maintenance {
         self.end_client_round(share);
     }
 
-    /// Ends a round of looking for space for this machine's client, unless a manager was on its way:
-    /// then it is not known how much lives.
+    /// Ends a round of looking for space for this machine's client, unless a manager was on its
+    /// way: then it is not known how much lives.
     fn end_client_round(&self, share: Option<SpaceShare>) {
         if share.is_none_or(|share| share.live.is_some()) {
             self.client.end_space_round();
