@@ -173,10 +173,11 @@ impl Stripe {
 
     /// Like [`describe`](Self::describe), for readers: does not wait for stores that hang, if the
     /// segment can be read without them.
-    async fn describe_briefly(&self, segment: SegmentId) -> Described {
+    pub(crate) async fn describe_briefly(&self, segment: SegmentId) -> Described {
         let present: Vec<usize> = self.everyone().into_iter().filter(|&at| self.answers_soon(at)).collect();
         let mut described = Described { found: Vec::new(), answered: BTreeSet::new() };
-        let asked = present.iter().map(|&at| self.ask_briefly(at, |s| s.describe(segment)));
+        let patience = self.options.read_patience();
+        let asked = present.iter().map(|&at| self.ask_briefly(at, patience, |s| s.describe(segment)));
         for (&at, answer) in present.iter().zip(join_all(asked.collect()).await) {
             if let Some(Ok(headers)) = answer {
                 described.add(segment, self.stores[at].id, headers);

@@ -36,6 +36,7 @@
 use crate::catch_up::newest_seals;
 use crate::health::StoreState;
 use crate::layout::SegmentInfo;
+use crate::stripe::Whom;
 use crate::{StoreSet, Stripe, StripeError};
 use host::join_all;
 use std::collections::BTreeSet;
@@ -84,16 +85,7 @@ impl Stripe {
     /// acknowledged or not, cannot be read, so it is not known what to keep). The log is then as it
     /// was, or some steps of the opening are done. Nothing is discarded.
     pub async fn open_log(&self, log: LogId, from_seq: u64) -> Result<LogTail, StripeError> {
-        for _ in 1..OPEN_TRIES {
-            match self.try_open_log(log, from_seq.max(FIRST_SEQ), None).await {
-                // The seal of an opening that died half way has turned up. A store that came back
-                // had it, or it was a late request, which also discards segments that the dead
-                // opening had not seen. The next try knows the seal.
-                Err(StripeError::Fenced | StripeError::SegmentNotFound(_)) => {}
-                done => return done,
-            }
-        }
-        self.try_open_log(log, from_seq.max(FIRST_SEQ), None).await
+        self.open(log, from_seq, None).await
     }
 
     /// As [`open_log`](Self::open_log), for an opener that may come too late: only if the log was
@@ -103,7 +95,26 @@ impl Stripe {
     /// # Errors
     /// As [`open_log`](Self::open_log); `Fenced` also if the log was opened after this epoch.
     pub async fn open_log_after(&self, log: LogId, from_seq: u64, epoch: u32) -> Result<LogTail, StripeError> {
-        self.try_open_log(log, from_seq.max(FIRST_SEQ), Some(epoch)).await
+        self.open(log, from_seq, Some(epoch)).await
+    }
+
+    async fn open(&self, log: LogId, from_seq: u64, after: Option<u32>) -> Result<LogTail, StripeError> {
+        // A loss is accepted only when all have had their time.
+        let mut whom = if self.options.accepts_loss { Whom::Everybody } else { Whom::WhoAnswers };
+        for _ in 1..OPEN_TRIES {
+            match self.try_open(log, from_seq.max(FIRST_SEQ), after, whom).await {
+                // The seal of an opening that died half way has turned up. A store that came back
+                // had it, or it was a late request, which also discards segments that the dead
+                // opening had not seen. The next try knows the seal.
+                Err(StripeError::Fenced | StripeError::SegmentNotFound(_)) if after.is_none() => {}
+                Err(error) if whom == Whom::WhoAnswers && error != StripeError::Fenced => {
+                    tracing::info!(%log, %error, "the stores that answer at once do not suffice to open a log");
+                    whom = Whom::Everybody;
+                }
+                done => return done,
+            }
+        }
+        self.try_open(log, from_seq.max(FIRST_SEQ), after, Whom::Everybody).await
     }
 
     /// The segments of a log from `from_seq` up to `through`, while its writer goes on: nothing is
@@ -119,8 +130,23 @@ impl Stripe {
         epoch: u32,
         through: u64,
     ) -> Result<Vec<SegmentId>, StripeError> {
-        let from_seq = from_seq.max(FIRST_SEQ);
-        let (seals, found) = self.gather(log, from_seq.saturating_sub(1)).await?;
+        match self.try_follow(log, from_seq.max(FIRST_SEQ), epoch, through, Whom::WhoAnswers).await {
+            Err(StripeError::NotEnoughStores | StripeError::LogBroken { .. }) => {
+                self.try_follow(log, from_seq.max(FIRST_SEQ), epoch, through, Whom::Everybody).await
+            }
+            done => done,
+        }
+    }
+
+    async fn try_follow(
+        &self,
+        log: LogId,
+        from_seq: u64,
+        epoch: u32,
+        through: u64,
+        whom: Whom,
+    ) -> Result<Vec<SegmentId>, StripeError> {
+        let (seals, found) = self.gather(log, from_seq.saturating_sub(1), whom).await?;
         let in_force = newest_seals(seals.iter().flat_map(|(_, seals)| seals));
         let seal = in_force.get(&log);
         let newest = found.iter().map(|(_, h)| h.id.segment.epoch).chain(seal.map(|s| s.epoch)).max();
@@ -135,9 +161,15 @@ impl Stripe {
         Ok(committed.collect())
     }
 
-    async fn try_open_log(&self, log: LogId, from_seq: u64, after: Option<u32>) -> Result<LogTail, StripeError> {
+    async fn try_open(
+        &self,
+        log: LogId,
+        from_seq: u64,
+        after: Option<u32>,
+        whom: Whom,
+    ) -> Result<LogTail, StripeError> {
         // Gather also the segment before, so that the first one can chain to it.
-        let (seals, found) = self.gather(log, from_seq.saturating_sub(1)).await?;
+        let (seals, found) = self.gather(log, from_seq.saturating_sub(1), whom).await?;
         let in_force = newest_seals(seals.iter().flat_map(|(_, seals)| seals));
         let seal = in_force.get(&log);
         let epochs = found.iter().map(|(_, h)| h.id.segment.epoch).chain(seal.map(|s| s.epoch));
@@ -234,13 +266,18 @@ impl Stripe {
     }
 
     /// The seals of a quorum of stores, and the fragments that they have of a log from a seq on.
-    async fn gather(&self, log: LogId, from_seq: u64) -> Result<(Gathered<Vec<Seal>>, Found), StripeError> {
+    /// Asks absent stores only if the others are no quorum, and everybody is to be asked.
+    async fn gather(&self, log: LogId, from_seq: u64, whom: Whom) -> Result<(Gathered<Vec<Seal>>, Found), StripeError> {
         let (present, absent) = self.present_and_absent();
+        let rounds = match whom {
+            Whom::WhoAnswers => vec![present],
+            Whom::Everybody => vec![present, absent],
+        };
         let mut seals = Vec::new();
         let mut found = Vec::new();
-        for whom in [present, absent] {
-            let answers = join_all(whom.iter().map(|&at| self.tail_of(at, log, from_seq)).collect()).await;
-            for (at, answer) in whom.into_iter().zip(answers) {
+        for stores in rounds {
+            let answers = join_all(stores.iter().map(|&at| self.tail_of(at, log, from_seq, whom)).collect()).await;
+            for (at, answer) in stores.into_iter().zip(answers) {
                 let Ok((its_seals, headers)) = answer else { continue };
                 let store = self.stores[at].id;
                 seals.push((at, its_seals));
@@ -260,11 +297,12 @@ impl Stripe {
         at: usize,
         log: LogId,
         mut from_seq: u64,
+        whom: Whom,
     ) -> Result<(Vec<Seal>, Vec<FragmentHeader>), StorageError> {
-        let seals = self.ask(at, |s| s.seals()).await?;
+        let seals = self.ask_whom(at, whom, |s| s.seals()).await?;
         let mut headers: Vec<FragmentHeader> = Vec::new();
         loop {
-            let page = self.ask(at, |s: &dyn Storage| s.list(log, from_seq, LIST_COUNT)).await?;
+            let page = self.ask_whom(at, whom, |s: &dyn Storage| s.list(log, from_seq, LIST_COUNT)).await?;
             let next = page.iter().map(|h| h.id.segment.seq).max().and_then(|seq| seq.checked_add(1));
             headers.extend(page);
             match next {
@@ -293,7 +331,7 @@ impl Stripe {
     /// may have a later attempt than the others. Then the number skips a random number of attempts,
     /// so that the two are not mistaken for each other.
     pub(crate) async fn next_attempt(&self, id: SegmentId) -> u16 {
-        let described = self.describe(id).await;
+        let described = self.describe_briefly(id).await;
         let all = described.answered.len() == self.stores.len();
         let skip = if all { 0 } else { (self.host.random.next_u64() % 256) as u16 };
         described.attempt_max().map_or(0, |max| max.saturating_add(1).saturating_add(skip))
@@ -303,7 +341,7 @@ impl Stripe {
     /// answer have taken exactly this seal. Returns these stores.
     async fn seal(&self, seal: &Seal) -> Result<BTreeSet<StoreId>, StripeError> {
         self.health.lock().note_change();
-        let answers = self.ask_quorum(|s| s.seal(seal.clone())).await?;
+        let answers = self.ask_quorum_briefly(self.options.put_patience(), |s| s.seal(seal.clone())).await?;
         // A store that has not taken the seal leaves service. So every store with a fragment of an
         // epoch has the seal of that epoch: a store gets missing seals before it is used again.
         let without = |at: &usize| answers.iter().all(|(sealed, _)| sealed != at);
@@ -412,6 +450,53 @@ mod tests {
             store.set(Fault::None);
         }
         assert_eq!(rig.run(stripe.put(&segments[2])), Err(StripeError::Fenced));
+    }
+
+    #[test]
+    fn regression_an_opening_waits_little_for_a_store_that_hangs() {
+        for is_known in [false, true] {
+            let rig = Rig::new(8, 5, 1);
+            let stripe = rig.stripe();
+            let segments: Vec<Segment> = (1..=2).map(|seq| rig.segment(seq, 200_000)).collect();
+            rig.run(stripe.put(&segments[0])).unwrap();
+            put_partly(&rig, &segments[1], &[0, 1, 2, 3]);
+            rig.stores[4].set(Fault::Silent);
+            if is_known {
+                stripe.note_slow(4);
+            }
+            let begin = rig.sim.now();
+            let tail = rig.run(stripe.open_log(LOG, 1)).unwrap();
+            assert_eq!(tail.segments, [segments[0].id, segments[1].id]);
+            let patience = if is_known { Duration::ZERO } else { stripe.options.read_patience() };
+            let time_max = patience + stripe.options.put_timeout / 10;
+            assert!(rig.sim.now() - begin < time_max, "{:?}", rig.sim.now() - begin);
+            let followed = rig.run(stripe.follow_log(LOG, 1, tail.epoch, 2)).unwrap();
+            assert_eq!(followed, tail.segments);
+            assert!(rig.sim.now() - begin < time_max, "{:?}", rig.sim.now() - begin);
+            // It gets the seal before it takes puts again, also if it has been let wait for a while.
+            assert_eq!(stripe.health.lock().state(4), StoreState::Failing);
+            rig.heal();
+            rig.sim.run_for(2 * stripe.options.put_timeout);
+            assert!(stripe.is_whole());
+            let seals = rig.run(stripe.ask(4, |s| s.seals())).unwrap();
+            assert_eq!(seals.iter().find(|seal| seal.log == LOG).map(|seal| seal.epoch), Some(tail.epoch));
+        }
+    }
+
+    #[test]
+    fn a_store_that_hangs_is_waited_for_if_the_log_needs_it() {
+        let rig = Rig::new(9, 3, 1);
+        let stripe = rig.stripe();
+        rig.run(stripe.put(&rig.segment(1, 1000))).unwrap();
+        rig.stores[0].set(Fault::Down);
+        rig.stores[1].set(Fault::Silent);
+        let opened = rig.client().run({
+            let stripe = stripe.clone();
+            async move { stripe.open_log(LOG, 1).await }
+        });
+        rig.sim.run_for(stripe.options.put_timeout / 2);
+        rig.heal();
+        assert_eq!(rig.run(opened).unwrap().unwrap().segments.len(), 1);
     }
 
     #[test]

@@ -7,7 +7,7 @@ impl Stripe {
     /// The newest maps; the default (epoch 0) if none were ever put. Any two quorums meet, so a
     /// read sees all maps that [`put_maps`](Self::put_maps) has acknowledged.
     pub async fn maps(&self) -> Result<Maps, StripeError> {
-        let answers = self.ask_quorum(|s| s.maps()).await?;
+        let answers = self.ask_quorum_briefly(self.options.read_patience(), |s| s.maps()).await?;
         Ok(answers.into_iter().map(|(_, maps)| maps).max_by_key(|maps| maps.epoch).unwrap_or_default())
     }
 
@@ -15,7 +15,7 @@ impl Stripe {
     /// has them. After an error it is unknown whether they come into force. One caller at a time.
     pub async fn put_maps(&self, maps: Maps) -> Result<(), StripeError> {
         self.health.lock().note_change();
-        self.ask_quorum(|s| s.put_maps(maps.clone())).await.map(|_| ())
+        self.ask_quorum_briefly(self.options.put_patience(), |s| s.put_maps(maps.clone())).await.map(|_| ())
     }
 }
 

@@ -14,7 +14,7 @@ impl Stripe {
     /// The segments of a log that any store shows, from a seq on, without those that the seal in
     /// force has discarded.
     pub async fn log_segments(&self, log: LogId, from_seq: u64) -> Result<Vec<SegmentId>, StripeError> {
-        let seals = self.ask_quorum(|s| s.seals()).await?;
+        let seals = self.ask_quorum_briefly(self.options.read_patience(), |s| s.seals()).await?;
         let seal = newest_seals(seals.iter().flat_map(|(_, seals)| seals)).remove(&log);
         let (mut all, mut next) = (BTreeSet::new(), Some(from_seq));
         while let Some(from) = next {
@@ -51,7 +51,8 @@ impl Stripe {
     /// The first segments of a log from a seq on, as each store of a quorum shows them, in order of
     /// seq.
     async fn pages(&self, log: LogId, from_seq: u64, count: usize) -> Result<Vec<Vec<SegmentId>>, StripeError> {
-        let answers = self.ask_quorum(|s: &dyn Storage| s.list(log, from_seq, count)).await?;
+        let patience = self.options.read_patience();
+        let answers = self.ask_quorum_briefly(patience, |s: &dyn Storage| s.list(log, from_seq, count)).await?;
         let ours = |h: &FragmentHeader| h.fs == self.fs && h.id.segment.log == log && h.id.segment.seq >= from_seq;
         let page = |headers: Vec<FragmentHeader>| {
             let mut page: Vec<SegmentId> = headers.iter().filter(|h| ours(h)).map(|h| h.id.segment).collect();

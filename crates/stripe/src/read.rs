@@ -2,6 +2,7 @@
 //! from `k` other fragments.
 
 use crate::layout::SegmentInfo;
+use crate::stripe::Whom;
 use crate::{Stripe, StripeError};
 use bytes::{Bytes, BytesMut};
 use host::join_all;
@@ -19,15 +20,6 @@ enum Failed {
     OutOfReach,
     /// All stores that may have a needed fragment answered, and too few good fragments are there.
     Gone,
-}
-
-/// Which stores are asked for a fragment, and for how long.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Whom {
-    /// Stores that are not absent, while they answer soon.
-    WhoAnswers,
-    /// All stores, and each may take its full time.
-    Everybody,
 }
 
 impl Stripe {
@@ -172,18 +164,17 @@ impl Stripe {
         let Some(at) = at else { return Err(Failed::OutOfReach) };
         let (len, attempt) = (range.len(), info.attempt);
         let answer = match whom {
-            Whom::WhoAnswers if self.is_absent(info, index) => None,
-            Whom::WhoAnswers => self.ask_briefly(at, |s| s.read(id, attempt, range)).await,
-            Whom::Everybody => Some(self.ask(at, |s| s.read(id, attempt, range)).await),
+            Whom::WhoAnswers if self.is_absent(info, index) => Err(StorageError::Unavailable),
+            whom => self.ask_whom(at, whom, |s| s.read(id, attempt, range)).await,
         };
         match answer {
-            Some(Ok(bytes)) if bytes.len() == len => Ok(bytes),
-            Some(Ok(_) | Err(StorageError::Damaged(_) | StorageError::Disk(_))) => {
+            Ok(bytes) if bytes.len() == len => Ok(bytes),
+            Ok(_) | Err(StorageError::Damaged(_) | StorageError::Disk(_)) => {
                 self.note_damaged(at, id);
                 Err(Failed::Gone)
             }
-            None | Some(Err(StorageError::Unavailable)) => Err(Failed::OutOfReach),
-            Some(Err(_)) => Err(Failed::Gone),
+            Err(StorageError::Unavailable) => Err(Failed::OutOfReach),
+            Err(_) => Err(Failed::Gone),
         }
     }
 

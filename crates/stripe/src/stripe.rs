@@ -14,6 +14,15 @@ use striped_log::fragment::{DATA_FRAGMENTS_MAX, FRAGMENT_LEN_MAX, Fragment, Geom
 use striped_log::tail::IN_FLIGHT_MAX;
 use types::{BoxFuture, FsUuid, SegmentId, StoreId};
 
+/// Which stores are asked, and for how long.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Whom {
+    /// Stores that are not absent, while they answer soon.
+    WhoAnswers,
+    /// All stores, and each may take its full time.
+    Everybody,
+}
+
 /// How a [`Stripe`] behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
@@ -211,15 +220,17 @@ impl Stripe {
     }
 
     /// Like [`ask`](Self::ask), for callers that can do without the answer. Returns `None` if the
-    /// store has answered neither readers nor puts for [`Options::read_patience`]. The request goes
-    /// on, so that a store that never answers is noted as absent in time.
+    /// store has answered neither readers nor puts for `patience`, or is noted as slow already. The
+    /// request goes on, so that a store that never answers is noted as absent in time.
     pub(crate) async fn ask_briefly<T: Send + 'static>(
         &self,
         at: usize,
+        patience: Duration,
         request: impl FnOnce(&dyn Storage) -> BoxFuture<Result<T, StorageError>>,
     ) -> Option<Result<T, StorageError>> {
         self.request_count.fetch_add(1, Relaxed);
-        let (clock, patience) = (self.host.clock.clone(), self.options.read_patience());
+        let clock = self.host.clock.clone();
+        let patience = if self.is_slow(at) { Duration::ZERO } else { patience };
         let deadline = clock.now() + self.options.put_timeout;
         let mut answer = request(&*self.stores[at].api);
         while clock.now() < deadline {
@@ -245,6 +256,23 @@ impl Stripe {
             }
         }
         Some(self.judge(at, None))
+    }
+
+    /// [Asks](Self::ask) a store, or asks it [briefly](Self::ask_briefly): then it is not available
+    /// if it does not answer soon.
+    pub(crate) async fn ask_whom<T: Send + 'static>(
+        &self,
+        at: usize,
+        whom: Whom,
+        request: impl FnOnce(&dyn Storage) -> BoxFuture<Result<T, StorageError>>,
+    ) -> Result<T, StorageError> {
+        match whom {
+            Whom::WhoAnswers => {
+                let answer = self.ask_briefly(at, self.options.read_patience(), request).await;
+                answer.unwrap_or(Err(StorageError::Unavailable))
+            }
+            Whom::Everybody => self.ask(at, request).await,
+        }
     }
 
     /// Sends one put to one store. If the store refuses for any other reason than that the log is
@@ -334,6 +362,26 @@ impl Stripe {
             }
         }
         Err(StripeError::NotEnoughStores)
+    }
+
+    /// Like [`ask_quorum`](Self::ask_quorum), but does not wait for stores that hang, if the others
+    /// are a quorum. What those were asked goes on: each has then done it, or is absent and is
+    /// brought up to date before it is used again.
+    pub(crate) async fn ask_quorum_briefly<T: Send + 'static>(
+        &self,
+        patience: Duration,
+        request: impl Fn(&dyn Storage) -> BoxFuture<Result<T, StorageError>>,
+    ) -> Result<Vec<(usize, T)>, StripeError> {
+        let (present, _) = self.present_and_absent();
+        let request = &request;
+        let asked = present.iter().map(|&at| self.ask_briefly(at, patience, move |s| request(s)));
+        let answers = join_all(asked.collect()).await;
+        let answers: Vec<(usize, T)> =
+            present.into_iter().zip(answers).filter_map(|(at, answer)| Some((at, answer?.ok()?))).collect();
+        match answers.len() >= self.quorum() {
+            true => Ok(answers),
+            false => self.ask_quorum(request).await,
+        }
     }
 }
 
