@@ -334,6 +334,16 @@ impl Member {
         }
     }
 
+    /// True if there is no session, or its last renewal was not answered: another node may be the
+    /// first one by now.
+    pub fn is_unanswered(&self) -> bool {
+        match &*self.phase.borrow() {
+            Phase::Waiting(_) => true,
+            Phase::Serving(serving) => serving.trouble.lock().is_some(),
+            Phase::Left => false,
+        }
+    }
+
     /// The client of the present session, for `status`.
     pub fn client(&self) -> Option<Client> {
         self.session().map(|session| session.client.clone())

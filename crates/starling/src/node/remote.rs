@@ -3,7 +3,7 @@
 use crate::node::identity::{NodeIdentity, address_of};
 use crate::node::joining::{DialError, JoinDialer};
 use crate::node::rack::StoreRack;
-use crate::node::whereabouts::{Whereabouts, address, ask_all};
+use crate::node::whereabouts::{Whereabouts, address, ask_for_news};
 use anyhow::Context;
 use cluster::config::FIRST_NODE;
 use cluster::control::{ControlAnswer, ControlError, ControlRequest};
@@ -70,7 +70,7 @@ pub struct RemoteFirstNode {
     managers: ManagerWays,
     /// The newest maps that an earlier process of this node had.
     earlier: Option<FsConfig>,
-    /// True while there is no session, or its lease is out.
+    /// True while the first node does not answer.
     in_trouble: OnceLock<Box<dyn Fn() -> bool + Send + Sync>>,
     state: Mutex<RemoteState>,
 }
@@ -228,9 +228,15 @@ impl RemoteFirstNode {
 async fn seek(first: Weak<RemoteFirstNode>) {
     loop {
         let Some(first) = first.upgrade() else { return };
-        let news = ask_all(&first.host, first.to_ask(), &first.keys, &first.addresses()).await;
-        if let Err(error) = first.whereabouts.clone().take(news).await {
-            tracing::warn!(error = format!("{error:#}"), "where the first node is");
+        // What one of them knows does not wait for another one, which may be gone.
+        for at in first.to_ask() {
+            let (host, keys, known) = (first.host.clone(), first.keys.clone(), first.whereabouts.clone());
+            first.host.tasks.spawn(Box::pin(async move {
+                let news = ask_for_news(&host, &at, &keys, &known.known()).await;
+                if let Err(error) = known.take(news).await {
+                    tracing::warn!(error = format!("{error:#}"), "where the first node is");
+                }
+            }));
         }
         let clock = first.host.clock.clone();
         drop(first);

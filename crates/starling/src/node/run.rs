@@ -440,7 +440,7 @@ pub async fn run(asked: AskedNode) -> anyhow::Result<ExitCode> {
     };
     let member = Member::start(host.clone(), config, first.clone() as Arc<dyn FirstNode>, managers);
     let weak = Arc::downgrade(&member);
-    first.ask_while(move || weak.upgrade().is_some_and(|member| member.trouble().is_some()));
+    first.ask_while(move || weak.upgrade().is_some_and(|member| member.is_unanswered()));
     let leader = match listen {
         Some(listen) => {
             let (data, address) = (folder.path().to_path_buf(), listen.ip());

@@ -183,10 +183,9 @@ async fn ask(host: &Host, at: &KnownNode, keys: &ClientKeys, told: &[String]) ->
     }
 }
 
-/// Asks these nodes where the first node is. Returns what is news.
-pub async fn ask_all(host: &Host, nodes: Vec<KnownNode>, keys: &ClientKeys, known: &[String]) -> Vec<String> {
-    let asked = nodes.iter().map(|at| ask(host, at, keys, &[])).collect();
-    news(known, join_all(asked).await.into_iter().flatten().collect())
+/// Asks a node where the first node is. Returns what is news.
+pub async fn ask_for_news(host: &Host, at: &KnownNode, keys: &ClientKeys, known: &[String]) -> Vec<String> {
+    news(known, ask(host, at, keys, &[]).await.into_iter().collect())
 }
 
 /// When a node is told again.
