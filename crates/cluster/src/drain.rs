@@ -1,4 +1,4 @@
-//! Moves the stores of a node to others, while all are used, so that the node can be removed.
+//! Moves stores away from other nodes, while all are used: a node that drains can then be removed.
 //!
 //! Other nodes send their requests straight to the node that has a store, so nothing here can hold
 //! them up. A move therefore has two parts:
@@ -18,9 +18,8 @@ use crate::maps::ChangeError;
 use crate::removal::RemovalError;
 use crate::spread::{MoveError, Spread, TICK};
 use host::{Either, first};
-use std::collections::BTreeMap;
 use std::time::Duration;
-use types::{NodeId, StoreId};
+use types::StoreId;
 
 /// How long sessions may take to learn new maps. They ask for them several times in a lease.
 const LEARN_TIME_MAX: Duration = Duration::from_secs(60);
@@ -43,26 +42,8 @@ impl Spread {
         Ok(())
     }
 
-    /// The next store of a draining node, that node, and where the store goes: to the node that has
-    /// fewest; `None` is here.
-    pub(crate) fn next_drained(
-        &self,
-        is_tried: impl Fn(&NodeId) -> bool,
-    ) -> Option<(StoreId, NodeId, Option<KnownNode>)> {
-        let config = self.maps.config().ok()?;
-        let places = self.all_places();
-        let (store, from) = places.iter().find(|(_, at)| config.draining.contains(at) && is_tried(at))?;
-        let here = self.places.has_room_here().then_some((FIRST_NODE, None));
-        let takers = self.members.takers().into_iter().map(|at| (at.node, Some(at))).chain(here);
-        let takers = takers.filter(|(node, _)| node != from && !config.draining.contains(node) && is_tried(node));
-        let takers: BTreeMap<NodeId, Option<KnownNode>> = takers.collect();
-        let count = |node: &NodeId| places.values().filter(|place| *place == node).count();
-        let to = takers.keys().min_by_key(|node| (count(node), **node))?;
-        Some((*store, *from, takers[to].clone()))
-    }
-
-    /// Moves a store away from a node that drains.
-    pub(crate) async fn move_drained(&self, store: StoreId, to: Option<&KnownNode>) -> Result<(), MoveError> {
+    /// Moves a store away from another node.
+    pub(crate) async fn move_from_member(&self, store: StoreId, to: Option<&KnownNode>) -> Result<(), MoveError> {
         self.through_here.lock().insert(store);
         let moved = async {
             self.come_through_here().await?;

@@ -291,6 +291,17 @@ impl Keeper {
     /// Changes the maps durably, and tells the stores. Returns the new epoch. A change of
     /// members takes effect at once, any other at the next start.
     pub async fn change(&self, change: impl FnOnce(&mut FsConfig)) -> Result<u64, ChangeError> {
+        let epoch = self.decide(change).await?;
+        self.settle().await.map_err(ChangeError::Push)?;
+        Ok(epoch)
+    }
+
+    /// Like [`change`](Self::change), but does not wait for the stores. The next change tells them,
+    /// or [`settle`](Self::settle).
+    ///
+    /// # Errors
+    /// [`ChangeError::Push`] is about an earlier change: this one is not decided.
+    pub async fn decide(&self, change: impl FnOnce(&mut FsConfig)) -> Result<u64, ChangeError> {
         let voter = self.voter.as_ref().map_err(|why| ChangeError::NoVoter(why.clone()))?;
         let mut pushed = self.pushed.lock().await;
         let current = voter.maps();
@@ -305,10 +316,7 @@ impl Keeper {
         *pushed = false;
         let decided = host::timeout(&*self.host.clock, VOTER_TIMEOUT, voter.propose(current.epoch, maps.clone()));
         decided.await.map_err(|_| ChangeError::Unknown)??;
-        let epoch = maps.epoch;
-        self.stripe.put_maps(maps).await.map_err(ChangeError::Push)?;
-        *pushed = true;
-        Ok(epoch)
+        Ok(maps.epoch)
     }
 
     /// The state of the maps and the voter.

@@ -618,6 +618,11 @@ impl Members {
         self.maintenance.compare_stores();
     }
 
+    /// The stores that are out of service, as far as known.
+    pub(crate) fn stores_away(&self) -> StoreSet {
+        self.stripe.out_of_service()
+    }
+
     /// The stores that are out of service. Asks all.
     pub(crate) async fn stores_out_of_service(&self) -> StoreSet {
         drop(self.stripe.status().await);

@@ -63,7 +63,10 @@ pub enum RemovalError {
         store: StoreId,
     },
     /// Other stores do not answer either.
-    #[error("{0} is out of service, too: bring that back first, since the lost stores are made anew from the others")]
+    #[error(
+        "{0} is out of service, too: bring that back first, since the lost stores are made anew from the others. If its node is lost for good, \
+         too, and parity makes up for all of them, --accept-loss goes on"
+    )]
     OthersAway(StoreSet),
     /// It is not known whether the others have all data.
     #[error(
@@ -135,7 +138,7 @@ impl Spread {
             if !how.is_dead {
                 return Err(RemovalError::HasStores { name: name.to_string(), stores });
             }
-            self.check_lost(name, &there).await?;
+            self.check_lost(name, &there, how).await?;
             if !how.accepts_loss && !self.members.has_compared_all().await {
                 return Err(RemovalError::NotCompared { name: name.to_string(), stores });
             }
@@ -157,17 +160,30 @@ impl Spread {
         Ok(stores)
     }
 
-    /// Refuses unless these stores of a node are lost, and all others are in service.
-    async fn check_lost(&self, name: &str, there: &BTreeMap<StoreId, KnownNode>) -> Result<(), RemovalError> {
+    /// Refuses unless these stores of a node are lost, and all others are in service. A loss may be
+    /// accepted while the nodes of those are down, too, and parity makes up for all.
+    async fn check_lost(
+        &self,
+        name: &str,
+        there: &BTreeMap<StoreId, KnownNode>,
+        how: Removal,
+    ) -> Result<(), RemovalError> {
         for (store, at) in there {
             self.check_silent(name, *store, at).await?;
         }
         let away = self.members.stores_out_of_service().await;
         let others: StoreSet = away.iter().filter(|store| !there.contains_key(store)).collect();
-        match others.iter().next() {
-            Some(_) => Err(RemovalError::OthersAway(others)),
-            None => Ok(()),
+        if others.iter().next().is_none() {
+            return Ok(());
         }
+        let at_nodes = self.at_nodes.lock().clone();
+        let is_down = |store| at_nodes.get(&store).is_some_and(|at| self.members.of(at.node).is_none());
+        let is_made_up_for = there.len() + others.iter().count() <= usize::from(self.config.parity);
+        if how.accepts_loss && is_made_up_for && others.iter().all(is_down) {
+            tracing::warn!(%others, name, "these stores are out of service, too, and the node is removed all the same");
+            return Ok(());
+        }
+        Err(RemovalError::OthersAway(others))
     }
 
     /// Refuses if a store of a node answers.
@@ -180,32 +196,42 @@ impl Spread {
         }
     }
 
-    /// The node that is to have a lost store: that one which has fewest.
-    fn taker(&self, store: StoreId) -> Result<KnownNode, RemovalError> {
+    /// The other nodes that may have a lost store: first the one which has fewest.
+    fn takers(&self) -> Vec<KnownNode> {
         let places = self.all_places();
         let count = |at: &KnownNode| places.values().filter(|place| **place == at.node).count();
-        let taker = self.members.takers().into_iter().min_by_key(|at| (count(at), at.node));
-        let none = || io::Error::other("no node that is up takes stores: have one join with --store");
-        taker.ok_or_else(|| RemovalError::Make { store, error: none() })
+        let mut takers = self.members.takers();
+        takers.sort_by_key(|at| (count(at), at.node));
+        takers
+    }
+
+    /// An empty store in place of a lost one: here, or at the first other node that takes it.
+    async fn make_anywhere(&self, store: StoreId) -> Result<(Made, Option<KnownNode>), RemovalError> {
+        let mut failed = io::Error::other("no node that is up takes stores: have one join with --store");
+        if self.places.has_room_here() {
+            match self.make_here(store).await {
+                Ok(Ok(made)) => return Ok((Made::Here(made), None)),
+                Ok(Err(error)) => failed = error,
+                Err(error) => failed = io::Error::other(error),
+            }
+        }
+        for taker in self.takers() {
+            match self.make(store, &taker).await {
+                Ok(made) => return Ok((Made::There(made), Some(taker))),
+                Err(error) => failed = io::Error::other(format!("at {}: {error}", self.name(taker.node))),
+            }
+        }
+        Err(RemovalError::Make { store, error: failed })
     }
 
     /// Makes a store of a node anew, empty.
     async fn make_anew(&self, name: &str, store: StoreId, at: &KnownNode) -> Result<(), RemovalError> {
-        let failed = |error| RemovalError::Make { store, error };
         let late = || io::Error::from(io::ErrorKind::TimedOut);
+        let (made, taker) = self.make_anywhere(store).await?;
         let mut at_nodes = self.at_nodes.lock().clone();
-        let made = match self.places.has_room_here() {
-            true => {
-                at_nodes.remove(&store);
-                let made = self.make_here(store).await.map_err(|_| failed(late()))?;
-                Made::Here(made.map_err(failed)?)
-            }
-            false => {
-                let taker = self.taker(store)?;
-                let made = self.make(store, &taker).await.map_err(|e| failed(io::Error::other(e.to_string())))?;
-                at_nodes.insert(store, taker);
-                Made::There(made)
-            }
+        match taker {
+            Some(taker) => at_nodes.insert(store, taker),
+            None => at_nodes.remove(&store),
         };
         self.through_here.lock().insert(store);
         let ready = match self.come_through_here().await {

@@ -1,5 +1,5 @@
-//! Moves stores from the first node to nodes that have joined, so that the file system outlives the
-//! disks of any one of them, and away from nodes that drain.
+//! Moves stores from nodes that have more to nodes that have fewer, so that the file system outlives
+//! the disks of any one of them, and away from nodes that drain.
 //!
 //! A move copies a store while it is used ([`StoreCopy`]), holds up its changes for the last pass,
 //! records the new place, and only then sends requests there. Segments keep naming the same stores,
@@ -11,15 +11,20 @@
 //! decide: the record itself changes them. If it is unknown whether a new place was recorded, the
 //! store is not used any more until the next start: it could be used at either place then, and the
 //! stripes have the rest. Then no other store moves either.
+//!
+//! A move holds the changes of its store up at its end. So none begins while another store is away:
+//! what is left would be too few.
 
 use crate::config::{FIRST_NODE, FsConfig, KnownNode};
 use crate::control::Moving;
 use crate::machine::CoreMachine;
 use crate::maps::{ChangeError, Keeper};
 use crate::members::Members;
+use crate::seats::SessionBook;
 use crate::store_copy::{CopyError, StoreCopy};
 use crate::stores::{Absent, CLOSE_TIMEOUT};
 use crate::switch::{HeldStore, SwitchStore};
+use consensus::ProposeError;
 use host::{Either, Elapsed, Host, first};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,6 +34,7 @@ use std::time::Duration;
 use storage::api::{Presence, RemoteStorage, Storage, StoreIdentity};
 use storage::server::StoreServer;
 use storage::wire::StoreName;
+use stripe::StoreSet;
 use thiserror::Error;
 use tokio::sync::{Notify, watch};
 use types::{BoxFuture, NodeId, StoreId};
@@ -74,6 +80,22 @@ pub enum RecordError {
     Unknown(io::Error),
 }
 
+/// Has the voters decide which stores are at nodes. The stores learn it later: changes of the one
+/// that moves are held up now.
+///
+/// # Errors
+/// They are not decided, or it is unknown.
+pub async fn decide_places(maps: &Keeper, places: BTreeMap<StoreId, NodeId>) -> Result<(), RecordError> {
+    match maps.decide(|config| config.places = places).await {
+        Ok(_) => Ok(()),
+        Err(error @ ChangeError::Unknown) => Err(RecordError::Unknown(io::Error::other(error))),
+        Err(ChangeError::Propose(error @ (ProposeError::Unknown | ProposeError::Stopped(_)))) => {
+            Err(RecordError::Unknown(io::Error::other(error)))
+        }
+        Err(error) => Err(RecordError::Unchanged(io::Error::other(error))),
+    }
+}
+
 /// Why a store did not move.
 #[derive(Debug, Error)]
 pub(crate) enum MoveError {
@@ -103,24 +125,31 @@ pub(crate) enum MoveError {
     Unknown(io::Error),
 }
 
-/// The next store to move, and where to: from the first node to the node that has fewest, if both
-/// are nearer to each other afterwards. `places` says where each store is, `can_move` which of the
-/// first node's can move, `takers` who takes one. No node gets so many that the others could not go
-/// on without it: `least` stores must be left.
+/// A move that is to be made.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct NextMove {
+    pub store: StoreId,
+    pub from: NodeId,
+    pub to: NodeId,
+}
+
+/// The next move: from the node that has most stores to the one that has fewest, if both are nearer
+/// to each other afterwards. `places` says where each store is, `can_move` which can move, `takers`
+/// who takes one. No node gets so many that the others could not go on without it: `least` stores
+/// must be left.
 fn next_move(
     places: &BTreeMap<StoreId, NodeId>,
     least: usize,
-    can_move: impl Fn(StoreId) -> bool,
+    can_move: impl Fn(StoreId, NodeId) -> bool,
     takers: impl Iterator<Item = NodeId>,
-) -> Option<(StoreId, NodeId)> {
+) -> Option<NextMove> {
     let count = |node| places.values().filter(|place| **place == node).count();
-    let (fewest, taker) = takers.map(|node| (count(node), node)).min()?;
-    if count(FIRST_NODE) < fewest + 2 || places.len() < fewest + 1 + least {
-        return None;
-    }
-    // The last one: the first stores' numbers stay with the first node.
-    let mut here = places.iter().rev().filter(|(_, place)| **place == FIRST_NODE).map(|(store, _)| *store);
-    here.find(|store| can_move(*store)).map(|store| (store, taker))
+    let (fewest, to) = takers.map(|node| (count(node), node)).min()?;
+    // The last one of the node: the first stores' numbers stay where they are.
+    let movable = places.iter().filter(|(store, from)| can_move(**store, **from));
+    let (store, from) = movable.max_by_key(|(store, from)| (count(**from), **from == FIRST_NODE, **store))?;
+    let is_worth = count(*from) >= fewest + 2 && places.len() > fewest + least;
+    is_worth.then_some(NextMove { store: *store, from: *from, to })
 }
 
 /// When a node may be tried again after a move to it has failed.
@@ -224,35 +253,32 @@ impl Spread {
             }
             let now = self.host.clock.now();
             let is_tried = |node: &NodeId| pauses.get(node).is_none_or(|pause| now >= pause.until);
-            // Who else is not tried for a while if the move fails, and where the store goes.
-            let (store, other, to) = match (self.next_drained(is_tried), self.next(is_tried)) {
-                (Some((store, from, to)), _) => (store, from, to),
-                (None, Some((store, taker))) => (store, taker.node, Some(taker)),
-                (None, None) => {
-                    if pauses.values().all(|pause| now >= pause.until) {
-                        self.members.report_spread(|report| report.trouble.clear());
-                    }
-                    continue;
+            let (next, trouble) = self.next(is_tried);
+            let Some(NextMove { store, from, to }) = next else {
+                if !trouble.is_empty() || pauses.values().all(|pause| now >= pause.until) {
+                    self.members.report_spread(|report| report.trouble = trouble);
                 }
+                continue;
             };
-            let place = to.as_ref().map_or(FIRST_NODE, |to| to.node);
-            let moved = match self.all_places().get(&store) {
-                Some(&FIRST_NODE) => self.move_store(store, to.as_ref()).await,
-                _ => self.move_drained(store, to.as_ref()).await,
+            let taker = (to != FIRST_NODE).then(|| self.members.takers().into_iter().find(|at| at.node == to));
+            let moved = match taker {
+                // It has gone meanwhile.
+                Some(None) => continue,
+                taker => self.move_from(store, from, taker.flatten().as_ref()).await,
             };
             match moved {
                 Ok(()) => {
-                    pauses.remove(&other);
+                    pauses.retain(|node, _| ![from, to].contains(node));
                     self.members.report_spread(|report| report.trouble.clear());
-                    tracing::info!(%store, node = %place, "the store has moved");
+                    tracing::info!(%store, node = %to, "the store has moved");
                 }
                 Err(MoveError::Stopped) => {}
                 Err(e) => {
-                    tracing::warn!(%store, node = %place, "the store has not moved: {e}");
-                    let trouble = format!("{store} does not move to {}: {e}", self.name(place));
+                    tracing::warn!(%store, node = %to, "the store has not moved: {e}");
+                    let trouble = format!("{store} does not move to {}: {e}", self.name(to));
                     self.members.report_spread(|report| report.trouble = trouble);
-                    // Another place may do. If there is none, that is tried again.
-                    let other = if place == FIRST_NODE { other } else { place };
+                    // Another store, or another place, may do. If there is none, that is tried again.
+                    let other = if matches!(e, MoveError::Copy(CopyError::From(_))) { from } else { to };
                     let pause = pauses.get(&other).map_or(PAUSE.start, |pause| pause.next);
                     let next = (2 * pause).min(PAUSE.end);
                     pauses.insert(other, Pause { until: self.host.clock.now() + pause, next });
@@ -276,14 +302,49 @@ impl Spread {
         self.config.stores().map(|store| (store, place(store))).collect()
     }
 
-    /// The next move, to one of the nodes that are to be tried now.
-    fn next(&self, is_tried: impl Fn(&NodeId) -> bool) -> Option<(StoreId, KnownNode)> {
-        let takers = self.members.takers().into_iter().filter(|taker| is_tried(&taker.node));
-        let takers: BTreeMap<NodeId, KnownNode> = takers.map(|taker| (taker.node, taker)).collect();
-        let is_server = |store| self.servers.lock().iter().any(|server| server.identity().store == store);
-        let (store, node) =
-            next_move(&self.all_places(), self.config.least_working(), is_server, takers.keys().copied())?;
-        Some((store, takers.get(&node)?.clone()))
+    /// The next move, of nodes that are to be tried now: first away from nodes that drain. Without
+    /// one, why a store that should move cannot.
+    fn next(&self, is_tried: impl Fn(&NodeId) -> bool) -> (Option<NextMove>, String) {
+        let Ok(config) = self.maps.config() else { return Default::default() };
+        let (places, away) = (self.all_places(), self.members.stores_away());
+        let here = self.places.has_room_here() && !config.draining.contains(&FIRST_NODE);
+        let takers = self.members.takers().into_iter().map(|at| at.node).chain(here.then_some(FIRST_NODE));
+        let takers: Vec<NodeId> = takers.collect();
+        let tried = || takers.iter().copied().filter(&is_tried);
+        let count = |node: &NodeId| places.values().filter(|place| *place == node).count();
+        let can_move = |store, from: NodeId| match from {
+            FIRST_NODE => self.servers.lock().iter().any(|server| server.identity().store == store),
+            from => is_tried(&from) && self.members.of(from).is_some(),
+        };
+        let drained = places.iter().filter(|(_, at)| config.draining.contains(at));
+        let drained: Vec<(StoreId, NodeId)> = drained.map(|(store, from)| (*store, *from)).collect();
+        let next = match drained.iter().find(|(_, from)| is_tried(from)) {
+            Some((store, from)) => {
+                let to = tried().min_by_key(|node| (count(node), *node));
+                to.map(|to| NextMove { store: *store, from: *from, to })
+            }
+            None => next_move(&places, self.config.least_working(), can_move, tried()),
+        };
+        let others_away: StoreSet =
+            away.iter().filter(|store| next.as_ref().is_some_and(|next| next.store != *store)).collect();
+        match next {
+            Some(next) if others_away.iter().next().is_some() => {
+                let trouble = format!("{} does not move while {others_away} is out of service", next.store);
+                (None, trouble)
+            }
+            None if !drained.is_empty() && takers.is_empty() => {
+                (None, format!("{} does not move: no other node takes stores", drained[0].0))
+            }
+            next => (next, String::new()),
+        }
+    }
+
+    /// Moves a store from one node to another, or here.
+    async fn move_from(&self, store: StoreId, from: NodeId, to: Option<&KnownNode>) -> Result<(), MoveError> {
+        match from {
+            FIRST_NODE => self.move_store(store, to).await,
+            _ => self.move_from_member(store, to).await,
+        }
     }
 
     /// Has the maps say where the stores are.
@@ -296,7 +357,8 @@ impl Spread {
             let change = |config: &mut FsConfig| (config.places, config.through_first) = (places, through_here);
             self.maps.change(change).await?;
         }
-        Ok(())
+        // A move has the maps decided while its store cannot learn them.
+        self.maps.settle().await.map_err(ChangeError::Push)
     }
 
     /// Like [`tell_maps`](Self::tell_maps). False, and a warning, if that is not possible now.
@@ -396,6 +458,7 @@ impl Spread {
             }
         }
         *self.at_nodes.lock() = at_nodes;
+        let left = switch.now();
         match made {
             Made::There(remote) => {
                 switch.set(remote);
@@ -411,7 +474,10 @@ impl Spread {
         if damaged_count > 0 {
             self.members.compare_stores();
         }
-        self.try_tell_maps().await;
+        if self.try_tell_maps().await {
+            // What is left there says from now on that it is of no use.
+            let _ = self.in_time(left.put_maps(self.maps.maps())).await;
+        }
         Ok(())
     }
 
@@ -480,16 +546,20 @@ mod tests {
     #[test]
     fn stores_spread_until_no_node_has_two_more_than_another() {
         // Nodes that take stores come one after the other.
-        for (store_count, nodes, expected) in
-            [(3, 1, vec![2, 1]), (3, 2, vec![1, 1, 1]), (5, 2, vec![2, 2, 1]), (3, 4, vec![1, 1, 1, 0, 0])]
-        {
+        for (store_count, nodes, expected) in [
+            (3, 1, vec![2, 1]),
+            (3, 2, vec![1, 1, 1]),
+            (5, 2, vec![2, 2, 1]),
+            (3, 4, vec![1, 1, 1, 0, 0]),
+            (5, 4, vec![1; 5]),
+        ] {
             // As if any two could be missing.
             let least = store_count as usize - 2;
             let mut places: BTreeMap<StoreId, NodeId> =
                 (0..store_count).map(|store| (StoreId::new(store), FIRST_NODE)).collect();
             for joined in 1..=nodes {
-                while let Some((store, to)) = next_move(&places, least, |_| true, (1..=joined).map(NodeId::new)) {
-                    assert_eq!(places.insert(store, to), Some(FIRST_NODE));
+                while let Some(next) = next_move(&places, least, |_, _| true, (0..=joined).map(NodeId::new)) {
+                    assert_eq!(places.insert(next.store, next.to), Some(next.from));
                 }
             }
             let count = |node| places.values().filter(|place| place.raw() == node).count();
@@ -501,9 +571,10 @@ mod tests {
     fn nothing_moves_without_a_taker_and_only_what_can() {
         let places: BTreeMap<StoreId, NodeId> = (0..3).map(|store| (StoreId::new(store), FIRST_NODE)).collect();
         let one = || std::iter::once(NodeId::new(1));
-        assert_eq!(next_move(&places, 2, |_| true, std::iter::empty()), None);
-        assert_eq!(next_move(&places, 2, |_| false, one()), None);
-        assert_eq!(next_move(&places, 2, |store| store.raw() == 1, one()), Some((StoreId::new(1), NodeId::new(1))));
-        assert_eq!(next_move(&places, 3, |_| true, one()), None, "without the node, too few stores would be left");
+        assert_eq!(next_move(&places, 2, |_, _| true, std::iter::empty()), None);
+        assert_eq!(next_move(&places, 2, |_, _| false, one()), None);
+        let expected = NextMove { store: StoreId::new(1), from: FIRST_NODE, to: NodeId::new(1) };
+        assert_eq!(next_move(&places, 2, |store, _| store.raw() == 1, one()), Some(expected));
+        assert_eq!(next_move(&places, 3, |_, _| true, one()), None, "without the node, too few stores would be left");
     }
 }

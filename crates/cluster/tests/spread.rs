@@ -8,15 +8,17 @@ use cluster::config::MemberEntry;
 use cluster::control::{ControlRequest, Hello};
 use cluster::machine::{CoreMachine, Create, INDEX_RANGE_LEN, Lengths, Run, StartError, create};
 use cluster::manager_service::ManagerService;
+use cluster::maps::Keeper;
 use cluster::members::{Members, MembersConfig};
-use cluster::spread::{RecordError, Spread, StorePlaces};
+use cluster::spread::{RecordError, Spread, StorePlaces, decide_places};
 use cluster::{AtNode, FsConfig, KnownNode, StorePlace};
 use host::sim::{Machine, Sim, SimDisk};
 use host::{Disk, Host, Random, SplitMix64};
 use link::Message;
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 use storage::api::{Presence, RemoteStorage, StorageError, StoreIdentity};
 use storage::calls::{Ask, ServedStores, answer, what_is_there};
@@ -171,12 +173,15 @@ struct World {
     recording: Mutex<Recording>,
     /// The store whose place does not answer.
     away: Mutex<Option<StoreId>>,
+    /// The maps decide the record, as they do while others vote.
+    decides: AtomicBool,
     random: SplitMix64,
 }
 
 /// The data folder, for what runs on the first node.
 struct DataFolder {
     world: Arc<World>,
+    maps: OnceLock<Arc<Keeper>>,
     machine: Machine,
     host: Host,
 }
@@ -194,7 +199,12 @@ impl StorePlaces for DataFolder {
     }
     fn record(&self, places: &BTreeMap<StoreId, KnownNode>) -> BoxFuture<Result<(), RecordError>> {
         let (world, host, places) = (self.world.clone(), self.host.clone(), places.clone());
+        let maps = self.maps.get().filter(|_| world.decides.load(SeqCst)).cloned();
         Box::pin(async move {
+            if let Some(maps) = maps {
+                let nodes = places.iter().map(|(store, at)| (*store, at.node)).collect();
+                decide_places(&maps, nodes).await?;
+            }
             // A crash can come before or after.
             host.clock.sleep(Duration::from_millis(world.random.below(800))).await;
             let recording = *world.recording.lock().expect("recording");
@@ -258,6 +268,7 @@ impl Rig {
             record: Mutex::default(),
             recording: Mutex::new(Recording::Works),
             away: Mutex::default(),
+            decides: AtomicBool::new(false),
             random: SplitMix64::new(seed),
         };
         let consensus = SimDisk::new(&sim, STORE_BYTES);
@@ -274,7 +285,12 @@ impl Rig {
     fn start(&self) -> Result<First, StartError> {
         self.sim.machine("one").crash();
         let on = self.sim.machine("one");
-        let folder = Arc::new(DataFolder { world: self.world.clone(), machine: on.clone(), host: on.host() });
+        let folder = Arc::new(DataFolder {
+            world: self.world.clone(),
+            maps: OnceLock::new(),
+            machine: on.clone(),
+            host: on.host(),
+        });
         let fs = self.file_system(&on);
         let record = self.world.record.lock().expect("record").clone();
         let place = |(at, disk): (usize, &SimDisk)| {
@@ -300,6 +316,7 @@ impl Rig {
         };
         let service = ManagerService::new(core.host());
         let members = self.sim.block_on(core.open_to_members(config, service, None));
+        folder.maps.set(core.maps.clone()).ok().expect("set once");
         let spread = self.sim.block_on(core.spread(members.clone(), folder));
         Ok(First { core, members, spread })
     }

@@ -4,10 +4,10 @@
 use crate::folder::{Stores, write_stores};
 use crate::location::Location;
 use crate::node::identity::{self, address_of};
-use cluster::maps::{ChangeError, Keeper};
-use cluster::spread::{RecordError, StorePlaces};
+use cluster::maps::Keeper;
+use cluster::spread::{RecordError, StorePlaces, decide_places};
 use cluster::{FsConfig, KnownNode};
-use consensus::{Consensus, ProposeError};
+use consensus::Consensus;
 use host::real::RealDisk;
 use host::{Disk, Host};
 use link::{Address, ClientKeys};
@@ -123,20 +123,6 @@ fn reach(host: &Host, keys: &ClientKeys, at: &KnownNode, name: StoreName) -> Arc
     Remote::named(host.clone(), address_of(at, keys).unwrap_or(nowhere), name)
 }
 
-/// Has the maps say which stores are at nodes, and no node reach any of these another way.
-async fn decide(maps: &Keeper, places: BTreeMap<StoreId, NodeId>) -> Result<(), RecordError> {
-    match maps.change(|config| config.places = places).await {
-        Ok(_) => Ok(()),
-        Err(error @ (ChangeError::Push(_) | ChangeError::Unknown)) => {
-            Err(RecordError::Unknown(io::Error::other(error)))
-        }
-        Err(ChangeError::Propose(error @ (ProposeError::Unknown | ProposeError::Stopped(_)))) => {
-            Err(RecordError::Unknown(io::Error::other(error)))
-        }
-        Err(error) => Err(RecordError::Unchanged(io::Error::other(error))),
-    }
-}
-
 /// The places of the stores for a first node that voters have elected. It has none here, and the
 /// maps are the record.
 pub struct ElectedPlaces {
@@ -159,7 +145,7 @@ impl StorePlaces for ElectedPlaces {
 
     fn record(&self, places: &BTreeMap<StoreId, KnownNode>) -> BoxFuture<Result<(), RecordError>> {
         let (maps, places) = (self.maps.clone(), places.iter().map(|(store, at)| (*store, at.node)).collect());
-        Box::pin(async move { decide(&maps, places).await })
+        Box::pin(async move { decide_places(&maps, places).await })
     }
 
     fn remove(&self, _: StoreId) -> BoxFuture<io::Result<()>> {
@@ -204,7 +190,7 @@ impl StorePlaces for FirstNodePlaces {
             let known = maps.config().map_err(|e| RecordError::Unchanged(io::Error::other(e)))?;
             let is_decided = is_decided(&known, maps.voter());
             if is_decided && known.places != nodes {
-                decide(&maps, nodes).await?;
+                decide_places(&maps, nodes).await?;
             }
             let written = tokio::task::spawn_blocking(move || record.write(stores)).await;
             match written.unwrap_or_else(|e| Err(RecordError::Unknown(e.into()))) {
