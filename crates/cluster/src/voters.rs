@@ -22,7 +22,10 @@ use types::{NodeId, StoreId};
 const TICK: Duration = Duration::from_secs(1);
 /// How long a change of the voters may take before it is given up for now.
 const SET_TIME_MAX: Duration = Duration::from_secs(20);
-
+/// How long a new voter may take to be brought up to date.
+const BRING_IN_TIME_MAX: Duration = Duration::from_secs(10);
+/// For how long a node gets no voter after its last one could not be brought up to date.
+const AVOIDED_TIME: Duration = Duration::from_secs(300);
 /// A voter that is away for longer is replaced if another node can vote.
 const AWAY_TIME_MAX: Duration = Duration::from_secs(600);
 
@@ -46,6 +49,14 @@ impl Standing {
             willing: willing.into_keys().filter(|node| !draining.contains(node)).collect(),
             unwilling: unwilling.into_keys().collect(),
             long_away: away.into_iter().filter(|(_, time)| *time >= AWAY_TIME_MAX).map(|(node, _)| node).collect(),
+        }
+    }
+
+    /// Has these nodes get no voter.
+    fn leave_out(&mut self, nodes: impl Iterator<Item = NodeId>) {
+        for node in nodes {
+            self.willing.remove(&node);
+            self.unwilling.insert(node);
         }
     }
 }
@@ -89,8 +100,11 @@ impl Members {
     /// this machine is no leader any more.
     pub async fn keep_voters(self: Arc<Self>, own: NodeId) {
         let Some(voter) = self.keeper().voter().cloned() else { return };
+        let mut avoided = BTreeMap::new();
         while self.is_at_work() {
-            if let Err(why) = self.look_at_voters(&voter, own).await {
+            let now = self.host().clock.now();
+            avoided.retain(|_, until| *until > now);
+            if let Err(why) = self.look_at_voters(&voter, own, &mut avoided).await {
                 tracing::info!("the voters stay as they are for now: {why}");
             }
             self.host().clock.sleep(TICK).await;
@@ -100,9 +114,18 @@ impl Members {
     /// New voters get into the maps, so that their nodes make them and others find them; then the
     /// group changes; only then do those that were left out go from the maps. Until the group has
     /// changed, they are needed.
-    async fn look_at_voters(&self, voter: &Consensus, own: NodeId) -> Result<(), String> {
+    ///
+    /// A node whose voter cannot be brought up to date is left out for a while, so that it does not
+    /// keep others out. `avoided` says until when.
+    async fn look_at_voters(
+        &self,
+        voter: &Consensus,
+        own: NodeId,
+        avoided: &mut BTreeMap<NodeId, Duration>,
+    ) -> Result<(), String> {
         let config = self.keeper().config().map_err(|e| e.to_string())?;
-        let standing = Standing::of(self.present(), self.away(), &config.draining);
+        let mut standing = Standing::of(self.present(), self.away(), &config.draining);
+        standing.leave_out(avoided.keys().copied());
         let wanted = wanted(&config, own, &standing, goes_on_without(&config, own));
         if wanted.iter().any(|node| config.voter_of(*node).is_none()) {
             tracing::info!(nodes = ?wanted, "these nodes are to vote");
@@ -113,6 +136,14 @@ impl Members {
         // The maps say where voters are.
         let voters: BTreeMap<u64, String> = voters.map(|(voter, _)| (*voter, String::new())).collect();
         if voter.voters() != voters {
+            for (id, node) in voters.iter().filter(|(id, _)| !voter.voters().contains_key(*id)) {
+                let brought = host::timeout(&*self.host().clock, BRING_IN_TIME_MAX, voter.bring_in(*id, node)).await;
+                if !matches!(brought, Ok(Ok(()))) {
+                    let at = config.voters[id];
+                    avoided.insert(at, self.host().clock.now() + AVOIDED_TIME);
+                    return Err(format!("voter {id} at {at} cannot be brought up to date"));
+                }
+            }
             // A start that finds only the stores must know who votes.
             self.keeper().settle().await.map_err(|e| e.to_string())?;
             let set = host::timeout(&*self.host().clock, SET_TIME_MAX, voter.set_voters(&voters)).await;

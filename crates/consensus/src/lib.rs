@@ -602,6 +602,17 @@ impl Consensus {
         Ok(())
     }
 
+    /// Brings a voter up to date that is to join the group. It does not vote yet.
+    ///
+    /// # Errors
+    /// It cannot be reached, or this voter does not lead any more.
+    pub async fn bring_in(&self, voter: u64, node: &str) -> Result<(), NotLeading> {
+        let term = self.leadership().term;
+        let added = within(&self.host, self.raft.add_learner(voter, BasicNode::new(node), true));
+        let added = self.while_it_leads(term, added).await;
+        added.and_then(Result::ok).map(drop).ok_or(NotLeading)
+    }
+
     async fn change_voters(&self, voters: &BTreeMap<u64, String>) -> Result<(), Box<dyn std::error::Error>> {
         let membership = self.raft.metrics().borrow().membership_config.membership().clone();
         let known: BTreeMap<u64, String> = membership.nodes().map(|(id, node)| (*id, node.addr.clone())).collect();
