@@ -12,9 +12,10 @@ use types::{ClientId, FsUuid, LogId, ManagerId, NodeId, StoreId};
 
 /// Version of the encoding. Version 1 had a number of managers in place of the manager map,
 /// versions 1 and 2 had no members, up to version 3 all stores were at the first node, up to
-/// version 4 nothing said which node is the first one, or which members drain, and up to version 5
-/// the first node had the only voter.
-const VERSION: u16 = 6;
+/// version 4 nothing said which node is the first one, or which members drain, up to version 5
+/// the first node had the only voter, and up to version 6 nothing said whether the stores were
+/// whole.
+const VERSION: u16 = 7;
 /// Number of stores of one file system, at most.
 pub const STORE_COUNT_MAX: u16 = 256;
 /// Number of managers of one file system on one machine, at most.
@@ -190,6 +191,9 @@ pub struct FsConfig {
     pub voters: BTreeMap<u64, NodeId>,
     /// The id of the next voter. An id is never used again.
     pub next_voter: u64,
+    /// The stores had everything when they were compared last, and none was made anew since. A
+    /// leader that has not seen them all needs it to give one up.
+    pub is_whole: bool,
 }
 
 /// The voters of a new file system.
@@ -248,6 +252,7 @@ impl FsConfig {
             out.put_u64(*voter);
             out.put_u16(node.raw());
         }
+        out.put_u8(self.is_whole.into());
         out.into()
     }
 
@@ -313,6 +318,7 @@ impl FsConfig {
                 voters.insert(voter, node);
             }
         }
+        let is_whole = version >= 7 && flag(&mut r, "whole stores")?;
         let fs = FsUuid(fs);
         let config = FsConfig {
             fs,
@@ -330,6 +336,7 @@ impl FsConfig {
             first_member,
             voters,
             next_voter,
+            is_whole,
         };
         if !r.is_empty() || config.check().is_err() {
             return Err(DecodeError::Invalid("file system configuration"));
@@ -546,6 +553,7 @@ impl FsConfig {
             first_member,
             voters,
             next_voter,
+            is_whole: self.is_whole,
             ..next.clone()
         };
         if same != *self {
@@ -671,10 +679,10 @@ const VOTER_LEN: usize = 8 + 2;
 pub const STORE_CAPACITY_BYTES_MIN: u64 = 64 << 20;
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    fn config() -> FsConfig {
+    pub(crate) fn config() -> FsConfig {
         FsConfig {
             fs: FsUuid([7; 16]),
             store_count: 5,
@@ -691,6 +699,7 @@ mod tests {
             first_member: None,
             voters: first_voters(),
             next_voter: 2,
+            is_whole: false,
         }
     }
 
@@ -720,6 +729,7 @@ mod tests {
             first_member: Some(member("first")),
             voters: BTreeMap::from([(1, FIRST_NODE), (4, NodeId::new(3))]),
             next_voter: 7,
+            is_whole: true,
             ..spread.clone()
         };
         for config in [config(), with_members(), spread, led] {
@@ -832,7 +842,7 @@ mod tests {
     #[test]
     fn version_two_had_no_members() {
         let mut bytes = config().encode().to_vec();
-        bytes.truncate(bytes.len() - 42);
+        bytes.truncate(bytes.len() - 43);
         bytes[0] = 2;
         assert_eq!(FsConfig::decode(&bytes), Ok(config()));
     }
@@ -840,7 +850,7 @@ mod tests {
     #[test]
     fn up_to_version_three_all_stores_were_at_the_first_node() {
         let mut bytes = with_members().encode().to_vec();
-        bytes.truncate(bytes.len() - 36);
+        bytes.truncate(bytes.len() - 37);
         bytes[0] = 3;
         assert_eq!(FsConfig::decode(&bytes), Ok(with_members()));
     }
@@ -848,7 +858,7 @@ mod tests {
     #[test]
     fn up_to_version_four_nothing_said_which_node_is_the_first() {
         let mut bytes = with_members().encode().to_vec();
-        bytes.truncate(bytes.len() - 32);
+        bytes.truncate(bytes.len() - 33);
         bytes[0] = 4;
         assert_eq!(FsConfig::decode(&bytes), Ok(with_members()));
     }
@@ -856,8 +866,16 @@ mod tests {
     #[test]
     fn up_to_version_five_the_first_node_had_the_only_voter() {
         let mut bytes = with_members().encode().to_vec();
-        bytes.truncate(bytes.len() - 23);
+        bytes.truncate(bytes.len() - 24);
         bytes[0] = 5;
+        assert_eq!(FsConfig::decode(&bytes), Ok(with_members()));
+    }
+
+    #[test]
+    fn up_to_version_six_nothing_said_whether_the_stores_were_whole() {
+        let mut bytes = with_members().encode().to_vec();
+        bytes.truncate(bytes.len() - 1);
+        bytes[0] = 6;
         assert_eq!(FsConfig::decode(&bytes), Ok(with_members()));
     }
 

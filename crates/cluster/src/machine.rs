@@ -119,6 +119,7 @@ impl Create {
             first_member: None,
             voters: first_voters(),
             next_voter: 2,
+            is_whole: true,
         }
     }
 }
@@ -249,7 +250,7 @@ impl CoreMachine {
         arrivals: Option<&Arrivals>,
     ) -> Result<CoreMachine, StartError> {
         let voting = voting.into();
-        let Opened { config, maps: newest, behind, by_id, servers, at_nodes, new_member } =
+        let Opened { config, maps: newest, behind, made_anew, by_id, servers, at_nodes, new_member } =
             stores::open(&host, places, &run.claim, voting.known()).await?;
         let agreed = maps::agree(&host, &voting, &config, &newest).await?;
         let behind = behind || agreed.maps.epoch > newest.epoch;
@@ -262,6 +263,12 @@ impl CoreMachine {
         let inode_count_max = inode_count_max(run.cache_bytes);
         let maps = Keeper::start(host.clone(), stripe.clone(), agreed, behind).await;
         let maps = Arc::new(maps.map_err(|e| StartError::refused(&stripe, e))?);
+        if made_anew
+            && maps.config()?.is_whole
+            && let Err(error) = maps.change(|config| config.is_whole = false).await
+        {
+            tracing::warn!("the maps do not say that a store was made anew: {error}");
+        }
         let refused = |e| StartError::of_manager(&stripe, e);
         let (map, manager_ids) = (config.managers.clone(), config.manager_ids());
         let like_all = ManagerConfig {

@@ -272,6 +272,21 @@ impl Maintenance {
         self.round.lock().await.has_compared_all()
     }
 
+    /// Whether the stores have everything; `None` while it is not known, or maintenance is at work
+    /// on it.
+    pub(crate) fn are_whole(&self) -> Option<bool> {
+        let restore = self.round.try_lock().ok()?;
+        // A store that comes back after this look has returned since the last comparison.
+        let is_whole = self.stripe.is_whole();
+        if self.compare_wanted.load(SeqCst) {
+            return None;
+        }
+        match restore.progress().lacking_count? {
+            0 => (is_whole && restore.has_compared_all()).then_some(true),
+            _ => Some(false),
+        }
+    }
+
     /// Lists stores until every segment is known.
     async fn know_all(&self, restore: &mut Restore) -> Result<(), CleanError> {
         while !restore.knows_all() {

@@ -472,6 +472,11 @@ impl Members {
         let leader = self.config.member.unwrap_or(FIRST_NODE);
         let at = |seat: NodeId| if seat == FIRST_NODE { leader } else { seat };
         let count = |node: NodeId| seats.values().filter(|seat| at(**seat) == node).count() as u16;
+        // The maps name a voter before it is one.
+        let group = self.keeper().voter().map(|voter| voter.voters());
+        let is_in_group = |voter: &u64| group.as_ref().is_none_or(|group| group.contains_key(voter));
+        let voters = config.voters.iter().filter(|(voter, _)| is_in_group(voter));
+        let voters: BTreeSet<NodeId> = voters.map(|(_, node)| *node).collect();
         let first = NodeReport {
             id: FIRST_NODE,
             name: self.config.name.clone(),
@@ -480,12 +485,11 @@ impl Members {
             is_mounted: self.config.is_mounted,
             manager_count: count(FIRST_NODE),
             takes_managers: true,
-            is_voter: config.voter_of(FIRST_NODE).is_some(),
+            is_voter: voters.contains(&FIRST_NODE),
             is_draining: config.draining.contains(&FIRST_NODE),
             program: PROGRAM_VERSION.into(),
         };
         let places = config.stores().map(|store| (store, config.place(store))).collect();
-        let voters: BTreeSet<NodeId> = config.voters.values().copied().collect();
         let sessions = self.sessions.lock();
         let report = |(node, member): (NodeId, MemberEntry)| {
             let session = sessions.of(node).and_then(|number| Some((number, sessions.live(number, now)?)));
@@ -627,6 +631,11 @@ impl Members {
     pub(crate) async fn stores_out_of_service(&self) -> StoreSet {
         drop(self.stripe.status().await);
         self.stripe.out_of_service()
+    }
+
+    /// See [`Maintenance::are_whole`].
+    pub(crate) fn are_stores_whole(&self) -> Option<bool> {
+        self.maintenance.are_whole()
     }
 
     /// See [`Maintenance::has_compared_all`].

@@ -5,7 +5,8 @@
 //! first node that has no disks of its own has it made at the node with fewest stores.
 //! The others must be known to have everything. A small segment may lie wholly on stores that are
 //! not there, so no look at the others alone can tell that: it is known if the stores were compared
-//! when all were there, and nothing was lacking.
+//! when all were there, and nothing was lacking. The maps say whether that was so, for a leader that
+//! has not seen them all.
 //!
 //! As in a drain, all nodes reach the store through the first one before its new place is recorded.
 //! A crash leaves the store where it was, or made anew at a node without stores: the same request
@@ -70,7 +71,7 @@ pub enum RemovalError {
     OthersAway(StoreSet),
     /// It is not known whether the others have all data.
     #[error(
-        "the other stores may not have everything that {stores} had: they were not compared since they last came into service. If node {name} \
+        "the other stores may not have everything that {stores} had: one of them was made anew or lacked something when they were compared last. If node {name} \
          cannot be started again until `starling status` says that redundancy is whole, --accept-loss gives up what only it had"
     )]
     NotCompared {
@@ -139,7 +140,8 @@ impl Spread {
                 return Err(RemovalError::HasStores { name: name.to_string(), stores });
             }
             self.check_lost(name, &there, how).await?;
-            if !how.accepts_loss && !self.members.has_compared_all().await {
+            let is_known = config.is_whole || self.members.has_compared_all().await;
+            if !how.accepts_loss && !is_known {
                 return Err(RemovalError::NotCompared { name: name.to_string(), stores });
             }
         }
@@ -227,6 +229,11 @@ impl Spread {
     /// Makes a store of a node anew, empty.
     async fn make_anew(&self, name: &str, store: StoreId, at: &KnownNode) -> Result<(), RemovalError> {
         let late = || io::Error::from(io::ErrorKind::TimedOut);
+        // The maps say it before there is a store that lacks everything.
+        self.members.compare_stores();
+        if self.maps.config().map_err(ChangeError::from)?.is_whole {
+            self.maps.change(|config| config.is_whole = false).await?;
+        }
         let (made, taker) = self.make_anywhere(store).await?;
         let mut at_nodes = self.at_nodes.lock().clone();
         match taker {

@@ -347,15 +347,21 @@ impl Spread {
         }
     }
 
-    /// Has the maps say where the stores are.
+    /// Has the maps say where the stores are, and whether they have everything.
     pub(crate) async fn tell_maps(&self) -> Result<(), ChangeError> {
         let through_here = self.through_here.lock().clone();
         let places: BTreeMap<StoreId, NodeId> =
             self.at_nodes.lock().iter().map(|(store, at)| (*store, at.node)).collect();
         let known = self.maps.config()?;
-        if (&known.places, &known.through_first) != (&places, &through_here) {
-            let change = |config: &mut FsConfig| (config.places, config.through_first) = (places, through_here);
+        let is_whole = self.members.are_stores_whole().unwrap_or(known.is_whole);
+        if (&known.places, &known.through_first, known.is_whole) != (&places, &through_here, is_whole) {
+            let change = |config: &mut FsConfig| {
+                (config.places, config.through_first, config.is_whole) = (places, through_here, is_whole);
+            };
             self.maps.change(change).await?;
+            if is_whole && !known.is_whole {
+                tracing::info!("all stores have everything");
+            }
         }
         // A move has the maps decided while its store cannot learn them.
         self.maps.settle().await.map_err(ChangeError::Push)

@@ -223,6 +223,8 @@ pub(crate) struct Opened {
     pub(crate) maps: Maps,
     /// Some stores have older maps, or did not answer.
     pub(crate) behind: bool,
+    /// Some stores were made anew, or are new to the maps.
+    pub(crate) made_anew: bool,
     pub(crate) by_id: Vec<(StoreId, SwitchStore)>,
     /// The stores of this process, which are closed at the end.
     pub(crate) servers: Vec<Arc<StoreServer>>,
@@ -295,6 +297,7 @@ pub(crate) async fn open(
     check_places(&config, places)?;
     // New stores have no data, but they count towards a majority.
     let least = config.least_stores();
+    let made_anew = !empty.is_empty() || oldest == 0;
     if opened_count < config.least_with_data() || opened_count + empty.len() < least {
         return Err(too_few(least));
     }
@@ -343,7 +346,7 @@ pub(crate) async fn open(
         Open::Remote(..) => None,
     });
     let (behind, servers) = (oldest < newest.epoch, servers.collect());
-    Ok(Opened { config, behind, maps: newest, by_id, servers, at_nodes, new_member })
+    Ok(Opened { config, behind, made_anew, maps: newest, by_id, servers, at_nodes, new_member })
 }
 
 /// Stands in for a store that cannot be used.

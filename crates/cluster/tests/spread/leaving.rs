@@ -112,6 +112,27 @@ fn a_node_is_not_removed_while_it_or_what_only_it_has_is_needed() {
     rig.check(&first);
 }
 
+#[test]
+fn a_start_without_the_lost_node_knows_whether_the_others_have_everything() {
+    let (mut rig, first) = spread_over_nodes(24);
+    rig.run_for(10_000);
+    let is_whole = |first: &First| first.core.maps.config().expect("config").is_whole;
+    assert!(is_whole(&first));
+    drop(first);
+    rig.lose(true);
+    let first = rig.start().expect("start");
+    rig.write(&first, 20);
+    rig.remove_node(&first, true).expect("remove");
+    assert!(!is_whole(&first), "it is filled later");
+    // Until then, no other one can be given up without a word.
+    let first = rig.start().expect("start");
+    assert!(!is_whole(&first));
+    rig.run_for(120_000);
+    assert!(is_whole(&first));
+    rig.check_whole(&first);
+    rig.check(&first);
+}
+
 /// The store that came back while all nodes were told was given up.
 #[test]
 fn regression_a_store_that_comes_back_during_its_removal_stays() {

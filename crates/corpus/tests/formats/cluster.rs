@@ -45,6 +45,7 @@ fn the_corpus_has_what_this_program_writes() {
         first_member: None,
         voters: cluster::config::first_voters(),
         next_voter: 2,
+        is_whole: true,
     };
     let managers = ManagerMap { epoch: 7, owners: [0, 1, 1, 2].map(ManagerId::new).to_vec() };
     let later = FsConfig { parity: 2, block_size: 4096, managers, ..first.clone() };

@@ -247,6 +247,7 @@ pub mod tests {
             first_member: None,
             voters: cluster::config::first_voters(),
             next_voter: 2,
+            is_whole: true,
         }
     }
 

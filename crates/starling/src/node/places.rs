@@ -20,7 +20,7 @@ use storage::server::StoreServer;
 use storage::site;
 use storage::tcp::Remote;
 use storage::wire::StoreName;
-use types::{BoxFuture, NodeId, StoreId};
+use types::{BoxFuture, StoreId};
 
 /// The record of a data folder, in memory and on disk.
 pub struct PlaceRecord {
@@ -237,6 +237,7 @@ impl StorePlaces for FirstNodePlaces {
 mod tests {
     use super::*;
     use crate::folder::Folder;
+    use types::NodeId;
 
     #[tokio::test]
     async fn moved_stores_are_recorded_and_their_folders_cleared() {
