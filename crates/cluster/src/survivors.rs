@@ -63,8 +63,18 @@ struct State {
     new_member: Option<NodeId>,
     /// When all leases of earlier lives of the first node are over, if that is known.
     leases_end: Option<Duration>,
+    /// Since when members are listened to, if that began before the maps were read.
+    since: Option<Duration>,
     /// What each member has said last: `None` is a hello.
     spoken: BTreeMap<NodeId, Option<Survivor>>,
+}
+
+impl State {
+    /// True if each member has spoken.
+    fn is_complete(&self) -> bool {
+        let has_spoken = |member: &NodeId| self.spoken.contains_key(member) || self.new_member == Some(*member);
+        self.config.as_ref().is_some_and(|config| config.members.keys().all(has_spoken))
+    }
 }
 
 fn starting() -> ControlError {
@@ -113,10 +123,16 @@ impl Arrivals {
             | ControlRequest::AuthorityKey
             | ControlRequest::FirstNode(_) => return Err(starting()),
         };
-        let has_spoken = |member: &NodeId| state.spoken.contains_key(member) || state.new_member == Some(*member);
-        let is_complete = config.members.keys().all(has_spoken);
+        let is_complete = state.is_complete();
         self.complete.send_if_modified(|complete| is_complete && !std::mem::replace(complete, true));
         answer
+    }
+
+    /// Listens to the members from now on, and not only when the maps were read: an elected leader
+    /// knows them. So those that can speak have done so when the stores are open.
+    pub fn expect(&self, config: FsConfig) {
+        let state = &mut *self.state.lock();
+        (state.config, state.since) = (Some(config), Some(self.host.clock.now()));
     }
 
     /// Waits for no member much longer than this from now on: then no lease is left that an earlier
@@ -125,12 +141,15 @@ impl Arrivals {
         self.state.lock().leases_end = Some(self.host.clock.now() + left);
     }
 
-    /// How long members are waited for from now on. They have a whole lease to speak: one that does
-    /// not listen hears late of another leader.
+    /// How long members are waited for from now on. They have three quarters of a lease to speak:
+    /// one that does not listen hears late of another leader.
     fn patience(&self) -> Duration {
         let (now, all) = (self.host.clock.now(), with_drift(self.lease));
-        let left = self.state.lock().leases_end.map(|end| end.saturating_sub(now).max(self.lease));
-        left.map_or(all, |left| left.min(all))
+        let state = self.state.lock();
+        match (state.leases_end, state.since) {
+            (Some(end), Some(since)) => end.max(since + self.lease * 3 / 4).saturating_sub(now).min(all),
+            _ => all,
+        }
     }
 
     /// The names of the members that are being waited for.
@@ -175,6 +194,8 @@ impl Arrivals {
         {
             let state = &mut *self.state.lock();
             (state.config, state.new_member) = (Some(config.clone()), new_member);
+            state.spoken.retain(|node, _| config.members.contains_key(node));
+            self.complete.send_replace(state.is_complete());
         }
         let mut complete = self.complete.subscribe();
         // The sender lives as long as this.
@@ -231,6 +252,7 @@ pub(crate) fn contradicting<'a>(nodes: impl Iterator<Item = (NodeId, &'a [HeldTo
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::tests::config;
     use host::sim::Sim;
     use manager::token::Mode;
 
@@ -240,9 +262,13 @@ mod tests {
         let arrivals = Arrivals::new(sim.machine("first").host(), 8 * second);
         assert_eq!(arrivals.patience(), with_drift(8 * second));
         arrivals.know_leases_left(5 * second);
-        // They get the time to speak, however long the start has taken.
+        assert_eq!(arrivals.patience(), with_drift(8 * second), "they cannot speak yet");
+        arrivals.expect(config());
+        assert_eq!(arrivals.patience(), 6 * second, "they get the time to speak");
         sim.run_for(4 * second);
-        assert_eq!(arrivals.patience(), 8 * second);
+        assert_eq!(arrivals.patience(), 2 * second);
+        arrivals.know_leases_left(3 * second);
+        assert_eq!(arrivals.patience(), 3 * second);
         arrivals.know_leases_left(60 * second);
         assert_eq!(arrivals.patience(), with_drift(8 * second));
     }

@@ -299,6 +299,7 @@ async fn start(end: End, here: Arc<First>, voter: Arc<Consensus>, leading: Arc<L
     let (host, node) = (end.host.clone(), end.node);
     let known = FsConfig::decode(&voter.maps().bytes).expect("maps");
     let config = after_election(&known, end.certificate).map_err(|e| e.to_string())?;
+    here.arrivals.expect(config.clone());
     let places = config.stores().map(|store| {
         let at = config.reach(config.place(store)).expect("an address");
         let remote = end.store(at.node, StoreName { fs: config.fs, store });

@@ -215,10 +215,13 @@ async fn start(who: WhoLeads, voter: Arc<Consensus>, leading: Arc<Leading>) -> a
     let folder = who.data.join(FOLDER);
     identity::of_elected(&who.data, &folder)?;
     let certificate = identity::fingerprint(&folder)?.context("the certificate of the first node")?;
-    let places = places(&host, &folder, &voter, certificate)?;
+    let config = FsConfig::decode(&voter.maps().bytes).context("the maps")?;
+    let config = after_election(&config, certificate)?;
+    let places = places(&host, &folder, &config)?;
     let listener = bind(SocketAddr::new(who.address, 0)).await?;
     let threshold = Threshold::open(&host, &folder, listener, None)?;
     threshold.know_earlier_leases(&leading);
+    threshold.arrivals.expect(config);
     // SAFETY: these calls take nothing and cannot fail.
     let (root_uid, root_gid) = unsafe { (libc::getuid(), libc::getgid()) };
     let run = Run {
@@ -242,10 +245,8 @@ async fn start(who: WhoLeads, voter: Arc<Consensus>, leading: Arc<Leading>) -> a
     Ok(Elected { runtime: Handle::current(), machine, server })
 }
 
-/// Where the stores are once this node, with this certificate, is the first one: all at members.
-fn places(host: &Host, folder: &Path, voter: &Consensus, certificate: [u8; 32]) -> anyhow::Result<Vec<StorePlace>> {
-    let config = FsConfig::decode(&voter.maps().bytes).context("the maps")?;
-    let config = after_election(&config, certificate)?;
+/// Where the stores are once this node is the first one, by these maps: all at members.
+fn places(host: &Host, folder: &Path, config: &FsConfig) -> anyhow::Result<Vec<StorePlace>> {
     let keys = identity::client_keys(folder)?;
     let place = |store| {
         let Some(at) = config.reach(config.place(store)) else {

@@ -30,7 +30,7 @@ use types::{BoxFuture, ManagerId, NodeId, StoreId};
 /// How long a request to join may take at one address.
 const JOIN_TIME_MAX: Duration = Duration::from_secs(20);
 /// Time between two questions to other nodes where the first node is.
-const SEEK_PERIOD: Duration = Duration::from_secs(2);
+const SEEK_PERIOD: Duration = Duration::from_secs(1);
 
 /// Carries requests to join.
 pub struct LinkDialer(pub Host);
