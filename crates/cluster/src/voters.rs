@@ -36,8 +36,8 @@ struct Standing {
     willing: BTreeSet<NodeId>,
     /// They are here, and take none, or have lost the one that they had.
     unwilling: BTreeSet<NodeId>,
-    /// They have been away for [`AWAY_TIME_MAX`].
-    long_away: BTreeSet<NodeId>,
+    /// They have been away for [`AWAY_TIME_MAX`], or drain: all others go before them.
+    last: BTreeSet<NodeId>,
 }
 
 impl Standing {
@@ -48,7 +48,10 @@ impl Standing {
         Standing {
             willing: willing.into_keys().filter(|node| !draining.contains(node)).collect(),
             unwilling: unwilling.into_keys().collect(),
-            long_away: away.into_iter().filter(|(_, time)| *time >= AWAY_TIME_MAX).map(|(node, _)| node).collect(),
+            last: {
+                let long_away = away.into_iter().filter(|(_, time)| *time >= AWAY_TIME_MAX).map(|(node, _)| node);
+                long_away.chain(draining.iter().copied()).collect()
+            },
         }
     }
 
@@ -69,10 +72,10 @@ fn wanted(config: &FsConfig, own: NodeId, standing: &Standing, goes_on_without_o
         let has_voter = |node: &NodeId| config.voters.values().any(|at| at == node);
         let voters = config.voters.values().filter(|node| **node != own && !standing.unwilling.contains(node));
         let (here, away): (Vec<&NodeId>, Vec<&NodeId>) = voters.partition(|node| standing.willing.contains(node));
-        let (long_away, away): (Vec<&NodeId>, Vec<&NodeId>) =
-            away.into_iter().partition(|node| standing.long_away.contains(node));
+        let (last, away): (Vec<&NodeId>, Vec<&NodeId>) =
+            away.into_iter().partition(|node| standing.last.contains(node));
         let new = standing.willing.iter().filter(|node| **node != own && !has_voter(node));
-        all.extend(here.into_iter().chain(away).chain(new).chain(long_away));
+        all.extend(here.into_iter().chain(away).chain(new).chain(last));
     }
     let count = all.len().min(VOTER_COUNT_MAX);
     all.into_iter().take(if count % 2 == 0 { count - 1 } else { count }).collect()
@@ -196,6 +199,7 @@ mod tests {
             first_member: Some(member("first")),
             voters: first_voters(),
             next_voter: 2,
+            is_whole: true,
         };
         for number in 1..=members {
             config.add_member(member(&"m".repeat(number))).expect("add");
