@@ -30,6 +30,14 @@ pub fn member(folder: &Path, config: &FsConfig) -> anyhow::Result<Option<NodeId>
     Ok(own.iter().find_map(|fingerprint| config.member_of(fingerprint)).map(|(node, _)| node))
 }
 
+/// True if another machine has the place of this first node by these maps, and this one is no
+/// member: it was removed.
+pub fn is_removed(folder: &Path, config: &FsConfig) -> anyhow::Result<bool> {
+    let own = identity::as_members(folder)?;
+    let is_first = config.first_node.is_none_or(|first| own.contains(&first));
+    Ok(!is_first && member(folder, config)?.is_none())
+}
+
 fn put(folder: &Path, name: &str, contents: &impl Serialize) -> anyhow::Result<()> {
     identity::put(folder, name, &serde_json::to_string_pretty(contents)?)
 }

@@ -3,6 +3,7 @@
 
 use crate::node::demotion;
 use cluster::leading::Leading;
+use cluster::machine::StartError;
 use cluster::{AtNode, FsConfig, StorePlace};
 use consensus::Consensus;
 use host::Host;
@@ -84,6 +85,9 @@ pub async fn wait(
         let config = FsConfig::decode(&newest.bytes)?;
         if let Some(node) = demotion::member(folder, &config)? {
             return Ok(Outcome::Succeeded(newest, Box::new(config), node));
+        }
+        if demotion::is_removed(folder, &config)? {
+            return Err(StartError::Succeeded.into());
         }
         if let Some(voter) = leads
             && let Some(leading) = Leading::begin(host, voter).await
