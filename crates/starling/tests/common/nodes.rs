@@ -3,7 +3,7 @@
 #![allow(dead_code)]
 
 use crate::common::{Mounted, run, starling, tree};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::Command;
@@ -81,6 +81,46 @@ pub fn join_with_store(below: &Path, first: &Mounted, name: &str) -> Mounted {
 
 /// The stores of all nodes, as a node says.
 pub fn stores(of: &Mounted) -> Value {
-    let all = answer(starling().arg("nodes").arg(&of.mountpoint));
-    all["nodes"].as_array().expect("nodes").iter().map(|node| node["stores"].clone()).collect()
+    nodes(of)["nodes"].as_array().expect("nodes").iter().map(|node| node["stores"].clone()).collect()
+}
+
+/// The roles of a node that votes.
+const VOTER_ROLES: &str = "client,storage,manager,voter";
+
+/// Joins a node that takes a store, and votes.
+pub fn join_voter(below: &Path, leader: &Mounted, name: &str) -> Mounted {
+    let store = below.join(format!("{name}.stores")).display().to_string();
+    let listen = elsewhere();
+    let flags = ["--name", name, "--background", "--listen", &listen, "--store", &store, "--roles", VOTER_ROLES];
+    let (node, mut command) = joining(below, name, &invite(leader, &[]), &flags);
+    run(&mut command);
+    node
+}
+
+/// The answer of `starling nodes`.
+pub fn nodes(of: &Mounted) -> Value {
+    answer(starling().arg("nodes").arg(&of.mountpoint))
+}
+
+/// The number of nodes that vote, as a node says.
+pub fn voters(of: &Mounted) -> usize {
+    let is_voter = |node: &Value| node["roles"].as_array().expect("roles").contains(&json!("voter"));
+    nodes(of)["nodes"].as_array().expect("nodes").iter().filter(|node| is_voter(node)).count()
+}
+
+/// The name of the node that leads, as a node says; empty while none does.
+pub fn leader(of: &Mounted) -> String {
+    let said = starling().arg("nodes").arg(&of.mountpoint).arg("--json").output().expect("start");
+    let said: Value = serde_json::from_slice(&said.stdout).unwrap_or_default();
+    said["leader"].as_str().unwrap_or_default().to_string()
+}
+
+/// Waits until another node than this leads, as `of` says, and returns its name.
+pub fn led_by_other_than(of: &Mounted, former: &str) -> String {
+    let mut found = String::new();
+    wait("no other node leads", || {
+        found = leader(of);
+        !found.is_empty() && found != former
+    });
+    found
 }
