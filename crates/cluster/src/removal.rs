@@ -5,8 +5,8 @@
 //! first node that has no disks of its own has it made at the node with fewest stores.
 //! The others must be known to have everything. A small segment may lie wholly on stores that are
 //! not there, so no look at the others alone can tell that: it is known if the stores were compared
-//! when all were there, and nothing was lacking. The maps say whether that was so, for a leader that
-//! has not seen them all.
+//! when all were there, and nothing was lacking. The maps say whether that was so, for a leader
+//! that has not seen them all.
 //!
 //! As in a drain, all nodes reach the store through the first one before its new place is recorded.
 //! A crash leaves the store where it was, or made anew at a node without stores: the same request

@@ -1,5 +1,5 @@
-//! Moves stores from nodes that have more to nodes that have fewer, so that the file system outlives
-//! the disks of any one of them, and away from nodes that drain.
+//! Moves stores from nodes that have more to nodes that have fewer, so that the file system
+//! outlives the disks of any one of them, and away from nodes that drain.
 //!
 //! A move copies a store while it is used ([`StoreCopy`]), holds up its changes for the last pass,
 //! records the new place, and only then sends requests there. Segments keep naming the same stores,
@@ -277,7 +277,7 @@ impl Spread {
                     tracing::warn!(%store, node = %to, "the store has not moved: {e}");
                     let trouble = format!("{store} does not move to {}: {e}", self.name(to));
                     self.members.report_spread(|report| report.trouble = trouble);
-                    // Another store, or another place, may do. If there is none, that is tried again.
+                    // Another store, or another place, may do. If there is none, it is tried again.
                     let other = if matches!(e, MoveError::Copy(CopyError::From(_))) { from } else { to };
                     let pause = pauses.get(&other).map_or(PAUSE.start, |pause| pause.next);
                     let next = (2 * pause).min(PAUSE.end);

@@ -473,7 +473,7 @@ mod tests {
             let followed = rig.run(stripe.follow_log(LOG, 1, tail.epoch, 2)).unwrap();
             assert_eq!(followed, tail.segments);
             assert!(rig.sim.now() - begin < time_max, "{:?}", rig.sim.now() - begin);
-            // It gets the seal before it takes puts again, also if it has been let wait for a while.
+            // It gets the seal before it takes puts again, also if it was known to be slow.
             assert_eq!(stripe.health.lock().state(4), StoreState::Failing);
             rig.heal();
             rig.sim.run_for(2 * stripe.options.put_timeout);

@@ -25,6 +25,9 @@ struct Happened {
     leader_kills: u64,
     pauses: u64,
     cuts: u64,
+    drains: u64,
+    /// How often a store was seen at another node than before.
+    moves: u64,
     synced: u64,
     counted: u64,
     unknown: u64,
@@ -39,11 +42,15 @@ fn nodes_work_while_leaders_change(seed: u64, happened: &mut Happened) {
     let mut down: BTreeSet<NodeId> = BTreeSet::new();
     let mut paused: BTreeSet<NodeId> = BTreeSet::new();
     let node = |random: &SplitMix64| NodeId::new(1 + random.below(rig::NODES.into()) as u16);
-    for _ in 0..6 {
+    let mut places = rig.places();
+    for _ in 0..8 {
         rig.run_for(Duration::from_millis(random.below(12_000)));
+        let now = rig.places().or(places.clone());
+        happened.moves += u64::from(now != places);
+        places = now;
         let leader = rig.leader();
         let victim = if random.chance(1, 2) { leader.unwrap_or(node(&random)) } else { node(&random) };
-        let what = random.below(7);
+        let what = random.below(9);
         println!("{:?}: {leader:?} leads, {what} for {victim}", rig.net.sim.now());
         match what {
             0 | 1 => {
@@ -83,6 +90,7 @@ fn nodes_work_while_leaders_change(seed: u64, happened: &mut Happened) {
                     rig.net.cut(other, victim, way != 1);
                 }
             }
+            5 | 6 => happened.drains += u64::from(rig.drain(victim, random.chance(2, 3))),
             _ => {
                 rig.net.mend();
                 for node in std::mem::take(&mut paused) {

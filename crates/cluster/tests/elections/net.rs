@@ -3,13 +3,16 @@
 
 use cluster::FsConfig;
 use cluster::host_service::ManagerHost;
+use cluster::machine::CoreMachine;
 use cluster::manager_service::ManagerService;
 use cluster::members::Members;
 use cluster::remote_locks::LockTableService;
+use cluster::spread::Spread;
 use cluster::survivors::Arrivals;
+use cluster::switch::SwitchStore;
 use consensus::Consensus;
 use host::sim::{Machine, Sim};
-use host::{Either, Host, first};
+use host::{Disk, Either, Host, first};
 use link::{LinkError, Message, NodeService, OrderedLane, Peer, kinds};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,8 +21,8 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use storage::api::{Presence, RemoteStorage, Storage, StorageError, StoreIdentity};
-use storage::calls::{Ask, ServedStores, what_is_there};
-use storage::site::Site;
+use storage::calls::{Ask, ServedStores, is_done, what_is_there};
+use storage::site::{self, Site};
 use storage::tcp::StoreService;
 use storage::wire::{StoreAnswer, StoreName, StoreRequest};
 use tokio::sync::{mpsc, oneshot};
@@ -51,7 +54,7 @@ pub struct Process {
     number: u64,
     pub machine: Machine,
     pub managers: Arc<ManagerService>,
-    pub site: OnceLock<Arc<Site>>,
+    pub shelf: OnceLock<Arc<Shelf>>,
     pub voter: OnceLock<Arc<Consensus>>,
     /// Present while it is elected.
     pub first: Mutex<Option<Arc<First>>>,
@@ -71,8 +74,9 @@ pub struct Up {
     pub members: Arc<Members>,
     pub managers: Arc<ManagerService>,
     pub locks: Arc<LockTableService>,
+    pub spread: Arc<Spread>,
     /// Its tasks end with it.
-    pub _core: cluster::machine::CoreMachine,
+    pub core: CoreMachine,
 }
 
 /// A first node, where it is, and the number of the connection to it.
@@ -126,9 +130,9 @@ impl Net {
     }
 
     pub fn begin(&self, node: NodeId, machine: &Machine, managers: Arc<ManagerService>) -> Arc<Process> {
-        let (site, voter, first) = Default::default();
+        let (shelf, voter, first) = Default::default();
         let number = self.next_number();
-        let process = Arc::new(Process { node, number, machine: machine.clone(), managers, site, voter, first });
+        let process = Arc::new(Process { node, number, machine: machine.clone(), managers, shelf, voter, first });
         self.processes.lock().insert(node, process.clone());
         process
     }
@@ -311,9 +315,9 @@ impl End {
         Lane::new(self.clone(), to)
     }
 
-    /// A store at a node.
-    pub fn store(&self, node: NodeId, name: StoreName) -> Arc<FarStore> {
-        Arc::new(FarStore { end: self.clone(), node, name })
+    /// A store at a node, or reached through the first one.
+    pub fn store(&self, at: To, name: StoreName) -> Arc<FarStore> {
+        Arc::new(FarStore { end: self.clone(), at, name })
     }
 }
 
@@ -403,44 +407,119 @@ impl OrderedLane for Lane {
     }
 }
 
-/// The store of a node, which admits those whose certificates are in its maps.
-struct Shelf(Arc<Site>);
+/// The stores of a node. It admits those whose certificates are in the maps of the stores that are
+/// in use there.
+pub struct Shelf {
+    node: NodeId,
+    host: Host,
+    disks: Vec<Arc<dyn Disk>>,
+    sites: Mutex<BTreeMap<StoreId, Arc<Site>>>,
+}
 
-impl ServedStores for Shelf {
-    fn store(&self, name: StoreName) -> Option<Arc<dyn Storage>> {
-        ServedStores::store(&*self.0, name)
+impl Shelf {
+    /// With a disk for each store.
+    pub async fn open(node: NodeId, host: &Host, disks: Vec<Arc<dyn Disk>>) -> Arc<Shelf> {
+        let mut sites = BTreeMap::new();
+        for (at, disk) in disks.iter().enumerate() {
+            let site = Site::open(host.clone(), disk.clone()).await.expect("a disk");
+            sites.insert(StoreId::new(at as u16), site);
+        }
+        Arc::new(Shelf { node, host: host.clone(), disks, sites: Mutex::new(sites) })
     }
 
-    fn admits(&self, certificate: &[u8; 32]) -> bool {
-        let identity = self.0.identity().expect("a store");
-        let name = StoreName { fs: identity.fs, store: identity.store };
-        let maps = self.0.store(name).expect("a store").newest_maps();
-        FsConfig::decode(&maps.bytes).expect("maps").has_node(certificate)
+    fn site(&self, store: StoreId) -> Arc<Site> {
+        self.sites.lock()[&store].clone()
     }
 
-    fn look_for(self: Arc<Self>, _: StoreName) -> BoxFuture<io::Result<Presence>> {
-        Box::pin(async move { self.0.presence().await })
+    /// The maps that a store has, if they say that it is in use here.
+    fn maps_in_use(&self, site: &Site) -> Option<(u64, FsConfig)> {
+        let identity = site.identity()?;
+        let maps = site.store(StoreName { fs: identity.fs, store: identity.store })?.newest_maps();
+        let config = FsConfig::decode(&maps.bytes).ok()?;
+        (config.place(identity.store) == self.node).then_some((maps.epoch, config))
     }
 }
 
-/// A store at a node.
+impl ServedStores for Shelf {
+    fn store(&self, name: StoreName) -> Option<Arc<dyn Storage>> {
+        ServedStores::store(&*self.site(name.store), name)
+    }
+
+    fn admits(&self, certificate: &[u8; 32]) -> bool {
+        let sites = self.sites.lock();
+        let newest = sites.values().filter_map(|site| self.maps_in_use(site)).max_by_key(|(epoch, _)| *epoch);
+        newest.is_none_or(|(_, config)| config.has_node(certificate))
+    }
+
+    fn look_for(self: Arc<Self>, name: StoreName) -> BoxFuture<io::Result<Presence>> {
+        Box::pin(async move { self.site(name.store).presence().await })
+    }
+
+    fn make(self: Arc<Self>, identity: StoreIdentity) -> BoxFuture<io::Result<()>> {
+        Box::pin(async move {
+            let left = self.site(identity.store);
+            if self.maps_in_use(&left).is_some() {
+                return Err(io::Error::other("it is in use here"));
+            }
+            let disk = self.disks[usize::from(identity.store.raw())].clone();
+            left.close().await.map_err(io::Error::other)?;
+            site::clear(&*disk).await?;
+            let anew = Site::open(self.host.clone(), disk).await.map_err(io::Error::other)?;
+            self.sites.lock().insert(identity.store, anew.clone());
+            anew.initialise(identity).await.map_err(io::Error::other)
+        })
+    }
+}
+
+/// All stores, as the first node passes requests on to them.
+struct PassedOn(Vec<(StoreId, SwitchStore)>);
+
+impl ServedStores for PassedOn {
+    fn store(&self, name: StoreName) -> Option<Arc<dyn Storage>> {
+        let found = self.0.iter().find(|(store, _)| *store == name.store);
+        found.map(|(_, store)| Arc::new(store.clone()) as Arc<dyn Storage>)
+    }
+}
+
+/// A store at a node, or reached through the first one.
 pub struct FarStore {
     end: End,
-    node: NodeId,
+    at: To,
     name: StoreName,
 }
 
 impl FarStore {
+    /// The node to ask, what serves there, and the machine that it runs on.
+    fn service(&self) -> Option<(NodeId, Arc<dyn ServedStores>, Machine)> {
+        match self.at {
+            To::Node(node) => {
+                let process = self.end.net.process(node)?;
+                let shelf: Arc<dyn ServedStores> = process.shelf.get()?.clone();
+                Some((node, shelf, process.machine.clone()))
+            }
+            To::First => {
+                let (first, node, _) = self.end.net.first_of(self.end.node)?;
+                let stores = first.up.get()?.core.stores().to_vec();
+                Some((node, Arc::new(PassedOn(stores)), first.machine.clone()))
+            }
+        }
+    }
+
     fn send(&self, request: StoreRequest) -> BoxFuture<Result<StoreAnswer, StorageError>> {
-        let (end, node, name) = (self.end.clone(), self.node, self.name);
-        let (clock, from) = (end.host.clock.clone(), end.clone());
+        let (from, name, found) = (self.end.clone(), self.name, self.service());
+        let (end, clock) = (from.clone(), from.host.clock.clone());
+        let node = match (self.at, &found) {
+            (To::Node(node), _) => node,
+            (To::First, Some((node, ..))) => *node,
+            (To::First, None) => return Box::pin(async { Err(StorageError::Unavailable) }),
+        };
         let asked = async move {
             end.travel(node).await.ok()?;
-            let process = end.net.process(node)?;
-            let service = StoreService::new(Arc::new(Shelf(process.site.get()?.clone())));
+            let (_, stores, machine) = found?;
+            let service = StoreService::new(stores);
             let Message { head, tail } = request.encode(name);
             let answer = service.serve(&end.peer(), head, tail).expect("a request");
-            let Message { head, tail } = process.machine.run(answer).await.ok()?;
+            let Message { head, tail } = machine.run(answer).await.ok()?;
             end.come_back(node).await.ok()?;
             Some(StoreAnswer::decode(&head, tail).expect("an answer"))
         };
@@ -472,8 +551,9 @@ impl RemoteStorage for FarStore {
         Box::pin(async move { what_is_there(asked.await.map_err(io::Error::other)?) })
     }
 
-    fn initialise(&self, _: StoreIdentity) -> BoxFuture<io::Result<()>> {
-        Box::pin(async { Err(io::Error::other("no store is made here")) })
+    fn initialise(&self, identity: StoreIdentity) -> BoxFuture<io::Result<()>> {
+        let asked = self.send(StoreRequest::Initialise(identity));
+        Box::pin(async move { is_done(asked.await.map_err(io::Error::other)?) })
     }
 
     fn expect(&self, _: FsUuid, _: StoreId) -> BoxFuture<()> {

@@ -1,7 +1,7 @@
 //! Nodes with a store, a voter and programs each. The one that voters elect serves as the first
 //! node, on a simulated machine of its own that ends with its lease.
 
-use crate::net::{End, First, Net, To, Up, certificate, first_certificate};
+use crate::net::{End, First, Net, Shelf, To, Up, certificate, first_certificate};
 use bytes::Bytes;
 use cluster::config::{MemberEntry, STORE_CAPACITY_BYTES_MIN};
 use cluster::control::{ControlAnswer, ControlError, ControlRequest};
@@ -10,15 +10,17 @@ use cluster::leading::{Leading, stand_back};
 use cluster::machine::{CoreMachine, Create, INDEX_RANGE_LEN, Lengths, Run, create};
 use cluster::manager_service::ManagerService;
 use cluster::manager_ways::ManagerWays;
-use cluster::maps::Voting;
+use cluster::maps::{Keeper, Voting};
 use cluster::member::{FirstNode, Member, MemberConfig};
 use cluster::members::MembersConfig;
 use cluster::remote_locks::{LockTableService, RemoteLocks};
 use cluster::seat::HostWay;
 use cluster::seats::HostWays;
 use cluster::shared_locks::LockWay;
+use cluster::spread::{RecordError, StorePlaces, decide_places};
 use cluster::succession::after_election;
 use cluster::survivors::Arrivals;
+use cluster::switch::SwitchStore;
 use cluster::{AtNode, Claim, FsConfig, KnownNode, StorePlace, Succession};
 use consensus::network::{PeerError, Peers};
 use consensus::{Consensus, GroupTiming, VoterSettings};
@@ -29,13 +31,14 @@ use manager::admin_wire::HostRequest;
 use manager::api::{Manager, ManagerError, TokenHolder};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
-use storage::api::Storage;
-use storage::site::Site;
+use storage::api::{RemoteStorage, Storage, StoreIdentity};
+use storage::server::StoreServer;
 use storage::wire::StoreName;
-use types::{BoxFuture, ManagerId, NodeId, StoreId};
+use types::{BoxFuture, FsUuid, ManagerId, NodeId, StoreId};
 
 pub const NODES: u16 = 3;
 pub const LEASE: Duration = Duration::from_secs(8);
@@ -62,15 +65,16 @@ fn run(claim: Claim) -> Run {
     }
 }
 
-/// The disks of a node.
+/// The disks of a node: one for each store that may come to it.
 struct Disks {
-    store: SimDisk,
+    stores: Vec<SimDisk>,
     voter: SimDisk,
     has_voter: Arc<AtomicBool>,
 }
 
 /// A file system on three nodes.
 pub struct Rig {
+    fs: FsUuid,
     pub net: Arc<Net>,
     disks: BTreeMap<NodeId, Disks>,
     /// How often a node has led, and how often it was elected and could not start.
@@ -93,10 +97,12 @@ impl Rig {
     pub fn new(seed: u64) -> Rig {
         let sim = Sim::new(seed);
         let disk = || SimDisk::new(&sim, 2 * ROOM);
-        let disks = nodes().map(|node| (node, Disks { store: disk(), voter: disk(), has_voter: Arc::default() }));
+        let stores = || nodes().map(|_| disk()).collect();
+        let disks = nodes().map(|node| (node, Disks { stores: stores(), voter: disk(), has_voter: Arc::default() }));
         let disks: BTreeMap<NodeId, Disks> = disks.collect();
         let maker = sim.machine("maker");
-        let places = disks.values().map(|disks| disks.store.mount(&maker).into());
+        let places =
+            (0..).zip(disks.values()).map(|(store, disks): (usize, _)| disks.stores[store].mount(&maker).into());
         let (places, voter): (Vec<StorePlace>, Arc<dyn Disk>) =
             (places.collect(), disks[&NodeId::new(1)].voter.mount(&maker));
         disks[&NodeId::new(1)].has_voter.store(true, SeqCst);
@@ -116,7 +122,8 @@ impl Rig {
         sim.block_on(core.change_maps(members)).expect("change");
         sim.block_on(core.stop()).expect("stop");
         maker.crash();
-        Rig { net: Net::new(&sim), disks, led: Arc::default(), failed: Arc::default(), why: Arc::default() }
+        let fs = core.config.fs;
+        Rig { fs, net: Net::new(&sim), disks, led: Arc::default(), failed: Arc::default(), why: Arc::default() }
     }
 
     pub fn machine(&self, node: NodeId) -> Machine {
@@ -143,8 +150,8 @@ impl Rig {
 
     /// A node that was killed has lost power.
     pub fn power_loss(&self, node: NodeId) {
-        let Disks { store, voter, .. } = &self.disks[&node];
-        store.power_loss();
+        let Disks { stores, voter, .. } = &self.disks[&node];
+        stores.iter().for_each(SimDisk::power_loss);
         voter.power_loss();
     }
 
@@ -156,14 +163,15 @@ impl Rig {
         let managers = ManagerHost::new(host.clone());
         let process = self.net.begin(node, &machine, managers.service());
         let end = End { net: self.net.clone(), node, certificate: certificate(node), host: host.clone() };
-        let Disks { store, voter, has_voter } = &self.disks[&node];
-        let (store, voter, has_voter) = (store.mount(&machine), voter.mount(&machine), has_voter.clone());
+        let Disks { stores, voter, has_voter } = &self.disks[&node];
+        let stores: Vec<Arc<dyn Disk>> = stores.iter().map(|disk| disk.mount(&machine)).collect();
+        let (voter, has_voter) = (voter.mount(&machine), has_voter.clone());
+        let fs = self.fs;
         let leader = Leader { node, rig: self.seen(), process: process.clone(), end: end.clone() };
         let here = host.clone();
         host.tasks.spawn(Box::pin(async move {
-            let site = Site::open(here.clone(), store).await.expect("a store");
-            let fs = site.identity().expect("a store").fs;
-            assert!(process.site.set(site).is_ok());
+            let shelf = Shelf::open(node, &here, stores).await;
+            assert!(process.shelf.set(shelf).is_ok());
             let peers = Arc::new(Wires(end));
             let settings = VoterSettings { voter: node.raw().into(), node: String::new(), peers, timing: Some(TIMING) };
             let opened = match has_voter.swap(true, SeqCst) {
@@ -175,7 +183,8 @@ impl Rig {
             leader.lead_whenever_elected(&voter).await;
         }));
         let end = End { net: self.net.clone(), node, certificate: certificate(node), host: host.clone() };
-        let remote = Remote { end, ways: ManagerWays::new(host.clone()), managers: managers.clone() };
+        let (ways, stores) = (ManagerWays::new(host.clone()), Mutex::default());
+        let remote = Remote { end, ways, managers: managers.clone(), stores };
         self.net.hosts.lock().insert(node, managers.clone());
         let config = MemberConfig {
             node,
@@ -199,6 +208,25 @@ impl Rig {
             let process = self.net.process(*node);
             process.is_some_and(|process| process.first.lock().as_ref().is_some_and(|first| first.up.get().is_some()))
         })
+    }
+
+    /// Has the leader drain a node, or stop that. True if there is a leader.
+    pub fn drain(&self, node: NodeId, drains: bool) -> bool {
+        let first = self.leader().and_then(|leader| self.net.process(leader)?.first.lock().clone());
+        let Some(first) = first else { return false };
+        let there = first.clone();
+        first.machine.host().tasks.spawn(Box::pin(async move {
+            let up = there.up.get().expect("it has started");
+            // It may lead no more.
+            let _ = up.spread.drain_node(&format!("{node}"), drains).await;
+        }));
+        true
+    }
+
+    /// Where the stores are, as the leader knows it.
+    pub fn places(&self) -> Option<BTreeMap<StoreId, NodeId>> {
+        let first = self.net.process(self.leader()?)?.first.lock().clone()?;
+        Some(first.up.get()?.core.maps.config().ok()?.places)
     }
 
     /// What the voters know, who serves, and why a node could not.
@@ -302,7 +330,7 @@ async fn start(end: End, here: Arc<First>, voter: Arc<Consensus>, leading: Arc<L
     here.arrivals.expect(config.clone());
     let places = config.stores().map(|store| {
         let at = config.reach(config.place(store)).expect("an address");
-        let remote = end.store(at.node, StoreName { fs: config.fs, store });
+        let remote = end.store(To::Node(at.node), StoreName { fs: config.fs, store });
         StorePlace::Node(AtNode { at, remote })
     });
     let places: Vec<StorePlace> = places.collect();
@@ -318,13 +346,43 @@ async fn start(end: End, here: Arc<First>, voter: Arc<Consensus>, leading: Arc<L
         member: Some(node),
         leading: Some(leading),
     };
-    let ways = Arc::new(Ways(end));
+    let ways = Arc::new(Ways(end.clone()));
     let members = core.open_to_members(config, managers.clone(), Some(ways)).await;
+    let spread = core.spread(members.clone(), Arc::new(Places { end, maps: core.maps.clone() })).await;
     members.begin_leases();
     let locks = Arc::new(LockTableService(members.clone()));
     host.tasks.spawn(Box::pin(members.clone().keep_voters(node)));
-    assert!(here.up.set(Up { members, managers, locks, _core: core }).is_ok());
+    assert!(here.up.set(Up { members, managers, locks, spread, core }).is_ok());
     Ok(())
+}
+
+/// The places of the stores, which the voters decide.
+struct Places {
+    end: End,
+    maps: Arc<Keeper>,
+}
+
+impl StorePlaces for Places {
+    fn reach(&self, at: &KnownNode, name: StoreName) -> Arc<dyn RemoteStorage> {
+        self.end.store(To::Node(at.node), name)
+    }
+
+    fn record(&self, places: &BTreeMap<StoreId, KnownNode>) -> BoxFuture<Result<(), RecordError>> {
+        let (maps, places) = (self.maps.clone(), places.iter().map(|(store, at)| (*store, at.node)).collect());
+        Box::pin(async move { decide_places(&maps, places).await })
+    }
+
+    fn remove(&self, _: StoreId) -> BoxFuture<io::Result<()>> {
+        Box::pin(async { Ok(()) })
+    }
+
+    fn make(&self, _: StoreIdentity) -> BoxFuture<io::Result<Arc<StoreServer>>> {
+        Box::pin(async { Err(io::Error::other("it has no disks")) })
+    }
+
+    fn has_room_here(&self) -> bool {
+        false
+    }
 }
 
 /// The first node's ways to nodes that serve managers.
@@ -371,6 +429,18 @@ struct Remote {
     end: End,
     ways: ManagerWays,
     managers: Arc<ManagerHost>,
+    /// The stores of the session.
+    stores: Mutex<BTreeMap<StoreId, SwitchStore>>,
+}
+
+impl Remote {
+    fn store(&self, config: &FsConfig, store: StoreId) -> Arc<dyn Storage> {
+        let at = match config.through_first.contains(&store) {
+            true => To::First,
+            false => To::Node(config.place(store)),
+        };
+        self.end.store(at, StoreName { fs: config.fs, store })
+    }
 }
 
 impl FirstNode for Remote {
@@ -433,18 +503,20 @@ impl FirstNode for Remote {
     }
 
     fn stores(&self, _: u64, config: &FsConfig) -> Vec<(StoreId, Arc<dyn Storage>)> {
-        let store = |store| {
-            let there = self.end.store(config.place(store), StoreName { fs: config.fs, store });
-            (store, there as Arc<dyn Storage>)
-        };
-        config.stores().map(store).collect()
+        let switches = config.stores().map(|store| (store, SwitchStore::new(self.store(config, store))));
+        let switches: BTreeMap<StoreId, SwitchStore> = switches.collect();
+        *self.stores.lock() = switches.clone();
+        switches.into_iter().map(|(store, switch)| (store, Arc::new(switch) as Arc<dyn Storage>)).collect()
     }
 
     fn can_resume(&self, session: u64) -> bool {
         self.ways.can_go_on(session)
     }
 
-    fn follow(&self, _: &FsConfig) {}
+    fn follow(&self, config: &FsConfig) {
+        let stores = self.stores.lock();
+        stores.iter().for_each(|(store, switch)| switch.set(self.store(config, *store)));
+    }
 
     fn locks(&self, session: u64) -> Arc<dyn LockWay> {
         RemoteLocks::new(&self.end.host, self.end.lane(To::First), session)
