@@ -14,7 +14,7 @@ use types::{ClientId, FsUuid, LogId, ManagerId, NodeId, StoreId};
 /// versions 1 and 2 had no members, up to version 3 all stores were at the first node, up to
 /// version 4 nothing said which node is the first one, or which members drain, up to version 5
 /// the first node had the only voter, and up to version 6 nothing said whether the stores were
-/// whole.
+/// whole, or how fast they leave a node.
 const VERSION: u16 = 7;
 /// Number of stores of one file system, at most.
 pub const STORE_COUNT_MAX: u16 = 256;
@@ -147,6 +147,23 @@ fn numbers(r: &mut Reader<'_>, what: &'static str) -> Result<BTreeSet<u16>, Deco
     Ok(numbers)
 }
 
+/// The nodes that drain, ascending, each with its rate.
+fn drains(r: &mut Reader<'_>) -> Result<BTreeMap<NodeId, DrainRate>, DecodeError> {
+    let mut drains: BTreeMap<NodeId, DrainRate> = BTreeMap::new();
+    for _ in 0..r.count(DRAIN_LEN, "draining nodes")? {
+        let node = NodeId::new(r.u16("draining node")?);
+        if drains.last_key_value().is_some_and(|(last, _)| *last >= node) {
+            return Err(DecodeError::Invalid("draining nodes"));
+        }
+        drains.insert(node, DrainRate(r.u64("drain rate")?));
+    }
+    Ok(drains)
+}
+
+fn as_fast_as_possible(node: u16) -> (NodeId, DrainRate) {
+    (NodeId::new(node), DrainRate(0))
+}
+
 fn flag(r: &mut Reader<'_>, what: &'static str) -> Result<bool, DecodeError> {
     match r.u8(what)? {
         0 => Ok(false),
@@ -154,6 +171,10 @@ fn flag(r: &mut Reader<'_>, what: &'static str) -> Result<bool, DecodeError> {
         _ => Err(DecodeError::Invalid(what)),
     }
 }
+
+/// Bytes per second at which stores leave a node that drains, at most; 0 is no bound.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct DrainRate(pub u64);
 
 /// A file system's configuration.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -181,7 +202,7 @@ pub struct FsConfig {
     pub first_node: Option<[u8; 32]>,
     /// The nodes that are to have no stores any more. Members among them are to have no managers
     /// either.
-    pub draining: BTreeSet<NodeId>,
+    pub draining: BTreeMap<NodeId, DrainRate>,
     /// Stores that all nodes are to reach through the first one, since they may move at any time.
     pub through_first: BTreeSet<StoreId>,
     /// What the first node is to be as a member once an elected one has its place; its certificate
@@ -241,7 +262,10 @@ impl FsConfig {
         out.put_u8(self.first_node.is_some().into());
         self.first_node.iter().for_each(|fingerprint| out.extend_from_slice(fingerprint));
         out.put_u32(self.draining.len() as u32);
-        self.draining.iter().for_each(|node| out.put_u16(node.raw()));
+        for (node, rate) in &self.draining {
+            out.put_u16(node.raw());
+            out.put_u64(rate.0);
+        }
         out.put_u32(self.through_first.len() as u32);
         self.through_first.iter().for_each(|store| out.put_u16(store.raw()));
         out.put_u8(self.first_member.is_some().into());
@@ -298,9 +322,12 @@ impl FsConfig {
             true => Some(fingerprint(&mut r, "first node")?),
             false => None,
         };
-        let (mut draining, mut through_first) = (BTreeSet::new(), BTreeSet::new());
+        let (mut draining, mut through_first) = (BTreeMap::new(), BTreeSet::new());
         if version >= 5 {
-            draining = numbers(&mut r, "draining nodes")?.into_iter().map(NodeId::new).collect();
+            draining = match version >= 7 {
+                true => drains(&mut r)?,
+                false => numbers(&mut r, "draining nodes")?.into_iter().map(as_fast_as_possible).collect(),
+            };
             through_first = numbers(&mut r, "stores behind the first node")?.into_iter().map(StoreId::new).collect();
         }
         let (mut first_member, mut voters, mut next_voter) = (None, first_voters(), FIRST_VOTER + 1);
@@ -406,7 +433,7 @@ impl FsConfig {
             return Err(ConfigError::Place { store: *store, node: *node });
         }
         let is_unknown = |node: &&NodeId| **node != FIRST_NODE && !self.members.contains_key(node);
-        if let Some(node) = self.draining.iter().find(is_unknown) {
+        if let Some(node) = self.draining.keys().find(is_unknown) {
             return Err(ConfigError::MemberNumber(*node));
         }
         if let Some(store) = self.through_first.iter().find(|store| store.raw() >= self.store_count) {
@@ -672,6 +699,8 @@ pub enum ConfigError {
 const MEMBER_LEN_MIN: usize = 2 + 1 + 32 + 1;
 /// Bytes of an encoded place.
 const PLACE_LEN: usize = 2 + 2;
+/// Length of a node that drains, encoded.
+const DRAIN_LEN: usize = 2 + 8;
 /// Bytes of an encoded voter.
 const VOTER_LEN: usize = 8 + 2;
 
@@ -694,7 +723,7 @@ pub(crate) mod tests {
             next_node: 1,
             places: BTreeMap::new(),
             first_node: None,
-            draining: BTreeSet::new(),
+            draining: BTreeMap::new(),
             through_first: BTreeSet::new(),
             first_member: None,
             voters: first_voters(),
@@ -721,7 +750,8 @@ pub(crate) mod tests {
     fn what_was_created_is_read_back() {
         let mut spread = with_members();
         spread.places = BTreeMap::from([(StoreId::new(0), NodeId::new(3)), (StoreId::new(4), NodeId::new(1))]);
-        let draining = BTreeSet::from([FIRST_NODE, NodeId::new(1), NodeId::new(3)]);
+        let rates = [(FIRST_NODE, 0), (NodeId::new(1), 50 << 20), (NodeId::new(3), u64::MAX)];
+        let draining = rates.map(|(node, rate)| (node, DrainRate(rate))).into();
         let led = FsConfig {
             first_node: Some([9; 32]),
             draining,
@@ -783,7 +813,7 @@ pub(crate) mod tests {
         let mut gone = moved.clone();
         gone.members.remove(&NodeId::new(3));
         assert!(moved.may_become(&gone).is_err(), "a member that has a store stays");
-        let drains = FsConfig { draining: BTreeSet::from([NodeId::new(1)]), ..config.clone() };
+        let drains = FsConfig { draining: BTreeMap::from([(NodeId::new(1), DrainRate(0))]), ..config.clone() };
         assert_eq!(config.may_become(&drains), Ok(()));
         let mut gone = drains.clone();
         gone.members.remove(&NodeId::new(1));

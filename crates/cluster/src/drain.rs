@@ -12,7 +12,7 @@
 //! first node is lost. The record of the places changes only at the end. So a crash leaves the
 //! store where it was, and the next start begins anew; or it has moved, and the maps follow.
 
-use crate::config::{FIRST_NODE, KnownNode};
+use crate::config::{DrainRate, FIRST_NODE, KnownNode};
 use crate::machine::PUT_TIMEOUT;
 use crate::maps::ChangeError;
 use crate::removal::RemovalError;
@@ -25,17 +25,18 @@ use types::StoreId;
 const LEARN_TIME_MAX: Duration = Duration::from_secs(60);
 
 impl Spread {
-    /// Has a node drain from now on, the first one too, or stop draining.
-    pub async fn drain_node(&self, name: &str, drains: bool) -> Result<(), RemovalError> {
+    /// Has a node drain from now on at this rate, the first one too, or stop draining. A copy that
+    /// is under way follows another rate.
+    pub async fn drain_node(&self, name: &str, drains: Option<DrainRate>) -> Result<(), RemovalError> {
         let config = self.maps.config().map_err(ChangeError::from)?;
         let members = config.members.iter().map(|(node, member)| (*node, &member.name[..]));
         let mut nodes = members.chain([(FIRST_NODE, self.members.first_name())]);
         let found = nodes.find(|(_, known)| *known == name);
         let node = found.ok_or_else(|| RemovalError::NoSuchNode(name.to_string()))?.0;
-        if config.draining.contains(&node) != drains {
+        if config.draining.get(&node).copied() != drains {
             let change = |config: &mut crate::FsConfig| match drains {
-                true => drop(config.draining.insert(node)),
-                false => drop(config.draining.remove(&node)),
+                Some(rate) => drop(config.draining.insert(node, rate)),
+                None => drop(config.draining.remove(&node)),
             };
             self.maps.change(change).await?;
         }

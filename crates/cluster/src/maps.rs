@@ -254,18 +254,30 @@ pub struct Keeper {
 }
 
 impl Keeper {
-    /// Takes the agreed maps, and gives them to the stores if any of them is `behind`.
+    /// Takes the agreed maps, and gives them to the stores if any of them is `behind`. If some were
+    /// `made_anew`, the maps say so before these get them: without maps, the next start finds them.
     pub(crate) async fn start(
         host: Host,
         stripe: Arc<Stripe>,
         agreed: Agreed,
         behind: bool,
+        made_anew: bool,
     ) -> Result<Keeper, StripeError> {
         let Agreed { voter, is_owned, rebuilt, maps } = agreed;
-        if behind {
-            stripe.put_maps(maps.clone()).await?;
+        let is_whole = FsConfig::decode(&maps.bytes).is_ok_and(|config| config.is_whole);
+        let pushed = tokio::sync::Mutex::new(true);
+        let keeper = Keeper { host, stripe, voter, is_owned, rebuilt, first: maps, pushed };
+        if made_anew && is_whole {
+            match keeper.decide(|config| config.is_whole = false).await {
+                Ok(_) => {}
+                Err(error) => tracing::warn!("the maps do not say that a store was made anew: {error}"),
+            }
         }
-        Ok(Keeper { host, stripe, voter, is_owned, rebuilt, first: maps, pushed: tokio::sync::Mutex::new(true) })
+        if behind {
+            keeper.stripe.put_maps(keeper.maps()).await?;
+            *keeper.pushed.lock().await = true;
+        }
+        Ok(keeper)
     }
 
     /// The maps in force.

@@ -486,7 +486,7 @@ impl Members {
             manager_count: count(FIRST_NODE),
             takes_managers: true,
             is_voter: voters.contains(&FIRST_NODE),
-            is_draining: config.draining.contains(&FIRST_NODE),
+            is_draining: config.draining.contains_key(&FIRST_NODE),
             program: PROGRAM_VERSION.into(),
         };
         let places = config.stores().map(|store| (store, config.place(store))).collect();
@@ -508,7 +508,7 @@ impl Members {
                 manager_count: count(node),
                 takes_managers: session.is_some_and(|session| session.takes_managers),
                 is_voter: voters.contains(&node),
-                is_draining: config.draining.contains(&node),
+                is_draining: config.draining.contains_key(&node),
                 program: session.map(|session| session.program.clone()).unwrap_or_default(),
             }
         };
@@ -542,7 +542,7 @@ impl Members {
     }
 
     fn draining(&self) -> BTreeSet<NodeId> {
-        self.maps_config().map(|config| config.draining).unwrap_or_default()
+        self.maps_config().map(|config| config.draining.into_keys().collect()).unwrap_or_default()
     }
 
     /// The first node's name.

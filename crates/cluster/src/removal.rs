@@ -140,7 +140,8 @@ impl Spread {
                 return Err(RemovalError::HasStores { name: name.to_string(), stores });
             }
             self.check_lost(name, &there, how).await?;
-            let is_known = config.is_whole || self.members.has_compared_all().await;
+            let is_found_lacking = self.members.are_stores_whole() == Some(false);
+            let is_known = config.is_whole && !is_found_lacking || self.members.has_compared_all().await;
             if !how.accepts_loss && !is_known {
                 return Err(RemovalError::NotCompared { name: name.to_string(), stores });
             }
@@ -226,14 +227,15 @@ impl Spread {
         Err(RemovalError::Make { store, error: failed })
     }
 
+    /// Has the maps say whether the stores have everything.
+    async fn say_whole(&self, is_whole: bool) -> Result<(), RemovalError> {
+        self.maps.change(|config| config.is_whole = is_whole).await?;
+        Ok(())
+    }
+
     /// Makes a store of a node anew, empty.
     async fn make_anew(&self, name: &str, store: StoreId, at: &KnownNode) -> Result<(), RemovalError> {
         let late = || io::Error::from(io::ErrorKind::TimedOut);
-        // The maps say it before there is a store that lacks everything.
-        self.members.compare_stores();
-        if self.maps.config().map_err(ChangeError::from)?.is_whole {
-            self.maps.change(|config| config.is_whole = false).await?;
-        }
         let (made, taker) = self.make_anywhere(store).await?;
         let mut at_nodes = self.at_nodes.lock().clone();
         match taker {
@@ -246,6 +248,12 @@ impl Spread {
             Ok(()) => self.check_silent(name, store, at).await,
             Err(MoveError::Maps(error)) => Err(RemovalError::Maps(error)),
             Err(_) => Err(RemovalError::NotLearned(store)),
+        };
+        // The maps say it before there is a store that lacks everything.
+        let was_whole = self.maps.config().map_err(ChangeError::from)?.is_whole;
+        let ready = match ready {
+            Ok(()) if was_whole => self.say_whole(false).await,
+            ready => ready,
         };
         let recorded = match ready {
             Ok(()) => {
@@ -265,9 +273,13 @@ impl Spread {
         }
         self.through_here.lock().remove(&store);
         if let Err(RecordError::Unchanged(error)) = recorded {
+            if was_whole {
+                self.say_whole(true).await?;
+            }
             self.try_tell_maps().await;
             return Err(RemovalError::NotRecorded(store, error));
         }
+        self.members.compare_stores();
         *self.at_nodes.lock() = at_nodes;
         match made {
             Made::Here(server) => {

@@ -15,7 +15,7 @@
 //! A move holds the changes of its store up at its end. So none begins while another store is away:
 //! what is left would be too few.
 
-use crate::config::{FIRST_NODE, FsConfig, KnownNode};
+use crate::config::{DrainRate, FIRST_NODE, FsConfig, KnownNode};
 use crate::control::Moving;
 use crate::machine::CoreMachine;
 use crate::maps::{ChangeError, Keeper};
@@ -48,6 +48,8 @@ const PASSES_MAX: usize = 8;
 const LAST_PASS_MAX: usize = 32;
 /// How long changes may be held up. They wait that long at most, and then the move has failed.
 const HOLD_TIME_MAX: Duration = Duration::from_secs(10);
+/// How long both places of a store may take to learn that it has moved, while its changes wait.
+const TELL_TIME_MAX: Duration = Duration::from_secs(2);
 /// How long a node may take to make an empty store, or to be reached.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(60);
 /// Pause after a move that failed: the first time, and at most.
@@ -307,16 +309,16 @@ impl Spread {
     fn next(&self, is_tried: impl Fn(&NodeId) -> bool) -> (Option<NextMove>, String) {
         let Ok(config) = self.maps.config() else { return Default::default() };
         let (places, away) = (self.all_places(), self.members.stores_away());
-        let here = self.places.has_room_here() && !config.draining.contains(&FIRST_NODE);
+        let here = self.places.has_room_here() && !config.draining.contains_key(&FIRST_NODE);
         let takers = self.members.takers().into_iter().map(|at| at.node).chain(here.then_some(FIRST_NODE));
         let takers: Vec<NodeId> = takers.collect();
         let tried = || takers.iter().copied().filter(&is_tried);
         let count = |node: &NodeId| places.values().filter(|place| *place == node).count();
         let can_move = |store, from: NodeId| match from {
-            FIRST_NODE => self.servers.lock().iter().any(|server| server.identity().store == store),
+            FIRST_NODE => is_tried(&from) && self.servers.lock().iter().any(|server| server.identity().store == store),
             from => is_tried(&from) && self.members.of(from).is_some(),
         };
-        let drained = places.iter().filter(|(_, at)| config.draining.contains(at));
+        let drained = places.iter().filter(|(_, at)| config.draining.contains_key(at));
         let drained: Vec<(StoreId, NodeId)> = drained.map(|(store, from)| (*store, *from)).collect();
         let next = match drained.iter().find(|(_, from)| is_tried(from)) {
             Some((store, from)) => {
@@ -424,8 +426,15 @@ impl Spread {
             Presence::Store(other) if (other.fs, other.store) != (fs, store) => {
                 return Err(MoveError::Foreign(other.store));
             }
-            // A move that was cut short has left a store. The node replaces it.
-            Presence::Empty(_) | Presence::Store(_) => {}
+            Presence::Empty(_) => {}
+            // A move that was cut short has left a store. The node replaces it, unless it says that
+            // it is in use. It may say so only since it has old maps.
+            Presence::Store(_) => {
+                if self.maps.config().is_ok_and(|config| config.place(store) != taker.node) {
+                    self.in_time(remote.expect(fs, store)).await?;
+                    let _ = self.in_time(remote.put_maps(self.maps.maps())).await?;
+                }
+            }
         }
         let identity = StoreIdentity { fs, store, capacity_bytes: wanted };
         self.in_time(remote.initialise(identity)).await?.map_err(MoveError::Make)?;
@@ -465,6 +474,11 @@ impl Spread {
         }
         *self.at_nodes.lock() = at_nodes;
         let left = switch.now();
+        // Before it changes there, both places know it, if the maps say it already: whoever starts
+        // from these stores alone must not use the old one.
+        let (there, maps) = (made.storage(), self.maps.maps());
+        let tell = host::join_all(vec![there.put_maps(maps.clone()), left.put_maps(maps)]);
+        let _ = host::timeout(&*self.host.clock, TELL_TIME_MAX, tell).await;
         match made {
             Made::There(remote) => {
                 switch.set(remote);
@@ -487,6 +501,13 @@ impl Spread {
         Ok(())
     }
 
+    /// How fast a store may be copied: what was said of the node that it leaves.
+    fn rate(&self, store: StoreId) -> DrainRate {
+        let from = self.all_places().get(&store).copied().unwrap_or(FIRST_NODE);
+        let config = self.maps.config().ok();
+        config.and_then(|config| config.draining.get(&from).copied()).unwrap_or_default()
+    }
+
     /// Copies a store to a node, or here, and holds its changes up at the end.
     async fn copy_store(
         &self,
@@ -507,7 +528,7 @@ impl Spread {
         };
         let mut copy = StoreCopy::new(self.host.clock.clone(), switch.now(), made.storage());
         for _ in 0..PASSES_MAX {
-            if copy.pass(&progress).await? <= LAST_PASS_MAX {
+            if copy.pass(&progress, &|| self.rate(store)).await? <= LAST_PASS_MAX {
                 break;
             }
         }

@@ -5,6 +5,7 @@
 //! that does not change: it also deletes what was deleted meanwhile, and takes over the seals and
 //! the maps. What is equal then is shown by the counts of both.
 
+use crate::config::DrainRate;
 use host::{Clock, join_all, timeout};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,6 +21,9 @@ const AT_ONCE: usize = 8;
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(60);
 /// Segments deleted by one request.
 const DELETED_AT_ONCE: usize = 1024;
+
+/// How often a slow copy looks at its rate.
+const PACE_TICK: Duration = Duration::from_secs(1);
 
 /// Why a store was not copied. It is unchanged.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
@@ -69,15 +73,20 @@ impl StoreCopy {
         self.damaged.values().sum()
     }
 
-    /// One pass. Tells `progress` how many segments of all it has looked at. Returns how many it
-    /// had to copy.
-    pub(crate) async fn pass(&mut self, progress: &(dyn Fn(usize, usize) + Sync)) -> Result<usize, CopyError> {
+    /// One pass, no faster than `rate` says at each moment. Tells `progress` how many segments of
+    /// all it has looked at. Returns how many it had to copy.
+    pub(crate) async fn pass(
+        &mut self,
+        progress: &(dyn Fn(usize, usize) + Sync),
+        rate: &(dyn Fn() -> DrainRate + Sync),
+    ) -> Result<usize, CopyError> {
         let listed = timeout(&*self.clock, ANSWER_TIME_MAX, self.from.segments()).await;
         let listed = listed.map_err(|_| CopyError::Late)?.map_err(CopyError::From)?;
         let is_new = |(segment, bytes): &&(SegmentId, u64)| self.copied.get(segment) != Some(bytes);
         let new: Vec<(SegmentId, u64)> = listed.iter().filter(is_new).copied().collect();
         for (at, some) in new.chunks(AT_ONCE).enumerate() {
             progress(listed.len() - new.len() + at * AT_ONCE, listed.len());
+            let begun = self.clock.now();
             let copies = some.iter().map(|(segment, _)| self.segment(*segment)).collect();
             let copies = timeout(&*self.clock, ANSWER_TIME_MAX, join_all(copies)).await;
             for ((segment, bytes), damaged) in some.iter().zip(copies.map_err(|_| CopyError::Late)?) {
@@ -87,8 +96,26 @@ impl StoreCopy {
                     count => self.damaged.insert(*segment, count),
                 };
             }
+            self.pace(some.iter().map(|(_, bytes)| *bytes).sum(), begun, rate).await;
         }
         Ok(new.len())
+    }
+
+    /// Waits until so many bytes may have been copied since `begun`.
+    async fn pace(&self, bytes: u64, begun: Duration, rate: &(dyn Fn() -> DrainRate + Sync)) {
+        loop {
+            let DrainRate(rate) = rate();
+            if rate == 0 {
+                return;
+            }
+            let due = begun + Duration::from_secs_f64(bytes as f64 / rate as f64);
+            let left = due.saturating_sub(self.clock.now());
+            if left.is_zero() {
+                return;
+            }
+            // The rate may change meanwhile.
+            self.clock.sleep(left.min(PACE_TICK)).await;
+        }
     }
 
     /// Copies what is missing of a segment. Returns how many of its fragments cannot be read.
@@ -125,7 +152,7 @@ impl StoreCopy {
     /// The last pass, while nothing changes the store. Both are equal afterwards, but for damaged
     /// fragments.
     pub(crate) async fn finish(&mut self) -> Result<(), CopyError> {
-        self.pass(&|_, _| ()).await?;
+        self.pass(&|_, _| (), &DrainRate::default).await?;
         let listed: BTreeMap<SegmentId, u64> =
             self.from.segments().await.map_err(CopyError::From)?.into_iter().collect();
         let gone: Vec<SegmentId> =
@@ -262,7 +289,7 @@ mod tests {
             clock.sleep(Duration::from_millis(random.below(200))).await;
             let mut copy = StoreCopy::new(clock.clone(), switch.now(), to.clone());
             for _ in 0..random.below(4) {
-                copy.pass(&|_, _| ()).await.expect("pass");
+                copy.pass(&|_, _| (), &DrainRate::default).await.expect("pass");
             }
             let held = switch.hold().await;
             copy.finish().await.unwrap_or_else(|e| panic!("seed {seed}: {e}"));

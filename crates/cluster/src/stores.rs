@@ -313,11 +313,8 @@ pub(crate) async fn open(
     for store in empty {
         tracing::warn!(%store, "its folder is empty: starting it anew; maintenance restores its share, see `starling status`");
         let at = usize::from(store.raw());
-        let anew = async {
-            let anew = create_one(host, &config, store, &places[at]).await?;
-            anew.storage().put_maps(newest.clone()).await.map_err(|e| StartError::Storage(store, e))?;
-            Ok::<Open, StartError>(anew)
-        };
+        // It gets its maps when these say that it lacks everything.
+        let anew = create_one(host, &config, store, &places[at]);
         match host::timeout(&*host.clock, OPEN_TIMEOUT, anew).await {
             Ok(Ok(anew)) => opened[at] = Some(anew),
             Ok(Err(error)) => tracing::warn!("a store is missing; it could not be started anew: {error}"),
@@ -345,7 +342,7 @@ pub(crate) async fn open(
         Open::Local(server) => Some(server),
         Open::Remote(..) => None,
     });
-    let (behind, servers) = (oldest < newest.epoch, servers.collect());
+    let (behind, servers) = (made_anew || oldest < newest.epoch, servers.collect());
     Ok(Opened { config, behind, made_anew, maps: newest, by_id, servers, at_nodes, new_member })
 }
 

@@ -99,8 +99,8 @@ pub fn after_election(known: &FsConfig, certificate: Fingerprint) -> Result<FsCo
             next.places.entry(store).or_insert(node);
         }
         next.voters.values_mut().filter(|at| **at == FIRST_NODE).for_each(|at| *at = node);
-        if next.draining.remove(&FIRST_NODE) {
-            next.draining.insert(node);
+        if let Some(rate) = next.draining.remove(&FIRST_NODE) {
+            next.draining.insert(node, rate);
         }
     }
     next.first_node = Some(certificate);

@@ -127,7 +127,7 @@ impl Members {
         avoided: &mut BTreeMap<NodeId, Duration>,
     ) -> Result<(), String> {
         let config = self.keeper().config().map_err(|e| e.to_string())?;
-        let mut standing = Standing::of(self.present(), self.away(), &config.draining);
+        let mut standing = Standing::of(self.present(), self.away(), &config.draining.keys().copied().collect());
         standing.leave_out(avoided.keys().copied());
         let wanted = wanted(&config, own, &standing, goes_on_without(&config, own));
         if wanted.iter().any(|node| config.voter_of(*node).is_none()) {
@@ -141,11 +141,15 @@ impl Members {
         if voter.voters() != voters {
             for (id, node) in voters.iter().filter(|(id, _)| !voter.voters().contains_key(*id)) {
                 let brought = host::timeout(&*self.host().clock, BRING_IN_TIME_MAX, voter.bring_in(*id, node)).await;
-                if !matches!(brought, Ok(Ok(()))) {
+                if brought.is_err() {
                     let at = config.voters[id];
                     avoided.insert(at, self.host().clock.now() + AVOIDED_TIME);
+                    // The group forgets it.
+                    let same = voter.voters();
+                    let _ = host::timeout(&*self.host().clock, SET_TIME_MAX, voter.set_voters(&same)).await;
                     return Err(format!("voter {id} at {at} cannot be brought up to date"));
                 }
+                brought.map_err(|e| e.to_string())?.map_err(|e| e.to_string())?;
             }
             // A start that finds only the stores must know who votes.
             self.keeper().settle().await.map_err(|e| e.to_string())?;
@@ -194,7 +198,7 @@ mod tests {
             next_node: 1,
             places: BTreeMap::new(),
             first_node: Some([9; 32]),
-            draining: BTreeSet::new(),
+            draining: BTreeMap::new(),
             through_first: BTreeSet::new(),
             first_member: Some(member("first")),
             voters: first_voters(),

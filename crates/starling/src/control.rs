@@ -128,8 +128,8 @@ pub enum Request {
     DrainNode {
         /// The node's name.
         name: String,
-        /// It drains from now on, or no more.
-        drains: bool,
+        /// It drains from now on, at so many bytes per second at most (0: no bound), or no more.
+        rate: Option<u64>,
     },
     /// See [`crate::node::removal`].
     RemoveNode {

@@ -68,8 +68,8 @@ impl control::Served for Control {
                     let first = first.ok_or(ALONE)?;
                     first.inviter.invite(&name, addresses).await.map_err(|e| format!("{e:#}"))
                 }
-                Request::DrainNode { name, drains } => {
-                    removal::drain(&*first.ok_or(ALONE)?, &name, drains).await.map_err(|e| e.to_string())
+                Request::DrainNode { name, rate } => {
+                    removal::drain(&*first.ok_or(ALONE)?, &name, rate).await.map_err(|e| e.to_string())
                 }
                 Request::RemoveNode { name, is_dead, accepts_loss } => {
                     let how = Removal { is_dead, accepts_loss };

@@ -3,7 +3,7 @@
 
 use crate::net::{End, First, Net, Shelf, To, Up, certificate, first_certificate};
 use bytes::Bytes;
-use cluster::config::{MemberEntry, STORE_CAPACITY_BYTES_MIN};
+use cluster::config::{DrainRate, MemberEntry, STORE_CAPACITY_BYTES_MIN};
 use cluster::control::{ControlAnswer, ControlError, ControlRequest};
 use cluster::host_service::ManagerHost;
 use cluster::leading::{Leading, stand_back};
@@ -218,7 +218,7 @@ impl Rig {
         first.machine.host().tasks.spawn(Box::pin(async move {
             let up = there.up.get().expect("it has started");
             // It may lead no more.
-            let _ = up.spread.drain_node(&format!("{node}"), drains).await;
+            let _ = up.spread.drain_node(&format!("{node}"), drains.then(DrainRate::default)).await;
         }));
         true
     }

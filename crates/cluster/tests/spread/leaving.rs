@@ -2,7 +2,7 @@
 
 use crate::{First, Recording, Rig, STORE_BYTES, STORES};
 use cluster::FsConfig;
-use cluster::config::FIRST_NODE;
+use cluster::config::{DrainRate, FIRST_NODE};
 use cluster::removal::{Removal, RemovalError};
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
@@ -133,6 +133,23 @@ fn a_start_without_the_lost_node_knows_whether_the_others_have_everything() {
     rig.check(&first);
 }
 
+/// The first try said that it lacks everything, though nothing was made anew.
+#[test]
+fn regression_a_removal_that_was_refused_can_be_repeated() {
+    let (mut rig, first) = spread_over_nodes(25);
+    rig.run_for(10_000);
+    rig.lose(true);
+    *rig.world.recording.lock().expect("recording") = Recording::IsRefused;
+    let refused = rig.remove_node(&first, true).expect_err("refused");
+    assert!(matches!(refused, RemovalError::NotRecorded(..)), "{refused}");
+    rig.run_for(10_000);
+    *rig.world.recording.lock().expect("recording") = Recording::Works;
+    rig.remove_node(&first, true).expect("remove");
+    rig.run_for(120_000);
+    rig.check_whole(&first);
+    rig.write(&first, 5);
+}
+
 /// The store that came back while all nodes were told was given up.
 #[test]
 fn regression_a_store_that_comes_back_during_its_removal_stays() {
@@ -210,7 +227,7 @@ fn crash_of_the_first_node_at_any_moment_of_a_removal_loses_nothing() {
 
 impl Rig {
     fn drain(&self, first: &First, drains: bool) {
-        self.sim.block_on(first.spread.drain_node(LOST, drains)).expect("drain");
+        self.sim.block_on(first.spread.drain_node(LOST, drains.then(DrainRate::default))).expect("drain");
     }
 }
 
@@ -257,7 +274,7 @@ fn regression_a_store_moves_though_another_one_goes_away_meanwhile() {
     drop(first);
     let first = rig.start().expect("start");
     rig.run_for(5000);
-    rig.sim.block_on(first.spread.drain_node("node-1", true)).expect("drain");
+    rig.sim.block_on(first.spread.drain_node("node-1", Some(DrainRate::default()))).expect("drain");
     let moves = || first.members.nodes().expect("nodes").spread.moving.is_some();
     while !moves() {
         rig.run_for(10);
@@ -279,12 +296,39 @@ fn regression_a_store_moves_though_another_one_goes_away_meanwhile() {
 }
 
 #[test]
+fn a_drain_is_no_faster_than_its_rate_which_may_change() {
+    let (mut rig, first) = spread_over_nodes(37);
+    rig.write(&first, 200);
+    let name = StoreName { fs: first.core.config.fs, store: StoreId::new(1) };
+    let store = rig.sim.block_on(rig.world.nodes[1].site(name.store)).store(name).expect("a store");
+    let bytes =
+        rig.sim.block_on(async move { storage::api::Storage::status(&*store).await }).expect("status").used_bytes;
+    let drain = |rate| rig.sim.block_on(first.spread.drain_node(LOST, Some(DrainRate(rate)))).expect("drain");
+    let moves = || first.members.nodes().expect("nodes").spread.moving.is_some();
+    drain(bytes / 1000);
+    while !moves() {
+        rig.run_for(10);
+    }
+    rig.run_for(20_000);
+    assert!(moves());
+    drain(bytes / 40);
+    let begun = rig.sim.now();
+    while moves() {
+        rig.run_for(100);
+    }
+    let took = (rig.sim.now() - begun).as_secs();
+    assert!((10..60).contains(&took), "{took} s");
+    assert_eq!(rig.places(), [0, 0, 1]);
+    rig.check_whole(&first);
+}
+
+#[test]
 fn no_store_moves_while_another_one_is_away() {
     let (mut rig, first) = spread_over_nodes(35);
     rig.lose(true);
     rig.write(&first, 10);
     rig.run_for(15_000);
-    rig.sim.block_on(first.spread.drain_node("node-1", true)).expect("drain");
+    rig.sim.block_on(first.spread.drain_node("node-1", Some(DrainRate::default()))).expect("drain");
     rig.run_for(30_000);
     let trouble = first.members.nodes().expect("nodes").spread.trouble;
     assert_eq!((rig.places(), &trouble[..]), (vec![0, 2, 1], "store-2 does not move while store-1 is out of service"));
@@ -403,7 +447,7 @@ fn crash_of_the_first_node_at_any_moment_of_a_drain_loses_nothing() {
 #[test]
 fn the_first_node_drains_too() {
     let (mut rig, first) = spread_over_nodes(32);
-    rig.sim.block_on(first.spread.drain_node("one", true)).expect("drain");
+    rig.sim.block_on(first.spread.drain_node("one", Some(DrainRate::default()))).expect("drain");
     rig.run_for(5000);
     assert_eq!(rig.places(), [0, 2, 1], "there is no other place");
     let session = rig.hello(&first, 1);
@@ -415,7 +459,7 @@ fn the_first_node_drains_too() {
     rig.check_whole(&first);
     assert!(first.members.nodes().expect("nodes").nodes[0].is_draining);
     // It is stopped, and a store comes back.
-    rig.sim.block_on(first.spread.drain_node("one", false)).expect("drain");
+    rig.sim.block_on(first.spread.drain_node("one", None)).expect("drain");
     for _ in 0..40 {
         rig.renew(&first, 1, session, true);
         rig.run_for(1000);

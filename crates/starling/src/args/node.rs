@@ -54,6 +54,7 @@ change everything.")]
     /// Move the stores and managers of a node to the others, while all go on.
     #[command(after_help = "Examples:
   starling node drain db --data ./data
+  starling node drain db --data ./data --rate 50MiB   no faster than this, also for a drain that is under way
   starling nodes ./mnt                                what moves, and how far it is
   starling node drain db --data ./data --stop         it may have stores and managers again
   starling down ./mnt                                 on that node, when it has none; then, at the first one:
@@ -170,6 +171,10 @@ pub struct NodeDrain {
     /// The data folder of the first node, which must be running.
     #[arg(long)]
     pub data: PathBuf,
+    /// Bytes per second at which its stores move, at most, as in 50MiB. Give the command again to
+    /// change it [default: as fast as possible].
+    #[arg(long, value_name = "SIZE", conflicts_with = "stop")]
+    pub rate: Option<String>,
     /// The node drains no more.
     #[arg(long)]
     pub stop: bool,

@@ -5,7 +5,8 @@ use crate::args::{NodeDrain, NodeRemove};
 use crate::control::Request;
 use crate::node::ask_first;
 use crate::node::first::FirstNodeServer;
-use crate::say;
+use crate::{say, size, usage};
+use cluster::config::DrainRate;
 use cluster::removal::{Removal, RemovalError};
 use serde_json::{Value, json};
 use std::process::ExitCode;
@@ -22,15 +23,18 @@ pub async fn remove(first: &FirstNodeServer, name: &str, how: Removal) -> Result
 }
 
 /// Has a node drain, or not. The answer for the command.
-pub async fn drain(first: &FirstNodeServer, name: &str, drains: bool) -> Result<Value, RemovalError> {
-    first.spread.drain_node(name, drains).await?;
-    Ok(json!({ "node": name, "drains": drains }))
+pub async fn drain(first: &FirstNodeServer, name: &str, rate: Option<u64>) -> Result<Value, RemovalError> {
+    first.spread.drain_node(name, rate.map(DrainRate)).await?;
+    let rate_bytes = rate.filter(|rate| *rate > 0);
+    Ok(json!({ "node": name, "drains": rate.is_some(), "rate_bytes_per_second": rate_bytes }))
 }
 
 /// `starling node drain`.
 pub async fn run_drain(args: NodeDrain) -> anyhow::Result<ExitCode> {
-    let NodeDrain { name, data, stop, json } = args;
-    let answer = ask_first(&data, Request::DrainNode { name: name.clone(), drains: !stop }).await?;
+    let NodeDrain { name, data, rate, stop, json } = args;
+    let rate = rate.as_deref().map(size::parse).transpose().map_err(|e| usage(format!("--rate: {e}")))?;
+    let rate = (!stop).then_some(rate.unwrap_or(0));
+    let answer = ask_first(&data, Request::DrainNode { name: name.clone(), rate }).await?;
     let data = data.display();
     say(&match (json, stop) {
         (true, _) => serde_json::to_string_pretty(&answer)?,

@@ -309,8 +309,8 @@ fn of_elected(
             Request::InviteNode { name, addresses } => {
                 led.server.inviter.invite(&name, addresses).await.map_err(|e| format!("{e:#}"))
             }
-            Request::DrainNode { name, drains } => {
-                removal::drain(&led.server, &name, drains).await.map_err(|e| e.to_string())
+            Request::DrainNode { name, rate } => {
+                removal::drain(&led.server, &name, rate).await.map_err(|e| e.to_string())
             }
             Request::RemoveNode { name, is_dead, accepts_loss } => {
                 let how = Removal { is_dead, accepts_loss };
