@@ -9,7 +9,7 @@ use common::{Mounted, refused, run, starling, text};
 use on_loopback::{answer, contents, elsewhere, join_with_store, stores, wait};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::fs;
 use std::io::Write;
 use std::path::Path;
@@ -207,7 +207,9 @@ fn a_node_drains_while_all_go_on_and_is_removed() {
     };
     let node = || answer(starling().arg("nodes").arg(&two.mountpoint))["nodes"][2].clone();
     wait("managers do not spread", || node()["managers"] == json!(1));
-    assert_eq!(answer(&mut command("drain", &[])), json!({"node": "three", "drains": true}));
+    let said = |rate: Value| json!({"node": "three", "drains": true, "rate_bytes_per_second": rate});
+    assert_eq!(answer(&mut command("drain", &["--rate", "1MiB"])), said(json!(1 << 20)));
+    assert_eq!(answer(&mut command("drain", &[])), said(Value::Null));
     let mut count = 0;
     let mut write_all = |nodes: &[&Mounted]| {
         for node in nodes {
