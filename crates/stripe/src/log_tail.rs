@@ -470,6 +470,7 @@ mod tests {
             let patience = if is_known { Duration::ZERO } else { stripe.options.read_patience() };
             let time_max = patience + stripe.options.put_timeout / 10;
             assert!(rig.sim.now() - begin < time_max, "{:?}", rig.sim.now() - begin);
+            let begin = rig.sim.now();
             let followed = rig.run(stripe.follow_log(LOG, 1, tail.epoch, 2)).unwrap();
             assert_eq!(followed, tail.segments);
             assert!(rig.sim.now() - begin < time_max, "{:?}", rig.sim.now() - begin);
