@@ -261,8 +261,7 @@ impl CoreMachine {
         let switches = by_id.iter().map(|(id, store)| (*id, Arc::new(store.clone()) as Arc<dyn Storage>));
         let stripe = Stripe::new(host.clone(), config.fs, switches.collect(), options);
         let inode_count_max = inode_count_max(run.cache_bytes);
-        let maps = Keeper::start(host.clone(), stripe.clone(), agreed, behind, made_anew).await;
-        let maps = Arc::new(maps.map_err(|e| StartError::refused(&stripe, e))?);
+        let maps = Arc::new(Keeper::start(host.clone(), stripe.clone(), agreed, behind, made_anew).await?);
         let refused = |e| StartError::of_manager(&stripe, e);
         let (map, manager_ids) = (config.managers.clone(), config.manager_ids());
         let like_all = ManagerConfig {

@@ -256,13 +256,16 @@ pub struct Keeper {
 impl Keeper {
     /// Takes the agreed maps, and gives them to the stores if any of them is `behind`. If some were
     /// `made_anew`, the maps say so before these get them: without maps, the next start finds them.
+    ///
+    /// # Errors
+    /// The maps do not say so, or too few stores get them.
     pub(crate) async fn start(
         host: Host,
         stripe: Arc<Stripe>,
         agreed: Agreed,
         behind: bool,
         made_anew: bool,
-    ) -> Result<Keeper, StripeError> {
+    ) -> Result<Keeper, StartError> {
         let Agreed { voter, is_owned, rebuilt, maps } = agreed;
         let is_whole = FsConfig::decode(&maps.bytes).is_ok_and(|config| config.is_whole);
         let pushed = tokio::sync::Mutex::new(true);
@@ -270,11 +273,16 @@ impl Keeper {
         if made_anew && is_whole {
             match keeper.decide(|config| config.is_whole = false).await {
                 Ok(_) => {}
-                Err(error) => tracing::warn!("the maps do not say that a store was made anew: {error}"),
+                // Elected leaders go by it, and a file system without a voter elects none.
+                Err(error @ ChangeError::NoVoter(_)) => {
+                    tracing::warn!("the maps do not say that a store was made anew: {error}");
+                }
+                Err(error) => return Err(StartError::NotDecided(error.to_string())),
             }
         }
         if behind {
-            keeper.stripe.put_maps(keeper.maps()).await?;
+            let put = keeper.stripe.put_maps(keeper.maps()).await;
+            put.map_err(|e| StartError::refused(&keeper.stripe, e))?;
             *keeper.pushed.lock().await = true;
         }
         Ok(keeper)

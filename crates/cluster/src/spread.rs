@@ -98,6 +98,46 @@ pub async fn decide_places(maps: &Keeper, places: BTreeMap<StoreId, NodeId>) -> 
     }
 }
 
+/// The places of the stores for a first node that voters have elected. It has no disks of its own,
+/// and the maps are the record.
+pub struct DecidedPlaces {
+    reach: Box<ReachStore>,
+    maps: Arc<Keeper>,
+}
+
+/// The way to the store with a name at a node.
+pub type ReachStore = dyn Fn(&KnownNode, StoreName) -> Arc<dyn RemoteStorage> + Send + Sync;
+
+impl DecidedPlaces {
+    /// With its way to stores.
+    pub fn new(maps: Arc<Keeper>, reach: Box<ReachStore>) -> Arc<DecidedPlaces> {
+        Arc::new(DecidedPlaces { reach, maps })
+    }
+}
+
+impl StorePlaces for DecidedPlaces {
+    fn reach(&self, at: &KnownNode, name: StoreName) -> Arc<dyn RemoteStorage> {
+        (self.reach)(at, name)
+    }
+
+    fn record(&self, places: &BTreeMap<StoreId, KnownNode>) -> BoxFuture<Result<(), RecordError>> {
+        let (maps, places) = (self.maps.clone(), places.iter().map(|(store, at)| (*store, at.node)).collect());
+        Box::pin(async move { decide_places(&maps, places).await })
+    }
+
+    fn remove(&self, _: StoreId) -> BoxFuture<io::Result<()>> {
+        Box::pin(async { Ok(()) })
+    }
+
+    fn make(&self, _: StoreIdentity) -> BoxFuture<io::Result<Arc<StoreServer>>> {
+        Box::pin(async { Err(io::Error::other("a first node that was elected has no stores of its own")) })
+    }
+
+    fn has_room_here(&self) -> bool {
+        false
+    }
+}
+
 /// Why a store did not move.
 #[derive(Debug, Error)]
 pub(crate) enum MoveError {

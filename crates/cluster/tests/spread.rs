@@ -15,7 +15,7 @@ use cluster::{AtNode, FsConfig, KnownNode, StorePlace};
 use host::sim::{Machine, Sim, SimDisk};
 use host::{Disk, Host, Random, SplitMix64};
 use link::Message;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -29,6 +29,8 @@ use types::{BoxFuture, FileId, FsUuid, NodeId, StoreId};
 use vfs::fs::{Cred, FileSystem, OpenFlags};
 
 const STORES: u16 = 3;
+/// The machines of the nodes that join.
+const NAMES: [&str; 4] = ["node 1", "node 2", "node 3", "node 4"];
 const STORE_BYTES: u64 = 128 << 20;
 /// Sessions last as long as a test.
 const LEASE: Duration = Duration::from_secs(100_000);
@@ -56,8 +58,8 @@ struct NodeStores {
 }
 
 impl NodeStores {
-    fn new(sim: &Sim, node: u16, name: &'static str) -> Arc<NodeStores> {
-        let disks = (0..STORES).map(|_| SimDisk::new(sim, 2 * STORE_BYTES)).collect();
+    fn new(sim: &Sim, node: u16, name: &'static str, stores: u16) -> Arc<NodeStores> {
+        let disks = (0..stores).map(|_| SimDisk::new(sim, 2 * STORE_BYTES)).collect();
         Arc::new(NodeStores { sim: sim.clone(), node: NodeId::new(node), name, disks, sites: Mutex::default() })
     }
 
@@ -109,7 +111,7 @@ impl NodeStore {
     fn send(&self, request: StoreRequest) -> BoxFuture<Result<StoreAnswer, StorageError>> {
         let (node, name, host) = (self.node.clone(), self.name, self.host.clone());
         let is_silent = *self.world.silent.lock().expect("silent") == Some(node.node);
-        let is_away = *self.world.away.lock().expect("away") == Some(name.store);
+        let is_away = self.world.away.lock().expect("away").contains(&name.store);
         Box::pin(async move {
             host.clock.sleep(DELAY).await;
             if is_away {
@@ -171,8 +173,8 @@ struct World {
     disks: Vec<SimDisk>,
     record: Mutex<BTreeMap<StoreId, KnownNode>>,
     recording: Mutex<Recording>,
-    /// The store whose place does not answer.
-    away: Mutex<Option<StoreId>>,
+    /// The stores at nodes that do not answer.
+    away: Mutex<BTreeSet<StoreId>>,
     /// The maps decide the record, as they do while others vote.
     decides: AtomicBool,
     random: SplitMix64,
@@ -259,11 +261,16 @@ fn fingerprint(node: NodeId) -> [u8; 32] {
 
 impl Rig {
     fn new(seed: u64) -> Rig {
+        Rig::of(seed, 2, STORES, 1)
+    }
+
+    /// A file system with as many nodes besides the first one, and stores.
+    fn of(seed: u64, nodes: u16, stores: u16, parity: u8) -> Rig {
         let sim = Sim::new(seed);
-        let disks: Vec<SimDisk> = (0..STORES).map(|_| SimDisk::new(&sim, 2 * STORE_BYTES)).collect();
+        let disks: Vec<SimDisk> = (0..stores).map(|_| SimDisk::new(&sim, 2 * STORE_BYTES)).collect();
         let world = World {
             silent: Mutex::default(),
-            nodes: vec![NodeStores::new(&sim, 1, "node 1"), NodeStores::new(&sim, 2, "node 2")],
+            nodes: (1..=nodes).zip(NAMES).map(|(node, name)| NodeStores::new(&sim, node, name, stores)).collect(),
             disks,
             record: Mutex::default(),
             recording: Mutex::new(Recording::Works),
@@ -276,7 +283,7 @@ impl Rig {
         let on = rig.sim.machine("one");
         let places: Vec<StorePlace> = rig.world.disks.iter().map(|disk| disk.mount(&on).into()).collect();
         let consensus: Arc<dyn Disk> = rig.consensus.mount(&on);
-        let how = Create { parity: 1, block_size: 4096, manager_count: 2, store_capacity_bytes: Some(STORE_BYTES) };
+        let how = Create { parity, block_size: 4096, manager_count: 2, store_capacity_bytes: Some(STORE_BYTES) };
         rig.sim.block_on(create(&on.host(), &places, &consensus, how)).expect("create");
         rig
     }
@@ -334,8 +341,8 @@ impl Rig {
 
     fn join(&self, first: &First) {
         let add = |config: &mut FsConfig| {
-            for node in [1, 2] {
-                let (name, fingerprint) = (format!("node-{node}"), fingerprint(NodeId::new(node)));
+            for node in &self.world.nodes {
+                let (name, fingerprint) = (format!("node-{}", node.node.raw()), fingerprint(node.node));
                 config.add_member(MemberEntry { name, fingerprint, address: String::new() }).expect("add");
             }
         };
@@ -414,11 +421,11 @@ impl Rig {
     /// it.
     fn check_without(&self, first: &First, store: u16) {
         let disk = &self.world.disks[usize::from(store)];
-        *self.world.away.lock().expect("away") = Some(StoreId::new(store));
+        self.world.away.lock().expect("away").insert(StoreId::new(store));
         disk.offline(true);
         self.check(first);
         disk.offline(false);
-        *self.world.away.lock().expect("away") = None;
+        self.world.away.lock().expect("away").clear();
     }
 
     /// All fragments of all segments are there and good.
@@ -430,7 +437,7 @@ impl Rig {
     fn places(&self) -> Vec<u16> {
         let record = self.world.record.lock().expect("record");
         let place = |store| record.get(&StoreId::new(store)).map_or(0, |at| at.node.raw());
-        (0..STORES).map(place).collect()
+        (0..self.world.disks.len() as u16).map(place).collect()
     }
 
     fn run_for(&self, millis: u64) {

@@ -10,14 +10,14 @@ use cluster::leading::{Leading, stand_back};
 use cluster::machine::{CoreMachine, Create, INDEX_RANGE_LEN, Lengths, Run, create};
 use cluster::manager_service::ManagerService;
 use cluster::manager_ways::ManagerWays;
-use cluster::maps::{Keeper, Voting};
+use cluster::maps::Voting;
 use cluster::member::{FirstNode, Member, MemberConfig};
 use cluster::members::MembersConfig;
 use cluster::remote_locks::{LockTableService, RemoteLocks};
 use cluster::seat::HostWay;
 use cluster::seats::HostWays;
 use cluster::shared_locks::LockWay;
-use cluster::spread::{RecordError, StorePlaces, decide_places};
+use cluster::spread::DecidedPlaces;
 use cluster::succession::after_election;
 use cluster::survivors::Arrivals;
 use cluster::switch::SwitchStore;
@@ -31,12 +31,10 @@ use manager::admin_wire::HostRequest;
 use manager::api::{Manager, ManagerError, TokenHolder};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
-use storage::api::{RemoteStorage, Storage, StoreIdentity};
-use storage::server::StoreServer;
+use storage::api::Storage;
 use storage::wire::StoreName;
 use types::{BoxFuture, FsUuid, ManagerId, NodeId, StoreId};
 
@@ -348,41 +346,13 @@ async fn start(end: End, here: Arc<First>, voter: Arc<Consensus>, leading: Arc<L
     };
     let ways = Arc::new(Ways(end.clone()));
     let members = core.open_to_members(config, managers.clone(), Some(ways)).await;
-    let spread = core.spread(members.clone(), Arc::new(Places { end, maps: core.maps.clone() })).await;
+    let places = DecidedPlaces::new(core.maps.clone(), Box::new(move |at, name| end.store(To::Node(at.node), name)));
+    let spread = core.spread(members.clone(), places).await;
     members.begin_leases();
     let locks = Arc::new(LockTableService(members.clone()));
     host.tasks.spawn(Box::pin(members.clone().keep_voters(node)));
     assert!(here.up.set(Up { members, managers, locks, spread, core }).is_ok());
     Ok(())
-}
-
-/// The places of the stores, which the voters decide.
-struct Places {
-    end: End,
-    maps: Arc<Keeper>,
-}
-
-impl StorePlaces for Places {
-    fn reach(&self, at: &KnownNode, name: StoreName) -> Arc<dyn RemoteStorage> {
-        self.end.store(To::Node(at.node), name)
-    }
-
-    fn record(&self, places: &BTreeMap<StoreId, KnownNode>) -> BoxFuture<Result<(), RecordError>> {
-        let (maps, places) = (self.maps.clone(), places.iter().map(|(store, at)| (*store, at.node)).collect());
-        Box::pin(async move { decide_places(&maps, places).await })
-    }
-
-    fn remove(&self, _: StoreId) -> BoxFuture<io::Result<()>> {
-        Box::pin(async { Ok(()) })
-    }
-
-    fn make(&self, _: StoreIdentity) -> BoxFuture<io::Result<Arc<StoreServer>>> {
-        Box::pin(async { Err(io::Error::other("it has no disks")) })
-    }
-
-    fn has_room_here(&self) -> bool {
-        false
-    }
 }
 
 /// The first node's ways to nodes that serve managers.

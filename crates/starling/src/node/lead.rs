@@ -10,14 +10,15 @@ use crate::folder::place_at_node;
 use crate::node::first::{FirstNodeServer, HowFirst, Threshold, bind};
 use crate::node::identity;
 use crate::node::joined::AboutNode;
-use crate::node::places::ElectedPlaces;
+use crate::node::places as store_places;
 use crate::node::voter::NodeVoter;
 use anyhow::Context;
 use cluster::leading::{Leading, stand_back};
 use cluster::machine::{CoreMachine, INDEX_RANGE_LEN, Lengths, Run};
 use cluster::maps::Voting;
+use cluster::spread::DecidedPlaces;
 use cluster::succession::after_election;
-use cluster::{Claim, FsConfig, StorePlace, Succession};
+use cluster::{Claim, FsConfig, KnownNode, StorePlace, Succession};
 use consensus::Consensus;
 use host::{Either, Host, first};
 use serde_json::Value;
@@ -237,7 +238,9 @@ async fn start(who: WhoLeads, voter: Arc<Consensus>, leading: Arc<Leading>) -> a
     let voting = Voting::Led(voter);
     let machine = CoreMachine::start_after(host.clone(), &places, voting, run, &threshold.arrivals).await?;
     let listener = threshold.leave().await?;
-    let places = ElectedPlaces::new(host.clone(), &folder, machine.maps.clone())?;
+    let (network, keys) = (host.clone(), identity::client_keys(&folder)?);
+    let reach = Box::new(move |at: &KnownNode, name| store_places::reach(&network, &keys, at, name));
+    let places = DecidedPlaces::new(machine.maps.clone(), reach);
     let member = Some((who.about.node(), who.about.name.clone()));
     let how =
         HowFirst { is_mounted: false, places, member, leading: Some(leading), votes: None, appoints_voters: true };

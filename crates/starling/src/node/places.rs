@@ -117,48 +117,10 @@ fn with_places(folder: &Path, mut stores: Stores, places: &BTreeMap<StoreId, Kno
 }
 
 /// The way to a store at a node.
-fn reach(host: &Host, keys: &ClientKeys, at: &KnownNode, name: StoreName) -> Arc<dyn RemoteStorage> {
+pub fn reach(host: &Host, keys: &ClientKeys, at: &KnownNode, name: StoreName) -> Arc<dyn RemoteStorage> {
     // An address that cannot be read is one that cannot be reached.
     let nowhere = Address { host: at.address.clone(), port: 0, keys: None };
     Remote::named(host.clone(), address_of(at, keys).unwrap_or(nowhere), name)
-}
-
-/// The places of the stores for a first node that voters have elected. It has none here, and the
-/// maps are the record.
-pub struct ElectedPlaces {
-    host: Host,
-    keys: ClientKeys,
-    maps: Arc<Keeper>,
-}
-
-impl ElectedPlaces {
-    /// With the first node's keys, in the folder that it has.
-    pub fn new(host: Host, folder: &Path, maps: Arc<Keeper>) -> anyhow::Result<Arc<ElectedPlaces>> {
-        Ok(Arc::new(ElectedPlaces { host, keys: identity::client_keys(folder)?, maps }))
-    }
-}
-
-impl StorePlaces for ElectedPlaces {
-    fn reach(&self, at: &KnownNode, name: StoreName) -> Arc<dyn RemoteStorage> {
-        reach(&self.host, &self.keys, at, name)
-    }
-
-    fn record(&self, places: &BTreeMap<StoreId, KnownNode>) -> BoxFuture<Result<(), RecordError>> {
-        let (maps, places) = (self.maps.clone(), places.iter().map(|(store, at)| (*store, at.node)).collect());
-        Box::pin(async move { decide_places(&maps, places).await })
-    }
-
-    fn remove(&self, _: StoreId) -> BoxFuture<io::Result<()>> {
-        Box::pin(async { Ok(()) })
-    }
-
-    fn make(&self, _: StoreIdentity) -> BoxFuture<io::Result<Arc<StoreServer>>> {
-        Box::pin(async { Err(io::Error::other("a first node that was elected has no stores of its own")) })
-    }
-
-    fn has_room_here(&self) -> bool {
-        false
-    }
 }
 
 /// What moving stores needs of the first node.
