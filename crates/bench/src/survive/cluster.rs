@@ -209,7 +209,7 @@ impl Cluster {
         if node == 0 {
             command.args(["--stores", &VOTERS.to_string(), "--store-size", STORE_SIZE]);
         } else if node < VOTERS {
-            command.args(["--name", &name_of(node), "--roles", "client,storage,manager,voter", "--store"]).arg(store);
+            command.args(["--name", &name_of(node), "--store"]).arg(store);
         } else {
             command.args(["--name", &name_of(node), "--roles", "client"]);
         }

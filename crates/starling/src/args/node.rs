@@ -38,10 +38,9 @@ hour. It lets its holder read and change everything, so hand it over as you woul
   starling node join starlingnode1-... ./mnt --data ./data
   starling node join - ./mnt --data ./data < FILE            the same, hidden from other users, who can see command lines
   starling node join - ./mnt --data ./data --background      returns when mounted; end it with `starling down ./mnt`
-  starling node join - ./mnt --data ./data --listen 10.0.0.2:7440 --store /disk1/s     takes a store of the first node
+  starling node join - ./mnt --data ./data --listen 10.0.0.2:7440 --store /disk1/s     takes a store of the first node, and votes
   starling node join - --no-mount --data ./data --listen 10.0.0.2:7440 --store /disk1/s     serves, and mounts nothing
-  starling node join - ./mnt --data ./data --listen 10.0.0.2:7440 --store /disk1/s --roles client,storage     serves no managers
-  starling node join - ./mnt --data ./data --listen 10.0.0.2:7440 --store /disk1/s --roles client,storage,manager,voter     votes, too
+  starling node join - ./mnt --data ./data --listen 10.0.0.2:7440 --store /disk1/s --roles client,storage     serves no managers, and does not vote
   starling up ./mnt --data ./data                            mounts again; needs no invitation
   starling up --data ./data                                  serves again without a mount; end it with `starling down --data ./data`
 
@@ -133,7 +132,8 @@ pub struct NodeJoin {
     /// storage (it takes stores, with --store), manager (it serves managers, at the address of
     /// --listen), voter (it votes on who leads, and leads when it is elected). Without client it
     /// mounts nothing; without manager it gets no managers. `up` keeps this, and `up --roles`
-    /// changes it [default: what the other options say; it does not vote].
+    /// changes it [default: what the other options say; it votes
+    /// if it has --listen and --store].
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub roles: Option<Vec<Role>>,
     /// The data folder of this node: its key, control socket and the log of --background; made if

@@ -146,7 +146,8 @@ impl AskedNode {
     /// # Errors
     /// The options contradict each other, one is missing, or the node has nothing to do.
     fn roles(&self) -> anyhow::Result<Roles> {
-        let mut roles = Roles::known(&self.data)?.unwrap_or_default();
+        let chosen = Roles::known(&self.data)?;
+        let mut roles = chosen.unwrap_or_default();
         let is_asked = |role| self.roles.as_ref().is_some_and(|asked| asked.contains(&role));
         let is_left_out = |role| self.roles.as_ref().is_some_and(|asked| !asked.contains(&role));
         let mounts_nothing = self.no_mount || is_left_out(Role::Client) || !(roles.client || is_asked(Role::Client));
@@ -162,6 +163,9 @@ impl AskedNode {
         let known = Serves::known(&self.data)?;
         let listens = self.listen.is_some() || known.is_some();
         let has_stores = !self.stores.is_empty() || known.is_some_and(|known| !known.stores.is_empty());
+        // A machine that others reach, and that has a store, is one that stays. Later starts keep it.
+        let is_new = self.invitation.is_some() && chosen.is_none();
+        roles.voter |= is_new && self.roles.is_none() && listens && has_stores;
         let wrong = wrong.or(match (has_stores, listens) {
             (true, _) if is_left_out(Role::Storage) => Some("--store: --roles has no storage: add it"),
             (false, _) if is_asked(Role::Storage) => Some("--roles storage: add --store DIR and --listen ADDRESS:PORT"),

@@ -69,12 +69,21 @@ pub fn elsewhere() -> String {
     format!("127.0.0.1:{}", free_port())
 }
 
-/// Joins a node that takes a store.
+/// Joins a node that takes a store, and does not vote.
 pub fn join_with_store(below: &Path, first: &Mounted, name: &str) -> Mounted {
+    join_server(below, first, name, &["--roles", "client,storage,manager"])
+}
+
+/// Joins a node that takes a store, and votes.
+pub fn join_voter(below: &Path, leader: &Mounted, name: &str) -> Mounted {
+    join_server(below, leader, name, &[])
+}
+
+fn join_server(below: &Path, leader: &Mounted, name: &str, more: &[&str]) -> Mounted {
     let store = below.join(format!("{name}.stores")).display().to_string();
     let listen = elsewhere();
     let flags = ["--name", name, "--background", "--listen", &listen, "--store", &store];
-    let (node, mut command) = joining(below, name, &invite(first, &[]), &flags);
+    let (node, mut command) = joining(below, name, &invite(leader, &[]), &[&flags[..], more].concat());
     run(&mut command);
     node
 }
@@ -82,19 +91,6 @@ pub fn join_with_store(below: &Path, first: &Mounted, name: &str) -> Mounted {
 /// The stores of all nodes, as a node says.
 pub fn stores(of: &Mounted) -> Value {
     nodes(of)["nodes"].as_array().expect("nodes").iter().map(|node| node["stores"].clone()).collect()
-}
-
-/// The roles of a node that votes.
-const VOTER_ROLES: &str = "client,storage,manager,voter";
-
-/// Joins a node that takes a store, and votes.
-pub fn join_voter(below: &Path, leader: &Mounted, name: &str) -> Mounted {
-    let store = below.join(format!("{name}.stores")).display().to_string();
-    let listen = elsewhere();
-    let flags = ["--name", name, "--background", "--listen", &listen, "--store", &store, "--roles", VOTER_ROLES];
-    let (node, mut command) = joining(below, name, &invite(leader, &[]), &flags);
-    run(&mut command);
-    node
 }
 
 /// The answer of `starling nodes`.
