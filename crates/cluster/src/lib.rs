@@ -49,6 +49,7 @@ pub mod member;
 mod member_fs;
 pub mod members;
 mod node_writer;
+mod refill;
 pub mod remote_locks;
 pub mod remote_manager;
 pub mod removal;

@@ -20,6 +20,7 @@ use crate::control::Moving;
 use crate::machine::CoreMachine;
 use crate::maps::{ChangeError, Keeper};
 use crate::members::Members;
+use crate::refill::Looks;
 use crate::seats::SessionBook;
 use crate::store_copy::{CopyError, StoreCopy};
 use crate::stores::{Absent, CLOSE_TIMEOUT};
@@ -231,7 +232,7 @@ pub struct Spread {
     pub(crate) maps: Arc<Keeper>,
     pub(crate) members: Arc<Members>,
     pub(crate) places: Arc<dyn StorePlaces>,
-    switches: Vec<(StoreId, SwitchStore)>,
+    pub(crate) switches: Vec<(StoreId, SwitchStore)>,
     pub(crate) servers: Arc<Mutex<Vec<Arc<StoreServer>>>>,
     pub(crate) at_nodes: Mutex<BTreeMap<StoreId, KnownNode>>,
     /// Stores at nodes that all nodes are to reach through this one.
@@ -285,6 +286,7 @@ impl Spread {
 
     async fn run(self: Arc<Self>) {
         let mut pauses: BTreeMap<NodeId, Pause> = BTreeMap::new();
+        let mut looks = Looks::default();
         while matches!(first(self.host.clock.sleep(TICK), self.until_stop()).await, Either::Left(())) {
             let Either::Left(_turn) = first(self.turn.lock(), self.until_stop()).await else { break };
             self.follow_addresses().await;
@@ -293,10 +295,12 @@ impl Spread {
             if !self.try_tell_maps().await || is_unsure {
                 continue;
             }
+            self.refill_places(&mut looks).await;
             let now = self.host.clock.now();
             let is_tried = |node: &NodeId| pauses.get(node).is_none_or(|pause| now >= pause.until);
             let (next, trouble) = self.next(is_tried);
             let Some(NextMove { store, from, to }) = next else {
+                let trouble = if trouble.is_empty() { looks.trouble() } else { trouble };
                 if !trouble.is_empty() || pauses.values().all(|pause| now >= pause.until) {
                     self.members.report_spread(|report| report.trouble = trouble);
                 }

@@ -520,3 +520,57 @@ fn the_first_node_drains_too() {
     assert_eq!(rig.places(), [1, 2, 0]);
     rig.check_whole(&first);
 }
+
+/// The disk of store 1 is replaced: its node starts with an empty one.
+fn replace_disk(rig: &Rig) {
+    rig.world.nodes[1].restart();
+    rig.world.nodes[1].disk(StoreId::new(1)).wipe();
+}
+
+#[test]
+fn a_disk_that_is_replaced_is_filled_while_all_go_on() {
+    let mut rig = Rig::new(38);
+    let first = rig.start().expect("start");
+    rig.join(&first);
+    rig.hello(&first, 1);
+    rig.hello(&first, 2);
+    rig.write(&first, 30);
+    rig.settle();
+    rig.run_for(10_000);
+    let is_whole = || first.core.maps.config().expect("config").is_whole;
+    assert!(is_whole());
+    replace_disk(&rig);
+    rig.write(&first, 30);
+    rig.run_for(15_000);
+    rig.write(&first, 10);
+    rig.run_for(100_000);
+    assert_eq!((rig.places(), is_whole()), (vec![0, 2, 1], true));
+    rig.check_whole(&first);
+    rig.check_without(&first, 0);
+    let first = rig.start().expect("start");
+    rig.check(&first);
+}
+
+/// With another one away, what the new one is to have is not there.
+#[test]
+fn a_disk_that_is_replaced_waits_until_enough_others_are_back() {
+    let mut rig = Rig::new(39);
+    let first = rig.start().expect("start");
+    rig.join(&first);
+    rig.hello(&first, 1);
+    rig.hello(&first, 2);
+    rig.write(&first, 30);
+    rig.settle();
+    rig.run_for(10_000);
+    // Node 1 has the other store that is at a node.
+    rig.world.away.lock().expect("away").insert(StoreId::new(2));
+    replace_disk(&rig);
+    rig.run_for(60_000);
+    let trouble = first.members.nodes().expect("nodes").spread.trouble;
+    assert!(trouble.contains("store-1 at node-2 is lost") && trouble.contains("2 are needed"), "{trouble}");
+    rig.world.away.lock().expect("away").clear();
+    rig.run_for(100_000);
+    assert_eq!(first.members.nodes().expect("nodes").spread.trouble, "");
+    rig.check_whole(&first);
+    rig.check(&first);
+}
