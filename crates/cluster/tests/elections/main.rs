@@ -26,6 +26,8 @@ struct Happened {
     pauses: u64,
     cuts: u64,
     drains: u64,
+    /// How often the disks of a node were replaced.
+    replaced: u64,
     /// How often a store was seen at another node than before.
     moves: u64,
     synced: u64,
@@ -50,7 +52,7 @@ fn nodes_work_while_leaders_change(seed: u64, happened: &mut Happened) {
         places = now;
         let leader = rig.leader();
         let victim = if random.chance(1, 2) { leader.unwrap_or(node(&random)) } else { node(&random) };
-        let what = random.below(9);
+        let what = random.below(11);
         println!("{:?}: {leader:?} leads, {what} for {victim}", rig.net.sim.now());
         match what {
             0 | 1 => {
@@ -91,6 +93,12 @@ fn nodes_work_while_leaders_change(seed: u64, happened: &mut Happened) {
                 }
             }
             5 | 6 => happened.drains += u64::from(rig.drain(victim, random.chance(2, 3))),
+            7 if !down.contains(&victim) && rig.replace_disks(victim) => {
+                happened.replaced += 1;
+                paused.remove(&victim);
+                rig.run_for(Duration::from_millis(random.below(10_000)));
+                work.start(&rig, victim);
+            }
             _ => {
                 rig.net.mend();
                 for node in std::mem::take(&mut paused) {

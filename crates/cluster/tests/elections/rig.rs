@@ -221,6 +221,27 @@ impl Rig {
         true
     }
 
+    /// Kills a node with one store and replaces its disks, if the others have everything. True if it
+    /// did.
+    pub fn replace_disks(&self, node: NodeId) -> bool {
+        let first = self.leader().and_then(|leader| self.net.process(leader)?.first.lock().clone());
+        let Some(first) = first else { return false };
+        let there = first.clone();
+        let is_whole = first.machine.run(async move {
+            let core = &there.up.get().expect("it has started").core;
+            core.maintenance.has_compared_all().await && core.stripe.is_whole()
+        });
+        let clock = self.net.sim.machine("dice").host().clock;
+        let is_whole = self.net.sim.block_on(host::timeout(&*clock, LEASE, is_whole));
+        let has_one = self.places().is_some_and(|places| places.values().filter(|at| **at == node).count() == 1);
+        let replaces = has_one && matches!(is_whole, Ok(Ok(true)));
+        if replaces {
+            self.kill(node);
+            self.disks[&node].stores.iter().for_each(SimDisk::wipe);
+        }
+        replaces
+    }
+
     /// Where the stores are, as the leader knows it.
     pub fn places(&self) -> Option<BTreeMap<StoreId, NodeId>> {
         let first = self.net.process(self.leader()?)?.first.lock().clone()?;
