@@ -227,7 +227,19 @@ pub struct Fsck {
 
 An empty folder becomes a store when `up` creates a file system on it, or when `up` starts a file system that lost its store there.
 SIGINT and SIGTERM close the store. Without --keys, only this machine can reach the store, and every user of this machine can.")]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub struct Store {
+    /// What to do other than to serve a store.
+    #[command(subcommand)]
+    pub command: Option<StoreCommand>,
+    /// The store to serve.
+    #[command(flatten)]
+    pub served: Option<ServedStore>,
+}
+
+/// A store that is served at an address.
+#[derive(ClapArgs, Debug)]
+pub struct ServedStore {
     /// The store's folder; made if it does not exist.
     pub folder: PathBuf,
     /// Address and port to listen at; port 0 takes a free one.
@@ -240,6 +252,42 @@ pub struct Store {
     /// Detach from the terminal once listening; the log is starling.log in the folder.
     #[arg(long)]
     pub background: bool,
+}
+
+/// What `store` does, other than to serve one.
+#[derive(Subcommand, Debug)]
+pub enum StoreCommand {
+    /// Put an empty store on another disk in place of one whose disk has died.
+    #[command(after_help = "Examples:
+  starling status ./mnt                                                    which stores this node has, in which folders, and what is wrong with them
+  starling store replace store-1 /disk2/s --data ./data                    store-1 is in /disk2/s/store-1 from now on, and the others fill it
+  starling store replace store-1 /disk2/s --data ./data --dead             though it still works: what it has is given up
+
+Give the data folder of the node that had the store, which must be up; its programs and the other nodes go on. The machine that leads makes the store anew within some
+ten seconds; `starling status` there says how far it is filled. The command refuses while other stores may lack something, which only the old disk may have. A first node that
+has its own stores must end: mount the new disk, empty, at the folder of the store, and start it again.")]
+    Replace(StoreReplace),
+}
+
+/// Arguments of `store replace`.
+#[derive(ClapArgs, Debug)]
+pub struct StoreReplace {
+    /// The store, as in store-1.
+    pub store: String,
+    /// A folder on the new disk; made if it does not exist.
+    pub folder: PathBuf,
+    /// The data folder of the node that had the store.
+    #[arg(long)]
+    pub data: PathBuf,
+    /// Give up what the store has, though it works.
+    #[arg(long)]
+    pub dead: bool,
+    /// After a refusal: give up what only this store may have had.
+    #[arg(long)]
+    pub accept_loss: bool,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Arguments of `keys`.

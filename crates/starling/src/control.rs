@@ -140,6 +140,17 @@ pub enum Request {
         /// What only its stores had is given up.
         accepts_loss: bool,
     },
+    /// See [`crate::node::replace`].
+    ReplaceStore {
+        /// Its number.
+        store: u16,
+        /// The folder that is to have it, with its absolute path.
+        folder: PathBuf,
+        /// What it has is given up.
+        is_dead: bool,
+        /// What only it may have is given up, too.
+        accepts_loss: bool,
+    },
     /// See [`crate::node::report`].
     Nodes,
     /// See [`crate::node::who`].

@@ -60,7 +60,9 @@ mod traces;
 mod up;
 
 use anyhow::Context;
-use args::{Args, Command, ConflictsCommand, HoardCommand, HomeCommand, NodeCommand, TraceCommand};
+use args::{
+    Args, Command, ConflictsCommand, HoardCommand, HomeCommand, NodeCommand, Store, StoreCommand, TraceCommand,
+};
 use clap::Parser;
 use clap::error::ErrorKind;
 use std::io::Write;
@@ -135,7 +137,10 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
                 false => runtime()?.block_on(up::run(settings)),
             }
         }
-        Command::Store(store) => match store.background {
+        Command::Store(Store { command: Some(StoreCommand::Replace(args)), .. }) => {
+            runtime()?.block_on(node::replace::run(args))
+        }
+        Command::Store(Store { served: Some(store), .. }) => match store.background {
             true => background::start(&store.folder, &[store::READY], None),
             // One thread: beside those of its disk, a store has too little to do for hand-overs to
             // pay.
@@ -144,6 +149,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
                 runtime.context("start the runtime")?.block_on(store::run(store))
             }
         },
+        Command::Store(Store { served: None, .. }) => Err(usage("give the store's folder: see --help")),
         Command::Home(home) => match home.command {
             HomeCommand::Serve(serve) if serve.background => background::start(&serve.data, &[home::READY], None),
             HomeCommand::Serve(serve) => runtime()?.block_on(home::serve(serve)),

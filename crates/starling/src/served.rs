@@ -283,6 +283,7 @@ impl Mounted {
             | Request::InviteNode { .. }
             | Request::DrainNode { .. }
             | Request::RemoveNode { .. }
+            | Request::ReplaceStore { .. }
             | Request::Nodes
             | Request::Clients
             | Request::TurnAway { .. } => {

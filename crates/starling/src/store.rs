@@ -1,6 +1,6 @@
 //! `starling store`: serves one storage server from a folder, until a signal ends it.
 
-use crate::args::Store;
+use crate::args::ServedStore;
 use crate::location::split_port;
 use crate::{background, keys, say, usage};
 use anyhow::Context;
@@ -15,7 +15,7 @@ use tokio::signal::unix::{SignalKind, signal};
 pub const READY: &str = "store listening at";
 
 /// Runs `starling store`.
-pub async fn run(args: Store) -> anyhow::Result<ExitCode> {
+pub async fn run(args: ServedStore) -> anyhow::Result<ExitCode> {
     let shown = args.folder.display();
     let keys = args.keys.as_deref().map(keys::of_store).transpose()?;
     let listener = listen(&args.listen, keys.is_some()).await?;

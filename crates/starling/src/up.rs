@@ -13,7 +13,7 @@ use crate::node::election::{self, Outcome};
 use crate::node::first::{self, FirstNodeServer, Heard, HowFirst, Threshold};
 use crate::node::places::{FirstNodePlaces, PlaceRecord, as_decided, is_decided};
 use crate::node::voter::{LoneVoter, NodeVoter};
-use crate::node::{identity, kept_maps, removal, report, who};
+use crate::node::{identity, kept_maps, removal, replace, report, who};
 use crate::recorder::Recorder;
 use crate::recording::Recordings;
 use crate::settings::{Geometry, Settings};
@@ -75,6 +75,7 @@ impl control::Served for Control {
                     let how = Removal { is_dead, accepts_loss };
                     removal::remove(&*first.ok_or(ALONE)?, &name, how).await.map_err(|e| e.to_string())
                 }
+                Request::ReplaceStore { store, .. } => Err(replace::at_first_node(&served, StoreId::new(store))),
                 Request::Nodes => report::from_first(&first.ok_or(ALONE)?.members, &served.machine.config),
                 Request::Who { path } => {
                     let client = &served.machine.client;

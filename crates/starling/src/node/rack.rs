@@ -16,15 +16,20 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use storage::api::{Presence, Storage, StoreIdentity};
 use storage::calls::ServedStores;
 use storage::server::StoreServer;
 use storage::site::{self, Site};
 use storage::wire::StoreName;
+use thiserror::Error;
+use tokio::sync::watch;
 use types::{BoxFuture, FsUuid, Maps, NodeId, StoreId};
 
 /// Name of the file that remembers what was made.
 pub const FILE: &str = "rack.json";
+/// How long a store may take to say that it works.
+const ANSWER_TIME_MAX: Duration = Duration::from_secs(2);
 /// How the folder of a store begins.
 const PREFIX: &str = "store-";
 
@@ -62,10 +67,49 @@ pub struct StoreRack {
     shelves: Mutex<BTreeMap<StoreId, Shelf>>,
     /// The node's data folder.
     data: PathBuf,
-    /// What was made. Held while a store is made.
+    /// What was made. Held while a store is made or replaced.
     made: tokio::sync::Mutex<MadeStores>,
+    changed: watch::Sender<()>,
     /// What the newest maps of the stores in use here say, and the epochs of all stores' maps.
     known: Mutex<(Vec<u64>, Option<FsConfig>)>,
+}
+
+/// Why a store is not replaced.
+#[derive(Debug, Error)]
+pub enum ReplaceError {
+    /// The node does not have it.
+    #[error(
+        "{0} is not at this node: `starling status` says which ones are, and at the machine that leads, where all are"
+    )]
+    NotHere(StoreId),
+    /// Nothing is wrong with it.
+    #[error("{store} in {folder} works: --dead gives up what it has, and the others fill it again")]
+    Works {
+        /// The store.
+        store: StoreId,
+        /// Its folder.
+        folder: PathBuf,
+    },
+    /// Something is in its new folder.
+    #[error("{0} is not empty: give another folder, or remove what is in it")]
+    NotEmpty(PathBuf),
+    /// The new folder cannot be used.
+    #[error("{0}")]
+    Folder(#[from] io::Error),
+}
+
+/// True if a store takes fragments.
+async fn works(store: StoreId, fs: FsUuid, shelf: &Shelf) -> bool {
+    let Some(server) = shelf.site.as_ref().ok().and_then(|site| site.store(StoreName { fs, store })) else {
+        return false;
+    };
+    let status = tokio::time::timeout(ANSWER_TIME_MAX, Storage::status(&*server)).await;
+    matches!(status, Ok(Ok(status)) if status.writable)
+}
+
+fn list(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    std::fs::create_dir_all(folder)?;
+    std::fs::read_dir(folder)?.map(|entry| Ok(entry?.path())).collect()
 }
 
 /// The store of a site, if it has one.
@@ -75,17 +119,35 @@ fn server(site: &Arc<Site>) -> Option<Arc<StoreServer>> {
 }
 
 fn locked(folder: &Path) -> io::Result<Arc<RealDisk>> {
-    let disk = RealDisk::open(folder)?;
+    lock(folder, RealDisk::open(folder)?)
+}
+
+fn lock(folder: &Path, disk: Arc<RealDisk>) -> io::Result<Arc<RealDisk>> {
     private::lock_disk(&disk)
         .map_err(|_| io::Error::other(format!("{} is in use by another process", folder.display())))?;
     Ok(disk)
 }
 
 impl Shelf {
+    /// Fails if another process uses the folder. A store that cannot be opened is no error: its
+    /// disk may be dead.
     async fn open(host: &Host, folder: PathBuf) -> io::Result<Shelf> {
-        let disk = locked(&folder)?;
+        let disk = match RealDisk::open(&folder) {
+            Ok(disk) => lock(&folder, disk)?,
+            Err(e) => return Ok(Shelf { folder, disk: None, site: Err(e.to_string()) }),
+        };
         let site = Site::open(host.clone(), disk.clone()).await.map_err(|e| e.to_string());
         Ok(Shelf { folder, disk: Some(disk), site })
+    }
+
+    fn say_if_broken(&self, store: StoreId) {
+        if let Err(e) = &self.site {
+            let shown = self.folder.display();
+            eprintln!(
+                "warning: {store} in {shown} cannot be opened: {e}; the file system goes on without it. If its disk is lost for good: \
+                 `starling store replace`"
+            );
+        }
     }
 }
 
@@ -106,14 +168,19 @@ impl StoreRack {
         for folder in &folders {
             let shown = folder.display();
             let failed = |e: io::Error| usage(format!("--store {shown}: {e}"));
-            std::fs::create_dir_all(folder).map_err(failed)?;
-            let listed = std::fs::read_dir(folder);
-            let listed = listed.and_then(|all| all.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<_>>>());
-            let paths = listed.map_err(failed)?;
+            let paths = match list(folder) {
+                // Its disk may be dead. What was made there is known, and is warned about below.
+                Err(_) if made.folders.values().any(|store| store.starts_with(folder)) => continue,
+                paths => paths.map_err(failed)?,
+            };
             for path in paths {
                 let name = path.file_name().and_then(|name| name.to_str());
                 let number = name.and_then(|name| name.strip_prefix(PREFIX)?.parse().ok());
                 let Some(store) = number.map(StoreId::new) else { continue };
+                if made.folders.get(&store.raw()).is_some_and(|known| *known != path && known.exists()) {
+                    eprintln!("warning: {shown} has an old {store}, which was replaced: remove {}", path.display());
+                    continue;
+                }
                 let shelf = Shelf::open(host, path.clone()).await.map_err(failed)?;
                 let is_foreign = |site: &Arc<Site>| site.identity().is_some_and(|is| (is.fs, is.store) != (fs, store));
                 if shelf.site.as_ref().is_ok_and(is_foreign) {
@@ -122,10 +189,7 @@ impl StoreRack {
                         shelf.folder.display()
                     )));
                 }
-                if let Err(e) = &shelf.site {
-                    let shown = shelf.folder.display();
-                    eprintln!("warning: {store} in {shown} cannot be opened: {e}; the file system goes on without it");
-                }
+                shelf.say_if_broken(store);
                 if let Some(other) = shelves.insert(store, shelf) {
                     let (one, two) = (other.folder.display(), path.display());
                     return Err(usage(format!("{store} is in {one} and in {two}: remove the older one")));
@@ -137,20 +201,28 @@ impl StoreRack {
             if !shelves.contains_key(&store) && folder.exists() {
                 // Its name is the user's own, or its disk is none of these folders any more.
                 let failed = |e: io::Error| usage(format!("{}: {e}", folder.display()));
-                shelves.insert(store, Shelf::open(host, folder.clone()).await.map_err(failed)?);
+                let shelf = Shelf::open(host, folder.clone()).await.map_err(failed)?;
+                shelf.say_if_broken(store);
+                shelves.insert(store, shelf);
             }
             shelves.entry(store).or_insert_with(|| {
                 let shown = folder.display();
                 eprintln!(
-                    "warning: the folder of {store} is missing, {shown}: mount its disk and start again, or, if it is lost for good, make the \
-                     folder empty; the file system goes on without it"
+                    "warning: the folder of {store} is missing, {shown}: mount its disk and start again, or, if it is lost for good, \
+                     `starling store replace`; the file system goes on without it"
                 );
                 Shelf { folder: folder.clone(), disk: None, site: Err(format!("its folder is missing, {shown}")) }
             });
         }
         let (host, data) = (host.clone(), data.path().to_path_buf());
         let (shelves, made) = (Mutex::new(shelves), tokio::sync::Mutex::new(made));
-        Ok(Arc::new(StoreRack { host, fs, node, folders, shelves, data, made, known: Mutex::default() }))
+        let (known, changed) = (Mutex::default(), watch::Sender::new(()));
+        Ok(Arc::new(StoreRack { host, fs, node, folders, shelves, data, made, known, changed }))
+    }
+
+    /// Changes when a store is made, or goes.
+    pub fn changes(&self) -> watch::Receiver<()> {
+        self.changed.subscribe()
     }
 
     fn shelves(&self) -> MutexGuard<'_, BTreeMap<StoreId, Shelf>> {
@@ -188,12 +260,14 @@ impl StoreRack {
     async fn roomiest(&self) -> io::Result<(PathBuf, host::DiskSpace)> {
         let mut found = None;
         for folder in &self.folders {
-            let space = host::Disk::space(&*RealDisk::open(folder)?).await?;
+            // Its disk may be dead.
+            let Ok(disk) = RealDisk::open(folder) else { continue };
+            let Ok(space) = host::Disk::space(&*disk).await else { continue };
             if found.as_ref().is_none_or(|(_, most): &(_, host::DiskSpace)| space.free_bytes > most.free_bytes) {
                 found = Some((folder.clone(), space));
             }
         }
-        found.ok_or_else(|| io::Error::other("this node has no --store folder"))
+        found.ok_or_else(|| io::Error::other("this node has no --store folder that can be used"))
     }
 
     async fn look(&self, name: StoreName) -> io::Result<Presence> {
@@ -235,9 +309,7 @@ impl StoreRack {
         };
         let anew = async {
             let site = Site::open(self.host.clone(), disk.clone()).await.map_err(io::Error::other)?;
-            made.folders.insert(store.raw(), folder.clone());
-            let text = serde_json::to_string_pretty(&*made)?;
-            private::put(&self.data, FILE, text.as_bytes())?;
+            self.record(&mut made, store, &folder)?;
             site.initialise(identity).await.map_err(io::Error::other)?;
             Ok(site)
         };
@@ -245,7 +317,57 @@ impl StoreRack {
         let failed = anew.as_ref().err().map(ToString::to_string);
         let site = anew.map_err(|e| e.to_string());
         self.shelves().insert(store, Shelf { folder, disk: Some(disk), site });
+        self.changed.send_replace(());
         failed.map_or(Ok(()), |why| Err(io::Error::other(why)))
+    }
+
+    /// Records where a store is, durably.
+    fn record(&self, made: &mut MadeStores, store: StoreId, folder: &Path) -> io::Result<()> {
+        let mut next = made.clone();
+        next.folders.insert(store.raw(), folder.to_path_buf());
+        private::put(&self.data, FILE, serde_json::to_string_pretty(&next)?.as_bytes())?;
+        *made = next;
+        Ok(())
+    }
+
+    /// Has a store be in another folder from now on, `store-N` below `parent`, without what it had.
+    /// Its place is empty then. The leader makes it anew there, and the others fill it. Returns the
+    /// folder.
+    pub async fn replace(&self, store: StoreId, parent: &Path, is_dead: bool) -> Result<PathBuf, ReplaceError> {
+        let mut made = self.made.lock().await;
+        let known = self.shelves().get(&store).cloned().ok_or(ReplaceError::NotHere(store))?;
+        if !is_dead && works(store, self.fs, &known).await {
+            return Err(ReplaceError::Works { store, folder: known.folder });
+        }
+        let folder = std::path::absolute(parent)?.join(format!("{PREFIX}{}", store.raw()));
+        std::fs::create_dir_all(&folder)?;
+        private::sync(folder.parent().unwrap_or(parent))?;
+        if std::fs::read_dir(&folder)?.next().is_some() {
+            return Err(ReplaceError::NotEmpty(folder));
+        }
+        let disk = locked(&folder)?;
+        let site = Site::open(self.host.clone(), disk.clone()).await.map_err(|e| e.to_string());
+        self.record(&mut made, store, &folder)?;
+        self.shelves().insert(store, Shelf { folder: folder.clone(), disk: Some(disk), site });
+        self.changed.send_replace(());
+        if let Ok(site) = known.site {
+            // Its disk may never answer.
+            tokio::spawn(async move { site.close().await });
+        }
+        Ok(folder)
+    }
+
+    /// The folders of all stores of this node, and why one cannot be used.
+    pub fn folders(&self) -> Vec<(StoreId, PathBuf, Option<String>)> {
+        let shown = |(store, shelf): (&StoreId, &Shelf)| {
+            let trouble = match &shelf.site {
+                Ok(site) if site.identity().is_some() => None,
+                Ok(_) => Some("it is empty: the machine that leads makes it anew".into()),
+                Err(why) => Some(why.clone()),
+            };
+            (*store, shelf.folder.clone(), trouble)
+        };
+        self.shelves().iter().map(shown).collect()
     }
 
     /// The newest maps of the stores in use here.

@@ -25,6 +25,7 @@ use storage::api::{Storage, StorageError};
 use storage::calls::{Ask, ServedStores};
 use storage::tcp::LinkedStore;
 use storage::wire::{StoreAnswer, StoreName, StoreRequest};
+use tokio::sync::watch;
 use types::{BoxFuture, ManagerId, NodeId, StoreId};
 
 /// How long a request to join may take at one address.
@@ -139,6 +140,8 @@ impl RemoteFirstNode {
             state,
         });
         first.host.tasks.spawn(Box::pin(seek(Arc::downgrade(&first))));
+        let changes = first.own.1.changes();
+        first.host.tasks.spawn(Box::pin(follow_rack(Arc::downgrade(&first), changes)));
         Ok(first)
     }
 
@@ -214,6 +217,17 @@ impl RemoteFirstNode {
         state.links.retain(|(at, _)| used.contains(at));
     }
 
+    /// Has requests to this node's own stores go to what its folders have now.
+    fn reach_own_stores(&self) {
+        let mut state = self.state();
+        let Some(fs) = state.config.as_ref().map(|config| config.fs) else { return };
+        let stores = std::mem::take(&mut state.stores);
+        for (id, (route, store)) in stores.iter().filter(|(_, ((node, _), _))| *node == self.own.0) {
+            store.set(self.store_at(&mut state, route, StoreName { fs, store: *id }));
+        }
+        state.stores = stores;
+    }
+
     /// The configuration of the file system; `None` before the first session.
     pub fn config(&self) -> Option<FsConfig> {
         self.state().config.clone()
@@ -241,6 +255,14 @@ async fn seek(first: Weak<RemoteFirstNode>) {
         let clock = first.host.clock.clone();
         drop(first);
         clock.sleep(SEEK_PERIOD).await;
+    }
+}
+
+/// Follows the stores that this node makes and gives up. Ends when it is dropped.
+async fn follow_rack(first: Weak<RemoteFirstNode>, mut changes: watch::Receiver<()>) {
+    while changes.changed().await.is_ok() {
+        let Some(first) = first.upgrade() else { return };
+        first.reach_own_stores();
     }
 }
 

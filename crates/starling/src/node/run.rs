@@ -12,11 +12,12 @@ use crate::node::joining::{Wanted, join};
 use crate::node::lead::{Elected, Leader, WhoLeads};
 use crate::node::rack::StoreRack;
 use crate::node::remote::{LinkDialer, RemoteFirstNode};
+use crate::node::replace::How;
 use crate::node::roles::Roles;
 use crate::node::serving::Serves;
 use crate::node::voter::NodeVoter;
 use crate::node::whereabouts::{Whereabouts, WhereaboutsService};
-use crate::node::{host_name, identity, kept_maps, removal, report, status, who};
+use crate::node::{host_name, identity, kept_maps, removal, replace, report, status, who};
 use crate::recorder::Recorder;
 use crate::recording::Recordings;
 use crate::settings::cache_bytes;
@@ -39,7 +40,7 @@ use storage::tcp::StoreService;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
-use types::{BoxFuture, LineError};
+use types::{BoxFuture, LineError, StoreId};
 use vfs::FileSystem;
 
 /// How long a start waits for the first node. After a restart of its own, the first node lets
@@ -284,6 +285,10 @@ impl control::Served for Control {
                 },
                 Request::Record => served.recording.serve(progress).await,
                 Request::EndRecord { number } => served.recording.end(number),
+                Request::ReplaceStore { store, folder, is_dead, accepts_loss } => {
+                    let how = How { is_dead, accepts_loss };
+                    replace::replace(&served, StoreId::new(store), &folder, how).await
+                }
                 Request::InviteNode { .. }
                 | Request::DrainNode { .. }
                 | Request::RemoveNode { .. }

@@ -43,6 +43,11 @@ pub async fn collect(served: &ServedNode) -> Value {
             "in_session": served.member.trouble().is_none(),
             "trouble": served.member.trouble().map(|trouble| trouble.to_string()),
         },
+        "stores": served.rack.folders().into_iter().map(|(store, folder, trouble)| json!({
+            "store": store.raw(),
+            "folder": folder,
+            "trouble": trouble,
+        })).collect::<Value>(),
         "space": client.as_ref().map(|c| json!({ "admitted_bytes": c.limit_bytes, "used_bytes": c.used_bytes })),
         "read_only": client.as_ref().and_then(|c| c.read_only.map(|why| why.to_string())),
         "uncommitted_bytes": client.as_ref().map_or(0, |c| c.dirty_bytes + c.in_flight_bytes),
@@ -88,6 +93,10 @@ pub fn show_status(s: &Value) {
         cache["inodes"],
         cache["inode_misses"]
     );
+    for store in s["stores"].as_array().into_iter().flatten() {
+        let trouble = store["trouble"].as_str().map(|why| format!(": {why}")).unwrap_or_default();
+        println!("store-{}       {}{trouble}", store["store"], text(&store["folder"]));
+    }
     if !s["leads"].is_null() {
         println!("\nThis node leads the file system:");
         ask::show_core(&s["leads"]);
