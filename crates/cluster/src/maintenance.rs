@@ -251,6 +251,7 @@ impl Maintenance {
         } else if restore.is_busy() {
             restore.step().await;
         }
+        restore.clear_losses().await?;
         self.done.lock().redundancy = restore.progress();
         Ok(())
     }

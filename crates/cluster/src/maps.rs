@@ -255,7 +255,8 @@ pub struct Keeper {
 
 impl Keeper {
     /// Takes the agreed maps, and gives them to the stores if any of them is `behind`. If some were
-    /// `made_anew`, the maps say so before these get them: without maps, the next start finds them.
+    /// `made_anew`, the maps say so before these get them, and their seals do: without maps, the next
+    /// start finds them.
     ///
     /// # Errors
     /// The maps do not say so, or too few stores get them.
@@ -280,9 +281,12 @@ impl Keeper {
                 Err(error) => return Err(StartError::NotDecided(error.to_string())),
             }
         }
+        let refused = |e| StartError::refused(&keeper.stripe, e);
+        if made_anew {
+            keeper.stripe.give_seals().await.map_err(refused)?;
+        }
         if behind {
-            let put = keeper.stripe.put_maps(keeper.maps()).await;
-            put.map_err(|e| StartError::refused(&keeper.stripe, e))?;
+            keeper.stripe.put_maps(keeper.maps()).await.map_err(refused)?;
             *keeper.pushed.lock().await = true;
         }
         Ok(keeper)

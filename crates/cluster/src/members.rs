@@ -49,7 +49,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 use stripe::{LogTail, StoreSet, Stripe};
 use tokio::sync::OwnedMutexGuard;
-use types::{ClientId, FileId, LogId, ManagerId, NodeId};
+use types::{ClientId, FileId, LogId, ManagerId, NodeId, StoreId};
 use vfs::fs::FileSystem;
 
 /// Time between looks at the leases.
@@ -620,6 +620,12 @@ impl Members {
     /// Has maintenance compare the stores soon, and restore what any of them lacks.
     pub fn compare_stores(&self) {
         self.maintenance.compare_stores();
+    }
+
+    /// A store is made anew in place of a lost one. It is out of service until it has what it needs
+    /// for that.
+    pub(crate) fn note_new_store(&self, store: StoreId) {
+        self.stripe.note_new(store);
     }
 
     /// The stores that are out of service, as far as known.

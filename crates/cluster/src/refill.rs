@@ -89,6 +89,7 @@ impl Spread {
         if self.maps.config().map_err(ChangeError::from)?.is_whole {
             self.maps.change(|config| config.is_whole = false).await?;
         }
+        self.members.note_new_store(store);
         let remote = self.make(store, at).await?;
         self.switch(store).into_iter().for_each(|switch| switch.set(remote.clone()));
         self.members.compare_stores();

@@ -279,6 +279,7 @@ impl Spread {
             self.try_tell_maps().await;
             return Err(RemovalError::NotRecorded(store, error));
         }
+        self.members.note_new_store(store);
         self.members.compare_stores();
         *self.at_nodes.lock() = at_nodes;
         match made {

@@ -51,6 +51,8 @@ pub(crate) struct Restore {
     knows_all: bool,
     /// Number of returns of stores at their last comparison.
     compared: Option<u64>,
+    /// The same for the comparison after which the stores were told that they have everything.
+    cleared: Option<u64>,
     todo: Vec<SegmentId>,
     failed: Vec<SegmentId>,
     try_again: Duration,
@@ -66,6 +68,7 @@ impl Restore {
             comparison: None,
             knows_all: false,
             compared: None,
+            cleared: None,
             todo: Vec::new(),
             failed: Vec::new(),
             try_again: Duration::ZERO,
@@ -78,10 +81,28 @@ impl Restore {
         Restored { lacking_count: self.compared.map(|_| lacking), restored_count: self.restored_count }
     }
 
-    /// True if the last comparison came after all returns of stores, and what it found is restored.
+    /// True if the last comparison came after all returns of stores, what it found is restored, and
+    /// the stores know that.
     pub(crate) fn has_compared_all(&self) -> bool {
+        self.has_restored_all() && self.cleared == self.compared
+    }
+
+    fn has_restored_all(&self) -> bool {
         let is_current = self.compared == Some(self.stripe.return_count());
         is_current && self.todo.is_empty() && self.failed.is_empty()
+    }
+
+    /// Has the stores say no more that they have lost something, once they have everything.
+    pub(crate) async fn clear_losses(&mut self) -> Result<(), StripeError> {
+        if let Some(returns) = self.compared
+            && self.has_restored_all()
+            && self.stripe.is_whole()
+            && self.cleared != self.compared
+        {
+            self.stripe.clear_losses(returns).await?;
+            self.cleared = self.compared;
+        }
+        Ok(())
     }
 
     /// True if a comparison is due or under way.
@@ -140,7 +161,7 @@ impl Restore {
         if !comparison.all_answered {
             return Ok(None);
         }
-        self.compared = Some(comparison.returns);
+        (self.compared, self.cleared) = (Some(comparison.returns), None);
         self.todo = comparison.lacking;
         self.failed.clear();
         Ok(Some(self.todo.len()))
@@ -155,7 +176,7 @@ impl Restore {
     /// Forgets what the last comparison found, so that there is another one.
     pub(crate) fn compare_again(&mut self) {
         self.comparison = None;
-        self.compared = None;
+        (self.compared, self.cleared) = (None, None);
     }
 
     /// Forgets segments that were deleted since they were seen.

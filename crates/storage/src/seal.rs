@@ -17,8 +17,9 @@
 //! When a quorum has the seal, the opener tells these stores **which stores have it**, and only
 //! then writes. If a store is named so and has only an older seal, it has lost its state: its disk
 //! is new, or an old copy. A store that finds rotten fragments that it cannot name marks its seals
-//! with **has lost**. That counts as a lost state too, until the store has the seal of a later
-//! epoch.
+//! with **has lost**. So is each seal that others give to a store which was made in place of a lost
+//! one: it has nothing of what the lost one took under that seal. That counts as a lost state too,
+//! until the store has the seal of a later epoch, or everything that it lacked.
 
 use std::collections::BTreeSet;
 use types::codec::{DecodeError, Put, Reader};
@@ -57,8 +58,8 @@ pub struct Seal {
     /// The stores that had this seal before a writer wrote under it. Empty until the opener has
     /// told them.
     pub held_by: BTreeSet<StoreId>,
-    /// The store that shows this seal has lost fragments since it took the seal, and does not know
-    /// which. Openers never set it.
+    /// The store that shows this seal, or the one in whose place it was made, has lost fragments
+    /// since it took the seal, and does not know which. Openers never set it.
     pub has_lost: bool,
 }
 
@@ -81,11 +82,20 @@ impl Seal {
         Seal { held_by, has_lost: false, ..self.clone() }
     }
 
+    /// The same seal, shown by a store that has lost fragments since it took it, or by one that has
+    /// not.
+    pub fn shown_by(self, has_lost: bool) -> Seal {
+        Seal { has_lost, ..self }
+    }
+
     /// True if a store that has this seal takes the other one: it is of a later epoch, or it is the
-    /// same seal and names the stores that have it.
+    /// same seal and names the stores that have it, or says no more that the store has lost
+    /// fragments.
     pub fn gives_way_to(&self, other: &Seal) -> bool {
-        let is_told = self.nonce == other.nonce && self.held_by.is_empty() && !other.held_by.is_empty();
-        self.epoch < other.epoch || self.epoch == other.epoch && is_told
+        let is_told = self.held_by.is_empty() && !other.held_by.is_empty();
+        let is_whole_again = self.has_lost && !other.has_lost && self.held_by == other.held_by;
+        let is_same = self.epoch == other.epoch && self.nonce == other.nonce;
+        self.epoch < other.epoch || is_same && (is_told || is_whole_again)
     }
 
     /// The seal after this one. `first_seq` is the seq of the first segment that counts and is of
@@ -221,6 +231,9 @@ mod tests {
         let of_another_opener = held_by(&[1, 2], &Seal::new(LogId::new(1), fence(2, 10), 8));
         assert!(!seal.gives_way_to(&of_another_opener));
         assert!(told.gives_way_to(&seal.next(fence(3, 10), None, 9)));
+        let lost = Seal { has_lost: true, ..told.clone() };
+        assert!(lost.gives_way_to(&told) && !told.gives_way_to(&lost));
+        assert!(!lost.gives_way_to(&seal) && !lost.gives_way_to(&held_by(&[1, 3], &seal)));
     }
 
     proptest! {

@@ -5,7 +5,8 @@
 //! segments that recovery has discarded. A quorum of stores has the seals and maps that are in
 //! force, so any quorum knows them.
 
-use crate::Stripe;
+use crate::health::StoreState;
+use crate::{Stripe, StripeError};
 use std::collections::BTreeMap;
 use storage::api::{Seal, StorageError};
 use types::LogId;
@@ -28,7 +29,8 @@ pub(crate) fn newest_seals<'a>(seals: impl IntoIterator<Item = &'a Seal>) -> BTr
 }
 
 impl Stripe {
-    /// Gives a store the seals that it lacks. `has` are those that it has.
+    /// Gives a store the seals that it lacks. `has` are those that it has. One that has no maps was
+    /// made in place of another one: the seals say that it has lost what was written under them.
     pub(crate) async fn replay_seals(
         &self,
         at: usize,
@@ -36,9 +38,57 @@ impl Stripe {
         newest: &BTreeMap<LogId, Seal>,
     ) -> Result<(), StorageError> {
         let has = newest_seals(has);
-        for seal in newest.values() {
-            if has.get(&seal.log).is_none_or(|old| old.gives_way_to(seal)) {
-                self.ask(at, |s| s.seal(seal.clone())).await?;
+        let lacks = |seal: &&Seal| has.get(&seal.log).is_none_or(|old| old.gives_way_to(seal));
+        let lacking: Vec<&Seal> = newest.values().filter(lacks).collect();
+        if lacking.is_empty() {
+            return Ok(());
+        }
+        let has_lost = self.ask(at, |s| s.maps()).await?.epoch == 0 && self.has_maps().await?;
+        for seal in lacking {
+            let seal = seal.clone().shown_by(has_lost);
+            self.ask(at, |s| s.seal(seal)).await?;
+        }
+        Ok(())
+    }
+
+    /// True if the file system has maps.
+    async fn has_maps(&self) -> Result<bool, StorageError> {
+        let maps = self.ask_quorum(|s| s.maps()).await.map_err(|_| StorageError::Unavailable)?;
+        Ok(maps.iter().any(|(_, maps)| maps.epoch > 0))
+    }
+
+    /// Gives all stores that answer the seals that they lack. Call it before
+    /// [`put_maps`](Self::put_maps) if some were made anew: one that has maps passes for one that
+    /// has lost nothing.
+    ///
+    /// # Errors
+    /// `NotEnoughStores`.
+    pub async fn give_seals(&self) -> Result<(), StripeError> {
+        let seals = self.ask_quorum(|s| s.seals()).await?;
+        let newest = newest_seals(seals.iter().flat_map(|(_, seals)| seals));
+        for (at, has) in &seals {
+            // One that does not take them was noted, and gets them when it comes back.
+            if let Err(error) = self.replay_seals(*at, has, &newest).await {
+                self.mark_bad(*at, StoreState::Failing, &error.to_string());
+            }
+        }
+        Ok(())
+    }
+
+    /// Has the stores say no more that they have lost fragments, once all have everything: they were
+    /// compared after `returns` [returns](Self::return_count), and what they lacked is restored.
+    ///
+    /// # Errors
+    /// `NotEnoughStores`: one of them is out of service, or was since.
+    pub async fn clear_losses(&self, returns: u64) -> Result<(), StripeError> {
+        let failed = |_| StripeError::NotEnoughStores;
+        for at in self.everyone() {
+            let seals = self.ask(at, |s| s.seals()).await.map_err(failed)?;
+            for seal in seals.into_iter().filter(|seal| seal.has_lost) {
+                if !self.is_whole() || self.return_count() != returns {
+                    return Err(StripeError::NotEnoughStores);
+                }
+                self.ask(at, |s| s.seal(seal.shown_by(false))).await.map_err(failed)?;
             }
         }
         Ok(())
@@ -53,10 +103,10 @@ impl Stripe {
         let newest_maps = maps.into_iter().map(|(_, maps)| maps).max_by_key(|maps| maps.epoch).unwrap_or_default();
         let owed = self.health.lock().take_owed(at);
         let all = async {
-            // The maps first: they say who may use the store.
-            self.ask(at, |s| s.put_maps(newest_maps)).await?;
+            // The seals first: a store without maps is known to be new.
             let has = self.ask(at, |s| s.seals()).await?;
             self.replay_seals(at, &has, &newest).await?;
+            self.ask(at, |s| s.put_maps(newest_maps)).await?;
             if !owed.is_empty() {
                 self.ask(at, |s| s.delete(owed.clone())).await?;
             }

@@ -149,6 +149,14 @@ impl Stripe {
         }
     }
 
+    /// Takes a store out of service that is made anew in place of a lost one. It comes back like any
+    /// other, when it has seals and maps.
+    pub fn note_new(&self, store: StoreId) {
+        if let Some(at) = self.stores.iter().position(|known| known.id == store) {
+            self.mark_bad(at, StoreState::Absent, "is made anew");
+        }
+    }
+
     /// Notes that a fragment is damaged. Logs it the first time.
     pub(crate) fn note_damaged(&self, at: usize, fragment: FragmentId) {
         let new = {

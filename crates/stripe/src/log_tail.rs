@@ -388,9 +388,11 @@ mod tests {
     use super::*;
     use crate::LogWriter;
     use crate::testing::{Fault, LOG, Rig};
+    use bytes::Bytes;
     use std::sync::Arc;
     use std::time::Duration;
     use striped_log::builder::LogPlace;
+    use types::Maps;
 
     /// Puts only some fragments of a segment, like a writer that dies in the middle.
     fn put_partly(rig: &Rig, segment: &Segment, fragments: &[usize]) {
@@ -586,6 +588,51 @@ mod tests {
             put_back(&rig, taken);
             assert_eq!(rig.run(rig.stripe().open_log(LOG, 1)).unwrap().segments.len() as u64, count);
         }
+    }
+
+    /// A store was replaced, and got the seals of the others when it came into service. So it looked
+    /// as if it had all that was written under them. With another store away, the log was opened
+    /// without its acknowledged end.
+    #[test]
+    fn regression_a_store_that_was_replaced_does_not_speak_for_what_it_lost() {
+        let mut refused = 0;
+        for seed in 0..24 {
+            // Each segment is on two of the stores.
+            let (away, by_opening) = (1 + seed as usize % 2, seed % 4 < 2);
+            let rig = Rig::new(seed, 3, 1);
+            let (stripe, _, writer) = rig.writer();
+            rig.run(stripe.put_maps(Maps { epoch: 1, bytes: Bytes::new() })).unwrap();
+            let count = 1 + seed % 3;
+            let names: Vec<LogPlace> = (0..count).map(|_| writer.begin()).collect();
+            names.iter().for_each(|name| writer.submit(rig.draft(*name, 1000)));
+            rig.run(writer.wait_committed(count)).unwrap();
+            rig.client().crash();
+            rig.stores[0].wipe();
+            let stripe = rig.stripe();
+            if by_opening {
+                // Of another log: all stores are in service as far as it knows.
+                rig.run(stripe.open_log(LogId::new(9), 1)).unwrap();
+                rig.run(stripe.put_maps(Maps { epoch: 2, bytes: Bytes::new() })).unwrap();
+            } else {
+                stripe.note_new(rig.stores[0].id);
+                rig.sim.run_for(Duration::from_secs(1));
+                assert!(stripe.is_whole());
+            }
+            rig.stores[away].set(Fault::Down);
+            let open = || rig.run(rig.stripe().open_log(LOG, 1)).map(|tail| tail.segments.len() as u64);
+            let opened = open();
+            let is_refused = matches!(opened, Err(StripeError::StoresNeeded { .. }));
+            assert!(is_refused || opened == Ok(count), "seed {seed}: {opened:?}");
+            refused += u32::from(is_refused);
+            // Once it has everything, it bears another loss.
+            rig.heal();
+            rig.sim.run_for(Duration::from_secs(1));
+            names.iter().for_each(|name| assert!(rig.run(stripe.restore(name.id))));
+            rig.run(stripe.clear_losses(stripe.return_count())).unwrap();
+            rig.stores[away].set(Fault::Down);
+            assert_eq!(open(), Ok(count));
+        }
+        assert!(refused > 4, "{refused} of 24");
     }
 
     /// A segment was missing everywhere, as when an older root is taken for the newest one. The
