@@ -367,6 +367,67 @@ fn stores_move_to_nodes_and_one_of_them_may_be_lost() {
     three.down();
 }
 
+/// A disk of a node dies: the node starts without it, gets another one, and all go on. The old disk
+/// comes back, and is of no use.
+#[test]
+fn a_disk_of_a_node_is_replaced_while_all_go_on() {
+    let dir = tempfile::tempdir().expect("temporary folder");
+    let one = Mounted::up(dir.path(), "one", &["--stores", "3", "--store-size", "256MiB", "--listen", &elsewhere()]);
+    let mut two = join_with_store(dir.path(), &one, "two");
+    let mut three = join_with_store(dir.path(), &one, "three");
+    let data = two.data.clone();
+    wait("the stores do not spread", || stores(&three) == json!([[0], [2], [1]]));
+    let write = |node: &Mounted, name: &str| {
+        let mut file = fs::File::create(node.mountpoint.join(name)).expect("create");
+        file.write_all(name.repeat(5000).as_bytes()).and_then(|()| file.sync_all()).expect("write and sync");
+    };
+    write(&two, "before");
+    let status = |of: &Mounted| answer(starling().arg("status").arg("--data").arg(&of.data));
+    let lacking = || status(&one)["redundancy"]["lacking_segments"].clone();
+    wait("the stores are not compared", || lacking() == json!(0));
+    let replace = |flags: &[&str]| {
+        let mut command = starling();
+        command.args(["store", "replace", "store-2"]).arg(dir.path().join("new")).arg("--data").arg(&data);
+        command.args(flags);
+        command
+    };
+    assert!(refused(&mut replace(&[])).contains("store-2 in ") && dir.path().join("two.stores/store-2").exists());
+
+    two.kill();
+    let (disk, dead) = (dir.path().join("two.stores"), dir.path().join("dead"));
+    fs::rename(&disk, &dead).expect("rename");
+    fs::write(&disk, "not a folder").expect("write");
+    write(&three, "without-two");
+    two.up_again();
+    let broken = status(&two)["stores"][0].clone();
+    assert_eq!(broken["store"], json!(2));
+    assert!(broken["trouble"].is_string(), "{broken}");
+    write(&two, "without-its-disk");
+    let said = run(&mut replace(&[]));
+    assert!(said.contains("new/store-2 from now on"), "{said}");
+    let is_up = || status(&one)["stores"].as_array().expect("stores").iter().all(|store| store["state"] == json!("up"));
+    wait("the store is not in service", is_up);
+    wait("what the lost disk had is not restored", || lacking() == json!(0));
+    assert_eq!(status(&two)["stores"][0]["trouble"], json!(null));
+    write(&two, "after");
+
+    // The old one is back.
+    two.down();
+    fs::remove_file(&disk).and_then(|()| fs::rename(&dead, &disk)).expect("rename");
+    two.up_again();
+    let folder = status(&two)["stores"][0]["folder"].as_str().expect("a folder").to_string();
+    assert!(folder.ends_with("new/store-2"), "{folder}");
+    wait("the store is not in service", is_up);
+    // Another one is lost for good.
+    three.kill();
+    let all = contents(&one);
+    assert_eq!((all.len(), &all), (4, &contents(&two)));
+    three.up_again();
+    one.down();
+    two.down();
+    three.down();
+}
+
 #[test]
 fn stores_of_nodes_are_found_after_all_have_other_addresses() {
     let dir = tempfile::tempdir().expect("temporary folder");

@@ -550,6 +550,49 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_dead_disk_keeps_no_other_store_from_serving_and_is_replaced() {
+        let rig = Rig::new();
+        let path = |name: &str| rig.below.path().join(name);
+        let rack = rig.open(&["a"]).await.unwrap();
+        rack.clone().make(identity(1)).await.unwrap();
+        rack.store(name(1)).unwrap().put_maps(maps()).await.unwrap();
+        let works = rack.replace(StoreId::new(1), &path("c"), false).await.unwrap_err();
+        assert!(matches!(works, ReplaceError::Works { .. }), "{works}");
+        let elsewhere = rack.replace(StoreId::new(0), &path("c"), false).await.unwrap_err();
+        assert!(matches!(elsewhere, ReplaceError::NotHere(_)), "{elsewhere}");
+        rack.close().await.unwrap();
+        drop(rack);
+        // What is there is no folder, so the first one cannot be read. A new one is an error.
+        std::fs::rename(path("a"), path("dead")).unwrap();
+        std::fs::write(path("a"), "").unwrap();
+        assert!(rig.open(&["a"]).await.is_ok() && rig.open(&["a/new"]).await.is_err());
+        let rack = rig.open(&["a", "b"]).await.unwrap();
+        assert!(rack.clone().look_for(name(1)).await.is_err());
+        rack.clone().make(identity(2)).await.unwrap();
+        let mut changes = rack.changes();
+        std::fs::create_dir_all(path("b/store-1")).unwrap();
+        std::fs::write(path("b/store-1/thesis.txt"), "precious").unwrap();
+        let refused = rack.replace(StoreId::new(1), &path("b"), false).await.unwrap_err();
+        assert!(matches!(refused, ReplaceError::NotEmpty(_)), "{refused}");
+        std::fs::remove_file(path("b/store-1/thesis.txt")).unwrap();
+        assert_eq!(rack.replace(StoreId::new(1), &path("b"), false).await.unwrap(), path("b/store-1"));
+        assert!(changes.has_changed().unwrap());
+        changes.mark_unchanged();
+        assert!(matches!(rack.clone().look_for(name(1)).await, Ok(Presence::Empty(_))));
+        assert!(rack.folders()[0].2.is_some() && rack.folders()[1].2.is_none(), "{:?}", rack.folders());
+        rack.clone().make(identity(1)).await.unwrap();
+        assert!(changes.has_changed().unwrap() && rack.folders()[0].2.is_none());
+        rack.close().await.unwrap();
+        drop(rack);
+        // The old disk is back, and does not count.
+        std::fs::remove_file(path("a")).unwrap();
+        std::fs::rename(path("dead"), path("a")).unwrap();
+        let rack = rig.open(&["a", "b"]).await.unwrap();
+        assert_eq!(rack.store(name(1)).unwrap().maps().await.unwrap(), Maps::default());
+        assert_eq!(rack.folder(StoreId::new(1)), Some(path("b/store-1")));
+    }
+
+    #[tokio::test]
     async fn what_cannot_be_opened_is_left_alone() {
         let rig = Rig::new();
         let below = rig.below.path().join("a/store-1");
