@@ -255,8 +255,8 @@ pub struct Keeper {
 
 impl Keeper {
     /// Takes the agreed maps, and gives them to the stores if any of them is `behind`. If some were
-    /// `made_anew`, the maps say so before these get them, and their seals do: without maps, the next
-    /// start finds them.
+    /// `made_anew`, the maps say so before these get them, and their seals do: without maps, the
+    /// next start finds them.
     ///
     /// # Errors
     /// The maps do not say so, or too few stores get them.

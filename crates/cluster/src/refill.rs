@@ -10,7 +10,6 @@ use crate::config::KnownNode;
 use crate::maps::ChangeError;
 use crate::seats::SessionBook;
 use crate::spread::{MoveError, Spread};
-use std::collections::BTreeMap;
 use std::time::Duration;
 use storage::api::Presence;
 use storage::wire::StoreName;
@@ -33,32 +32,21 @@ enum RefillError {
     Make(#[from] MoveError),
 }
 
-/// The last look at a place.
-struct Look {
-    at: Duration,
-    trouble: String,
-}
-
-/// The places of stores that are out of service, as they were seen last.
-#[derive(Default)]
-pub(crate) struct Looks(BTreeMap<StoreId, Look>);
-
-impl Looks {
-    /// Why a store was not made anew; empty if there is no such one.
-    pub(crate) fn trouble(&self) -> String {
-        self.0.values().map(|look| &look.trouble).find(|trouble| !trouble.is_empty()).cloned().unwrap_or_default()
-    }
-}
-
 impl Spread {
+    /// Why a store was not made anew; empty if there is no such one.
+    pub(crate) fn trouble_of_places(&self) -> String {
+        let looks = self.looks.lock();
+        looks.values().map(|(_, trouble)| trouble).find(|trouble| !trouble.is_empty()).cloned().unwrap_or_default()
+    }
+
     /// Makes the stores of members anew that are out of service, and whose places are empty.
-    pub(crate) async fn refill_places(&self, looks: &mut Looks) {
+    pub(crate) async fn refill_places(&self) {
         let away = self.members.stores_away();
-        looks.0.retain(|store, _| away.iter().any(|other| other == *store));
+        self.looks.lock().retain(|store, _| away.iter().any(|other| other == *store));
         for store in away.iter() {
             let Some(at) = self.at_nodes.lock().get(&store).cloned() else { continue };
             let now = self.host.clock.now();
-            let is_due = looks.0.get(&store).is_none_or(|look| now >= look.at + LOOK_PERIOD);
+            let is_due = self.looks.lock().get(&store).is_none_or(|(seen, _)| now >= *seen + LOOK_PERIOD);
             if !is_due || self.members.of(at.node).is_none() {
                 continue;
             }
@@ -69,7 +57,7 @@ impl Spread {
                 tracing::warn!(%store, node = %at.node, "its place is empty, and it is not made anew: {error}");
                 trouble = format!("{store} at {} is lost, and is not made anew: {error}", self.name(at.node));
             }
-            looks.0.insert(store, Look { at: self.host.clock.now(), trouble });
+            self.looks.lock().insert(store, (self.host.clock.now(), trouble));
         }
     }
 

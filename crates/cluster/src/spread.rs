@@ -20,7 +20,6 @@ use crate::control::Moving;
 use crate::machine::CoreMachine;
 use crate::maps::{ChangeError, Keeper};
 use crate::members::Members;
-use crate::refill::Looks;
 use crate::seats::SessionBook;
 use crate::store_copy::{CopyError, StoreCopy};
 use crate::stores::{Absent, CLOSE_TIMEOUT};
@@ -239,6 +238,9 @@ pub struct Spread {
     pub(crate) through_here: Mutex<BTreeSet<StoreId>>,
     /// The store whose new place may be recorded or not, if there is one.
     pub(crate) unsure: Mutex<Option<StoreId>>,
+    /// When the place of each store that is out of service was looked at last, and why the store
+    /// was not made anew there.
+    pub(crate) looks: Mutex<BTreeMap<StoreId, (Duration, String)>>,
     /// Held while a store gets another place.
     pub(crate) turn: tokio::sync::Mutex<()>,
     /// True once no move begins any more.
@@ -261,6 +263,7 @@ impl CoreMachine {
             at_nodes: Mutex::new(self.at_nodes.clone()),
             through_here: Mutex::default(),
             unsure: Mutex::default(),
+            looks: Mutex::default(),
             turn: tokio::sync::Mutex::default(),
             stop: watch::Sender::new(false),
             stopped: Notify::new(),
@@ -286,7 +289,6 @@ impl Spread {
 
     async fn run(self: Arc<Self>) {
         let mut pauses: BTreeMap<NodeId, Pause> = BTreeMap::new();
-        let mut looks = Looks::default();
         while matches!(first(self.host.clock.sleep(TICK), self.until_stop()).await, Either::Left(())) {
             let Either::Left(_turn) = first(self.turn.lock(), self.until_stop()).await else { break };
             self.follow_addresses().await;
@@ -295,12 +297,12 @@ impl Spread {
             if !self.try_tell_maps().await || is_unsure {
                 continue;
             }
-            self.refill_places(&mut looks).await;
+            self.refill_places().await;
             let now = self.host.clock.now();
             let is_tried = |node: &NodeId| pauses.get(node).is_none_or(|pause| now >= pause.until);
             let (next, trouble) = self.next(is_tried);
             let Some(NextMove { store, from, to }) = next else {
-                let trouble = if trouble.is_empty() { looks.trouble() } else { trouble };
+                let trouble = if trouble.is_empty() { self.trouble_of_places() } else { trouble };
                 if !trouble.is_empty() || pauses.values().all(|pause| now >= pause.until) {
                     self.members.report_spread(|report| report.trouble = trouble);
                 }

@@ -4,6 +4,7 @@ use crate::ask::maps_line;
 use crate::core_report::maps_json;
 use crate::folder::Folder;
 use crate::location::Location;
+use crate::node::joined;
 use crate::usage;
 use anyhow::Context;
 use cluster::check::{self, Report};
@@ -16,8 +17,15 @@ use stripe::StoreState;
 
 const CACHE_BYTES: u64 = 256 << 20;
 
+/// What to do about a file system that other machines serve, too.
+const USE_SCRUB: &str = "a check of one data folder alone could change what they have agreed on. Start the machines, and give `starling scrub` at the \
+                         one that leads (`starling nodes`)";
+
 /// Runs `starling fsck`. Exit code 1 if anything is wrong.
 pub async fn run(data: &Path, as_json: bool) -> anyhow::Result<ExitCode> {
+    if joined::is_node_folder(data) {
+        return Err(usage(format!("{} belongs to a node that has joined: {USE_SCRUB}", data.display())));
+    }
     let folder = Folder::open(data, false)?;
     let stores = folder.stores()?.ok_or_else(|| usage(format!("{} holds no file system", data.display())))?;
     let host = host::real::host(tokio::runtime::Handle::current()).context("host")?;
@@ -63,6 +71,7 @@ fn explain(e: StartError, places: &[Location]) -> anyhow::Error {
             "{e}: the index of all files is damaged beyond what parity can repair. Bring back missing stores and check \
              again; otherwise restore everything from a copy"
         ),
+        StartError::OthersVote => usage(format!("other machines vote with this one: {USE_SCRUB}")),
         other => usage(other.to_string()),
     }
 }

@@ -11,8 +11,8 @@
 //! - [`places`]: where the stores are, in the first node's data folder. [`rack`]: the stores that a
 //!   joined node has; [`serving`] and [`roles`]: what it serves and does, as its data folder
 //!   remembers it.
-//! - [`removal`]: removes a node, with the stores that are lost with it. [`replace`]: puts a store of
-//!   a node on another disk.
+//! - [`removal`]: removes a node, with the stores that are lost with it. [`replace`]: puts a store
+//!   of a node on another disk.
 //! - [`recover`]: makes a node that has joined into the first node, if that is lost.
 //! - [`voter`]: the node's voter. [`lead`]: the first node in the process of a member that voters
 //!   elect. [`election`]: the wait of a first node for it. [`demotion`]: makes the data folder of a

@@ -134,6 +134,33 @@ impl Settings {
     }
 }
 
+/// What a node that has joined takes from the command line, and from the configuration file of a
+/// first node that it once was.
+#[derive(Debug)]
+pub struct NodeSettings {
+    /// Mount nothing.
+    pub no_mount: bool,
+    /// Bound of the caches.
+    pub cache_bytes: u64,
+    /// Let other users in.
+    pub allow_other: bool,
+    /// Where to listen for other nodes.
+    pub listen: Option<SocketAddr>,
+}
+
+impl NodeSettings {
+    /// Reads the configuration file, if there is one.
+    pub fn from(up: &Up) -> anyhow::Result<NodeSettings> {
+        let file = up.config.as_deref().map(read).transpose()?.unwrap_or_default();
+        Ok(NodeSettings {
+            no_mount: up.no_mount || file.no_mount.unwrap_or(false),
+            cache_bytes: cache_bytes(up.cache_size.as_ref().or(file.cache_size.as_ref()))?,
+            allow_other: up.allow_other || file.allow_other.unwrap_or(false),
+            listen: up.listen.or(file.listen),
+        })
+    }
+}
+
 /// The bound of the caches that the user asked for.
 pub fn cache_bytes(text: Option<&String>) -> anyhow::Result<u64> {
     let bytes = text.map(|text| size::parse(text).map_err(|e| usage(format!("--cache-size: {e}")))).transpose()?;
@@ -168,6 +195,27 @@ mod tests {
             Command::Up(up) => Settings::from(&up),
             _ => anyhow::bail!("not up"),
         }
+    }
+
+    /// A former first node dropped what its file said of users and caches.
+    #[test]
+    fn regression_a_former_first_node_goes_by_its_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("starling.toml");
+        std::fs::write(&path, "allow-other = true\ncache-size = \"64MiB\"\nlisten = \"127.0.0.1:7440\"\nstores = 3")
+            .unwrap();
+        let of = |flags: &[&str]| {
+            let config = path.to_string_lossy();
+            let line = ["starling", "up", "m", "--data", "d", "--config", &config];
+            match Args::try_parse_from(line.iter().chain(flags)).unwrap().command {
+                Command::Up(up) => NodeSettings::from(&up).unwrap(),
+                _ => panic!("not up"),
+            }
+        };
+        let said = of(&[]);
+        assert_eq!((said.allow_other, said.cache_bytes, said.no_mount), (true, 64 << 20, false));
+        assert_eq!(said.listen, Some("127.0.0.1:7440".parse().unwrap()));
+        assert_eq!(of(&["--cache-size", "32MiB"]).cache_bytes, 32 << 20);
     }
 
     #[test]

@@ -75,8 +75,9 @@ impl Stripe {
         Ok(())
     }
 
-    /// Has the stores say no more that they have lost fragments, once all have everything: they were
-    /// compared after `returns` [returns](Self::return_count), and what they lacked is restored.
+    /// Has the stores say no more that they have lost fragments, once all have everything: they
+    /// were compared after `returns` [returns](Self::return_count), and what they lacked is
+    /// restored.
     ///
     /// # Errors
     /// `NotEnoughStores`: one of them is out of service, or was since.

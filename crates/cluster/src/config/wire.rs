@@ -1,6 +1,7 @@
-//! The encoding of a configuration: a version (u16) and the fields in the order of [`FsConfig::encode`],
-//! little-endian. A flag is a byte 0 or 1, an option a flag and the thing, a list a u32 count and that
-//! many elements in ascending order, a string a u8 length and that many bytes of UTF-8.
+//! The encoding of a configuration: a version (u16) and the fields in the order of
+//! [`FsConfig::encode`], little-endian. A flag is a byte 0 or 1, an option a flag and the thing, a
+//! list a u32 count and that many elements in ascending order, a string a u8 length and that many
+//! bytes of UTF-8.
 
 use super::{DrainRate, FsConfig, MemberEntry, first_manager_map, first_voters};
 use bytes::Bytes;

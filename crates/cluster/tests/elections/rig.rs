@@ -221,8 +221,8 @@ impl Rig {
         true
     }
 
-    /// Kills a node with one store and replaces its disks, if the others have everything. True if it
-    /// did.
+    /// Kills a node with one store and replaces its disks, if the others have everything. True if
+    /// it did.
     pub fn replace_disks(&self, node: NodeId) -> bool {
         let first = self.leader().and_then(|leader| self.net.process(leader)?.first.lock().clone());
         let Some(first) = first else { return false };

@@ -22,10 +22,11 @@ use cluster::{Claim, FsConfig, KnownNode, StorePlace, Succession};
 use consensus::Consensus;
 use host::{Either, Host, first};
 use serde_json::Value;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use tokio::net::TcpListener;
 use tokio::runtime::{Handle, Runtime};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
@@ -52,8 +53,8 @@ pub struct WhoLeads {
     pub about: AboutNode,
     /// Its data folder.
     pub data: PathBuf,
-    /// Where it listens; the first node takes another port there.
-    pub address: IpAddr,
+    /// Where it listens.
+    pub listen: SocketAddr,
     /// Bound of the member's caches in bytes.
     pub cache_bytes: u64,
 }
@@ -210,6 +211,17 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Listens at the port after the member's, so that firewalls can be told, or at another one if that
+/// is taken.
+async fn listen_beside(member: SocketAddr) -> anyhow::Result<TcpListener> {
+    if let Some(next) = member.port().checked_add(1)
+        && let Ok(listener) = TcpListener::bind(SocketAddr::new(member.ip(), next)).await
+    {
+        return Ok(listener);
+    }
+    bind(SocketAddr::new(member.ip(), 0)).await
+}
+
 /// Starts the first node, in its own runtime.
 async fn start(who: WhoLeads, voter: Arc<Consensus>, leading: Arc<Leading>) -> anyhow::Result<Elected> {
     let host = host::real::host(tokio::runtime::Handle::current()).context("host")?;
@@ -219,7 +231,7 @@ async fn start(who: WhoLeads, voter: Arc<Consensus>, leading: Arc<Leading>) -> a
     let config = FsConfig::decode(&voter.maps().bytes).context("the maps")?;
     let config = after_election(&config, certificate)?;
     let places = places(&host, &folder, &config)?;
-    let listener = bind(SocketAddr::new(who.address, 0)).await?;
+    let listener = listen_beside(who.listen).await?;
     let threshold = Threshold::open(&host, &folder, listener, None)?;
     threshold.know_earlier_leases(&leading);
     threshold.arrivals.expect(config);

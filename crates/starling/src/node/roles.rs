@@ -42,10 +42,10 @@ impl Roles {
         joined::read(data, FILE)
     }
 
-    /// Records them, durably, unless they are what is known.
+    /// Records them, durably, unless they are what is known. A choice that is the default is one,
+    /// too.
     pub fn keep(&self, folder: &NodeFolder) -> anyhow::Result<()> {
-        let known = Roles::known(folder.path())?.unwrap_or_default();
-        if known == *self { Ok(()) } else { folder.write(FILE, self).context(FILE) }
+        if Roles::known(folder.path())? == Some(*self) { Ok(()) } else { folder.write(FILE, self).context(FILE) }
     }
 }
 
@@ -60,7 +60,7 @@ mod tests {
         assert_eq!(Roles::known(&data).unwrap(), None);
         let folder = NodeFolder::open(&data).unwrap();
         Roles::default().keep(&folder).unwrap();
-        assert_eq!(Roles::known(&data).unwrap(), None, "a choice that is the default is recorded");
+        assert_eq!(Roles::known(&data).unwrap(), Some(Roles::default()), "it does not vote");
         let chosen = Roles { client: false, ..Roles::default() };
         chosen.keep(&folder).unwrap();
         assert_eq!(Roles::known(&data).unwrap(), Some(chosen));

@@ -12,7 +12,6 @@ use crate::node::joining::{Wanted, join};
 use crate::node::lead::{Elected, Leader, WhoLeads};
 use crate::node::rack::StoreRack;
 use crate::node::remote::{LinkDialer, RemoteFirstNode};
-use crate::node::replace::How;
 use crate::node::roles::Roles;
 use crate::node::serving::Serves;
 use crate::node::voter::NodeVoter;
@@ -20,7 +19,7 @@ use crate::node::whereabouts::{Whereabouts, WhereaboutsService};
 use crate::node::{host_name, identity, kept_maps, removal, replace, report, status, who};
 use crate::recorder::Recorder;
 use crate::recording::Recordings;
-use crate::settings::cache_bytes;
+use crate::settings::{NodeSettings, cache_bytes};
 use crate::{background, core_report, input, say, usage};
 use anyhow::Context;
 use cluster::control::{AuthorityKey, ControlAnswer, ControlRequest};
@@ -123,18 +122,19 @@ impl AskedNode {
         if let Some(address) = args.first_node.as_ref().filter(|address| split_port(address).is_none()) {
             return Err(usage(format!("--first-node {address}: give ADDRESS:PORT")));
         }
+        let said = NodeSettings::from(args)?;
         Ok(AskedNode {
             invitation: None,
             name: String::new(),
             mountpoint: args.mountpoint.clone(),
-            no_mount: args.no_mount,
+            no_mount: said.no_mount,
             roles: args.roles.clone(),
             data: args.data.clone(),
-            listen: args.listen,
+            listen: said.listen,
             stores: stores.to_vec(),
             first_node: args.first_node.clone(),
-            cache_bytes: cache_bytes(args.cache_size.as_ref())?,
-            allow_other: args.allow_other,
+            cache_bytes: said.cache_bytes,
+            allow_other: said.allow_other,
             background: args.background,
             input: None,
         })
@@ -164,8 +164,8 @@ impl AskedNode {
         let known = Serves::known(&self.data)?;
         let listens = self.listen.is_some() || known.is_some();
         let has_stores = !self.stores.is_empty() || known.is_some_and(|known| !known.stores.is_empty());
-        // A machine that others reach, and that has a store, is one that stays. Later starts keep it.
-        let is_new = self.invitation.is_some() && chosen.is_none();
+        // A machine that others reach, and that has a store, is one that stays.
+        let is_new = chosen.is_none() && !joined::is_node_folder(&self.data);
         roles.voter |= is_new && self.roles.is_none() && listens && has_stores;
         let wrong = wrong.or(match (has_stores, listens) {
             (true, _) if is_left_out(Role::Storage) => Some("--store: --roles has no storage: add it"),
@@ -286,7 +286,7 @@ impl control::Served for Control {
                 Request::Record => served.recording.serve(progress).await,
                 Request::EndRecord { number } => served.recording.end(number),
                 Request::ReplaceStore { store, folder, is_dead, accepts_loss } => {
-                    let how = How { is_dead, accepts_loss };
+                    let how = replace::How { is_dead, accepts_loss };
                     replace::replace(&served, StoreId::new(store), &folder, how).await
                 }
                 Request::InviteNode { .. }
@@ -452,8 +452,8 @@ pub async fn run(asked: AskedNode) -> anyhow::Result<ExitCode> {
     first.ask_while(move || weak.upgrade().is_some_and(|member| member.is_unanswered()));
     let leader = match listen {
         Some(listen) => {
-            let (data, address) = (folder.path().to_path_buf(), listen.ip());
-            let who = WhoLeads { about: about.clone(), data, address, cache_bytes: asked.cache_bytes };
+            let data = folder.path().to_path_buf();
+            let who = WhoLeads { about: about.clone(), data, listen, cache_bytes: asked.cache_bytes };
             Some(Leader::start(&host, &voter, who))
         }
         None => None,
