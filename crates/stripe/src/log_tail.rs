@@ -590,9 +590,9 @@ mod tests {
         }
     }
 
-    /// A store was replaced, and got the seals of the others when it came into service. So it looked
-    /// as if it had all that was written under them. With another store away, the log was opened
-    /// without its acknowledged end.
+    /// A store was replaced, and got the seals of the others when it came into service. So it
+    /// looked as if it had all that was written under them. With another store away, the log was
+    /// opened without its acknowledged end.
     #[test]
     fn regression_a_store_that_was_replaced_does_not_speak_for_what_it_lost() {
         let mut refused = 0;

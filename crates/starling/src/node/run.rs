@@ -165,7 +165,7 @@ impl AskedNode {
         let listens = self.listen.is_some() || known.is_some();
         let has_stores = !self.stores.is_empty() || known.is_some_and(|known| !known.stores.is_empty());
         // A machine that others reach, and that has a store, is one that stays.
-        let is_new = chosen.is_none() && !joined::is_node_folder(&self.data);
+        let is_new = chosen.is_none() && !self.data.join(joined::ABOUT).exists();
         roles.voter |= is_new && self.roles.is_none() && listens && has_stores;
         let wrong = wrong.or(match (has_stores, listens) {
             (true, _) if is_left_out(Role::Storage) => Some("--store: --roles has no storage: add it"),
@@ -538,4 +538,52 @@ pub async fn run(asked: AskedNode) -> anyhow::Result<ExitCode> {
         None => say("ended: everything is committed"),
     }
     Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::{Args, Command, NodeCommand};
+    use clap::Parser;
+
+    #[test]
+    fn machines_with_an_address_and_a_store_vote_unless_the_user_says_otherwise() {
+        let below = tempfile::tempdir().unwrap();
+        let data = below.path().join("data");
+        let shown = data.display().to_string();
+        let votes = |flags: &[&str]| {
+            let line = ["starling", "node", "join", "INVITATION", "./mnt", "--data", &shown];
+            let Command::Node(node) = Args::try_parse_from(line.iter().chain(flags)).unwrap().command else {
+                panic!("not node")
+            };
+            let NodeCommand::Join(args) = node.command else { panic!("not join") };
+            let asked = AskedNode {
+                invitation: None,
+                name: String::new(),
+                mountpoint: args.mountpoint,
+                no_mount: args.no_mount,
+                roles: args.roles,
+                data: args.data,
+                listen: args.listen,
+                stores: args.store,
+                first_node: None,
+                cache_bytes: 0,
+                allow_other: false,
+                background: false,
+                input: None,
+            };
+            asked.roles().unwrap()
+        };
+        let serves = ["--listen", "127.0.0.1:7440", "--store", "./s"];
+        let chosen = [&serves[..], &["--roles", "client,storage,manager"]].concat();
+        assert!(votes(&serves).voter && !votes(&[]).voter && !votes(&serves[..2]).voter && !votes(&chosen).voter);
+        // The same line again, on a machine that has joined: what it chose stays.
+        let folder = NodeFolder::open(&data).unwrap();
+        votes(&chosen).keep(&folder).unwrap();
+        assert!(!votes(&serves).voter);
+        std::fs::remove_file(data.join(crate::node::roles::FILE)).unwrap();
+        assert!(votes(&serves).voter);
+        std::fs::write(data.join(joined::ABOUT), "{}").unwrap();
+        assert!(!votes(&serves).voter, "it joined when voting had to be asked for");
+    }
 }
