@@ -274,8 +274,8 @@ impl Keeper {
         if made_anew && is_whole {
             match keeper.decide(|config| config.is_whole = false).await {
                 Ok(_) => {}
-                // Elected leaders go by it, and a file system without a voter elects none.
-                Err(error @ ChangeError::NoVoter(_)) => {
+                // Elected leaders go by it, and a lone voter elects none.
+                Err(error) if keeper.config().is_ok_and(|config| config.voters.len() == 1) => {
                     tracing::warn!("the maps do not say that a store was made anew: {error}");
                 }
                 Err(error) => return Err(StartError::NotDecided(error.to_string())),

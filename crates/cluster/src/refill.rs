@@ -54,8 +54,10 @@ impl Spread {
             if self.is_place_empty(store, &at).await
                 && let Err(error) = self.refill(store, &at).await
             {
-                tracing::warn!(%store, node = %at.node, "its place is empty, and it is not made anew: {error}");
                 trouble = format!("{store} at {} is lost, and is not made anew: {error}", self.name(at.node));
+                if self.looks.lock().get(&store).is_none_or(|(_, before)| *before != trouble) {
+                    tracing::warn!(%store, node = %at.node, "its place is empty, and it is not made anew: {error}");
+                }
             }
             self.looks.lock().insert(store, (self.host.clock.now(), trouble));
         }

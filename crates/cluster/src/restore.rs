@@ -17,7 +17,7 @@ use stripe::{Stripe, StripeError};
 use types::{LogId, SegmentId};
 
 /// Time after which segments that could not be restored are tried again.
-const TRY_AGAIN: Duration = Duration::from_secs(3600);
+const TRY_AGAIN: Duration = Duration::from_secs(300);
 
 /// Progress of restoring redundancy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

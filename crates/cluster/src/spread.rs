@@ -297,7 +297,9 @@ impl Spread {
             if !self.try_tell_maps().await || is_unsure {
                 continue;
             }
-            self.refill_places().await;
+            if let Either::Right(()) = first(self.refill_places(), self.until_stop()).await {
+                break;
+            }
             let now = self.host.clock.now();
             let is_tried = |node: &NodeId| pauses.get(node).is_none_or(|pause| now >= pause.until);
             let (next, trouble) = self.next(is_tried);

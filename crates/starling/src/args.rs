@@ -263,8 +263,8 @@ pub enum StoreCommand {
   starling store replace store-1 /disk2/s --data ./data                    store-1 is in /disk2/s/store-1 from now on, and the others fill it
   starling store replace store-1 /disk2/s --data ./data --dead             though it still works: what it has is given up
 
-Give the data folder of the node that had the store, which must be up; its programs and the other nodes go on. The machine that leads makes the store anew within some
-ten seconds; `starling status` there says how far it is filled. The command refuses while other stores may lack something, which only the old disk may have. A first node that
+Give the data folder of the node that had the store, which must be up; its programs and the other nodes go on. The machine that leads makes the store anew within half
+a minute; `starling status` there says how far it is filled. The command refuses while other stores may lack something, which only the old disk may have. A first node that
 has its own stores must end: mount the new disk, empty, at the folder of the store, and start it again.")]
     Replace(StoreReplace),
 }

@@ -422,6 +422,10 @@ fn a_disk_of_a_node_is_replaced_while_all_go_on() {
     three.kill();
     let all = contents(&one);
     assert_eq!((all.len(), &all), (4, &contents(&two)));
+    let is_away = || refused(&mut replace(&["--dead"])).contains("store-1 is away, too");
+    wait("a store may be given up though another one is away", is_away);
+    let at_first = refused(starling().args(["store", "replace", "0", "./new", "--data"]).arg(&one.data));
+    assert!(at_first.contains("store-0 is used by the first node itself, in store-0"), "{at_first}");
     three.up_again();
     one.down();
     two.down();

@@ -28,31 +28,50 @@ pub(crate) fn newest_seals<'a>(seals: impl IntoIterator<Item = &'a Seal>) -> BTr
     newest
 }
 
+/// The seals in force that a store with these does not have.
+fn lacking(has: &[Seal], newest: &BTreeMap<LogId, Seal>) -> Vec<Seal> {
+    let has = newest_seals(has);
+    let lacks = |seal: &&Seal| has.get(&seal.log).is_none_or(|old| old.gives_way_to(seal));
+    newest.values().filter(lacks).cloned().collect()
+}
+
 impl Stripe {
-    /// Gives a store the seals that it lacks. `has` are those that it has. One that has no maps was
-    /// made in place of another one: the seals say that it has lost what was written under them.
+    /// Gives a store the seals that it lacks. `had` are those that it had a moment ago.
     pub(crate) async fn replay_seals(
         &self,
         at: usize,
-        has: &[Seal],
+        had: &[Seal],
         newest: &BTreeMap<LogId, Seal>,
     ) -> Result<(), StorageError> {
-        let has = newest_seals(has);
-        let lacks = |seal: &&Seal| has.get(&seal.log).is_none_or(|old| old.gives_way_to(seal));
-        let lacking: Vec<&Seal> = newest.values().filter(lacks).collect();
-        if lacking.is_empty() {
+        if lacking(had, newest).is_empty() {
             return Ok(());
         }
-        let has_lost = self.ask(at, |s| s.maps()).await?.epoch == 0 && self.has_maps().await?;
-        for seal in lacking {
-            let seal = seal.clone().shown_by(has_lost);
+        let is_new = self.is_new(at).await?;
+        self.give_lacking(at, newest, is_new).await
+    }
+
+    /// Gives a store the seals that it lacks. To one that is new they say that it has lost what was
+    /// written under them.
+    async fn give_lacking(&self, at: usize, newest: &BTreeMap<LogId, Seal>, is_new: bool) -> Result<(), StorageError> {
+        // Asked after it was known to be new or not. If another one gave it maps, it had given it
+        // seals before.
+        let has = self.ask(at, |s| s.seals()).await?;
+        for seal in lacking(&has, newest) {
+            let seal = seal.shown_by(is_new);
             self.ask(at, |s| s.seal(seal)).await?;
         }
         Ok(())
     }
 
-    /// True if the file system has maps.
-    async fn has_maps(&self) -> Result<bool, StorageError> {
+    /// True if a store was made in place of a lost one, and is not up to date yet: it has no maps,
+    /// and others do.
+    async fn is_new(&self, at: usize) -> Result<bool, StorageError> {
+        if self.health.lock().is_new(at) {
+            return Ok(true);
+        }
+        if self.ask(at, |s| s.maps()).await?.epoch > 0 {
+            return Ok(false);
+        }
         let maps = self.ask_quorum(|s| s.maps()).await.map_err(|_| StorageError::Unavailable)?;
         Ok(maps.iter().any(|(_, maps)| maps.epoch > 0))
     }
@@ -66,10 +85,15 @@ impl Stripe {
     pub async fn give_seals(&self) -> Result<(), StripeError> {
         let seals = self.ask_quorum(|s| s.seals()).await?;
         let newest = newest_seals(seals.iter().flat_map(|(_, seals)| seals));
-        for (at, has) in &seals {
-            // One that does not take them was noted, and gets them when it comes back.
-            if let Err(error) = self.replay_seals(*at, has, &newest).await {
-                self.mark_bad(*at, StoreState::Failing, &error.to_string());
+        for (at, had) in &seals {
+            // One that does not take them gets no maps before it has them.
+            if let Err(error) = self.replay_seals(*at, had, &newest).await {
+                let store = self.stores[*at].id;
+                tracing::warn!(%store, %error, "store did not take the seals that it had missed");
+                match self.is_new(*at).await {
+                    Ok(false) => self.mark_bad(*at, StoreState::Failing, "did not take the seals that it had missed"),
+                    _ => self.note_new(store),
+                }
             }
         }
         Ok(())
@@ -104,10 +128,16 @@ impl Stripe {
         let newest_maps = maps.into_iter().map(|(_, maps)| maps).max_by_key(|maps| maps.epoch).unwrap_or_default();
         let owed = self.health.lock().take_owed(at);
         let all = async {
-            // The seals first: a store without maps is known to be new.
-            let has = self.ask(at, |s| s.seals()).await?;
-            self.replay_seals(at, &has, &newest).await?;
-            self.ask(at, |s| s.put_maps(newest_maps)).await?;
+            // The maps say who may use the store, so they come first, but for a new one: that it
+            // has none says that it is new.
+            let is_new = self.is_new(at).await?;
+            if !is_new {
+                self.ask(at, |s| s.put_maps(newest_maps.clone())).await?;
+            }
+            self.give_lacking(at, &newest, is_new).await?;
+            if is_new {
+                self.ask(at, |s| s.put_maps(newest_maps)).await?;
+            }
             if !owed.is_empty() {
                 self.ask(at, |s| s.delete(owed.clone())).await?;
             }

@@ -64,6 +64,8 @@ pub(crate) struct Health {
 
 struct Entry {
     state: StoreState,
+    /// It was made in place of a lost one, and is not asked for anything before it is up to date.
+    is_new: bool,
     damaged_count: u64,
     /// Deletions that the store missed.
     owed: BTreeSet<SegmentId>,
@@ -73,7 +75,8 @@ struct Entry {
 
 impl Health {
     pub(crate) fn new(store_count: usize) -> Self {
-        let entry = || Entry { state: StoreState::Up, damaged_count: 0, owed: BTreeSet::new(), said: None };
+        let entry =
+            || Entry { state: StoreState::Up, is_new: false, damaged_count: 0, owed: BTreeSet::new(), said: None };
         Health {
             stores: (0..store_count).map(|_| entry()).collect(),
             damaged: BTreeSet::new(),
@@ -85,6 +88,10 @@ impl Health {
 
     pub(crate) fn state(&self, at: usize) -> StoreState {
         self.stores[at].state
+    }
+
+    pub(crate) fn is_new(&self, at: usize) -> bool {
+        self.stores[at].is_new
     }
 
     pub(crate) fn up(&self) -> Vec<usize> {
@@ -153,6 +160,7 @@ impl Stripe {
     /// any other, when it has seals and maps.
     pub fn note_new(&self, store: StoreId) {
         if let Some(at) = self.stores.iter().position(|known| known.id == store) {
+            self.health.lock().stores[at].is_new = true;
             self.mark_bad(at, StoreState::Absent, "is made anew");
         }
     }
@@ -201,6 +209,7 @@ impl Stripe {
                 let mut health = self.health.lock();
                 if health.is_current(at, changes) {
                     health.stores[at].state = StoreState::Up;
+                    health.stores[at].is_new = false;
                     health.returns += 1;
                     tracing::info!(store = %self.stores[at].id, "store is back in service");
                 }

@@ -201,10 +201,14 @@ impl Stripe {
         (0..self.stores.len()).collect()
     }
 
-    /// The stores that answered when last asked, and those that did not.
+    /// The stores that answered when last asked, and those that did not. Ones that are made anew
+    /// are neither.
     pub(crate) fn present_and_absent(&self) -> (Vec<usize>, Vec<usize>) {
         let health = self.health.lock();
-        self.everyone().into_iter().partition(|&at| health.state(at) != StoreState::Absent)
+        self.everyone()
+            .into_iter()
+            .filter(|at| !health.is_new(*at))
+            .partition(|&at| health.state(at) != StoreState::Absent)
     }
 
     /// Sends one request to one store, with a deadline. A store that does not answer, or says that

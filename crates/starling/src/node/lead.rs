@@ -214,7 +214,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// Listens at the port after the member's, so that firewalls can be told, or at another one if that
 /// is taken.
 async fn listen_beside(member: SocketAddr) -> anyhow::Result<TcpListener> {
-    if let Some(next) = member.port().checked_add(1)
+    if let Some(next) = member.port().checked_add(1).filter(|_| member.port() > 0)
         && let Ok(listener) = TcpListener::bind(SocketAddr::new(member.ip(), next)).await
     {
         return Ok(listener);

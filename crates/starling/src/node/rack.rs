@@ -12,7 +12,7 @@ use cluster::config::STORE_COUNT_MAX;
 use host::real::RealDisk;
 use host::{Host, Tasks};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -49,12 +49,15 @@ struct Shelf {
 pub struct MadeStores {
     version: u32,
     folders: BTreeMap<u16, PathBuf>,
+    /// Folders of stores that were replaced, which are of no use any more.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    replaced: BTreeSet<PathBuf>,
 }
 
 impl MadeStores {
     /// Stores in these folders.
     pub fn new(folders: BTreeMap<u16, PathBuf>) -> MadeStores {
-        MadeStores { version: 1, folders }
+        MadeStores { version: 1, folders, replaced: BTreeSet::new() }
     }
 }
 
@@ -96,6 +99,11 @@ pub enum ReplaceError {
     /// The new folder cannot be used.
     #[error("{0}")]
     Folder(#[from] io::Error),
+}
+
+/// A folder's path without links, if it can be read.
+fn resolved(folder: &Path) -> PathBuf {
+    folder.canonicalize().unwrap_or_else(|_| folder.to_path_buf())
 }
 
 /// True if a store takes fragments.
@@ -177,8 +185,8 @@ impl StoreRack {
                 let name = path.file_name().and_then(|name| name.to_str());
                 let number = name.and_then(|name| name.strip_prefix(PREFIX)?.parse().ok());
                 let Some(store) = number.map(StoreId::new) else { continue };
-                if made.folders.get(&store.raw()).is_some_and(|known| *known != path && known.exists()) {
-                    eprintln!("warning: {shown} has an old {store}, which was replaced: remove {}", path.display());
+                if made.replaced.contains(&resolved(&path)) {
+                    eprintln!("warning: {} is an old {store}, which was replaced: it is not used", path.display());
                     continue;
                 }
                 let shelf = Shelf::open(host, path.clone()).await.map_err(failed)?;
@@ -324,7 +332,12 @@ impl StoreRack {
     /// Records where a store is, durably.
     fn record(&self, made: &mut MadeStores, store: StoreId, folder: &Path) -> io::Result<()> {
         let mut next = made.clone();
-        next.folders.insert(store.raw(), folder.to_path_buf());
+        next.replaced.remove(&resolved(folder));
+        if let Some(before) = next.folders.insert(store.raw(), folder.to_path_buf())
+            && before != folder
+        {
+            next.replaced.insert(resolved(&before));
+        }
         private::put(&self.data, FILE, serde_json::to_string_pretty(&next)?.as_bytes())?;
         *made = next;
         Ok(())

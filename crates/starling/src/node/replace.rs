@@ -3,14 +3,20 @@
 use crate::args::StoreReplace;
 use crate::control::Request;
 use crate::core_report::ServedCore;
+use crate::location::Location;
+use crate::mountpoint::check_apart;
 use crate::node::ask_first;
 use crate::node::run::ServedNode;
 use crate::{say, usage};
 use cluster::FsConfig;
+use cluster::config::FIRST_NODE;
+use cluster::control::{ControlAnswer, ControlRequest, NodeState};
+use cluster::member::FirstNode;
 use serde_json::{Value, json};
 use std::path::Path;
 use std::process::ExitCode;
-use types::StoreId;
+use stripe::StoreSet;
+use types::{NodeId, StoreId};
 
 /// What the user gives up.
 pub struct How {
@@ -22,9 +28,13 @@ pub struct How {
 
 /// Has a store of this node be in another folder, empty. The answer for the command.
 pub async fn replace(served: &ServedNode, store: StoreId, folder: &Path, how: How) -> Result<Value, String> {
+    if let Some(mountpoint) = &served.mountpoint {
+        check_apart(mountpoint, folder).map_err(|e| format!("{e:#}"))?;
+    }
     let maps = served.member.maps().borrow().clone();
-    let is_whole = FsConfig::decode(&maps.bytes).is_ok_and(|config| config.is_whole);
-    if !is_whole && !how.accepts_loss {
+    let config = FsConfig::decode(&maps.bytes).map_err(|_| "there was no session with the first node yet")?;
+    check_others(served, store, &config, &how).await?;
+    if !config.is_whole && !how.accepts_loss {
         return Err(format!(
             "the other stores may not have everything that {store} had: one of them was made anew or lacked something when they were compared last. Wait until \
              `starling status` at the machine that leads says that redundancy is whole, or bring the old disk back; --accept-loss gives up what only it had"
@@ -35,12 +45,46 @@ pub async fn replace(served: &ServedNode, store: StoreId, folder: &Path, how: Ho
     Ok(json!({ "store": store.raw(), "folder": folder }))
 }
 
+/// Refuses if the store is at another node, or if others are away that are to fill it.
+async fn check_others(served: &ServedNode, store: StoreId, config: &FsConfig, how: &How) -> Result<(), String> {
+    let report = match served.first.control(ControlRequest::Nodes).await {
+        Ok(ControlAnswer::Nodes(report)) => report,
+        Ok(_) => return Err("the machine that leads gave another answer".into()),
+        Err(error) => {
+            return Err(format!("the machine that leads must say whether the other stores are there: {error}"));
+        }
+    };
+    let place = |store| report.places.get(&store).copied().unwrap_or(FIRST_NODE);
+    if !config.stores().any(|other| other == store) {
+        return Err(format!("there is no {store}"));
+    }
+    if place(store) != served.about.node() {
+        let at = report.nodes.iter().find(|node| node.id == place(store));
+        let name = at.map_or("another node", |node| &node.name);
+        return Err(format!("{store} is at {name}: give this command there, with its data folder"));
+    }
+    let is_down = |node: NodeId| report.nodes.iter().any(|n| n.id == node && matches!(n.state, NodeState::Down { .. }));
+    let away: StoreSet = config.stores().filter(|other| *other != store && is_down(place(*other))).collect();
+    let lost = 1 + away.iter().count();
+    if lost > 1 && !(how.accepts_loss && lost <= usize::from(config.parity)) {
+        return Err(format!("{away} is away, too: bring that back first, since {store} is filled from the others"));
+    }
+    Ok(())
+}
+
 /// Why a first node with stores of its own does not do so, and what helps.
 pub fn at_first_node(served: &ServedCore, store: StoreId) -> String {
     match served.places.places().get(usize::from(store.raw())) {
-        Some(place) => format!(
-            "{store} is used by the first node itself, in {place}: end that (`starling down`), mount the new disk there, empty, and start it \
-             again. The others fill the store"
+        Some(Location::Folder(folder)) => format!(
+            "{store} is used by the first node itself, in {}: end that (`starling down`), mount the new disk there, empty, and start it \
+             again. The others fill the store",
+            folder.display()
+        ),
+        Some(Location::Node(_)) => {
+            format!("{store} is at another node (`starling nodes`): give this command there, with its data folder")
+        }
+        Some(Location::Server { .. }) => format!(
+            "{store} is served by `starling store`: start that with an empty folder, and then this node again. The others fill the store"
         ),
         None => format!("there is no {store}"),
     }
@@ -57,7 +101,7 @@ pub async fn run(args: StoreReplace) -> anyhow::Result<ExitCode> {
     say(&match json {
         true => serde_json::to_string_pretty(&answer)?,
         false => format!(
-            "store-{number} is in {} from now on. The machine that leads makes it anew there within some ten seconds, and the others fill it",
+            "store-{number} is in {} from now on. The machine that leads makes it anew there within half a minute, and the others fill it",
             answer["folder"].as_str().unwrap_or("?")
         ),
     });

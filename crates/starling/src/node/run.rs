@@ -200,6 +200,8 @@ pub struct ServedNode {
     pub rack: Arc<StoreRack>,
     /// What leads here when voters elect this node; `None` if it has no address.
     pub leader: Option<Arc<Leader>>,
+    /// Where it is mounted.
+    pub mountpoint: Option<PathBuf>,
     /// The mount, until it ends; `None` also if the node mounts nothing.
     pub mount: Mutex<Option<fuse::Mount>>,
     /// The recordings of the mount.
@@ -475,7 +477,8 @@ pub async fn run(asked: AskedNode) -> anyhow::Result<ExitCode> {
     options.flush = true;
     options.mount_xattrs.insert(control::XATTR.to_vec(), socket_path.as_os_str().as_encoded_bytes().to_vec());
     let (mount, recording) = (Mutex::new(None), Arc::new(Recordings::new(recorder)));
-    let served = Arc::new(ServedNode { about, member, first, rack, leader, mount, recording });
+    let mountpoint = asked.mountpoint.clone();
+    let served = Arc::new(ServedNode { about, member, first, rack, leader, mountpoint, mount, recording });
     // Commands find the process also while it waits for the first node.
     let server = socket.serve(Arc::new(Control(served.clone())));
     let stop = async { host::first(host::first(interrupt.recv(), terminate.recv()), server.down()).await };

@@ -28,6 +28,10 @@ async fn show(elected: &Elected) -> Option<Value> {
 /// Everything that `status` shows.
 pub async fn collect(served: &ServedNode) -> Value {
     let leads = of_elected(served).await;
+    let config = served.first.config();
+    let own = served.about.node();
+    // What a store that has moved away left here is of no use.
+    let is_here = |store| config.as_ref().is_none_or(|config| config.place(store) == own);
     let client = served.member.client().map(|client| client.status());
     let requests = match &*served.mount.lock().unwrap_or_else(PoisonError::into_inner) {
         Some(mount) => mount.requests(),
@@ -43,7 +47,7 @@ pub async fn collect(served: &ServedNode) -> Value {
             "in_session": served.member.trouble().is_none(),
             "trouble": served.member.trouble().map(|trouble| trouble.to_string()),
         },
-        "stores": served.rack.folders().into_iter().map(|(store, folder, trouble)| json!({
+        "stores": served.rack.folders().into_iter().filter(|(store, ..)| is_here(*store)).map(|(store, folder, trouble)| json!({
             "store": store.raw(),
             "folder": folder,
             "trouble": trouble,
