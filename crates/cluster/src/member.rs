@@ -33,7 +33,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use storage::api::Storage;
-use stripe::Stripe;
+use stripe::{StoreHealth, StoreSet, StoreState, Stripe};
 use tokio::sync::{Notify, watch};
 use types::{BoxFuture, ManagerId, Maps, NodeId, StoreId};
 use vfs::fs::FileSystem;
@@ -118,6 +118,7 @@ pub(crate) struct Serving {
     /// Counts this node's sessions since its start.
     pub(crate) count: u64,
     pub(crate) client: Client,
+    stripe: Arc<Stripe>,
     host: Host,
     session: u64,
     lease: Duration,
@@ -349,6 +350,17 @@ impl Member {
         self.session().map(|session| session.client.clone())
     }
 
+    /// The stores that do not work, as this node sees them; `None` if there is no session.
+    pub async fn stores_away(&self) -> Option<StoreSet> {
+        let session = self.session()?;
+        let fails = |store: &StoreHealth| {
+            let is_readonly = store.status.as_ref().is_some_and(|status| !status.writable);
+            store.state != StoreState::Up || is_readonly
+        };
+        let all = session.stripe.status().await;
+        Some(all.iter().filter(|store| fails(store)).map(|store| store.id).collect())
+    }
+
     /// The newest maps that sessions have brought, of epoch 0 if there was none.
     pub fn maps(&self) -> watch::Receiver<Maps> {
         self.maps.subscribe()
@@ -566,8 +578,14 @@ impl Member {
         // Before it is asked to serve some.
         let cached_inodes_max = inode_count_max(self.config.cache_bytes) / manager_count.max(1);
         let client_here = client.clone();
-        let host_session =
-            HostSession { number: session, first_node, stripe, config, cached_inodes_max, client: client_here };
+        let host_session = HostSession {
+            number: session,
+            first_node,
+            stripe: stripe.clone(),
+            config,
+            cached_inodes_max,
+            client: client_here,
+        };
         self.managers.begin(host_session);
         let mut seats = KnownSeats::default();
         let seated = seats.take(seating).into_iter().filter(|(_, at)| at.is_some()).collect::<Vec<_>>();
@@ -575,6 +593,7 @@ impl Member {
         let serving = Arc::new(Serving {
             count,
             client,
+            stripe,
             host: self.host.clone(),
             session,
             lease,

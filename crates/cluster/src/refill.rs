@@ -71,7 +71,7 @@ impl Spread {
 
     async fn refill(&self, store: StoreId, at: &KnownNode) -> Result<(), RefillError> {
         let away = self.members.stores_out_of_service().await;
-        let (in_service, least) = (self.switches.len() - away.iter().count(), self.config.least_with_data());
+        let (in_service, least) = (self.switches.len() - away.iter().count(), self.config.least_stores());
         if in_service < least {
             return Err(RefillError::TooFew { in_service, least });
         }
@@ -79,8 +79,8 @@ impl Spread {
         if self.maps.config().map_err(ChangeError::from)?.is_whole {
             self.maps.change(|config| config.is_whole = false).await?;
         }
-        self.members.note_new_store(store);
         let remote = self.make(store, at).await?;
+        self.members.note_new_store(store);
         self.switch(store).into_iter().for_each(|switch| switch.set(remote.clone()));
         self.members.compare_stores();
         tracing::warn!(%store, node = %at.node, "its place was empty: it is made anew, and the others fill it");

@@ -91,8 +91,10 @@ impl Stripe {
                 let store = self.stores[*at].id;
                 tracing::warn!(%store, %error, "store did not take the seals that it had missed");
                 match self.is_new(*at).await {
+                    Ok(true) => self.note_new(store),
+                    // It is noted as absent if it does not answer.
                     Ok(false) => self.mark_bad(*at, StoreState::Failing, "did not take the seals that it had missed"),
-                    _ => self.note_new(store),
+                    Err(_) => {}
                 }
             }
         }
@@ -122,6 +124,7 @@ impl Stripe {
     /// Brings a store up to date. False if that failed, or if too few others answer to know what
     /// the store missed.
     pub(crate) async fn catch_up(&self, at: usize) -> bool {
+        let Ok(is_new) = self.is_new(at).await else { return false };
         let Ok(seals) = self.ask_quorum(|s| s.seals()).await else { return false };
         let Ok(maps) = self.ask_quorum(|s| s.maps()).await else { return false };
         let newest = newest_seals(seals.iter().flat_map(|(_, seals)| seals));
@@ -130,7 +133,6 @@ impl Stripe {
         let all = async {
             // The maps say who may use the store, so they come first, but for a new one: that it
             // has none says that it is new.
-            let is_new = self.is_new(at).await?;
             if !is_new {
                 self.ask(at, |s| s.put_maps(newest_maps.clone())).await?;
             }

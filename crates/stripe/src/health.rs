@@ -160,7 +160,11 @@ impl Stripe {
     /// any other, when it has seals and maps.
     pub fn note_new(&self, store: StoreId) {
         if let Some(at) = self.stores.iter().position(|known| known.id == store) {
-            self.health.lock().stores[at].is_new = true;
+            let mut health = self.health.lock();
+            // One that comes back at the moment is another one.
+            health.note_change();
+            health.stores[at].is_new = true;
+            drop(health);
             self.mark_bad(at, StoreState::Absent, "is made anew");
         }
     }

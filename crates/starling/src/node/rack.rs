@@ -59,6 +59,11 @@ impl MadeStores {
     pub fn new(folders: BTreeMap<u16, PathBuf>) -> MadeStores {
         MadeStores { version: 1, folders, replaced: BTreeSet::new() }
     }
+
+    /// True if a store is or was in a folder below this one.
+    fn had_stores_in(&self, folder: &Path) -> bool {
+        self.folders.values().chain(&self.replaced).any(|store| store.starts_with(folder))
+    }
 }
 
 /// The stores of a node.
@@ -178,14 +183,16 @@ impl StoreRack {
             let failed = |e: io::Error| usage(format!("--store {shown}: {e}"));
             let paths = match list(folder) {
                 // Its disk may be dead. What was made there is known, and is warned about below.
-                Err(_) if made.folders.values().any(|store| store.starts_with(folder)) => continue,
+                Err(_) if made.had_stores_in(folder) => continue,
                 paths => paths.map_err(failed)?,
             };
             for path in paths {
                 let name = path.file_name().and_then(|name| name.to_str());
                 let number = name.and_then(|name| name.strip_prefix(PREFIX)?.parse().ok());
                 let Some(store) = number.map(StoreId::new) else { continue };
-                if made.replaced.contains(&resolved(&path)) {
+                let is_elsewhere = |known: &PathBuf| resolved(known) != resolved(&path) && known.exists();
+                let is_elsewhere = made.folders.get(&store.raw()).is_some_and(is_elsewhere);
+                if is_elsewhere || [&path, &resolved(&path)].iter().any(|path| made.replaced.contains(*path)) {
                     eprintln!("warning: {} is an old {store}, which was replaced: it is not used", path.display());
                     continue;
                 }
@@ -332,12 +339,11 @@ impl StoreRack {
     /// Records where a store is, durably.
     fn record(&self, made: &mut MadeStores, store: StoreId, folder: &Path) -> io::Result<()> {
         let mut next = made.clone();
-        next.replaced.remove(&resolved(folder));
-        if let Some(before) = next.folders.insert(store.raw(), folder.to_path_buf())
-            && before != folder
-        {
-            next.replaced.insert(resolved(&before));
+        if let Some(before) = next.folders.insert(store.raw(), folder.to_path_buf()) {
+            next.replaced.extend([resolved(&before), before]);
         }
+        next.replaced.remove(folder);
+        next.replaced.remove(&resolved(folder));
         private::put(&self.data, FILE, serde_json::to_string_pretty(&next)?.as_bytes())?;
         *made = next;
         Ok(())
@@ -593,6 +599,11 @@ mod tests {
         changes.mark_unchanged();
         assert!(matches!(rack.clone().look_for(name(1)).await, Ok(Presence::Empty(_))));
         assert!(rack.folders()[0].2.is_some() && rack.folders()[1].2.is_none(), "{:?}", rack.folders());
+        // The dead disk keeps no later start from serving either.
+        rack.close().await.unwrap();
+        drop(rack);
+        let rack = rig.open(&["a", "b"]).await.unwrap();
+        let changes = rack.changes();
         rack.clone().make(identity(1)).await.unwrap();
         assert!(changes.has_changed().unwrap() && rack.folders()[0].2.is_none());
         rack.close().await.unwrap();

@@ -28,8 +28,11 @@ pub struct How {
 
 /// Has a store of this node be in another folder, empty. The answer for the command.
 pub async fn replace(served: &ServedNode, store: StoreId, folder: &Path, how: How) -> Result<Value, String> {
-    if let Some(mountpoint) = &served.mountpoint {
-        check_apart(mountpoint, folder).map_err(|e| format!("{e:#}"))?;
+    if let Some(mountpoint) = served.mountpoint.clone() {
+        // It may ask the mount that this process serves.
+        let folder = folder.to_path_buf();
+        let checked = tokio::task::spawn_blocking(move || check_apart(&mountpoint, &folder)).await;
+        checked.map_err(|e| e.to_string())?.map_err(|e| format!("{e:#}"))?;
     }
     let maps = served.member.maps().borrow().clone();
     let config = FsConfig::decode(&maps.bytes).map_err(|_| "there was no session with the first node yet")?;
@@ -64,7 +67,9 @@ async fn check_others(served: &ServedNode, store: StoreId, config: &FsConfig, ho
         return Err(format!("{store} is at {name}: give this command there, with its data folder"));
     }
     let is_down = |node: NodeId| report.nodes.iter().any(|n| n.id == node && matches!(n.state, NodeState::Down { .. }));
-    let away: StoreSet = config.stores().filter(|other| *other != store && is_down(place(*other))).collect();
+    let seen = served.member.stores_away().await.ok_or("there is no session with the machine that leads")?;
+    let is_away = |other: &StoreId| is_down(place(*other)) || seen.iter().any(|away| away == *other);
+    let away: StoreSet = config.stores().filter(|other| *other != store && is_away(other)).collect();
     let lost = 1 + away.iter().count();
     if lost > 1 && !(how.accepts_loss && lost <= usize::from(config.parity)) {
         return Err(format!("{away} is away, too: bring that back first, since {store} is filled from the others"));
