@@ -1,10 +1,10 @@
 //! Makes the stores of members anew whose disks were replaced.
 //!
 //! A start does so for each empty place that it finds ([`stores`](crate::stores)). A leader that
-//! runs goes by the same rule: so many others are in service that they have all data, and the place
-//! says itself that it is empty. One whose disk is only not mounted says that it is missing, since
-//! its node remembers what it made where. The store is out of service, so it gets seals and maps
-//! like any that comes back. Then maintenance fills it.
+//! runs goes by a like rule: as many others are in service as a start needs, and the place says
+//! itself that it is empty. One whose disk is only not mounted says that it is missing, since its
+//! node remembers what it made where. The store is out of service, so it gets seals and maps like
+//! any that comes back. Then maintenance fills it.
 
 use crate::config::KnownNode;
 use crate::maps::ChangeError;
