@@ -61,9 +61,11 @@ impl Core {
 
     /// Records a change of an inode: sets its ctime, and puts it into the next cut.
     fn changed(&self, s: &mut ClientState, id: FileId, bytes: u64, now: Time) {
+        let next_cut = s.last_cut + 1;
         if let Some(inode) = s.inodes.get_mut(&id) {
             inode.record.ctime = now;
             inode.pending.record = true;
+            inode.attributes_changed = next_cut;
         }
         s.mark(id, bytes, self.host.clock.now());
     }

@@ -669,10 +669,7 @@ impl Core {
                 return;
             }
             let mut state = self.state.lock();
-            state.applied = last;
-            state.unapplied = state.unapplied.split_off(&(last + 1));
-            state.space.applied(last);
-            state.gone.retain(|_, seq| *seq > last);
+            state.applied(last);
             drop(state);
             // If the client was abandoned meanwhile, whoever waits has been told so.
             self.applied.send_modify(|applied| *applied = last.max(*applied));

@@ -220,6 +220,7 @@ impl Core {
             added += inode.write_block(b, from, &data[at..at + (to - from) as usize], old);
         }
         inode.pending.record = true;
+        s.note_contents(id);
         s.mark(id, added, self.host.clock.now());
         Ok(())
     }
@@ -257,6 +258,7 @@ impl Core {
         inode.record.size = size;
         (inode.record.mtime, inode.record.ctime) = (now, now);
         inode.pending.record = true;
+        s.note_contents(id);
         s.dirty_bytes = s.dirty_bytes.saturating_sub(dropped);
         s.mark(id, DROP_DELTA_BYTES + kept.map_or(0, |bytes| bytes.len() as u64), self.host.clock.now());
         Ok(())
@@ -308,6 +310,7 @@ impl Core {
             (inode.record.mtime, inode.record.ctime) = (now, now);
             inode.pending.record = true;
         }
+        s.note_contents(id);
         s.mark(id, 0, self.host.clock.now());
         Ok(())
     }

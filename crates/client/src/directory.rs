@@ -284,6 +284,11 @@ impl Directory {
         Ok(self.mark(from).unwrap_or(0) + self.mark(to).unwrap_or(0))
     }
 
+    /// All entries that are in memory.
+    pub fn entries(&self) -> impl Iterator<Item = &BucketEntry> {
+        self.buckets.values().flat_map(|bucket| &bucket.entries)
+    }
+
     /// Up to `count_max` entries after `cookie`, in cookie order.
     pub fn list(&self, shape: &DirectoryShape, cookie: u64, count_max: usize) -> Result<Vec<BucketEntry>, BucketStop> {
         let mut out = Vec::new();

@@ -57,6 +57,11 @@ pub struct Inode {
     pub pending: Pending,
     /// Seq of the last cut that had something of this inode in it.
     pub last_cut: u64,
+    /// Seq of the cut that had, or will have, the newest change of its contents or size.
+    pub contents_changed: u64,
+    /// Seq of the cut that had, or will have, the newest change that a program made to its
+    /// attributes.
+    pub attributes_changed: u64,
     /// The managers know this inode, or will learn of it from a cut.
     pub logged: bool,
     /// It is in the list of dirty inodes.
@@ -130,6 +135,8 @@ impl Inode {
             directory,
             pending: Pending::default(),
             last_cut: 0,
+            contents_changed: 0,
+            attributes_changed: 0,
             logged: true,
             listed: false,
             owed_bytes: 0,

@@ -8,6 +8,7 @@
 //! - `namespace`, `data`, `attributes`: the operations, as attempts.
 //! - `core`: fetches what attempts miss, cuts segments, tells managers; `fetch`: bytes from the
 //!   stores.
+//! - [`unsynced`]: what a client that is over had not made durable.
 //! - [`copies`]: copies of live blocks of segments that are to be emptied.
 //! - `join`: joins the pieces of a reply; `filesystem`: the trait.
 
@@ -26,6 +27,7 @@ mod state;
 mod tokens;
 mod touched;
 mod under_way;
+pub mod unsynced;
 
 pub use crate::core::{ClientConfig, IN_FLIGHT_BYTES_MAX, Managers, UNAPPLIED_CUTS_MAX};
 pub use crate::tokens::Holdings;

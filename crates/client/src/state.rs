@@ -104,6 +104,19 @@ pub struct Numbers {
     pub end: u64,
 }
 
+/// A change of one name in a directory, for the list of those that may be lost.
+#[derive(Debug)]
+pub(crate) struct NameChange {
+    /// Seq of the cut that it goes into.
+    pub(crate) seq: u64,
+    pub(crate) directory: FileId,
+    pub(crate) name: Box<[u8]>,
+    /// A file had the name before.
+    pub(crate) had: bool,
+    /// The file that has the name now; `None` if none has.
+    pub(crate) to: Option<(FileId, Kind)>,
+}
+
 /// A client's in-memory state: one lock, never held across an await.
 pub struct ClientState {
     /// Inodes in memory, all under tokens.
@@ -140,6 +153,8 @@ pub struct ClientState {
     pub space: SpaceAccount,
     /// Cuts that the managers have not applied yet, by seq.
     pub unapplied: BTreeMap<u64, SegmentDeltas>,
+    /// Names that were changed since the last cut that the managers have applied, in order.
+    pub(crate) name_changes: VecDeque<NameChange>,
 }
 
 impl ClientState {
@@ -163,6 +178,7 @@ impl ClientState {
             applied: last_cut,
             space,
             unapplied: BTreeMap::new(),
+            name_changes: VecDeque::new(),
         }
     }
 
@@ -249,6 +265,27 @@ impl ClientState {
             self.dirty_list.push(id);
             self.dirty_bytes += INODE_DELTA_BYTES;
         }
+    }
+
+    /// Notes that the next cut has a change of a file's contents or size.
+    pub(crate) fn note_contents(&mut self, id: FileId) {
+        let seq = self.last_cut + 1;
+        self.inodes.get_mut(&id).into_iter().for_each(|inode| inode.contents_changed = seq);
+    }
+
+    /// Notes that the next cut gives a name another file, or none.
+    pub(crate) fn note_name(&mut self, directory: FileId, name: &[u8], had: bool, to: Option<(FileId, Kind)>) {
+        let seq = self.last_cut + 1;
+        self.name_changes.push_back(NameChange { seq, directory, name: name.into(), had, to });
+    }
+
+    /// The managers have applied all cuts up to this one.
+    pub(crate) fn applied(&mut self, last: u64) {
+        self.applied = last;
+        self.unapplied = self.unapplied.split_off(&(last + 1));
+        self.space.applied(last);
+        self.gone.retain(|_, seq| *seq > last);
+        while self.name_changes.pop_front_if(|change| change.seq <= last).is_some() {}
     }
 
     /// True if the next cut would have anything in it.

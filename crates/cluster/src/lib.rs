@@ -19,7 +19,8 @@
 //! - `space`: the free room, divided among the clients of all nodes.
 //! - [`lease`], [`control`]: leases of members' sessions, and the messages about them.
 //! - [`members`]: the first node's side of sessions. [`member`]: the other nodes' side.
-//!   [`survivors`]: sessions that go on after a start of the first node.
+//!   [`survivors`]: sessions that go on after a start of the first node. [`aside`]: where a node
+//!   keeps what its sessions that are over had not synced.
 //! - [`lock_server`], [`shared_locks`]: one table of file locks for the clients of all nodes;
 //!   [`remote_locks`]: over connections; `lock_wire`: a lock as bytes.
 //! - `drain`: moves the stores of a node to others. [`removal`]: removes a node, with the stores
@@ -28,6 +29,7 @@
 //! - [`succession`]: which machine is the first node, and how another one takes its place.
 //! - [`check`]: the offline check behind `starling fsck`.
 
+pub mod aside;
 pub mod check;
 pub mod cleaner;
 pub mod config;

@@ -7,10 +7,12 @@
 //!
 //! If the first node no longer knows the session, the client is over: what it had in memory may be
 //! outdated, and stores refuse what it writes. Then the node says hello again, and goes on with a
-//! new client on the same log. What was not durable is lost, and a warning says how much.
+//! new client on the same log. What was not durable is not in the file system; the node keeps it
+//! aside ([`crate::aside`]).
 //!
 //! [`Member::file_system`] is the file system over whichever client there is.
 
+use crate::aside::Aside;
 use crate::config::{FsConfig, KnownNode, client_id};
 use crate::control::{
     CONTROL_VERSION, ControlAnswer, ControlError, ControlRequest, Hello, PROGRAM_VERSION, Renewed, Resume, Welcome,
@@ -134,6 +136,8 @@ pub(crate) struct Serving {
     trouble: Mutex<Option<ControlError>>,
     /// True when the session is over. Tells also of a lease that begins again.
     is_over: watch::Sender<bool>,
+    /// What it had not synced at its end was kept aside.
+    is_kept: AtomicBool,
 }
 
 /// Where the client looks for managers.
@@ -274,6 +278,8 @@ pub struct Member {
     /// The length of the lease of the newest session.
     lease: Mutex<Duration>,
     leaving: Notify,
+    /// Where it keeps what would be lost with a session.
+    aside: OnceLock<Arc<dyn Aside>>,
     /// Changes were lost with a session, and no program that relies on them was told yet.
     has_lost: AtomicBool,
 }
@@ -289,8 +295,8 @@ impl Member {
     ) -> Arc<Member> {
         let phase = watch::Sender::new(Phase::Waiting(None));
         let (kernel, leaving, has_lost) = (OnceLock::new(), Notify::new(), AtomicBool::new(false));
-        let (lease, maps) = (Mutex::default(), watch::Sender::default());
-        let member = Member { host, config, first, managers, kernel, phase, maps, lease, leaving, has_lost };
+        let (lease, maps, aside) = (Mutex::default(), watch::Sender::default(), OnceLock::new());
+        let member = Member { host, config, first, managers, kernel, phase, maps, lease, leaving, aside, has_lost };
         let member = Arc::new(member);
         member.host.tasks.spawn(Box::pin(member.clone().run()));
         member
@@ -302,6 +308,12 @@ impl Member {
         if let Phase::Serving(serving) = &*self.phase.borrow() {
             serving.client.set_kernel(kernel);
         }
+    }
+
+    /// Has what would be lost with a session kept there. Call it before programs use the file
+    /// system.
+    pub fn set_aside(&self, aside: Arc<dyn Aside>) {
+        self.aside.get_or_init(|| aside);
     }
 
     /// Waits for a session.
@@ -392,7 +404,7 @@ impl Member {
                     // The stores may be away with the first node.
                     && !(serving.may_answer().await && client.sync().await.is_ok())
                 {
-                    tracing::error!("leaving: what was not synced is lost: {e}");
+                    tracing::error!("leaving: not everything could be synced: {e}");
                 }
                 if serving.lease_left().is_zero() {
                     // The first node reads the log when it is there again.
@@ -408,6 +420,7 @@ impl Member {
             if host::timeout(&*self.host.clock, LEAVE_TIME_MAX, left).await.is_err() {
                 tracing::warn!("leaving takes too long: what was not synced may be lost");
             }
+            self.keep_aside(serving);
         }
         self.phase.send_replace(Phase::Left);
         self.leaving.notify_one();
@@ -568,6 +581,7 @@ impl Member {
         };
         let space = member_space(&config, &stripe, share);
         let managers = Managers::new(config.managers.clone(), managers);
+        self.aside.get().inspect(|aside| aside.settle(tail.next_seq.saturating_sub(1), stripe.clone()));
         let client = Client::start(self.host.clone(), client_config, space, managers, stripe.clone(), tail);
         if let Some(kernel) = self.kernel.get() {
             client.set_kernel(kernel.clone());
@@ -604,6 +618,7 @@ impl Member {
             locks,
             trouble: Mutex::default(),
             is_over: watch::Sender::new(false),
+            is_kept: AtomicBool::new(false),
         });
         tracing::info!(node = %self.config.node, session = count, "a session with the first node begins");
         let begins = |phase: &mut Phase| {
@@ -733,15 +748,11 @@ impl Member {
 
     /// Ends a session that is over: its client is of no use any more.
     fn end(&self, serving: &Serving, why: ControlError) {
-        let status = serving.client.status();
-        let (dirty_bytes, in_flight_bytes) = (status.dirty_bytes, status.in_flight_bytes);
         let has_left = matches!(*self.phase.borrow(), Phase::Left);
-        if dirty_bytes + in_flight_bytes > 0 && !has_left {
-            // Before a program finds that there is nothing to sync.
-            self.has_lost.store(true, SeqCst);
-        }
         serving.lease_until.store(0, SeqCst);
         serving.is_over.send_replace(true);
+        // Before a program finds that there is nothing to sync.
+        let count = if has_left { 0 } else { self.keep_aside(serving) };
         self.phase.send_if_modified(|phase| {
             let is_serving = matches!(phase, Phase::Serving(_));
             if is_serving {
@@ -756,11 +767,25 @@ impl Member {
             return;
         }
         let session = serving.count;
-        if dirty_bytes + in_flight_bytes > 0 {
-            tracing::warn!(session, dirty_bytes, in_flight_bytes, "the session is over, and changes are lost: {why}");
-        } else {
-            tracing::warn!(session, "the session is over; nothing is lost: {why}");
+        match count {
+            0 => tracing::warn!(session, "the session is over; nothing is lost: {why}"),
+            _ => tracing::warn!(session, "the session is over, and {count} changes were not synced: {why}"),
         }
+    }
+
+    /// Keeps aside what the client of a session that is over has not synced. Returns how many files
+    /// and names that is.
+    fn keep_aside(&self, serving: &Serving) -> usize {
+        if serving.is_kept.swap(true, SeqCst) {
+            return 0;
+        }
+        let unsynced = serving.client.unsynced();
+        let count = unsynced.files.len() + unsynced.net_names().len();
+        if count > 0 {
+            self.has_lost.store(true, SeqCst);
+            self.aside.get().inspect(|aside| aside.keep(unsynced));
+        }
+        count
     }
 }
 

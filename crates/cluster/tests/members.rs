@@ -3,6 +3,8 @@
 
 #[path = "members/cleaning.rs"]
 mod cleaning;
+#[path = "members/fenced.rs"]
+mod fenced;
 #[path = "members/places.rs"]
 mod places;
 #[path = "members/rig.rs"]
