@@ -99,6 +99,8 @@ Under auto, a mount is fetch-only while programs read over a very slow link. It 
     /// Show and resolve conflicts: changes that the home refused because others had changed the
     /// same files.
     Conflicts(Conflicts),
+    /// Show and forget what this machine could not sync: it was cut off for long, or hung.
+    Kept(KeptArgs),
     /// Commit everything, unmount, and end the process that serves the mount.
     #[command(after_help = "Examples:
   starling down ./mnt
@@ -631,6 +633,49 @@ pub struct Connect {
     pub now: bool,
     /// The mount point, or anything below it.
     pub mountpoint: PathBuf,
+}
+
+/// Arguments of `kept`.
+#[derive(ClapArgs, Debug)]
+#[command(after_help = "Examples:
+  starling kept list --data ./data         what was changed, and where the contents are
+  cp ./data/kept/1/files/report.txt ./mnt/report-kept.txt
+  starling kept forget 1 --data ./data     when you have what you need of it
+
+A machine that is cut off for longer than its lease, or hangs, is declared dead: the others go on without it. When it is back, it goes on as well, without what
+its programs had not synced. That is kept here.")]
+pub struct KeptArgs {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: KeptCommand,
+}
+
+/// What `kept` does.
+#[derive(Subcommand, Debug)]
+pub enum KeptCommand {
+    /// List what was not synced when sessions ended.
+    #[command(after_help = "Examples:
+  starling kept list --data ./data
+  starling kept list --data ./data --json | jq '.[].files[].path'
+
+Of each changed file there is a copy as the programs here had it. A change that the file system may have was on its way when the session ended.")]
+    List {
+        /// The data folder of the machine.
+        #[arg(long)]
+        data: PathBuf,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Remove what was kept of one session.
+    #[command(after_help = "Examples:\n  starling kept forget 1 --data ./data")]
+    Forget {
+        /// The number, from `kept list`.
+        number: u64,
+        /// The data folder of the machine.
+        #[arg(long)]
+        data: PathBuf,
+    },
 }
 
 /// Arguments of `conflicts`.

@@ -14,6 +14,7 @@
 //!   that are in conflict.
 //! - `node`: nodes that join a file system; `kernel`: the kernel behind a mount that is being made;
 //!   `addresses`: the addresses of this machine.
+//! - `kept`: what a machine had not synced when its session was over.
 //! - `input`: invitations from standard input.
 //! - `private`: folders of homes and caches; `names`: file names as users see them; `size`: sizes
 //!   as users write them.
@@ -39,6 +40,7 @@ mod fsck;
 mod hoarding;
 mod home;
 mod input;
+mod kept;
 mod kernel;
 mod keys;
 mod location;
@@ -61,7 +63,8 @@ mod up;
 
 use anyhow::Context;
 use args::{
-    Args, Command, ConflictsCommand, HoardCommand, HomeCommand, NodeCommand, Store, StoreCommand, TraceCommand,
+    Args, Command, ConflictsCommand, HoardCommand, HomeCommand, KeptCommand, NodeCommand, Store, StoreCommand,
+    TraceCommand,
 };
 use clap::Parser;
 use clap::error::ErrorKind;
@@ -173,6 +176,10 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
                 runtime()?.block_on(conflicts::resolve(&mountpoint, number, keep.as_deref(), merge.as_deref()))
             }
             ConflictsCommand::Undo { mountpoint, number } => runtime()?.block_on(conflicts::undo(&mountpoint, number)),
+        },
+        Command::Kept(a) => match a.command {
+            KeptCommand::List { data, json } => kept::list(&data, json),
+            KeptCommand::Forget { number, data } => kept::forget(&data, number),
         },
         Command::Trace(a) => traces::run(a.command),
         Command::Sim(a) => sim::run(a.command),

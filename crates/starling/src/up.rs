@@ -17,7 +17,7 @@ use crate::node::{identity, kept_maps, removal, replace, report, who};
 use crate::recorder::Recorder;
 use crate::recording::Recordings;
 use crate::settings::{Geometry, Settings};
-use crate::{say, size, usage};
+use crate::{kept, say, size, usage};
 use anyhow::Context;
 use cluster::config::FIRST_NODE;
 use cluster::leading::Leading;
@@ -31,6 +31,7 @@ use policy::defaults::{BLOCK_BYTES, PARITIES};
 use serde_json::{Value, json};
 use std::convert::Infallible;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -332,19 +333,15 @@ fn voter_of(host: &Host, folder: &Folder) -> anyhow::Result<Arc<NodeVoter>> {
 }
 
 /// Ends what a first node serves whose lease as the leader is over, and starts again.
-async fn give_way(served: &ServedCore) -> anyhow::Error {
+async fn give_way(served: &ServedCore, data: &Path) -> anyhow::Error {
     let client = &served.machine.client;
-    let status = client.status();
-    let lost = match status.dirty_bytes + status.in_flight_bytes {
-        0 => String::new(),
-        bytes => format!("; {bytes} bytes that were not synced here are lost"),
-    };
-    eprintln!("this node does not lead the file system any more, and starts again{lost}");
     client.abandon();
     let mount = served.mount.lock().unwrap_or_else(PoisonError::into_inner).take();
     // On a thread of its own the drop waits until the mount point is free.
     let unmounted = tokio::task::spawn_blocking(move || std::thread::spawn(move || drop(mount)).join());
     let _ = tokio::time::timeout(UNMOUNT_TIME_MAX, unmounted).await;
+    let kept = kept::keep_last(data, client.unsynced()).await;
+    eprintln!("this node does not lead the file system any more, and starts again{kept}");
     start_again()
 }
 
@@ -533,7 +530,7 @@ pub async fn run(settings: Settings) -> anyhow::Result<ExitCode> {
     let asked = host::first(host::first(interrupt.recv(), terminate.recv()), server.down());
     let lost = no_longer_leads(group.as_ref().and_then(|(_, leading)| leading.as_ref()));
     if let Either::Right(()) = host::first(host::first(asked, closed), lost).await {
-        return Err(give_way(&served).await);
+        return Err(give_way(&served, folder.path()).await);
     }
 
     served.recording.close();

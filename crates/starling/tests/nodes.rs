@@ -744,3 +744,74 @@ fn who_holds_and_who_waits_is_shown_on_all_nodes() {
     assert!(refused(starling().arg("who").arg(alone.mountpoint.join("none"))).contains("No such file"));
     alone.down();
 }
+
+/// The one session of which a node keeps something.
+fn kept(of: &Mounted) -> Value {
+    let all = answer(starling().args(["kept", "list", "--data"]).arg(&of.data));
+    all.as_array().and_then(|all| all.first().cloned()).unwrap_or_default()
+}
+
+#[test]
+fn what_a_node_that_hung_had_not_synced_is_kept_aside() {
+    let dir = tempfile::tempdir().expect("temporary folder");
+    let (one, _) = first_node(dir.path(), "one");
+    fs::write(one.mountpoint.join("base"), "from one ".repeat(50_000)).expect("write");
+    fs::write(one.mountpoint.join("gone"), "from one").expect("write");
+    let two = join(dir.path(), &one, "two");
+    assert_eq!(kept(&two), Value::Null);
+    let at = |name: &str| two.mountpoint.join(name);
+    fs::write(at("synced"), "from two").expect("write");
+    fs::File::open(at("synced")).and_then(|file| file.sync_all()).expect("sync");
+
+    fs::create_dir(at("dir")).expect("mkdir");
+    let report = "not synced ".repeat(10_000);
+    fs::write(at("dir/report"), &report).expect("write");
+    let mut base = fs::OpenOptions::new().append(true).open(at("base")).expect("open");
+    base.write_all(b"and from two").expect("write");
+    drop(base);
+    fs::remove_file(at("gone")).expect("remove");
+    fs::set_permissions(at("synced"), fs::Permissions::from_mode(0o600)).expect("chmod");
+    two.signal(libc::SIGSTOP);
+    // Waits until the node is declared dead.
+    fs::write(one.mountpoint.join("base"), "changed meanwhile").expect("write");
+    two.signal(libc::SIGCONT);
+    wait("the node does not come back", || {
+        fs::read_to_string(at("base")).is_ok_and(|base| base == "changed meanwhile")
+    });
+    assert!(!at("dir").exists() && at("gone").exists(), "the changes have come in time");
+
+    let is_settled =
+        || kept(&two)["names"].as_array().is_some_and(|names| names.iter().all(|name| name["is_lost"] == true));
+    wait("nothing is kept", is_settled);
+    let kept_now = kept(&two);
+    let folder = two.data.join("kept/1");
+    let copy = |name: &str| fs::read_to_string(folder.join("files").join(name)).expect("a copy");
+    assert_eq!(copy("dir/report"), report);
+    assert_eq!(copy("base"), "from one ".repeat(50_000) + "and from two");
+    let files = kept_now["files"].as_array().expect("files");
+    let paths: Vec<_> = files.iter().map(|file| (file["path"].as_str(), file["is_whole"].as_bool())).collect();
+    assert!(paths.contains(&(Some("dir/report"), Some(true))) && paths.contains(&(Some("base"), Some(true))));
+    assert!(paths.contains(&(Some("synced"), None)) && files.len() == 3, "{files:?}");
+    let did = |name: &Value| format!("{} {}", name["did"].as_str().expect("did"), name["path"].as_str().expect("path"));
+    let mut names: Vec<_> = kept_now["names"].as_array().expect("names").iter().map(did).collect();
+    names.sort();
+    assert_eq!(names, ["made dir", "made dir/report", "removed gone"]);
+    let said = run(starling().args(["kept", "list", "--data"]).arg(&two.data));
+    assert!(said.contains("changed   dir/report, 107.4 KiB: ") && said.contains("removed   gone\n"), "{said}");
+    let status = run(starling().arg("status").arg(&two.mountpoint));
+    assert!(status.contains("KEPT          changes of 1 ended session"), "{status}");
+
+    // No program was told of the loss yet.
+    let down = starling().arg("down").arg(&two.mountpoint).output().expect("start");
+    let said = text(&down);
+    assert!(
+        !down.status.success()
+            && said.contains("was over before all changes were synced")
+            && said.contains("kept list"),
+        "{said}"
+    );
+    run(starling().args(["kept", "forget", "1", "--data"]).arg(&two.data));
+    let said = run(starling().args(["kept", "list", "--data"]).arg(&two.data));
+    assert!(said.starts_with("nothing is kept") && !folder.exists(), "{said}");
+    one.down();
+}

@@ -238,7 +238,6 @@ fn model_what_a_fenced_member_had_not_synced_is_kept_and_nothing_else() {
     for seed in 7000..7000 + count {
         what_a_fenced_member_had_not_synced_is_kept(seed, &mut seen);
     }
-    let all = [seen.lost, seen.kept, seen.made, seen.removed, seen.stored];
-    println!("{seen:?}");
-    assert!(all.iter().all(|count| *count > 3) && seen.moved < seen.kept / 4, "{seen:?}");
+    let all = [seen.lost, seen.kept, seen.made, seen.removed];
+    assert!(all.iter().all(|count| *count > 1) && seen.moved < seen.kept / 8, "{seen:?}");
 }

@@ -2,6 +2,7 @@
 
 use crate::args::{NodeJoin, Role, Up};
 use crate::control::{self, Request, Socket, not_here};
+use crate::kept::{self, KeptAside};
 use crate::kernel::KernelToCome;
 use crate::location::split_port;
 use crate::mountpoint::{self, NO_MOUNTPOINT, READY, SERVES, check_apart, check_mountpoint};
@@ -45,6 +46,9 @@ use vfs::FileSystem;
 /// How long a start waits for the first node. After a restart of its own, the first node lets
 /// nobody in for the length of a lease.
 const FIRST_SESSION_TIME_MAX: Duration = Duration::from_secs(30);
+
+/// Why not everything is committed, if there was an end of a session.
+const LOST: &str = "a session with the first node was over before all changes were synced";
 
 /// The command line of `node join`, or of `up` on the folder of a node that has joined.
 pub struct AskedNode {
@@ -192,6 +196,8 @@ impl AskedNode {
 pub struct ServedNode {
     /// What the node is.
     pub about: AboutNode,
+    /// Its data folder.
+    pub data: PathBuf,
     /// Its sessions.
     pub member: Arc<Member>,
     /// The first node.
@@ -238,13 +244,11 @@ impl ServedNode {
 
     /// Commits everything before the end. Without a session there is nothing to commit.
     async fn sync_last(&self) -> Result<(), String> {
-        if self.member.client().is_some() {
-            return self.sync().await;
-        }
-        match self.member.take_loss() {
-            true => Err("the session with the first node was over before changes were synced".into()),
-            false => Ok(()),
-        }
+        let synced = match self.member.client() {
+            Some(_) => self.sync().await,
+            None => Ok(()),
+        };
+        synced.and(if self.member.take_loss() { Err(LOST.into()) } else { Ok(()) })
     }
 
     /// Leads and votes no more.
@@ -450,6 +454,8 @@ pub async fn run(asked: AskedNode) -> anyhow::Result<ExitCode> {
         takes_votes,
     };
     let member = Member::start(host.clone(), config, first.clone() as Arc<dyn FirstNode>, managers);
+    let aside = KeptAside::start(folder.path())?;
+    member.set_aside(aside.clone());
     let weak = Arc::downgrade(&member);
     first.ask_while(move || weak.upgrade().is_some_and(|member| member.is_unanswered()));
     let leader = match listen {
@@ -478,7 +484,8 @@ pub async fn run(asked: AskedNode) -> anyhow::Result<ExitCode> {
     options.mount_xattrs.insert(control::XATTR.to_vec(), socket_path.as_os_str().as_encoded_bytes().to_vec());
     let (mount, recording) = (Mutex::new(None), Arc::new(Recordings::new(recorder)));
     let mountpoint = asked.mountpoint.clone();
-    let served = Arc::new(ServedNode { about, member, first, rack, leader, mountpoint, mount, recording });
+    let data = folder.path().to_path_buf();
+    let served = Arc::new(ServedNode { about, data, member, first, rack, leader, mountpoint, mount, recording });
     // Commands find the process also while it waits for the first node.
     let server = socket.serve(Arc::new(Control(served.clone())));
     let stop = async { host::first(host::first(interrupt.recv(), terminate.recv()), server.down()).await };
@@ -499,6 +506,7 @@ pub async fn run(asked: AskedNode) -> anyhow::Result<ExitCode> {
         Ok(Some(mount)) => mount,
         not_mounted => {
             served.member.leave().await;
+            aside.flush().await;
             served.stop_leading(&voter).await;
             served.rack.close().await?;
             let told = not_mounted.as_ref().map(|_| "it had no session yet".to_string()).map_err(|e| format!("{e:#}"));
@@ -522,12 +530,17 @@ pub async fn run(asked: AskedNode) -> anyhow::Result<ExitCode> {
 
     host::first(stop, closed).await;
     served.recording.close();
+    // The unmount syncs, and is told of a loss. The user is to hear of it.
+    let has_lost = served.member.take_loss();
     let mount = served.mount.lock().unwrap_or_else(PoisonError::into_inner).take();
     if let Some(mount) = mount {
         mountpoint::unmount(mount).await?;
     }
-    let synced = served.sync_last().await.map_err(|e| format!("what was not synced is lost: {e}"));
+    let synced = served.sync_last().await.and(if has_lost { Err(LOST.into()) } else { Ok(()) });
     served.member.leave().await;
+    aside.flush().await;
+    let kept = kept::hint(folder.path());
+    let synced = synced.map_err(|e| format!("not everything is committed: {e}{kept}"));
     served.stop_leading(&voter).await;
     if let Some(serving) = serving {
         serving.abort();

@@ -3,7 +3,7 @@
 use crate::node::lead::Elected;
 use crate::node::run::ServedNode;
 use crate::size;
-use crate::{ask, core_report};
+use crate::{ask, core_report, kept};
 use serde_json::{Value, json};
 use std::sync::PoisonError;
 
@@ -53,6 +53,9 @@ pub async fn collect(served: &ServedNode) -> Value {
             "trouble": trouble,
         })).collect::<Value>(),
         "space": client.as_ref().map(|c| json!({ "admitted_bytes": c.limit_bytes, "used_bytes": c.used_bytes })),
+        // Of how many sessions something is kept that was not synced.
+        "kept": kept::count(&served.data),
+        "data": served.data,
         "read_only": client.as_ref().and_then(|c| c.read_only.map(|why| why.to_string())),
         "uncommitted_bytes": client.as_ref().map_or(0, |c| c.dirty_bytes + c.in_flight_bytes),
         "cache": client.as_ref().map(|c| json!({
@@ -85,6 +88,11 @@ pub fn show_status(s: &Value) {
     }
     if let Some(why) = s["read_only"].as_str() {
         println!("READ-ONLY     {why}; changes that were not synced are lost: restart the mount");
+    }
+    if let (Some(count), Some(data)) = (s["kept"].as_u64().filter(|count| *count > 0), s["data"].as_str()) {
+        println!(
+            "KEPT          changes of {count} ended sessions that were not synced: `starling kept list --data {data}`"
+        );
     }
     println!("space         {} of {} used", bytes(&s["space"]["used_bytes"]), bytes(&s["space"]["admitted_bytes"]));
     println!("uncommitted   {}", bytes(&s["uncommitted_bytes"]));

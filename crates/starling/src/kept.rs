@@ -1,0 +1,220 @@
+//! What a machine had not synced when its session was over: kept aside, so that users lose nothing
+//! silently. `starling kept`: lists and forgets it.
+//!
+//! `writer`: the folders with what is kept.
+
+mod writer;
+
+use crate::names::{get, shown};
+use crate::roaming_status::age;
+use crate::{size, usage};
+use client::unsynced::Unsynced;
+use cluster::aside::Aside;
+use serde_json::{Value, json};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+use stripe::Stripe;
+use tokio::sync::{mpsc, oneshot};
+use writer::{Kept, Number};
+
+/// Names of files that are logged if they cannot be kept, at most.
+const LOGGED_MAX: usize = 20;
+
+/// What [`KeptAside`] is to do, in order.
+enum Work {
+    Keep(Unsynced),
+    Settle(u64, Arc<Stripe>),
+    /// Tell when everything before is done.
+    Tell(oneshot::Sender<()>),
+}
+
+/// Keeps in a data folder what sessions had not synced.
+pub struct KeptAside(mpsc::UnboundedSender<Work>);
+
+impl KeptAside {
+    /// Keeps in this data folder, which the caller has locked.
+    pub fn start(data: &Path) -> anyhow::Result<Arc<KeptAside>> {
+        writer::clear_unfinished(data)?;
+        let (sender, work) = mpsc::unbounded_channel();
+        tokio::spawn(keep_all(data.to_path_buf(), work));
+        Ok(Arc::new(KeptAside(sender)))
+    }
+
+    /// Waits until everything that is to be kept is durable.
+    pub async fn flush(&self) {
+        let (tell, told) = oneshot::channel();
+        if self.0.send(Work::Tell(tell)).is_ok() {
+            let _ = told.await;
+        }
+    }
+}
+
+impl Aside for KeptAside {
+    fn keep(&self, unsynced: Unsynced) {
+        // Without a worker the process is about to end.
+        let _ = self.0.send(Work::Keep(unsynced));
+    }
+
+    fn settle(&self, through: u64, stripe: Arc<Stripe>) {
+        let _ = self.0.send(Work::Settle(through, stripe));
+    }
+}
+
+async fn keep_all(data: PathBuf, mut work: mpsc::UnboundedReceiver<Work>) {
+    let mut unsettled = Vec::new();
+    while let Some(work) = work.recv().await {
+        match work {
+            Work::Keep(unsynced) => unsettled.extend(keep(&data, unsynced).await),
+            Work::Settle(through, stripe) => {
+                for mut kept in unsettled.drain(..) {
+                    let (number, count) = (kept.number, kept.count());
+                    match kept.settle(through, &stripe).await {
+                        Ok(()) => match count - kept.count() {
+                            0 => {}
+                            counts => tracing::warn!("{counts} of {count} changes of kept {number} count after all"),
+                        },
+                        Err(e) => tracing::error!("kept {number}: {e:#}"),
+                    }
+                }
+            }
+            Work::Tell(tell) => drop(tell.send(())),
+        }
+    }
+}
+
+/// Keeps what a session had not synced. If that is impossible, says what is lost.
+async fn keep(data: &Path, unsynced: Unsynced) -> Option<Kept> {
+    let of_files = unsynced.files.iter().filter_map(|file| file.path.as_ref());
+    let paths = of_files.chain(unsynced.names.iter().map(|name| &name.path));
+    let paths: Vec<String> = paths.take(LOGGED_MAX).map(|path| shown(OsStr::from_bytes(&path.path))).collect();
+    let folder = data.to_path_buf();
+    let written = tokio::task::spawn_blocking(move || Kept::write(&folder, unsynced)).await;
+    let written = written.map_err(anyhow::Error::from).and_then(|written| written);
+    match written {
+        Ok(kept) => {
+            let (count, data) = (kept.count(), data.display());
+            tracing::warn!("{count} changes that were not synced are kept: see `starling kept list --data {data}`");
+            Some(kept)
+        }
+        Err(e) => {
+            tracing::error!(
+                "changes that were not synced are lost, as they cannot be kept: {e:#}: {}",
+                paths.join(", ")
+            );
+            None
+        }
+    }
+}
+
+/// Keeps what a client had not synced whose process is about to end. Returns what to tell the user.
+pub async fn keep_last(data: &Path, unsynced: Unsynced) -> &'static str {
+    match unsynced.is_empty() {
+        true => "",
+        false => match keep(data, unsynced).await {
+            Some(_) => "; what was not synced is kept",
+            None => "; what was not synced is lost",
+        },
+    }
+}
+
+/// How many sessions there are of which something is kept.
+pub fn count(data: &Path) -> usize {
+    writer::numbers(data).map_or(0, |numbers| numbers.len())
+}
+
+/// What to add to an error if something is kept.
+pub fn hint(data: &Path) -> String {
+    match count(data) {
+        0 => String::new(),
+        _ => format!(": see `starling kept list --data {}`", data.display()),
+    }
+}
+
+/// `starling kept list`.
+pub fn list(data: &Path, as_json: bool) -> anyhow::Result<ExitCode> {
+    check(data)?;
+    let mut all = Vec::new();
+    for number in writer::numbers(data)? {
+        let mut about = writer::about(data, number)?;
+        let folder = writer::folder_of(data).join(number.to_string());
+        about["kept"] = json!(number);
+        crate::names::put(&mut about, "folder", folder.as_os_str().as_bytes());
+        all.push((folder, about));
+    }
+    if as_json {
+        let all: Vec<Value> = all.into_iter().map(|(_, about)| about).collect();
+        println!("{}", serde_json::to_string_pretty(&all)?);
+        return Ok(ExitCode::SUCCESS);
+    }
+    if all.is_empty() {
+        println!("nothing is kept: no session ended before everything was synced, or it was forgotten");
+    }
+    for (folder, about) in all {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
+        let ago = json!(now.saturating_sub(about["ended"].as_u64().unwrap_or(0)));
+        println!("kept {}: changes that were not synced when a session ended, {} ago", about["kept"], age(&ago));
+        let lines = about["files"].as_array().into_iter().flatten().map(|file| file_line(&folder, file));
+        let lines = lines.chain(about["names"].as_array().into_iter().flatten().map(name_line));
+        lines.for_each(|line| println!("  {line}"));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn path(of: &Value) -> String {
+    let path = get(of, "path").map(|path| shown(OsStr::from_bytes(&path)));
+    path.unwrap_or_else(|| format!("(file {}, whose name is not known)", of["number"]))
+}
+
+/// What to say of a change that the file system may have.
+fn doubt(of: &Value) -> &'static str {
+    if of["is_lost"] == json!(true) { "" } else { "; the file system may have this change" }
+}
+
+fn file_line(folder: &Path, file: &Value) -> String {
+    let (path, doubt, length) = (path(file), doubt(file), size::show(file["size"].as_u64().unwrap_or(0)));
+    let Some(copy) = get(file, "copy") else {
+        let mode = file["mode"].as_u64().unwrap_or(0);
+        return format!(
+            "changed   {path}: only its attributes: mode {mode:o}, owner {}:{}{doubt}",
+            file["uid"], file["gid"]
+        );
+    };
+    let part = if file["is_whole"] == json!(true) { "" } else { ", only the parts that were changed" };
+    let lacks = file["lacks"].as_array().into_iter().flatten();
+    let lacks = match lacks.filter_map(|piece| piece[1].as_u64()).sum::<u64>() {
+        0 => String::new(),
+        bytes => format!(", {} of it missing", size::show(bytes)),
+    };
+    let copy = shown(folder.join(OsStr::from_bytes(&copy)));
+    format!("changed   {path}, {length}: {copy}{part}{lacks}{doubt}")
+}
+
+fn name_line(name: &Value) -> String {
+    let what = name["kind"].as_str().map(|kind| format!(", a {kind}")).unwrap_or_default();
+    let target = get(name, "target").map(|target| format!(" to {}", shown(OsStr::from_bytes(&target))));
+    let did = name["did"].as_str().unwrap_or("?");
+    format!("{did:<8}  {}{what}{}{}", path(name), target.unwrap_or_default(), doubt(name))
+}
+
+/// `starling kept forget`.
+pub fn forget(data: &Path, number: Number) -> anyhow::Result<ExitCode> {
+    check(data)?;
+    if !writer::numbers(data)?.contains(&number) {
+        return Err(usage(format!("there is no kept {number}: see `starling kept list --data {}`", data.display())));
+    }
+    writer::forget(data, number)?;
+    println!("kept {number} is removed");
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Refuses what is no data folder.
+fn check(data: &Path) -> anyhow::Result<()> {
+    match data.is_dir() {
+        true => Ok(()),
+        false => Err(usage(format!("{} is no folder: give the data folder of the machine", data.display()))),
+    }
+}
