@@ -491,6 +491,9 @@ impl Core {
         if self.log.ended().is_some() {
             return Err(FsError::ReadOnly.into());
         }
+        if state.is_sealed {
+            return Err(FsError::Io.into());
+        }
         if state.unapplied.len() >= UNAPPLIED_CUTS_MAX {
             return Err(Stop::Miss(Miss::Applied));
         }
@@ -526,9 +529,11 @@ impl Core {
 
     /// Everything dirty as a segment, which the caller must send off.
     fn draft(&self, state: &mut ClientState) -> Option<SegmentDraft> {
-        if !state.is_dirty() {
+        if !state.is_dirty() || state.is_sealed {
             return None;
         }
+        let committed = self.log.committed_seq().unwrap_or(0);
+        while state.name_changes.pop_front_if(|change| change.seq <= committed).is_some() {}
         let bs = self.config.block_size;
         let place = self.log.begin();
         let segment = place.id;
@@ -601,6 +606,9 @@ impl Core {
     pub(crate) fn commit(self: &Arc<Self>) -> Answer<()> {
         let (draft, seq) = {
             let mut state = self.state.lock();
+            if state.is_sealed && state.is_dirty() {
+                return Answer::err(FsError::Io);
+            }
             (self.draft(&mut state), state.last_cut)
         };
         if let Some(draft) = draft {

@@ -163,10 +163,9 @@ impl Core {
         let now = self.wall();
         let dir = s.directory(parent)?;
         let directory = dir.directory.as_mut().ok_or(FsError::NotADirectory)?;
-        let count = dir.record.shape.entries;
+        let before = directory.find(&dir.record.shape, name).map_err(in_directory(parent))?.map(|entry| entry.id);
         let dirtied = directory.insert(&mut dir.record.shape, name, id, kind).map_err(in_directory(parent))?;
-        let had = dir.record.shape.entries == count;
-        s.note_name(parent, name, had, Some((id, kind)));
+        s.note_name(parent, name, before, Some((id, kind)));
         self.touch_directory(s, parent, dirtied, now);
         Ok(())
     }
@@ -177,7 +176,7 @@ impl Core {
         let dir = s.directory(parent)?;
         let directory = dir.directory.as_mut().ok_or(FsError::NotADirectory)?;
         let taken = directory.remove(&mut dir.record.shape, name).map_err(in_directory(parent))?;
-        s.note_name(parent, name, taken.is_some(), None);
+        s.note_name(parent, name, taken.as_ref().map(|(entry, _)| entry.id), None);
         self.touch_directory(s, parent, taken.map_or(0, |t| t.1), now);
         Ok(())
     }

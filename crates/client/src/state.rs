@@ -111,8 +111,8 @@ pub(crate) struct NameChange {
     pub(crate) seq: u64,
     pub(crate) directory: FileId,
     pub(crate) name: Box<[u8]>,
-    /// A file had the name before.
-    pub(crate) had: bool,
+    /// The file that had the name before.
+    pub(crate) before: Option<FileId>,
     /// The file that has the name now; `None` if none has.
     pub(crate) to: Option<(FileId, Kind)>,
 }
@@ -153,8 +153,11 @@ pub struct ClientState {
     pub space: SpaceAccount,
     /// Cuts that the managers have not applied yet, by seq.
     pub unapplied: BTreeMap<u64, SegmentDeltas>,
-    /// Names that were changed since the last cut that the managers have applied, in order.
+    /// Changes of names that may not be durable yet, in order.
     pub(crate) name_changes: VecDeque<NameChange>,
+    /// The client is over, and what it has not synced was listed: nothing is changed or cut any
+    /// more.
+    pub(crate) is_sealed: bool,
 }
 
 impl ClientState {
@@ -179,6 +182,7 @@ impl ClientState {
             space,
             unapplied: BTreeMap::new(),
             name_changes: VecDeque::new(),
+            is_sealed: false,
         }
     }
 
@@ -274,9 +278,15 @@ impl ClientState {
     }
 
     /// Notes that the next cut gives a name another file, or none.
-    pub(crate) fn note_name(&mut self, directory: FileId, name: &[u8], had: bool, to: Option<(FileId, Kind)>) {
+    pub(crate) fn note_name(
+        &mut self,
+        directory: FileId,
+        name: &[u8],
+        before: Option<FileId>,
+        to: Option<(FileId, Kind)>,
+    ) {
         let seq = self.last_cut + 1;
-        self.name_changes.push_back(NameChange { seq, directory, name: name.into(), had, to });
+        self.name_changes.push_back(NameChange { seq, directory, name: name.into(), before, to });
     }
 
     /// The managers have applied all cuts up to this one.
@@ -285,7 +295,6 @@ impl ClientState {
         self.unapplied = self.unapplied.split_off(&(last + 1));
         self.space.applied(last);
         self.gone.retain(|_, seq| *seq > last);
-        while self.name_changes.pop_front_if(|change| change.seq <= last).is_some() {}
     }
 
     /// True if the next cut would have anything in it.

@@ -3,7 +3,8 @@
 //! A client is over when others have declared it dead. By then the end of its log is sealed: what
 //! it had cut counts up to some segment, and nothing after that. [`Client::unsynced`] lists the
 //! changes after the last segment that the client knows to be durable, with the contents of changed
-//! files. [`Unsynced::settle`] leaves out those that count after all, once the log was opened again.
+//! files. Once the log was opened again, [`Unsynced::settle`] leaves out those that count after
+//! all.
 //!
 //! Access times are not listed, nor are blocks that only the cleaner has moved.
 
@@ -14,6 +15,7 @@ use crate::state::{ClientState, NameChange};
 use bytes::Bytes;
 use manager::{Delta, InodeRecord};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Range;
 use types::{BlockAddr, FileId, Kind};
 
 /// A file up to this size in bytes is listed with all of its contents, a longer one with the parts
@@ -61,11 +63,15 @@ impl UnsyncedPiece {
 /// Contents of a file as they were for the client.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct UnsyncedContents {
+    /// Seq of the segment that their newest change went into, or was to go into.
+    pub seq: u64,
     /// These are all of the file's bytes; all others are zeroes. Otherwise only those that have
     /// changed.
     pub is_whole: bool,
     /// The bytes, by offset.
     pub pieces: Vec<UnsyncedPiece>,
+    /// Unless they are whole: stretches that became zeroes before these bytes were written.
+    pub zeroes: Vec<Range<u64>>,
 }
 
 /// A file whose contents or attributes were changed.
@@ -75,10 +81,20 @@ pub struct UnsyncedFile {
     pub path: Option<UnsyncedPath>,
     /// Its attributes.
     pub inode: InodeRecord,
-    /// Seq of the segment that its newest change went into, or was to go into.
-    pub seq: u64,
+    /// Its extended attributes.
+    pub xattrs: BTreeMap<Vec<u8>, Bytes>,
+    /// Seq of the segment that the newest change of its attributes went into, or was to go into; 0
+    /// if they have not changed.
+    pub attributes_seq: u64,
     /// Its contents, if these have changed.
     pub contents: Option<UnsyncedContents>,
+}
+
+impl UnsyncedFile {
+    /// Seq of the segment that its newest change went into, or was to go into.
+    pub fn seq(&self) -> u64 {
+        self.contents.as_ref().map_or(0, |contents| contents.seq).max(self.attributes_seq)
+    }
 }
 
 /// A change of a name.
@@ -88,10 +104,12 @@ pub struct UnsyncedName {
     pub path: UnsyncedPath,
     /// Seq of the segment that the change went into, or was to go into.
     pub seq: u64,
-    /// A file had the name before.
-    pub had: bool,
+    /// The file that had the name before.
+    pub before: Option<FileId>,
     /// The file that it was given; `None` if it was removed.
     pub to: Option<(FileId, Kind)>,
+    /// That file's attributes, if they are in memory.
+    pub inode: Option<InodeRecord>,
     /// The target, if that is a symbolic link.
     pub target: Option<Bytes>,
 }
@@ -109,33 +127,49 @@ pub struct Unsynced {
 }
 
 impl Unsynced {
-    /// True if nothing was changed that is not durable.
-    pub fn is_empty(&self) -> bool {
-        self.files.is_empty() && self.net_names().is_empty()
+    /// The number of files and of changes of names.
+    pub fn count(&self) -> usize {
+        self.files.len() + self.names.len()
     }
 
-    /// The last change of each name, without names that are as they were before the first.
-    pub fn net_names(&self) -> Vec<&UnsyncedName> {
-        let mut net: BTreeMap<&UnsyncedPath, (bool, &UnsyncedName)> = BTreeMap::new();
+    /// True if nothing was changed that may be lost.
+    pub fn is_empty(&self) -> bool {
+        self.count() == 0
+    }
+
+    /// The last change of each name that has another file than before the first. The file before
+    /// is the one before the first.
+    pub fn net_names(&self) -> Vec<UnsyncedName> {
+        let mut net: BTreeMap<&UnsyncedPath, UnsyncedName> = BTreeMap::new();
         for name in &self.names {
-            net.entry(&name.path).or_insert((name.had, name)).1 = name;
+            let before = net.get(&name.path).map_or(name.before, |earlier| earlier.before);
+            net.insert(&name.path, UnsyncedName { before, ..name.clone() });
         }
-        net.into_values().filter(|(had, last)| *had || last.to.is_some()).map(|(_, last)| last).collect()
+        net.into_values().filter(|name| name.before != name.to.map(|(file, _)| file)).collect()
     }
 
     /// Leaves out what counts after all: the log has all segments up to `through`, and none of that
     /// client after it.
     pub fn settle(&mut self, through: u64) {
-        self.files.retain(|file| file.seq > through);
+        for file in &mut self.files {
+            file.contents.take_if(|contents| contents.seq <= through);
+        }
+        self.files.retain(|file| file.seq() > through);
         self.names.retain(|name| name.seq > through);
+        if self.net_names().is_empty() {
+            // All names are as they were.
+            self.names.clear();
+        }
     }
 }
 
 impl Client {
-    /// What the client has changed that it does not know to be durable, in one instant.
+    /// What the client has changed that it does not know to be durable, in one instant. From then
+    /// on it changes nothing, and cuts no segment: the client is over.
     pub fn unsynced(&self) -> Unsynced {
         let core = &*self.core;
-        let state = core.state.lock();
+        let mut state = core.state.lock();
+        state.is_sealed = true;
         let committed = core.log.committed_seq().unwrap_or(0);
         let changed = state.changed_after(committed);
         let paths = Paths::of(&state, &changed);
@@ -143,22 +177,26 @@ impl Client {
         let files = changed.iter().filter_map(|id| {
             let inode = state.inodes.get(id)?;
             let has_contents = inode.contents_changed > committed && inode.record.kind == Kind::File;
+            let zeroes = || state.unmapped_after(committed, inode);
+            let has_attributes = inode.attributes_changed > committed;
             Some(UnsyncedFile {
                 path: paths.of_file(*id),
                 inode: inode.record,
-                seq: inode.contents_changed.max(inode.attributes_changed),
-                contents: has_contents.then(|| core.contents(inode, committed, &mut room)),
+                xattrs: inode.xattrs.clone(),
+                attributes_seq: if has_attributes { inode.attributes_changed } else { 0 },
+                contents: has_contents.then(|| core.contents(inode, committed, zeroes, &mut room)),
             })
         });
         let files = files.collect();
-        let target = |id: &FileId| state.inodes.get(id).and_then(|inode| inode.target.clone());
+        let inode = |change: &NameChange| change.to.and_then(|(id, _)| state.inodes.get(&id));
         let named = |change: &&NameChange| change.seq > committed;
         let names = state.name_changes.iter().filter(named).map(|change| UnsyncedName {
             path: paths.below(change.directory, &change.name),
             seq: change.seq,
-            had: change.had,
+            before: change.before,
             to: change.to,
-            target: change.to.and_then(|(id, _)| target(&id)),
+            inode: inode(change).map(|inode| inode.record),
+            target: inode(change).and_then(|inode| inode.target.clone()),
         });
         let names = names.collect();
         Unsynced { last_cut: state.last_cut, files, names }
@@ -178,14 +216,30 @@ impl ClientState {
         };
         all.into_iter().filter(is_changed).collect()
     }
+
+    /// Blocks of a file that were made holes after this cut.
+    fn unmapped_after(&self, seq: u64, inode: &Inode) -> Vec<(u64, u64)> {
+        let cut = self.unapplied.range(seq + 1..).flat_map(|(_, cut)| cut.deltas.iter());
+        let cut = cut.filter_map(|delta| match delta {
+            Delta::Unmap { file, first, end } if *file == inode.record.id => Some((*first, *end)),
+            _ => None,
+        });
+        cut.chain(inode.pending.unmaps.iter().copied()).collect()
+    }
 }
 
 impl Core {
     /// The contents of a file whose map is known: all of them if they fit into `room`, which they
-    /// take.
-    fn contents(&self, inode: &Inode, committed: u64, room: &mut u64) -> UnsyncedContents {
+    /// take. `unmapped` are the blocks that were made holes.
+    fn contents(
+        &self,
+        inode: &Inode,
+        committed: u64,
+        unmapped: impl FnOnce() -> Vec<(u64, u64)>,
+        room: &mut u64,
+    ) -> UnsyncedContents {
         let (size, block_size) = (inode.record.size, u64::from(self.config.block_size));
-        let mut pieces = Vec::new();
+        let (mut pieces, mut zeroes) = (Vec::new(), Vec::new());
         let is_whole = size <= WHOLE_LEN_MAX.min(*room);
         if is_whole {
             *room -= size;
@@ -199,8 +253,11 @@ impl Core {
                 let len = block_size.min(size.saturating_sub(offset));
                 self.pieces(inode, offset, len, &mut pieces);
             }
+            let bytes = |block: u64| block.saturating_mul(block_size).min(size);
+            let stretches = unmapped().into_iter().map(|(first, end)| bytes(first)..bytes(end));
+            zeroes = stretches.filter(|stretch| !stretch.is_empty()).collect();
         }
-        UnsyncedContents { is_whole, pieces }
+        UnsyncedContents { seq: inode.contents_changed, is_whole, pieces, zeroes }
     }
 
     /// The bytes of a stretch of a file, without holes.
@@ -240,6 +297,12 @@ impl<'s> Paths<'s> {
                 }
             }
         }
+        // Directories that were removed, or have moved.
+        for change in &state.name_changes {
+            if let Some(before) = change.before {
+                names.entry(before).or_insert((change.directory, &*change.name));
+            }
+        }
         Paths(names)
     }
 
@@ -260,5 +323,45 @@ impl<'s> Paths<'s> {
         }
         parts.reverse();
         UnsyncedPath { from, path: parts.join(&b'/') }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(path: &str, seq: u64, before: Option<u64>, to: Option<u64>) -> UnsyncedName {
+        UnsyncedName {
+            path: UnsyncedPath { from: FileId::ROOT, path: path.into() },
+            seq,
+            before: before.map(FileId::new),
+            to: to.map(|to| (FileId::new(to), Kind::File)),
+            inode: None,
+            target: None,
+        }
+    }
+
+    fn net(unsynced: &Unsynced) -> Vec<(String, bool)> {
+        let text = |name: &UnsyncedName| String::from_utf8(name.path.path.clone()).unwrap();
+        unsynced.net_names().iter().map(|name| (text(name), name.to.is_some())).collect()
+    }
+
+    /// Once, names that were as before in the end were left out before it was known which changes
+    /// count: a rename that counts, whose way back does not, was then said by nothing.
+    #[test]
+    fn regression_names_are_summed_up_over_the_changes_that_are_lost() {
+        let there = [name("a", 9, Some(5), None), name("b", 9, None, Some(5))];
+        let back = [name("b", 11, Some(5), None), name("a", 11, None, Some(5))];
+        let all = Unsynced { names: there.into_iter().chain(back).collect(), ..Default::default() };
+        assert!(!all.is_empty() && net(&all).is_empty());
+        let settled = |through| {
+            let mut settled = all.clone();
+            settled.settle(through);
+            settled
+        };
+        assert!(settled(8).is_empty() && settled(11).is_empty());
+        for through in [9, 10] {
+            assert_eq!(net(&settled(through)), [("a".to_string(), true), ("b".to_string(), false)]);
+        }
     }
 }

@@ -137,7 +137,7 @@ pub(crate) struct Serving {
     /// True when the session is over. Tells also of a lease that begins again.
     is_over: watch::Sender<bool>,
     /// What it had not synced at its end was kept aside.
-    is_kept: AtomicBool,
+    is_kept: Mutex<bool>,
 }
 
 /// Where the client looks for managers.
@@ -618,7 +618,7 @@ impl Member {
             locks,
             trouble: Mutex::default(),
             is_over: watch::Sender::new(false),
-            is_kept: AtomicBool::new(false),
+            is_kept: Mutex::default(),
         });
         tracing::info!(node = %self.config.node, session = count, "a session with the first node begins");
         let begins = |phase: &mut Phase| {
@@ -773,14 +773,16 @@ impl Member {
         }
     }
 
-    /// Keeps aside what the client of a session that is over has not synced. Returns how many files
-    /// and names that is.
+    /// Keeps aside what the client of a session that is over has not synced, once. Returns how many
+    /// files and changes of names that is.
     fn keep_aside(&self, serving: &Serving) -> usize {
-        if serving.is_kept.swap(true, SeqCst) {
+        // Who comes second returns when it is kept.
+        let is_kept = &mut *serving.is_kept.lock();
+        if std::mem::replace(is_kept, true) {
             return 0;
         }
         let unsynced = serving.client.unsynced();
-        let count = unsynced.files.len() + unsynced.net_names().len();
+        let count = unsynced.count();
         if count > 0 {
             self.has_lost.store(true, SeqCst);
             self.aside.get().inspect(|aside| aside.keep(unsynced));

@@ -16,13 +16,15 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use stripe::Stripe;
 use tokio::sync::{mpsc, oneshot};
 use writer::{Kept, Number};
 
 /// Names of files that are logged if they cannot be kept, at most.
 const LOGGED_MAX: usize = 20;
+/// How long after stores did not answer they are asked again for what copies lack.
+const READ_PAUSE: Duration = Duration::from_secs(10);
 
 /// What [`KeptAside`] is to do, in order.
 enum Work {
@@ -37,11 +39,13 @@ pub struct KeptAside(mpsc::UnboundedSender<Work>);
 
 impl KeptAside {
     /// Keeps in this data folder, which the caller has locked.
-    pub fn start(data: &Path) -> anyhow::Result<Arc<KeptAside>> {
-        writer::clear_unfinished(data)?;
+    pub fn start(data: &Path) -> Arc<KeptAside> {
+        if let Err(e) = writer::clear_unfinished(data) {
+            eprintln!("warning: what an earlier process did not finish keeping is left: {e:#}");
+        }
         let (sender, work) = mpsc::unbounded_channel();
         tokio::spawn(keep_all(data.to_path_buf(), work));
-        Ok(Arc::new(KeptAside(sender)))
+        Arc::new(KeptAside(sender))
     }
 
     /// Waits until everything that is to be kept is durable.
@@ -55,33 +59,69 @@ impl KeptAside {
 
 impl Aside for KeptAside {
     fn keep(&self, unsynced: Unsynced) {
-        // Without a worker the process is about to end.
-        let _ = self.0.send(Work::Keep(unsynced));
+        if self.0.send(Work::Keep(unsynced)).is_err() {
+            tracing::error!("changes that were not synced are lost: nothing is kept any more");
+        }
     }
 
     fn settle(&self, through: u64, stripe: Arc<Stripe>) {
+        // Without a worker nothing was kept.
         let _ = self.0.send(Work::Settle(through, stripe));
     }
 }
 
 async fn keep_all(data: PathBuf, mut work: mpsc::UnboundedReceiver<Work>) {
-    let mut unsettled = Vec::new();
-    while let Some(work) = work.recv().await {
-        match work {
-            Work::Keep(unsynced) => unsettled.extend(keep(&data, unsynced).await),
-            Work::Settle(through, stripe) => {
-                for mut kept in unsettled.drain(..) {
-                    let (number, count) = (kept.number, kept.count());
-                    match kept.settle(through, &stripe).await {
-                        Ok(()) => match count - kept.count() {
-                            0 => {}
-                            counts => tracing::warn!("{counts} of {count} changes of kept {number} count after all"),
-                        },
-                        Err(e) => tracing::error!("kept {number}: {e:#}"),
-                    }
-                }
+    // What may count, and what is known to be lost and may lack bytes that are only in the log.
+    let (mut unsettled, mut unread): (Vec<Kept>, Vec<Kept>) = Default::default();
+    let mut way = None;
+    loop {
+        let waits = if unread.is_empty() { Duration::MAX } else { READ_PAUSE };
+        match tokio::time::timeout(waits, work.recv()).await {
+            Ok(None) => return,
+            Ok(Some(Work::Keep(unsynced))) => {
+                // The session is over, and so is the way.
+                way = None;
+                unsettled.extend(keep(&data, unsynced).await);
             }
-            Work::Tell(tell) => drop(tell.send(())),
+            Ok(Some(Work::Settle(through, stripe))) => {
+                way = Some(stripe);
+                unread.extend(unsettled.drain(..).filter_map(|kept| settle(kept, through)));
+            }
+            Ok(Some(Work::Tell(tell))) => {
+                let _ = tell.send(());
+                continue;
+            }
+            Err(_) => {}
+        }
+        let Some(stripe) = &way else { continue };
+        let mut still = Vec::new();
+        for mut kept in unread {
+            match kept.read_missing(stripe).await {
+                Ok(true) => {}
+                Ok(false) => still.push(kept),
+                Err(e) => tracing::error!("kept {}: {e:#}", kept.number),
+            }
+        }
+        unread = still;
+    }
+}
+
+/// Leaves out what counts. `None` if nothing is left.
+fn settle(mut kept: Kept, through: u64) -> Option<Kept> {
+    let (number, before) = (kept.number, kept.count());
+    match tokio::task::block_in_place(|| kept.settle(through)) {
+        Ok(true) => {
+            let counts = before.saturating_sub(kept.count());
+            tracing::warn!("kept {number}: {counts} of {before} changes have come in time, and the others have not");
+            Some(kept)
+        }
+        Ok(false) => {
+            tracing::warn!("kept {number}: all changes have come in time; nothing is kept of them");
+            None
+        }
+        Err(e) => {
+            tracing::error!("kept {number}: {e:#}");
+            None
         }
     }
 }
@@ -91,20 +131,18 @@ async fn keep(data: &Path, unsynced: Unsynced) -> Option<Kept> {
     let of_files = unsynced.files.iter().filter_map(|file| file.path.as_ref());
     let paths = of_files.chain(unsynced.names.iter().map(|name| &name.path));
     let paths: Vec<String> = paths.take(LOGGED_MAX).map(|path| shown(OsStr::from_bytes(&path.path))).collect();
-    let folder = data.to_path_buf();
+    let (folder, count) = (data.to_path_buf(), unsynced.count());
     let written = tokio::task::spawn_blocking(move || Kept::write(&folder, unsynced)).await;
     let written = written.map_err(anyhow::Error::from).and_then(|written| written);
     match written {
         Ok(kept) => {
-            let (count, data) = (kept.count(), data.display());
+            let data = data.display();
             tracing::warn!("{count} changes that were not synced are kept: see `starling kept list --data {data}`");
             Some(kept)
         }
         Err(e) => {
-            tracing::error!(
-                "changes that were not synced are lost, as they cannot be kept: {e:#}: {}",
-                paths.join(", ")
-            );
+            let paths = paths.join(", ");
+            tracing::error!("{count} changes that were not synced are lost, as they cannot be kept: {e:#}: {paths}");
             None
         }
     }
@@ -139,8 +177,10 @@ pub fn list(data: &Path, as_json: bool) -> anyhow::Result<ExitCode> {
     check(data)?;
     let mut all = Vec::new();
     for number in writer::numbers(data)? {
-        let mut about = writer::about(data, number)?;
         let folder = writer::folder_of(data).join(number.to_string());
+        // One that is damaged does not hide the others.
+        let about = writer::about(data, number);
+        let mut about = about.unwrap_or_else(|e| json!({ "trouble": format!("{e:#}") }));
         about["kept"] = json!(number);
         crate::names::put(&mut about, "folder", folder.as_os_str().as_bytes());
         all.push((folder, about));
@@ -154,6 +194,10 @@ pub fn list(data: &Path, as_json: bool) -> anyhow::Result<ExitCode> {
         println!("nothing is kept: no session ended before everything was synced, or it was forgotten");
     }
     for (folder, about) in all {
+        if let Some(trouble) = about["trouble"].as_str() {
+            println!("kept {}: it cannot be read: {trouble}; look into {}", about["kept"], shown(folder));
+            continue;
+        }
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
         let ago = json!(now.saturating_sub(about["ended"].as_u64().unwrap_or(0)));
         println!("kept {}: changes that were not synced when a session ended, {} ago", about["kept"], age(&ago));
@@ -176,6 +220,9 @@ fn doubt(of: &Value) -> &'static str {
 
 fn file_line(folder: &Path, file: &Value) -> String {
     let (path, doubt, length) = (path(file), doubt(file), size::show(file["size"].as_u64().unwrap_or(0)));
+    if let Some(trouble) = file["trouble"].as_str() {
+        return format!("changed   {path}, {length}: its contents could not be copied: {trouble}{doubt}");
+    }
     let Some(copy) = get(file, "copy") else {
         let mode = file["mode"].as_u64().unwrap_or(0);
         return format!(
@@ -206,7 +253,7 @@ pub fn forget(data: &Path, number: Number) -> anyhow::Result<ExitCode> {
     if !writer::numbers(data)?.contains(&number) {
         return Err(usage(format!("there is no kept {number}: see `starling kept list --data {}`", data.display())));
     }
-    writer::forget(data, number)?;
+    writer::forget(&writer::folder_of(data).join(number.to_string()))?;
     println!("kept {number} is removed");
     Ok(ExitCode::SUCCESS)
 }

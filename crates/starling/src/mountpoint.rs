@@ -55,12 +55,13 @@ pub fn closed(mount: Option<&fuse::Mount>) -> BoxFuture<()> {
     }
 }
 
-/// Ends a mount. What it cannot do is logged.
-pub async fn unmount(mount: fuse::Mount) -> anyhow::Result<()> {
-    if let Err(e) = tokio::task::spawn_blocking(move || mount.unmount()).await? {
+/// Ends a mount. What it cannot do is logged. False if its last sync failed.
+pub async fn unmount(mount: fuse::Mount) -> anyhow::Result<bool> {
+    let unmounted = tokio::task::spawn_blocking(move || mount.unmount()).await?;
+    if let Err(e) = &unmounted {
         tracing::warn!("unmount: {e}");
     }
-    Ok(())
+    Ok(!matches!(unmounted, Err(fuse::UnmountError::NotDurable { .. })))
 }
 
 /// Refuses a mount point that contains a folder with data, or lies in it.

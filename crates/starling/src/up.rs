@@ -336,11 +336,13 @@ fn voter_of(host: &Host, folder: &Folder) -> anyhow::Result<Arc<NodeVoter>> {
 async fn give_way(served: &ServedCore, data: &Path) -> anyhow::Error {
     let client = &served.machine.client;
     client.abandon();
+    // From now on nothing is changed any more, though the mount may still be in use.
+    let unsynced = client.unsynced();
     let mount = served.mount.lock().unwrap_or_else(PoisonError::into_inner).take();
     // On a thread of its own the drop waits until the mount point is free.
     let unmounted = tokio::task::spawn_blocking(move || std::thread::spawn(move || drop(mount)).join());
     let _ = tokio::time::timeout(UNMOUNT_TIME_MAX, unmounted).await;
-    let kept = kept::keep_last(data, client.unsynced()).await;
+    let kept = kept::keep_last(data, unsynced).await;
     eprintln!("this node does not lead the file system any more, and starts again{kept}");
     start_again()
 }
@@ -547,7 +549,10 @@ pub async fn run(settings: Settings) -> anyhow::Result<ExitCode> {
     }
     let stopped = match stopped {
         Ok(()) => Ok(()),
-        Err(e) => Err(anyhow::Error::new(e).context(not_committed(&served).await)),
+        Err(e) => {
+            let kept = kept::keep_last(folder.path(), served.machine.client.unsynced()).await;
+            Err(anyhow::Error::new(e).context(format!("{}{kept}", not_committed(&served).await)))
+        }
     };
     server.finish(stopped.as_ref().map(|_| "everything is committed".to_string()).map_err(|e| format!("{e:#}"))).await;
     stopped?;

@@ -244,11 +244,18 @@ impl ServedNode {
 
     /// Commits everything before the end. Without a session there is nothing to commit.
     async fn sync_last(&self) -> Result<(), String> {
-        let synced = match self.member.client() {
+        match self.member.client() {
             Some(_) => self.sync().await,
-            None => Ok(()),
-        };
-        synced.and(if self.member.take_loss() { Err(LOST.into()) } else { Ok(()) })
+            None => self.told(),
+        }
+    }
+
+    /// Fails once after a session was over before all changes were synced.
+    fn told(&self) -> Result<(), String> {
+        match self.member.take_loss() {
+            true => Err(format!("{LOST}{}", kept::hint(&self.data))),
+            false => Ok(()),
+        }
     }
 
     /// Leads and votes no more.
@@ -261,6 +268,7 @@ impl ServedNode {
 
     /// Commits everything.
     async fn sync(&self) -> Result<(), String> {
+        self.told()?;
         match (self.member.client(), self.member.trouble()) {
             (Some(client), _) => client.sync().await.map_err(|e| format!("commit: {e}")),
             (None, Some(trouble)) => Err(format!("there is no session with the first node: {trouble}")),
@@ -453,8 +461,8 @@ pub async fn run(asked: AskedNode) -> anyhow::Result<ExitCode> {
         takes_managers: roles.manager && !address.is_empty(),
         takes_votes,
     };
+    let aside = KeptAside::start(folder.path());
     let member = Member::start(host.clone(), config, first.clone() as Arc<dyn FirstNode>, managers);
-    let aside = KeptAside::start(folder.path())?;
     member.set_aside(aside.clone());
     let weak = Arc::downgrade(&member);
     first.ask_while(move || weak.upgrade().is_some_and(|member| member.is_unanswered()));
@@ -530,17 +538,19 @@ pub async fn run(asked: AskedNode) -> anyhow::Result<ExitCode> {
 
     host::first(stop, closed).await;
     served.recording.close();
-    // The unmount syncs, and is told of a loss. The user is to hear of it.
-    let has_lost = served.member.take_loss();
     let mount = served.mount.lock().unwrap_or_else(PoisonError::into_inner).take();
-    if let Some(mount) = mount {
-        mountpoint::unmount(mount).await?;
-    }
-    let synced = served.sync_last().await.and(if has_lost { Err(LOST.into()) } else { Ok(()) });
+    // The unmount syncs, and is told of a loss. The user is to hear of it.
+    let has_lost = match mount {
+        Some(mount) => !mountpoint::unmount(mount).await?,
+        None => false,
+    };
+    let mut synced = served.sync_last().await;
     served.member.leave().await;
     aside.flush().await;
-    let kept = kept::hint(folder.path());
-    let synced = synced.map_err(|e| format!("not everything is committed: {e}{kept}"));
+    if has_lost && synced.is_ok() {
+        synced = Err(format!("{LOST}{}", kept::hint(folder.path())));
+    }
+    let synced = synced.map_err(|e| format!("not everything is committed: {e}"));
     served.stop_leading(&voter).await;
     if let Some(serving) = serving {
         serving.abort();
