@@ -151,7 +151,7 @@ impl Client {
         let copies = copies.map_err(|_| ManagerError::Away)?.map_err(ManagerError::Stores)?;
         let deltas = {
             let mut state = core.state.lock();
-            if core.is_over() || core.log.ended().is_some() {
+            if core.is_over() || state.is_sealed || core.log.ended().is_some() {
                 return Err(ManagerError::Expelled);
             }
             // What changed before goes into the next segment, as the client has noted.

@@ -24,7 +24,7 @@ use types::{FileId, ManagerId, Maps, NodeId, StoreId};
 use vfs::fs::FileLock;
 
 /// Version of these messages. A node and the first node must speak the same.
-pub const CONTROL_VERSION: u16 = 8;
+pub const CONTROL_VERSION: u16 = 9;
 
 /// The version of this program, which nodes tell the first one.
 pub const PROGRAM_VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -230,6 +230,23 @@ pub struct SpreadReport {
     pub trouble: String,
 }
 
+/// Whether the stores have all fragments that they should have.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Redundancy {
+    /// Not known: they were not compared yet, or a store is out of service.
+    #[default]
+    Unknown,
+    /// They have.
+    Whole,
+    /// They lack some, which are being restored.
+    Lacks {
+        /// Bytes of the fragments.
+        bytes: u64,
+        /// How long restoring takes, if that is known.
+        time_left: Option<Duration>,
+    },
+}
+
 /// All nodes, for `starling nodes`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NodesReport {
@@ -241,6 +258,8 @@ pub struct NodesReport {
     pub places: BTreeMap<StoreId, NodeId>,
     /// What happens to them.
     pub spread: SpreadReport,
+    /// Whether they have everything.
+    pub redundancy: Redundancy,
 }
 
 /// Who uses a file, for `starling who`.

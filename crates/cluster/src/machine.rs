@@ -250,7 +250,7 @@ impl CoreMachine {
         arrivals: Option<&Arrivals>,
     ) -> Result<CoreMachine, StartError> {
         let voting = voting.into();
-        let Opened { config, maps: newest, behind, made_anew, by_id, servers, at_nodes, new_member } =
+        let Opened { config, maps: newest, behind, made_anew, by_id, late, servers, at_nodes, new_member } =
             stores::open(&host, places, &run.claim, voting.known()).await?;
         let agreed = maps::agree(&host, &voting, &config, &newest).await?;
         let behind = behind || agreed.maps.epoch > newest.epoch;
@@ -260,6 +260,7 @@ impl CoreMachine {
         let options = stripe_options(&config, limits.in_flight_max, run.accepts_loss);
         let switches = by_id.iter().map(|(id, store)| (*id, Arc::new(store.clone()) as Arc<dyn Storage>));
         let stripe = Stripe::new(host.clone(), config.fs, switches.collect(), options);
+        late.into_iter().for_each(|store| stripe.note_late(store));
         let inode_count_max = inode_count_max(run.cache_bytes);
         let maps = Arc::new(Keeper::start(host.clone(), stripe.clone(), agreed, behind, made_anew).await?);
         let refused = |e| StartError::of_manager(&stripe, e);

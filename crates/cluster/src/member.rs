@@ -282,6 +282,8 @@ pub struct Member {
     aside: OnceLock<Arc<dyn Aside>>,
     /// Changes were lost with a session, and no program that relies on them was told yet.
     has_lost: AtomicBool,
+    /// Changes were lost with a session since the start.
+    has_ever_lost: AtomicBool,
 }
 
 impl Member {
@@ -293,11 +295,20 @@ impl Member {
         first: Arc<dyn FirstNode>,
         managers: Arc<ManagerHost>,
     ) -> Arc<Member> {
-        let phase = watch::Sender::new(Phase::Waiting(None));
-        let (kernel, leaving, has_lost) = (OnceLock::new(), Notify::new(), AtomicBool::new(false));
-        let (lease, maps, aside) = (Mutex::default(), watch::Sender::default(), OnceLock::new());
-        let member = Member { host, config, first, managers, kernel, phase, maps, lease, leaving, aside, has_lost };
-        let member = Arc::new(member);
+        let member = Arc::new(Member {
+            host,
+            config,
+            first,
+            managers,
+            kernel: OnceLock::new(),
+            phase: watch::Sender::new(Phase::Waiting(None)),
+            maps: watch::Sender::default(),
+            lease: Mutex::default(),
+            leaving: Notify::new(),
+            aside: OnceLock::new(),
+            has_lost: AtomicBool::new(false),
+            has_ever_lost: AtomicBool::new(false),
+        });
         member.host.tasks.spawn(Box::pin(member.clone().run()));
         member
     }
@@ -391,6 +402,11 @@ impl Member {
     /// True if changes were lost with a session since this was asked last.
     pub fn take_loss(&self) -> bool {
         self.has_lost.swap(false, SeqCst)
+    }
+
+    /// True if changes were lost with a session since the start.
+    pub fn has_ever_lost(&self) -> bool {
+        self.has_ever_lost.load(SeqCst)
     }
 
     /// Commits everything, ends the session, and begins no other. Without a session it ends at
@@ -785,6 +801,7 @@ impl Member {
         let count = unsynced.count();
         if count > 0 {
             self.has_lost.store(true, SeqCst);
+            self.has_ever_lost.store(true, SeqCst);
             self.aside.get().inspect(|aside| aside.keep(unsynced));
         }
         count

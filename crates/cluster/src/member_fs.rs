@@ -419,10 +419,12 @@ impl FileSystem for MemberFs {
     /// Fails once after changes were lost with a session. Needs stores, but no lease: what is
     /// durable in the log stays, whether the session goes on or not.
     fn sync(&self) -> Answer<()> {
+        // In this order: a session that ends says first that it has lost something.
+        let session = self.member.session();
         if self.member.take_loss() {
             return Answer::err(FsError::Io);
         }
-        match self.member.session() {
+        match session {
             Some(session) => session.client.sync(),
             None => Answer::ok(()),
         }

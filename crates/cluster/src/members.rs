@@ -21,7 +21,7 @@ use crate::cleaner::{Copier, Writers};
 use crate::config::{CLIENT_LOG, FIRST_NODE, FsConfig, KnownNode, MemberEntry, client_id, client_log};
 use crate::control::{
     CONTROL_VERSION, ControlAnswer, ControlError, ControlRequest, Hello, NodeReport, NodeState, NodesReport,
-    PROGRAM_VERSION, Renewed, Resume, SpreadReport, Welcome, WhoReport,
+    PROGRAM_VERSION, Redundancy, Renewed, Resume, SpreadReport, Welcome, WhoReport,
 };
 use crate::leading::Leading;
 use crate::lease::LeaseTable;
@@ -31,6 +31,7 @@ use crate::maintenance::Maintenance;
 use crate::manager_service::{ManagerService, Sessions as ManagerSessions};
 use crate::maps::Keeper;
 use crate::node_writer::NodeWriter;
+use crate::restore::Restored;
 use crate::seat::ServingNode;
 use crate::seats::{HostWays, LiveSession, Seats, SessionBook, Turn, next_move};
 use crate::shared_locks::{NearLocks, SharedLocks};
@@ -496,7 +497,8 @@ impl Members {
             let since = || sessions.ended_at.get(&node).map(|at| now.saturating_sub(*at));
             let state = match session.and_then(|(number, _)| sessions.leases.left(number, now)) {
                 Some(lease_left) => NodeState::Up { lease_left },
-                None => NodeState::Down { since: since() },
+                // The lease of a session that is still listed has just run out.
+                None => NodeState::Down { since: since().filter(|_| sessions.of(node).is_none()) },
             };
             let session = session.map(|(_, session)| session);
             NodeReport {
@@ -514,7 +516,20 @@ impl Members {
         };
         let first = Some(first).filter(|_| self.config.member.is_none());
         let nodes = first.into_iter().chain(config.members.into_iter().map(report)).collect();
-        Ok(NodesReport { nodes, leader, places, spread: self.spread.lock().clone() })
+        let redundancy = self.redundancy();
+        Ok(NodesReport { nodes, leader, places, spread: self.spread.lock().clone(), redundancy })
+    }
+
+    fn redundancy(&self) -> Redundancy {
+        let Some(restored) = self.maintenance.done().redundancy.current(&self.stripe) else {
+            return Redundancy::Unknown;
+        };
+        let Restored { lacking_count, lacking_bytes: bytes, time_left, .. } = restored;
+        match lacking_count {
+            None => Redundancy::Unknown,
+            Some(0) => Redundancy::Whole,
+            Some(_) => Redundancy::Lacks { bytes, time_left },
+        }
     }
 
     /// Who uses a file: tokens, locks, and what waits for them. Changes nothing.

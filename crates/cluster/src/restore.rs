@@ -11,6 +11,7 @@
 
 use crate::table::Table;
 use host::Host;
+use policy::pace::Pace;
 use std::sync::Arc;
 use std::time::Duration;
 use stripe::{Stripe, StripeError};
@@ -22,10 +23,19 @@ const TRY_AGAIN: Duration = Duration::from_secs(300);
 /// Progress of restoring redundancy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Restored {
+    /// Number of returns of stores at their last comparison. What follows is outdated if there were
+    /// more.
+    pub compared: Option<u64>,
     /// Segments that lack fragments, as far as known; `None` before all stores were compared.
     pub lacking_count: Option<u64>,
+    /// Bytes of these fragments.
+    pub lacking_bytes: u64,
+    /// How long restoring them takes at the pace of the last seconds, if that is known.
+    pub time_left: Option<Duration>,
     /// Segments that were restored since the start.
     pub restored_count: u64,
+    /// Bytes of the fragments that were restored since the start.
+    pub restored_bytes: u64,
 }
 
 /// A comparison that is under way.
@@ -36,7 +46,15 @@ struct Comparison {
     /// Logs that are still to be compared, the last one first, and the position in that one.
     logs: Vec<LogId>,
     from_seq: u64,
-    lacking: Vec<SegmentId>,
+    lacking: Vec<(SegmentId, u64)>,
+}
+
+impl Restored {
+    /// The same, if it is what the stores of this stripe have now.
+    pub fn current(self, stripe: &Stripe) -> Option<Restored> {
+        let is_current = self.compared == Some(stripe.return_count()) && stripe.is_whole();
+        Some(self).filter(|_| is_current)
+    }
 }
 
 /// Compares the stores, and restores redundancy.
@@ -53,10 +71,14 @@ pub(crate) struct Restore {
     compared: Option<u64>,
     /// The same for the comparison after which the stores were told that they have everything.
     cleared: Option<u64>,
-    todo: Vec<SegmentId>,
-    failed: Vec<SegmentId>,
+    /// Segments that lack fragments, and the bytes of these.
+    todo: Vec<(SegmentId, u64)>,
+    failed: Vec<(SegmentId, u64)>,
     try_again: Duration,
     restored_count: u64,
+    restored_bytes: u64,
+    /// The pace of restoring.
+    pace: Pace,
 }
 
 impl Restore {
@@ -73,12 +95,22 @@ impl Restore {
             failed: Vec::new(),
             try_again: Duration::ZERO,
             restored_count: 0,
+            restored_bytes: 0,
+            pace: Pace::default(),
         }
     }
 
     pub(crate) fn progress(&self) -> Restored {
-        let lacking = (self.todo.len() + self.failed.len()) as u64;
-        Restored { lacking_count: self.compared.map(|_| lacking), restored_count: self.restored_count }
+        let lacking = self.todo.iter().chain(&self.failed);
+        let lacking_bytes = lacking.clone().map(|(_, bytes)| bytes).sum();
+        Restored {
+            compared: self.compared,
+            lacking_count: self.compared.map(|_| lacking.count() as u64),
+            lacking_bytes,
+            time_left: self.pace.time_for(lacking_bytes).filter(|_| !self.todo.is_empty()),
+            restored_count: self.restored_count,
+            restored_bytes: self.restored_bytes,
+        }
     }
 
     /// True if the last comparison came after all returns of stores, what it found is restored, and
@@ -164,6 +196,8 @@ impl Restore {
         (self.compared, self.cleared) = (Some(comparison.returns), None);
         self.todo = comparison.lacking;
         self.failed.clear();
+        self.pace.rest();
+        self.pace.note(self.host.clock.now(), self.restored_bytes);
         Ok(Some(self.todo.len()))
     }
 
@@ -181,7 +215,7 @@ impl Restore {
 
     /// Forgets segments that were deleted since they were seen.
     pub(crate) fn keep(&mut self, is_there: impl Fn(SegmentId) -> bool) {
-        self.todo.retain(|segment| is_there(*segment));
+        self.todo.retain(|(segment, _)| is_there(*segment));
     }
 
     /// One step of restoring segments. No segment may be deleted during the step.
@@ -192,15 +226,19 @@ impl Restore {
         }
         while self.host.clock.now() < end
             && self.stripe.is_whole()
-            && let Some(segment) = self.todo.pop()
+            && let Some((segment, bytes)) = self.todo.pop()
         {
             match self.stripe.restore(segment).await {
-                true => self.restored_count += 1,
+                true => {
+                    self.restored_count += 1;
+                    self.restored_bytes += bytes;
+                }
                 false => {
-                    self.failed.push(segment);
+                    self.failed.push((segment, bytes));
                     self.try_again = self.host.clock.now() + TRY_AGAIN;
                 }
             }
+            self.pace.note(self.host.clock.now(), self.restored_bytes);
         }
     }
 

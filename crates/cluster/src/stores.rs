@@ -2,10 +2,10 @@
 
 use crate::config::{ConfigError, FsConfig, KnownNode};
 use crate::start_error::StartError;
-use crate::succession::Claim;
+use crate::succession::{Claim, Succession};
 use crate::switch::SwitchStore;
 use bytes::Bytes;
-use host::{Disk, DiskSpace, Host, join_all};
+use host::{Disk, DiskSpace, Either, Host, first, join_all};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -15,12 +15,16 @@ use storage::api::{Presence, RemoteStorage, Seal, Storage, StorageError, StoreSt
 use storage::server::{StoreIdentity, StoreOpenError, StoreServer};
 use storage::site::is_empty;
 use striped_log::fragment::{Fragment, FragmentHeader};
+use tokio::sync::watch;
 use types::{BoxFuture, FragmentId, LogId, Maps, NodeId, SegmentId, StoreId};
 
 /// How long opening a store may take before the file system goes on without it.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long closing a store may take.
 pub(crate) const CLOSE_TIMEOUT: Duration = OPEN_TIMEOUT;
+/// How long a start of an elected machine waits for stores elsewhere, once enough others have
+/// answered: the one whose end led to the election has some, and others wait for this start.
+const LATE: Duration = Duration::from_secs(1);
 
 /// The place of a store.
 #[derive(Clone)]
@@ -165,6 +169,8 @@ enum NotOpen {
     Store(StoreOpenError),
     /// The disk does not answer.
     Silent(host::Elapsed),
+    /// The store's machine has not answered when enough others had.
+    Late,
 }
 
 impl fmt::Display for NotOpen {
@@ -175,6 +181,7 @@ impl fmt::Display for NotOpen {
             NotOpen::Remote(error) => error.fmt(f),
             NotOpen::List(error) => write!(f, "its folder cannot be listed: {error}"),
             NotOpen::Store(error) => error.fmt(f),
+            NotOpen::Late => f.write_str("its machine has not answered when enough others had"),
             NotOpen::Silent(elapsed) => write!(f, "its disk does not answer: {elapsed}"),
         }
     }
@@ -226,6 +233,8 @@ pub(crate) struct Opened {
     /// Some stores were made anew, or are new to the maps.
     pub(crate) made_anew: bool,
     pub(crate) by_id: Vec<(StoreId, SwitchStore)>,
+    /// Stores that have not answered when enough others had: they are probably gone.
+    pub(crate) late: Vec<StoreId>,
     /// The stores of this process, which are closed at the end.
     pub(crate) servers: Vec<Arc<StoreServer>>,
     /// The nodes that have stores.
@@ -246,17 +255,39 @@ pub(crate) async fn open(
     claim: &Claim,
     decided: Option<Maps>,
 ) -> Result<Opened, StartError> {
-    let open_in_time = |place| async move {
-        let opened = host::timeout(&*host.clock, OPEN_TIMEOUT, open_one(host, place)).await;
-        opened.unwrap_or_else(|elapsed| Err(NotOpen::Silent(elapsed)))
+    // A store that is being filled is no full member of the quorum, so none of the others is left
+    // out.
+    let is_elected = matches!(claim.succession, Some(Succession::Elected(_)));
+    let known = decided.as_ref().and_then(|maps| FsConfig::decode(&maps.bytes).ok());
+    let known = known.filter(|config| is_elected && config.is_whole);
+    let enough = known.map_or(usize::MAX, |config| config.least_working());
+    let opened_count = watch::Sender::new(0);
+    let open_in_time = |place| {
+        let opened_count = &opened_count;
+        async move {
+            let opening = host::timeout(&*host.clock, OPEN_TIMEOUT, open_one(host, place));
+            let late = async {
+                host.clock.sleep(LATE).await;
+                // The sender lives as long as this.
+                let is_enough = |count: &usize| *count >= enough && matches!(place, StorePlace::Node(_));
+                let _ = opened_count.subscribe().wait_for(is_enough).await;
+            };
+            let opened = match first(opening, late).await {
+                Either::Left(opened) => opened.unwrap_or_else(|elapsed| Err(NotOpen::Silent(elapsed))),
+                Either::Right(()) => Err(NotOpen::Late),
+            };
+            opened_count.send_modify(|count| *count += usize::from(opened.is_ok()));
+            opened
+        }
     };
     let mut opened: Vec<Option<Open>> = Vec::new();
-    let (mut reasons, mut empty) = (Vec::new(), Vec::new());
+    let (mut reasons, mut empty, mut late) = (Vec::new(), Vec::new(), Vec::new());
     for (at, result) in join_all(places.iter().map(open_in_time).collect()).await.into_iter().enumerate() {
         let store = StoreId::new(at as u16);
         if let Err(reason) = &result {
             reasons.push(format!("{store}: {reason}"));
             empty.extend(matches!(reason, NotOpen::Empty).then_some(store));
+            late.extend(matches!(reason, NotOpen::Late).then_some(store));
         }
         opened.push(result.ok());
     }
@@ -343,7 +374,7 @@ pub(crate) async fn open(
         Open::Remote(..) => None,
     });
     let (behind, servers) = (made_anew || oldest < newest.epoch, servers.collect());
-    Ok(Opened { config, behind, made_anew, maps: newest, by_id, servers, at_nodes, new_member })
+    Ok(Opened { config, behind, made_anew, maps: newest, by_id, late, servers, at_nodes, new_member })
 }
 
 /// Stands in for a store that cannot be used.

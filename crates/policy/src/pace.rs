@@ -8,6 +8,8 @@ use std::time::Duration;
 const WINDOW: Duration = Duration::from_secs(20);
 /// Time between two marks, at least.
 const MARK_PAUSE: Duration = Duration::from_millis(250);
+/// Work that was not noted for so long has rested.
+const REST: Duration = Duration::from_secs(10);
 /// No time is told before the work has gone on for so long.
 const SEEN_MIN: Duration = Duration::from_secs(1);
 
@@ -22,6 +24,9 @@ pub struct Pace {
 impl Pace {
     /// Notes that `done` bytes are done in all, at `now` on some clock. Neither may decrease.
     pub fn note(&mut self, now: Duration, done: u64) {
+        if self.marks.back().is_some_and(|last| now > last.0 + REST) {
+            self.rest();
+        }
         let is_soon = |mark: &(Duration, u64)| now < mark.0 + MARK_PAUSE;
         if self.marks.len() > 1
             && let Some(last) = self.marks.back_mut().filter(|mark| is_soon(mark))
@@ -77,8 +82,8 @@ mod tests {
             }
             assert!(pace.marks.len() < 100);
         }
-        pace.rest();
-        assert_eq!(pace.rate(), None);
+        pace.note(SECOND * 200, done);
+        assert_eq!(pace.rate(), None, "it has rested");
     }
 
     #[test]

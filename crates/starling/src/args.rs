@@ -658,7 +658,7 @@ pub enum KeptCommand {
   starling kept list --data ./data
   starling kept list --data ./data --json | jq '.[].files[].path'
 
-Of each changed file there is a copy as the programs here had it. A change that the file system may have was on its way when the session ended.")]
+A copy has a file as the programs here had it; the list says if it is not whole, or if there is none. A change that the file system may have was on its way when the session ended.")]
     List {
         /// The data folder of the machine.
         #[arg(long)]

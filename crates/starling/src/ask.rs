@@ -2,6 +2,8 @@
 
 use crate::args::Process;
 use crate::control::{Request, ask, ask_process};
+use crate::kept;
+use crate::roaming_status::age;
 use crate::size::show;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
@@ -84,8 +86,9 @@ pub fn show_core(s: &Value) {
         bytes(&s["block_size"])
     );
     if let Some(why) = s["read_only"].as_str() {
-        println!("READ-ONLY     {why}; changes that were not synced are lost: restart the mount");
+        println!("READ-ONLY     {why}; changes that were not synced cannot be: restart the mount");
     }
+    kept::show_summary(&s["kept"]);
     for store in s["stores"].as_array().into_iter().flatten() {
         let read_only = if store["writable"] == json!(false) { ", read-only until restarted" } else { "" };
         let damaged = match store["damaged"].as_u64() {
@@ -120,9 +123,16 @@ pub fn show_core(s: &Value) {
     let lacking = match redundancy["lacking_segments"].as_u64() {
         None => "unknown until all stores are in service and compared".to_string(),
         Some(0) => "whole".to_string(),
-        Some(n) => format!("{n} segments lack fragments"),
+        Some(n) => {
+            let left = redundancy["left_s"].as_u64().map(|left| format!(", {} left", age(&json!(left))));
+            format!("{n} segments lack {}{}", bytes(&redundancy["lacking_bytes"]), left.unwrap_or_default())
+        }
     };
-    println!("redundancy    {lacking}, {} segments restored", redundancy["restored_segments"]);
+    println!(
+        "redundancy    {lacking}; {} in {} segments restored",
+        bytes(&redundancy["restored_bytes"]),
+        redundancy["restored_segments"]
+    );
     println!("uncommitted   {}", bytes(&s["uncommitted_bytes"]));
     let cache = &s["cache"];
     println!(

@@ -98,6 +98,7 @@ pub async fn of_machine(machine: &CoreMachine, places: &[String]) -> Value {
         .collect();
     let client = machine.client.status();
     let done = machine.maintenance.done();
+    let redundancy = done.redundancy.current(&machine.stripe);
     let managers: Vec<Value> = machine
         .managers
         .iter()
@@ -124,9 +125,12 @@ pub async fn of_machine(machine: &CoreMachine, places: &[String]) -> Value {
         },
         "segments": done.segment_count,
         "redundancy": {
-            // Unknown if a store has left service since the stores were compared.
-            "lacking_segments": done.redundancy.lacking_count.filter(|_| machine.stripe.is_whole()),
+            // Unknown if a store has left service or come back since the stores were compared.
+            "lacking_segments": redundancy.and_then(|now| now.lacking_count),
+            "lacking_bytes": redundancy.map(|now| now.lacking_bytes),
+            "left_s": redundancy.and_then(|now| now.time_left).map(|left| left.as_secs()),
             "restored_segments": done.redundancy.restored_count,
+            "restored_bytes": done.redundancy.restored_bytes,
         },
         "read_only": client.read_only.map(|why| why.to_string()),
         "uncommitted_bytes": client.dirty_bytes + client.in_flight_bytes,

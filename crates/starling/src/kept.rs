@@ -73,7 +73,7 @@ impl Aside for KeptAside {
 async fn keep_all(data: PathBuf, mut work: mpsc::UnboundedReceiver<Work>) {
     // What may count, and what is known to be lost and may lack bytes that are only in the log.
     let (mut unsettled, mut unread): (Vec<Kept>, Vec<Kept>) = Default::default();
-    let mut way = None;
+    let (mut way, mut last) = (None, 0);
     loop {
         let waits = if unread.is_empty() { Duration::MAX } else { READ_PAUSE };
         match tokio::time::timeout(waits, work.recv()).await {
@@ -81,7 +81,8 @@ async fn keep_all(data: PathBuf, mut work: mpsc::UnboundedReceiver<Work>) {
             Ok(Some(Work::Keep(unsynced))) => {
                 // The session is over, and so is the way.
                 way = None;
-                unsettled.extend(keep(&data, unsynced).await);
+                unsettled.extend(keep(&data, last, unsynced).await);
+                last = unsettled.last().map_or(last, |kept| kept.number);
             }
             Ok(Some(Work::Settle(through, stripe))) => {
                 way = Some(stripe);
@@ -127,12 +128,12 @@ fn settle(mut kept: Kept, through: u64) -> Option<Kept> {
 }
 
 /// Keeps what a session had not synced. If that is impossible, says what is lost.
-async fn keep(data: &Path, unsynced: Unsynced) -> Option<Kept> {
+async fn keep(data: &Path, last: Number, unsynced: Unsynced) -> Option<Kept> {
     let of_files = unsynced.files.iter().filter_map(|file| file.path.as_ref());
     let paths = of_files.chain(unsynced.names.iter().map(|name| &name.path));
     let paths: Vec<String> = paths.take(LOGGED_MAX).map(|path| shown(OsStr::from_bytes(&path.path))).collect();
     let (folder, count) = (data.to_path_buf(), unsynced.count());
-    let written = tokio::task::spawn_blocking(move || Kept::write(&folder, unsynced)).await;
+    let written = tokio::task::spawn_blocking(move || Kept::write(&folder, last, unsynced)).await;
     let written = written.map_err(anyhow::Error::from).and_then(|written| written);
     match written {
         Ok(kept) => {
@@ -152,7 +153,7 @@ async fn keep(data: &Path, unsynced: Unsynced) -> Option<Kept> {
 pub async fn keep_last(data: &Path, unsynced: Unsynced) -> &'static str {
     match unsynced.is_empty() {
         true => "",
-        false => match keep(data, unsynced).await {
+        false => match keep(data, 0, unsynced).await {
             Some(_) => "; what was not synced is kept",
             None => "; what was not synced is lost",
         },
@@ -160,8 +161,26 @@ pub async fn keep_last(data: &Path, unsynced: Unsynced) -> &'static str {
 }
 
 /// How many sessions there are of which something is kept.
-pub fn count(data: &Path) -> usize {
+fn count(data: &Path) -> usize {
     writer::numbers(data).map_or(0, |numbers| numbers.len())
+}
+
+/// What `status` shows, as JSON.
+pub fn summary(data: &Path) -> Value {
+    let mut summary = json!({ "sessions": count(data) });
+    crate::names::put(&mut summary, "data", data.as_os_str().as_bytes());
+    summary
+}
+
+/// Shows it as a line, if something is kept.
+pub fn show_summary(summary: &Value) {
+    let data = get(summary, "data").map(|data| shown(OsStr::from_bytes(&data))).unwrap_or_default();
+    match summary["sessions"].as_u64().unwrap_or(0) {
+        0 => {}
+        count => println!(
+            "KEPT          changes of {count} ended sessions that were not synced: `starling kept list --data {data}`"
+        ),
+    }
 }
 
 /// What to add to an error if something is kept.

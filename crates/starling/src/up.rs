@@ -31,7 +31,7 @@ use policy::defaults::{BLOCK_BYTES, PARITIES};
 use serde_json::{Value, json};
 use std::convert::Infallible;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -55,6 +55,8 @@ struct Control {
     core: Arc<ServedCore>,
     /// What it is to other nodes, if they may join.
     first: Option<Arc<FirstNodeServer>>,
+    /// The data folder.
+    data: PathBuf,
 }
 
 /// The answer if no other node may join.
@@ -62,7 +64,7 @@ const ALONE: &str = "no other node can join: start this one with --listen ADDRES
 
 impl control::Served for Control {
     fn answer(&self, request: Request, progress: mpsc::Sender<Value>) -> BoxFuture<Result<Value, String>> {
-        let (served, first) = (self.core.clone(), self.first.clone());
+        let (served, first, data) = (self.core.clone(), self.first.clone(), self.data.clone());
         Box::pin(async move {
             match request {
                 Request::InviteNode { name, addresses } => {
@@ -88,7 +90,11 @@ impl control::Served for Control {
                 Request::Sync { home: false } => {
                     served.machine.client.sync().await.map(|()| json!({})).map_err(|e| format!("commit: {e}"))
                 }
-                Request::Status => Ok(core_report::collect(&served).await),
+                Request::Status => {
+                    let mut status = core_report::collect(&served).await;
+                    status["kept"] = kept::summary(&data);
+                    Ok(status)
+                }
                 Request::Scrub { repair } => core_report::scrub(&served.machine, repair, progress).await,
                 Request::Record => served.recording.serve(progress).await,
                 Request::EndRecord { number } => served.recording.end(number),
@@ -515,7 +521,8 @@ pub async fn run(settings: Settings) -> anyhow::Result<ExitCode> {
     let closed = mountpoint::closed(mount.as_ref());
     let recording = Arc::new(Recordings::new(recorder));
     let served = Arc::new(ServedCore { machine, places, mount: Mutex::new(mount), recording });
-    let server = socket.serve(Arc::new(Control { core: served.clone(), first: first.clone() }));
+    let data = folder.path().to_path_buf();
+    let server = socket.serve(Arc::new(Control { core: served.clone(), first: first.clone(), data }));
     if let Some(first) = &first {
         eprintln!(
             "listening at {}: `starling node invite --data {}` lets a node join",

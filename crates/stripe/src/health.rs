@@ -156,6 +156,14 @@ impl Stripe {
         }
     }
 
+    /// Takes a store out of service that has not answered in time when it was opened. It comes back
+    /// like any other, when it has seals and maps.
+    pub fn note_late(&self, store: StoreId) {
+        if let Some(at) = self.stores.iter().position(|known| known.id == store) {
+            self.mark_bad(at, StoreState::Absent, "has not answered in time");
+        }
+    }
+
     /// Takes a store out of service that is made anew in place of a lost one. It comes back like
     /// any other, when it has seals and maps.
     pub fn note_new(&self, store: StoreId) {

@@ -93,6 +93,12 @@ impl Layout {
     pub(crate) fn missing(&self) -> BTreeSet<u8> {
         (0..self.info.geometry.width()).filter(|index| !self.present.contains(index)).collect()
     }
+
+    /// The bytes that they take on stores.
+    pub(crate) fn missing_bytes(&self) -> u64 {
+        let bytes = |index| u64::from(storage::footprint(self.info.geometry.data_len(index)));
+        self.missing().into_iter().map(bytes).sum()
+    }
 }
 
 impl Described {

@@ -20,9 +20,9 @@ const DESCRIBED_AT_ONCE: usize = 64;
 pub struct Surveyed {
     /// The segments, by seq, with the bytes that they take on the stores that answered.
     pub segments: Vec<(SegmentId, u64)>,
-    /// The segments that can be read but lack fragments. Empty unless `all_answered`: a store that
-    /// does not answer may have the fragments.
-    pub lacking: Vec<SegmentId>,
+    /// The segments that can be read but lack fragments, with the bytes of these. Empty unless
+    /// `all_answered`: a store that does not answer may have the fragments.
+    pub lacking: Vec<(SegmentId, u64)>,
     /// True if all stores have answered.
     pub all_answered: bool,
     /// The seq where the next page begins; `None` if this is the last page.
@@ -61,21 +61,20 @@ impl Stripe {
             // A segment that was being put while the stores were asked is complete by now, or still
             // on its way.
             let missing = join_all(some.iter().map(|segment| self.missing(*segment)).collect()).await;
-            let lacks = some.iter().zip(missing).filter(|(_, missing)| !missing.is_empty());
-            lacking.extend(lacks.map(|(segment, _)| *segment));
+            lacking.extend(some.iter().copied().zip(missing).filter(|(_, bytes)| *bytes > 0));
         }
         let segments = found.into_iter().map(|((_, segment), (bytes, _))| (segment, bytes)).collect();
         Ok(Surveyed { segments, lacking, all_answered, next_seq: through.checked_add(1) })
     }
 
-    /// The fragments that a readable segment lacks. Empty if the segment is being put at the
+    /// Bytes of the fragments that a readable segment lacks; 0 if the segment is being put at the
     /// moment.
-    async fn missing(&self, segment: SegmentId) -> BTreeSet<u8> {
+    async fn missing(&self, segment: SegmentId) -> u64 {
         // Check this before asking the stores: a put that has ended by now is seen complete.
         if self.attempts.lock().contains_key(&segment) {
-            return BTreeSet::new();
+            return 0;
         }
-        self.describe(segment).await.best(self.fs).map(|layout| layout.missing()).unwrap_or_default()
+        self.describe(segment).await.best(self.fs).map_or(0, |layout| layout.missing_bytes())
     }
 }
 
@@ -122,8 +121,14 @@ mod tests {
                 rig.stores[lost].wipe();
                 let lacking = survey(&rig, &stripe).lacking;
                 assert!(!lacking.is_empty());
-                for &segment in &lacking {
+                for &(segment, bytes) in &lacking {
+                    let used = || {
+                        let contents = rig.stores[lost].contents.lock();
+                        contents.fragments.values().map(|f| u64::from(storage::footprint(f.header.len))).sum::<u64>()
+                    };
+                    let before = used();
                     assert!(rig.run(stripe.restore(segment)));
+                    assert_eq!(used(), before + bytes);
                 }
                 assert_eq!(survey(&rig, &stripe).lacking, []);
             }

@@ -5,7 +5,7 @@
 
 use super::{
     AuthorityKey, CONTROL_VERSION, ControlAnswer, ControlError, ControlRequest, Hello, Holdings, Moving, NodeReport,
-    NodeState, NodesReport, Renewed, Resume, SpreadReport, Welcome, WhoReport,
+    NodeState, NodesReport, Redundancy, Renewed, Resume, SpreadReport, Welcome, WhoReport,
 };
 use crate::lock_server::{ClientLock, LocksOnFile};
 use crate::lock_wire::{LOCK_LEN, lock, put_lock};
@@ -309,6 +309,16 @@ impl NodesReport {
             out.put_u8(percent);
         }
         out.put_blob(self.spread.trouble.as_bytes());
+        match self.redundancy {
+            Redundancy::Unknown => out.put_u8(0),
+            Redundancy::Whole => out.put_u8(1),
+            Redundancy::Lacks { bytes, time_left } => {
+                out.put_u8(2);
+                out.put_u64(bytes);
+                out.put_u8(time_left.is_some().into());
+                time_left.into_iter().for_each(|left| put_duration(out, left));
+            }
+        }
     }
 
     fn decode(r: &mut Reader<'_>) -> Result<NodesReport, DecodeError> {
@@ -331,7 +341,17 @@ impl NodesReport {
             false => None,
         };
         let spread = SpreadReport { moving, trouble: string(r, "trouble")? };
-        Ok(NodesReport { nodes, leader, places, spread })
+        let redundancy = match r.u8("redundancy")? {
+            0 => Redundancy::Unknown,
+            1 => Redundancy::Whole,
+            2 => {
+                let bytes = r.u64("lacking bytes")?;
+                let time_left = flag(r, "time left")?.then(|| duration(r, "time left")).transpose()?;
+                Redundancy::Lacks { bytes, time_left }
+            }
+            _ => return Err(DecodeError::Invalid("redundancy")),
+        };
+        Ok(NodesReport { nodes, leader, places, spread, redundancy })
     }
 }
 
@@ -662,8 +682,11 @@ mod tests {
     fn nodes_report() -> impl Strategy<Value = NodesReport> {
         let places = proptest::collection::btree_map(any::<u16>(), any::<u16>(), 0..4);
         let moving = proptest::option::of((any::<u16>(), any::<u16>(), 0..100u8));
-        (proptest::collection::vec(report(), 0..4), any::<u16>(), places, moving, ".{0,9}").prop_map(
-            |(nodes, leader, places, moving, trouble)| {
+        let left = proptest::option::of(any::<u32>().prop_map(|left| Duration::from_secs(left.into())));
+        let lacks = (any::<u64>(), left).prop_map(|(bytes, time_left)| Redundancy::Lacks { bytes, time_left });
+        let redundancy = prop_oneof![Just(Redundancy::Unknown), Just(Redundancy::Whole), lacks];
+        (proptest::collection::vec(report(), 0..4), any::<u16>(), places, moving, ".{0,9}", redundancy).prop_map(
+            |(nodes, leader, places, moving, trouble, redundancy)| {
                 let place = |(store, node)| (StoreId::new(store), NodeId::new(node));
                 let moving = moving.map(|(store, to, percent)| Moving {
                     store: StoreId::new(store),
@@ -672,7 +695,7 @@ mod tests {
                 });
                 let spread = SpreadReport { moving, trouble };
                 let places = places.into_iter().map(place).collect();
-                NodesReport { nodes, leader: NodeId::new(leader), places, spread }
+                NodesReport { nodes, leader: NodeId::new(leader), places, spread, redundancy }
             },
         )
     }
@@ -779,9 +802,9 @@ mod tests {
             is_draining: true,
             program: String::new(),
         };
-        let (places, spread) = (BTreeMap::new(), SpreadReport::default());
-        let answer =
-            Ok(ControlAnswer::Nodes(NodesReport { nodes: vec![node], leader: NodeId::new(0), places, spread }));
+        let (places, spread, redundancy) = (BTreeMap::new(), SpreadReport::default(), Redundancy::Whole);
+        let (nodes, leader) = (vec![node], NodeId::new(0));
+        let answer = Ok(ControlAnswer::Nodes(NodesReport { nodes, leader, places, spread, redundancy }));
         assert_eq!(ControlAnswer::decode(&ControlAnswer::encode(&answer)), answer);
     }
 

@@ -4,7 +4,7 @@ use cluster::KnownNode;
 use cluster::config::{MemberEntry, first_manager_map};
 use cluster::control::{
     AuthorityKey, CONTROL_VERSION, ControlAnswer, ControlError, ControlRequest, Hello, Holdings, Moving, NodeReport,
-    NodeState, NodesReport, Renewed, Resume, SpreadReport, Welcome, WhoReport,
+    NodeState, NodesReport, Redundancy, Renewed, Resume, SpreadReport, Welcome, WhoReport,
 };
 use cluster::lock_server::{ClientLock, LockOperation, LockRequest, LocksOnFile};
 use cluster::remote_locks::{LockCall, LockReply};
@@ -167,7 +167,9 @@ fn the_corpus_has_messages_about_sessions() {
     };
     let places = BTreeMap::from([(StoreId::new(0), NodeId::new(0)), (StoreId::new(1), node)]);
     let moving = Some(Moving { store: StoreId::new(0), to: node, percent: 40 });
-    let nodes = NodesReport { nodes, leader: node, places, spread: SpreadReport { moving, trouble: "no room".into() } };
+    let spread = SpreadReport { moving, trouble: "no room".into() };
+    let redundancy = Redundancy::Lacks { bytes: 1 << 27, time_left: Some(Duration::from_secs(35)) };
+    let nodes = NodesReport { nodes, leader: node, places, spread, redundancy };
     let client = ClientId::new(4);
     let names = BTreeMap::from([(NodeId::new(0), "one".to_string()), (node, "node-3.lan".to_string())]);
     let who = WhoReport {

@@ -89,14 +89,15 @@ pub fn forget(folder: &Path) -> anyhow::Result<()> {
     removed.with_context(|| names::shown(folder))
 }
 
-/// Bytes of all files below a folder.
-fn bytes_below(folder: &Path) -> std::io::Result<u64> {
-    let mut bytes = 0;
-    for entry in fs::read_dir(folder)? {
-        let (entry, meta) = entry.and_then(|entry| Ok((entry.path(), entry.metadata()?)))?;
-        bytes += if meta.is_dir() { bytes_below(&entry)? } else { meta.blocks() * 512 };
-    }
-    Ok(bytes)
+/// Bytes of all files below a folder, without those that go meanwhile.
+fn bytes_below(folder: &Path) -> u64 {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let bytes = entries.filter_map(|entry| match entry.metadata() {
+        Ok(meta) if meta.is_dir() => Some(bytes_below(&entry.path())),
+        Ok(meta) => Some(meta.blocks() * 512),
+        Err(_) => None,
+    });
+    bytes.sum()
 }
 
 /// Makes a folder that only this user can look into, if there is none.
@@ -115,6 +116,8 @@ struct KeptFile {
     copy: Option<PathBuf>,
     /// Why there is no copy; empty if there is one, or need be none.
     trouble: String,
+    /// Stretches that the copy lacks for good: offset and length in bytes.
+    gone: Vec<(u64, u64)>,
 }
 
 /// What is kept of one session.
@@ -133,11 +136,11 @@ pub struct Kept {
 
 impl Kept {
     /// Writes what a session had not synced. Returns when it is durable. A file that cannot be
-    /// copied is listed without its contents.
-    pub fn write(data: &Path, unsynced: Unsynced) -> anyhow::Result<Kept> {
+    /// copied is listed without its contents. The folder gets a number above `last`.
+    pub fn write(data: &Path, last: Number, unsynced: Unsynced) -> anyhow::Result<Kept> {
         let all = folder_of(data);
         make(&all)?;
-        let number = numbers(data)?.last().map_or(1, |last| last.saturating_add(1));
+        let number = numbers(data)?.last().map_or(last, |there| last.max(*there)).saturating_add(1);
         let unfinished = all.join(number.to_string()).with_extension(UNFINISHED);
         match fs::remove_dir_all(&unfinished) {
             Err(e) if e.kind() != ErrorKind::NotFound => return Err(e).with_context(|| names::shown(&unfinished)),
@@ -145,19 +148,22 @@ impl Kept {
         }
         let written = Kept::write_into(&unfinished, number, unsynced).and_then(|kept| {
             fs::rename(&unfinished, &kept.folder).with_context(|| names::shown(&kept.folder))?;
-            private::sync(&all)?;
-            private::sync(data)?;
             Ok(kept)
         });
-        if written.is_err() {
+        match &written {
+            Ok(kept) => {
+                if let Err(e) = private::sync(&all).and_then(|()| private::sync(data)) {
+                    tracing::warn!("{} may be lost with the next loss of power: {e}", names::shown(&kept.folder));
+                }
+            }
             // The room is of use to others.
-            let _ = fs::remove_dir_all(&unfinished);
+            Err(_) => drop(fs::remove_dir_all(&unfinished)),
         }
         written
     }
 
     fn write_into(unfinished: &Path, number: Number, mut unsynced: Unsynced) -> anyhow::Result<Kept> {
-        let used = unfinished.parent().map_or(Ok(0), bytes_below)?;
+        let used = unfinished.parent().map_or(0, bytes_below);
         let mut room = TOTAL_MAX.saturating_sub(used);
         let ended = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
         let files = std::mem::take(&mut unsynced.files);
@@ -166,7 +172,7 @@ impl Kept {
             let trouble = copied.as_ref().err().map(|e| format!("{e:#}")).unwrap_or_default();
             // They take memory until the next session.
             file.contents.iter_mut().for_each(|contents| contents.pieces.retain(|piece| piece.bytes.is_err()));
-            KeptFile { file, copy: copied.ok().flatten(), trouble }
+            KeptFile { file, copy: copied.ok().flatten(), trouble, gone: Vec::new() }
         });
         let (files, is_settled) = (files.collect(), false);
         let mut kept = Kept { folder: unfinished.to_path_buf(), number, ended, files, unsynced, is_settled };
@@ -202,6 +208,7 @@ impl Kept {
             let file = left.remove(&kept.file.inode.id);
             if file.as_ref().is_none_or(|file| file.contents.is_none()) {
                 of_no_use.extend(kept.copy.take());
+                kept.trouble.clear();
             }
             if let Some(file) = file {
                 self.files.push(KeptFile { file, ..kept });
@@ -215,45 +222,59 @@ impl Kept {
         self.save()?;
         for copy in of_no_use {
             let path = self.folder.join(&copy);
-            fs::remove_file(&path).with_context(|| names::shown(&path))?;
+            match fs::remove_file(&path) {
+                // The user has taken it away.
+                Err(e) if e.kind() == ErrorKind::NotFound => {}
+                removed => removed.with_context(|| names::shown(&path))?,
+            }
         }
         Ok(true)
     }
 
-    /// Reads what the copies lack. False if some of it could not be read now, and may be later.
+    /// Reads what the copies lack. False if stores did not give some of it, and may do so later.
     pub async fn read_missing(&mut self, stripe: &Stripe) -> anyhow::Result<bool> {
         let (mut is_changed, mut is_done) = (false, true);
-        for KeptFile { file, copy, .. } in &mut self.files {
+        for KeptFile { file, copy, gone, .. } in &mut self.files {
             let (Some(contents), Some(copy)) = (&mut file.contents, copy) else { continue };
-            if contents.pieces.is_empty() || !is_done {
+            if contents.pieces.is_empty() {
                 continue;
             }
             let path = self.folder.join(copy);
-            let copy = File::options().write(true).open(&path).with_context(|| names::shown(&path))?;
-            let mut lacks = Vec::new();
-            for piece in std::mem::take(&mut contents.pieces) {
-                let UnsyncedPiece { offset, bytes: Err(addr) } = piece else { continue };
+            let copy = match File::options().write(true).open(&path) {
+                // The user has taken it away.
+                Err(e) if e.kind() == ErrorKind::NotFound => {
+                    contents.pieces.clear();
+                    continue;
+                }
+                copy => copy.with_context(|| names::shown(&path))?,
+            };
+            let pieces = std::mem::take(&mut contents.pieces).into_iter();
+            for UnsyncedPiece { offset, bytes } in pieces {
+                let Err(addr) = bytes else { continue };
                 let read = match is_done {
-                    true => Some(stripe.read(addr.segment, addr.offset..addr.offset + addr.len).await),
-                    false => None,
+                    true => stripe.read(addr.segment, addr.offset..addr.offset + addr.len).await,
+                    false => Err(StripeError::NotEnoughStores),
                 };
                 match read {
-                    Some(Ok(bytes)) => {
-                        is_changed = true;
-                        tokio::task::block_in_place(|| copy.write_all_at(&bytes, offset))
-                            .with_context(|| names::shown(&path))?;
-                    }
-                    Some(Err(e @ (StripeError::SegmentNotFound(_) | StripeError::Damaged(_)))) => {
-                        tracing::warn!("{}: bytes at {offset} are not there any more: {e}", names::shown(&path));
-                        lacks.push(piece);
-                    }
-                    Some(Err(_)) | None => {
+                    Ok(read) => match tokio::task::block_in_place(|| copy.write_all_at(&read, offset)) {
+                        Ok(()) => is_changed = true,
+                        Err(e) => {
+                            tracing::warn!("{}: {e}", names::shown(&path));
+                            is_done = false;
+                            contents.pieces.push(UnsyncedPiece { offset, bytes });
+                        }
+                    },
+                    Err(StripeError::NotEnoughStores) => {
                         is_done = false;
-                        lacks.push(piece);
+                        contents.pieces.push(UnsyncedPiece { offset, bytes });
+                    }
+                    Err(e) => {
+                        tracing::warn!("{}: bytes at {offset} are not there any more: {e}", names::shown(&path));
+                        is_changed = true;
+                        gone.push((offset, addr.len.into()));
                     }
                 }
             }
-            contents.pieces = lacks;
         }
         if is_changed {
             tokio::task::block_in_place(|| self.save())?;
@@ -290,7 +311,7 @@ fn copy(folder: &Path, file: &UnsyncedFile, room: &mut u64) -> anyhow::Result<Op
     let Some(contents) = &file.contents else { return Ok(None) };
     let bytes = contents.pieces.iter().map(UnsyncedPiece::len).sum::<u64>();
     let left = room.checked_sub(bytes);
-    *room = left.with_context(|| format!("all that is kept has {} already: forget some", size::show(TOTAL_MAX)))?;
+    let left = left.with_context(|| format!("all that is kept has {} already: forget some", size::show(TOTAL_MAX)))?;
     // A path may be too long here.
     let open = |place: PathBuf| {
         let path = folder.join(&place);
@@ -313,6 +334,7 @@ fn copy(folder: &Path, file: &UnsyncedFile, room: &mut u64) -> anyhow::Result<Op
         fs::remove_file(folder.join(&place))?;
         return Err(e).with_context(|| names::shown(&place));
     }
+    *room = left;
     Ok(Some(place))
 }
 
@@ -343,7 +365,7 @@ fn inode_as_json(inode: &InodeRecord) -> Value {
     })
 }
 
-fn file_as_json(KeptFile { file, copy, trouble }: &KeptFile, is_lost: bool) -> Value {
+fn file_as_json(KeptFile { file, copy, trouble, gone }: &KeptFile, is_lost: bool) -> Value {
     let mut json = inode_as_json(&file.inode);
     json["is_lost"] = json!(is_lost);
     file.path.iter().for_each(|path| names::put(&mut json, "path", &shown(path)));
@@ -362,7 +384,8 @@ fn file_as_json(KeptFile { file, copy, trouble }: &KeptFile, is_lost: bool) -> V
     if let (Some(contents), Some(copy)) = (&file.contents, copy) {
         names::put(&mut json, "copy", copy.as_os_str().as_bytes());
         json["is_whole"] = json!(contents.is_whole);
-        json["lacks"] = contents.pieces.iter().map(|piece| json!([piece.offset, piece.len()])).collect();
+        let lacks = contents.pieces.iter().map(|piece| (piece.offset, piece.len())).chain(gone.iter().copied());
+        json["lacks"] = lacks.map(|(offset, len)| json!([offset, len])).collect();
         json["zeroes"] = contents.zeroes.iter().map(|range| json!([range.start, range.end - range.start])).collect();
     }
     json
@@ -437,7 +460,7 @@ mod tests {
         let below_another = file(6, FileId::new(99), b"name", 5);
         let too_long = file(7, FileId::ROOT, b"huge", u64::MAX / 2);
         let files = files.chain([below_another, too_long]).collect();
-        let mut kept = Kept::write(data.path(), Unsynced { last_cut: 4, files, names: Vec::new() }).unwrap();
+        let mut kept = Kept::write(data.path(), 0, Unsynced { last_cut: 4, files, names: Vec::new() }).unwrap();
         let about = super::about(data.path(), 1).unwrap();
         let wanted = ["files/dir/report", "nameless/2", "nameless/3", "nameless/4", "files/caf\u{fffd}", "nameless/6"];
         assert_eq!(paths(&about)[..6], wanted);
@@ -464,7 +487,7 @@ mod tests {
         let all = || vec![file(1, FileId::ROOT, b"a", 5)];
         for number in [1, 2] {
             assert_eq!(
-                Kept::write(data.path(), Unsynced { files: all(), ..Default::default() }).unwrap().number,
+                Kept::write(data.path(), 0, Unsynced { files: all(), ..Default::default() }).unwrap().number,
                 number
             );
         }

@@ -3,9 +3,11 @@
 use crate::args::Process;
 use crate::control::{Request, ask_process};
 use crate::node::remote::RemoteFirstNode;
+use crate::roaming_status::age;
+use crate::size;
 use cluster::FsConfig;
 use cluster::config::FIRST_NODE;
-use cluster::control::{ControlAnswer, ControlRequest, Moving, NodeReport, NodeState, NodesReport};
+use cluster::control::{ControlAnswer, ControlRequest, Moving, NodeReport, NodeState, NodesReport, Redundancy};
 use cluster::member::FirstNode;
 use cluster::members::Members;
 use serde_json::{Value, json};
@@ -20,6 +22,8 @@ pub struct NodeLine {
     pub name: String,
     /// True if it holds a lease. The first node needs none.
     pub is_up: bool,
+    /// How long it has been down, if it is and that is known.
+    pub down_for: Option<Duration>,
     /// Its stores and managers move to others.
     pub is_draining: bool,
     /// Where other nodes reach it, as host:port; empty if they do not.
@@ -38,7 +42,13 @@ pub struct NodeLine {
 }
 
 /// All nodes, as JSON, and the name of the one that leads.
-pub fn nodes_json(nodes: &[NodeLine], leader: &str, survives: &str, spreading: Option<String>) -> Value {
+pub fn nodes_json(
+    nodes: &[NodeLine],
+    leader: &str,
+    survives: &str,
+    spreading: Option<String>,
+    redundancy: Redundancy,
+) -> Value {
     let node = |node: &NodeLine| {
         json!({
             "name": node.name,
@@ -51,6 +61,7 @@ pub fn nodes_json(nodes: &[NodeLine], leader: &str, survives: &str, spreading: O
             "roles": node.roles,
             "stores": node.stores,
             "managers": node.manager_count,
+            "down_s": node.down_for.map(|time| time.as_secs()),
             "lease_s": node.lease.map(|left| left.as_millis() as f64 / 1000.0),
             "version": Some(&node.version).filter(|version| !version.is_empty()),
         })
@@ -60,7 +71,28 @@ pub fn nodes_json(nodes: &[NodeLine], leader: &str, survives: &str, spreading: O
         "leader": leader,
         "survives": survives,
         "spreading": spreading,
+        "redundancy": redundancy_json(redundancy),
     })
+}
+
+fn redundancy_json(redundancy: Redundancy) -> Value {
+    match redundancy {
+        Redundancy::Unknown => json!({ "state": "unknown" }),
+        Redundancy::Whole => json!({ "state": "whole" }),
+        Redundancy::Lacks { bytes, time_left } => json!({
+            "state": "lacks",
+            "bytes": bytes,
+            "left_s": time_left.map(|left| left.as_secs()),
+        }),
+    }
+}
+
+/// What is being restored, as a line.
+fn restoring(redundancy: &Value) -> Option<String> {
+    let bytes = redundancy["bytes"].as_u64()?;
+    let left = redundancy["left_s"].as_u64().map(|left| format!(": {} left", age(&json!(left))));
+    let (bytes, left) = (size::show(bytes), left.unwrap_or_default());
+    Some(format!("stores lack {bytes}, which they get from the others{left}"))
 }
 
 /// Who leads, and who votes.
@@ -142,9 +174,9 @@ fn of_core(report: &NodesReport, config: &FsConfig) -> Value {
         let is_first = report.id == FIRST_NODE;
         let stores: Vec<u16> = stores_of(report.id).collect();
         let client = report.is_mounted.then_some("client");
-        let (is_up, lease) = match report.state {
-            NodeState::Up { lease_left } => (true, Some(lease_left).filter(|_| !is_first)),
-            NodeState::Down { .. } => (false, None),
+        let (is_up, down_for, lease) = match report.state {
+            NodeState::Up { lease_left } => (true, None, Some(lease_left).filter(|_| !is_first)),
+            NodeState::Down { since } => (false, since, None),
         };
         let storage = (!stores.is_empty()).then_some("storage");
         let manager = (report.manager_count > 0 || report.takes_managers).then_some("manager");
@@ -152,6 +184,7 @@ fn of_core(report: &NodesReport, config: &FsConfig) -> Value {
         NodeLine {
             name: report.name.clone(),
             is_up,
+            down_for,
             is_draining: report.is_draining,
             address: report.address.clone(),
             roles: [client, storage, manager, voter].into_iter().flatten().collect(),
@@ -170,7 +203,11 @@ fn of_core(report: &NodesReport, config: &FsConfig) -> Value {
     let votes = Votes { leader: report.leader, voters, serves_all };
     let survives = survives(config.parity, &report.places, &names, &down, &votes);
     let leader = names.get(&report.leader).cloned().unwrap_or_default();
-    nodes_json(&lines, &leader, &survives, spreading(report, &names))
+    let survives = match (report.redundancy, survives.split_once(';')) {
+        (Redundancy::Lacks { .. }, Some((what, who))) => format!("{what}, once stores have what they lack;{who}"),
+        _ => survives,
+    };
+    nodes_json(&lines, &leader, &survives, spreading(report, &names), report.redundancy)
 }
 
 /// The answer of the first node.
@@ -205,6 +242,9 @@ pub async fn run(process: &Process, as_json: bool) -> anyhow::Result<ExitCode> {
     if let Some(spreading) = all["spreading"].as_str() {
         println!("{spreading}");
     }
+    if let Some(restoring) = restoring(&all["redundancy"]) {
+        println!("{restoring}");
+    }
     Ok(ExitCode::SUCCESS)
 }
 
@@ -219,6 +259,9 @@ fn line(node: &Value) -> String {
         counted.map(|(count, what)| format!("{count} {what}{}", if *count == 1 { "" } else { "s" })).collect();
     if !counted.is_empty() {
         line += &format!("; {}", counted.join(", "));
+    }
+    if node["down_s"].is_u64() {
+        line += &format!("; down for {}", age(&node["down_s"]));
     }
     if let Some(left) = node["lease_s"].as_f64() {
         line += &format!("; lease {left:.1} s");
@@ -238,6 +281,7 @@ mod tests {
         NodeLine {
             name: "one".into(),
             is_up: true,
+            down_for: None,
             is_draining: false,
             address: "10.0.0.1:7440".into(),
             roles: vec!["client", "storage", "manager", "voter"],
@@ -256,6 +300,7 @@ mod tests {
         let three = NodeLine {
             name: "three".into(),
             is_up: false,
+            down_for: Some(Duration::from_secs(300)),
             is_draining: false,
             address: String::new(),
             roles: vec![],
@@ -264,7 +309,11 @@ mod tests {
             lease: None,
             version: String::new(),
         };
-        let all = nodes_json(&[first(), two, three], "one", "the loss of any store", None);
+        let lacks = Redundancy::Lacks { bytes: 120 << 20, time_left: Some(Duration::from_secs(35)) };
+        let all = nodes_json(&[first(), two, three], "one", "the loss of any store", None, lacks);
+        let said = restoring(&all["redundancy"]);
+        assert_eq!(said.as_deref(), Some("stores lack 120.0 MiB, which they get from the others: 35 s left"));
+        assert_eq!(restoring(&redundancy_json(Redundancy::Whole)), None);
         assert_eq!((&all["leader"], &all["survives"]), (&json!("one"), &json!("the loss of any store")));
         let nodes = &all["nodes"];
         assert_eq!(
@@ -283,6 +332,7 @@ mod tests {
         );
         assert!(lines[1].ends_with("client; lease 6.5 s; version 0.1.0"), "{}", lines[1]);
         assert!(lines[2].starts_with("three             down  -"), "{}", lines[2]);
+        assert!(lines[2].ends_with("; down for 5 min"), "{}", lines[2]);
     }
 
     fn report(id: u16, name: &str, state: NodeState, is_mounted: bool) -> NodeReport {
@@ -315,7 +365,8 @@ mod tests {
             report(2, "three", NodeState::Down { since: None }, false),
         ];
         let places = (0..).map(StoreId::new).zip(places.map(NodeId::new)).collect();
-        of_core(&NodesReport { nodes, leader: FIRST_NODE, places, spread }, &config)
+        let redundancy = Redundancy::Whole;
+        of_core(&NodesReport { nodes, leader: FIRST_NODE, places, spread, redundancy }, &config)
     }
 
     #[test]

@@ -198,6 +198,8 @@ pub struct ServedNode {
     pub about: AboutNode,
     /// Its data folder.
     pub data: PathBuf,
+    /// Keeps there what sessions had not synced.
+    pub aside: Arc<KeptAside>,
     /// Its sessions.
     pub member: Arc<Member>,
     /// The first node.
@@ -250,10 +252,16 @@ impl ServedNode {
         }
     }
 
+    /// What to add to an error if something is kept that was lost since the start.
+    async fn kept(&self) -> String {
+        self.aside.flush().await;
+        if self.member.has_ever_lost() { kept::hint(&self.data) } else { String::new() }
+    }
+
     /// Fails once after a session was over before all changes were synced.
     fn told(&self) -> Result<(), String> {
         match self.member.take_loss() {
-            true => Err(format!("{LOST}{}", kept::hint(&self.data))),
+            true => Err(LOST.into()),
             false => Ok(()),
         }
     }
@@ -268,9 +276,15 @@ impl ServedNode {
 
     /// Commits everything.
     async fn sync(&self) -> Result<(), String> {
+        // In this order: a session that ends says first that it has lost something.
+        let (client, trouble) = (self.member.client(), self.member.trouble());
         self.told()?;
-        match (self.member.client(), self.member.trouble()) {
-            (Some(client), _) => client.sync().await.map_err(|e| format!("commit: {e}")),
+        match (client, trouble) {
+            (Some(client), _) => client.sync().await.map_err(|e| {
+                // The user is told now.
+                self.member.take_loss();
+                format!("commit: {e}")
+            }),
             (None, Some(trouble)) => Err(format!("there is no session with the first node: {trouble}")),
             (None, None) => Err("there is no session with the first node".into()),
         }
@@ -290,7 +304,10 @@ impl control::Served for Control {
         }
         Box::pin(async move {
             match request {
-                Request::Sync { home: false } => served.sync().await.map(|()| json!({})),
+                Request::Sync { home: false } => match served.sync().await {
+                    Ok(()) => Ok(json!({})),
+                    Err(e) => Err(format!("{e}{}", served.kept().await)),
+                },
                 Request::Status => Ok(status::collect(&served).await),
                 Request::Nodes => report::from_joined(&served.first).await,
                 Request::Who { path } => match served.member.client() {
@@ -493,7 +510,7 @@ pub async fn run(asked: AskedNode) -> anyhow::Result<ExitCode> {
     let (mount, recording) = (Mutex::new(None), Arc::new(Recordings::new(recorder)));
     let mountpoint = asked.mountpoint.clone();
     let data = folder.path().to_path_buf();
-    let served = Arc::new(ServedNode { about, data, member, first, rack, leader, mountpoint, mount, recording });
+    let served = Arc::new(ServedNode { about, data, aside, member, first, rack, leader, mountpoint, mount, recording });
     // Commands find the process also while it waits for the first node.
     let server = socket.serve(Arc::new(Control(served.clone())));
     let stop = async { host::first(host::first(interrupt.recv(), terminate.recv()), server.down()).await };
@@ -514,7 +531,7 @@ pub async fn run(asked: AskedNode) -> anyhow::Result<ExitCode> {
         Ok(Some(mount)) => mount,
         not_mounted => {
             served.member.leave().await;
-            aside.flush().await;
+            served.aside.flush().await;
             served.stop_leading(&voter).await;
             served.rack.close().await?;
             let told = not_mounted.as_ref().map(|_| "it had no session yet".to_string()).map_err(|e| format!("{e:#}"));
@@ -540,17 +557,17 @@ pub async fn run(asked: AskedNode) -> anyhow::Result<ExitCode> {
     served.recording.close();
     let mount = served.mount.lock().unwrap_or_else(PoisonError::into_inner).take();
     // The unmount syncs, and is told of a loss. The user is to hear of it.
-    let has_lost = match mount {
-        Some(mount) => !mountpoint::unmount(mount).await?,
+    let mut has_lost = match mount {
+        Some(mount) => !mountpoint::unmount(mount).await? && served.member.has_ever_lost(),
         None => false,
     };
-    let mut synced = served.sync_last().await;
+    let synced = served.sync_last().await;
     served.member.leave().await;
-    aside.flush().await;
-    if has_lost && synced.is_ok() {
-        synced = Err(format!("{LOST}{}", kept::hint(folder.path())));
-    }
-    let synced = synced.map_err(|e| format!("not everything is committed: {e}"));
+    has_lost |= served.member.take_loss();
+    let synced = match synced.and(if has_lost { Err(LOST.into()) } else { Ok(()) }) {
+        Ok(()) => Ok(()),
+        Err(e) => Err(format!("not everything is committed: {e}{}", served.kept().await)),
+    };
     served.stop_leading(&voter).await;
     if let Some(serving) = serving {
         serving.abort();

@@ -53,9 +53,7 @@ pub async fn collect(served: &ServedNode) -> Value {
             "trouble": trouble,
         })).collect::<Value>(),
         "space": client.as_ref().map(|c| json!({ "admitted_bytes": c.limit_bytes, "used_bytes": c.used_bytes })),
-        // Of how many sessions something is kept that was not synced.
-        "kept": kept::count(&served.data),
-        "data": served.data,
+        "kept": kept::summary(&served.data),
         "read_only": client.as_ref().and_then(|c| c.read_only.map(|why| why.to_string())),
         "uncommitted_bytes": client.as_ref().map_or(0, |c| c.dirty_bytes + c.in_flight_bytes),
         "cache": client.as_ref().map(|c| json!({
@@ -87,13 +85,9 @@ pub fn show_status(s: &Value) {
         None => println!("session       up"),
     }
     if let Some(why) = s["read_only"].as_str() {
-        println!("READ-ONLY     {why}; changes that were not synced are lost: restart the mount");
+        println!("READ-ONLY     {why}; changes that were not synced cannot be: restart the mount");
     }
-    if let (Some(count), Some(data)) = (s["kept"].as_u64().filter(|count| *count > 0), s["data"].as_str()) {
-        println!(
-            "KEPT          changes of {count} ended sessions that were not synced: `starling kept list --data {data}`"
-        );
-    }
+    kept::show_summary(&s["kept"]);
     println!("space         {} of {} used", bytes(&s["space"]["used_bytes"]), bytes(&s["space"]["admitted_bytes"]));
     println!("uncommitted   {}", bytes(&s["uncommitted_bytes"]));
     let cache = &s["cache"];
