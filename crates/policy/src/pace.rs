@@ -27,12 +27,10 @@ impl Pace {
         if self.marks.back().is_some_and(|last| now > last.0 + REST) {
             self.rest();
         }
-        let is_soon = |mark: &(Duration, u64)| now < mark.0 + MARK_PAUSE;
-        if self.marks.len() > 1
-            && let Some(last) = self.marks.back_mut().filter(|mark| is_soon(mark))
-        {
-            last.1 = done;
-            return;
+        let before = self.marks.len().checked_sub(2).and_then(|at| self.marks.get(at));
+        if before.is_some_and(|before| now < before.0 + MARK_PAUSE) {
+            // The last mark is of no use yet.
+            self.marks.pop_back();
         }
         self.marks.push_back((now, done));
         while self.marks.get(1).is_some_and(|second| second.0 + WINDOW <= now) {
@@ -80,7 +78,7 @@ mod tests {
                 720.. => assert!((pace.time_for(30_000_000).unwrap().as_secs_f64() - 10.0).abs() < 0.5),
                 _ => {}
             }
-            assert!(pace.marks.len() < 100);
+            assert!(pace.marks.len() < 170);
         }
         pace.note(SECOND * 200, done);
         assert_eq!(pace.rate(), None, "it has rested");

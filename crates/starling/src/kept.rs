@@ -113,7 +113,7 @@ fn settle(mut kept: Kept, through: u64) -> Option<Kept> {
     match tokio::task::block_in_place(|| kept.settle(through)) {
         Ok(true) => {
             let counts = before.saturating_sub(kept.count());
-            tracing::warn!("kept {number}: {counts} of {before} changes have come in time, and the others have not");
+            tracing::warn!("kept {number}: of {before} changes {counts} have come in time");
             Some(kept)
         }
         Ok(false) => {
@@ -177,9 +177,10 @@ pub fn show_summary(summary: &Value) {
     let data = get(summary, "data").map(|data| shown(OsStr::from_bytes(&data))).unwrap_or_default();
     match summary["sessions"].as_u64().unwrap_or(0) {
         0 => {}
-        count => println!(
-            "KEPT          changes of {count} ended sessions that were not synced: `starling kept list --data {data}`"
-        ),
+        count => {
+            let sessions = if count == 1 { "a session that has".into() } else { format!("{count} sessions that have") };
+            println!("KEPT          what was not synced of {sessions} ended: `starling kept list --data {data}`");
+        }
     }
 }
 

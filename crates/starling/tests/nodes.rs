@@ -799,7 +799,7 @@ fn what_a_node_that_hung_had_not_synced_is_kept_aside() {
     let said = run(starling().args(["kept", "list", "--data"]).arg(&two.data));
     assert!(said.contains("changed   dir/report, 107.4 KiB: ") && said.contains("removed   gone\n"), "{said}");
     let status = run(starling().arg("status").arg(&two.mountpoint));
-    assert!(status.contains("KEPT          changes of 1 ended session"), "{status}");
+    assert!(status.contains("KEPT          what was not synced of a session that has ended"), "{status}");
 
     // No program was told of the loss yet.
     let down = starling().arg("down").arg(&two.mountpoint).output().expect("start");

@@ -176,7 +176,7 @@ impl LogWriter {
                 }
                 Err(error) => {
                     if self.ended.set(error).is_ok() {
-                        tracing::error!(segment = %segment.id, %error, "the log cannot be written any more: nothing is changed until a restart");
+                        tracing::error!(segment = %segment.id, %error, "the log cannot be written any more: its client changes nothing any more");
                     }
                 }
             }

@@ -251,25 +251,19 @@ pub async fn run(process: &Process, as_json: bool) -> anyhow::Result<ExitCode> {
 fn line(node: &Value) -> String {
     let text = |field: &str| node[field].as_str().filter(|text| !text.is_empty()).unwrap_or("-");
     let roles: Vec<_> = node["roles"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-    let mut line = format!("{:<16}  {:<4}  {:<21}  {}", text("name"), text("state"), text("address"), roles.join(", "));
+    let mut parts = vec![roles.join(", ")];
     let stores = node["stores"].as_array().map_or(0, Vec::len) as u64;
     let counts = [(stores, "store"), (node["managers"].as_u64().unwrap_or(0), "manager")];
     let counted = counts.iter().filter(|(count, _)| *count > 0);
     let counted: Vec<String> =
         counted.map(|(count, what)| format!("{count} {what}{}", if *count == 1 { "" } else { "s" })).collect();
-    if !counted.is_empty() {
-        line += &format!("; {}", counted.join(", "));
-    }
-    if node["down_s"].is_u64() {
-        line += &format!("; down for {}", age(&node["down_s"]));
-    }
-    if let Some(left) = node["lease_s"].as_f64() {
-        line += &format!("; lease {left:.1} s");
-    }
-    if let Some(version) = node["version"].as_str() {
-        line += &format!("; version {version}");
-    }
-    line
+    parts.push(counted.join(", "));
+    parts.extend(node["down_s"].is_u64().then(|| format!("down for {}", age(&node["down_s"]))));
+    parts.extend(node["lease_s"].as_f64().map(|left| format!("lease {left:.1} s")));
+    parts.extend(node["version"].as_str().map(|version| format!("version {version}")));
+    parts.retain(|part| !part.is_empty());
+    let line = format!("{:<16}  {:<4}  {:<21}  {}", text("name"), text("state"), text("address"), parts.join("; "));
+    line.trim_end().to_string()
 }
 
 #[cfg(test)]
@@ -332,7 +326,7 @@ mod tests {
         );
         assert!(lines[1].ends_with("client; lease 6.5 s; version 0.1.0"), "{}", lines[1]);
         assert!(lines[2].starts_with("three             down  -"), "{}", lines[2]);
-        assert!(lines[2].ends_with("; down for 5 min"), "{}", lines[2]);
+        assert!(lines[2].ends_with("  down for 5 min"), "{}", lines[2]);
     }
 
     fn report(id: u16, name: &str, state: NodeState, is_mounted: bool) -> NodeReport {
