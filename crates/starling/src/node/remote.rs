@@ -242,11 +242,13 @@ impl RemoteFirstNode {
 async fn seek(first: Weak<RemoteFirstNode>) {
     loop {
         let Some(first) = first.upgrade() else { return };
+        // They are asked although there is a connection: it leads to a node that gives no lease.
+        let is_up = first.link.is_up();
         // What one of them knows does not wait for another one, which may be gone.
         for at in first.to_ask() {
             let (host, keys, known) = (first.host.clone(), first.keys.clone(), first.whereabouts.clone());
             first.host.tasks.spawn(Box::pin(async move {
-                let news = ask_for_news(&host, &at, &keys, &known.known()).await;
+                let news = ask_for_news(&host, &at, &keys, &known.known(), is_up).await;
                 if let Err(error) = known.take(news).await {
                     tracing::warn!(error = format!("{error:#}"), "where the first node is");
                 }

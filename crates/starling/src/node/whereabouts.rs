@@ -131,10 +131,15 @@ fn merged(known: &[String], told: &[String]) -> Vec<String> {
 }
 
 /// What is news in the answers of other nodes: where each of them looks first, unless that is
-/// known. They may know less, so they do not change the order of what is known.
-fn news(known: &[String], answers: Vec<Vec<String>>) -> Vec<String> {
+/// known. They may know less, so they do not change the order of what is known, unless the first
+/// address is in doubt: nodes lead at the same addresses again and again.
+fn news(known: &[String], answers: Vec<Vec<String>>, is_in_doubt: bool) -> Vec<String> {
     let first = answers.into_iter().filter_map(|answer| answer.into_iter().next());
-    first.filter(|address| !known.contains(address)).collect()
+    let is_tried = |address: &String| match is_in_doubt {
+        true => known.first() == Some(address),
+        false => known.contains(address),
+    };
+    first.filter(|address| !is_tried(address)).collect()
 }
 
 /// The addresses that a peer says are its own, in the order in which to try them: first the one
@@ -183,9 +188,16 @@ async fn ask(host: &Host, at: &KnownNode, keys: &ClientKeys, told: &[String]) ->
     }
 }
 
-/// Asks a node where the first node is. Returns what is news.
-pub async fn ask_for_news(host: &Host, at: &KnownNode, keys: &ClientKeys, known: &[String]) -> Vec<String> {
-    news(known, ask(host, at, keys, &[]).await.into_iter().collect())
+/// Asks a node where the first node is. Returns what is news. With `is_in_doubt`, the first of the
+/// known addresses leads to a node that gives no lease.
+pub async fn ask_for_news(
+    host: &Host,
+    at: &KnownNode,
+    keys: &ClientKeys,
+    known: &[String],
+    is_in_doubt: bool,
+) -> Vec<String> {
+    news(known, ask(host, at, keys, &[]).await.into_iter().collect(), is_in_doubt)
 }
 
 /// When a node is told again.
@@ -239,8 +251,20 @@ mod tests {
     #[test]
     fn what_other_nodes_say_does_not_change_the_order_of_what_is_known() {
         let known = texts(&["new:1", "old:1"]);
-        assert!(news(&known, vec![texts(&["old:1"]), texts(&["new:1", "older:1"]), vec![]]).is_empty());
-        assert_eq!(news(&known, vec![texts(&["newest:1", "new:1"]), texts(&["old:1"])]), texts(&["newest:1"]));
+        assert!(news(&known, vec![texts(&["old:1"]), texts(&["new:1", "older:1"]), vec![]], false).is_empty());
+        assert_eq!(news(&known, vec![texts(&["newest:1", "new:1"]), texts(&["old:1"])], false), texts(&["newest:1"]));
+    }
+
+    /// A node leads at the same address each time. A client whose leader's packets were lost was
+    /// told of that address and knew it already. So it waited until its connection broke, and lost
+    /// its session.
+    #[test]
+    fn regression_a_known_address_is_news_while_the_first_one_gives_no_lease() {
+        let known = texts(&["gone:1", "leads-again:1"]);
+        let told = || vec![texts(&["leads-again:1", "gone:1"]), texts(&["gone:1"])];
+        assert!(news(&known, told(), false).is_empty());
+        assert_eq!(news(&known, told(), true), texts(&["leads-again:1"]));
+        assert_eq!(merged(&known, &news(&known, told(), true)), texts(&["leads-again:1", "gone:1"]));
     }
 
     #[test]
