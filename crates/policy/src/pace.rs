@@ -6,7 +6,7 @@ use std::time::Duration;
 /// How far back the pace is looked at: short enough to follow a change of the load, long enough for
 /// many steps of the work.
 const WINDOW: Duration = Duration::from_secs(20);
-/// Time between two marks, at least.
+/// Time between a mark and the one after the next, at least.
 const MARK_PAUSE: Duration = Duration::from_millis(250);
 /// Work that was not noted for so long has rested.
 const REST: Duration = Duration::from_secs(10);
