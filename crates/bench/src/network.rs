@@ -82,6 +82,22 @@ impl Network {
         self.sender(node, direction, |namespace, device| tc(namespace, &["qdisc", "del", "dev", device, "root"]))
     }
 
+    /// Loses this share of the packets that reach a node, at random.
+    pub fn lose(&self, node: usize, share: f64) -> Result<()> {
+        self.loss(node, "-A", share)
+    }
+
+    /// Ends [`Network::lose`] with this share.
+    pub fn lose_no_more(&self, node: usize, share: f64) -> Result<()> {
+        self.loss(node, "-D", share)
+    }
+
+    fn loss(&self, node: usize, change: &str, share: f64) -> Result<()> {
+        let (namespace, share) = (self.nodes.get(node).context("no such node")?, share.to_string());
+        let rule = ["-m", "statistic", "--mode", "random", "--probability", &share, "-j", "DROP"];
+        run("iptables", namespace, &[&[change, "INPUT"], &rule[..]].concat())
+    }
+
     /// Calls `change` with the namespace and the device that send a node's packets.
     fn sender(&self, node: usize, direction: Direction, change: impl Fn(&Namespace, &str) -> Result<()>) -> Result<()> {
         match direction {

@@ -9,6 +9,7 @@ mod beside;
 mod contention;
 mod locks;
 mod peers;
+mod rebuild;
 mod rig;
 mod start;
 mod upkeep;
@@ -65,6 +66,8 @@ enum Name {
     Lock,
     /// Memory of tokens, and messages of an idle cluster
     Upkeep,
+    /// A store is lost while programs work
+    Rebuild,
 }
 
 /// How much is measured.
@@ -86,6 +89,7 @@ impl Name {
             Name::OneFile => contention::measure_file(site, effort),
             Name::Lock => locks::measure(site, effort),
             Name::Upkeep => upkeep::measure(site, effort),
+            Name::Rebuild => rebuild::measure(site, effort),
         }
     }
 }

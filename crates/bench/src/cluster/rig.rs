@@ -104,9 +104,7 @@ impl Cluster {
     fn wait_until_spread(&self) -> Result<()> {
         let until = Instant::now() + DEADLINE;
         loop {
-            let mut command = Command::new(&self.program);
-            command.arg("nodes").arg(&self.nodes[0].mount_point).arg("--json");
-            let said: Value = serde_json::from_str(&command::run(&mut command, DEADLINE, Interrupts::Obey)?)?;
+            let said = self.nodes()?;
             let nodes = said["nodes"].as_array().context("no nodes")?;
             let has_both = |node: &Value| {
                 let stores = node["stores"].as_array().map_or(0, Vec::len);
@@ -145,6 +143,23 @@ impl Cluster {
         let mut command = Command::new(&self.program);
         command.arg("status").arg(&self.nodes[node].mount_point).arg("--json");
         serde_json::from_str(&command::run(&mut command, DEADLINE, Interrupts::Obey)?).context("read the status")
+    }
+
+    /// What `starling nodes` says.
+    pub fn nodes(&self) -> Result<Value> {
+        let mut command = Command::new(&self.program);
+        command.arg("nodes").arg(&self.nodes[0].mount_point).arg("--json");
+        serde_json::from_str(&command::run(&mut command, DEADLINE, Interrupts::Obey)?).context("read what a node says")
+    }
+
+    /// Gives up what the store of a node has, and gives it an empty place in this folder.
+    pub fn replace_store(&self, node: usize, folder: &Path) -> Result<()> {
+        let status = self.status(node)?;
+        let store = status.pointer("/stores/0/store").and_then(Value::as_u64).context("the node has no store")?;
+        let mut command = Command::new(&self.program);
+        command.args(["store", "replace", &format!("store-{store}")]).arg(folder);
+        command.arg("--dead").arg("--data").arg(&self.nodes[node].data);
+        command::run(&mut command, DEADLINE, Interrupts::Obey).map(drop)
     }
 
     /// Frames that all nodes together have sent to each other: requests and answers.

@@ -39,6 +39,11 @@ const ANSWER_DEADLINE: Duration = Duration::from_secs(20);
 const INVITE_DEADLINE: Duration = Duration::from_secs(60);
 /// Longest time until a cluster can lose any node, after a start or a fault.
 const WHOLE_DEADLINE: Duration = Duration::from_secs(180);
+/// The share of packets to each node that is lost while all are saturated.
+const LOSS: f64 = 0.01;
+/// A node writes this to its log when it begins a session, the first one or after it was declared
+/// dead.
+const SESSION_BEGINS: &str = "a session with the first node begins";
 /// How often a state is looked at that is waited for.
 const LOOK_PERIOD: Duration = Duration::from_millis(500);
 
@@ -150,6 +155,16 @@ impl Cluster {
         self.nodes[node].daemon.as_mut().map_or(Ok(true), Daemon::has_ended)
     }
 
+    /// How many sessions a node has begun, as its log says. Fails if the log of a node that has
+    /// joined says of none.
+    pub fn sessions(&self, node: usize) -> Result<usize> {
+        let log = &self.nodes[node].log;
+        let text = fs::read_to_string(log).with_context(|| format!("read {}", log.display()))?;
+        let count = text.lines().filter(|line| line.contains(SESSION_BEGINS)).count();
+        ensure!(count > 0 || node == 0, "{} says of no session; is {} lower than info?", log.display(), LOG_LEVEL.0);
+        Ok(count)
+    }
+
     /// Lets a fault begin. What waits for the mount of a killed node fails then.
     pub fn hit(&mut self, node: usize, fault: Fault) -> Result<()> {
         match fault {
@@ -159,6 +174,7 @@ impl Cluster {
                 mounts::force_unmount(&self.nodes[node].mount_point)
             }
             Fault::Stop => self.signal(node, libc::SIGSTOP),
+            Fault::Saturate => self.network.lose(node, LOSS),
             cut => directions(cut).iter().try_for_each(|direction| self.network.cut(node, *direction)),
         }
     }
@@ -179,6 +195,7 @@ impl Cluster {
                 }
             }
             Fault::Stop => self.signal(node, libc::SIGCONT)?,
+            Fault::Saturate => self.network.lose_no_more(node, LOSS)?,
             cut => directions(cut).iter().try_for_each(|direction| self.network.join(node, *direction))?,
         }
         Ok(failed)
@@ -264,7 +281,7 @@ impl Cluster {
 /// The directions in which a cut loses packets; none for other faults.
 fn directions(fault: Fault) -> &'static [Direction] {
     match fault {
-        Fault::Kill | Fault::Stop => &[],
+        Fault::Kill | Fault::Stop | Fault::Saturate => &[],
         Fault::Cut => &[Direction::In, Direction::Out],
         Fault::CutIn => &[Direction::In],
         Fault::CutOut => &[Direction::Out],

@@ -118,8 +118,8 @@ pub struct Outcome {
     pub round: usize,
     /// The role of the node that was hit, and the fault.
     pub hit: Hit,
-    /// The node that was hit.
-    pub victim: usize,
+    /// The node that was hit; `None` if all were.
+    pub victim: Option<usize>,
     /// The node that led before.
     pub leader: usize,
     /// When the fault began, in seconds since 1970.
@@ -138,13 +138,15 @@ pub struct Outcome {
     pub bad: Vec<String>,
     /// Locks and open files of survivors that are lost, and why.
     pub lost_holds: Vec<String>,
+    /// Nodes that were declared dead though nothing but load and lost packets had hit them.
+    pub declared_dead: Vec<usize>,
     /// What else went wrong.
     pub failures: Vec<String>,
 }
 
 impl Outcome {
     /// Of a round in which nothing has happened yet.
-    pub fn new(round: Round, victim: usize, leader: usize) -> Outcome {
+    pub fn new(round: Round, victim: Option<usize>, leader: usize) -> Outcome {
         Outcome {
             round: round.number,
             hit: round.hit,
@@ -158,8 +160,13 @@ impl Outcome {
             synced: 0,
             bad: Vec::new(),
             lost_holds: Vec::new(),
+            declared_dead: Vec::new(),
             failures: Vec::new(),
         }
+    }
+
+    fn victim(&self) -> String {
+        self.victim.map_or_else(|| "all".to_owned(), |victim| victim.to_string())
     }
 
     /// The round in one line, for the terminal.
@@ -174,7 +181,7 @@ impl Outcome {
         format!(
             "node {} at {:02}:{:02}:{:02} UTC: longest stall {:.1} s{longest}, {} errors, {} files synced, \
              {} lost or wrong, {} holds lost; healed after {:.1} s, whole after {} s more",
-            self.victim,
+            self.victim(),
             day_s / 3600,
             day_s / 60 % 60,
             day_s % 60,
@@ -235,7 +242,7 @@ pub fn found(outcomes: &[Outcome], seed: u64) -> Found {
         stalls.row([
             outcome.round.to_string(),
             outcome.hit.to_string(),
-            outcome.victim.to_string(),
+            outcome.victim(),
             number(outcome.fault_s),
             number(long.seconds),
             long.kind.clone(),
@@ -244,24 +251,32 @@ pub fn found(outcomes: &[Outcome], seed: u64) -> Found {
             outcome.whole_after_s.map_or_else(|| "–".to_owned(), |seconds| format!("{seconds:.1}")),
         ]);
     }
-    let all = longest(&outcomes.iter().collect::<Vec<_>>());
+    let (saturated, faulty): (Vec<&Outcome>, Vec<&Outcome>) =
+        outcomes.iter().partition(|outcome| outcome.victim.is_none());
+    let all = longest(&faulty);
+    let mut figures = Vec::new();
+    if !faulty.is_empty() {
+        figures.push(Figure::at_most("the longest stall of a call", largest(all.iter().copied()), STALL_S_MAX, " s"));
+        let what = "the longest stall of a round, median of all rounds";
+        figures.push(Figure::at_most(what, median(&all), MEDIAN_STALL_S_MAX, " s"));
+    }
+    if !saturated.is_empty() {
+        let seconds: f64 = saturated.iter().map(|outcome| outcome.fault_s).sum();
+        let dead: usize = saturated.iter().map(|outcome| outcome.declared_dead.len()).sum();
+        let what = format!("nodes declared dead in {} s of saturation and lost packets", count(seconds as u64));
+        figures.push(Figure::at_most(what, dead as f64, 0.0, ""));
+    }
     let mut failures = Vec::new();
     for outcome in outcomes {
         let at = format!("seed {seed}, round {}, {}", outcome.round, outcome.hit);
         let texts = outcome.bad.iter().chain(&outcome.lost_holds).chain(&outcome.failures);
         failures.extend(texts.map(|text| format!("{at}: {text}")));
+        let dead = outcome.declared_dead.iter();
+        failures.extend(dead.map(|node| format!("{at}: node {node} was declared dead, or led and lost that")));
     }
     Found {
         conditions: String::new(),
-        figures: vec![
-            Figure::at_most("the longest stall of a call", largest(all.iter().copied()), STALL_S_MAX, " s"),
-            Figure::at_most(
-                "the longest stall of a round, median of all rounds",
-                median(&all),
-                MEDIAN_STALL_S_MAX,
-                " s",
-            ),
-        ],
+        figures,
         tables: vec![table, stalls],
         failures,
         samples: serde_json::json!({ "seed": seed, "rounds": outcomes }),
@@ -310,7 +325,7 @@ mod tests {
                 vec![Long { node: 3, kind: "stat".to_owned(), seconds: longest_s, begun_after_s: 1.25, error: None }];
             let calls = Calls { count: 100, median_ms: 2.0, longest_s, long, ..Calls::default() };
             let bad = bad.iter().map(|text| (*text).to_owned()).collect();
-            Outcome { calls, synced: 1000, bad, ..Outcome::new(round, 1, 0) }
+            Outcome { calls, synced: 1000, bad, ..Outcome::new(round, Some(1), 0) }
         };
         let outcomes = [
             outcome(0, Role::Client, 0.5, &[]),

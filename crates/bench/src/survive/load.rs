@@ -29,6 +29,8 @@ const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(300);
 const RECENT: usize = 50;
 /// Longest time until a node that is back has its mount.
 const MOUNT_DEADLINE: Duration = Duration::from_secs(60);
+/// Rounds of a program that takes a processor between two looks at its stdin.
+const BURST: u32 = 1_000_000;
 /// Period of a holder's writes.
 const HOLD_PERIOD: Duration = Duration::from_millis(250);
 
@@ -72,6 +74,11 @@ pub enum Part {
         #[arg(long)]
         name: String,
     },
+    /// Take a processor until stdin ends
+    Burn {
+        /// The mount point
+        mount: PathBuf,
+    },
     /// Read the synced files of other nodes that it is this node's turn to check
     Check {
         /// The mount point
@@ -108,6 +115,15 @@ impl Part {
             }
             Part::Hold { mount, name } => hold(Mount::new(mount)?, name).with_context(|| format!("hold {name}")),
             Part::Probe { mount, name } => probe(Mount::new(mount)?, name).with_context(|| format!("probe {name}")),
+            Part::Burn { .. } => {
+                let orders = orders();
+                while orders.try_recv() != Err(mpsc::TryRecvError::Disconnected) {
+                    (0..BURST).for_each(|round| {
+                        std::hint::black_box(round);
+                    });
+                }
+                Ok(())
+            }
             Part::Check { mount, ledgers, node, nodes } => check(Mount::new(mount)?, ledgers, *node, *nodes),
         }
     }

@@ -45,7 +45,7 @@ const QUICK_TIMING: Timing =
 #[derive(Debug, Args)]
 pub struct SurviveOptions {
     /// Only these: ROLE/FAULT, or all of a ROLE or a FAULT. Roles are client, member and leader;
-    /// faults are kill, stop, cut, cut-in and cut-out
+    /// faults are kill, stop, cut, cut-in and cut-out. And there is every/saturate
     #[arg(long, value_delimiter = ',', value_name = "ROLE/FAULT,...")]
     only: Vec<Pattern>,
     /// Rounds of each role and fault
@@ -54,6 +54,9 @@ pub struct SurviveOptions {
     /// Go on with random rounds until so many seconds have passed
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     seconds: u64,
+    /// How long a fault lasts that is not a kill
+    #[arg(long, value_name = "COUNT")]
+    fault_seconds: Option<u64>,
     /// Seed of all choices
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -101,7 +104,8 @@ pub fn run(options: &SurviveOptions) -> Result<ExitCode> {
         clusters: 0,
         arena: None,
     };
-    let timing = if quick { QUICK_TIMING } else { TIMING };
+    let mut timing = if quick { QUICK_TIMING } else { TIMING };
+    timing.fault = options.fault_seconds.map_or(timing.fault, Duration::from_secs);
     let mut plan = Plan::new(hits, options.rounds, options.seed);
     let mut outcomes: Vec<Outcome> = Vec::new();
     let mut broken: Vec<String> = Vec::new();

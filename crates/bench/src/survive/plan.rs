@@ -19,6 +19,8 @@ pub enum Role {
     Member,
     /// It leads.
     Leader,
+    /// Not one node, but all of them at once.
+    Every,
 }
 
 /// What happens to the node.
@@ -34,6 +36,9 @@ pub enum Fault {
     CutIn,
     /// Packets from it are lost.
     CutOut,
+    /// Other programs take all processors, and one packet in a hundred to it is lost. It hits every
+    /// node at once.
+    Saturate,
 }
 
 /// A fault and the role of the node that it hits; its text is `ROLE/FAULT`.
@@ -94,7 +99,8 @@ impl FromStr for Pattern {
 pub fn selected(patterns: &[Pattern]) -> Vec<Hit> {
     let all = Role::value_variants()
         .iter()
-        .flat_map(|role| Fault::value_variants().iter().map(|fault| Hit { role: *role, fault: *fault }));
+        .flat_map(|role| Fault::value_variants().iter().map(|fault| Hit { role: *role, fault: *fault }))
+        .filter(|hit| (hit.role == Role::Every) == (hit.fault == Fault::Saturate));
     all.filter(|hit| patterns.is_empty() || patterns.iter().any(|pattern| pattern.matches(*hit))).collect()
 }
 
@@ -146,7 +152,7 @@ mod tests {
 
     #[test]
     fn patterns_select_by_whole_names() {
-        assert_eq!(selected(&[]).len(), 15);
+        assert_eq!(selected(&[]).len(), 16);
         let names = |patterns: &[&str]| {
             let hits = selected(&patterns.iter().map(|text| pattern(text)).collect::<Vec<_>>());
             hits.iter().map(Hit::to_string).collect::<Vec<_>>()
@@ -157,6 +163,7 @@ mod tests {
             ["client/cut-in", "member/kill", "member/cut-in", "leader/cut-in"]
         );
         assert_eq!(names(&["client"]).len(), 5);
+        assert_eq!(names(&["every", "client/saturate"]), ["every/saturate"]);
         for wrong in ["", "leader/", "nobody", "kill/leader"] {
             assert!(wrong.parse::<Pattern>().is_err(), "{wrong}");
         }

@@ -55,6 +55,8 @@ impl Arena {
         let mut random = Random::new(round.seed);
         let leader = self.cluster.leader()?;
         let victim = victim(round.hit.role, leader, self.cluster.nodes(), &mut random);
+        let hit = victim.map_or(0..self.cluster.nodes(), |victim| victim..victim + 1);
+        let is_hit = |watched: &Watched| victim == Some(watched.node());
         let down = Duration::from_secs(DOWN_S[random.below(DOWN_S.len() as u64) as usize]);
         let fault = round.hit.fault;
         let mut outcome = Outcome::new(round, victim, leader);
@@ -68,23 +70,28 @@ impl Arena {
         }
         pause(timing.before)?;
 
+        let sessions = self.sessions()?;
         outcome.fault_at_unix_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64());
         let from_s = monotonic_seconds();
-        self.cluster.hit(victim, fault)?;
+        hit.clone().try_for_each(|node| self.cluster.hit(node, fault))?;
+        let burners = if fault == Fault::Saturate { self.start_burners()? } else { Vec::new() };
         let mut dead = Vec::new();
         if fault == Fault::Kill {
             // The programs of a machine end with it.
-            (dead, loads) = loads.into_iter().partition(|load| load.node() == victim);
-            holds.retain(|hold| hold.node() != victim);
+            (dead, loads) = loads.into_iter().partition(is_hit);
+            holds.retain(|hold| !is_hit(hold));
         }
         let bad_at_victim: Vec<String> = dead.iter().flat_map(bad_files).collect();
         drop(dead);
         pause(if fault == Fault::Kill { down } else { timing.fault })?;
-        outcome.failures = self.cluster.heal(victim, fault)?;
+        drop(burners);
+        for node in hit.clone() {
+            outcome.failures.extend(self.cluster.heal(node, fault)?);
+        }
         let healed_s = monotonic_seconds();
         outcome.fault_s = healed_s - from_s;
         if fault == Fault::Kill {
-            self.start_loads(victim, &folder, &mut loads)?;
+            hit.clone().try_for_each(|node| self.start_loads(node, &folder, &mut loads))?;
         }
         let whole = self.cluster.wait_until_whole();
         check_interrupt()?;
@@ -96,12 +103,17 @@ impl Arena {
         pause(timing.after.saturating_sub(Duration::from_secs_f64(whole_s)))?;
         outcome.leader_after = self.cluster.leader().ok();
 
+        if victim.is_none() {
+            let after = self.sessions()?;
+            let nodes = 0..self.cluster.nodes();
+            outcome.declared_dead = nodes.filter(|node| after[*node] != sessions[*node]).collect();
+        }
         outcome.lost_holds = self.judge_holds(&mut holds, victim, &folder)?;
         let mut stuck = end(&mut loads)?;
         holds.iter_mut().for_each(Watched::let_end);
         stuck.extend(end(&mut holds)?);
         outcome.failures.extend(stuck);
-        let survivors = || loads.iter().chain(&holds).filter(|watched| watched.node() != victim);
+        let survivors = || loads.iter().chain(&holds).filter(|watched| !is_hit(watched));
         let calls: Vec<Call> = survivors().flat_map(|watched| watched.heard().calls.clone()).collect();
         let window = Window { from_s, to_s: healed_s + timing.after.as_secs_f64(), now_s: monotonic_seconds() };
         outcome.calls = judge::judge(&calls, window);
@@ -147,6 +159,17 @@ impl Arena {
         Ok(())
     }
 
+    /// How many sessions each node has begun.
+    fn sessions(&self) -> Result<Vec<usize>> {
+        (0..self.cluster.nodes()).map(|node| self.cluster.sessions(node)).collect()
+    }
+
+    /// Programs that take all processors until they are dropped.
+    fn start_burners(&mut self) -> Result<Vec<Watched>> {
+        let processors = std::thread::available_parallelism().context("count the processors")?.get();
+        (0..processors).map(|_| self.start(0, "burn", &[])).collect()
+    }
+
     fn of_node(&self, node: usize) -> Vec<(&'static str, String)> {
         vec![
             ("ledgers", self.ledgers.display().to_string()),
@@ -156,9 +179,9 @@ impl Arena {
     }
 
     /// What survivors have lost of the files that they hold open and locked.
-    fn judge_holds(&self, holds: &mut [Watched], victim: usize, folder: &str) -> Result<Vec<String>> {
+    fn judge_holds(&self, holds: &mut [Watched], victim: Option<usize>, folder: &str) -> Result<Vec<String>> {
         let mut lost = Vec::new();
-        for hold in holds.iter_mut().filter(|hold| hold.node() != victim) {
+        for hold in holds.iter_mut().filter(|hold| Some(hold.node()) != victim) {
             let node = hold.node();
             let text = format!("held-by-node-{node}-to-the-end");
             if let Err(error) = self.judge_hold(hold, &text, victim, &held(folder, node)) {
@@ -169,11 +192,11 @@ impl Arena {
         Ok(lost)
     }
 
-    fn judge_hold(&self, hold: &mut Watched, text: &str, victim: usize, name: &str) -> Result<()> {
+    fn judge_hold(&self, hold: &mut Watched, text: &str, victim: Option<usize>, name: &str) -> Result<()> {
         hold.tell(text)?;
         let wrote = hold.wait_for("wrote", END_DEADLINE)?;
         ensure!(wrote == "all", "a write through the open descriptor: {wrote}");
-        let other = (0..self.cluster.nodes()).find(|node| *node != victim && *node != hold.node());
+        let other = (0..self.cluster.nodes()).find(|node| Some(*node) != victim && *node != hold.node());
         let other = other.context("no other survivor")?;
         let said = self.run(other, "probe", &[("name", name.to_owned())], END_DEADLINE)?;
         let line = |word: &str| said.lines().find_map(|line| line.strip_prefix(word)).unwrap_or("not said");
@@ -225,14 +248,15 @@ impl Arena {
     }
 }
 
-/// The node that a fault hits.
-fn victim(role: Role, leader: usize, nodes: usize, random: &mut Random) -> usize {
+/// The node that a fault hits; `None` if it hits all.
+fn victim(role: Role, leader: usize, nodes: usize, random: &mut Random) -> Option<usize> {
     let candidates: Vec<usize> = match role {
         Role::Client => (VOTERS..nodes).collect(),
         Role::Member => (0..VOTERS).filter(|node| *node != leader).collect(),
         Role::Leader => vec![leader],
+        Role::Every => return None,
     };
-    candidates[random.below(candidates.len() as u64) as usize]
+    Some(candidates[random.below(candidates.len() as u64) as usize])
 }
 
 /// The file that a node holds.
@@ -269,9 +293,10 @@ mod tests {
     fn victims_have_the_role() {
         for seed in 0..50 {
             let mut random = Random::new(seed);
-            assert!((3..5).contains(&victim(Role::Client, 1, 5, &mut random)));
-            assert!([0, 2].contains(&victim(Role::Member, 1, 5, &mut random)));
-            assert_eq!(victim(Role::Leader, 1, 5, &mut random), 1);
+            assert!([Some(3), Some(4)].contains(&victim(Role::Client, 1, 5, &mut random)));
+            assert!([Some(0), Some(2)].contains(&victim(Role::Member, 1, 5, &mut random)));
+            assert_eq!(victim(Role::Leader, 1, 5, &mut random), Some(1));
+            assert_eq!(victim(Role::Every, 1, 5, &mut random), None);
         }
     }
 }

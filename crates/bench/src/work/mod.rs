@@ -18,6 +18,7 @@ mod postmark;
 mod probe;
 mod project;
 mod random;
+mod steady;
 mod stream;
 mod tree;
 
@@ -168,6 +169,17 @@ pub enum Work {
         /// Meanwhile write a large file without pause
         #[arg(long)]
         beside_stream: bool,
+    },
+    /// Make, fsync and read files of 16 KiB without a pause: `operations_per_s`, `p50_us`, `p99_us`
+    Steady {
+        /// Folder that is made
+        dir: PathBuf,
+        /// For how long
+        #[arg(long)]
+        seconds: u64,
+        /// Programs that do so at once
+        #[arg(long, default_value_t = 1)]
+        programs: u32,
     },
     /// Create, list and remove many empty files in one directory: `create_per_s`, `list_per_s`,
     /// `remove_per_s`
@@ -466,6 +478,7 @@ impl Work {
             Work::FsyncLatency { dir, samples, beside_stream } => {
                 stream::fsync_latency(dir, *samples as usize, *beside_stream)
             }
+            Work::Steady { dir, seconds, programs } => steady::run(dir, Duration::from_secs(*seconds), *programs),
             Work::Directory { dir, entries } => directory::run(dir, *entries),
             Work::MakeFiles { dir, files, bytes, per_dir } => many::make(dir, *files, *bytes, *per_dir),
             Work::StatFiles { dir } => many::stat(dir),
