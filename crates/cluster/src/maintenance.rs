@@ -32,7 +32,7 @@ use stripe::{ScrubProgress, ScrubReport, Stripe};
 use tokio::sync::Notify;
 use types::{Answer, LogId, SegmentId};
 
-/// Time between two looks at whether a round is due.
+/// Time between two looks at whether a round is due, if there is nothing to restore.
 const TICK: Duration = Duration::from_secs(1);
 /// Number of changed index nodes in the managers' memory at which a checkpoint is due: they stay in
 /// memory until then.
@@ -182,16 +182,18 @@ impl Maintenance {
         let mut last_time = self.host.clock.now();
         let mut last_look = last_time;
         let mut quiet = Quiet { cut: 0, since: last_time, merged: true };
+        let mut pause = TICK;
         while !self.stopping.load(SeqCst) {
             let wanted = first(self.client.space_wanted(), self.space_wanted.notified());
             let wake = first(wanted, self.stop.notified());
-            let wanted = matches!(first(self.host.clock.sleep(TICK), wake).await, Either::Right(Either::Left(_)));
+            let wanted = matches!(first(self.host.clock.sleep(pause), wake).await, Either::Right(Either::Left(_)));
             if self.stopping.load(SeqCst) {
                 break;
             }
-            if let Err(e) = self.restore_some().await {
+            pause = self.restore_some().await.unwrap_or_else(|e| {
                 tracing::warn!("compare stores: {e}");
-            }
+                TICK
+            });
             // Of managers at other nodes it is known a moment later what they have applied.
             let cut = self.cut_count().await.unwrap_or(last_cut).max(last_cut);
             let now = self.host.clock.now();
@@ -240,8 +242,9 @@ impl Maintenance {
         self.stopped.notify_one();
     }
 
-    /// One step of comparing the stores, or of restoring fragments that they lost.
-    async fn restore_some(&self) -> Result<(), CleanError> {
+    /// One step of comparing the stores, or of restoring fragments that they lost. Returns the time
+    /// until the next one.
+    async fn restore_some(&self) -> Result<Duration, CleanError> {
         let mut restore = self.round.lock().await;
         if self.compare_wanted.swap(false, SeqCst) {
             restore.compare_again();
@@ -253,7 +256,7 @@ impl Maintenance {
         }
         restore.clear_losses().await?;
         self.done.lock().redundancy = restore.progress();
-        Ok(())
+        Ok(restore.next_step().map_or(TICK, |next| next.min(TICK)))
     }
 
     async fn compare_some(&self, restore: &mut Restore) -> Result<(), CleanError> {

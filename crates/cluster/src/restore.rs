@@ -10,13 +10,17 @@
 //! that are away.
 
 use crate::table::Table;
-use host::Host;
+use host::{Host, Random};
 use policy::pace::Pace;
 use std::sync::Arc;
 use std::time::Duration;
 use stripe::{Stripe, StripeError};
 use types::{LogId, SegmentId};
 
+/// Segments that are restored at once while programs leave the stores alone.
+const AT_ONCE: usize = 16;
+/// Most bytes of fragments that are restored at once, or one segment. This bounds memory.
+const BYTES_AT_ONCE: u64 = 8 << 20;
 /// Time after which segments that could not be restored are tried again.
 const TRY_AGAIN: Duration = Duration::from_secs(300);
 
@@ -57,6 +61,25 @@ impl Restored {
     }
 }
 
+/// Takes up to `count` segments from the end, but no more of them than bytes may be restored at
+/// once.
+fn take(todo: &mut Vec<(SegmentId, u64)>, count: usize) -> Vec<(SegmentId, u64)> {
+    let mut bytes = 0;
+    let fits = |(_, more): &&(SegmentId, u64)| {
+        bytes += more;
+        bytes <= BYTES_AT_ONCE
+    };
+    let count = todo.iter().rev().take(count).take_while(fits).count().max(1);
+    todo.split_off(todo.len().saturating_sub(count))
+}
+
+/// Brings segments into a random order.
+fn shuffle(todo: &mut [(SegmentId, u64)], random: &dyn Random) {
+    for last in (1..todo.len()).rev() {
+        todo.swap(last, (random.next_u64() % (last as u64 + 1)) as usize);
+    }
+}
+
 /// Compares the stores, and restores redundancy.
 pub(crate) struct Restore {
     host: Host,
@@ -79,6 +102,8 @@ pub(crate) struct Restore {
     restored_bytes: u64,
     /// The pace of restoring.
     pace: Pace,
+    /// Programs use the stores: it rests until then.
+    rests_until: Option<Duration>,
 }
 
 impl Restore {
@@ -97,6 +122,7 @@ impl Restore {
             restored_count: 0,
             restored_bytes: 0,
             pace: Pace::default(),
+            rests_until: None,
         }
     }
 
@@ -195,6 +221,9 @@ impl Restore {
         }
         (self.compared, self.cleared) = (Some(comparison.returns), None);
         self.todo = comparison.lacking;
+        // Logs differ in how long their segments are. In any order the pace of the first ones would
+        // not tell how long the rest takes.
+        shuffle(&mut self.todo, &*self.host.random);
         self.failed.clear();
         self.pace.rest();
         self.pace.note(self.host.clock.now(), self.restored_bytes);
@@ -218,28 +247,48 @@ impl Restore {
         self.todo.retain(|(segment, _)| is_there(*segment));
     }
 
-    /// One step of restoring segments. No segment may be deleted during the step.
+    /// One step of restoring segments. No segment may be deleted during the step. It ends when the
+    /// stores say that it is time to rest, and does nothing before that is over.
     pub(crate) async fn step(&mut self) {
-        let end = self.host.clock.now() + self.step_time;
+        let now = || self.host.clock.now();
+        let end = now() + self.step_time;
         if self.todo.is_empty() {
             self.todo = std::mem::take(&mut self.failed);
         }
-        while self.host.clock.now() < end
-            && self.stripe.is_whole()
-            && let Some((segment, bytes)) = self.todo.pop()
-        {
-            match self.stripe.restore(segment).await {
-                true => {
-                    self.restored_count += 1;
-                    self.restored_bytes += bytes;
-                }
-                false => {
-                    self.failed.push((segment, bytes));
-                    self.try_again = self.host.clock.now() + TRY_AGAIN;
+        while now() < end && self.stripe.is_whole() && !self.todo.is_empty() {
+            let at_once = match self.rests_until {
+                Some(until) if now() < until => return,
+                // A step after each rest, so that it always goes on.
+                Some(_) => 1,
+                None => AT_ONCE,
+            };
+            if self.rests_until.take().is_none() {
+                let rest = self.stripe.rest().await;
+                if !rest.is_zero() {
+                    self.rests_until = Some(now() + rest);
+                    return;
                 }
             }
-            self.pace.note(self.host.clock.now(), self.restored_bytes);
+            let some = take(&mut self.todo, at_once);
+            let restored =
+                host::join_all(some.iter().map(|(segment, _)| self.stripe.restore(*segment)).collect()).await;
+            for ((segment, bytes), is_restored) in some.into_iter().zip(restored) {
+                if is_restored {
+                    self.restored_count += 1;
+                    self.restored_bytes += bytes;
+                } else {
+                    self.failed.push((segment, bytes));
+                    self.try_again = now() + TRY_AGAIN;
+                }
+            }
+            self.pace.note(now(), self.restored_bytes);
         }
+    }
+
+    /// How long until the next step of restoring; `None` if there is nothing to restore now.
+    pub(crate) fn next_step(&self) -> Option<Duration> {
+        let left = |until: Duration| until.saturating_sub(self.host.clock.now());
+        (self.is_busy() && self.stripe.is_whole()).then(|| self.rests_until.map_or(Duration::ZERO, left))
     }
 
     /// True if segments are left to restore.

@@ -73,19 +73,35 @@ impl StoreCopy {
         self.damaged.values().sum()
     }
 
-    /// One pass, no faster than `rate` says at each moment. Tells `progress` how many segments of
-    /// all it has looked at. Returns how many it had to copy.
+    /// One pass, no faster than `rate` says at each moment. The first one lets programs go first.
+    /// Tells `progress` how many segments of all it has looked at. Returns how many it had to copy.
     pub(crate) async fn pass(
         &mut self,
         progress: &(dyn Fn(usize, usize) + Sync),
         rate: &(dyn Fn() -> DrainRate + Sync),
     ) -> Result<usize, CopyError> {
+        // The later ones must be faster than programs write.
+        let is_first = self.copied.is_empty();
+        self.copy(progress, rate, is_first).await
+    }
+
+    async fn copy(
+        &mut self,
+        progress: &(dyn Fn(usize, usize) + Sync),
+        rate: &(dyn Fn() -> DrainRate + Sync),
+        lets_programs_go_first: bool,
+    ) -> Result<usize, CopyError> {
         let listed = timeout(&*self.clock, ANSWER_TIME_MAX, self.from.segments()).await;
         let listed = listed.map_err(|_| CopyError::Late)?.map_err(CopyError::From)?;
         let is_new = |(segment, bytes): &&(SegmentId, u64)| self.copied.get(segment) != Some(bytes);
         let new: Vec<(SegmentId, u64)> = listed.iter().filter(is_new).copied().collect();
-        for (at, some) in new.chunks(AT_ONCE).enumerate() {
-            progress(listed.len() - new.len() + at * AT_ONCE, listed.len());
+        let mut left = &new[..];
+        while !left.is_empty() {
+            progress(listed.len() - left.len(), listed.len());
+            let rest = if lets_programs_go_first { self.rest().await } else { Duration::ZERO };
+            self.clock.sleep(rest).await;
+            let (some, others) = left.split_at(if rest.is_zero() { AT_ONCE.min(left.len()) } else { 1 });
+            left = others;
             let begun = self.clock.now();
             let copies = some.iter().map(|(segment, _)| self.segment(*segment)).collect();
             let copies = timeout(&*self.clock, ANSWER_TIME_MAX, join_all(copies)).await;
@@ -99,6 +115,13 @@ impl StoreCopy {
             self.pace(some.iter().map(|(_, bytes)| *bytes).sum(), begun, rate).await;
         }
         Ok(new.len())
+    }
+
+    /// How long programs want both places for themselves.
+    async fn rest(&self) -> Duration {
+        let asked = [&self.from, &self.to].into_iter().map(|store| store.rest()).collect();
+        let answers = timeout(&*self.clock, ANSWER_TIME_MAX, join_all(asked)).await.unwrap_or_default();
+        answers.into_iter().filter_map(Result::ok).max().unwrap_or_default()
     }
 
     /// Waits until so many bytes may have been copied since `begun`.
@@ -134,9 +157,9 @@ impl StoreCopy {
 
     /// Copies a fragment; false if it cannot be read.
     async fn fragment(&self, header: FragmentHeader) -> Result<bool, CopyError> {
-        match self.from.read(header.id, header.attempt, 0..header.len).await {
+        match self.from.read_behind(header.id, header.attempt, 0..header.len).await {
             Ok(payload) => {
-                self.to.put(Fragment { header, payload }).await.map_err(CopyError::To)?;
+                self.to.put_behind(Fragment { header, payload }).await.map_err(CopyError::To)?;
                 Ok(true)
             }
             // It was deleted since it was listed. The last pass sees that.
@@ -152,7 +175,7 @@ impl StoreCopy {
     /// The last pass, while nothing changes the store. Both are equal afterwards, but for damaged
     /// fragments.
     pub(crate) async fn finish(&mut self) -> Result<(), CopyError> {
-        self.pass(&|_, _| (), &DrainRate::default).await?;
+        self.copy(&|_, _| (), &DrainRate::default, false).await?;
         let listed: BTreeMap<SegmentId, u64> =
             self.from.segments().await.map_err(CopyError::From)?.into_iter().collect();
         let gone: Vec<SegmentId> =

@@ -5,6 +5,7 @@ use host::Tasks;
 use parking_lot::RwLock;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 use storage::api::{Seal, Storage, StorageError, StoreStatus};
 use storage::server::StoreServer;
 use striped_log::fragment::{Fragment, FragmentHeader};
@@ -107,6 +108,15 @@ impl Storage for SwitchStore {
     }
     fn read(&self, id: FragmentId, attempt: u16, range: Range<u32>) -> BoxFuture<Result<Bytes, StorageError>> {
         self.now().read(id, attempt, range)
+    }
+    fn put_behind(&self, fragment: Fragment) -> BoxFuture<Result<(), StorageError>> {
+        self.change(|store| store.put_behind(fragment))
+    }
+    fn read_behind(&self, id: FragmentId, attempt: u16, range: Range<u32>) -> BoxFuture<Result<Bytes, StorageError>> {
+        self.now().read_behind(id, attempt, range)
+    }
+    fn rest(&self) -> BoxFuture<Result<Duration, StorageError>> {
+        self.now().rest()
     }
     fn describe(&self, segment: SegmentId) -> BoxFuture<Result<Vec<FragmentHeader>, StorageError>> {
         self.now().describe(segment)

@@ -12,7 +12,7 @@ use thiserror::Error;
 use types::codec::{DecodeError, Put, Reader};
 
 /// The version that this program speaks.
-pub const VERSION: u16 = 6;
+pub const VERSION: u16 = 7;
 /// Bytes of a greeting.
 pub const GREETING_LEN: usize = 10;
 /// Bytes before the head of a frame.

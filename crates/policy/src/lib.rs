@@ -1,7 +1,7 @@
 //! Pure decisions: which segment to clean, what to evict, which cache a block goes to, how far to
 //! read ahead, which traffic a slow link carries next, when a roaming client's operations go home,
 //! how much of a file to fetch, whether a change fits on the stores, how clients share what is
-//! free, how long work takes.
+//! free, how long work takes, how much of a store is for work that can wait.
 //!
 //! Nothing here does I/O or reads a clock: ages and offsets are arguments, decisions come back as
 //! values, and the same arguments give the same decision. Production and the studies call the same
@@ -11,6 +11,7 @@ pub mod cache;
 pub mod clean;
 pub mod cooperative;
 pub mod defaults;
+pub mod gauge;
 pub mod lottery;
 pub mod pace;
 pub mod readahead;

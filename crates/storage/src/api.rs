@@ -8,6 +8,7 @@ use bytes::Bytes;
 use host::DiskSpace;
 use std::io;
 use std::ops::Range;
+use std::time::Duration;
 use striped_log::fragment::{Fragment, FragmentHeader};
 use thiserror::Error;
 use types::{BoxFuture, FragmentId, FsUuid, LogId, Maps, SegmentId, StoreId};
@@ -84,6 +85,19 @@ pub trait Storage: Send + Sync + 'static {
     /// checked, but exactly `range` is returned. If the fragment is here only with another attempt,
     /// this is `NotFound`.
     fn read(&self, id: FragmentId, attempt: u16, range: Range<u32>) -> BoxFuture<Result<Bytes, StorageError>>;
+    /// Like [`put`](Self::put), for work that can [wait](Self::rest).
+    fn put_behind(&self, fragment: Fragment) -> BoxFuture<Result<(), StorageError>> {
+        self.put(fragment)
+    }
+    /// Like [`read`](Self::read), for work that can [wait](Self::rest).
+    fn read_behind(&self, id: FragmentId, attempt: u16, range: Range<u32>) -> BoxFuture<Result<Bytes, StorageError>> {
+        self.read(id, attempt, range)
+    }
+    /// How long work that can wait should rest, so that programs keep the most of a store that they
+    /// use. Such work restores redundancy or moves stores. It asks before each of its steps.
+    fn rest(&self) -> BoxFuture<Result<Duration, StorageError>> {
+        Box::pin(std::future::ready(Ok(Duration::ZERO)))
+    }
     /// Headers of all fragments of a segment that are here, all attempts.
     fn describe(&self, segment: SegmentId) -> BoxFuture<Result<Vec<FragmentHeader>, StorageError>>;
     /// Headers of the fragments of a log from `from_seq` on, ordered by seq. Lists whole seqs, and

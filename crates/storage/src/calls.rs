@@ -13,6 +13,7 @@ use link::Message;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 use striped_log::fragment::{Fragment, FragmentHeader};
 use types::{BoxFuture, FragmentId, LogId, Maps, SegmentId};
 
@@ -49,21 +50,47 @@ macro_rules! answer {
     };
 }
 
+fn put(
+    to: &impl Ask,
+    fragment: Fragment,
+    request: fn(Fragment) -> StoreRequest,
+) -> BoxFuture<Result<(), StorageError>> {
+    if fragment.header.check().is_err() {
+        return Box::pin(std::future::ready(Err(StorageError::BadRequest("fragment header"))));
+    }
+    let len = fragment.payload.len();
+    call(to, request(fragment), len, answer!(StoreAnswer::Done => ()))
+}
+
+/// Makes a `meaning` that accepts so many bytes.
+fn bytes_of(len: usize) -> impl FnOnce(StoreAnswer) -> Option<Bytes> {
+    move |answer| match answer {
+        StoreAnswer::Bytes(bytes) if bytes.len() == len => Some(bytes),
+        _ => None,
+    }
+}
+
 impl<A: Ask> Storage for A {
     fn put(&self, fragment: Fragment) -> BoxFuture<Result<(), StorageError>> {
-        if fragment.header.check().is_err() {
-            return Box::pin(std::future::ready(Err(StorageError::BadRequest("fragment header"))));
-        }
-        let len = fragment.payload.len();
-        call(self, StoreRequest::Put(fragment), len, answer!(StoreAnswer::Done => ()))
+        put(self, fragment, StoreRequest::Put)
     }
 
     fn read(&self, id: FragmentId, attempt: u16, range: Range<u32>) -> BoxFuture<Result<Bytes, StorageError>> {
         let len = range.len();
-        call(self, StoreRequest::Read { id, attempt, range }, len, move |answer| match answer {
-            StoreAnswer::Bytes(bytes) if bytes.len() == len => Some(bytes),
-            _ => None,
-        })
+        call(self, StoreRequest::Read { id, attempt, range }, len, bytes_of(len))
+    }
+
+    fn put_behind(&self, fragment: Fragment) -> BoxFuture<Result<(), StorageError>> {
+        put(self, fragment, StoreRequest::PutBehind)
+    }
+
+    fn read_behind(&self, id: FragmentId, attempt: u16, range: Range<u32>) -> BoxFuture<Result<Bytes, StorageError>> {
+        let len = range.len();
+        call(self, StoreRequest::ReadBehind { id, attempt, range }, len, bytes_of(len))
+    }
+
+    fn rest(&self) -> BoxFuture<Result<Duration, StorageError>> {
+        call(self, StoreRequest::Rest, 0, answer!(StoreAnswer::Rest(time) => time))
     }
 
     fn describe(&self, segment: SegmentId) -> BoxFuture<Result<Vec<FragmentHeader>, StorageError>> {
@@ -223,6 +250,11 @@ async fn of_store(store: &dyn Storage, request: StoreRequest) -> Result<StoreAns
     match request {
         StoreRequest::Put(fragment) => store.put(fragment).await.map(|()| StoreAnswer::Done),
         StoreRequest::Read { id, attempt, range } => store.read(id, attempt, range).await.map(StoreAnswer::Bytes),
+        StoreRequest::PutBehind(fragment) => store.put_behind(fragment).await.map(|()| StoreAnswer::Done),
+        StoreRequest::ReadBehind { id, attempt, range } => {
+            store.read_behind(id, attempt, range).await.map(StoreAnswer::Bytes)
+        }
+        StoreRequest::Rest => store.rest().await.map(StoreAnswer::Rest),
         StoreRequest::Describe(segment) => store.describe(segment).await.map(StoreAnswer::Headers),
         StoreRequest::List { log, from_seq, count_max } => {
             store.list(log, from_seq, count_max.min(LIST_COUNT_MAX) as usize).await.map(StoreAnswer::Headers)

@@ -24,6 +24,7 @@ use std::collections::BTreeSet;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 use striped_log::fragment::{CHUNK_LEN, Fragment, FragmentHeader, HEADER_LEN, chunk_crcs, crc32c};
 use types::codec::DecodeError;
 use types::{BoxFuture, FragmentId, LogId, Maps, SegmentId};
@@ -114,7 +115,7 @@ impl StoreServer {
             deleted_count: 0,
         };
         let tasks = disk.tasks(&host);
-        let shared = Shared::new(head.owner, files, tasks.clone(), state);
+        let shared = Shared::new(head.owner, files, tasks.clone(), host.clock.clone(), state);
         let committer = Committer::new(shared.clone(), host.random.clone(), chain);
         tasks.spawn(Box::pin(committer.run()));
         Ok(Arc::new(StoreServer { shared, disk }))
@@ -282,8 +283,8 @@ fn unpackable(_: DecodeError) -> StorageError {
     StorageError::Disk("a header in memory does not decode".into())
 }
 
-impl Storage for StoreServer {
-    fn put(&self, fragment: Fragment) -> BoxFuture<Result<(), StorageError>> {
+impl StoreServer {
+    fn put_as(&self, fragment: Fragment, can_wait: bool) -> BoxFuture<Result<(), StorageError>> {
         let key = match self.shared.admit(&fragment) {
             Ok(key) => key,
             Err(error) => return now(Err(error)),
@@ -295,12 +296,46 @@ impl Storage for StoreServer {
             }
         }
         let shared = self.shared.clone();
-        Box::pin(async move { shared.put(fragment, key).await })
+        Box::pin(async move {
+            let _under_way = shared.under_way(can_wait);
+            shared.put(fragment, key).await
+        })
+    }
+
+    fn read_as(
+        &self,
+        id: FragmentId,
+        attempt: u16,
+        range: Range<u32>,
+        can_wait: bool,
+    ) -> BoxFuture<Result<Bytes, StorageError>> {
+        let shared = self.shared.clone();
+        Box::pin(async move {
+            let _under_way = shared.under_way(can_wait);
+            shared.read(FragmentKey::new(id, attempt), range).await
+        })
+    }
+}
+
+impl Storage for StoreServer {
+    fn put(&self, fragment: Fragment) -> BoxFuture<Result<(), StorageError>> {
+        self.put_as(fragment, false)
     }
 
     fn read(&self, id: FragmentId, attempt: u16, range: Range<u32>) -> BoxFuture<Result<Bytes, StorageError>> {
-        let shared = self.shared.clone();
-        Box::pin(async move { shared.read(FragmentKey::new(id, attempt), range).await })
+        self.read_as(id, attempt, range, false)
+    }
+
+    fn put_behind(&self, fragment: Fragment) -> BoxFuture<Result<(), StorageError>> {
+        self.put_as(fragment, true)
+    }
+
+    fn read_behind(&self, id: FragmentId, attempt: u16, range: Range<u32>) -> BoxFuture<Result<Bytes, StorageError>> {
+        self.read_as(id, attempt, range, true)
+    }
+
+    fn rest(&self) -> BoxFuture<Result<Duration, StorageError>> {
+        now(Ok(self.shared.rest()))
     }
 
     fn describe(&self, segment: SegmentId) -> BoxFuture<Result<Vec<FragmentHeader>, StorageError>> {
@@ -355,7 +390,10 @@ impl Storage for StoreServer {
 
     fn verify(&self, id: FragmentId) -> BoxFuture<Result<(), StorageError>> {
         let shared = self.shared.clone();
-        Box::pin(async move { shared.verify(id).await })
+        Box::pin(async move {
+            let _under_way = shared.under_way(true);
+            shared.verify(id).await
+        })
     }
 
     fn status(&self) -> BoxFuture<Result<StoreStatus, StorageError>> {

@@ -7,10 +7,12 @@ use crate::index::{FragmentKey, Held, Index};
 use crate::packed::PackedHeader;
 use crate::pages::{PAGE, PageExtent, footprint};
 use crate::space::PageSpace;
-use host::Tasks;
+use host::{Clock, Tasks};
 use parking_lot::Mutex;
+use policy::gauge::Gauge;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 use striped_log::fragment::{Fragment, FragmentHeader};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot};
 use types::{LogId, Maps, SegmentId};
@@ -37,6 +39,8 @@ pub struct Shared {
     /// The state of the store. The lock is held for map operations and for encoding a checkpoint,
     /// never across an await.
     pub state: Mutex<StorageState>,
+    clock: Arc<dyn Clock>,
+    gauge: Mutex<Gauge>,
     queue: Mutex<Queue>,
     wake: Notify,
     room: Arc<Semaphore>,
@@ -196,6 +200,18 @@ pub enum Control {
     Maps(Maps, oneshot::Sender<Result<(), StorageError>>),
 }
 
+/// A request under way.
+pub struct UnderWay {
+    shared: Arc<Shared>,
+    can_wait: bool,
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.shared.gauge.lock().end(self.shared.clock.now(), self.can_wait);
+    }
+}
+
 #[derive(Default)]
 struct Queue {
     puts: VecDeque<WaitingPut>,
@@ -219,16 +235,36 @@ pub struct Batch {
 
 impl Shared {
     /// Puts the parts together.
-    pub fn new(identity: StoreIdentity, files: StoreFiles, tasks: Arc<dyn Tasks>, state: StorageState) -> Arc<Shared> {
+    pub fn new(
+        identity: StoreIdentity,
+        files: StoreFiles,
+        tasks: Arc<dyn Tasks>,
+        clock: Arc<dyn Clock>,
+        state: StorageState,
+    ) -> Arc<Shared> {
         Arc::new(Shared {
             identity,
             files,
             tasks,
             state: Mutex::new(state),
+            clock,
+            gauge: Mutex::default(),
             queue: Mutex::default(),
             wake: Notify::new(),
             room: Arc::new(Semaphore::new((QUEUE_BYTES_MAX / QUEUE_UNIT) as usize)),
         })
+    }
+
+    /// Counts a request as under way until the answer is dropped. `can_wait`: it is not of a
+    /// program.
+    pub fn under_way(self: &Arc<Self>, can_wait: bool) -> UnderWay {
+        self.gauge.lock().begin(self.clock.now(), can_wait);
+        UnderWay { shared: self.clone(), can_wait }
+    }
+
+    /// How long work that can wait should rest.
+    pub fn rest(&self) -> Duration {
+        self.gauge.lock().rest(self.clock.now())
     }
 
     /// Queues a fragment, and waits until it is durable.

@@ -19,6 +19,7 @@ use bytes::Bytes;
 use host::DiskSpace;
 use link::Message;
 use std::ops::Range;
+use std::time::Duration;
 use striped_log::fragment::{FRAGMENT_LEN_MAX, Fragment, FragmentHeader, HEADER_LEN};
 use types::codec::{DecodeError, Put, Reader};
 use types::{FragmentId, FsUuid, LogId, Maps, SegmentId, StoreId};
@@ -29,6 +30,8 @@ pub const LIST_COUNT_MAX: u32 = 16 << 10;
 const NAME_LEN: usize = 18;
 /// The kind of a request that puts a fragment.
 const PUT: u8 = 1;
+/// The same, as work that can wait.
+const PUT_BEHIND: u8 = 16;
 
 const _: () = assert!(FRAGMENT_LEN_MAX <= link::wire::TAIL_LEN_MAX, "a payload fits into a message");
 
@@ -75,6 +78,13 @@ pub enum StoreRequest {
     Initialise(StoreIdentity),
     /// Asks whether the store is here.
     IsHere,
+    PutBehind(Fragment),
+    ReadBehind {
+        id: FragmentId,
+        attempt: u16,
+        range: Range<u32>,
+    },
+    Rest,
 }
 
 /// The result of a call.
@@ -102,6 +112,8 @@ pub enum StoreAnswer {
     Presence(Presence),
     /// The site refused, in words: `presence`, `initialise` or attaching.
     Not(String),
+    /// The result of `rest`.
+    Rest(Duration),
 }
 
 fn message(name: Option<StoreName>, kind: u8, tail: Bytes, fields: impl FnOnce(&mut Vec<u8>)) -> Message {
@@ -181,7 +193,9 @@ impl StoreRequest {
     pub fn is_about_segments(&self) -> bool {
         match self {
             StoreRequest::Put(_)
+            | StoreRequest::PutBehind(_)
             | StoreRequest::Read { .. }
+            | StoreRequest::ReadBehind { .. }
             | StoreRequest::Describe(_)
             | StoreRequest::List { .. }
             | StoreRequest::Segments
@@ -192,6 +206,7 @@ impl StoreRequest {
             | StoreRequest::PutMaps(_)
             | StoreRequest::Maps
             | StoreRequest::Status
+            | StoreRequest::Rest
             | StoreRequest::Presence
             | StoreRequest::Initialise(_)
             | StoreRequest::IsHere => false,
@@ -201,16 +216,23 @@ impl StoreRequest {
     /// The message of this request to a store.
     pub fn encode(&self, to: StoreName) -> Message {
         let short = |kind, fields: &dyn Fn(&mut Vec<u8>)| message(Some(to), kind, Bytes::new(), fields);
-        match self {
-            StoreRequest::Put(fragment) => message(Some(to), PUT, fragment.payload.clone(), |out| {
-                out.extend_from_slice(&fragment.header.encode());
-            }),
-            StoreRequest::Read { id, attempt, range } => short(2, &|out| {
+        let put = |kind, fragment: &Fragment| {
+            message(Some(to), kind, fragment.payload.clone(), |out| out.extend_from_slice(&fragment.header.encode()))
+        };
+        let read = |kind, id, attempt, range: &Range<u32>| {
+            short(kind, &|out| {
                 put_id(out, id);
-                out.put_u16(*attempt);
+                out.put_u16(attempt);
                 out.put_u32(range.start);
                 out.put_u32(range.end);
-            }),
+            })
+        };
+        match self {
+            StoreRequest::Put(fragment) => put(PUT, fragment),
+            StoreRequest::PutBehind(fragment) => put(PUT_BEHIND, fragment),
+            StoreRequest::Read { id, attempt, range } => read(2, id, *attempt, range),
+            StoreRequest::ReadBehind { id, attempt, range } => read(17, id, *attempt, range),
+            StoreRequest::Rest => short(18, &|_| ()),
             StoreRequest::Describe(segment) => short(3, &|out| segment.encode(out)),
             StoreRequest::List { log, from_seq, count_max } => short(4, &|out| {
                 out.put_u32(log.raw());
@@ -235,7 +257,7 @@ impl StoreRequest {
     pub fn put_to(head: &[u8]) -> Option<StoreName> {
         let r = &mut Reader::new(head);
         let name = name(r).ok()?;
-        (r.u8("request kind") == Ok(PUT)).then_some(name)
+        matches!(r.u8("request kind"), Ok(PUT | PUT_BEHIND)).then_some(name)
     }
 
     /// Reads a message's head and tail. A fragment comes with its checksums compared.
@@ -243,16 +265,20 @@ impl StoreRequest {
         let r = &mut Reader::new(head);
         let name = name(r)?;
         let request = match r.u8("request kind")? {
-            PUT => {
+            kind @ (PUT | PUT_BEHIND) => {
                 let header = FragmentHeader::decode(r.take(HEADER_LEN, "fragment header")?)?;
                 let fragment = Fragment { header, payload: std::mem::take(&mut tail) };
                 fragment.check()?;
-                StoreRequest::Put(fragment)
+                if kind == PUT { StoreRequest::Put(fragment) } else { StoreRequest::PutBehind(fragment) }
             }
-            2 => {
-                let (id, attempt) = (id(r)?, r.u16("attempt")?);
-                StoreRequest::Read { id, attempt, range: r.u32("range start")?..r.u32("range end")? }
+            kind @ (2 | 17) => {
+                let (id, attempt, range) = (id(r)?, r.u16("attempt")?, r.u32("range start")?..r.u32("range end")?);
+                match kind {
+                    2 => StoreRequest::Read { id, attempt, range },
+                    _ => StoreRequest::ReadBehind { id, attempt, range },
+                }
             }
+            18 => StoreRequest::Rest,
             3 => StoreRequest::Describe(SegmentId::decode(r)?),
             4 => {
                 let log = LogId::new(r.u32("log")?);
@@ -308,6 +334,7 @@ impl StoreAnswer {
             StoreAnswer::Presence(Presence::Store(identity)) => short(10, &|out| put_identity(out, identity)),
             StoreAnswer::Presence(Presence::Empty(space)) => short(11, &|out| put_space(out, space)),
             StoreAnswer::Not(text) => short(12, &|out| out.put_blob(text.as_bytes())),
+            StoreAnswer::Rest(time) => short(13, &|out| out.put_u32(time.as_micros().try_into().unwrap_or(u32::MAX))),
         }
     }
 
@@ -344,6 +371,7 @@ impl StoreAnswer {
             10 => StoreAnswer::Presence(Presence::Store(identity(r)?)),
             11 => StoreAnswer::Presence(Presence::Empty(space(r)?)),
             12 => StoreAnswer::Not(String::from_utf8_lossy(r.blob("refusal")?).into_owned()),
+            13 => StoreAnswer::Rest(Duration::from_micros(r.u32("rest")?.into())),
             _ => return Err(DecodeError::Invalid("answer kind")),
         };
         whole(answer, r, &tail)
@@ -419,9 +447,12 @@ mod tests {
         let one = fragment(1, 2, 1, 70_000);
         let id = one.header.id;
         vec![
-            StoreRequest::Put(one),
+            StoreRequest::Put(one.clone()),
+            StoreRequest::PutBehind(one),
             StoreRequest::Put(fragment(1, 3, 0, 0)),
             StoreRequest::Read { id, attempt: 3, range: 5..9 },
+            StoreRequest::ReadBehind { id, attempt: 3, range: 5..9 },
+            StoreRequest::Rest,
             StoreRequest::Describe(id.segment),
             StoreRequest::List { log: LogId::new(4), from_seq: 9, count_max: 100 },
             StoreRequest::Segments,
@@ -473,6 +504,7 @@ mod tests {
             StoreAnswer::Presence(Presence::Store(IDENTITY)),
             StoreAnswer::Presence(Presence::Empty(space)),
             StoreAnswer::Not("there is a store already".into()),
+            StoreAnswer::Rest(Duration::from_micros(1_234_567)),
         ]);
         answers
     }
@@ -492,7 +524,7 @@ mod tests {
         for request in requests() {
             let message = request.encode(NAME);
             assert!(message.fits());
-            let put = matches!(request, StoreRequest::Put(_)).then_some(NAME);
+            let put = matches!(request, StoreRequest::Put(_) | StoreRequest::PutBehind(_)).then_some(NAME);
             assert_eq!(StoreRequest::put_to(&message.head), put);
             assert_eq!(request_of(&message), Ok((NAME, request)));
         }

@@ -36,7 +36,7 @@
 use crate::catch_up::newest_seals;
 use crate::health::StoreState;
 use crate::layout::SegmentInfo;
-use crate::stripe::Whom;
+use crate::stripe::{Purpose, Whom};
 use crate::{StoreSet, Stripe, StripeError};
 use host::join_all;
 use std::collections::BTreeSet;
@@ -314,15 +314,25 @@ impl Stripe {
 
     /// Puts a readable segment again, whole, with an attempt number that was not used.
     async fn put_again(&self, id: SegmentId) -> Result<(), StripeError> {
-        let segment = self.read_segment(id).await?;
+        let segment = self.read_segment(id, Purpose::Program).await?;
         let attempt = self.next_attempt(id).await;
         self.put_from(&segment, attempt).await
     }
 
     /// Reads a whole segment from any `k` fragments.
-    pub(crate) async fn read_segment(&self, id: SegmentId) -> Result<Segment, StripeError> {
+    pub(crate) async fn read_segment(&self, id: SegmentId, purpose: Purpose) -> Result<Segment, StripeError> {
         let info = self.locate(id).await?;
-        let payload = self.read(id, 0..info.geometry.payload_len).await?;
+        self.read_located(id, &info, purpose).await
+    }
+
+    /// The same, of a segment whose layout is known.
+    pub(crate) async fn read_located(
+        &self,
+        id: SegmentId,
+        info: &SegmentInfo,
+        purpose: Purpose,
+    ) -> Result<Segment, StripeError> {
+        let payload = self.read_for(id, 0..info.geometry.payload_len, purpose).await?;
         let SegmentInfo { previous, order, delta_offset, .. } = *info;
         Ok(Segment { id, previous, order, payload, delta_offset })
     }
@@ -401,7 +411,7 @@ mod tests {
         let all = segment.stripe(stripe.fs, 0, geometry);
         for &i in fragments {
             let at = stripe.place(all[i].header.member().unwrap()).unwrap();
-            rig.run(stripe.ask_put(at, all[i].clone())).unwrap();
+            rig.run(stripe.ask_put(at, all[i].clone(), Purpose::Program)).unwrap();
         }
     }
 

@@ -6,6 +6,7 @@
 //! have the same payload, and a deletion asks all stores.
 
 use crate::layout::SegmentInfo;
+use crate::stripe::Purpose;
 use crate::{Stripe, StripeError};
 use host::{Either, first, join_all};
 use std::sync::Arc;
@@ -87,7 +88,7 @@ impl Stripe {
             let me = me.clone();
             async move {
                 let Some(at) = at else { return Err(StorageError::Unavailable) };
-                me.ask_put(at, fragment).await
+                me.ask_put(at, fragment, Purpose::Program).await
             }
         });
         let mut puts = join_all(puts.collect());

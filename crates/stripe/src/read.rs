@@ -2,7 +2,7 @@
 //! from `k` other fragments.
 
 use crate::layout::SegmentInfo;
-use crate::stripe::Whom;
+use crate::stripe::{Purpose, Whom};
 use crate::{Stripe, StripeError};
 use bytes::{Bytes, BytesMut};
 use host::join_all;
@@ -26,15 +26,24 @@ impl Stripe {
     /// Bytes `range` of a segment's payload, verified. They are not copied if one fragment has them
     /// all and can be read.
     pub async fn read(&self, segment: SegmentId, range: Range<u32>) -> Result<Bytes, StripeError> {
+        self.read_for(segment, range, Purpose::Program).await
+    }
+
+    pub(crate) async fn read_for(
+        &self,
+        segment: SegmentId,
+        range: Range<u32>,
+        purpose: Purpose,
+    ) -> Result<Bytes, StripeError> {
         let cached = self.layouts.lock().get(segment);
         if let Some(info) = cached
-            && let Ok(bytes) = self.read_by(segment, &info, range.clone()).await?
+            && let Ok(bytes) = self.read_by(segment, &info, range.clone(), purpose).await?
         {
             return Ok(bytes);
         }
         // The layout was not cached, or the segment was put again elsewhere since.
         let info = self.locate(segment).await?;
-        match self.read_by(segment, &info, range).await? {
+        match self.read_by(segment, &info, range, purpose).await? {
             Ok(bytes) => Ok(bytes),
             Err(Failed::OutOfReach) => Err(StripeError::NotEnoughStores),
             Err(Failed::Gone) => Err(StripeError::Damaged(segment)),
@@ -54,6 +63,7 @@ impl Stripe {
         segment: SegmentId,
         info: &SegmentInfo,
         range: Range<u32>,
+        purpose: Purpose,
     ) -> Result<Result<Bytes, Failed>, StripeError> {
         let geometry = &info.geometry;
         if range.start > range.end || range.end > geometry.payload_len {
@@ -62,7 +72,7 @@ impl Stripe {
         let parts = (0..geometry.k).filter_map(|index| {
             let held = geometry.payload_range(index);
             let (from, to) = (range.start.max(held.start), range.end.min(held.end));
-            (from < to).then(|| self.read_part(segment, info, index, from - held.start..to - held.start))
+            (from < to).then(|| self.read_part(segment, info, index, from - held.start..to - held.start, purpose))
         });
         let mut parts = join_all(parts.collect()).await;
         if parts.len() == 1 {
@@ -86,14 +96,15 @@ impl Stripe {
         info: &SegmentInfo,
         index: u8,
         range: Range<u32>,
+        purpose: Purpose,
     ) -> Result<Bytes, Failed> {
         for whom in [Whom::WhoAnswers, Whom::Everybody] {
             let owner_is_last = self.is_absent(info, index);
             let mut failed = Failed::Gone;
             for from_owner in [!owner_is_last, owner_is_last] {
                 let read = match from_owner {
-                    true => self.read_fragment(segment, info, index, range.clone(), whom).await,
-                    false => self.rebuild_part(segment, info, index, range.clone(), whom).await,
+                    true => self.read_fragment(segment, info, index, range.clone(), (whom, purpose)).await,
+                    false => self.rebuild_part(segment, info, index, range.clone(), (whom, purpose)).await,
                 };
                 match read {
                     Ok(bytes) => {
@@ -118,7 +129,7 @@ impl Stripe {
         info: &SegmentInfo,
         wanted: u8,
         range: Range<u32>,
-        whom: Whom,
+        whom: (Whom, Purpose),
     ) -> Result<Bytes, Failed> {
         let geometry = &info.geometry;
         let others = (0..geometry.width()).filter(|&index| index != wanted);
@@ -156,7 +167,7 @@ impl Stripe {
         info: &SegmentInfo,
         index: u8,
         range: Range<u32>,
-        whom: Whom,
+        (whom, purpose): (Whom, Purpose),
     ) -> Result<Bytes, Failed> {
         let id = FragmentId { segment, index };
         let at = info.geometry.members.get(usize::from(index)).and_then(|&store| self.place(store));
@@ -165,7 +176,10 @@ impl Stripe {
         let (len, attempt) = (range.len(), info.attempt);
         let answer = match whom {
             Whom::WhoAnswers if self.is_absent(info, index) => Err(StorageError::Unavailable),
-            whom => self.ask_whom(at, whom, |s| s.read(id, attempt, range)).await,
+            whom => match purpose {
+                Purpose::Program => self.ask_whom(at, whom, |s| s.read(id, attempt, range)).await,
+                Purpose::Upkeep => self.ask_whom(at, whom, |s| s.read_behind(id, attempt, range)).await,
+            },
         };
         match answer {
             Ok(bytes) if bytes.len() == len => Ok(bytes),

@@ -8,9 +8,11 @@
 use crate::health::StoreState;
 use crate::layout::{Described, Layout};
 use crate::put::Attempted;
+use crate::stripe::Purpose;
 use crate::{Stripe, StripeError};
 use host::join_all;
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 use storage::api::StorageError;
 use striped_log::segment::Segment;
 use types::{FragmentId, SegmentId};
@@ -119,6 +121,14 @@ impl Stripe {
         }
     }
 
+    /// How long work that can wait, as [`restore`](Self::restore), should rest before its next step,
+    /// so that programs keep the most of each store.
+    pub async fn rest(&self) -> Duration {
+        let up = self.health.lock().up();
+        let answers = self.ask_each(&up, |store| store.rest()).await;
+        answers.into_iter().filter_map(|(_, rest)| rest.ok()).max().unwrap_or_default()
+    }
+
     /// Puts a segment's missing fragments again. True if it now lacks none, or if all stores answer
     /// that it is gone.
     pub async fn restore(&self, segment: SegmentId) -> bool {
@@ -151,7 +161,7 @@ impl Stripe {
             return;
         }
         let rest_suffices = lacking.len() <= usize::from(layout.info.geometry.m);
-        if !rest_suffices && self.read_segment(segment).await.is_err() {
+        if !rest_suffices && self.read_segment(segment, Purpose::Upkeep).await.is_err() {
             let whom = if unchecked.is_empty() { &mut report.unreadable } else { &mut report.uncertain };
             whom.push(segment);
         } else if repair && self.repair(segment, &layout, &lacking).await {
@@ -217,7 +227,8 @@ impl Stripe {
 
     /// Makes a segment complete again. True if that succeeded.
     async fn repair(&self, id: SegmentId, layout: &Layout, bad: &BTreeSet<u8>) -> bool {
-        let segment = match self.read_segment(id).await {
+        self.layouts.lock().insert(id, layout.info.clone());
+        let segment = match self.read_located(id, &layout.info, Purpose::Upkeep).await {
             Ok(segment) => segment,
             Err(error) => {
                 tracing::warn!(segment = %id, %error, "segment cannot be read for repair");
@@ -227,8 +238,8 @@ impl Stripe {
         self.repair_in_place(&segment, layout, bad).await || self.repair_elsewhere(&segment).await
     }
 
-    /// Puts the bad fragments back where they were. A store may keep the damaged fragment that it
-    /// has, so each is verified afterwards.
+    /// Puts the bad fragments back where they were. A store may keep a damaged fragment that it
+    /// has, so what replaces one is verified afterwards.
     async fn repair_in_place(&self, segment: &Segment, layout: &Layout, bad: &BTreeSet<u8>) -> bool {
         let geometry = &layout.info.geometry;
         let fragments = segment.stripe(self.fs, layout.info.attempt, geometry.clone());
@@ -237,7 +248,9 @@ impl Stripe {
             let at = fragment.header.member().and_then(|store| self.place(store));
             let at = at.filter(|&at| self.health.lock().state(at) == StoreState::Up);
             let Some(at) = at else { return false };
-            if self.ask_put(at, fragment).await.is_err() || self.verify(segment.id, layout, index).await.is_err() {
+            let replaces = layout.present.contains(&index);
+            let is_put = self.ask_put(at, fragment, Purpose::Upkeep).await.is_ok();
+            if !is_put || replaces && self.verify(segment.id, layout, index).await.is_err() {
                 return false;
             }
         }

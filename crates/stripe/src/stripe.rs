@@ -23,6 +23,15 @@ pub(crate) enum Whom {
     Everybody,
 }
 
+/// What a request is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Purpose {
+    /// A program waits for it, or may.
+    Program,
+    /// Work that can wait.
+    Upkeep,
+}
+
 /// How a [`Stripe`] behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
@@ -281,9 +290,12 @@ impl Stripe {
 
     /// Sends one put to one store. If the store refuses for any other reason than that the log is
     /// sealed, it gets no puts until a probe finds it well. It is still read from.
-    pub(crate) async fn ask_put(&self, at: usize, fragment: Fragment) -> Result<(), StorageError> {
+    pub(crate) async fn ask_put(&self, at: usize, fragment: Fragment, purpose: Purpose) -> Result<(), StorageError> {
         self.request_count.fetch_add(1, Relaxed);
-        let put = self.stores[at].api.put(fragment);
+        let put = match purpose {
+            Purpose::Program => self.stores[at].api.put(fragment),
+            Purpose::Upkeep => self.stores[at].api.put_behind(fragment),
+        };
         let Ok(answer) = timeout(&*self.host.clock, self.options.put_timeout, put).await else {
             return self.judge(at, None);
         };

@@ -40,6 +40,8 @@ struct Restored {
     seconds: f64,
     /// The median of how far each time left was from what came.
     time_left_error: f64,
+    /// When how many bytes were lacking, and the time left that was told, in seconds.
+    told: Vec<(f64, u64, Option<f64>)>,
 }
 
 /// What is lacking, and the time left.
@@ -67,14 +69,15 @@ fn watch(cluster: &Cluster) -> Result<Restored> {
     let (mut bytes_max, mut told) = (0, Vec::new());
     while let Some((bytes, left)) = lacking(cluster)? {
         bytes_max = bytes.max(bytes_max);
-        told.extend(left.map(|left| (now(), left)));
+        told.push((now(), bytes, left));
         ensure!(started.elapsed() < DEADLINE, "{bytes} bytes are still lacking");
         std::thread::sleep(LOOK_PERIOD);
     }
     let seconds = now();
-    let real = told.into_iter().map(|(at, left)| (left, seconds - at)).filter(|(_, real)| *real >= TIME_LEFT_MIN_S);
+    let real = told.iter().filter_map(|(at, _, left)| Some(((*left)?, seconds - at)));
+    let real = real.filter(|(_, real)| *real >= TIME_LEFT_MIN_S);
     let errors: Vec<f64> = real.map(|(left, real)| (left - real).abs() / real).collect();
-    Ok(Restored { bytes: bytes_max, seconds, time_left_error: median(&errors) })
+    Ok(Restored { bytes: bytes_max, seconds, time_left_error: median(&errors), told })
 }
 
 fn of(outcome: &Outcome, name: &str) -> Result<f64> {
@@ -139,7 +142,7 @@ pub(super) fn measure(site: &Site, effort: Effort) -> Result<Found> {
             Figure::beside("the disk writes", format!("{} MB/s", number(disk))),
         ],
         tables: vec![table],
-        samples: json!({ "rates": rates, "tails": tails, "mb_per_s": meanwhile, "alone_mb_per_s": rate(&alone), "disk_mb_per_s": disk }),
+        samples: json!({ "rates": rates, "tails": tails, "mb_per_s": meanwhile, "alone_mb_per_s": rate(&alone), "disk_mb_per_s": disk, "told": alone.told }),
         ..Found::default()
     })
 }

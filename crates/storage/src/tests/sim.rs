@@ -473,6 +473,39 @@ fn a_small_put_costs_one_write_and_one_sync_and_those_that_wait_share_it() {
     });
 }
 
+/// What can wait leaves a store alone that programs use, and has all of it otherwise.
+#[test]
+fn what_can_wait_rests_while_programs_use_the_store_and_not_because_of_itself() {
+    let sim = Sim::new(1);
+    let disk = SimDisk::new(&sim, DISK_BYTES);
+    closed_store(&sim, &disk, 0..0);
+    let server = open(&sim, &disk).unwrap();
+    let puts = |log: u32, is_program: bool| {
+        let server = server.clone();
+        async move {
+            let mut rest = Duration::ZERO;
+            for seq in 1..100 {
+                let one = fragment(log, seq, 0, 10_000);
+                let (id, attempt) = (one.header.id, one.header.attempt);
+                let put = if is_program { server.put(one) } else { server.put_behind(one) };
+                put.await.unwrap();
+                let read = match is_program {
+                    true => server.read(id, attempt, 0..10_000),
+                    false => server.read_behind(id, attempt, 0..10_000),
+                };
+                read.await.unwrap();
+                rest = rest.max(server.rest().await.unwrap());
+            }
+            rest
+        }
+    };
+    assert_eq!(sim.block_on(puts(1, false)), Duration::ZERO);
+    let seen = sim.block_on(async { host::join_all(vec![puts(2, true), puts(3, false)]).await });
+    assert!(seen[1] > Duration::from_millis(50), "{seen:?}");
+    sim.run_for(Duration::from_secs(5));
+    assert_eq!(sim.block_on(puts(4, false)), Duration::ZERO);
+}
+
 #[test]
 fn fragments_are_moved_together_when_no_gap_is_long_enough() {
     let sim = Sim::new(8);
