@@ -186,7 +186,8 @@ impl Maintenance {
         while !self.stopping.load(SeqCst) {
             let wanted = first(self.client.space_wanted(), self.space_wanted.notified());
             let wake = first(wanted, self.stop.notified());
-            let wanted = matches!(first(self.host.clock.sleep(pause), wake).await, Either::Right(Either::Left(_)));
+            // Those who wait come before the next step of restoring, which may be due at once.
+            let wanted = matches!(first(wake, self.host.clock.sleep(pause)).await, Either::Left(Either::Left(_)));
             if self.stopping.load(SeqCst) {
                 break;
             }

@@ -22,6 +22,8 @@ const ANSWER_TIME_MAX: Duration = Duration::from_secs(60);
 /// Segments deleted by one request.
 const DELETED_AT_ONCE: usize = 1024;
 
+/// A copy rests for no longer, whatever a store says.
+const REST_MAX: Duration = Duration::from_secs(2);
 /// How often a slow copy looks at its rate.
 const PACE_TICK: Duration = Duration::from_secs(1);
 
@@ -121,7 +123,7 @@ impl StoreCopy {
     async fn rest(&self) -> Duration {
         let asked = [&self.from, &self.to].into_iter().map(|store| store.rest()).collect();
         let answers = timeout(&*self.clock, ANSWER_TIME_MAX, join_all(asked)).await.unwrap_or_default();
-        answers.into_iter().filter_map(Result::ok).max().unwrap_or_default()
+        answers.into_iter().filter_map(Result::ok).max().unwrap_or_default().min(REST_MAX)
     }
 
     /// Waits until so many bytes may have been copied since `begun`.

@@ -17,6 +17,9 @@ use storage::api::StorageError;
 use striped_log::segment::Segment;
 use types::{FragmentId, SegmentId};
 
+/// Work that can wait rests for no longer, whatever a store says.
+const REST_MAX: Duration = Duration::from_secs(2);
+
 /// How far a scrub is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ScrubProgress {
@@ -126,7 +129,7 @@ impl Stripe {
     pub async fn rest(&self) -> Duration {
         let up = self.health.lock().up();
         let answers = self.ask_each(&up, |store| store.rest()).await;
-        answers.into_iter().filter_map(|(_, rest)| rest.ok()).max().unwrap_or_default()
+        answers.into_iter().filter_map(|(_, rest)| rest.ok()).max().unwrap_or_default().min(REST_MAX)
     }
 
     /// Puts a segment's missing fragments again. True if it now lacks none, or if all stores answer
