@@ -280,7 +280,11 @@ impl Maintenance {
     /// Whether the stores have everything; `None` while it is not known, or maintenance is at work
     /// on it.
     pub(crate) fn are_whole(&self) -> Option<bool> {
-        let restore = self.round.try_lock().ok()?;
+        let Ok(restore) = self.round.try_lock() else {
+            // A restore is nearly always at work. What it has found goes on to count.
+            let lacks = self.done.lock().redundancy.lacking_count.is_some_and(|count| count > 0);
+            return lacks.then_some(false);
+        };
         // A store that comes back after this look has returned since the last comparison.
         let is_whole = self.stripe.is_whole();
         if self.compare_wanted.load(SeqCst) {

@@ -288,7 +288,8 @@ impl Restore {
     /// How long until the next step of restoring; `None` if there is nothing to restore now.
     pub(crate) fn next_step(&self) -> Option<Duration> {
         let left = |until: Duration| until.saturating_sub(self.host.clock.now());
-        (self.is_busy() && self.stripe.is_whole()).then(|| self.rests_until.map_or(Duration::ZERO, left))
+        (self.is_busy() && !self.is_due() && self.stripe.is_whole())
+            .then(|| self.rests_until.map_or(Duration::ZERO, left))
     }
 
     /// True if segments are left to restore.
