@@ -124,8 +124,8 @@ impl Stripe {
         }
     }
 
-    /// How long work that can wait, as [`restore`](Self::restore), should rest before its next step,
-    /// so that programs keep the most of each store.
+    /// How long work that can wait, as [`restore`](Self::restore), should rest before its next
+    /// step, so that programs keep the most of each store.
     pub async fn rest(&self) -> Duration {
         let up = self.health.lock().up();
         let answers = self.ask_each(&up, |store| store.rest()).await;
