@@ -32,7 +32,7 @@ use stripe::{ScrubProgress, ScrubReport, Stripe};
 use tokio::sync::Notify;
 use types::{Answer, LogId, SegmentId};
 
-/// Time between two looks at whether a round is due, if there is nothing to restore.
+/// Time between two looks at whether a round is due.
 const TICK: Duration = Duration::from_secs(1);
 /// Number of changed index nodes in the managers' memory at which a checkpoint is due: they stay in
 /// memory until then.
@@ -182,19 +182,25 @@ impl Maintenance {
         let mut last_time = self.host.clock.now();
         let mut last_look = last_time;
         let mut quiet = Quiet { cut: 0, since: last_time, merged: true };
-        let mut pause = TICK;
+        let (mut next_look, mut next_step) = (last_time + TICK, last_time + TICK);
         while !self.stopping.load(SeqCst) {
             let wanted = first(self.client.space_wanted(), self.space_wanted.notified());
             let wake = first(wanted, self.stop.notified());
+            let pause = next_look.min(next_step).saturating_sub(self.host.clock.now());
             // Those who wait come before the next step of restoring, which may be due at once.
             let wanted = matches!(first(wake, self.host.clock.sleep(pause)).await, Either::Left(Either::Left(_)));
             if self.stopping.load(SeqCst) {
                 break;
             }
-            pause = self.restore_some().await.unwrap_or_else(|e| {
+            let step_in = self.restore_some().await.unwrap_or_else(|e| {
                 tracing::warn!("compare stores: {e}");
                 TICK
             });
+            next_step = self.host.clock.now() + step_in;
+            if !wanted && self.host.clock.now() < next_look {
+                continue;
+            }
+            next_look = self.host.clock.now() + TICK;
             // Of managers at other nodes it is known a moment later what they have applied.
             let cut = self.cut_count().await.unwrap_or(last_cut).max(last_cut);
             let now = self.host.clock.now();
@@ -253,7 +259,7 @@ impl Maintenance {
         if restore.is_due() {
             self.compare_some(&mut restore).await?;
         } else if restore.is_busy() {
-            restore.step().await;
+            restore.step(&self.table).await;
         }
         restore.clear_losses().await?;
         self.done.lock().redundancy = restore.progress();
@@ -649,5 +655,76 @@ impl AppliedByAll {
     /// The seq up to which all managers have applied a log.
     fn of(&self, log: LogId) -> u64 {
         self.0.iter().map(|progress| progress.of(log)).min().unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::StorePlace;
+    use crate::machine::{CoreMachine, Create, INDEX_RANGE_LEN, Lengths, Run, create};
+    use host::Disk;
+    use host::sim::{Sim, SimDisk};
+    use types::FileId;
+    use vfs::fs::{Cred, FileSystem, OpenFlags};
+
+    const STORE_BYTES: u64 = 256 << 20;
+    const STORES: usize = 3;
+    const FILES: u64 = 40;
+    const RUN: Run = Run {
+        cache_bytes: 16 << 20,
+        root_mode: 0o755,
+        root_uid: 0,
+        root_gid: 0,
+        index_range_len: INDEX_RANGE_LEN,
+        manager_lengths: Lengths::LARGEST,
+        accepts_loss: false,
+        claim: crate::Claim::NONE,
+    };
+
+    async fn start(sim: &Sim, disks: &[SimDisk], is_new: bool) -> CoreMachine {
+        let on = sim.machine("one");
+        let places: Vec<StorePlace> = disks[..STORES].iter().map(|disk| disk.mount(&on).into()).collect();
+        let consensus: Arc<dyn Disk> = disks[STORES].mount(&on);
+        if is_new {
+            let store_capacity_bytes = Some(STORE_BYTES);
+            let how = Create { parity: 1, block_size: 64 * 1024, manager_count: 1, store_capacity_bytes };
+            create(&on.host(), &places, &consensus, how).await.expect("create");
+        }
+        CoreMachine::start(on.host(), &places, &consensus, RUN).await.expect("start")
+    }
+
+    /// Removals go by this. While a restore was at work, it was not known that anything was
+    /// lacking.
+    #[test]
+    fn regression_stores_are_not_whole_at_any_moment_of_a_restore() {
+        let sim = Sim::new(5);
+        let disks: Vec<SimDisk> = (0..=STORES).map(|_| SimDisk::new(&sim, 2 * STORE_BYTES)).collect();
+        let machine = sim.block_on(async {
+            let machine = start(&sim, &disks, true).await;
+            let write = OpenFlags { read: true, write: true, ..OpenFlags::default() };
+            for number in 0..FILES {
+                let (client, name) = (&machine.client, number.to_string().into_bytes());
+                let made = client.create(&Cred::ROOT, FileId::ROOT, &name, 0o644, 0, write).await;
+                let (entry, handle) = made.expect("create");
+                client.write(&Cred::ROOT, entry.attr.id, handle, 0, &name.repeat(100_000)).await.expect("write");
+                client.fsync(entry.attr.id, handle, false).await.expect("fsync");
+                client.release(entry.attr.id, handle, None).await.expect("release");
+            }
+            machine.stop().await.expect("stop");
+            disks[1].wipe();
+            start(&sim, &disks, false).await
+        });
+        let maintenance = &machine.maintenance;
+        let (mut at_work, mut beside) = (0, 0);
+        while maintenance.are_whole() != Some(true) {
+            sim.run_for(Duration::from_micros(500));
+            if maintenance.done().redundancy.lacking_count.is_some_and(|count| count > 0) {
+                assert_eq!(maintenance.are_whole(), Some(false));
+                let is_at_work = maintenance.round.try_lock().is_err();
+                (at_work, beside) = (at_work + u64::from(is_at_work), beside + u64::from(!is_at_work));
+            }
+        }
+        assert!(at_work > 10, "restoring is not seen at work: {at_work}, {beside}");
     }
 }

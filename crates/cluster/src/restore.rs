@@ -3,7 +3,7 @@
 //!
 //! Until that is done, the next store that fails may take data with it. So maintenance compares all
 //! stores once all of them are in service: after a start, and after one of them came back. It puts
-//! missing fragments there again, a little at a time. It compares only which fragments there are; a
+//! missing fragments there again, some segments at a time. It compares only which fragments there are; a
 //! scrub tells whether they are good.
 //!
 //! After a start, the same pages also tell which segments there are. That does not wait for stores
@@ -17,10 +17,14 @@ use std::time::Duration;
 use stripe::{Stripe, StripeError};
 use types::{LogId, SegmentId};
 
-/// Segments that are restored at once while programs leave the stores alone.
-const AT_ONCE: usize = 16;
-/// Most bytes of fragments that are restored at once, or one segment. This bounds memory.
+/// Most segments that are restored at once. It begins with one.
+const AT_ONCE_MAX: usize = 16;
+/// Most bytes that segments may lack which are restored at once, unless one lacks more. In memory
+/// each byte takes the length of its stripe, twice.
 const BYTES_AT_ONCE: u64 = 8 << 20;
+/// How long restoring some segments at once may take. If it takes longer, fewer come next: over a
+/// slow network, stores must still answer programs in time.
+const TURN_TIME: Duration = Duration::from_millis(250);
 /// Time after which segments that could not be restored are tried again.
 const TRY_AGAIN: Duration = Duration::from_secs(300);
 
@@ -85,7 +89,7 @@ pub(crate) struct Restore {
     host: Host,
     stripe: Arc<Stripe>,
     /// How long one step may take, before other maintenance gets its turn. A step ends with the
-    /// page or the segment that is under way.
+    /// page or the segments that are under way.
     step_time: Duration,
     comparison: Option<Comparison>,
     /// All logs were listed since the start, at a quorum of stores.
@@ -102,8 +106,10 @@ pub(crate) struct Restore {
     restored_bytes: u64,
     /// The pace of restoring.
     pace: Pace,
-    /// Programs use the stores: it rests until then.
+    /// Until when it rests, if programs use the stores.
     rests_until: Option<Duration>,
+    /// How many segments to restore at once.
+    at_once: usize,
 }
 
 impl Restore {
@@ -123,6 +129,7 @@ impl Restore {
             restored_bytes: 0,
             pace: Pace::default(),
             rests_until: None,
+            at_once: 1,
         }
     }
 
@@ -249,29 +256,38 @@ impl Restore {
 
     /// One step of restoring segments. No segment may be deleted during the step. It ends when the
     /// stores say that it is time to rest, and does nothing before that is over.
-    pub(crate) async fn step(&mut self) {
+    pub(crate) async fn step(&mut self, table: &Table) {
         let now = || self.host.clock.now();
         let end = now() + self.step_time;
         if self.todo.is_empty() {
             self.todo = std::mem::take(&mut self.failed);
         }
         while now() < end && self.stripe.is_whole() && !self.todo.is_empty() {
-            let at_once = match self.rests_until {
-                Some(until) if now() < until => return,
-                // A step after each rest, so that it always goes on.
-                Some(_) => 1,
-                None => AT_ONCE,
-            };
-            if self.rests_until.take().is_none() {
-                let rest = self.stripe.rest().await;
-                if !rest.is_zero() {
-                    self.rests_until = Some(now() + rest);
+            match self.rests_until.take() {
+                Some(until) if now() < until => {
+                    self.rests_until = Some(until);
                     return;
                 }
+                // A segment after each rest, so that it always goes on.
+                Some(_) => self.at_once = 1,
+                None => {
+                    let rest = self.stripe.rest().await;
+                    if !rest.is_zero() {
+                        self.rests_until = Some(now() + rest);
+                        return;
+                    }
+                }
             }
-            let some = take(&mut self.todo, at_once);
+            let mut some = take(&mut self.todo, self.at_once);
+            // Others were deleted since they were seen.
+            some.retain(|(segment, _)| table.look(|table| table.is_stored(*segment)));
+            let begun = now();
             let restored =
                 host::join_all(some.iter().map(|(segment, _)| self.stripe.restore(*segment)).collect()).await;
+            self.at_once = match now() - begun < TURN_TIME {
+                true => (2 * self.at_once).min(AT_ONCE_MAX),
+                false => (self.at_once / 2).max(1),
+            };
             for ((segment, bytes), is_restored) in some.into_iter().zip(restored) {
                 if is_restored {
                     self.restored_count += 1;

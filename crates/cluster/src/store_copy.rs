@@ -22,8 +22,9 @@ const ANSWER_TIME_MAX: Duration = Duration::from_secs(60);
 /// Segments deleted by one request.
 const DELETED_AT_ONCE: usize = 1024;
 
-/// A copy rests for no longer, whatever a store says.
-const REST_MAX: Duration = Duration::from_secs(2);
+/// A copy rests so long at most since it began: nothing else that changes the places of stores goes
+/// on meanwhile.
+const RESTS_FOR: Duration = Duration::from_secs(600);
 /// How often a slow copy looks at its rate.
 const PACE_TICK: Duration = Duration::from_secs(1);
 
@@ -75,23 +76,23 @@ impl StoreCopy {
         self.damaged.values().sum()
     }
 
-    /// One pass, no faster than `rate` says at each moment. The first one lets programs go first.
-    /// Tells `progress` how many segments of all it has looked at. Returns how many it had to copy.
+    /// One pass, no faster than `rate` says at each moment. Without a rate, the first one lets
+    /// programs go first, for some minutes. Tells `progress` how many segments of all it has looked at. Returns how many it had to copy.
     pub(crate) async fn pass(
         &mut self,
         progress: &(dyn Fn(usize, usize) + Sync),
         rate: &(dyn Fn() -> DrainRate + Sync),
     ) -> Result<usize, CopyError> {
         // The later ones must be faster than programs write.
-        let is_first = self.copied.is_empty();
-        self.copy(progress, rate, is_first).await
+        let rests_until = if self.copied.is_empty() { self.clock.now() + RESTS_FOR } else { Duration::ZERO };
+        self.copy(progress, rate, rests_until).await
     }
 
     async fn copy(
         &mut self,
         progress: &(dyn Fn(usize, usize) + Sync),
         rate: &(dyn Fn() -> DrainRate + Sync),
-        lets_programs_go_first: bool,
+        rests_until: Duration,
     ) -> Result<usize, CopyError> {
         let listed = timeout(&*self.clock, ANSWER_TIME_MAX, self.from.segments()).await;
         let listed = listed.map_err(|_| CopyError::Late)?.map_err(CopyError::From)?;
@@ -100,8 +101,11 @@ impl StoreCopy {
         let mut left = &new[..];
         while !left.is_empty() {
             progress(listed.len() - left.len(), listed.len());
-            let rest = if lets_programs_go_first { self.rest().await } else { Duration::ZERO };
-            self.clock.sleep(rest).await;
+            let rests = rate() == DrainRate::default() && self.clock.now() < rests_until;
+            let rest = if rests { self.rest().await } else { Duration::ZERO };
+            if !rest.is_zero() {
+                self.clock.sleep(rest).await;
+            }
             let (some, others) = left.split_at(if rest.is_zero() { AT_ONCE.min(left.len()) } else { 1 });
             left = others;
             let begun = self.clock.now();
@@ -123,7 +127,7 @@ impl StoreCopy {
     async fn rest(&self) -> Duration {
         let asked = [&self.from, &self.to].into_iter().map(|store| store.rest()).collect();
         let answers = timeout(&*self.clock, ANSWER_TIME_MAX, join_all(asked)).await.unwrap_or_default();
-        answers.into_iter().filter_map(Result::ok).max().unwrap_or_default().min(REST_MAX)
+        answers.into_iter().filter_map(Result::ok).max().unwrap_or_default()
     }
 
     /// Waits until so many bytes may have been copied since `begun`.
@@ -177,7 +181,7 @@ impl StoreCopy {
     /// The last pass, while nothing changes the store. Both are equal afterwards, but for damaged
     /// fragments.
     pub(crate) async fn finish(&mut self) -> Result<(), CopyError> {
-        self.copy(&|_, _| (), &DrainRate::default, false).await?;
+        self.copy(&|_, _| (), &DrainRate::default, Duration::ZERO).await?;
         let listed: BTreeMap<SegmentId, u64> =
             self.from.segments().await.map_err(CopyError::From)?.into_iter().collect();
         let gone: Vec<SegmentId> =

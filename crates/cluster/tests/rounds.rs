@@ -63,6 +63,15 @@ impl Storage for Counting {
     fn read(&self, id: FragmentId, attempt: u16, range: Range<u32>) -> BoxFuture<Result<Bytes, StorageError>> {
         self.server().read(id, attempt, range)
     }
+    fn put_behind(&self, fragment: Fragment) -> BoxFuture<Result<(), StorageError>> {
+        self.server().put_behind(fragment)
+    }
+    fn read_behind(&self, id: FragmentId, attempt: u16, range: Range<u32>) -> BoxFuture<Result<Bytes, StorageError>> {
+        self.server().read_behind(id, attempt, range)
+    }
+    fn rest(&self) -> BoxFuture<Result<Duration, StorageError>> {
+        self.server().rest()
+    }
     fn describe(&self, segment: SegmentId) -> BoxFuture<Result<Vec<FragmentHeader>, StorageError>> {
         self.server().describe(segment)
     }

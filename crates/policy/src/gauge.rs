@@ -1,7 +1,7 @@
 //! How busy a store is with requests of programs, and how long other work should rest.
 //!
 //! Work that can wait, such as restoring redundancy, takes what programs leave: all of a store that
-//! no program uses, and a small part of one that programs keep busy. So it costs them less than a
+//! no program uses, and a small part of one that programs keep busy. It should cost them less than a
 //! tenth, and it always goes on.
 
 use std::time::Duration;
@@ -43,6 +43,11 @@ pub struct Gauge {
     others: Busy,
 }
 
+/// Without what is smaller than a millisecond, so that all processors find the same.
+fn in_ms(time: Duration) -> Duration {
+    Duration::from_millis(time.as_millis() as u64)
+}
+
 impl Gauge {
     /// A request begins. `can_wait`: it is not of a program.
     pub fn begin(&mut self, now: Duration, can_wait: bool) {
@@ -60,7 +65,7 @@ impl Gauge {
     pub fn rest(&self, now: Duration) -> Duration {
         let allowed = (1.0 - LEFT_ALONE * self.programs.share_at(now)).max(SHARE_MIN);
         let used = self.others.share_at(now);
-        if used <= allowed { Duration::ZERO } else { MEMORY.mul_f64((used / allowed).ln()) }
+        if used <= allowed { Duration::ZERO } else { in_ms(MEMORY.mul_f64((used / allowed).ln())) }
     }
 
     fn of(&mut self, can_wait: bool) -> &mut Busy {

@@ -94,7 +94,8 @@ pub trait Storage: Send + Sync + 'static {
         self.read(id, attempt, range)
     }
     /// How long work that can wait should rest, so that programs keep the most of a store that they
-    /// use. Such work restores redundancy or moves stores. It asks before each of its steps.
+    /// use: work that restores redundancy or moves stores. Who does such work asks again after each
+    /// step. A fake need not tell such work from that of programs.
     fn rest(&self) -> BoxFuture<Result<Duration, StorageError>> {
         Box::pin(std::future::ready(Ok(Duration::ZERO)))
     }

@@ -17,6 +17,9 @@ use std::time::Duration;
 use striped_log::fragment::{Fragment, FragmentHeader};
 use types::{BoxFuture, FragmentId, LogId, Maps, SegmentId};
 
+/// No store needs a longer rest, whatever another node says.
+const REST_MAX: Duration = Duration::from_secs(2);
+
 /// Carries requests to a store and brings its answers.
 pub trait Ask: Send + Sync + 'static {
     /// Sends one request, with `len` bytes of payload in it or in its answer. After an error it is
@@ -90,7 +93,7 @@ impl<A: Ask> Storage for A {
     }
 
     fn rest(&self) -> BoxFuture<Result<Duration, StorageError>> {
-        call(self, StoreRequest::Rest, 0, answer!(StoreAnswer::Rest(time) => time))
+        call(self, StoreRequest::Rest, 0, answer!(StoreAnswer::Rest(time) => time.min(REST_MAX)))
     }
 
     fn describe(&self, segment: SegmentId) -> BoxFuture<Result<Vec<FragmentHeader>, StorageError>> {

@@ -390,10 +390,7 @@ impl Storage for StoreServer {
 
     fn verify(&self, id: FragmentId) -> BoxFuture<Result<(), StorageError>> {
         let shared = self.shared.clone();
-        Box::pin(async move {
-            let _under_way = shared.under_way(true);
-            shared.verify(id).await
-        })
+        Box::pin(async move { shared.verify(id).await })
     }
 
     fn status(&self) -> BoxFuture<Result<StoreStatus, StorageError>> {

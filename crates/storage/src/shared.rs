@@ -255,7 +255,7 @@ impl Shared {
         })
     }
 
-    /// Counts a request as under way until the answer is dropped. `can_wait`: it is not of a
+    /// Counts a request as under way until what this returns is dropped. `can_wait`: it is not of a
     /// program.
     pub fn under_way(self: &Arc<Self>, can_wait: bool) -> UnderWay {
         self.gauge.lock().begin(self.clock.now(), can_wait);

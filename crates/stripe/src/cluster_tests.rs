@@ -362,6 +362,15 @@ impl Storage for Remote {
     fn read(&self, id: FragmentId, attempt: u16, range: Range<u32>) -> BoxFuture<Result<Bytes, StorageError>> {
         self.call(move |s| s.read(id, attempt, range.clone()))
     }
+    fn put_behind(&self, fragment: Fragment) -> BoxFuture<Result<(), StorageError>> {
+        self.call(move |s| s.put_behind(fragment.clone()))
+    }
+    fn read_behind(&self, id: FragmentId, attempt: u16, range: Range<u32>) -> BoxFuture<Result<Bytes, StorageError>> {
+        self.call(move |s| s.read_behind(id, attempt, range.clone()))
+    }
+    fn rest(&self) -> BoxFuture<Result<Duration, StorageError>> {
+        self.call(|s| s.rest())
+    }
     fn describe(&self, segment: SegmentId) -> BoxFuture<Result<Vec<FragmentHeader>, StorageError>> {
         self.call(move |s| s.describe(segment))
     }

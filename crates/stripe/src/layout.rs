@@ -6,11 +6,13 @@
 //! attempts. If a read by it fails, the reader asks the stores again.
 
 use crate::{Stripe, StripeError};
+use bytes::Bytes;
 use host::join_all;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use striped_log::fragment::FragmentHeader;
 use striped_log::geometry::Geometry;
+use striped_log::segment::Segment;
 use types::{FsUuid, SegmentId, StoreId};
 
 /// Most layouts in the cache, some 100 bytes each.
@@ -40,6 +42,12 @@ impl SegmentInfo {
             previous: header.previous,
             order: header.order,
         }
+    }
+
+    /// The segment with this layout and payload.
+    pub(crate) fn segment(&self, id: SegmentId, payload: Bytes) -> Segment {
+        let SegmentInfo { previous, order, delta_offset, .. } = *self;
+        Segment { id, previous, order, payload, delta_offset }
     }
 }
 

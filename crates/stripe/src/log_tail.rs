@@ -35,7 +35,6 @@
 
 use crate::catch_up::newest_seals;
 use crate::health::StoreState;
-use crate::layout::SegmentInfo;
 use crate::stripe::{Purpose, Whom};
 use crate::{StoreSet, Stripe, StripeError};
 use host::join_all;
@@ -322,19 +321,8 @@ impl Stripe {
     /// Reads a whole segment from any `k` fragments.
     pub(crate) async fn read_segment(&self, id: SegmentId, purpose: Purpose) -> Result<Segment, StripeError> {
         let info = self.locate(id).await?;
-        self.read_located(id, &info, purpose).await
-    }
-
-    /// The same, of a segment whose layout is known.
-    pub(crate) async fn read_located(
-        &self,
-        id: SegmentId,
-        info: &SegmentInfo,
-        purpose: Purpose,
-    ) -> Result<Segment, StripeError> {
         let payload = self.read_for(id, 0..info.geometry.payload_len, purpose).await?;
-        let SegmentInfo { previous, order, delta_offset, .. } = *info;
-        Ok(Segment { id, previous, order, payload, delta_offset })
+        Ok(info.segment(id, payload))
     }
 
     /// An unused attempt number for a segment whose writer is gone. A store that does not answer

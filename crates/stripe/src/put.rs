@@ -65,7 +65,7 @@ impl Stripe {
             };
             let next = attempt.checked_add(1).ok_or(StripeError::NotEnoughStores)?;
             self.attempts.lock().insert(segment.id, next);
-            match self.put_attempt(segment, attempt, geometry).await {
+            match self.put_attempt(segment, attempt, geometry, Purpose::Program).await {
                 Attempted::Incomplete => attempt = next,
                 done => {
                     self.attempts.lock().remove(&segment.id);
@@ -77,7 +77,13 @@ impl Stripe {
 
     /// Puts all fragments of one attempt at the same time and waits for all answers. Does not wait
     /// for stores that hang, if there are enough others.
-    pub(crate) async fn put_attempt(&self, segment: &Segment, attempt: u16, geometry: Geometry) -> Attempted {
+    pub(crate) async fn put_attempt(
+        &self,
+        segment: &Segment,
+        attempt: u16,
+        geometry: Geometry,
+        purpose: Purpose,
+    ) -> Attempted {
         let fragments = segment.stripe(self.fs, attempt, geometry);
         let Some(one) = fragments.first() else { return Attempted::Incomplete };
         let info = Arc::new(SegmentInfo::of(&one.header));
@@ -88,7 +94,7 @@ impl Stripe {
             let me = me.clone();
             async move {
                 let Some(at) = at else { return Err(StorageError::Unavailable) };
-                me.ask_put(at, fragment, Purpose::Program).await
+                me.ask_put(at, fragment, purpose).await
             }
         });
         let mut puts = join_all(puts.collect());

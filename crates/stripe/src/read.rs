@@ -43,7 +43,18 @@ impl Stripe {
         }
         // The layout was not cached, or the segment was put again elsewhere since.
         let info = self.locate(segment).await?;
-        match self.read_by(segment, &info, range, purpose).await? {
+        self.read_located(segment, &info, range, purpose).await
+    }
+
+    /// The same, by a given layout.
+    pub(crate) async fn read_located(
+        &self,
+        segment: SegmentId,
+        info: &SegmentInfo,
+        range: Range<u32>,
+        purpose: Purpose,
+    ) -> Result<Bytes, StripeError> {
+        match self.read_by(segment, info, range, purpose).await? {
             Ok(bytes) => Ok(bytes),
             Err(Failed::OutOfReach) => Err(StripeError::NotEnoughStores),
             Err(Failed::Gone) => Err(StripeError::Damaged(segment)),

@@ -17,8 +17,13 @@ use storage::api::StorageError;
 use striped_log::segment::Segment;
 use types::{FragmentId, SegmentId};
 
-/// Work that can wait rests for no longer, whatever a store says.
-const REST_MAX: Duration = Duration::from_secs(2);
+/// When a segment may be put elsewhere whose fragments cannot be put back where they were.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Elsewhere {
+    Always,
+    /// While all stores are in service.
+    WhileWhole,
+}
 
 /// How far a scrub is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -129,7 +134,7 @@ impl Stripe {
     pub async fn rest(&self) -> Duration {
         let up = self.health.lock().up();
         let answers = self.ask_each(&up, |store| store.rest()).await;
-        answers.into_iter().filter_map(|(_, rest)| rest.ok()).max().unwrap_or_default().min(REST_MAX)
+        answers.into_iter().filter_map(|(_, rest)| rest.ok()).max().unwrap_or_default()
     }
 
     /// Puts a segment's missing fragments again. True if it now lacks none, or if all stores answer
@@ -140,7 +145,7 @@ impl Stripe {
             return described.found.is_empty() && described.answered.len() == self.stores.len();
         };
         let missing = layout.missing();
-        missing.is_empty() || self.repair(segment, &layout, &missing).await
+        missing.is_empty() || self.repair(segment, &layout, &described, &missing, Elsewhere::WhileWhole).await
     }
 
     async fn scrub_segment(&self, segment: SegmentId, repair: bool, report: &mut ScrubReport) {
@@ -167,7 +172,7 @@ impl Stripe {
         if !rest_suffices && self.read_segment(segment, Purpose::Upkeep).await.is_err() {
             let whom = if unchecked.is_empty() { &mut report.unreadable } else { &mut report.uncertain };
             whom.push(segment);
-        } else if repair && self.repair(segment, &layout, &lacking).await {
+        } else if repair && self.repair(segment, &layout, &described, &lacking, Elsewhere::Always).await {
             report.repaired += 1;
         } else if bad.is_empty() {
             report.uncertain.push(segment);
@@ -229,31 +234,49 @@ impl Stripe {
     }
 
     /// Makes a segment complete again. True if that succeeded.
-    async fn repair(&self, id: SegmentId, layout: &Layout, bad: &BTreeSet<u8>) -> bool {
-        self.layouts.lock().insert(id, layout.info.clone());
-        let segment = match self.read_located(id, &layout.info, Purpose::Upkeep).await {
-            Ok(segment) => segment,
+    async fn repair(
+        &self,
+        id: SegmentId,
+        layout: &Layout,
+        described: &Described,
+        bad: &BTreeSet<u8>,
+        elsewhere: Elsewhere,
+    ) -> bool {
+        let whole = 0..layout.info.geometry.payload_len;
+        let segment = match self.read_located(id, &layout.info, whole, Purpose::Upkeep).await {
+            Ok(payload) => layout.info.segment(id, payload),
             Err(error) => {
                 tracing::warn!(segment = %id, %error, "segment cannot be read for repair");
                 return false;
             }
         };
-        self.repair_in_place(&segment, layout, bad).await || self.repair_elsewhere(&segment).await
+        if self.repair_in_place(&segment, layout, described, bad).await {
+            return true;
+        }
+        // A store that has left service meanwhile may return.
+        let may_move = elsewhere == Elsewhere::Always || self.is_whole();
+        may_move && self.repair_elsewhere(&segment).await
     }
 
     /// Puts the bad fragments back where they were. A store may keep a damaged fragment that it
-    /// has, so what replaces one is verified afterwards.
-    async fn repair_in_place(&self, segment: &Segment, layout: &Layout, bad: &BTreeSet<u8>) -> bool {
+    /// has. So each is verified afterwards, unless the store has said that it has none.
+    async fn repair_in_place(
+        &self,
+        segment: &Segment,
+        layout: &Layout,
+        described: &Described,
+        bad: &BTreeSet<u8>,
+    ) -> bool {
         let geometry = &layout.info.geometry;
         let fragments = segment.stripe(self.fs, layout.info.attempt, geometry.clone());
         for fragment in fragments.into_iter().filter(|f| bad.contains(&f.header.id.index)) {
             let index = fragment.header.id.index;
-            let at = fragment.header.member().and_then(|store| self.place(store));
-            let at = at.filter(|&at| self.health.lock().state(at) == StoreState::Up);
+            let Some(store) = fragment.header.member() else { return false };
+            let is_new = described.answered.contains(&store) && !layout.present.contains(&index);
+            let at = self.place(store).filter(|&at| self.health.lock().state(at) == StoreState::Up);
             let Some(at) = at else { return false };
-            let replaces = layout.present.contains(&index);
             let is_put = self.ask_put(at, fragment, Purpose::Upkeep).await.is_ok();
-            if !is_put || replaces && self.verify(segment.id, layout, index).await.is_err() {
+            if !is_put || !is_new && self.verify(segment.id, layout, index).await.is_err() {
                 return false;
             }
         }
@@ -265,7 +288,7 @@ impl Stripe {
     async fn repair_elsewhere(&self, segment: &Segment) -> bool {
         let mut attempt = self.next_attempt(segment.id).await;
         while let Some(geometry) = self.choose_group(segment) {
-            match self.put_attempt(segment, attempt, geometry).await {
+            match self.put_attempt(segment, attempt, geometry, Purpose::Upkeep).await {
                 Attempted::Complete => return true,
                 Attempted::Fenced => return false,
                 Attempted::Incomplete => {}
@@ -314,6 +337,23 @@ mod tests {
         assert_eq!(calls.lock().len(), 6);
         let last = ScrubProgress { segments_done: 6, segments_total: 6, bad_fragments: 0 };
         assert_eq!(calls.lock().last(), Some(&last));
+    }
+
+    /// A store that refuses leaves service, and may return: until then its part is not put
+    /// elsewhere. Only a scrub does not wait.
+    #[test]
+    fn regression_a_store_that_leaves_during_a_restore_has_nothing_put_elsewhere() {
+        let rig = Rig::new(5, 5, 1);
+        let stripe = rig.stripe();
+        let segment = rig.segment(1, 1 << 20);
+        rig.run(stripe.put(&segment)).unwrap();
+        rig.stores[2].wipe();
+        rig.stores[2].set(Fault::ReadOnly);
+        assert!(!rig.run(stripe.restore(segment.id)));
+        assert!(!stripe.is_whole());
+        assert_eq!(rig.run(rig.stripe().info(segment.id)).unwrap().attempt, 0);
+        assert_eq!(rig.run(stripe.scrub(true, |_| ())).unwrap().repaired, 1);
+        assert_eq!(rig.run(rig.stripe().info(segment.id)).unwrap().attempt, 1);
     }
 
     #[test]

@@ -44,6 +44,14 @@ struct Restored {
     told: Vec<(f64, u64, Option<f64>)>,
 }
 
+impl Restored {
+    /// MB per second until then.
+    fn rate_until(&self, seconds: f64) -> f64 {
+        let last = self.told.iter().take_while(|(at, ..)| *at <= seconds).last();
+        last.map_or(f64::NAN, |(at, bytes, _)| (self.bytes - bytes) as f64 / 1e6 / at)
+    }
+}
+
 /// What is lacking, and the time left.
 fn lacking(cluster: &Cluster) -> Result<Option<(u64, Option<f64>)>> {
     let said = cluster.nodes()?;
@@ -123,8 +131,9 @@ pub(super) fn measure(site: &Site, effort: Effort) -> Result<Found> {
     }
     lose(&cluster, &replaced(effort.runs as usize))?;
     let alone = watch(&cluster)?;
-    let rate = |restored: &Restored| restored.bytes as f64 / 1e6 / restored.seconds;
-    let meanwhile: Vec<f64> = restored.iter().map(rate).collect();
+    let rate = alone.bytes as f64 / 1e6 / alone.seconds;
+    // Only while the programs worked.
+    let meanwhile: Vec<f64> = restored.iter().map(|restored| restored.rate_until(seconds as f64)).collect();
     Ok(Found {
         conditions: format!(
             "Three nodes with a store each. The store of one is given up, with {} MB in it, and {PROGRAMS} programs at another one make, \
@@ -135,14 +144,14 @@ pub(super) fn measure(site: &Site, effort: Effort) -> Result<Found> {
         figures: vec![
             Figure::at_least("throughput of programs meanwhile", median(&rates), THROUGHPUT_MIN, " times"),
             Figure::at_most("their 99th percentile", median(&tails), P99_MAX, " times"),
-            Figure::at_least("rate without programs, of what the disk writes", rate(&alone) / disk, RATE_MIN, " times"),
+            Figure::at_least("rate without programs, of what the disk writes", rate / disk, RATE_MIN, " times"),
             Figure::at_most("error of the time left, median", alone.time_left_error, TIME_LEFT_ERROR_MAX, ""),
-            Figure::beside("rate without programs", format!("{} MB/s", number(rate(&alone)))),
+            Figure::beside("rate without programs", format!("{} MB/s", number(rate))),
             Figure::beside("rate while they work", format!("{} MB/s", number(median(&meanwhile)))),
             Figure::beside("the disk writes", format!("{} MB/s", number(disk))),
         ],
         tables: vec![table],
-        samples: json!({ "rates": rates, "tails": tails, "mb_per_s": meanwhile, "alone_mb_per_s": rate(&alone), "disk_mb_per_s": disk, "told": alone.told }),
+        samples: json!({ "rates": rates, "tails": tails, "mb_per_s": meanwhile, "alone_mb_per_s": rate, "disk_mb_per_s": disk, "told": alone.told }),
         ..Found::default()
     })
 }

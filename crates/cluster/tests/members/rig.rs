@@ -463,6 +463,15 @@ impl Storage for FarStore {
     fn read(&self, id: FragmentId, attempt: u16, range: Range<u32>) -> BoxFuture<Result<Bytes, StorageError>> {
         self.ask(move |store| store.read(id, attempt, range))
     }
+    fn put_behind(&self, fragment: Fragment) -> BoxFuture<Result<(), StorageError>> {
+        self.ask(|store| store.put_behind(fragment))
+    }
+    fn read_behind(&self, id: FragmentId, attempt: u16, range: Range<u32>) -> BoxFuture<Result<Bytes, StorageError>> {
+        self.ask(move |store| store.read_behind(id, attempt, range))
+    }
+    fn rest(&self) -> BoxFuture<Result<Duration, StorageError>> {
+        self.ask(|store| store.rest())
+    }
     fn describe(&self, segment: SegmentId) -> BoxFuture<Result<Vec<FragmentHeader>, StorageError>> {
         self.ask(move |store| store.describe(segment))
     }

@@ -77,6 +77,9 @@ fn the_corpus_has_the_streams_that_this_program_sends() {
     let sent = |number, request: StoreRequest| frame(number, kinds::STORAGE, request.encode(name));
     let status = sent(7, StoreRequest::Status);
     let put = sent(8, StoreRequest::Put(fragment(1, 2, 0, 300)));
+    let (behind, id) = (fragment(1, 4, 0, 300), fragment(1, 2, 0, 300).header.id);
+    let behind = sent(10, StoreRequest::PutBehind(behind));
+    let rest = [sent(11, StoreRequest::ReadBehind { id, attempt: 0, range: 5..9 }), sent(12, StoreRequest::Rest)];
     let cut = &stream(100, &[status.clone(), put.clone()])[..400];
     let large = sent(9, StoreRequest::Put(fragment(1, 3, 0, 17_000)));
     replay::compare(
@@ -87,6 +90,7 @@ fn the_corpus_has_the_streams_that_this_program_sends() {
             ("pieces", stream(5, &[put, status.clone()])),
             ("large", stream(10_000, &[large, status])),
             ("cut", cut.to_vec()),
+            ("behind", stream(50, &[&[behind][..], &rest].concat())),
         ],
     );
 }
