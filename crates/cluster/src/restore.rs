@@ -3,8 +3,8 @@
 //!
 //! Until that is done, the next store that fails may take data with it. So maintenance compares all
 //! stores once all of them are in service: after a start, and after one of them came back. It puts
-//! missing fragments there again, some segments at a time. It compares only which fragments there are; a
-//! scrub tells whether they are good.
+//! missing fragments there again, some segments at a time. It compares only which fragments there
+//! are; a scrub tells whether they are good.
 //!
 //! After a start, the same pages also tell which segments there are. That does not wait for stores
 //! that are away.

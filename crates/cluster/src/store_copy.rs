@@ -77,7 +77,8 @@ impl StoreCopy {
     }
 
     /// One pass, no faster than `rate` says at each moment. Without a rate, the first one lets
-    /// programs go first, for some minutes. Tells `progress` how many segments of all it has looked at. Returns how many it had to copy.
+    /// programs go first, for some minutes. Tells `progress` how many segments of all it has looked
+    /// at. Returns how many it had to copy.
     pub(crate) async fn pass(
         &mut self,
         progress: &(dyn Fn(usize, usize) + Sync),

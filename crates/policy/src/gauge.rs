@@ -1,8 +1,8 @@
 //! How busy a store is with requests of programs, and how long other work should rest.
 //!
 //! Work that can wait, such as restoring redundancy, takes what programs leave: all of a store that
-//! no program uses, and a small part of one that programs keep busy. It should cost them less than a
-//! tenth, and it always goes on.
+//! no program uses, and a small part of one that programs keep busy. It should cost them less than
+//! a tenth, and it always goes on.
 
 use std::time::Duration;
 
