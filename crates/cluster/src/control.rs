@@ -24,7 +24,7 @@ use types::{FileId, ManagerId, Maps, NodeId, StoreId};
 use vfs::fs::FileLock;
 
 /// Version of these messages. A node and the first node must speak the same.
-pub const CONTROL_VERSION: u16 = 9;
+pub const CONTROL_VERSION: u16 = 10;
 
 /// The version of this program, which nodes tell the first one.
 pub const PROGRAM_VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -118,6 +118,9 @@ pub enum ControlRequest {
     /// Asks for the key of the file system's authority, so that this node can succeed the first one
     /// if that is lost.
     AuthorityKey,
+    /// A command of a user that changes which nodes there are, as JSON. The program of the first
+    /// node knows it.
+    Order(String),
 }
 
 /// The private key of the file system's authority, in PEM: a secret.
@@ -219,6 +222,8 @@ pub struct Moving {
     pub to: NodeId,
     /// How much of it is copied, in percent.
     pub percent: u8,
+    /// How long the rest takes, if that can be told.
+    pub time_left: Option<Duration>,
 }
 
 /// What happens to the places of stores.
@@ -296,6 +301,8 @@ pub enum ControlAnswer {
     FirstNode(Vec<String>),
     /// The authority's key.
     AuthorityKey(AuthorityKey),
+    /// To an order: what was done, as JSON, or why nothing was.
+    Done(Result<String, String>),
 }
 
 /// Why a request failed.

@@ -292,8 +292,9 @@ impl Members {
                 self.who(file).await.map(ControlAnswer::Who)
             }
             ControlRequest::FirstNode(_) => Ok(ControlAnswer::FirstNode(vec![self.config.address.clone()])),
-            // The service that takes these requests has the key.
+            // The service that takes these requests answers them.
             ControlRequest::AuthorityKey => Err(ControlError::Unavailable("the key is not kept here".into())),
+            ControlRequest::Order(_) => Err(ControlError::Unavailable("commands are not known here".into())),
             // It comes too late: all sessions that go on are known.
             ControlRequest::Resume(_) => Err(ControlError::UnknownSession),
         }

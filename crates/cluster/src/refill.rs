@@ -63,6 +63,20 @@ impl Spread {
         }
     }
 
+    /// True if a store is to be made anew.
+    pub(crate) async fn has_empty_place(&self) -> bool {
+        for store in self.members.stores_away().iter() {
+            let at = self.at_nodes.lock().get(&store).cloned();
+            let at = at.filter(|at| self.members.of(at.node).is_some());
+            if let Some(at) = at
+                && self.is_place_empty(store, &at).await
+            {
+                return true;
+            }
+        }
+        false
+    }
+
     async fn is_place_empty(&self, store: StoreId, at: &KnownNode) -> bool {
         let remote = self.places.reach(at, StoreName { fs: self.config.fs, store });
         let answer = host::timeout(&*self.host.clock, ANSWER_TIME_MAX, remote.presence()).await;

@@ -80,8 +80,8 @@ pub enum RemovalError {
         /// Its stores.
         stores: StoreSet,
     },
-    /// A store moves at the moment.
-    #[error("a store is moving: try again when `starling nodes` shows that it has")]
+    /// The place of another store is being changed.
+    #[error("the places of stores are being changed: see `starling nodes`, and try again")]
     Busy,
     /// Other nodes go on to ask the lost store.
     #[error("not all nodes have learned that {0} is lost: try again")]
@@ -117,8 +117,7 @@ pub struct Removal {
 impl Spread {
     /// Removes the node with this name, which is down. Returns its stores.
     pub async fn remove_node(&self, name: &str, how: Removal) -> Result<StoreSet, RemovalError> {
-        let turn = host::timeout(&*self.host.clock, ANSWER_TIME_MAX, self.turn.lock()).await;
-        let _turn = turn.map_err(|_| RemovalError::Busy)?;
+        let _turn = self.take_turn().await.map_err(|_| RemovalError::Busy)?;
         let config = self.maps.config().map_err(ChangeError::from)?;
         if name == self.members.first_name() {
             return Err(RemovalError::IsFirst(name.to_string()));

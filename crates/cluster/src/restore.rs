@@ -12,19 +12,17 @@
 use crate::table::Table;
 use host::{Host, Random};
 use policy::pace::Pace;
+use policy::stride::Stride;
 use std::sync::Arc;
 use std::time::Duration;
 use stripe::{Stripe, StripeError};
 use types::{LogId, SegmentId};
 
-/// Most segments that are restored at once. It begins with one.
+/// Most segments that are restored at once.
 const AT_ONCE_MAX: usize = 16;
 /// Most bytes that segments may lack which are restored at once, unless one lacks more. In memory
 /// each byte takes the length of its stripe, twice.
 const BYTES_AT_ONCE: u64 = 8 << 20;
-/// How long restoring some segments at once may take. If it takes longer, fewer come next: over a
-/// slow network, stores must still answer programs in time.
-const TURN_TIME: Duration = Duration::from_millis(250);
 /// Time after which segments that could not be restored are tried again.
 const TRY_AGAIN: Duration = Duration::from_secs(300);
 
@@ -77,10 +75,11 @@ fn take(todo: &mut Vec<(SegmentId, u64)>, count: usize) -> Vec<(SegmentId, u64)>
     todo.split_off(todo.len().saturating_sub(count))
 }
 
-/// Brings segments into a random order.
-fn shuffle(todo: &mut [(SegmentId, u64)], random: &dyn Random) {
-    for last in (1..todo.len()).rev() {
-        todo.swap(last, (random.next_u64() % (last as u64 + 1)) as usize);
+/// Brings segments into a random order. Logs differ in how long their segments are, so in any other
+/// order the pace of the first ones would not tell how long the rest takes.
+pub(crate) fn shuffle(segments: &mut [(SegmentId, u64)], random: &dyn Random) {
+    for last in (1..segments.len()).rev() {
+        segments.swap(last, (random.next_u64() % (last as u64 + 1)) as usize);
     }
 }
 
@@ -109,7 +108,7 @@ pub(crate) struct Restore {
     /// Until when it rests, if programs use the stores.
     rests_until: Option<Duration>,
     /// How many segments to restore at once.
-    at_once: usize,
+    stride: Stride,
 }
 
 impl Restore {
@@ -129,7 +128,7 @@ impl Restore {
             restored_bytes: 0,
             pace: Pace::default(),
             rests_until: None,
-            at_once: 1,
+            stride: Stride::new(AT_ONCE_MAX),
         }
     }
 
@@ -228,8 +227,6 @@ impl Restore {
         }
         (self.compared, self.cleared) = (Some(comparison.returns), None);
         self.todo = comparison.lacking;
-        // Logs differ in how long their segments are. In any order the pace of the first ones would
-        // not tell how long the rest takes.
         shuffle(&mut self.todo, &*self.host.random);
         self.failed.clear();
         self.pace.rest();
@@ -269,7 +266,7 @@ impl Restore {
                     return;
                 }
                 // A segment after each rest, so that it always goes on.
-                Some(_) => self.at_once = 1,
+                Some(_) => self.stride.rested(),
                 None => {
                     let rest = self.stripe.rest().await;
                     if !rest.is_zero() {
@@ -278,16 +275,13 @@ impl Restore {
                     }
                 }
             }
-            let mut some = take(&mut self.todo, self.at_once);
+            let mut some = take(&mut self.todo, self.stride.count());
             // Others were deleted since they were seen.
             some.retain(|(segment, _)| table.look(|table| table.is_stored(*segment)));
             let begun = now();
             let restored =
                 host::join_all(some.iter().map(|(segment, _)| self.stripe.restore(*segment)).collect()).await;
-            self.at_once = match now() - begun < TURN_TIME {
-                true => (2 * self.at_once).min(AT_ONCE_MAX),
-                false => (self.at_once / 2).max(1),
-            };
+            self.stride.took(now() - begun);
             for ((segment, bytes), is_restored) in some.into_iter().zip(restored) {
                 if is_restored {
                     self.restored_count += 1;

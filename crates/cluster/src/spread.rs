@@ -13,7 +13,8 @@
 //! stripes have the rest. Then no other store moves either.
 //!
 //! A move holds the changes of its store up at its end. So none begins while another store is away:
-//! what is left would be too few.
+//! what is left would be too few. A move may take hours, so it makes way for changes that restore
+//! redundancy, and begins anew later: a node that is lost is removed, or a store is made anew.
 
 use crate::config::{DrainRate, FIRST_NODE, FsConfig, KnownNode};
 use crate::control::Moving;
@@ -21,12 +22,13 @@ use crate::machine::CoreMachine;
 use crate::maps::{ChangeError, Keeper};
 use crate::members::Members;
 use crate::seats::SessionBook;
-use crate::store_copy::{CopyError, StoreCopy};
+use crate::store_copy::{CopyError, CopyProgress, StoreCopy};
 use crate::stores::{Absent, CLOSE_TIMEOUT};
 use crate::switch::{HeldStore, SwitchStore};
 use consensus::ProposeError;
 use host::{Either, Elapsed, Host, first};
 use parking_lot::Mutex;
+use policy::pace::Pace;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
@@ -36,7 +38,7 @@ use storage::server::StoreServer;
 use storage::wire::StoreName;
 use stripe::StoreSet;
 use thiserror::Error;
-use tokio::sync::{Notify, watch};
+use tokio::sync::{MutexGuard, Notify, watch};
 use types::{BoxFuture, NodeId, StoreId};
 
 /// Time between looks at who could take a store.
@@ -46,6 +48,11 @@ pub(crate) const TICK: Duration = Duration::from_secs(1);
 const PASSES_MAX: usize = 8;
 /// Segments that a pass may copy for the next one to be the last.
 const LAST_PASS_MAX: usize = 32;
+/// How long a change of the places of stores may wait until another one ends. Looks at stores that
+/// are away take seconds.
+const TURN_TIME_MAX: Duration = Duration::from_secs(20);
+/// How often a move looks whether a store must be made anew.
+const LOOK_PERIOD: Duration = Duration::from_secs(5);
 /// How long changes may be held up. They wait that long at most, and then the move has failed.
 const HOLD_TIME_MAX: Duration = Duration::from_secs(10);
 /// How long both places of a store may take to learn that it has moved, while its changes wait.
@@ -151,6 +158,8 @@ pub(crate) enum MoveError {
     Make(io::Error),
     #[error("it was stopped")]
     Stopped,
+    #[error("it makes way for a change that is needed first")]
+    MakesWay,
     #[error("its new place cannot be recorded: {0}")]
     NotRecorded(io::Error),
     #[error("it answers too late")]
@@ -202,6 +211,11 @@ struct Pause {
     next: Duration,
 }
 
+/// How much of `all` is done, in percent.
+fn percent(done: u64, all: u64) -> u8 {
+    (u128::from(done) * 100).checked_div(all.into()).map_or(0, |percent| percent.min(100) as u8)
+}
+
 /// An empty store.
 pub(crate) enum Made {
     There(Arc<dyn RemoteStorage>),
@@ -242,7 +256,9 @@ pub struct Spread {
     /// was not made anew there.
     pub(crate) looks: Mutex<BTreeMap<StoreId, (Duration, String)>>,
     /// Held while a store gets another place.
-    pub(crate) turn: tokio::sync::Mutex<()>,
+    turn: tokio::sync::Mutex<()>,
+    /// How many changes wait until a move ends.
+    waiting: watch::Sender<usize>,
     /// True once no move begins any more.
     stop: watch::Sender<bool>,
     stopped: Notify,
@@ -265,6 +281,7 @@ impl CoreMachine {
             unsure: Mutex::default(),
             looks: Mutex::default(),
             turn: tokio::sync::Mutex::default(),
+            waiting: watch::Sender::default(),
             stop: watch::Sender::new(false),
             stopped: Notify::new(),
         });
@@ -285,6 +302,26 @@ impl Spread {
     pub(crate) async fn until_stop(&self) {
         // The sender lives as long as this.
         let _ = self.stop.subscribe().wait_for(|stop| *stop).await;
+    }
+
+    /// Waits for the turn to change the places of stores. A move makes way for it.
+    pub(crate) async fn take_turn(&self) -> Result<MutexGuard<'_, ()>, Elapsed> {
+        self.waiting.send_modify(|count| *count += 1);
+        let turn = host::timeout(&*self.host.clock, TURN_TIME_MAX, self.turn.lock()).await;
+        self.waiting.send_modify(|count| *count -= 1);
+        turn
+    }
+
+    /// Waits until a move must make way for something else.
+    async fn until_needed(&self) {
+        let mut waiting = self.waiting.subscribe();
+        let is_asked = async { drop(waiting.wait_for(|count| *count > 0).await) };
+        let is_lost = async {
+            while !self.has_empty_place().await {
+                self.host.clock.sleep(LOOK_PERIOD).await;
+            }
+        };
+        first(is_asked, is_lost).await;
     }
 
     async fn run(self: Arc<Self>) {
@@ -323,6 +360,7 @@ impl Spread {
                     tracing::info!(%store, node = %to, "the store has moved");
                 }
                 Err(MoveError::Stopped) => {}
+                Err(e @ MoveError::MakesWay) => tracing::info!(%store, "the store has not moved: {e}"),
                 Err(e) => {
                     tracing::warn!(%store, node = %to, "the store has not moved: {e}");
                     let trouble = format!("{store} does not move to {}: {e}", self.name(to));
@@ -496,9 +534,15 @@ impl Spread {
         let place = to.map_or(FIRST_NODE, |to| to.node);
         tracing::info!(%store, node = %place, address = to.map(|to| &to.address), "the store moves");
         // Until a copy is recorded, giving up loses nothing.
-        let copied = match first(self.copy_store(store, switch, to), self.until_stop()).await {
+        let given_up = async {
+            match first(self.until_stop(), self.until_needed()).await {
+                Either::Left(()) => MoveError::Stopped,
+                Either::Right(()) => MoveError::MakesWay,
+            }
+        };
+        let copied = match first(self.copy_store(store, switch, to), given_up).await {
             Either::Left(copied) => copied?,
-            Either::Right(()) => return Err(MoveError::Stopped),
+            Either::Right(why) => return Err(why),
         };
         let Copied { made, held, damaged_count } = copied;
         let mut at_nodes = self.at_nodes.lock().clone();
@@ -531,12 +575,14 @@ impl Spread {
             Made::There(remote) => {
                 switch.set(remote);
                 drop(held);
+                self.members.report_spread(|report| report.moving = None);
                 self.clear(store).await;
             }
             Made::Here(server) => {
                 switch.set_server(&server);
                 self.servers.lock().push(server);
                 drop(held);
+                self.members.report_spread(|report| report.moving = None);
             }
         }
         if damaged_count > 0 {
@@ -564,17 +610,22 @@ impl Spread {
         to: Option<&KnownNode>,
     ) -> Result<Copied, MoveError> {
         let place = to.map_or(FIRST_NODE, |to| to.node);
-        let progress = |done: usize, all: usize| {
-            let percent = (done * 100 / all.max(1)).min(100) as u8;
-            let moving = Some(Moving { store, to: place, percent });
-            self.members.report_spread(|report| report.moving = moving);
+        let pace = Mutex::new(Pace::default());
+        let progress = |copy: CopyProgress| {
+            let CopyProgress { copied_bytes, left_bytes, all_bytes } = copy;
+            let mut pace = pace.lock();
+            pace.note(self.host.clock.now(), copied_bytes);
+            let percent = percent(all_bytes - left_bytes, all_bytes);
+            let moving = Moving { store, to: place, percent, time_left: pace.time_for(left_bytes) };
+            self.members.report_spread(|report| report.moving = Some(moving));
         };
-        progress(0, 1);
+        let moving = Moving { store, to: place, percent: 0, time_left: None };
+        self.members.report_spread(|report| report.moving = Some(moving));
         let made = match to {
             Some(to) => Made::There(self.make(store, to).await?),
             None => Made::Here(self.make_here(store).await?.map_err(MoveError::Make)?),
         };
-        let mut copy = StoreCopy::new(self.host.clock.clone(), switch.now(), made.storage());
+        let mut copy = StoreCopy::new(self.host.clone(), switch.now(), made.storage());
         for _ in 0..PASSES_MAX {
             if copy.pass(&progress, &|| self.rate(store)).await? <= LAST_PASS_MAX {
                 break;

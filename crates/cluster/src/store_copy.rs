@@ -6,7 +6,9 @@
 //! the maps. What is equal then is shown by the counts of both.
 
 use crate::config::DrainRate;
-use host::{Clock, join_all, timeout};
+use crate::restore::shuffle;
+use host::{Host, join_all, timeout};
+use policy::stride::Stride;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,16 +17,16 @@ use striped_log::fragment::{Fragment, FragmentHeader};
 use thiserror::Error;
 use types::SegmentId;
 
-/// Segments that are copied at the same time.
-const AT_ONCE: usize = 8;
+/// Segments that are copied at the same time, at most.
+const AT_ONCE_MAX: usize = 8;
 /// How long copying some segments may take.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(60);
+/// While programs use the stores, a copy rests so many times as long as its last step took. It
+/// costs processors and the network more than stores see.
+const REST_PER_STEP: u32 = 9;
 /// Segments deleted by one request.
 const DELETED_AT_ONCE: usize = 1024;
 
-/// A copy rests so long at most since it began: nothing else that changes the places of stores goes
-/// on meanwhile.
-const RESTS_FOR: Duration = Duration::from_secs(600);
 /// How often a slow copy looks at its rate.
 const PACE_TICK: Duration = Duration::from_secs(1);
 
@@ -53,13 +55,26 @@ pub enum CopyError {
     Late,
 }
 
+/// How far a copy is.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct CopyProgress {
+    /// Bytes of segments that it has copied since it began. They never decrease.
+    pub copied_bytes: u64,
+    /// Bytes that the pass has yet to copy.
+    pub left_bytes: u64,
+    /// Bytes of the whole store.
+    pub all_bytes: u64,
+}
+
 /// A copy that is under way.
 pub(crate) struct StoreCopy {
-    clock: Arc<dyn Clock>,
+    host: Host,
     from: Arc<dyn Storage>,
     to: Arc<dyn Storage>,
     /// For each segment that was copied, the bytes that it took then.
     copied: BTreeMap<SegmentId, u64>,
+    copied_bytes: u64,
+    stride: Stride,
     /// For each segment, how many of its fragments cannot be read. They stay behind; the other
     /// stores have the rest of the stripe.
     damaged: BTreeMap<SegmentId, u64>,
@@ -67,8 +82,9 @@ pub(crate) struct StoreCopy {
 
 impl StoreCopy {
     /// Copies from a store to an empty one.
-    pub(crate) fn new(clock: Arc<dyn Clock>, from: Arc<dyn Storage>, to: Arc<dyn Storage>) -> StoreCopy {
-        StoreCopy { clock, from, to, copied: BTreeMap::new(), damaged: BTreeMap::new() }
+    pub(crate) fn new(host: Host, from: Arc<dyn Storage>, to: Arc<dyn Storage>) -> StoreCopy {
+        let (copied, damaged) = Default::default();
+        StoreCopy { host, from, to, copied, copied_bytes: 0, stride: Stride::new(AT_ONCE_MAX), damaged }
     }
 
     /// Fragments that could not be read.
@@ -77,41 +93,47 @@ impl StoreCopy {
     }
 
     /// One pass, no faster than `rate` says at each moment. Without a rate, the first one lets
-    /// programs go first, for some minutes. Tells `progress` how many segments of all it has looked
-    /// at. Returns how many it had to copy.
+    /// programs go first. Tells `progress` how far it is before each step. Returns
+    /// how many segments it had to copy.
     pub(crate) async fn pass(
         &mut self,
-        progress: &(dyn Fn(usize, usize) + Sync),
+        progress: &(dyn Fn(CopyProgress) + Sync),
         rate: &(dyn Fn() -> DrainRate + Sync),
     ) -> Result<usize, CopyError> {
         // The later ones must be faster than programs write.
-        let rests_until = if self.copied.is_empty() { self.clock.now() + RESTS_FOR } else { Duration::ZERO };
-        self.copy(progress, rate, rests_until).await
+        let can_wait = self.copied.is_empty();
+        self.copy(progress, rate, can_wait).await
     }
 
     async fn copy(
         &mut self,
-        progress: &(dyn Fn(usize, usize) + Sync),
+        progress: &(dyn Fn(CopyProgress) + Sync),
         rate: &(dyn Fn() -> DrainRate + Sync),
-        rests_until: Duration,
+        can_wait: bool,
     ) -> Result<usize, CopyError> {
-        let listed = timeout(&*self.clock, ANSWER_TIME_MAX, self.from.segments()).await;
+        let listed = timeout(&*self.host.clock, ANSWER_TIME_MAX, self.from.segments()).await;
         let listed = listed.map_err(|_| CopyError::Late)?.map_err(CopyError::From)?;
         let is_new = |(segment, bytes): &&(SegmentId, u64)| self.copied.get(segment) != Some(bytes);
-        let new: Vec<(SegmentId, u64)> = listed.iter().filter(is_new).copied().collect();
+        let mut new: Vec<(SegmentId, u64)> = listed.iter().filter(is_new).copied().collect();
+        shuffle(&mut new, &*self.host.random);
+        let all_bytes = listed.iter().map(|(_, bytes)| bytes).sum();
+        let mut left_bytes = new.iter().map(|(_, bytes)| bytes).sum();
         let mut left = &new[..];
+        let mut last_step = Duration::ZERO;
         while !left.is_empty() {
-            progress(listed.len() - left.len(), listed.len());
-            let rests = rate() == DrainRate::default() && self.clock.now() < rests_until;
-            let rest = if rests { self.rest().await } else { Duration::ZERO };
-            if !rest.is_zero() {
-                self.clock.sleep(rest).await;
+            progress(CopyProgress { copied_bytes: self.copied_bytes, left_bytes, all_bytes });
+            if can_wait && rate() == DrainRate::default() {
+                let rest = self.rest().await;
+                if !rest.is_zero() {
+                    self.host.clock.sleep(rest.max(REST_PER_STEP * last_step)).await;
+                    self.stride.rested();
+                }
             }
-            let (some, others) = left.split_at(if rest.is_zero() { AT_ONCE.min(left.len()) } else { 1 });
+            let (some, others) = left.split_at(self.stride.count().min(left.len()));
             left = others;
-            let begun = self.clock.now();
+            let begun = self.host.clock.now();
             let copies = some.iter().map(|(segment, _)| self.segment(*segment)).collect();
-            let copies = timeout(&*self.clock, ANSWER_TIME_MAX, join_all(copies)).await;
+            let copies = timeout(&*self.host.clock, ANSWER_TIME_MAX, join_all(copies)).await;
             for ((segment, bytes), damaged) in some.iter().zip(copies.map_err(|_| CopyError::Late)?) {
                 self.copied.insert(*segment, *bytes);
                 match damaged? {
@@ -119,7 +141,12 @@ impl StoreCopy {
                     count => self.damaged.insert(*segment, count),
                 };
             }
-            self.pace(some.iter().map(|(_, bytes)| *bytes).sum(), begun, rate).await;
+            last_step = self.host.clock.now() - begun;
+            self.stride.took(last_step);
+            let bytes: u64 = some.iter().map(|(_, bytes)| bytes).sum();
+            self.copied_bytes += bytes;
+            left_bytes -= bytes;
+            self.pace(bytes, begun, rate).await;
         }
         Ok(new.len())
     }
@@ -127,7 +154,7 @@ impl StoreCopy {
     /// How long programs want both places for themselves.
     async fn rest(&self) -> Duration {
         let asked = [&self.from, &self.to].into_iter().map(|store| store.rest()).collect();
-        let answers = timeout(&*self.clock, ANSWER_TIME_MAX, join_all(asked)).await.unwrap_or_default();
+        let answers = timeout(&*self.host.clock, ANSWER_TIME_MAX, join_all(asked)).await.unwrap_or_default();
         answers.into_iter().filter_map(Result::ok).max().unwrap_or_default()
     }
 
@@ -139,12 +166,12 @@ impl StoreCopy {
                 return;
             }
             let due = begun + Duration::from_secs_f64(bytes as f64 / rate as f64);
-            let left = due.saturating_sub(self.clock.now());
+            let left = due.saturating_sub(self.host.clock.now());
             if left.is_zero() {
                 return;
             }
             // The rate may change meanwhile.
-            self.clock.sleep(left.min(PACE_TICK)).await;
+            self.host.clock.sleep(left.min(PACE_TICK)).await;
         }
     }
 
@@ -182,7 +209,7 @@ impl StoreCopy {
     /// The last pass, while nothing changes the store. Both are equal afterwards, but for damaged
     /// fragments.
     pub(crate) async fn finish(&mut self) -> Result<(), CopyError> {
-        self.copy(&|_, _| (), &DrainRate::default, Duration::ZERO).await?;
+        self.copy(&|_| (), &DrainRate::default, false).await?;
         let listed: BTreeMap<SegmentId, u64> =
             self.from.segments().await.map_err(CopyError::From)?.into_iter().collect();
         let gone: Vec<SegmentId> =
@@ -214,6 +241,7 @@ mod tests {
     use super::*;
     use crate::switch::SwitchStore;
     use bytes::Bytes;
+    use host::Clock;
     use host::sim::{Sim, SimDisk};
     use host::{Random, SplitMix64};
     use parking_lot::Mutex;
@@ -317,9 +345,9 @@ mod tests {
         let (switch, known, done) = (SwitchStore::of_server(from), Mutex::default(), AtomicBool::new(false));
         let move_it = async {
             clock.sleep(Duration::from_millis(random.below(200))).await;
-            let mut copy = StoreCopy::new(clock.clone(), switch.now(), to.clone());
+            let mut copy = StoreCopy::new(sim.machine("one").host(), switch.now(), to.clone());
             for _ in 0..random.below(4) {
-                copy.pass(&|_, _| (), &DrainRate::default).await.expect("pass");
+                copy.pass(&|_| (), &DrainRate::default).await.expect("pass");
             }
             let held = switch.hold().await;
             copy.finish().await.unwrap_or_else(|e| panic!("seed {seed}: {e}"));
@@ -356,7 +384,7 @@ mod tests {
                 from.put(fragment_of(segment(1, 0, seq), 1, 0, 60_000)).await.expect("put");
             }
             assert!(!disk.rot("fragments", 0..4 << 20, 60).is_empty());
-            let mut copy = StoreCopy::new(machine.host().clock, from.clone(), to.clone());
+            let mut copy = StoreCopy::new(machine.host(), from.clone(), to.clone());
             copy.finish().await.expect("finish");
             let kept = to.status().await.expect("status").fragment_count;
             assert!((1..20).contains(&copy.damaged_count()), "{}", copy.damaged_count());

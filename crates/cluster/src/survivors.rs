@@ -121,6 +121,7 @@ impl Arrivals {
             | ControlRequest::Nodes
             | ControlRequest::Who(_)
             | ControlRequest::AuthorityKey
+            | ControlRequest::Order(_)
             | ControlRequest::FirstNode(_) => return Err(starting()),
         };
         let is_complete = state.is_complete();

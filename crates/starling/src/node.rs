@@ -35,6 +35,7 @@ pub mod joined;
 pub mod joining;
 pub mod kept_maps;
 pub mod lead;
+pub mod orders;
 pub mod places;
 pub mod rack;
 pub mod recover;

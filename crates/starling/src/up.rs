@@ -11,9 +11,10 @@ use crate::mountpoint::{self, READY, SERVES, check_apart, check_mountpoint};
 use crate::node::demotion::demote;
 use crate::node::election::{self, Outcome};
 use crate::node::first::{self, FirstNodeServer, Heard, HowFirst, Threshold};
+use crate::node::orders::is_order;
 use crate::node::places::{FirstNodePlaces, PlaceRecord, as_decided, is_decided};
 use crate::node::voter::{LoneVoter, NodeVoter};
-use crate::node::{identity, kept_maps, removal, replace, report, who};
+use crate::node::{identity, kept_maps, replace, report, who};
 use crate::recorder::Recorder;
 use crate::recording::Recordings;
 use crate::settings::{Geometry, Settings};
@@ -23,7 +24,6 @@ use cluster::config::FIRST_NODE;
 use cluster::leading::Leading;
 use cluster::machine::{self, CoreMachine, Create, INDEX_RANGE_LEN, Lengths, Run, StartError};
 use cluster::maps::Voting;
-use cluster::removal::Removal;
 use cluster::survivors::Arrivals;
 use cluster::{FsConfig, StorePlace};
 use host::{Either, Host};
@@ -67,17 +67,7 @@ impl control::Served for Control {
         let (served, first, data) = (self.core.clone(), self.first.clone(), self.data.clone());
         Box::pin(async move {
             match request {
-                Request::InviteNode { name, addresses } => {
-                    let first = first.ok_or(ALONE)?;
-                    first.inviter.invite(&name, addresses).await.map_err(|e| format!("{e:#}"))
-                }
-                Request::DrainNode { name, rate } => {
-                    removal::drain(&*first.ok_or(ALONE)?, &name, rate).await.map_err(|e| e.to_string())
-                }
-                Request::RemoveNode { name, is_dead, accepts_loss } => {
-                    let how = Removal { is_dead, accepts_loss };
-                    removal::remove(&*first.ok_or(ALONE)?, &name, how).await.map_err(|e| e.to_string())
-                }
+                request if is_order(&request) => first.ok_or(ALONE)?.orders.carry_out(request).await,
                 Request::ReplaceStore { store, .. } => Err(replace::at_first_node(&served, StoreId::new(store))),
                 Request::Nodes => report::from_first(&first.ok_or(ALONE)?.members, &served.machine.config),
                 Request::Who { path } => {
@@ -526,13 +516,15 @@ pub async fn run(settings: Settings) -> anyhow::Result<ExitCode> {
     if let Some(first) = &first {
         eprintln!(
             "listening at {}: `starling node invite --data {}` lets a node join",
-            first.inviter.listen,
+            first.orders.inviter.listen,
             settings.data.display()
         );
     }
     match (&settings.mountpoint, &first) {
         (Some(mountpoint), _) => say(&format!("{READY} {}", mountpoint.display())),
-        (None, Some(first)) => say(&format!("{SERVES} managers and stores at {}; no mount", first.inviter.listen)),
+        (None, Some(first)) => {
+            say(&format!("{SERVES} managers and stores at {}; no mount", first.orders.inviter.listen))
+        }
         (None, None) => {}
     }
 

@@ -6,7 +6,9 @@ mod common;
 mod on_loopback;
 
 use common::{Mounted, refused, run, starling, text};
-use on_loopback::{answer, contents, elsewhere, join_with_store, stores, wait};
+use on_loopback::{
+    answer, contents, elsewhere, invite, join_voter, join_with_store, joining, leader, nodes, stores, voters, wait,
+};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use serde_json::{Value, json};
@@ -160,8 +162,13 @@ fn a_node_that_is_lost_is_removed_and_its_store_made_anew() {
     };
     assert!(refused(&mut remove(&["three", "--dead"])).contains("node three is up"));
     assert!(refused(&mut remove(&["four"])).contains("there is no node four"));
-    let of_joined = refused(starling().args(["node", "remove", "three", "--data"]).arg(&two.data));
-    assert!(of_joined.contains("give this command there"), "{of_joined}");
+    // A node that has joined passes the command on.
+    let remove_by_two = || {
+        let mut command = starling();
+        command.args(["node", "remove", "three", "--dead", "--data"]).arg(&two.data);
+        command
+    };
+    assert!(refused(&mut remove_by_two()).contains("node three is up"));
     // All stores were compared when all were there.
     let lacking = || answer(starling().arg("status").arg(&one.mountpoint))["redundancy"]["lacking_segments"].clone();
     wait("the stores are not compared", || lacking() == json!(0));
@@ -172,7 +179,7 @@ fn a_node_that_is_lost_is_removed_and_its_store_made_anew() {
     wait("the node is not declared dead", || state() == json!("down"));
     let said = refused(&mut remove(&["three"]));
     assert!(said.contains("node three has store-1: if its disks are lost for good, say --dead"), "{said}");
-    let said = answer(&mut remove(&["three", "--dead"]));
+    let said = answer(&mut remove_by_two());
     assert_eq!(said, json!({"removed": "three", "made_anew": [1]}));
     write(&two, "after-three");
     wait("the lost store is not restored", || lacking() == json!(0));
@@ -262,4 +269,53 @@ fn the_first_node_leaves_and_nothing_is_made_anew() {
     two.down();
     assert!(run(starling().arg("fsck").arg("--data").arg(&two.data)).contains("no problems"));
     three.down();
+}
+
+/// Two of three voters are lost. Their machines come back later, when another group leads: they are
+/// a majority of the old one.
+#[test]
+fn a_new_group_goes_on_without_the_majority_of_the_old_one() {
+    let dir = tempfile::tempdir().expect("temporary folder");
+    let listens = elsewhere();
+    let flags = ["--stores", "3", "--store-size", "256MiB", "--listen", &listens];
+    let mut one = Mounted::up(dir.path(), "one", &flags);
+    let mut two = join_with_store(dir.path(), &one, "two");
+    let three = join_voter(dir.path(), &one, "three");
+    let flags = ["--name", "four", "--background", "--listen", &elsewhere(), "--roles", "client,voter"];
+    let (mut four, mut command) = joining(dir.path(), "four", &invite(&one, &[]), &flags);
+    run(&mut command);
+    wait("the stores do not spread", || stores(&one) == json!([[0], [2], [1], []]));
+    wait("three nodes do not vote", || voters(&one) == 3);
+    for (node, name) in [(&one, "by-one"), (&two, "by-two"), (&three, "by-three"), (&four, "by-four")] {
+        write(node, name);
+    }
+    let all = contents(&two);
+
+    one.kill();
+    four.kill();
+    two.kill();
+    let said = answer(&mut recover(&two.data, &["--yes"]));
+    assert_eq!((&said["here"], &said["elsewhere"], &said["lost"]), (&json!([2]), &json!([1]), &json!([0])));
+    two.up_with(&["--listen", &elsewhere()]);
+    wait("the third node does not find the leader", || leader(&three) == leader(&two));
+    assert_eq!((&contents(&two), &contents(&three)), (&all, &all));
+    write(&three, "after");
+
+    // The others come back with the votes of the old group: the former leader is refused, and the
+    // other one belongs to the new group.
+    let again = |node: &mut Mounted| {
+        let mut up = starling();
+        up.arg("up").arg(&node.mountpoint).arg("--data").arg(&node.data).arg("--background");
+        up.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("start")
+    };
+    let starting = [&mut one, &mut four].map(again);
+    write(&two, "meanwhile");
+    assert_eq!(starting.map(|mut node| node.wait().expect("wait").success()), [false, true]);
+    // A store was made anew at the node that leads.
+    let said = nodes(&four)["votes_alone"].to_string();
+    assert!(said.contains("it has 2 stores"), "{said}");
+    let five = join_voter(dir.path(), &four, "five");
+    wait("three nodes do not vote", || voters(&four) == 3);
+    let now = contents(&five);
+    assert_eq!((now.len(), &now, &now), (6, &contents(&two), &contents(&three)));
 }

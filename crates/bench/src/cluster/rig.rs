@@ -162,6 +162,23 @@ impl Cluster {
         command::run(&mut command, DEADLINE, Interrupts::Obey).map(drop)
     }
 
+    /// Has the stores and managers of a node move to the others, or lets it have some again.
+    pub fn drain(&self, node: usize, drains: bool) -> Result<()> {
+        let said = self.nodes()?;
+        let name = self.said_of(&said, node)?["name"].as_str().context("the node has no name")?;
+        let mut command = Command::new(&self.program);
+        command.args(["node", "drain", name, "--data"]).arg(&self.nodes[0].data);
+        command.args((!drains).then_some("--stop"));
+        command::run(&mut command, DEADLINE, Interrupts::Obey).map(drop)
+    }
+
+    /// What `starling nodes` says of one.
+    pub fn said_of<'a>(&self, said: &'a Value, node: usize) -> Result<&'a Value> {
+        let address = format!("{}:{PORT}", address(node));
+        let nodes = said["nodes"].as_array().context("no nodes")?;
+        nodes.iter().find(|said| said["address"] == address[..]).with_context(|| format!("no node at {address}"))
+    }
+
     /// Frames that all nodes together have sent to each other: requests and answers.
     pub fn frames(&self) -> Result<u64> {
         let of = |node: usize| {

@@ -63,6 +63,10 @@ impl ControlRequest {
                 put_addresses(&mut out, addresses);
             }
             ControlRequest::AuthorityKey => out.put_u8(8),
+            ControlRequest::Order(order) => {
+                out.put_u8(9);
+                out.put_blob(order.as_bytes());
+            }
         }
         out.into()
     }
@@ -98,6 +102,7 @@ impl ControlRequest {
             6 => ControlRequest::Who(FileId::new(r.u64("file")?)),
             7 => ControlRequest::FirstNode(addresses(r)?),
             8 => ControlRequest::AuthorityKey,
+            9 => ControlRequest::Order(string(r, "order")?),
             _ => return Err(DecodeError::Invalid("control request")),
         };
         whole(r, request, "control request")
@@ -224,6 +229,11 @@ impl ControlAnswer {
                 out.put_u8(7);
                 out.put_blob(pem.as_bytes());
             }
+            Ok(ControlAnswer::Done(done)) => {
+                out.put_u8(8);
+                out.put_u8(done.is_ok().into());
+                out.put_blob(done.as_ref().map_or_else(String::as_bytes, String::as_bytes));
+            }
             Err(ControlError::UnknownSession) => out.put_u8(16),
             Err(ControlError::Restarted(term)) => {
                 out.put_u8(20);
@@ -270,6 +280,10 @@ impl ControlAnswer {
             5 => Ok(ControlAnswer::Who(WhoReport::decode(r)?)),
             6 => Ok(ControlAnswer::FirstNode(addresses(r)?)),
             7 => Ok(ControlAnswer::AuthorityKey(AuthorityKey(string(r, "authority's key")?))),
+            8 => {
+                let (is_done, said) = (flag(r, "done")?, string(r, "what was done")?);
+                Ok(ControlAnswer::Done(if is_done { Ok(said) } else { Err(said) }))
+            }
             16 => Err(ControlError::UnknownSession),
             17 => Err(ControlError::NotMember),
             18 => Err(ControlError::Version(r.u16("control version")?)),
@@ -292,6 +306,15 @@ fn addresses(r: &mut Reader<'_>) -> Result<Vec<String>, DecodeError> {
     (0..count).map(|_| string(r, "address")).collect()
 }
 
+fn put_time_left(out: &mut Vec<u8>, time_left: Option<Duration>) {
+    out.put_u8(time_left.is_some().into());
+    time_left.into_iter().for_each(|left| put_duration(out, left));
+}
+
+fn time_left(r: &mut Reader<'_>) -> Result<Option<Duration>, DecodeError> {
+    flag(r, "time left")?.then(|| duration(r, "time left")).transpose()
+}
+
 impl NodesReport {
     fn encode(&self, out: &mut Vec<u8>) {
         out.put_u32(self.nodes.len() as u32);
@@ -303,10 +326,11 @@ impl NodesReport {
             out.put_u16(node.raw());
         }
         out.put_u8(self.spread.moving.is_some().into());
-        if let Some(Moving { store, to, percent }) = self.spread.moving {
+        if let Some(Moving { store, to, percent, time_left }) = self.spread.moving {
             out.put_u16(store.raw());
             out.put_u16(to.raw());
             out.put_u8(percent);
+            put_time_left(out, time_left);
         }
         out.put_blob(self.spread.trouble.as_bytes());
         match self.redundancy {
@@ -315,8 +339,7 @@ impl NodesReport {
             Redundancy::Lacks { bytes, time_left } => {
                 out.put_u8(2);
                 out.put_u64(bytes);
-                out.put_u8(time_left.is_some().into());
-                time_left.into_iter().for_each(|left| put_duration(out, left));
+                put_time_left(out, time_left);
             }
         }
     }
@@ -336,7 +359,7 @@ impl NodesReport {
         let moving = match flag(r, "moving")? {
             true => {
                 let (store, to) = (StoreId::new(r.u16("store that moves")?), NodeId::new(r.u16("its new place")?));
-                Some(Moving { store, to, percent: r.u8("percent")? })
+                Some(Moving { store, to, percent: r.u8("percent")?, time_left: time_left(r)? })
             }
             false => None,
         };
@@ -344,11 +367,7 @@ impl NodesReport {
         let redundancy = match r.u8("redundancy")? {
             0 => Redundancy::Unknown,
             1 => Redundancy::Whole,
-            2 => {
-                let bytes = r.u64("lacking bytes")?;
-                let time_left = flag(r, "time left")?.then(|| duration(r, "time left")).transpose()?;
-                Redundancy::Lacks { bytes, time_left }
-            }
+            2 => Redundancy::Lacks { bytes: r.u64("lacking bytes")?, time_left: time_left(r)? },
             _ => return Err(DecodeError::Invalid("redundancy")),
         };
         Ok(NodesReport { nodes, leader, places, spread, redundancy })
@@ -601,6 +620,7 @@ mod tests {
             any::<u64>().prop_map(|session| ControlRequest::Leave { session }),
             Just(ControlRequest::Nodes),
             Just(ControlRequest::AuthorityKey),
+            ".{0,9}".prop_map(ControlRequest::Order),
             any::<u64>().prop_map(|file| ControlRequest::Who(FileId::new(file))),
             resume().prop_map(ControlRequest::Resume),
         ]
@@ -681,17 +701,18 @@ mod tests {
 
     fn nodes_report() -> impl Strategy<Value = NodesReport> {
         let places = proptest::collection::btree_map(any::<u16>(), any::<u16>(), 0..4);
-        let moving = proptest::option::of((any::<u16>(), any::<u16>(), 0..100u8));
-        let left = proptest::option::of(any::<u32>().prop_map(|left| Duration::from_secs(left.into())));
-        let lacks = (any::<u64>(), left).prop_map(|(bytes, time_left)| Redundancy::Lacks { bytes, time_left });
+        let left = || proptest::option::of(any::<u32>().prop_map(|left| Duration::from_secs(left.into())));
+        let moving = proptest::option::of((any::<u16>(), any::<u16>(), 0..100u8, left()));
+        let lacks = (any::<u64>(), left()).prop_map(|(bytes, time_left)| Redundancy::Lacks { bytes, time_left });
         let redundancy = prop_oneof![Just(Redundancy::Unknown), Just(Redundancy::Whole), lacks];
         (proptest::collection::vec(report(), 0..4), any::<u16>(), places, moving, ".{0,9}", redundancy).prop_map(
             |(nodes, leader, places, moving, trouble, redundancy)| {
                 let place = |(store, node)| (StoreId::new(store), NodeId::new(node));
-                let moving = moving.map(|(store, to, percent)| Moving {
+                let moving = moving.map(|(store, to, percent, time_left)| Moving {
                     store: StoreId::new(store),
                     to: NodeId::new(to),
                     percent,
+                    time_left,
                 });
                 let spread = SpreadReport { moving, trouble };
                 let places = places.into_iter().map(place).collect();
@@ -760,6 +781,11 @@ mod tests {
                 }),
             Just(Ok(ControlAnswer::Left)),
             "[a-z]{0,9}".prop_map(|pem| Ok(ControlAnswer::AuthorityKey(AuthorityKey(pem)))),
+            (any::<bool>(), ".{0,9}").prop_map(|(is_done, said)| Ok(ControlAnswer::Done(if is_done {
+                Ok(said)
+            } else {
+                Err(said)
+            }))),
             Just(Ok(ControlAnswer::Noted)),
             nodes_report().prop_map(|nodes| Ok(ControlAnswer::Nodes(nodes))),
             who_report().prop_map(|who| Ok(ControlAnswer::Who(who))),

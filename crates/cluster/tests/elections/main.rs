@@ -6,6 +6,7 @@ mod net;
 mod rig;
 mod work;
 
+use cluster::removal::Removal;
 use host::SplitMix64;
 use rig::{LEASE, Rig, nodes};
 use std::collections::BTreeSet;
@@ -13,8 +14,10 @@ use std::time::Duration;
 use types::NodeId;
 use work::Work;
 
+/// Nodes that join in all, at most.
+const NODES_MAX: usize = 7;
 /// How long all may take after everything was mended.
-const MENDED: Duration = Duration::from_secs(90);
+const MENDED: Duration = Duration::from_secs(120);
 
 /// What happened.
 #[derive(Default, Debug)]
@@ -26,6 +29,10 @@ struct Happened {
     pauses: u64,
     cuts: u64,
     drains: u64,
+    joins: u64,
+    removals: u64,
+    /// How many nodes were removed.
+    removed: u64,
     /// How often the disks of a node were replaced.
     replaced: u64,
     /// How often a store was seen at another node than before.
@@ -43,16 +50,23 @@ fn nodes_work_while_leaders_change(seed: u64, happened: &mut Happened) {
     work.begin(&rig);
     let mut down: BTreeSet<NodeId> = BTreeSet::new();
     let mut paused: BTreeSet<NodeId> = BTreeSet::new();
-    let node = |random: &SplitMix64| NodeId::new(1 + random.below(rig::NODES.into()) as u16);
+    let node = |random: &SplitMix64| {
+        let all = rig.nodes();
+        all[random.below(all.len() as u64) as usize]
+    };
     let mut places = rig.places();
-    for _ in 0..8 {
+    for _ in 0..10 {
         rig.run_for(Duration::from_millis(random.below(12_000)));
         let now = rig.places().or(places.clone());
         happened.moves += u64::from(now != places);
         places = now;
+        for new in rig.newcomers() {
+            happened.joins += 1;
+            work.start(&rig, new);
+        }
         let leader = rig.leader();
         let victim = if random.chance(1, 2) { leader.unwrap_or(node(&random)) } else { node(&random) };
-        let what = random.below(11);
+        let what = random.below(14);
         println!("{:?}: {leader:?} leads, {what} for {victim}", rig.net.sim.now());
         match what {
             0 | 1 => {
@@ -86,7 +100,7 @@ fn nodes_work_while_leaders_change(seed: u64, happened: &mut Happened) {
             }
             4 => {
                 happened.cuts += 1;
-                let (way, others) = (random.below(3), nodes().filter(|other| *other != victim));
+                let (way, others) = (random.below(3), rig.nodes().into_iter().filter(|other| *other != victim));
                 for other in others.filter(|_| random.chance(2, 3)) {
                     rig.net.cut(victim, other, way != 0);
                     rig.net.cut(other, victim, way != 1);
@@ -98,6 +112,23 @@ fn nodes_work_while_leaders_change(seed: u64, happened: &mut Happened) {
                 paused.remove(&victim);
                 rig.run_for(Duration::from_millis(random.below(10_000)));
                 work.start(&rig, victim);
+            }
+            8 | 9 if rig.nodes().len() < NODES_MAX => drop(rig.invite()),
+            10 | 11 if rig.members().is_some_and(|members| members.len() > usize::from(rig::NODES)) => {
+                happened.removals += 1;
+                let has_stores = rig.places().is_none_or(|places| places.values().any(|at| *at == victim));
+                // Stores are lost with the node.
+                let is_dead = has_stores && rig.replace_disks(victim);
+                rig.kill(victim);
+                paused.remove(&victim);
+                down.insert(victim);
+                rig.run_for(rig::LEASE);
+                for _ in 0..3 {
+                    rig.run_for(Duration::from_millis(random.below(8000)));
+                    if rig.members().is_some_and(|members| members.contains(&victim)) {
+                        rig.remove(victim, Removal { is_dead, accepts_loss: false });
+                    }
+                }
             }
             _ => {
                 rig.net.mend();
@@ -113,9 +144,12 @@ fn nodes_work_while_leaders_change(seed: u64, happened: &mut Happened) {
     rig.net.mend();
     paused.iter().for_each(|node| rig.pause(*node, false));
     down.iter().for_each(|node| work.start(&rig, *node));
+    let mended = rig.net.sim.now();
     work.end(&rig, seed, MENDED);
+    println!("ends {:?} after all was mended", rig.net.sim.now() - mended);
     happened.led += rig.led.load(std::sync::atomic::Ordering::SeqCst);
     happened.failed += rig.failed.load(std::sync::atomic::Ordering::SeqCst);
+    happened.removed += rig.removed.load(std::sync::atomic::Ordering::SeqCst);
     work.seen(happened);
 }
 
@@ -129,9 +163,10 @@ fn sim_nodes_lose_nothing_while_leaders_change() {
         nodes_work_while_leaders_change(seed, &mut happened);
     }
     println!("{happened:?}");
-    let Happened { led, kills, leader_kills, pauses, cuts, synced, counted, .. } = happened;
+    let Happened { led, kills, leader_kills, pauses, cuts, joins, removed, synced, counted, .. } = happened;
     assert!(
-        count < 60 || led > 60 && kills > 40 && leader_kills > 20 && pauses > 40 && cuts > 20,
+        count < 60
+            || led > 60 && kills > 40 && leader_kills > 20 && pauses > 40 && cuts > 20 && joins > 20 && removed > 5,
         "too little happened"
     );
     assert!(synced > 20 * count && counted > 20 * count, "programs do too little");

@@ -25,7 +25,7 @@ use storage::calls::{Ask, ServedStores, is_done, what_is_there};
 use storage::site::{self, Site};
 use storage::tcp::StoreService;
 use storage::wire::{StoreAnswer, StoreName, StoreRequest};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use types::{BoxFuture, FsUuid, NodeId, StoreId};
 
 /// A connection counts as broken after its messages do not get through for so long.
@@ -55,9 +55,17 @@ pub struct Process {
     pub machine: Machine,
     pub managers: Arc<ManagerService>,
     pub shelf: OnceLock<Arc<Shelf>>,
-    pub voter: OnceLock<Arc<Consensus>>,
+    /// Its voter and the id of it, which the maps may give it and take from it.
+    pub voter: watch::Sender<Option<(u64, Arc<Consensus>)>>,
     /// Present while it is elected.
     pub first: Mutex<Option<Arc<First>>>,
+}
+
+impl Process {
+    /// The voter, if there is one.
+    pub fn voter(&self) -> Option<(u64, Arc<Consensus>)> {
+        self.voter.borrow().clone()
+    }
 }
 
 /// The first node in the process of a member.
@@ -90,6 +98,8 @@ pub struct Net {
     processes: Mutex<BTreeMap<NodeId, Arc<Process>>>,
     /// What serves managers at each node.
     pub hosts: Mutex<BTreeMap<NodeId, Arc<ManagerHost>>>,
+    /// Where voters are.
+    pub voters: Mutex<BTreeMap<u64, NodeId>>,
     /// Nodes of which no message gets from the one to the other.
     cut: Mutex<BTreeSet<(NodeId, NodeId)>>,
     /// Requests to stores are given up after this time.
@@ -110,11 +120,13 @@ pub struct Lost;
 
 impl Net {
     pub fn new(sim: &Sim) -> Arc<Net> {
-        let (processes, hosts, cut, store_time_max, slow, chosen, connections, down, numbers) = Default::default();
+        let (processes, hosts, voters, cut, store_time_max) = Default::default();
+        let (slow, chosen, connections, down, numbers) = Default::default();
         Arc::new(Net {
             sim: sim.clone(),
             processes,
             hosts,
+            voters,
             cut,
             store_time_max,
             slow,
@@ -130,7 +142,7 @@ impl Net {
     }
 
     pub fn begin(&self, node: NodeId, machine: &Machine, managers: Arc<ManagerService>) -> Arc<Process> {
-        let (shelf, voter, first) = Default::default();
+        let (shelf, first, voter) = (OnceLock::new(), Mutex::default(), watch::Sender::new(None));
         let number = self.next_number();
         let process = Arc::new(Process { node, number, machine: machine.clone(), managers, shelf, voter, first });
         self.processes.lock().insert(node, process.clone());

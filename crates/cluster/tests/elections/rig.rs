@@ -14,6 +14,7 @@ use cluster::maps::Voting;
 use cluster::member::{FirstNode, Member, MemberConfig};
 use cluster::members::MembersConfig;
 use cluster::remote_locks::{LockTableService, RemoteLocks};
+use cluster::removal::Removal;
 use cluster::seat::HostWay;
 use cluster::seats::HostWays;
 use cluster::shared_locks::LockWay;
@@ -32,12 +33,13 @@ use manager::api::{Manager, ManagerError, TokenHolder};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 use storage::api::Storage;
 use storage::wire::StoreName;
 use types::{BoxFuture, FsUuid, ManagerId, NodeId, StoreId};
 
+/// Nodes at first. Each has a store.
 pub const NODES: u16 = 3;
 pub const LEASE: Duration = Duration::from_secs(8);
 const TIMING: GroupTiming = GroupTiming {
@@ -66,24 +68,53 @@ fn run(claim: Claim) -> Run {
 /// The disks of a node: one for each store that may come to it.
 struct Disks {
     stores: Vec<SimDisk>,
-    voter: SimDisk,
-    has_voter: Arc<AtomicBool>,
+    voters: Arc<Mutex<VoterDisks>>,
+}
+
+impl Disks {
+    fn new(sim: &Sim) -> Disks {
+        let disk = |_| SimDisk::new(sim, 2 * ROOM);
+        Disks { stores: (0..NODES).map(disk).collect(), voters: Arc::default() }
+    }
+}
+
+/// The disks of the voters that a node had, and the one that it has begun last.
+#[derive(Default)]
+struct VoterDisks {
+    all: BTreeMap<u64, SimDisk>,
+    begun: Option<u64>,
+    /// The one that it has made. Another one that was begun is lost.
+    made: Option<u64>,
+}
+
+impl VoterDisks {
+    fn is_lost(&self) -> bool {
+        self.begun.is_some() && self.begun != self.made
+    }
 }
 
 /// A file system on three nodes.
 pub struct Rig {
     fs: FsUuid,
     pub net: Arc<Net>,
-    disks: BTreeMap<NodeId, Disks>,
+    /// Of all nodes that have ever joined.
+    disks: Mutex<BTreeMap<NodeId, Disks>>,
     /// How often a node has led, and how often it was elected and could not start.
     pub led: Arc<AtomicU64>,
     pub failed: Arc<AtomicU64>,
     /// Why a node could not start.
     pub why: Arc<Mutex<String>>,
+    /// How many nodes were removed.
+    pub removed: Arc<AtomicU64>,
 }
 
+/// The nodes that are there at first.
 pub fn nodes() -> impl Iterator<Item = NodeId> {
     (1..=NODES).map(NodeId::new)
+}
+
+fn member(node: NodeId) -> MemberEntry {
+    MemberEntry { name: format!("{node}"), fingerprint: certificate(node), address: format!("{node}:7440") }
 }
 
 /// The node with a store.
@@ -94,24 +125,21 @@ fn home(store: StoreId) -> NodeId {
 impl Rig {
     pub fn new(seed: u64) -> Rig {
         let sim = Sim::new(seed);
-        let disk = || SimDisk::new(&sim, 2 * ROOM);
-        let stores = || nodes().map(|_| disk()).collect();
-        let disks = nodes().map(|node| (node, Disks { stores: stores(), voter: disk(), has_voter: Arc::default() }));
-        let disks: BTreeMap<NodeId, Disks> = disks.collect();
+        let disks: BTreeMap<NodeId, Disks> = nodes().map(|node| (node, Disks::new(&sim))).collect();
+        let first_voter = SimDisk::new(&sim, 2 * ROOM);
         let maker = sim.machine("maker");
         let places =
             (0..).zip(disks.values()).map(|(store, disks): (usize, _)| disks.stores[store].mount(&maker).into());
-        let (places, voter): (Vec<StorePlace>, Arc<dyn Disk>) =
-            (places.collect(), disks[&NodeId::new(1)].voter.mount(&maker));
-        disks[&NodeId::new(1)].has_voter.store(true, SeqCst);
+        let (places, voter): (Vec<StorePlace>, Arc<dyn Disk>) = (places.collect(), first_voter.mount(&maker));
+        *disks[&NodeId::new(1)].voters.lock() =
+            VoterDisks { all: [(1, first_voter)].into(), begun: Some(1), made: Some(1) };
         let how = Create { parity: 1, block_size: 65536, manager_count: 3, store_capacity_bytes: Some(ROOM) };
         sim.block_on(create(&maker.host(), &places, &voter, how)).expect("create");
         let core = sim.block_on(CoreMachine::start(maker.host(), &places, &voter, run(Claim::NONE))).expect("start");
         // As after an election: all nodes are members.
         let members = |config: &mut FsConfig| {
             for node in nodes() {
-                let (name, address) = (format!("{node}"), format!("{node}:7440"));
-                config.add_member(MemberEntry { name, fingerprint: certificate(node), address }).expect("add");
+                config.add_member(member(node)).expect("add");
             }
             config.places = config.stores().map(|store| (store, home(store))).collect();
             config.first_node = Some(MAKER);
@@ -121,7 +149,16 @@ impl Rig {
         sim.block_on(core.stop()).expect("stop");
         maker.crash();
         let fs = core.config.fs;
-        Rig { fs, net: Net::new(&sim), disks, led: Arc::default(), failed: Arc::default(), why: Arc::default() }
+        let (net, disks) = (Net::new(&sim), Mutex::new(disks));
+        Rig {
+            fs,
+            net,
+            disks,
+            led: Arc::default(),
+            failed: Arc::default(),
+            why: Arc::default(),
+            removed: Arc::default(),
+        }
     }
 
     pub fn machine(&self, node: NodeId) -> Machine {
@@ -148,9 +185,9 @@ impl Rig {
 
     /// A node that was killed has lost power.
     pub fn power_loss(&self, node: NodeId) {
-        let Disks { stores, voter, .. } = &self.disks[&node];
-        stores.iter().for_each(SimDisk::power_loss);
-        voter.power_loss();
+        let disks = self.disks.lock();
+        let Disks { stores, voters } = &disks[&node];
+        stores.iter().chain(voters.lock().all.values()).for_each(SimDisk::power_loss);
     }
 
     /// Starts a node.
@@ -161,25 +198,14 @@ impl Rig {
         let managers = ManagerHost::new(host.clone());
         let process = self.net.begin(node, &machine, managers.service());
         let end = End { net: self.net.clone(), node, certificate: certificate(node), host: host.clone() };
-        let Disks { stores, voter, has_voter } = &self.disks[&node];
-        let stores: Vec<Arc<dyn Disk>> = stores.iter().map(|disk| disk.mount(&machine)).collect();
-        let (voter, has_voter) = (voter.mount(&machine), has_voter.clone());
-        let fs = self.fs;
+        let (shelves, voters): (Vec<Arc<dyn Disk>>, _) = {
+            let disks = self.disks.lock();
+            let Disks { stores, voters } = &disks[&node];
+            (stores.iter().map(|disk| disk.mount(&machine) as Arc<dyn Disk>).collect(), voters.clone())
+        };
+        let takes_votes = !voters.lock().is_lost();
         let leader = Leader { node, rig: self.seen(), process: process.clone(), end: end.clone() };
-        let here = host.clone();
-        host.tasks.spawn(Box::pin(async move {
-            let shelf = Shelf::open(node, &here, stores).await;
-            assert!(process.shelf.set(shelf).is_ok());
-            let peers = Arc::new(Wires(end));
-            let settings = VoterSettings { voter: node.raw().into(), node: String::new(), peers, timing: Some(TIMING) };
-            let opened = match has_voter.swap(true, SeqCst) {
-                true => Consensus::open(&here, &voter, &settings).await,
-                false => Consensus::join(&here, &voter, &settings, fs).await,
-            };
-            let voter = Arc::new(opened.expect("a voter"));
-            assert!(process.voter.set(voter.clone()).is_ok());
-            leader.lead_whenever_elected(&voter).await;
-        }));
+        let votes = Votes { node, fs: self.fs, machine: machine.clone(), process, end, disks: voters };
         let end = End { net: self.net.clone(), node, certificate: certificate(node), host: host.clone() };
         let (ways, stores) = (ManagerWays::new(host.clone()), Mutex::default());
         let remote = Remote { end, ways, managers: managers.clone(), stores };
@@ -191,9 +217,71 @@ impl Rig {
             address: format!("{node}:7440"),
             takes_stores: true,
             takes_managers: true,
-            takes_votes: true,
+            takes_votes,
         };
-        Member::start(host, config, Arc::new(remote), managers)
+        let member = Member::start(host.clone(), config, Arc::new(remote), managers);
+        let mut maps = member.maps();
+        let here = host.clone();
+        host.tasks.spawn(Box::pin(async move {
+            let shelf = Shelf::open(node, &here, shelves).await;
+            assert!(votes.process.shelf.set(shelf).is_ok());
+            votes.open_made().await;
+            here.tasks.spawn(Box::pin(async move { leader.lead_whenever_elected().await }));
+            while maps.changed().await.is_ok() {
+                let config = FsConfig::decode(&maps.borrow_and_update().bytes).expect("maps");
+                votes.follow(&config).await;
+            }
+        }));
+        member
+    }
+
+    /// The nodes that have ever joined, as far as known.
+    pub fn nodes(&self) -> Vec<NodeId> {
+        self.disks.lock().keys().copied().collect()
+    }
+
+    /// The nodes that belong to the file system, as the leader knows it.
+    pub fn members(&self) -> Option<BTreeSet<NodeId>> {
+        Some(self.led()?.up.get()?.core.maps.config().ok()?.members.into_keys().collect())
+    }
+
+    /// The first node that the leader serves.
+    fn led(&self) -> Option<Arc<First>> {
+        self.net.process(self.leader()?)?.first.lock().clone()
+    }
+
+    /// Has the leader take a new node in. True if there is a leader.
+    pub fn invite(&self) -> bool {
+        let Some(first) = self.led() else { return false };
+        let there = first.clone();
+        first.machine.host().tasks.spawn(Box::pin(async move {
+            let up = there.up.get().expect("it has started");
+            let add = |config: &mut FsConfig| drop(config.add_member(member(NodeId::new(config.next_node))));
+            // It may lead no more.
+            let _ = up.core.maps.change(add).await;
+        }));
+        true
+    }
+
+    /// Gives disks to nodes that were taken in. Returns them.
+    pub fn newcomers(&self) -> Vec<NodeId> {
+        let members = self.members().unwrap_or_default();
+        let mut disks = self.disks.lock();
+        let new: Vec<NodeId> = members.into_iter().filter(|node| !disks.contains_key(node)).collect();
+        new.iter().for_each(|node| drop(disks.insert(*node, Disks::new(&self.net.sim))));
+        new
+    }
+
+    /// Has the leader take out a node, which is down.
+    pub fn remove(&self, node: NodeId, how: Removal) {
+        let Some(first) = self.led() else { return };
+        let (there, removed) = (first.clone(), self.removed.clone());
+        first.machine.host().tasks.spawn(Box::pin(async move {
+            let up = there.up.get().expect("it has started");
+            let done = up.spread.remove_node(&format!("{node}"), how).await;
+            println!("{node} is removed with {how:?}: {done:?}");
+            removed.fetch_add(done.is_ok().into(), SeqCst);
+        }));
     }
 
     fn seen(&self) -> Seen {
@@ -202,7 +290,7 @@ impl Rig {
 
     /// The node that leads, and has started.
     pub fn leader(&self) -> Option<NodeId> {
-        nodes().find(|node| {
+        self.nodes().into_iter().find(|node| {
             let process = self.net.process(*node);
             process.is_some_and(|process| process.first.lock().as_ref().is_some_and(|first| first.up.get().is_some()))
         })
@@ -210,8 +298,7 @@ impl Rig {
 
     /// Has the leader drain a node, or stop that. True if there is a leader.
     pub fn drain(&self, node: NodeId, drains: bool) -> bool {
-        let first = self.leader().and_then(|leader| self.net.process(leader)?.first.lock().clone());
-        let Some(first) = first else { return false };
+        let Some(first) = self.led() else { return false };
         let there = first.clone();
         first.machine.host().tasks.spawn(Box::pin(async move {
             let up = there.up.get().expect("it has started");
@@ -224,8 +311,7 @@ impl Rig {
     /// Kills a node with one store and replaces its disks, if the others have everything. True if
     /// it did.
     pub fn replace_disks(&self, node: NodeId) -> bool {
-        let first = self.leader().and_then(|leader| self.net.process(leader)?.first.lock().clone());
-        let Some(first) = first else { return false };
+        let Some(first) = self.led() else { return false };
         let there = first.clone();
         let is_whole = first.machine.run(async move {
             let core = &there.up.get().expect("it has started").core;
@@ -237,25 +323,24 @@ impl Rig {
         let replaces = has_one && matches!(is_whole, Ok(Ok(true)));
         if replaces {
             self.kill(node);
-            self.disks[&node].stores.iter().for_each(SimDisk::wipe);
+            self.disks.lock()[&node].stores.iter().for_each(SimDisk::wipe);
         }
         replaces
     }
 
     /// Where the stores are, as the leader knows it.
     pub fn places(&self) -> Option<BTreeMap<StoreId, NodeId>> {
-        let first = self.net.process(self.leader()?)?.first.lock().clone()?;
-        Some(first.up.get()?.core.maps.config().ok()?.places)
+        Some(self.led()?.up.get()?.core.maps.config().ok()?.places)
     }
 
     /// What the voters know, who serves, and why a node could not.
     pub fn shown(&self) -> String {
-        let shown = nodes().filter_map(|node| self.net.process(node)).map(|process| {
-            let voter =
-                process.voter.get().map(|voter| (voter.leadership(), voter.voters().into_keys().collect::<Vec<_>>()));
+        let shown = self.nodes().into_iter().filter_map(|node| self.net.process(node)).map(|process| {
+            let voter = process
+                .voter()
+                .map(|(id, voter)| (id, voter.leadership(), voter.voters().into_keys().collect::<Vec<_>>()));
             let first = process.first.lock().as_ref().map(|first| (first.up.get().is_some(), first.arrivals.awaited()));
-            let sessions =
-                process.first.lock().as_ref().and_then(|first| Some(first.up.get()?.members.nodes().ok()?.nodes));
+            let sessions = process.first.lock().as_ref().and_then(|first| first.up.get()?.members.nodes().ok());
             format!("\n{}: voter {voter:?}, first {first:?} {sessions:#?}", process.node)
         });
         format!("{}\n{}", shown.collect::<String>(), self.why.lock())
@@ -271,12 +356,13 @@ struct Wires(End);
 
 impl Peers for Wires {
     fn ask(&self, voter: u64, _: &str, request: Bytes) -> BoxFuture<Result<Bytes, PeerError>> {
-        let (end, to) = (self.0.clone(), NodeId::new(voter as u16));
+        let (end, to) = (self.0.clone(), self.0.net.voters.lock().get(&voter).copied());
         Box::pin(async move {
             let asked = async {
+                let to = to?;
                 end.travel(to).await.ok()?;
                 let there = end.net.process(to)?;
-                let voter = there.voter.get()?.clone();
+                let (_, voter) = there.voter().filter(|(id, _)| *id == voter)?;
                 let answer = async move { voter.answer(&request).await.expect("a request") };
                 let answer = there.machine.run(answer).await.ok()?;
                 end.come_back(to).await.ok()?;
@@ -284,6 +370,66 @@ impl Peers for Wires {
             };
             asked.await.ok_or_else(|| PeerError { voter, why: "it is away".into() })
         })
+    }
+}
+
+/// Gives a node the voters that the maps say, as its data folder does.
+struct Votes {
+    node: NodeId,
+    fs: FsUuid,
+    machine: Machine,
+    process: Arc<crate::net::Process>,
+    end: End,
+    disks: Arc<Mutex<VoterDisks>>,
+}
+
+impl Votes {
+    fn settings(&self, voter: u64) -> VoterSettings {
+        VoterSettings { voter, node: String::new(), peers: Arc::new(Wires(self.end.clone())), timing: Some(TIMING) }
+    }
+
+    fn take(&self, id: u64, voter: Consensus) {
+        self.end.net.voters.lock().insert(id, self.node);
+        self.process.voter.send_replace(Some((id, Arc::new(voter))));
+    }
+
+    /// Opens the voter that was made before.
+    async fn open_made(&self) {
+        let made = {
+            let disks = self.disks.lock();
+            let made = disks.made.filter(|_| !disks.is_lost());
+            made.map(|id| (id, disks.all[&id].mount(&self.machine) as Arc<dyn Disk>))
+        };
+        if let Some((id, disk)) = made {
+            let voter = Consensus::open(&self.end.host, &disk, &self.settings(id)).await;
+            self.take(id, voter.expect("a voter"));
+        }
+    }
+
+    /// Has the voter that these maps give to the node, or none.
+    async fn follow(&self, config: &FsConfig) {
+        let (is, wanted) = (self.process.voter().map(|(id, _)| id), config.voter_of(self.node));
+        if is == wanted {
+            return;
+        }
+        if let Some((_, voter)) = self.process.voter.send_replace(None) {
+            voter.close().await;
+        }
+        let was_begun = {
+            let mut disks = self.disks.lock();
+            let was_begun = disks.begun == wanted;
+            disks.begun = wanted;
+            disks.made = disks.made.filter(|_| was_begun);
+            was_begun
+        };
+        // One that was cut short is lost: it may have voted.
+        let Some(id) = wanted.filter(|_| !was_begun) else { return };
+        let disk = SimDisk::new(&self.end.net.sim, 2 * ROOM);
+        let mounted: Arc<dyn Disk> = disk.mount(&self.machine);
+        self.disks.lock().all.insert(id, disk);
+        let voter = Consensus::join(&self.end.host, &mounted, &self.settings(id), self.fs).await;
+        self.disks.lock().made = Some(id);
+        self.take(id, voter.expect("a voter"));
     }
 }
 
@@ -302,11 +448,16 @@ struct Leader {
 }
 
 impl Leader {
-    async fn lead_whenever_elected(&self, voter: &Arc<Consensus>) {
+    async fn lead_whenever_elected(&self) {
         let host = &self.end.host;
+        let mut voters = self.process.voter.subscribe();
         loop {
-            voter.leadership_until(|now| now.is_ready).await;
-            if let Some(leading) = Leading::begin(host, voter).await {
+            let found = voters.wait_for(Option::is_some).await.expect("the process has it").clone();
+            let voter = &found.expect("a voter").1;
+            let now = voter.leadership_until(|now| now.is_ready).await;
+            if !now.has_stopped
+                && let Some(leading) = Leading::begin(host, voter).await
+            {
                 let led = self.lead(voter, &leading).await;
                 *self.process.first.lock() = None;
                 self.machine().crash();

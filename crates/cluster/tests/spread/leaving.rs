@@ -574,3 +574,49 @@ fn a_disk_that_is_replaced_waits_until_enough_others_are_back() {
     rig.check_whole(&first);
     rig.check(&first);
 }
+
+/// A store moves so slowly that the move would go on for days.
+fn slow_drain(seed: u64) -> (Rig, First) {
+    let mut rig = Rig::of(seed, 3, 3, 1);
+    let first = rig.start().expect("start");
+    rig.join(&first);
+    rig.hello(&first, 1);
+    rig.hello(&first, 2);
+    rig.write(&first, 30);
+    rig.settle();
+    rig.run_for(10_000);
+    drop(first);
+    // Without sessions.
+    let first = rig.start().expect("start");
+    rig.run_for(5000);
+    rig.sim.block_on(first.spread.drain_node("node-1", Some(DrainRate(1)))).expect("drain");
+    rig.run_for(20_000);
+    assert!(first.members.nodes().expect("nodes").spread.moving.is_some());
+    (rig, first)
+}
+
+#[test]
+fn a_move_makes_way_for_a_removal_and_begins_anew() {
+    let (mut rig, first) = slow_drain(40);
+    let begun = rig.sim.now();
+    let removed = rig.sim.block_on(first.spread.remove_node("node-3", Removal::default()));
+    assert!(removed.is_ok(), "{removed:?}");
+    assert!(rig.sim.now() - begun < Duration::from_secs(5), "it waits for {:?}", rig.sim.now() - begun);
+    rig.sim.block_on(first.spread.drain_node("node-1", Some(DrainRate::default()))).expect("drain");
+    rig.run_for(30_000);
+    assert_eq!(rig.places(), [0, 2, 0]);
+    rig.write(&first, 10);
+    rig.check_whole(&first);
+}
+
+#[test]
+fn a_move_makes_way_for_a_store_that_is_made_anew() {
+    let (mut rig, first) = slow_drain(41);
+    replace_disk(&rig);
+    rig.hello(&first, 2);
+    rig.write(&first, 30);
+    rig.run_for(100_000);
+    assert_eq!(rig.places(), [0, 2, 1]);
+    rig.check_whole(&first);
+    rig.check_without(&first, 0);
+}

@@ -166,7 +166,8 @@ fn the_corpus_has_messages_about_sessions() {
         unreached: vec![node],
     };
     let places = BTreeMap::from([(StoreId::new(0), NodeId::new(0)), (StoreId::new(1), node)]);
-    let moving = Some(Moving { store: StoreId::new(0), to: node, percent: 40 });
+    let moving =
+        Some(Moving { store: StoreId::new(0), to: node, percent: 40, time_left: Some(Duration::from_secs(20)) });
     let spread = SpreadReport { moving, trouble: "no room".into() };
     let redundancy = Redundancy::Lacks { bytes: 1 << 27, time_left: Some(Duration::from_secs(35)) };
     let nodes = NodesReport { nodes, leader: node, places, spread, redundancy };
@@ -196,6 +197,7 @@ fn the_corpus_has_messages_about_sessions() {
             ("leave", request(ControlRequest::Leave { session })),
             ("ask_nodes", request(ControlRequest::Nodes)),
             ("ask_authority_key", request(ControlRequest::AuthorityKey)),
+            ("order", request(ControlRequest::Order("{}".into()))),
             ("resume", request(ControlRequest::Resume(resume))),
             ("noted", answer(Ok(ControlAnswer::Noted))),
             ("restarted", answer(Err(ControlError::Restarted(77)))),
@@ -204,6 +206,8 @@ fn the_corpus_has_messages_about_sessions() {
             ("asked_for_a_claim", answer(Ok(ControlAnswer::Renewed(asked)))),
             ("left", answer(Ok(ControlAnswer::Left))),
             ("authority_key", answer(Ok(ControlAnswer::AuthorityKey(AuthorityKey("pem".into()))))),
+            ("done", answer(Ok(ControlAnswer::Done(Ok("{}".into()))))),
+            ("not_done", answer(Ok(ControlAnswer::Done(Err("it is up".into()))))),
             ("nodes", answer(Ok(ControlAnswer::Nodes(nodes)))),
             ("ask_who", request(ControlRequest::Who(FileId::new(4711)))),
             ("who", answer(Ok(ControlAnswer::Who(who)))),

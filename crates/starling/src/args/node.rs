@@ -30,7 +30,7 @@ pub enum NodeCommand {
   starling node invite --data ./data --name db
   starling node invite --data ./data --address gate.example.org:7440     where the node finds this one, if that is not where it listens
 
-Give the data folder of the first node, which must run with --listen. The last line printed is the invitation. It works once, and for an
+Give it on any machine of the file system; the first one must run with --listen. The last line printed is the invitation. It works once, and for an
 hour. It lets its holder read and change everything, so hand it over as you would a password.")]
     Invite(NodeInvite),
     /// Join a file system: mount it on this machine, and serve stores and managers.
@@ -59,7 +59,7 @@ change everything.")]
   starling down ./mnt                                 on that node, when it has none; then, at the first one:
   starling node remove db --data ./data
 
-Give the data folder of the first node, which must run; it may drain, too. The node must be up. Each store goes to the node that has fewest, and a node keeps draining
+Give it on any machine of the file system. The node must be up. The first one may drain, too. Each store goes to the node that has fewest, and a node keeps draining
 through starts of all nodes. Programs on all nodes go on, those of the node too.")]
     Drain(NodeDrain),
     /// Remove a node that is down. The others take no request for data from it any more.
@@ -101,7 +101,7 @@ pub enum Role {
 /// Arguments of `node invite`.
 #[derive(ClapArgs, Debug)]
 pub struct NodeInvite {
-    /// The data folder of the first node, which must be running.
+    /// The data folder of this machine's node, which must be running.
     #[arg(long)]
     pub data: PathBuf,
     /// The node's name [default: it chooses one].
@@ -168,7 +168,7 @@ pub struct NodeJoin {
 pub struct NodeDrain {
     /// The node's name; `starling nodes` lists all.
     pub name: String,
-    /// The data folder of the first node, which must be running.
+    /// The data folder of this machine's node, which must be running.
     #[arg(long)]
     pub data: PathBuf,
     /// Bytes per second at which its stores move, at most, as in 50MiB. Give the command again to
@@ -188,7 +188,7 @@ pub struct NodeDrain {
 pub struct NodeRemove {
     /// The node's name; `starling nodes` lists all.
     pub name: String,
-    /// The data folder of the first node, which must be running.
+    /// The data folder of this machine's node, which must be running.
     #[arg(long)]
     pub data: PathBuf,
     /// The node's disks are lost for good: make its stores anew, from the others.

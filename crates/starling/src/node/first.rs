@@ -5,6 +5,7 @@ use crate::node::host_name;
 use crate::node::hosts::LinkWays;
 use crate::node::identity::{self, NodeIdentity};
 use crate::node::invite::Inviter;
+use crate::node::orders::Orders;
 use crate::node::serving::Serves;
 use crate::node::whereabouts;
 use crate::{addresses, usage};
@@ -18,7 +19,7 @@ use cluster::manager_service::ManagerService;
 use cluster::maps::{ChangeError, Keeper};
 use cluster::members::{Members, MembersConfig};
 use cluster::remote_locks::LockTableService;
-use cluster::spread::{Spread, StorePlaces};
+use cluster::spread::StorePlaces;
 use cluster::survivors::Arrivals;
 use cluster::switch::SwitchStore;
 use cluster::{CoreMachine, FsConfig, KnownNode};
@@ -320,17 +321,22 @@ struct ControlService {
     members: Arc<Members>,
     /// The key of the authority. Only members are served, and each of them may have it.
     key: AuthorityKey,
+    orders: Orders,
 }
 
 impl NodeService for ControlService {
     fn serve(&self, peer: &Peer, head: Vec<u8>, _: Bytes) -> Result<BoxFuture<Message>, DecodeError> {
         let request = ControlRequest::decode(&head)?;
         let (members, key, fingerprint) = (self.members.clone(), self.key.clone(), peer.fingerprint);
+        let orders = self.orders.clone();
         Ok(Box::pin(async move {
-            let answer = match fingerprint {
-                Some(_) if request == ControlRequest::AuthorityKey => Ok(ControlAnswer::AuthorityKey(key)),
-                Some(fingerprint) => members.control(&fingerprint, request).await,
-                None => Err(ControlError::NotMember),
+            let answer = match (fingerprint, request) {
+                (None, _) => Err(ControlError::NotMember),
+                (Some(_), ControlRequest::AuthorityKey) => Ok(ControlAnswer::AuthorityKey(key)),
+                (Some(_), ControlRequest::Order(order)) => {
+                    Ok(ControlAnswer::Done(orders.carry_out_for_other(&order).await))
+                }
+                (Some(fingerprint), request) => members.control(&fingerprint, request).await,
             };
             Message::of_head(ControlAnswer::encode(&answer).to_vec())
         }))
@@ -358,10 +364,8 @@ pub struct HowFirst {
 pub struct FirstNodeServer {
     /// The sessions of the others.
     pub members: Arc<Members>,
-    /// Makes invitations.
-    pub inviter: Inviter,
-    /// Where the stores are.
-    pub spread: Arc<Spread>,
+    /// Carries out commands that change which nodes there are.
+    pub orders: Orders,
     serving: JoinHandle<()>,
     telling: JoinHandle<Infallible>,
     voting: JoinHandle<()>,
@@ -403,14 +407,15 @@ impl FirstNodeServer {
         let ways = LinkWays::new(host.clone(), folder)?;
         let members = machine.open_to_members(config, managers.clone(), Some(ways)).await;
         let spread = machine.spread(members.clone(), places).await;
+        let orders = Orders { inviter: Inviter { desk: desk.clone(), listen }, spread };
         let stores = AllStores { fs: machine.config.fs, stores: machine.stores().to_vec() };
         let services = Services::new()
             .admitting(move |peer| known.node(peer).is_some())
             .with(kinds::STORAGE, StoreService::new(Arc::new(stores)))
             .with(kinds::MANAGER, managers)
             .with(kinds::LOCKS, Arc::new(LockTableService(members.clone())))
-            .with(kinds::CONTROL, Arc::new(ControlService { members: members.clone(), key }))
-            .with(kinds::JOIN, Arc::new(JoinService(desk.clone())));
+            .with(kinds::CONTROL, Arc::new(ControlService { members: members.clone(), key, orders: orders.clone() }))
+            .with(kinds::JOIN, Arc::new(JoinService(desk)));
         let services = votes.into_iter().fold(services, |services, votes| services.with(kinds::CONSENSUS, votes));
         members.begin_leases();
         let serving = tokio::spawn(link::serve(host.clone(), listener, services, Some(keys)));
@@ -422,12 +427,12 @@ impl FirstNodeServer {
             true => tokio::spawn(members.clone().keep_voters(own)),
             false => tokio::spawn(std::future::ready(())),
         };
-        Ok(FirstNodeServer { members, inviter: Inviter { desk, listen }, spread, serving, telling, voting })
+        Ok(FirstNodeServer { members, orders, serving, telling, voting })
     }
 
     /// Serves no other node any more. Sessions may go on after the next start.
     pub async fn stop(&self) {
-        self.spread.stop().await;
+        self.orders.spread.stop().await;
         self.members.stop();
         self.serving.abort();
         self.telling.abort();

@@ -14,6 +14,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 /// Makes invitations in the first node's process.
+#[derive(Clone)]
 pub struct Inviter {
     /// The invitations.
     pub desk: Arc<JoinDesk>,

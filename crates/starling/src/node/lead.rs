@@ -198,7 +198,7 @@ impl Leader {
             Either::Left(started) => Arc::new(started.context("the start takes too long")??),
             Either::Right(()) => anyhow::bail!("it does not lead any more"),
         };
-        tracing::info!(address = %elected.server.inviter.listen, "this node leads the file system");
+        tracing::info!(address = %elected.server.orders.inviter.listen, "this node leads the file system");
         *lock(&self.serving) = Some((elected, runtime));
         leading.over().await;
         lock(&self.serving).take();

@@ -4,10 +4,10 @@
 use crate::args::{NodeDrain, NodeRemove};
 use crate::control::Request;
 use crate::node::ask_first;
-use crate::node::first::FirstNodeServer;
 use crate::{say, size, usage};
 use cluster::config::DrainRate;
 use cluster::removal::{Removal, RemovalError};
+use cluster::spread::Spread;
 use serde_json::{Value, json};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -16,15 +16,15 @@ use std::time::Duration;
 const QUIET_TIME_MAX: Duration = Duration::from_secs(2);
 
 /// Removes a node. The answer for the command.
-pub async fn remove(first: &FirstNodeServer, name: &str, how: Removal) -> Result<Value, RemovalError> {
-    let stores = first.spread.remove_node(name, how).await?;
+pub async fn remove(spread: &Spread, name: &str, how: Removal) -> Result<Value, RemovalError> {
+    let stores = spread.remove_node(name, how).await?;
     let stores: Vec<u16> = stores.iter().map(|store| store.raw()).collect();
     Ok(json!({ "removed": name, "made_anew": stores }))
 }
 
 /// Has a node drain, or not. The answer for the command.
-pub async fn drain(first: &FirstNodeServer, name: &str, rate: Option<u64>) -> Result<Value, RemovalError> {
-    first.spread.drain_node(name, rate.map(DrainRate)).await?;
+pub async fn drain(spread: &Spread, name: &str, rate: Option<u64>) -> Result<Value, RemovalError> {
+    spread.drain_node(name, rate.map(DrainRate)).await?;
     let rate_bytes = rate.filter(|rate| *rate > 0);
     Ok(json!({ "node": name, "drains": rate.is_some(), "rate_bytes_per_second": rate_bytes }))
 }

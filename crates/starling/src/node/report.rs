@@ -95,12 +95,19 @@ fn restoring(redundancy: &Value) -> Option<String> {
     Some(format!("stores lack {bytes}, which they get from the others{left}"))
 }
 
+/// So few nodes bear the end of one that votes.
+const VOTERS_MIN: usize = 3;
+
 /// Who leads, and who votes.
 struct Votes {
     leader: NodeId,
     voters: BTreeSet<NodeId>,
     /// The leader serves all managers.
     serves_all: bool,
+}
+
+fn name_of(node: NodeId, names: &BTreeMap<NodeId, String>) -> String {
+    names.get(&node).cloned().unwrap_or_else(|| node.to_string())
 }
 
 /// What the file system survives now, while the nodes in `down` are down. The leader serves the
@@ -112,7 +119,7 @@ fn survives(
     down: &BTreeSet<NodeId>,
     votes: &Votes,
 ) -> String {
-    let name = |node: &NodeId| names.get(node).cloned().unwrap_or_else(|| node.to_string());
+    let name = |node: &NodeId| name_of(*node, names);
     let count = |node: NodeId| places.values().filter(|place| **place == node).count();
     let absent: Vec<NodeId> = down.iter().copied().filter(|node| count(*node) > 0).collect();
     let away: usize = absent.iter().map(|node| count(*node)).sum();
@@ -155,12 +162,37 @@ fn survives(
     }
 }
 
+/// Why only one node votes, if more could do so; `None` if several do, or there is no other node.
+fn votes_alone(report: &NodesReport, config: &FsConfig, names: &BTreeMap<NodeId, String>) -> Option<String> {
+    if report.nodes.iter().filter(|node| node.is_voter).count() > 1 || report.nodes.len() < 2 {
+        return None;
+    }
+    let leader = name_of(report.leader, names);
+    let is_there = |node: &&NodeReport| matches!(node.state, NodeState::Up { .. }) && !node.is_draining;
+    let there = report.nodes.iter().filter(is_there).count();
+    let its_stores = report.places.values().filter(|place| **place == report.leader).count();
+    let why = if there < VOTERS_MIN {
+        format!(
+            "{there} nodes are there, and {VOTERS_MIN} are needed to vote; let others join with --listen and --store"
+        )
+    } else if its_stores > config.parity.into() {
+        format!(
+            "it has {its_stores} stores, without which the others cannot go on; they vote when other nodes have taken these"
+        )
+    } else {
+        "others do not, or not yet; those with --listen do so once started with --roles client,storage,manager,voter"
+            .into()
+    };
+    Some(format!("only {leader} votes: {why}"))
+}
+
 /// What happens to the places of stores; `None` if nothing does.
 fn spreading(report: &NodesReport, names: &BTreeMap<NodeId, String>) -> Option<String> {
     match report.spread.moving {
-        Some(Moving { store, to, percent }) => {
-            let to = names.get(&to).cloned().unwrap_or_else(|| to.to_string());
-            Some(format!("{store} moves to {to}: {percent}% copied"))
+        Some(Moving { store, to, percent, time_left }) => {
+            let to = name_of(to, names);
+            let left = time_left.map(|left| format!(", {} left", age(&json!(left.as_secs()))));
+            Some(format!("{store} moves to {to}: {percent}% copied{}", left.unwrap_or_default()))
         }
         None => Some(report.spread.trouble.clone()).filter(|trouble| !trouble.is_empty()),
     }
@@ -207,7 +239,17 @@ fn of_core(report: &NodesReport, config: &FsConfig) -> Value {
         (Redundancy::Lacks { .. }, Some((what, who))) => format!("{what}, once stores have what they lack;{who}"),
         _ => survives,
     };
-    nodes_json(&lines, &leader, &survives, spreading(report, &names), report.redundancy)
+    let mut all = nodes_json(&lines, &leader, &survives, spreading(report, &names), report.redundancy);
+    all["votes_alone"] = json!(votes_alone(report, config, &names));
+    all["moving"] = json!(report.spread.moving.map(|moving| {
+        json!({
+            "store": moving.store.raw(),
+            "to": name_of(moving.to, &names),
+            "percent": moving.percent,
+            "left_s": moving.time_left.map(|left| left.as_secs()),
+        })
+    }));
+    all
 }
 
 /// The answer of the first node.
@@ -239,8 +281,8 @@ pub async fn run(process: &Process, as_json: bool) -> anyhow::Result<ExitCode> {
         println!("{}", line(node));
     }
     println!("survives {}", all["survives"].as_str().unwrap_or("?"));
-    if let Some(spreading) = all["spreading"].as_str() {
-        println!("{spreading}");
+    for line in [&all["votes_alone"], &all["spreading"]].into_iter().filter_map(Value::as_str) {
+        println!("{line}");
     }
     if let Some(restoring) = restoring(&all["redundancy"]) {
         println!("{restoring}");
@@ -382,10 +424,33 @@ mod tests {
     }
 
     #[test]
+    fn why_only_one_node_votes_is_said() {
+        let why = |places: [u16; 3], change: fn(&mut NodesReport)| {
+            let config = crate::node::joined::tests::config();
+            let up = NodeState::Up { lease_left: Duration::from_secs(5) };
+            let nodes = (0..3).map(|id| report(id, &format!("n{id}"), up, true)).collect();
+            let places = (0..).map(StoreId::new).zip(places.map(NodeId::new)).collect();
+            let (spread, redundancy) = (SpreadReport::default(), Redundancy::Whole);
+            let mut all = NodesReport { nodes, leader: FIRST_NODE, places, spread, redundancy };
+            change(&mut all);
+            of_core(&all, &config)["votes_alone"].as_str().map(str::to_string)
+        };
+        let said = |places, change| why(places, change).unwrap();
+        assert!(said([0, 1, 2], |_| ()).starts_with("only n0 votes: others do not, or not yet"));
+        assert!(said([0, 0, 2], |_| ()).starts_with("only n0 votes: it has 2 stores"));
+        let leaves = |all: &mut NodesReport| all.nodes[2].is_draining = true;
+        assert!(said([0, 1, 1], leaves).starts_with("only n0 votes: 2 nodes are there, and 3 are needed"));
+        assert_eq!(why([0, 0, 0], |all| all.nodes.truncate(1)), None, "there is no other");
+        assert_eq!(why([0, 1, 2], |all| all.nodes[1].is_voter = true), None);
+    }
+
+    #[test]
     fn what_is_survived_depends_on_where_the_stores_are() {
-        let moving = Some(Moving { store: StoreId::new(1), to: NodeId::new(2), percent: 40 });
+        let time_left = Some(Duration::from_secs(70));
+        let moving = Some(Moving { store: StoreId::new(1), to: NodeId::new(2), percent: 40, time_left });
         let all = all_of([0, 0, 1], SpreadReport { moving, trouble: "earlier".into() });
-        assert_eq!(all["spreading"], "store-1 moves to three: 40% copied");
+        assert_eq!(all["spreading"], "store-1 moves to three: 40% copied, 70 s left");
+        assert_eq!(all["moving"], json!({ "store": 1, "to": "three", "percent": 40, "left_s": 70 }));
         assert!(all["survives"].as_str().unwrap().contains("but one, and the loss of any one store;"), "{all}");
         let all = all_of([0, 2, 1], SpreadReport { moving: None, trouble: "no room".into() });
         assert_eq!((&all["nodes"][2]["roles"], &all["spreading"]), (&json!(["storage"]), &json!("no room")));

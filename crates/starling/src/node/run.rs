@@ -11,13 +11,14 @@ use crate::node::identity::NodeIdentity;
 use crate::node::joined::{self, AboutNode, NodeFolder};
 use crate::node::joining::{Wanted, join};
 use crate::node::lead::{Elected, Leader, WhoLeads};
+use crate::node::orders::{self, is_order};
 use crate::node::rack::StoreRack;
 use crate::node::remote::{LinkDialer, RemoteFirstNode};
 use crate::node::roles::Roles;
 use crate::node::serving::Serves;
 use crate::node::voter::NodeVoter;
 use crate::node::whereabouts::{Whereabouts, WhereaboutsService};
-use crate::node::{host_name, identity, kept_maps, removal, replace, report, status, who};
+use crate::node::{host_name, identity, kept_maps, replace, report, status, who};
 use crate::recorder::Recorder;
 use crate::recording::Recordings;
 use crate::settings::{NodeSettings, cache_bytes};
@@ -26,7 +27,6 @@ use anyhow::Context;
 use cluster::control::{AuthorityKey, ControlAnswer, ControlRequest};
 use cluster::host_service::{HostService, ManagerHost};
 use cluster::member::{FirstNode, Member, MemberConfig};
-use cluster::removal::Removal;
 use host::{Either, Host};
 use join::NodeInvitation;
 use link::{ServerKeys, Services, kinds};
@@ -320,10 +320,8 @@ impl control::Served for Control {
                     let how = replace::How { is_dead, accepts_loss };
                     replace::replace(&served, StoreId::new(store), &folder, how).await
                 }
-                Request::InviteNode { .. }
-                | Request::DrainNode { .. }
-                | Request::RemoveNode { .. }
-                | Request::Scrub { .. } => Err(format!(
+                request if is_order(&request) => orders::pass_on(&served.first, &request).await,
+                Request::Scrub { .. } => Err(format!(
                     "this node has joined {}: give this command there",
                     served.first.addresses().join(", ")
                 )),
@@ -340,24 +338,11 @@ fn of_elected(
     progress: &mpsc::Sender<Value>,
 ) -> Option<BoxFuture<Result<Value, String>>> {
     let (request, progress, led) = (request.clone(), progress.clone(), elected.clone());
-    let is_for_first = matches!(
-        request,
-        Request::InviteNode { .. } | Request::DrainNode { .. } | Request::RemoveNode { .. } | Request::Scrub { .. }
-    );
+    let is_for_first = is_order(&request) || matches!(request, Request::Scrub { .. });
     let command = async move {
         match request {
-            Request::InviteNode { name, addresses } => {
-                led.server.inviter.invite(&name, addresses).await.map_err(|e| format!("{e:#}"))
-            }
-            Request::DrainNode { name, rate } => {
-                removal::drain(&led.server, &name, rate).await.map_err(|e| e.to_string())
-            }
-            Request::RemoveNode { name, is_dead, accepts_loss } => {
-                let how = Removal { is_dead, accepts_loss };
-                removal::remove(&led.server, &name, how).await.map_err(|e| e.to_string())
-            }
             Request::Scrub { repair } => core_report::scrub(&led.machine, repair, progress).await,
-            _ => not_here(),
+            order => led.server.orders.carry_out(order).await,
         }
     };
     is_for_first.then(|| Box::pin(async move { elected.run(command).await }) as BoxFuture<_>)

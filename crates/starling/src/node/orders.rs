@@ -1,0 +1,66 @@
+//! Commands that change which nodes there are. Any node takes them: the one that leads carries them
+//! out, and the others pass them on to it.
+
+use crate::control::Request;
+use crate::node::invite::Inviter;
+use crate::node::remote::RemoteFirstNode;
+use crate::node::removal;
+use cluster::control::{ControlAnswer, ControlError, ControlRequest};
+use cluster::member::FirstNode;
+use cluster::removal::Removal;
+use cluster::spread::Spread;
+use serde_json::Value;
+use std::sync::Arc;
+
+/// What the node that leads needs for such commands.
+#[derive(Clone)]
+pub struct Orders {
+    /// Makes invitations.
+    pub inviter: Inviter,
+    /// Moves and removes stores.
+    pub spread: Arc<Spread>,
+}
+
+/// True of the commands that are meant here.
+pub fn is_order(request: &Request) -> bool {
+    matches!(request, Request::InviteNode { .. } | Request::DrainNode { .. } | Request::RemoveNode { .. })
+}
+
+impl Orders {
+    /// Carries a command out. The answer for the command.
+    pub async fn carry_out(&self, request: Request) -> Result<Value, String> {
+        match request {
+            Request::InviteNode { name, addresses } => {
+                self.inviter.invite(&name, addresses).await.map_err(|e| format!("{e:#}"))
+            }
+            Request::DrainNode { name, rate } => {
+                removal::drain(&self.spread, &name, rate).await.map_err(|e| e.to_string())
+            }
+            Request::RemoveNode { name, is_dead, accepts_loss } => {
+                let how = Removal { is_dead, accepts_loss };
+                removal::remove(&self.spread, &name, how).await.map_err(|e| e.to_string())
+            }
+            _ => Err("the node that leads takes no such command from another one".into()),
+        }
+    }
+
+    /// Carries out what another node has passed on.
+    pub async fn carry_out_for_other(&self, order: &str) -> Result<String, String> {
+        let request = serde_json::from_str(order);
+        let request: Request = request.map_err(|e| format!("the two nodes differ in their commands: {e}"))?;
+        self.carry_out(request).await.map(|answer| answer.to_string())
+    }
+}
+
+/// Has the node that leads carry a command out. The answer for the command.
+pub async fn pass_on(first: &RemoteFirstNode, request: &Request) -> Result<Value, String> {
+    let order = serde_json::to_string(request).map_err(|e| e.to_string())?;
+    match first.control(ControlRequest::Order(order)).await {
+        Ok(ControlAnswer::Done(done)) => serde_json::from_str(&done?).map_err(|e| e.to_string()),
+        Ok(_) => Err("the node that leads gave another answer".into()),
+        Err(ControlError::Unavailable(why)) => {
+            Err(format!("{why}: the command may have been carried out; see `starling nodes`, and give it again"))
+        }
+        Err(error) => Err(error.to_string()),
+    }
+}
