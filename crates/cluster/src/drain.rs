@@ -47,7 +47,7 @@ impl Spread {
     pub(crate) async fn move_from_member(&self, store: StoreId, to: Option<&KnownNode>) -> Result<(), MoveError> {
         self.through_here.lock().insert(store);
         let moved = async {
-            self.come_through_here().await?;
+            self.come_through_here(self.until_given_up(store)).await?;
             self.move_store(store, to).await
         };
         let moved = moved.await;
@@ -58,8 +58,12 @@ impl Spread {
         moved
     }
 
-    /// Waits until no session sends requests to the stores that come through here any other way.
-    pub(crate) async fn come_through_here(&self) -> Result<(), MoveError> {
+    /// Waits until no session sends requests to the stores that come through here any other way, or
+    /// that is given up.
+    pub(crate) async fn come_through_here(
+        &self,
+        given_up: impl Future<Output = MoveError> + Send,
+    ) -> Result<(), MoveError> {
         self.tell_maps().await.map_err(MoveError::Maps)?;
         let epoch = self.maps.maps().epoch;
         let learn = async {
@@ -70,9 +74,9 @@ impl Spread {
             self.host.clock.sleep(PUT_TIMEOUT).await;
         };
         let learned = host::timeout(&*self.host.clock, LEARN_TIME_MAX + PUT_TIMEOUT, learn);
-        match first(learned, self.until_stop()).await {
+        match first(learned, given_up).await {
             Either::Left(learned) => learned.map_err(|_| MoveError::NotLearned),
-            Either::Right(()) => Err(MoveError::Stopped),
+            Either::Right(why) => Err(why),
         }
     }
 }

@@ -71,7 +71,7 @@ pub mod survivors;
 pub mod switch;
 pub mod switch_lane;
 mod table;
-mod voters;
+pub mod voters;
 
 pub use config::{FsConfig, KnownNode};
 pub use machine::{CoreMachine, Create, Run, StartError};

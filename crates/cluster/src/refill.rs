@@ -63,9 +63,9 @@ impl Spread {
         }
     }
 
-    /// True if a store is to be made anew.
-    pub(crate) async fn has_empty_place(&self) -> bool {
-        for store in self.members.stores_away().iter() {
+    /// True if another store than this one is to be made anew.
+    pub(crate) async fn has_empty_place_of_other(&self, than: StoreId) -> bool {
+        for store in self.members.stores_away().iter().filter(|store| *store != than) {
             let at = self.at_nodes.lock().get(&store).cloned();
             let at = at.filter(|at| self.members.of(at.node).is_some());
             if let Some(at) = at

@@ -38,7 +38,7 @@ pub enum RemovalError {
     NoSuchNode(String),
     /// It is the first node.
     #[error(
-        "{0} leads the file system: end it, and give this command at the node that leads then. If no other one votes (`starling nodes`), \
+        "{0} leads the file system: end it, and give this command at another node then. If no other one votes (`starling nodes`), \
          drain it first, end it, and make another one the first with `starling node recover` there"
     )]
     IsFirst(String),
@@ -242,7 +242,11 @@ impl Spread {
             None => at_nodes.remove(&store),
         };
         self.through_here.lock().insert(store);
-        let ready = match self.come_through_here().await {
+        let given_up = async {
+            self.until_stop().await;
+            MoveError::Stopped
+        };
+        let ready = match self.come_through_here(given_up).await {
             // It may have come back meanwhile.
             Ok(()) => self.check_silent(name, store, at).await,
             Err(MoveError::Maps(error)) => Err(RemovalError::Maps(error)),

@@ -238,6 +238,22 @@ struct Copied {
     damaged_count: u64,
 }
 
+/// Counts as waiting for as long as it lives.
+struct Waits<'a>(&'a watch::Sender<usize>);
+
+impl Waits<'_> {
+    fn begin(waiting: &watch::Sender<usize>) -> Waits<'_> {
+        waiting.send_modify(|count| *count += 1);
+        Waits(waiting)
+    }
+}
+
+impl Drop for Waits<'_> {
+    fn drop(&mut self) {
+        self.0.send_modify(|count| *count -= 1);
+    }
+}
+
 /// Spreads the stores over the nodes.
 pub struct Spread {
     pub(crate) host: Host,
@@ -306,18 +322,24 @@ impl Spread {
 
     /// Waits for the turn to change the places of stores. A move makes way for it.
     pub(crate) async fn take_turn(&self) -> Result<MutexGuard<'_, ()>, Elapsed> {
-        self.waiting.send_modify(|count| *count += 1);
-        let turn = host::timeout(&*self.host.clock, TURN_TIME_MAX, self.turn.lock()).await;
-        self.waiting.send_modify(|count| *count -= 1);
-        turn
+        let _waits = Waits::begin(&self.waiting);
+        host::timeout(&*self.host.clock, TURN_TIME_MAX, self.turn.lock()).await
     }
 
-    /// Waits until a move must make way for something else.
-    async fn until_needed(&self) {
+    /// Waits until a move of this store must be given up.
+    pub(crate) async fn until_given_up(&self, store: StoreId) -> MoveError {
+        match first(self.until_stop(), self.until_needed(store)).await {
+            Either::Left(()) => MoveError::Stopped,
+            Either::Right(()) => MoveError::MakesWay,
+        }
+    }
+
+    /// Waits until a move of this store must make way for something else.
+    async fn until_needed(&self, store: StoreId) {
         let mut waiting = self.waiting.subscribe();
         let is_asked = async { drop(waiting.wait_for(|count| *count > 0).await) };
         let is_lost = async {
-            while !self.has_empty_place().await {
+            while !self.has_empty_place_of_other(store).await {
                 self.host.clock.sleep(LOOK_PERIOD).await;
             }
         };
@@ -400,13 +422,15 @@ impl Spread {
         let takers: Vec<NodeId> = takers.collect();
         let tried = || takers.iter().copied().filter(&is_tried);
         let count = |node: &NodeId| places.values().filter(|place| *place == node).count();
+        let is_there = |store| away.iter().all(|other| other != store);
         let can_move = |store, from: NodeId| match from {
+            _ if !is_there(store) => false,
             FIRST_NODE => is_tried(&from) && self.servers.lock().iter().any(|server| server.identity().store == store),
             from => is_tried(&from) && self.members.of(from).is_some(),
         };
         let drained = places.iter().filter(|(_, at)| config.draining.contains_key(at));
         let drained: Vec<(StoreId, NodeId)> = drained.map(|(store, from)| (*store, *from)).collect();
-        let next = match drained.iter().find(|(_, from)| is_tried(from)) {
+        let next = match drained.iter().find(|(store, from)| is_there(*store) && is_tried(from)) {
             Some((store, from)) => {
                 let to = tried().min_by_key(|node| (count(node), *node));
                 to.map(|to| NextMove { store: *store, from: *from, to })
@@ -534,13 +558,7 @@ impl Spread {
         let place = to.map_or(FIRST_NODE, |to| to.node);
         tracing::info!(%store, node = %place, address = to.map(|to| &to.address), "the store moves");
         // Until a copy is recorded, giving up loses nothing.
-        let given_up = async {
-            match first(self.until_stop(), self.until_needed()).await {
-                Either::Left(()) => MoveError::Stopped,
-                Either::Right(()) => MoveError::MakesWay,
-            }
-        };
-        let copied = match first(self.copy_store(store, switch, to), given_up).await {
+        let copied = match first(self.copy_store(store, switch, to), self.until_given_up(store)).await {
             Either::Left(copied) => copied?,
             Either::Right(why) => return Err(why),
         };

@@ -22,8 +22,10 @@ const AT_ONCE_MAX: usize = 8;
 /// How long copying some segments may take.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(60);
 /// While programs use the stores, a copy rests so many times as long as its last step took. It
-/// costs processors and the network more than stores see.
+/// costs processors and the network more than stores see. After this time it looks again, however long
+/// the step took.
 const REST_PER_STEP: u32 = 9;
+const REST_MAX: Duration = Duration::from_secs(2);
 /// Segments deleted by one request.
 const DELETED_AT_ONCE: usize = 1024;
 
@@ -121,15 +123,17 @@ impl StoreCopy {
         let mut left = &new[..];
         let mut last_step = Duration::ZERO;
         while !left.is_empty() {
-            progress(CopyProgress { copied_bytes: self.copied_bytes, left_bytes, all_bytes });
+            let now = |copied_bytes, left_bytes| progress(CopyProgress { copied_bytes, left_bytes, all_bytes });
+            now(self.copied_bytes, left_bytes);
             if can_wait && rate() == DrainRate::default() {
                 let rest = self.rest().await;
                 if !rest.is_zero() {
-                    self.host.clock.sleep(rest.max(REST_PER_STEP * last_step)).await;
+                    self.host.clock.sleep(rest.max(REST_PER_STEP * last_step).min(REST_MAX)).await;
                     self.stride.rested();
                 }
             }
-            let (some, others) = left.split_at(self.stride.count().min(left.len()));
+            let count = if can_wait { self.stride.count() } else { AT_ONCE_MAX };
+            let (some, others) = left.split_at(count.min(left.len()));
             left = others;
             let begun = self.host.clock.now();
             let copies = some.iter().map(|(segment, _)| self.segment(*segment)).collect();
@@ -146,7 +150,7 @@ impl StoreCopy {
             let bytes: u64 = some.iter().map(|(_, bytes)| bytes).sum();
             self.copied_bytes += bytes;
             left_bytes -= bytes;
-            self.pace(bytes, begun, rate).await;
+            self.pace(bytes, begun, rate, &|| now(self.copied_bytes, left_bytes)).await;
         }
         Ok(new.len())
     }
@@ -158,8 +162,8 @@ impl StoreCopy {
         answers.into_iter().filter_map(Result::ok).max().unwrap_or_default()
     }
 
-    /// Waits until so many bytes may have been copied since `begun`.
-    async fn pace(&self, bytes: u64, begun: Duration, rate: &(dyn Fn() -> DrainRate + Sync)) {
+    /// Waits until so many bytes may have been copied since `begun`. Calls `tell` meanwhile.
+    async fn pace(&self, bytes: u64, begun: Duration, rate: &(dyn Fn() -> DrainRate + Sync), tell: &(dyn Fn() + Sync)) {
         loop {
             let DrainRate(rate) = rate();
             if rate == 0 {
@@ -172,6 +176,7 @@ impl StoreCopy {
             }
             // The rate may change meanwhile.
             self.host.clock.sleep(left.min(PACE_TICK)).await;
+            tell();
         }
     }
 

@@ -83,7 +83,7 @@ fn wanted(config: &FsConfig, own: NodeId, standing: &Standing, goes_on_without_o
 
 /// True if the others can start without the machine of the leader, at `own`. Members have their
 /// stores, those of the first node are at its machine.
-fn goes_on_without(config: &FsConfig, own: NodeId) -> bool {
+pub fn goes_on_without(config: &FsConfig, own: NodeId) -> bool {
     let count = config.stores().filter(|store: &StoreId| config.place(*store) == own).count();
     let rest = usize::from(config.store_count) - count;
     // An elected leader has taken the place of another one. The next one can do the same.

@@ -15,6 +15,11 @@ const LEFT_ALONE: f64 = 4.0;
 /// than this, since it takes processors, too.
 const SHARE_MIN: f64 = 0.07;
 
+/// Less than this of a store's time is allowed: programs use it.
+const IN_USE: f64 = 0.5;
+/// The shortest rest while programs use a store. So who asks knows it, and may rest longer.
+const REST_MIN: Duration = Duration::from_millis(1);
+
 /// The share of time in which something was under way, in the last moments.
 #[derive(Clone, Debug, Default)]
 struct Busy {
@@ -61,11 +66,13 @@ impl Gauge {
         busy.set(now, busy.under_way.saturating_sub(1));
     }
 
-    /// How long work that can wait should rest before its next request.
+    /// How long work that can wait should rest before its next request. Zero only if no program uses
+    /// the store much.
     pub fn rest(&self, now: Duration) -> Duration {
         let allowed = (1.0 - LEFT_ALONE * self.programs.share_at(now)).max(SHARE_MIN);
         let used = self.others.share_at(now);
-        if used <= allowed { Duration::ZERO } else { in_ms(MEMORY.mul_f64((used / allowed).ln())) }
+        let least = if allowed < IN_USE { REST_MIN } else { Duration::ZERO };
+        if used <= allowed { least } else { in_ms(MEMORY.mul_f64((used / allowed).ln())).max(least) }
     }
 
     fn of(&mut self, can_wait: bool) -> &mut Busy {
@@ -120,6 +127,7 @@ mod tests {
         assert!(gauge.rest(now + 5 * MEMORY) < 20 * MS);
         gauge.end(now, true);
         gauge.end(now, true);
+        assert_eq!(gauge.rest(now + 5 * MEMORY), Duration::ZERO);
         assert_eq!(gauge.others.under_way, 0, "an end too many does no harm");
     }
 
@@ -131,6 +139,6 @@ mod tests {
         gauge.end(3500 * MS, true);
         let rest = gauge.rest(3500 * MS);
         assert!(rest > 100 * MS && rest < 3 * MEMORY, "{rest:?}");
-        assert!(gauge.rest(3500 * MS + rest) < MS, "{:?}", gauge.rest(3500 * MS + rest));
+        assert_eq!(gauge.rest(3500 * MS + rest), REST_MIN);
     }
 }

@@ -85,14 +85,29 @@ fn lose(cluster: &Cluster, disk: &Path) -> Result<()> {
     begin(|| lacking(cluster))
 }
 
+/// The bytes that the store of the loser has.
+fn stored_bytes(cluster: &Cluster, store: u64) -> Result<u64> {
+    let status = cluster.status(0)?;
+    let stores = status["stores"].as_array().context("no stores")?;
+    let its = stores.iter().find(|its| its["id"] == store).context("no such store")?;
+    its["used_bytes"].as_u64().context("no used_bytes")
+}
+
 /// Has the loser drain, or get its store back, and waits until the store moves.
 fn drain(cluster: &Cluster, drains: bool, bytes: u64) -> Result<()> {
     cluster.drain(LOSER, drains)?;
     begin(|| moving(cluster, bytes))
 }
 
-fn stores_of_loser(cluster: &Cluster) -> Result<usize> {
-    Ok(cluster.said_of(&cluster.nodes()?, LOSER)?["stores"].as_array().map_or(0, Vec::len))
+/// Waits until the loser has so many stores. The node that leads says it a little later than that
+/// nothing moves.
+fn wait_for_stores(cluster: &Cluster, count: usize) -> Result<()> {
+    let until = Instant::now() + DEADLINE;
+    while cluster.said_of(&cluster.nodes()?, LOSER)?["stores"].as_array().map_or(0, Vec::len) != count {
+        ensure!(Instant::now() < until, "the node that drains, or drains no more, does not come to {count} stores");
+        std::thread::sleep(LOOK_PERIOD);
+    }
+    Ok(())
 }
 
 /// Watches until nothing is left.
@@ -207,13 +222,16 @@ pub(super) fn measure(site: &Site, effort: Effort) -> Result<Found> {
     let restored = watch(|| lacking(&cluster))?;
     let bytes = restored.bytes;
     let mut back = Vec::new();
+    let store = cluster.said_of(&cluster.nodes()?, LOSER)?["stores"][0].as_u64().context("the loser has no store")?;
     for _ in 0..effort.runs {
+        let bytes = stored_bytes(&cluster, store)?;
         let begin = || drain(&cluster, true, bytes);
         drained.run(("drain", seconds), &mut steady, begin, || watch(|| moving(&cluster, bytes)))?;
-        ensure!(stores_of_loser(&cluster)? == 0, "a node that has drained has a store");
+        wait_for_stores(&cluster, 0)?;
+        let bytes = stored_bytes(&cluster, store)?;
         drain(&cluster, false, bytes)?;
         back.push(watch(|| moving(&cluster, bytes))?);
-        ensure!(stores_of_loser(&cluster)? == 1, "a node that drains no more got no store");
+        wait_for_stores(&cluster, 1)?;
     }
     let back = back.pop().context("no run")?;
     let mut table = Table::new("Programs", ["", "operations per s", "p50, ms", "p99, ms"]);

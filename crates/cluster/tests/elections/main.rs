@@ -31,8 +31,9 @@ struct Happened {
     drains: u64,
     joins: u64,
     removals: u64,
-    /// How many nodes were removed.
+    /// How many nodes were removed, and how many of them had stores.
     removed: u64,
+    made_anew: u64,
     /// How often the disks of a node were replaced.
     replaced: u64,
     /// How often a store was seen at another node than before.
@@ -150,7 +151,9 @@ fn nodes_work_while_leaders_change(seed: u64, happened: &mut Happened) {
     work.end(&rig, seed, MENDED);
     happened.led += rig.led.load(std::sync::atomic::Ordering::SeqCst);
     happened.failed += rig.failed.load(std::sync::atomic::Ordering::SeqCst);
-    happened.removed += rig.removed.load(std::sync::atomic::Ordering::SeqCst);
+    let fates = rig.fates.lock();
+    happened.removed += fates.removed.len() as u64;
+    happened.made_anew += fates.made_anew;
     work.seen(happened);
 }
 
@@ -164,12 +167,15 @@ fn sim_nodes_lose_nothing_while_leaders_change() {
         nodes_work_while_leaders_change(seed, &mut happened);
     }
     println!("{happened:?}");
-    let Happened { led, kills, leader_kills, pauses, cuts, joins, removed, synced, counted, .. } = happened;
+    let Happened { led, kills, leader_kills, pauses, cuts, synced, counted, .. } = happened;
+    let Happened { joins, removed, made_anew, drains, moves, replaced, .. } = happened;
     assert!(
         count < 40
             || led > 40 && kills > 30 && leader_kills > 15 && pauses > 30 && cuts > 10 && joins > 20 && removed > 0,
         "too little happened"
     );
+    assert!(count < 40 || drains > 10 && moves > 1 && replaced > 1, "stores stay too much where they are");
+    assert!(count < 400 || made_anew > 0, "no node is lost with its stores");
     assert!(synced > 20 * count && counted > 20 * count, "programs do too little");
 }
 

@@ -104,8 +104,20 @@ pub struct Rig {
     pub failed: Arc<AtomicU64>,
     /// Why a node could not start.
     pub why: Arc<Mutex<String>>,
-    /// How many nodes were removed.
-    pub removed: Arc<AtomicU64>,
+    pub fates: Arc<Mutex<Fates>>,
+}
+
+/// What the leaders were asked of nodes, and have answered.
+#[derive(Default)]
+pub struct Fates {
+    /// They joined, as was answered.
+    pub joined: BTreeSet<NodeId>,
+    /// They were to be removed.
+    pub asked: BTreeSet<NodeId>,
+    /// They were removed, as was answered.
+    pub removed: BTreeSet<NodeId>,
+    /// How many of them had stores, which were made anew.
+    pub made_anew: u64,
 }
 
 /// The nodes that are there at first.
@@ -150,15 +162,7 @@ impl Rig {
         maker.crash();
         let fs = core.config.fs;
         let (net, disks) = (Net::new(&sim), Mutex::new(disks));
-        Rig {
-            fs,
-            net,
-            disks,
-            led: Arc::default(),
-            failed: Arc::default(),
-            why: Arc::default(),
-            removed: Arc::default(),
-        }
+        Rig { fs, net, disks, led: Arc::default(), failed: Arc::default(), why: Arc::default(), fates: Arc::default() }
     }
 
     pub fn machine(&self, node: NodeId) -> Machine {
@@ -253,12 +257,15 @@ impl Rig {
     /// Has the leader take a new node in. True if there is a leader.
     pub fn invite(&self) -> bool {
         let Some(first) = self.led() else { return false };
-        let there = first.clone();
+        let (there, fates) = (first.clone(), self.fates.clone());
         first.machine.host().tasks.spawn(Box::pin(async move {
             let up = there.up.get().expect("it has started");
-            let add = |config: &mut FsConfig| drop(config.add_member(member(NodeId::new(config.next_node))));
+            let mut new = None;
+            let add = |config: &mut FsConfig| new = config.add_member(member(NodeId::new(config.next_node))).ok();
             // It may lead no more.
-            let _ = up.core.maps.change(add).await;
+            if up.core.maps.change(add).await.is_ok() {
+                fates.lock().joined.extend(new);
+            }
         }));
         true
     }
@@ -275,12 +282,17 @@ impl Rig {
     /// Has the leader take out a node, which is down.
     pub fn remove(&self, node: NodeId, how: Removal) {
         let Some(first) = self.led() else { return };
-        let (there, removed) = (first.clone(), self.removed.clone());
+        let (there, fates) = (first.clone(), self.fates.clone());
+        fates.lock().asked.insert(node);
         first.machine.host().tasks.spawn(Box::pin(async move {
             let up = there.up.get().expect("it has started");
             let done = up.spread.remove_node(&format!("{node}"), how).await;
             println!("{node} is removed with {how:?}: {done:?}");
-            removed.fetch_add(done.is_ok().into(), SeqCst);
+            if let Ok(stores) = done {
+                let mut fates = fates.lock();
+                fates.removed.insert(node);
+                fates.made_anew += u64::from(stores.iter().next().is_some());
+            }
         }));
     }
 

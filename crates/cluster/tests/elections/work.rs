@@ -120,10 +120,19 @@ impl Work {
             assert!(sim.now() < until, "seed {seed}: at {:?} these do not end: {begun:?}; {}", sim.now(), rig.shown());
             rig.run_for(Duration::from_millis(100));
         }
+        let members = rig.members().expect("a leader");
+        {
+            let fates = rig.fates.lock();
+            let must_be = nodes().chain(fates.joined.iter().copied()).filter(|node| !fates.asked.contains(node));
+            let lost: Vec<NodeId> = must_be.filter(|node| !members.contains(node)).collect();
+            let back: Vec<&NodeId> = fates.removed.intersection(&members).collect();
+            assert_eq!((lost, back), (vec![], vec![]), "seed {seed}: nodes were lost, or are back");
+        }
         let dice = sim.machine("dice").host();
         for (node, member) in &self.members {
             let ready = in_time(rig, member.ready());
-            if rig.members().is_some_and(|members| !members.contains(node)) {
+            if !rig.members().unwrap_or_else(|| members.clone()).contains(node) {
+                assert!(!matches!(ready, Some(Ok(()))), "seed {seed}: {node} has a session, and was removed");
                 continue;
             }
             assert!(ready.is_some_and(|ready| ready.is_ok()), "seed {seed}: {node} gets no session: {}", rig.shown());

@@ -56,7 +56,7 @@ change everything.")]
   starling node drain db --data ./data --rate 50MiB   no faster than this, also for a drain that is under way
   starling nodes ./mnt                                what moves, and how far it is
   starling node drain db --data ./data --stop         it may have stores and managers again
-  starling down ./mnt                                 on that node, when it has none; then, at the first one:
+  starling down ./mnt                                 on that node, when it has none; then, on another one:
   starling node remove db --data ./data
 
 Give it on any machine of the file system. The node must be up. The first one may drain, too. Each store goes to the node that has fewest, and a node keeps draining
@@ -68,8 +68,8 @@ through starts of all nodes. Programs on all nodes go on, those of the node too.
   starling node remove db --data ./data --dead        its disks are lost for good, and its stores are made anew
   starling status ./mnt                               how far they are filled again
 
-Give the data folder of the node that leads, which must run. With --dead, each store of the node is made anew below this data folder, or at the node with fewest
-stores if this one was elected, empty, and filled from the others. The command refuses if a store answers, or if the others may lack something. A machine that comes back
+Give it on any other machine of the file system. With --dead, each store of the node is made anew below the first node's data folder, or at the node with fewest
+stores if the one that leads was elected, empty, and filled from the others. The command refuses if a store answers, or if the others may lack something. A machine that comes back
 joins again with a new invitation and a new data folder.")]
     Remove(NodeRemove),
     /// Make a node that has joined into the first node, after the first one was lost for good.

@@ -5,8 +5,6 @@ use crate::control::Request;
 use crate::node::invite::Inviter;
 use crate::node::remote::RemoteFirstNode;
 use crate::node::removal;
-use cluster::control::{ControlAnswer, ControlError, ControlRequest};
-use cluster::member::FirstNode;
 use cluster::removal::Removal;
 use cluster::spread::Spread;
 use serde_json::Value;
@@ -55,12 +53,5 @@ impl Orders {
 /// Has the node that leads carry a command out. The answer for the command.
 pub async fn pass_on(first: &RemoteFirstNode, request: &Request) -> Result<Value, String> {
     let order = serde_json::to_string(request).map_err(|e| e.to_string())?;
-    match first.control(ControlRequest::Order(order)).await {
-        Ok(ControlAnswer::Done(done)) => serde_json::from_str(&done?).map_err(|e| e.to_string()),
-        Ok(_) => Err("the node that leads gave another answer".into()),
-        Err(ControlError::Unavailable(why)) => {
-            Err(format!("{why}: the command may have been carried out; see `starling nodes`, and give it again"))
-        }
-        Err(error) => Err(error.to_string()),
-    }
+    serde_json::from_str(&first.order(order).await?).map_err(|e| e.to_string())
 }

@@ -268,6 +268,30 @@ async fn follow_rack(first: Weak<RemoteFirstNode>, mut changes: watch::Receiver<
     }
 }
 
+impl RemoteFirstNode {
+    /// Has the first node carry out a command. Returns what was done, as JSON.
+    ///
+    /// # Errors
+    /// Why nothing was done, or that it is unknown.
+    pub async fn order(&self, order: String) -> Result<String, String> {
+        match self.link.control(ControlRequest::Order(order).encode().to_vec()).await {
+            Ok(answer) => match ControlAnswer::decode(&answer) {
+                Ok(ControlAnswer::Done(done)) => done,
+                Ok(_) => Err("the node that leads gave another answer".into()),
+                Err(why) => Err(format!("nothing was done ({why}): try again")),
+            },
+            Err(LinkError::Lost) => {
+                Err("the connection to the node that leads broke, and the command may have been carried out: \
+                                         see `starling nodes`, and give it again"
+                    .into())
+            }
+            Err(why) => {
+                Err(format!("nothing was done, since the node that leads cannot be reached ({why}): try again"))
+            }
+        }
+    }
+}
+
 impl FirstNode for RemoteFirstNode {
     fn control(&self, request: ControlRequest) -> BoxFuture<Result<ControlAnswer, ControlError>> {
         let asked = self.link.control(request.encode().to_vec());

@@ -56,7 +56,9 @@ pub async fn run(args: NodeRemove) -> anyhow::Result<ExitCode> {
     let answer = match tokio::time::timeout(QUIET_TIME_MAX, &mut answer).await {
         Ok(answer) => answer?,
         Err(_) => {
-            eprintln!("waiting until all nodes know that its stores are lost: that takes some fifteen seconds");
+            eprintln!(
+                "waiting for other changes of the places of stores, and until all nodes know of this one: some fifteen seconds"
+            );
             answer.await?
         }
     };

@@ -10,6 +10,7 @@ use cluster::config::FIRST_NODE;
 use cluster::control::{ControlAnswer, ControlRequest, Moving, NodeReport, NodeState, NodesReport, Redundancy};
 use cluster::member::FirstNode;
 use cluster::members::Members;
+use cluster::voters::goes_on_without;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::ExitCode;
@@ -171,13 +172,14 @@ fn votes_alone(report: &NodesReport, config: &FsConfig, names: &BTreeMap<NodeId,
     let is_there = |node: &&NodeReport| matches!(node.state, NodeState::Up { .. }) && !node.is_draining;
     let there = report.nodes.iter().filter(is_there).count();
     let its_stores = report.places.values().filter(|place| **place == report.leader).count();
+    let placed = FsConfig { places: report.places.clone(), ..config.clone() };
     let why = if there < VOTERS_MIN {
         format!(
             "{there} nodes are there, and {VOTERS_MIN} are needed to vote; let others join with --listen and --store"
         )
-    } else if its_stores > config.parity.into() {
+    } else if !goes_on_without(&placed, report.leader) {
         format!(
-            "it has {its_stores} stores, without which the others cannot go on; they vote when other nodes have taken these"
+            "it has {its_stores} stores, without which the others cannot go on; they vote when others have taken enough"
         )
     } else {
         "others do not, or not yet; those with --listen do so once started with --roles client,storage,manager,voter"
@@ -311,6 +313,7 @@ fn line(node: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use cluster::config::MemberEntry;
     use cluster::control::SpreadReport;
 
     fn first() -> NodeLine {
@@ -426,7 +429,8 @@ mod tests {
     #[test]
     fn why_only_one_node_votes_is_said() {
         let why = |places: [u16; 3], change: fn(&mut NodesReport)| {
-            let config = crate::node::joined::tests::config();
+            let first = MemberEntry { name: "n0".into(), fingerprint: [9; 32], address: String::new() };
+            let config = FsConfig { first_member: Some(first), ..crate::node::joined::tests::config() };
             let up = NodeState::Up { lease_left: Duration::from_secs(5) };
             let nodes = (0..3).map(|id| report(id, &format!("n{id}"), up, true)).collect();
             let places = (0..).map(StoreId::new).zip(places.map(NodeId::new)).collect();
