@@ -22,13 +22,12 @@ const AT_ONCE_MAX: usize = 8;
 /// How long copying some segments may take.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(60);
 /// While programs use the stores, a copy rests so many times as long as its last step took. It
-/// costs processors and the network more than stores see. After this time it looks again, however long
-/// the step took.
+/// costs processors and the network more than stores see.
 const REST_PER_STEP: u32 = 9;
+/// After this time it looks again, however long its last step took.
 const REST_MAX: Duration = Duration::from_secs(2);
 /// Segments deleted by one request.
 const DELETED_AT_ONCE: usize = 1024;
-
 /// How often a slow copy looks at its rate.
 const PACE_TICK: Duration = Duration::from_secs(1);
 
@@ -259,6 +258,8 @@ mod tests {
 
     const CAPACITY: u64 = 64 << 20;
     const WRITERS: u32 = 3;
+    /// Segments that a writer keeps.
+    const SEGMENTS_MAX: usize = 100;
 
     /// What a store should have.
     #[derive(Default, PartialEq, Debug)]
@@ -295,7 +296,9 @@ mod tests {
         let mut mine: BTreeSet<SegmentId> = BTreeSet::new();
         while !done.load(SeqCst) {
             let one_of_mine = || mine.iter().nth(random.below(mine.len().max(1) as u64) as usize).copied();
-            match random.below(12) {
+            // So that the store does not become full, however long the copy rests.
+            let what = if mine.len() < SEGMENTS_MAX { random.below(12) } else { 9 };
+            match what {
                 0..7 => {
                     seq += 1;
                     let fragment = fragment_of(segment(number, 0, seq), 1, 0, random.below(30_000) as u32);

@@ -66,8 +66,8 @@ impl Gauge {
         busy.set(now, busy.under_way.saturating_sub(1));
     }
 
-    /// How long work that can wait should rest before its next request. Zero only if no program uses
-    /// the store much.
+    /// How long work that can wait should rest before its next request. Zero only if programs
+    /// hardly use the store.
     pub fn rest(&self, now: Duration) -> Duration {
         let allowed = (1.0 - LEFT_ALONE * self.programs.share_at(now)).max(SHARE_MIN);
         let used = self.others.share_at(now);
