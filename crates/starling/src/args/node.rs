@@ -172,7 +172,7 @@ pub struct NodeDrain {
     #[arg(long)]
     pub data: PathBuf,
     /// Bytes per second at which its stores move, at most, as in 50MiB. Give the command again to
-    /// change it [default: as fast as possible].
+    /// change it [default: what programs leave of the stores].
     #[arg(long, value_name = "SIZE", conflicts_with = "stop")]
     pub rate: Option<String>,
     /// The node drains no more.
