@@ -17,7 +17,7 @@ use thiserror::Error;
 use types::StoreId;
 
 /// Time between two looks at the place of a store that is out of service.
-const LOOK_PERIOD: Duration = Duration::from_secs(5);
+pub(crate) const LOOK_PERIOD: Duration = Duration::from_secs(5);
 /// How long a node may take to say what is at a place. No store moves meanwhile.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(2);
 

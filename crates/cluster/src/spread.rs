@@ -21,6 +21,7 @@ use crate::control::Moving;
 use crate::machine::CoreMachine;
 use crate::maps::{ChangeError, Keeper};
 use crate::members::Members;
+use crate::refill::LOOK_PERIOD;
 use crate::seats::SessionBook;
 use crate::store_copy::{CopyError, CopyProgress, StoreCopy};
 use crate::stores::{Absent, CLOSE_TIMEOUT};
@@ -36,7 +37,6 @@ use std::time::Duration;
 use storage::api::{Presence, RemoteStorage, Storage, StoreIdentity};
 use storage::server::StoreServer;
 use storage::wire::StoreName;
-use stripe::StoreSet;
 use thiserror::Error;
 use tokio::sync::{MutexGuard, Notify, watch};
 use types::{BoxFuture, NodeId, StoreId};
@@ -51,8 +51,6 @@ const LAST_PASS_MAX: usize = 32;
 /// How long a change of the places of stores may wait until another one ends. Looks at stores that
 /// are away take seconds.
 const TURN_TIME_MAX: Duration = Duration::from_secs(20);
-/// How often a move looks whether a store must be made anew.
-const LOOK_PERIOD: Duration = Duration::from_secs(5);
 /// How long changes may be held up. They wait that long at most, and then the move has failed.
 const HOLD_TIME_MAX: Duration = Duration::from_secs(10);
 /// How long both places of a store may take to learn that it has moved, while its changes wait.
@@ -437,11 +435,9 @@ impl Spread {
             }
             None => next_move(&places, self.config.least_working(), can_move, tried()),
         };
-        let others_away: StoreSet =
-            away.iter().filter(|store| next.as_ref().is_some_and(|next| next.store != *store)).collect();
         match next {
-            Some(next) if others_away.iter().next().is_some() => {
-                let trouble = format!("{} does not move while {others_away} is out of service", next.store);
+            Some(next) if away.iter().next().is_some() => {
+                let trouble = format!("{} does not move while {away} is out of service", next.store);
                 (None, trouble)
             }
             None if !drained.is_empty() && takers.is_empty() => {

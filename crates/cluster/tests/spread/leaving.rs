@@ -521,6 +521,18 @@ fn the_first_node_drains_too() {
     rig.check_whole(&first);
 }
 
+/// Two nodes have taken a store each, and all stores were compared.
+fn spread(mut rig: Rig) -> (Rig, First) {
+    let first = rig.start().expect("start");
+    rig.join(&first);
+    rig.hello(&first, 1);
+    rig.hello(&first, 2);
+    rig.write(&first, 30);
+    rig.settle();
+    rig.run_for(10_000);
+    (rig, first)
+}
+
 /// The disk of store 1 is replaced: its node starts with an empty one.
 fn replace_disk(rig: &Rig) {
     rig.world.nodes[1].restart();
@@ -529,14 +541,7 @@ fn replace_disk(rig: &Rig) {
 
 #[test]
 fn a_disk_that_is_replaced_is_filled_while_all_go_on() {
-    let mut rig = Rig::new(38);
-    let first = rig.start().expect("start");
-    rig.join(&first);
-    rig.hello(&first, 1);
-    rig.hello(&first, 2);
-    rig.write(&first, 30);
-    rig.settle();
-    rig.run_for(10_000);
+    let (mut rig, first) = spread(Rig::new(38));
     let is_whole = || first.core.maps.config().expect("config").is_whole;
     assert!(is_whole());
     replace_disk(&rig);
@@ -577,14 +582,7 @@ fn a_disk_that_is_replaced_waits_until_enough_others_are_back() {
 
 /// A store moves so slowly that the move would go on for days.
 fn slow_drain(seed: u64) -> (Rig, First) {
-    let mut rig = Rig::of(seed, 3, 3, 1);
-    let first = rig.start().expect("start");
-    rig.join(&first);
-    rig.hello(&first, 1);
-    rig.hello(&first, 2);
-    rig.write(&first, 30);
-    rig.settle();
-    rig.run_for(10_000);
+    let (rig, first) = spread(Rig::of(seed, 3, 3, 1));
     drop(first);
     // Without sessions.
     let first = rig.start().expect("start");
