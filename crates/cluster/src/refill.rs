@@ -9,15 +9,13 @@
 use crate::config::KnownNode;
 use crate::maps::ChangeError;
 use crate::seats::SessionBook;
-use crate::spread::{MoveError, Spread};
+use crate::spread::{LOOK_PERIOD, MoveError, Spread};
 use std::time::Duration;
 use storage::api::Presence;
 use storage::wire::StoreName;
 use thiserror::Error;
 use types::StoreId;
 
-/// Time between two looks at the place of a store that is out of service.
-pub(crate) const LOOK_PERIOD: Duration = Duration::from_secs(5);
 /// How long a node may take to say what is at a place. No store moves meanwhile.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(2);
 

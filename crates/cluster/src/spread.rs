@@ -21,7 +21,6 @@ use crate::control::Moving;
 use crate::machine::CoreMachine;
 use crate::maps::{ChangeError, Keeper};
 use crate::members::Members;
-use crate::refill::LOOK_PERIOD;
 use crate::seats::SessionBook;
 use crate::store_copy::{CopyError, CopyProgress, StoreCopy};
 use crate::stores::{Absent, CLOSE_TIMEOUT};
@@ -43,6 +42,8 @@ use types::{BoxFuture, NodeId, StoreId};
 
 /// Time between looks at who could take a store.
 pub(crate) const TICK: Duration = Duration::from_secs(1);
+/// Time between two looks at the place of a store that is out of service.
+pub(crate) const LOOK_PERIOD: Duration = Duration::from_secs(5);
 /// Passes over a store before its changes are held up, at most. A store that changes faster than it
 /// is copied needs a longer last pass.
 const PASSES_MAX: usize = 8;
