@@ -293,6 +293,10 @@ impl Oracle {
         let Some((real, model)) = agreed(real, model)? else { return Ok(()) };
         let (real, model) = (real.as_ref(), model.as_ref());
         equal("bytes", &real.len(), &model.len(), usize::to_string)?;
+        // Almost always so, and many times as fast as a look at each byte.
+        if real == model {
+            return Ok(());
+        }
         match real.iter().zip(model).position(|(r, m)| r != m) {
             Some(at) => Err(format!("answered byte {:#x} at {at}, the model {:#x}", real[at], model[at])),
             None => Ok(()),
