@@ -1,18 +1,20 @@
 //! Moves stores away from other nodes, while all are used: a node that drains can then be removed.
 //!
 //! Other nodes send their requests straight to the node that has a store, so nothing here can hold
-//! them up. A move therefore has two parts:
+//! them up. A move therefore has three parts:
 //!
-//! 1. The maps say that all nodes reach the store through the first one, which passes requests on.
+//! 1. The store is copied while other nodes use it as before. This takes almost all of the time.
+//! 2. The maps say that all nodes reach the store through the first one, which passes requests on.
 //!    When each session has learned these maps, and requests that were sent before have ended, all
 //!    changes come through here.
-//! 2. The store is copied as any other ([`spread`](crate::spread)), here or to another node.
+//! 3. What changed meanwhile is copied as of any other store ([`spread`](crate::spread)), here or to
+//!    another node.
 //!
 //! The maps say until the end where the store is, so a node that looks at them finds it if the
 //! first node is lost. The record of the places changes only at the end. So a crash leaves the
 //! store where it was, and the next start begins anew; or it has moved, and the maps follow.
 
-use crate::config::{DrainRate, FIRST_NODE, KnownNode};
+use crate::config::{DrainRate, FIRST_NODE};
 use crate::machine::PUT_TIMEOUT;
 use crate::maps::ChangeError;
 use crate::removal::RemovalError;
@@ -43,12 +45,16 @@ impl Spread {
         Ok(())
     }
 
-    /// Moves a store away from another node.
-    pub(crate) async fn move_from_member(&self, store: StoreId, to: Option<&KnownNode>) -> Result<(), MoveError> {
+    /// Ends the move of a store away from another node, while all changes come through here.
+    pub(crate) async fn with_all_through_here(
+        &self,
+        store: StoreId,
+        end: impl Future<Output = Result<(), MoveError>> + Send,
+    ) -> Result<(), MoveError> {
         self.through_here.lock().insert(store);
         let moved = async {
             self.come_through_here(self.until_given_up(store)).await?;
-            self.move_store(store, to).await
+            end.await
         };
         let moved = moved.await;
         if !matches!(moved, Err(MoveError::Unknown(_))) {

@@ -18,7 +18,7 @@
 
 use crate::config::{DrainRate, FIRST_NODE, FsConfig, KnownNode};
 use crate::control::Moving;
-use crate::machine::CoreMachine;
+use crate::machine::{CoreMachine, PUT_TIMEOUT};
 use crate::maps::{ChangeError, Keeper};
 use crate::members::Members;
 use crate::seats::SessionBook;
@@ -52,6 +52,8 @@ const LAST_PASS_MAX: usize = 32;
 /// How long a change of the places of stores may wait until another one ends. Looks at stores that
 /// are away take seconds.
 const TURN_TIME_MAX: Duration = Duration::from_secs(20);
+/// How long it usually takes until all changes of a store at another node come through here.
+const COME_THROUGH_TIME: Duration = PUT_TIMEOUT.saturating_add(Duration::from_secs(3));
 /// How long changes may be held up. They wait that long at most, and then the move has failed.
 const HOLD_TIME_MAX: Duration = Duration::from_secs(10);
 /// How long both places of a store may take to learn that it has moved, while its changes wait.
@@ -228,13 +230,6 @@ impl Made {
             Made::Here(server) => server.clone(),
         }
     }
-}
-
-/// A store that was copied, and whose changes wait.
-struct Copied {
-    made: Made,
-    held: HeldStore,
-    damaged_count: u64,
 }
 
 /// Counts as waiting for as long as it lives.
@@ -450,9 +445,41 @@ impl Spread {
 
     /// Moves a store from one node to another, or here.
     async fn move_from(&self, store: StoreId, from: NodeId, to: Option<&KnownNode>) -> Result<(), MoveError> {
-        match from {
-            FIRST_NODE => self.move_store(store, to).await,
-            _ => self.move_from_member(store, to).await,
+        let Some(switch) = self.switch(store) else { return Ok(()) };
+        let place = to.map_or(FIRST_NODE, |to| to.node);
+        tracing::info!(%store, node = %place, address = to.map(|to| &to.address), "the store moves");
+        let tell = self.tell_progress(store, from, place);
+        // Until a copy is recorded, giving up loses nothing.
+        let begun = async {
+            let made = match to {
+                Some(to) => Made::There(self.make(store, to).await?),
+                None => Made::Here(self.make_here(store).await?.map_err(MoveError::Make)?),
+            };
+            let mut copy = StoreCopy::new(self.host.clone(), switch.now(), made.storage());
+            self.copy_passes(store, &mut copy, &tell).await?;
+            Ok::<_, MoveError>((made, copy))
+        };
+        let (made, mut copy) = self.unless_given_up(store, begun).await?;
+        if from == FIRST_NODE {
+            return self.end_move(store, switch, to, made, copy).await;
+        }
+        self.with_all_through_here(store, async {
+            // What was written straight to it meanwhile.
+            self.unless_given_up(store, self.copy_passes(store, &mut copy, &tell)).await?;
+            self.end_move(store, switch, to, made, copy).await
+        })
+        .await
+    }
+
+    /// What a part of a move gives, unless the move is given up first.
+    async fn unless_given_up<T>(
+        &self,
+        store: StoreId,
+        part: impl Future<Output = Result<T, MoveError>> + Send,
+    ) -> Result<T, MoveError> {
+        match first(part, self.until_given_up(store)).await {
+            Either::Left(done) => done,
+            Either::Right(why) => Err(why),
         }
     }
 
@@ -549,17 +576,17 @@ impl Spread {
         Ok(remote)
     }
 
-    /// Moves a store to a node, or here.
-    pub(crate) async fn move_store(&self, store: StoreId, to: Option<&KnownNode>) -> Result<(), MoveError> {
-        let Some(switch) = self.switch(store) else { return Ok(()) };
-        let place = to.map_or(FIRST_NODE, |to| to.node);
-        tracing::info!(%store, node = %place, address = to.map(|to| &to.address), "the store moves");
-        // Until a copy is recorded, giving up loses nothing.
-        let copied = match first(self.copy_store(store, switch, to), self.until_given_up(store)).await {
-            Either::Left(copied) => copied?,
-            Either::Right(why) => return Err(why),
-        };
-        let Copied { made, held, damaged_count } = copied;
+    /// Holds the changes of a store up, copies the rest, and records the new place. All changes come
+    /// through here.
+    async fn end_move(
+        &self,
+        store: StoreId,
+        switch: &SwitchStore,
+        to: Option<&KnownNode>,
+        made: Made,
+        mut copy: StoreCopy,
+    ) -> Result<(), MoveError> {
+        let held = self.unless_given_up(store, self.finish_copy(switch, &mut copy)).await?;
         let mut at_nodes = self.at_nodes.lock().clone();
         match to {
             Some(to) => at_nodes.insert(store, to.clone()),
@@ -600,7 +627,7 @@ impl Spread {
                 self.members.report_spread(|report| report.moving = None);
             }
         }
-        if damaged_count > 0 {
+        if copy.damaged_count() > 0 {
             self.members.compare_stores();
         }
         if self.try_tell_maps().await {
@@ -617,41 +644,45 @@ impl Spread {
         config.and_then(|config| config.draining.get(&from).copied()).unwrap_or_default()
     }
 
-    /// Copies a store to a node, or here, and holds its changes up at the end.
-    async fn copy_store(
-        &self,
-        store: StoreId,
-        switch: &SwitchStore,
-        to: Option<&KnownNode>,
-    ) -> Result<Copied, MoveError> {
-        let place = to.map_or(FIRST_NODE, |to| to.node);
+    /// Tells who asks how far a move is.
+    fn tell_progress(&self, store: StoreId, from: NodeId, to: NodeId) -> impl Fn(CopyProgress) + Send + Sync {
+        self.members.report_spread(|report| report.moving = Some(Moving { store, to, percent: 0, time_left: None }));
         let pace = Mutex::new(Pace::default());
-        let progress = |copy: CopyProgress| {
+        let afterwards = if from == FIRST_NODE { Duration::ZERO } else { COME_THROUGH_TIME };
+        move |copy: CopyProgress| {
             let CopyProgress { copied_bytes, left_bytes, all_bytes } = copy;
             let mut pace = pace.lock();
             pace.note(self.host.clock.now(), copied_bytes);
             let percent = percent(all_bytes - left_bytes, all_bytes);
-            let moving = Moving { store, to: place, percent, time_left: pace.time_for(left_bytes) };
+            let time_left = pace.time_for(left_bytes).map(|time| time + afterwards);
+            let moving = Moving { store, to, percent, time_left };
             self.members.report_spread(|report| report.moving = Some(moving));
-        };
-        let moving = Moving { store, to: place, percent: 0, time_left: None };
-        self.members.report_spread(|report| report.moving = Some(moving));
-        let made = match to {
-            Some(to) => Made::There(self.make(store, to).await?),
-            None => Made::Here(self.make_here(store).await?.map_err(MoveError::Make)?),
-        };
-        let mut copy = StoreCopy::new(self.host.clone(), switch.now(), made.storage());
+        }
+    }
+
+    /// Copies a store until little is left to copy.
+    async fn copy_passes(
+        &self,
+        store: StoreId,
+        copy: &mut StoreCopy,
+        progress: &(dyn Fn(CopyProgress) + Sync),
+    ) -> Result<(), MoveError> {
         for _ in 0..PASSES_MAX {
-            if copy.pass(&progress, &|| self.rate(store)).await? <= LAST_PASS_MAX {
+            if copy.pass(progress, &|| self.rate(store)).await? <= LAST_PASS_MAX {
                 break;
             }
         }
+        Ok(())
+    }
+
+    /// Holds the changes of a store up, and copies what is left.
+    async fn finish_copy(&self, switch: &SwitchStore, copy: &mut StoreCopy) -> Result<HeldStore, MoveError> {
         let begun = self.host.clock.now();
         let rest = || (begun + HOLD_TIME_MAX).saturating_sub(self.host.clock.now());
         let held = host::timeout(&*self.host.clock, rest(), switch.hold()).await;
         let held = held.map_err(|_| MoveError::HeldTooLong)?;
         host::timeout(&*self.host.clock, rest(), copy.finish()).await.map_err(|_| MoveError::HeldTooLong)??;
-        Ok(Copied { made, held, damaged_count: copy.damaged_count() })
+        Ok(held)
     }
 
     /// An empty store at this node.

@@ -23,7 +23,7 @@ const AT_ONCE_MAX: usize = 8;
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(60);
 /// While programs use the stores, a copy rests so many times as long as its last step took. It
 /// costs processors and the network more than stores see.
-const REST_PER_STEP: u32 = 9;
+const REST_PER_STEP: u32 = 3;
 /// After this time it looks again, however long its last step took.
 const REST_MAX: Duration = Duration::from_secs(2);
 /// Segments deleted by one request.
