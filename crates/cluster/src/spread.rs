@@ -54,6 +54,8 @@ const LAST_PASS_MAX: usize = 32;
 const TURN_TIME_MAX: Duration = Duration::from_secs(20);
 /// How long it usually takes until all changes of a store at another node come through here.
 const COME_THROUGH_TIME: Duration = PUT_TIMEOUT.saturating_add(Duration::from_secs(3));
+/// How long the end of a move usually takes: the last passes, and the record of the new place.
+const END_TIME: Duration = Duration::from_secs(1);
 /// How long changes may be held up. They wait that long at most, and then the move has failed.
 const HOLD_TIME_MAX: Duration = Duration::from_secs(10);
 /// How long both places of a store may take to learn that it has moved, while its changes wait.
@@ -648,7 +650,8 @@ impl Spread {
     fn tell_progress(&self, store: StoreId, from: NodeId, to: NodeId) -> impl Fn(CopyProgress) + Send + Sync {
         self.members.report_spread(|report| report.moving = Some(Moving { store, to, percent: 0, time_left: None }));
         let pace = Mutex::new(Pace::default());
-        let afterwards = if from == FIRST_NODE { Duration::ZERO } else { COME_THROUGH_TIME };
+        let come_through = if from == FIRST_NODE { Duration::ZERO } else { COME_THROUGH_TIME };
+        let afterwards = come_through + END_TIME;
         move |copy: CopyProgress| {
             let CopyProgress { copied_bytes, left_bytes, all_bytes } = copy;
             let mut pace = pace.lock();

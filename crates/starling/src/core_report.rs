@@ -3,6 +3,7 @@
 use crate::location::Location;
 use crate::node::places::PlaceRecord;
 use crate::recording::Recordings;
+use crate::roaming_status::seconds_left;
 use cluster::CoreMachine;
 use cluster::maps::MapsStatus;
 use serde_json::{Value, json};
@@ -128,7 +129,7 @@ pub async fn of_machine(machine: &CoreMachine, places: &[String]) -> Value {
             // Unknown if a store has left service or come back since the stores were compared.
             "lacking_segments": redundancy.and_then(|now| now.lacking_count),
             "lacking_bytes": redundancy.map(|now| now.lacking_bytes),
-            "left_s": redundancy.and_then(|now| now.time_left).map(|left| left.as_secs()),
+            "left_s": redundancy.and_then(|now| now.time_left).map(seconds_left),
             "restored_segments": done.redundancy.restored_count,
             "restored_bytes": done.redundancy.restored_bytes,
         },

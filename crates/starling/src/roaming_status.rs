@@ -2,6 +2,7 @@
 
 use crate::size::show;
 use serde_json::{Value, json};
+use std::time::Duration;
 
 /// A time in words, in the largest unit that fits.
 pub fn age(seconds: &Value) -> String {
@@ -11,6 +12,11 @@ pub fn age(seconds: &Value) -> String {
         s if s < 172_800 => format!("{} h", s / 3600),
         s => format!("{} days", s / 86_400),
     }
+}
+
+/// The seconds that work still takes: `0` only when there is none.
+pub fn seconds_left(time: Duration) -> u64 {
+    time.as_secs_f64().ceil() as u64
 }
 
 /// What `status` says of a full cache.

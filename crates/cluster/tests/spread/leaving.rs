@@ -610,6 +610,35 @@ fn a_move_makes_way_for_a_removal_and_begins_anew() {
     rig.check_whole(&first);
 }
 
+/// The long part of the move is over, and a node does not learn the maps.
+#[test]
+fn a_move_that_waits_for_sessions_makes_way_too() {
+    let (mut rig, first) = spread(Rig::of(42, 3, 3, 1));
+    drop(first);
+    let first = rig.start().expect("start");
+    rig.run_for(5000);
+    let session = rig.hello(&first, 1);
+    rig.sim.block_on(first.spread.drain_node("node-1", Some(DrainRate::default()))).expect("drain");
+    let renew = |first: &First, count, knows| {
+        for _ in 0..count {
+            rig.renew(first, 1, session, knows);
+            rig.run_for(1000);
+        }
+    };
+    renew(&first, 15, false);
+    let waits = || !first.core.maps.config().expect("config").through_first.is_empty();
+    assert!(waits());
+    let begun = rig.sim.now();
+    let removed = rig.sim.block_on(first.spread.remove_node("node-3", Removal::default()));
+    assert!(removed.is_ok(), "{removed:?}");
+    assert!(rig.sim.now() - begun < Duration::from_secs(5), "it waits for {:?}", rig.sim.now() - begun);
+    renew(&first, 40, true);
+    assert!(!waits());
+    assert_eq!(rig.places(), [0, 2, 0]);
+    rig.write(&first, 10);
+    rig.check_whole(&first);
+}
+
 #[test]
 fn a_move_makes_way_for_a_store_that_is_made_anew() {
     let (mut rig, first) = slow_drain(41);

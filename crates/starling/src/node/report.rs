@@ -3,7 +3,7 @@
 use crate::args::Process;
 use crate::control::{Request, ask_process};
 use crate::node::remote::RemoteFirstNode;
-use crate::roaming_status::age;
+use crate::roaming_status::{age, seconds_left};
 use crate::size;
 use cluster::FsConfig;
 use cluster::config::FIRST_NODE;
@@ -83,7 +83,7 @@ fn redundancy_json(redundancy: Redundancy) -> Value {
         Redundancy::Lacks { bytes, time_left } => json!({
             "state": "lacks",
             "bytes": bytes,
-            "left_s": time_left.map(|left| left.as_secs()),
+            "left_s": time_left.map(seconds_left),
         }),
     }
 }
@@ -193,7 +193,7 @@ fn spreading(report: &NodesReport, names: &BTreeMap<NodeId, String>) -> Option<S
     match report.spread.moving {
         Some(Moving { store, to, percent, time_left }) => {
             let to = name_of(to, names);
-            let left = time_left.map(|left| format!(", {} left", age(&json!(left.as_secs()))));
+            let left = time_left.map(|left| format!(", {} left", age(&json!(seconds_left(left)))));
             Some(format!("{store} moves to {to}: {percent}% copied{}", left.unwrap_or_default()))
         }
         None => Some(report.spread.trouble.clone()).filter(|trouble| !trouble.is_empty()),
@@ -248,7 +248,7 @@ fn of_core(report: &NodesReport, config: &FsConfig) -> Value {
             "store": moving.store.raw(),
             "to": name_of(moving.to, &names),
             "percent": moving.percent,
-            "left_s": moving.time_left.map(|left| left.as_secs()),
+            "left_s": moving.time_left.map(seconds_left),
         })
     }));
     all
