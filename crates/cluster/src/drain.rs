@@ -7,14 +7,15 @@
 //! 2. The maps say that all nodes reach the store through the first one, which passes requests on.
 //!    When each session has learned these maps, and requests that were sent before have ended, all
 //!    changes come through here.
-//! 3. What changed meanwhile is copied as of any other store ([`spread`](crate::spread)), here or to
-//!    another node.
+//! 3. What changed meanwhile is copied, and the new place is recorded, as when a store of the first
+//!    node moves ([`spread`](crate::spread)).
 //!
 //! The maps say until the end where the store is, so a node that looks at them finds it if the
 //! first node is lost. The record of the places changes only at the end. So a crash leaves the
 //! store where it was, and the next start begins anew; or it has moved, and the maps follow.
 
 use crate::config::{DrainRate, FIRST_NODE};
+use crate::lease::with_drift;
 use crate::machine::PUT_TIMEOUT;
 use crate::maps::ChangeError;
 use crate::removal::RemovalError;
@@ -77,9 +78,9 @@ impl Spread {
                 self.host.clock.sleep(TICK).await;
             }
             // Requests that were sent before end within this time.
-            self.host.clock.sleep(PUT_TIMEOUT).await;
+            self.host.clock.sleep(with_drift(PUT_TIMEOUT)).await;
         };
-        let learned = host::timeout(&*self.host.clock, LEARN_TIME_MAX + PUT_TIMEOUT, learn);
+        let learned = host::timeout(&*self.host.clock, LEARN_TIME_MAX + with_drift(PUT_TIMEOUT), learn);
         match first(learned, given_up).await {
             Either::Left(learned) => learned.map_err(|_| MoveError::NotLearned),
             Either::Right(why) => Err(why),

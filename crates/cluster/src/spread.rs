@@ -44,8 +44,8 @@ use types::{BoxFuture, NodeId, StoreId};
 pub(crate) const TICK: Duration = Duration::from_secs(1);
 /// Time between two looks at the place of a store that is out of service.
 pub(crate) const LOOK_PERIOD: Duration = Duration::from_secs(5);
-/// Passes over a store before its changes are held up, at most. A store that changes faster than it
-/// is copied needs a longer last pass.
+/// Passes over a store, at most: before its requests come through here, and before its changes are
+/// held up. A store that changes faster than it is copied needs a longer last pass.
 const PASSES_MAX: usize = 8;
 /// Segments that a pass may copy for the next one to be the last.
 const LAST_PASS_MAX: usize = 32;
@@ -55,7 +55,9 @@ const TURN_TIME_MAX: Duration = Duration::from_secs(20);
 /// How long it usually takes until all changes of a store at another node come through here.
 const COME_THROUGH_TIME: Duration = PUT_TIMEOUT.saturating_add(Duration::from_secs(3));
 /// How long the end of a move usually takes: the last passes, and the record of the new place.
-const END_TIME: Duration = Duration::from_secs(1);
+const END_TIME: Duration = Duration::from_secs(2);
+/// How often the end of a move is tried before its copy is given up.
+const END_TRIES_MAX: usize = 5;
 /// How long changes may be held up. They wait that long at most, and then the move has failed.
 const HOLD_TIME_MAX: Duration = Duration::from_secs(10);
 /// How long both places of a store may take to learn that it has moved, while its changes wait.
@@ -231,6 +233,61 @@ impl Made {
             Made::There(remote) => remote.clone(),
             Made::Here(server) => server.clone(),
         }
+    }
+}
+
+/// What `starling nodes` says of a move.
+struct Told<'a> {
+    spread: &'a Spread,
+    store: StoreId,
+    to: NodeId,
+    state: Mutex<ToldState>,
+}
+
+#[derive(Default)]
+struct ToldState {
+    pace: Pace,
+    copied: CopyProgress,
+    /// What usually comes after the copy.
+    afterwards: Duration,
+}
+
+impl Told<'_> {
+    fn begin(spread: &Spread, store: StoreId, to: NodeId, afterwards: Duration) -> Told<'_> {
+        spread.members.report_spread(|report| report.moving = Some(Moving { store, to, percent: 0, time_left: None }));
+        Told { spread, store, to, state: Mutex::new(ToldState { afterwards, ..ToldState::default() }) }
+    }
+
+    fn copied(&self, copied: CopyProgress) {
+        let mut state = self.state.lock();
+        state.pace.note(self.spread.host.clock.now(), copied.copied_bytes);
+        state.copied = copied;
+        self.report(&state);
+    }
+
+    fn comes_after(&self, time: Duration) {
+        let mut state = self.state.lock();
+        state.afterwards = time;
+        self.report(&state);
+    }
+
+    /// Lets the time run that comes after the copy. Never ends.
+    async fn tick(&self) -> std::convert::Infallible {
+        loop {
+            self.spread.host.clock.sleep(TICK).await;
+            let mut state = self.state.lock();
+            state.afterwards = state.afterwards.saturating_sub(TICK).max(END_TIME);
+            self.report(&state);
+        }
+    }
+
+    fn report(&self, state: &ToldState) {
+        let (store, to, afterwards) = (self.store, self.to, state.afterwards);
+        let CopyProgress { left_bytes, all_bytes, .. } = state.copied;
+        let percent = percent(all_bytes - left_bytes, all_bytes);
+        let copy = if left_bytes == 0 { Some(Duration::ZERO) } else { state.pace.time_for(left_bytes) };
+        let time_left = copy.map(|time| time + afterwards);
+        self.spread.members.report_spread(|report| report.moving = Some(Moving { store, to, percent, time_left }));
     }
 }
 
@@ -450,7 +507,8 @@ impl Spread {
         let Some(switch) = self.switch(store) else { return Ok(()) };
         let place = to.map_or(FIRST_NODE, |to| to.node);
         tracing::info!(%store, node = %place, address = to.map(|to| &to.address), "the store moves");
-        let tell = self.tell_progress(store, from, place);
+        let come_through = if from == FIRST_NODE { Duration::ZERO } else { COME_THROUGH_TIME };
+        let told = Told::begin(self, store, place, come_through + END_TIME);
         // Until a copy is recorded, giving up loses nothing.
         let begun = async {
             let made = match to {
@@ -458,19 +516,40 @@ impl Spread {
                 None => Made::Here(self.make_here(store).await?.map_err(MoveError::Make)?),
             };
             let mut copy = StoreCopy::new(self.host.clone(), switch.now(), made.storage());
-            self.copy_passes(store, &mut copy, &tell).await?;
+            self.copy_passes(store, &mut copy, &told).await?;
             Ok::<_, MoveError>((made, copy))
         };
         let (made, mut copy) = self.unless_given_up(store, begun).await?;
         if from == FIRST_NODE {
-            return self.end_move(store, switch, to, made, copy).await;
+            return self.end_move(store, switch, to, &made, &mut copy).await;
         }
-        self.with_all_through_here(store, async {
-            // What was written straight to it meanwhile.
-            self.unless_given_up(store, self.copy_passes(store, &mut copy, &tell)).await?;
-            self.end_move(store, switch, to, made, copy).await
-        })
-        .await
+        let (mut tries_left, drains) = (END_TRIES_MAX, self.drains(from));
+        loop {
+            told.comes_after(COME_THROUGH_TIME + END_TIME);
+            let end = async {
+                told.comes_after(END_TIME);
+                // What was written straight to it meanwhile.
+                self.unless_given_up(store, self.copy_passes(store, &mut copy, &told)).await?;
+                self.end_move(store, switch, to, &made, &mut copy).await
+            };
+            let ended = match first(self.with_all_through_here(store, end), told.tick()).await {
+                Either::Left(ended) => ended,
+                Either::Right(never) => match never {},
+            };
+            tries_left = if self.drains(from) == drains { tries_left - 1 } else { 0 };
+            match ended {
+                // The copy may have taken hours. It is kept for another try.
+                Err(e @ (MoveError::Maps(_) | MoveError::NotLearned | MoveError::HeldTooLong)) if tries_left > 0 => {
+                    tracing::warn!(%store, node = %place, "the move does not end yet: {e}");
+                    let again = async {
+                        self.host.clock.sleep(PAUSE.start).await;
+                        self.copy_passes(store, &mut copy, &told).await
+                    };
+                    self.unless_given_up(store, again).await?;
+                }
+                ended => return ended,
+            }
+        }
     }
 
     /// What a part of a move gives, unless the move is given up first.
@@ -585,10 +664,10 @@ impl Spread {
         store: StoreId,
         switch: &SwitchStore,
         to: Option<&KnownNode>,
-        made: Made,
-        mut copy: StoreCopy,
+        made: &Made,
+        copy: &mut StoreCopy,
     ) -> Result<(), MoveError> {
-        let held = self.unless_given_up(store, self.finish_copy(switch, &mut copy)).await?;
+        let held = self.unless_given_up(store, self.finish_copy(switch, copy)).await?;
         let mut at_nodes = self.at_nodes.lock().clone();
         match to {
             Some(to) => at_nodes.insert(store, to.clone()),
@@ -617,14 +696,14 @@ impl Spread {
         let _ = host::timeout(&*self.host.clock, TELL_TIME_MAX, tell).await;
         match made {
             Made::There(remote) => {
-                switch.set(remote);
+                switch.set(remote.clone());
                 drop(held);
                 self.members.report_spread(|report| report.moving = None);
                 self.clear(store).await;
             }
             Made::Here(server) => {
-                switch.set_server(&server);
-                self.servers.lock().push(server);
+                switch.set_server(server);
+                self.servers.lock().push(server.clone());
                 drop(held);
                 self.members.report_spread(|report| report.moving = None);
             }
@@ -639,6 +718,10 @@ impl Spread {
         Ok(())
     }
 
+    fn drains(&self, node: NodeId) -> bool {
+        self.maps.config().is_ok_and(|config| config.draining.contains_key(&node))
+    }
+
     /// How fast a store may be copied: what was said of the node that it leaves.
     fn rate(&self, store: StoreId) -> DrainRate {
         let from = self.all_places().get(&store).copied().unwrap_or(FIRST_NODE);
@@ -646,32 +729,10 @@ impl Spread {
         config.and_then(|config| config.draining.get(&from).copied()).unwrap_or_default()
     }
 
-    /// Tells who asks how far a move is.
-    fn tell_progress(&self, store: StoreId, from: NodeId, to: NodeId) -> impl Fn(CopyProgress) + Send + Sync {
-        self.members.report_spread(|report| report.moving = Some(Moving { store, to, percent: 0, time_left: None }));
-        let pace = Mutex::new(Pace::default());
-        let come_through = if from == FIRST_NODE { Duration::ZERO } else { COME_THROUGH_TIME };
-        let afterwards = come_through + END_TIME;
-        move |copy: CopyProgress| {
-            let CopyProgress { copied_bytes, left_bytes, all_bytes } = copy;
-            let mut pace = pace.lock();
-            pace.note(self.host.clock.now(), copied_bytes);
-            let percent = percent(all_bytes - left_bytes, all_bytes);
-            let time_left = pace.time_for(left_bytes).map(|time| time + afterwards);
-            let moving = Moving { store, to, percent, time_left };
-            self.members.report_spread(|report| report.moving = Some(moving));
-        }
-    }
-
     /// Copies a store until little is left to copy.
-    async fn copy_passes(
-        &self,
-        store: StoreId,
-        copy: &mut StoreCopy,
-        progress: &(dyn Fn(CopyProgress) + Sync),
-    ) -> Result<(), MoveError> {
+    async fn copy_passes(&self, store: StoreId, copy: &mut StoreCopy, told: &Told<'_>) -> Result<(), MoveError> {
         for _ in 0..PASSES_MAX {
-            if copy.pass(progress, &|| self.rate(store)).await? <= LAST_PASS_MAX {
+            if copy.pass(&|progress| told.copied(progress), &|| self.rate(store)).await? <= LAST_PASS_MAX {
                 break;
             }
         }

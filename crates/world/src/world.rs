@@ -18,6 +18,7 @@ use manager::tree::{PAGE_ROWS_LEAST, PAGE_ROWS_MAX};
 use parking_lot::Mutex;
 use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use stripe::{ScrubReport, StoreState};
 use types::{BoxFuture, FileId, FsError, Kind};
@@ -236,11 +237,20 @@ impl Options {
     }
 }
 
-/// Reads the whole tree, again and again, while workers change it. Its results depend on the
-/// moment, but it never meets an error that a file's removal does not explain.
-async fn read_along(fs: Arc<dyn FileSystem>, clock: Arc<dyn host::Clock>, shared: Arc<Mutex<Shared>>, pause: Duration) {
+/// Reads the whole tree, again and again, while workers change it, until it is to end. Its results
+/// depend on the moment, but it never meets an error that a file's removal does not explain.
+async fn read_along(
+    fs: Arc<dyn FileSystem>,
+    clock: Arc<dyn host::Clock>,
+    shared: Arc<Mutex<Shared>>,
+    pause: Duration,
+    ends: Arc<AtomicBool>,
+) {
     loop {
         clock.sleep(pause.max(Duration::from_millis(1))).await;
+        if ends.load(Ordering::Relaxed) {
+            return;
+        }
         match walk(&*fs).await {
             Ok(_) | Err(FsError::NotFound | FsError::Stale | FsError::NoSuchXattr | FsError::NoSuchAddress) => {}
             Err(e) => {
@@ -520,14 +530,24 @@ impl World {
         let work = join_all(tasks.collect());
         let pause = Duration::from_millis(self.random.below(3000));
         let fs: Arc<dyn FileSystem> = Arc::new(running.twin.clone());
-        let reading =
-            self.random.chance(1, 3).then(|| on.run(read_along(fs, clock.clone(), self.shared.clone(), pause)));
+        let reading_ends = Arc::new(AtomicBool::new(false));
+        let reading = self
+            .random
+            .chance(1, 3)
+            .then(|| on.run(read_along(fs, clock.clone(), self.shared.clone(), pause, reading_ends.clone())));
         let trouble = self.trouble(running, clock.clone());
         let ended = match host::first(work, trouble).await {
             host::Either::Left(ended) => ended.into_iter().collect::<Result<Vec<()>, Crashed>>(),
             host::Either::Right(()) => Ok(Vec::new()),
         };
-        drop(reading);
+        reading_ends.store(true, Ordering::Relaxed);
+        if let Some(reading) = reading {
+            // What reads a file system that has stopped meets errors. A crash has ended it.
+            let watch = self.sim.machine("watch").host().clock;
+            if host::timeout(&*watch, STEP_TIME_MAX, reading).await.is_err() {
+                return Err(failed("reading along hangs"));
+            }
+        }
         self.all_used |= running.machine.managers.iter().all(|manager| manager.status().file_count > 1);
         let done = running.machine.maintenance.done();
         (self.outcome.cleaned, self.outcome.deleted) =

@@ -75,3 +75,9 @@ fn sim_stores_fill_and_are_emptied_again() {
     let outcome = run_all(4000..4003, Options { operations: 1500, fill: true, ..CRASHES });
     assert!(outcome.cleaned > 100 && outcome.refused_space > 20, "{outcome:?}");
 }
+
+/// A task that read along met errors, since it still did so when the file system had stopped.
+#[test]
+fn regression_what_reads_along_ends_before_the_file_system_stops() {
+    run_all(302_009..302_010, FAULTS);
+}

@@ -7,6 +7,7 @@ mod alone;
 mod apart;
 mod beside;
 mod contention;
+mod failover;
 mod locks;
 mod peers;
 mod rebuild;
@@ -68,6 +69,8 @@ enum Name {
     Upkeep,
     /// A store is lost while programs work
     Rebuild,
+    /// The node of a manager dies that has granted very many tokens
+    Failover,
 }
 
 /// How much is measured.
@@ -90,6 +93,7 @@ impl Name {
             Name::Lock => locks::measure(site, effort),
             Name::Upkeep => upkeep::measure(site, effort),
             Name::Rebuild => rebuild::measure(site, effort),
+            Name::Failover => failover::measure(site, effort),
         }
     }
 }

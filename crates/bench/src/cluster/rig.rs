@@ -25,6 +25,8 @@ const STORES: &str = "5";
 /// A node prints this when its mount is ready.
 const MOUNT_READY: &str = "mounted at";
 const PORT: u16 = 7440;
+/// What the nodes write to their logs.
+const LOG_LEVEL: (&str, &str) = ("STARLING_LOG", "info,openraft=off");
 /// The node whose work is measured where one works: it has joined.
 pub const WORKER: usize = 1;
 /// How often a state is looked at that is waited for.
@@ -227,6 +229,18 @@ impl Cluster {
         }
     }
 
+    /// Ends a node as a crash would.
+    pub fn kill(&mut self, node: usize) -> Result<()> {
+        self.nodes[node].daemon.take().context("the node does not run")?.kill()?;
+        mounts::force_unmount(&self.nodes[node].mount_point)
+    }
+
+    /// What a node has written to its log so far.
+    pub fn log(&self, node: usize) -> Result<String> {
+        let log = &self.nodes[node].log;
+        fs::read_to_string(log).with_context(|| format!("read {}", log.display()))
+    }
+
     /// Mounts a node's file system again, with nothing in its caches.
     pub fn remount(&mut self, node: usize) -> Result<()> {
         let mut down = Command::new(&self.program);
@@ -267,7 +281,9 @@ impl Cluster {
         if node == 0 || spreads {
             command.arg("--listen").arg(format!("{}:{PORT}", address(node)));
         }
+        let (name, level) = LOG_LEVEL;
         command.env(MARKER_VARIABLE, self.processes.marker());
+        command.env(name, std::env::var(name).unwrap_or_else(|_| level.to_owned()));
         self.network.enter(node, &mut command)?;
         let daemon = Daemon::start(&mut command, log, MOUNT_READY)?;
         self.nodes[node].daemon = Some(daemon);

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 
+use super::disk::Disk;
 use super::plan::Fault;
 use crate::command::{self, Interrupts};
 use crate::daemon::Daemon;
@@ -61,6 +62,8 @@ struct Node {
     store: PathBuf,
     log: PathBuf,
     daemon: Option<Daemon>,
+    /// The disk with its data and its store; `None` if they are on the disk of all.
+    disk: Option<Disk>,
 }
 
 /// What the nodes say of themselves.
@@ -88,22 +91,29 @@ fn name_of(node: usize) -> String {
 
 impl Cluster {
     /// Makes a file system below `root`, lets nodes join it until there are this many, and waits
-    /// until any node may be lost. The nodes' logs go to `logs`. Fails if a node does not start, or
-    /// if the cluster does not become whole.
-    pub fn start(program: PathBuf, root: &Path, logs: &Path, nodes: usize) -> Result<Cluster> {
+    /// until any node may be lost. The nodes' logs go to `logs`. Nodes with stores have disks of
+    /// their own if they are to. Fails if a node does not start, or if the cluster does not become
+    /// whole.
+    pub fn start(program: PathBuf, root: &Path, logs: &Path, nodes: usize, own_disks: bool) -> Result<Cluster> {
         for folder in [root, logs] {
             fs::create_dir_all(folder).with_context(|| format!("create {}", folder.display()))?;
         }
         let node = |index: usize| {
             let below = |kind: &str| root.join(format!("{kind}{index}"));
             let log = logs.join(format!("node{index}.log"));
-            Node { mount_point: below("mount"), data: below("data"), store: below("store"), log, daemon: None }
+            let has_disk = own_disks && index < VOTERS;
+            let disk = has_disk.then(|| Disk::make(&below("image"), &below("disk"))).transpose()?;
+            let (data, store) = match disk {
+                Some(_) => (below("disk").join("data"), below("disk").join("store")),
+                None => (below("data"), below("store")),
+            };
+            Ok(Node { mount_point: below("mount"), data, store, log, daemon: None, disk })
         };
         let mut cluster = Cluster {
             program,
             root: root.to_owned(),
             network: Network::new(nodes)?,
-            nodes: (0..nodes).map(node).collect(),
+            nodes: (0..nodes).map(node).collect::<Result<_>>()?,
         };
         for node in 0..nodes {
             cluster.make(node).with_context(|| format!("start node {node}"))?;
@@ -175,6 +185,9 @@ impl Cluster {
             }
             Fault::Stop => self.signal(node, libc::SIGSTOP),
             Fault::Saturate => self.network.lose(node, LOSS),
+            Fault::Full => self.disk(node)?.fill(),
+            Fault::Hang => self.disk(node)?.freeze(),
+            Fault::Slow => self.disk(node)?.slow(),
             cut => directions(cut).iter().try_for_each(|direction| self.network.cut(node, *direction)),
         }
     }
@@ -196,6 +209,7 @@ impl Cluster {
             }
             Fault::Stop => self.signal(node, libc::SIGCONT)?,
             Fault::Saturate => self.network.lose_no_more(node, LOSS)?,
+            Fault::Full | Fault::Hang | Fault::Slow => self.disk(node)?.heal()?,
             cut => directions(cut).iter().try_for_each(|direction| self.network.join(node, *direction))?,
         }
         Ok(failed)
@@ -203,6 +217,10 @@ impl Cluster {
 
     fn signal(&mut self, node: usize, signal: libc::c_int) -> Result<()> {
         self.nodes[node].daemon.as_mut().context("the node does not run")?.signal(signal)
+    }
+
+    fn disk(&mut self, node: usize) -> Result<&mut Disk> {
+        self.nodes[node].disk.as_mut().context("the node has no disk of its own")
     }
 
     fn said(&self, node: usize) -> Result<Said> {
@@ -262,6 +280,11 @@ impl Cluster {
     }
 
     fn clear(&mut self) -> Result<()> {
+        // A process that waits for its disk cannot be ended.
+        for disk in self.nodes.iter_mut().filter_map(|node| node.disk.as_mut()) {
+            // Most disks have no trouble, which this says.
+            let _ = disk.heal();
+        }
         // Aborting the mounts frees the programs that wait for them, so this comes before the
         // processes.
         for node in &self.nodes {
@@ -274,6 +297,7 @@ impl Cluster {
         for node in &self.nodes {
             mounts::force_unmount(&node.mount_point)?;
         }
+        self.nodes.iter_mut().for_each(|node| drop(node.disk.take()));
         fs::remove_dir_all(&self.root).with_context(|| format!("remove {}", self.root.display()))
     }
 }
@@ -281,10 +305,10 @@ impl Cluster {
 /// The directions in which a cut loses packets; none for other faults.
 fn directions(fault: Fault) -> &'static [Direction] {
     match fault {
-        Fault::Kill | Fault::Stop | Fault::Saturate => &[],
         Fault::Cut => &[Direction::In, Direction::Out],
         Fault::CutIn => &[Direction::In],
         Fault::CutOut => &[Direction::Out],
+        _ => &[],
     }
 }
 

@@ -1,5 +1,5 @@
-//! Nodes of a cluster that die, stand still or are cut off, while programs use every mount: how
-//! long calls on the other nodes stall, and whether anything is lost.
+//! Nodes of a cluster that die, stand still, are cut off or have bad disks, while programs use every
+//! mount: how long calls on the other nodes stall, and whether anything is lost.
 //!
 //! Programs on each mount make, sync, rename, read, list and stat files, and hold an open file with
 //! locks. In each round a fault hits one node, and is healed. Afterwards all files that were synced
@@ -7,6 +7,7 @@
 //! failed round is reported, and the next one gets a new cluster.
 
 mod cluster;
+mod disk;
 mod judge;
 mod ledger;
 mod load;
@@ -45,7 +46,8 @@ const QUICK_TIMING: Timing =
 #[derive(Debug, Args)]
 pub struct SurviveOptions {
     /// Only these: ROLE/FAULT, or all of a ROLE or a FAULT. Roles are client, member and leader;
-    /// faults are kill, stop, cut, cut-in and cut-out. And there is every/saturate
+    /// faults are kill, stop, cut, cut-in and cut-out, and of disks full, hang and slow. And there
+    /// is every/saturate
     #[arg(long, value_delimiter = ',', value_name = "ROLE/FAULT,...")]
     only: Vec<Pattern>,
     /// Rounds of each role and fault
@@ -101,6 +103,7 @@ pub fn run(options: &SurviveOptions) -> Result<ExitCode> {
         root: folder.site().root.clone(),
         logs: options.logs.clone(),
         nodes: usize::from(options.nodes),
+        own_disks: hits.iter().any(|hit| hit.fault.is_of_disk()),
         clusters: 0,
         arena: None,
     };
@@ -129,7 +132,7 @@ pub fn run(options: &SurviveOptions) -> Result<ExitCode> {
         }
         report.found = judge::found(&outcomes, options.seed);
         report.found.failures.extend(broken.iter().cloned());
-        report.found.conditions = conditions(options, timing);
+        report.found.conditions = conditions(options, timing, rounds.own_disks);
         // Each round is reported when it is done, in case the next one fails.
         options.output.write_report(&report, &report.section()).context("report")?;
     }
@@ -146,14 +149,15 @@ impl Report {
     }
 }
 
-fn conditions(options: &SurviveOptions, timing: Timing) -> String {
+fn conditions(options: &SurviveOptions, timing: Timing, own_disks: bool) -> String {
     format!(
         "{} nodes, {VOTERS} of them with a store, managers and a vote, the others clients. Seed {}. \
-         A node stands still or is cut off for {} s. A round's stalls are of the nodes that were not hit, \
+         A node stands still, is cut off or has a bad disk for {} s. {} A round's stalls are of the nodes that were not hit, \
          from the fault until {} s after it was healed.",
         options.nodes,
         options.seed,
         timing.fault.as_secs(),
+        if own_disks { "Each node with a store has ext4 on a loop device." } else { "All nodes use one disk." },
         timing.after.as_secs(),
     )
 }
@@ -164,6 +168,8 @@ struct Rounds {
     root: PathBuf,
     logs: Option<PathBuf>,
     nodes: usize,
+    /// True if nodes need disks of their own.
+    own_disks: bool,
     /// Clusters that were started.
     clusters: usize,
     arena: Option<Arena>,
@@ -187,7 +193,7 @@ impl Rounds {
         self.clusters += 1;
         let root = self.root.join(&name);
         let logs = self.logs.as_deref().map_or_else(|| root.join("logs"), |logs| logs.join(&name));
-        let cluster = Cluster::start(self.program.clone(), &root, &absolute(&logs)?, self.nodes)?;
+        let cluster = Cluster::start(self.program.clone(), &root, &absolute(&logs)?, self.nodes, self.own_disks)?;
         Ok(Arena { cluster, ledgers: root.join("ledgers"), started: 0 })
     }
 }

@@ -20,6 +20,7 @@ mod project;
 mod random;
 mod steady;
 mod stream;
+mod touch;
 mod tree;
 
 use std::collections::BTreeMap;
@@ -180,6 +181,18 @@ pub enum Work {
         /// Programs that do so at once
         #[arg(long, default_value_t = 1)]
         programs: u32,
+    },
+    /// Set the time of one file of `make-files` after the other: `changes`, `longest_s`,
+    /// `longest_ended_unix_s`
+    TouchFiles {
+        /// The folder given to `make-files`
+        dir: PathBuf,
+        /// A file that is made when the first change begins
+        #[arg(long)]
+        begun: PathBuf,
+        /// For how long
+        #[arg(long)]
+        seconds: u64,
     },
     /// Create, list and remove many empty files in one directory: `create_per_s`, `list_per_s`,
     /// `remove_per_s`
@@ -481,6 +494,7 @@ impl Work {
             Work::Steady { dir, seconds, programs } => steady::run(dir, Duration::from_secs(*seconds), *programs),
             Work::Directory { dir, entries } => directory::run(dir, *entries),
             Work::MakeFiles { dir, files, bytes, per_dir } => many::make(dir, *files, *bytes, *per_dir),
+            Work::TouchFiles { dir, begun, seconds } => touch::run(dir, begun, Duration::from_secs(*seconds)),
             Work::StatFiles { dir } => many::stat(dir),
             Work::ReadTree { dirs } => many::read(dirs),
             Work::Fill { file, blocks } => overwrite::fill(file, *blocks),

@@ -593,6 +593,8 @@ fn slow_drain(seed: u64) -> (Rig, First) {
     rig.sim.block_on(first.spread.drain_node("node-1", Some(DrainRate(1)))).expect("drain");
     rig.run_for(20_000);
     assert!(first.members.nodes().expect("nodes").spread.moving.is_some());
+    let config = first.core.maps.config().expect("config");
+    assert!(config.through_first.is_empty(), "programs go through the first node for as long as the copy takes");
     (rig, first)
 }
 

@@ -10,9 +10,6 @@ use cluster::spread::Spread;
 use serde_json::Value;
 use std::sync::Arc;
 
-/// The answer to a command that is none of these.
-const OTHER_COMMAND: &str = "the node that leads takes no such command from another one";
-
 /// What the node that leads needs for such commands.
 #[derive(Clone)]
 pub struct Orders {
@@ -41,7 +38,7 @@ impl Orders {
                 let how = Removal { is_dead, accepts_loss };
                 removal::remove(&self.spread, &name, how).await.map_err(|e| e.to_string())
             }
-            _ => Err(OTHER_COMMAND.into()),
+            _ => Err("the node that leads takes no such command from another one".into()),
         }
     }
 
