@@ -85,7 +85,7 @@ enum Command {
         bench cluster --markdown docs/performance.md\n\nThe exit code is not 0 if anything failed, or a figure was missed."
     )]
     Cluster(cluster::ClusterOptions),
-    /// Let nodes of a cluster die, stand still, be cut off and have bad disks, and see what others notice
+    /// Let nodes of a cluster die, hang, be cut off and have bad disks, and see what others notice
     #[command(after_help = "Examples:\n  bench survive --quick\n  bench survive --only leader/kill,cut --rounds 3\n  \
         bench survive --only full,hang,slow\n  \
         bench survive --seconds 3600 --seed 7 --logs ./logs --json survive.json\n\n\

@@ -657,8 +657,8 @@ impl Spread {
         Ok(remote)
     }
 
-    /// Holds the changes of a store up, copies the rest, and records the new place. All changes come
-    /// through here.
+    /// Holds the changes of a store up, copies the rest, and records the new place. All changes
+    /// come through here.
     async fn end_move(
         &self,
         store: StoreId,

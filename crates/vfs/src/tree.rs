@@ -77,7 +77,7 @@ impl ContentHash {
     /// Adds the bytes at `offset`, a multiple of 4 KiB.
     pub fn add(&mut self, offset: u64, data: &[u8]) {
         for (i, page) in data.chunks(PAGE).enumerate() {
-            // Most pages of sparse files are holes. This look is many times as fast as the next one.
+            // Most pages of sparse files are holes. This look is many times as fast as the next.
             if page == &[0; PAGE][..page.len()] {
                 continue;
             }

@@ -1,5 +1,5 @@
-//! Nodes of a cluster that die, stand still, are cut off or have bad disks, while programs use every
-//! mount: how long calls on the other nodes stall, and whether anything is lost.
+//! Nodes of a cluster that die, stand still, are cut off or have bad disks, while programs use
+//! every mount: how long calls on the other nodes stall, and whether anything is lost.
 //!
 //! Programs on each mount make, sync, rename, read, list and stat files, and hold an open file with
 //! locks. In each round a fault hits one node, and is healed. Afterwards all files that were synced
