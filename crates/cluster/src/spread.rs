@@ -271,13 +271,16 @@ impl Told<'_> {
         self.report(&state);
     }
 
-    /// Lets the time run that comes after the copy. Never ends.
+    /// Lets the time run until all changes come through here. It says nothing after that, when the
+    /// move may be over. Never ends.
     async fn tick(&self) -> std::convert::Infallible {
         loop {
             self.spread.host.clock.sleep(TICK).await;
             let mut state = self.state.lock();
-            state.afterwards = state.afterwards.saturating_sub(TICK).max(END_TIME);
-            self.report(&state);
+            if state.afterwards > END_TIME {
+                state.afterwards = state.afterwards.saturating_sub(TICK).max(END_TIME);
+                self.report(&state);
+            }
         }
     }
 

@@ -562,14 +562,7 @@ fn a_disk_that_is_replaced_is_filled_while_all_go_on() {
 /// With another one away, what the new one is to have is not there.
 #[test]
 fn a_disk_that_is_replaced_waits_until_enough_others_are_back() {
-    let mut rig = Rig::new(39);
-    let first = rig.start().expect("start");
-    rig.join(&first);
-    rig.hello(&first, 1);
-    rig.hello(&first, 2);
-    rig.write(&first, 30);
-    rig.settle();
-    rig.run_for(10_000);
+    let (rig, first) = spread(Rig::new(39));
     // Node 1 has the other store that is at a node.
     rig.world.away.lock().expect("away").insert(StoreId::new(2));
     replace_disk(&rig);
