@@ -83,7 +83,8 @@ pub struct VoterFiles {
     pair: CheckpointPair,
     fs: FsUuid,
     sequence: u64,
-    /// A write failed or was given up, so the disk's contents are unknown: nothing more is written.
+    /// Nothing more is written: a write failed or was given up, so the disk's contents are unknown,
+    /// or others write them now.
     failed: bool,
 }
 
@@ -135,6 +136,11 @@ impl VoterFiles {
     /// The file system that the state belongs to.
     pub fn fs(&self) -> FsUuid {
         self.fs
+    }
+
+    /// Leaves the files to others: nothing more is written.
+    pub fn end(&mut self) {
+        self.failed = true;
     }
 
     /// Makes a state durable in place of the last one. After an error, nothing more can be written.

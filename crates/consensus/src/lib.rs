@@ -237,7 +237,8 @@ pub struct Status {
 pub struct Consensus {
     host: Host,
     fs: FsUuid,
-    voter: u64,
+    disk: Arc<dyn Disk>,
+    settings: VoterSettings,
     raft: Raft<Types>,
     store: Store,
     /// The last entry of the log when the voter started.
@@ -304,7 +305,7 @@ impl Consensus {
     ) -> Result<Consensus, VoterOpenError> {
         let mut files = VoterFiles::create(disk, fs).await.map_err(LoadError::Disk)?;
         files.write(&image).await.map_err(LoadError::Disk)?;
-        Consensus::start(host, settings, files, image).await
+        Consensus::start(host, disk, settings, files, image).await
     }
 
     /// Opens the voter whose state is in the folder. The only voter of a group leads it when this
@@ -315,11 +316,25 @@ impl Consensus {
         settings: &VoterSettings,
     ) -> Result<Consensus, VoterOpenError> {
         let (files, image) = VoterFiles::load(disk).await?.ok_or(VoterOpenError::Empty)?;
-        Consensus::start(host, settings, files, image).await
+        Consensus::start(host, disk, settings, files, image).await
+    }
+
+    /// Opens the voter again, as a start of the process would, after it
+    /// [has stopped](Leadership::has_stopped) since its disk failed. It does not know of its lease
+    /// any more. But it elects no other leader for [`GroupTiming::election_max`], and by then this
+    /// lease is over.
+    ///
+    /// # Errors
+    /// The disk still fails, or holds no whole state.
+    pub async fn open_again(&self) -> Result<Consensus, VoterOpenError> {
+        self.close().await;
+        self.store.end().await;
+        Consensus::open(&self.host, &self.disk, &self.settings).await
     }
 
     async fn start(
         host: &Host,
+        disk: &Arc<dyn Disk>,
         settings: &VoterSettings,
         files: VoterFiles,
         image: Image,
@@ -380,16 +395,16 @@ impl Consensus {
             Ok(raft)
         });
         let raft = raft.await.map_err(|fatal| VoterOpenError::Engine(Box::new(fatal)))?;
-        let (host, voter, votes) = (host.clone(), settings.voter, Default::default());
+        let (host, disk, settings, votes) = (host.clone(), disk.clone(), settings.clone(), Default::default());
         let (hearing, is_over) = (Hearing::begin(host.clock.now(), timing), watch::Sender::new(false));
         if has_timers {
             let (raft, store, hearing) = (raft.clone(), store.clone(), hearing.clone());
-            let peers = settings.peers.clone();
+            let (peers, voter) = (settings.peers.clone(), settings.voter);
             let canvasser = Canvasser { host: host.clone(), raft, store, hearing, peers, fs, voter };
             host.tasks.spawn(Box::pin(canvasser.run(is_over.subscribe())));
         }
         let has_others = AtomicBool::new(false);
-        Ok(Consensus { host, fs, voter, raft, store, found, timing, votes, hearing, is_over, has_others, led })
+        Ok(Consensus { host, fs, disk, settings, raft, store, found, timing, votes, hearing, is_over, has_others, led })
     }
 
     /// The file system that the maps are of.
@@ -452,7 +467,7 @@ impl Consensus {
     /// request for another voter is not answered.
     pub async fn answer(&self, request: &[u8]) -> Result<Bytes, DecodeError> {
         let (to, request) = VoterRequest::decode(request)?;
-        if to != (Addressee { fs: self.fs, voter: self.voter }) {
+        if to != (Addressee { fs: self.fs, voter: self.settings.voter }) {
             return Ok(VoterReply::Failed.encode());
         }
         let reply = within(&self.host, async {
@@ -586,7 +601,7 @@ impl Consensus {
     /// A voter that is left out is not told, and goes on to ask whether it would win. The caller
     /// closes it. To vote again, its node joins under a new id.
     pub async fn set_voters(&self, voters: &BTreeMap<u64, String>) -> Result<(), VotersError> {
-        if !voters.contains_key(&self.voter) {
+        if !voters.contains_key(&self.settings.voter) {
             return Err(VotersError::WithoutLeader);
         }
         let leadership = self.leadership();

@@ -59,6 +59,11 @@ impl Store {
         files.write(&image).await
     }
 
+    /// Waits for a change that is being written, and writes no other one.
+    pub(crate) async fn end(&self) {
+        self.0.files.lock().await.end();
+    }
+
     /// The last entry of the log.
     pub(crate) fn last(&self) -> Option<LogId<u64>> {
         self.0.memory.lock().image.last()

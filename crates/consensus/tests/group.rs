@@ -66,6 +66,8 @@ struct World {
     last_change: u64,
     unknown_count: u64,
     lease_count: u64,
+    /// Voters that were opened again after their disks had failed.
+    reopened_count: u64,
 }
 
 type Shared = Arc<Mutex<World>>;
@@ -181,8 +183,10 @@ impl Group {
         self.sim.machine(&format!("machine {at}"))
     }
 
-    /// Starts the voter of a machine.
+    /// Starts the voter of a machine. Its disk is whole.
     fn start(&self, at: usize) {
+        self.seats[at].disk.fail_next_writes(0);
+        self.seats[at].disk.fail_next_syncs(0);
         let (machine, voter) = (self.machine(at), self.seats[at].voter);
         let (host, disk) = (machine.host(), self.seats[at].disk.mount(&machine));
         let between = self.sim.machine("network").host();
@@ -191,26 +195,36 @@ impl Group {
         let is_made = self.seats[at].is_made.clone();
         let first = Maps { epoch: 1, bytes: Bytes::new() };
         let (world, tasks) = (self.world.clone(), host.tasks.clone());
-        tasks.spawn(Box::pin(async move {
+        host.tasks.clone().spawn(Box::pin(async move {
             let opened = match is_made.load(Relaxed) {
                 true => Consensus::open(&host, &disk, &settings).await,
                 false if voter == FIRST_VOTER => Consensus::create(&host, &disk, &settings, FS, first).await,
                 false => Consensus::join(&host, &disk, &settings, FS).await,
             };
-            let consensus = Arc::new(opened.unwrap_or_else(|error| panic!("voter {voter}: {error}")));
+            let mut consensus = Arc::new(opened.unwrap_or_else(|error| panic!("voter {voter}: {error}")));
             is_made.store(true, Relaxed);
-            let life = {
-                let mut world = world.lock();
-                world.running.insert(voter, consensus.clone());
-                world.life_count += 1;
-                (voter, world.life_count)
-            };
-            let again = {
-                let (host, world, consensus) = (host.clone(), world.clone(), consensus.clone());
-                async move { keeps_lease(&host, &world, life, &consensus).await }
-            };
-            host.tasks.spawn(Box::pin(again));
-            keeps_lease(&host, &world, life, &consensus).await;
+            loop {
+                let life = {
+                    let mut world = world.lock();
+                    world.running.insert(voter, consensus.clone());
+                    world.life_count += 1;
+                    (voter, world.life_count)
+                };
+                for _ in 0..2 {
+                    let (host, world, consensus) = (host.clone(), world.clone(), consensus.clone());
+                    let keeps = async move { keeps_lease(&host, &world, life, &consensus).await };
+                    tasks.spawn(Box::pin(keeps));
+                }
+                // Its disk fails.
+                consensus.leadership_until(|_| false).await;
+                consensus = loop {
+                    host.clock.sleep(Duration::from_millis(host.random.next_u64() % 3000)).await;
+                    if let Ok(again) = consensus.open_again().await {
+                        break Arc::new(again);
+                    }
+                };
+                world.lock().reopened_count += 1;
+            }
         }));
     }
 
@@ -318,7 +332,7 @@ impl Group {
 
 /// Renews a voter's lease as long as it leads.
 async fn keeps_lease(host: &Host, world: &Shared, (voter, life): (u64, u64), consensus: &Consensus) {
-    loop {
+    while !consensus.leadership().has_stopped {
         let is_calm = world.lock().is_calm;
         if !is_calm && consensus.leadership().is_ready {
             let mut world = world.lock();
@@ -392,6 +406,7 @@ struct Seen {
     known: u64,
     crashes: usize,
     lost_folders: usize,
+    reopened: u64,
     votes_changed: usize,
     terms: u64,
 }
@@ -409,7 +424,7 @@ fn runs(seed: u64, seen: &mut Seen) {
     for _ in 0..60 {
         group.run_for(Duration::from_millis(group.random.below(4000)));
         let at = group.random.below(5) as usize;
-        match group.random.below(12) {
+        match group.random.below(14) {
             0..3 => {
                 seen.crashes += 1;
                 group.crash(at, group.random.chance(1, 2));
@@ -445,6 +460,13 @@ fn runs(seed: u64, seen: &mut Seen) {
                 group.world.lock().lost_one_of = lost_one_of;
             }
             10 => {
+                let count = 1 + group.random.below(4) as u32;
+                match group.random.chance(1, 2) {
+                    true => group.seats[at].disk.fail_next_writes(count),
+                    false => group.seats[at].disk.fail_next_syncs(count),
+                }
+            }
+            11 => {
                 // A voter loses its folder. It comes back under a new id, and the group is told. A
                 // group that loses a majority is lost.
                 if voting == [at] {
@@ -508,6 +530,7 @@ fn runs(seed: u64, seen: &mut Seen) {
     seen.unknown += world.unknown_count;
     seen.leases += world.lease_count;
     seen.known += world.known_count;
+    seen.reopened += world.reopened_count;
     seen.terms += leader.status().term;
 }
 
@@ -519,8 +542,9 @@ fn sim_a_group_loses_nothing_and_never_has_two_leaders_at_a_time() {
         runs(seed, &mut seen);
     }
     println!("{count} seeds: {seen:?}");
-    let Seen { acknowledged, unknown, leases, known, crashes, lost_folders, votes_changed, terms } = seen;
+    let Seen { acknowledged, unknown, leases, known, crashes, lost_folders, reopened, votes_changed, terms } = seen;
     assert!(acknowledged as u64 > 20 * count && unknown > count && leases > 100 * count && known > count / 2);
+    assert!(reopened > count, "few voters are opened again: {reopened}");
     assert!(
         crashes as u64 > 3 * count && lost_folders as u64 > count && votes_changed as u64 > count && terms > 2 * count
     );

@@ -236,7 +236,8 @@ fn locks_end_with_their_processes_and_waits_with_a_kill() {
     std::thread::sleep(Duration::from_millis(300));
     kill(waits);
     kill(has);
-    // The kernel tells of a file's last close without waiting for the answer: that of `is_locked` too.
+    // The kernel does not wait for the answer when it tells of a file's last close: that of
+    // `is_locked` too.
     two.mounts[1].wait(LONG, "the end of the other's lock", |_| !is_locked(&there));
     two.mounts[0].wait(LONG, "the end of both locks", |_| !is_locked(&here));
 }

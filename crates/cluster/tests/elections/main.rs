@@ -38,6 +38,8 @@ struct Happened {
     replaced: u64,
     /// How often a store was seen at another node than before.
     moves: u64,
+    /// How often a voter was opened again after its disk had failed.
+    reopened: u64,
     synced: u64,
     counted: u64,
     unknown: u64,
@@ -70,7 +72,7 @@ fn nodes_work_while_leaders_change(seed: u64, happened: &mut Happened) {
         }
         let leader = rig.leader();
         let victim = if random.chance(1, 2) { leader.unwrap_or(node(&random)) } else { node(&random) };
-        let what = random.below(14);
+        let what = random.below(15);
         println!("{:?}: {leader:?} leads, {what} for {victim}", rig.net.sim.now());
         match what {
             0 | 1 => {
@@ -117,6 +119,7 @@ fn nodes_work_while_leaders_change(seed: u64, happened: &mut Happened) {
                 rig.run_for(Duration::from_millis(random.below(10_000)));
                 work.start(&rig, victim);
             }
+            14 => rig.fail_voter_disk(victim, random.chance(1, 2)),
             8 | 9 if rig.nodes().len() < NODES_MAX => drop(rig.invite()),
             10 | 11 if rig.members().is_some_and(|members| members.len() > usize::from(rig::NODES)) => {
                 happened.removals += 1;
@@ -151,6 +154,7 @@ fn nodes_work_while_leaders_change(seed: u64, happened: &mut Happened) {
     work.end(&rig, seed, MENDED);
     happened.led += rig.led.load(std::sync::atomic::Ordering::SeqCst);
     happened.failed += rig.failed.load(std::sync::atomic::Ordering::SeqCst);
+    happened.reopened += rig.reopened.load(std::sync::atomic::Ordering::SeqCst);
     let fates = rig.fates.lock();
     happened.removed += fates.removed.len() as u64;
     happened.made_anew += fates.made_anew;
@@ -168,12 +172,13 @@ fn sim_nodes_lose_nothing_while_leaders_change() {
     }
     println!("{happened:?}");
     let Happened { led, kills, leader_kills, pauses, cuts, synced, counted, .. } = happened;
-    let Happened { joins, removed, made_anew, drains, moves, replaced, .. } = happened;
+    let Happened { joins, removed, made_anew, drains, moves, replaced, reopened, .. } = happened;
     assert!(
         count < 40
             || led > 40 && kills > 30 && leader_kills > 15 && pauses > 30 && cuts > 13 && joins > 20 && removed > 0,
         "too little happened"
     );
+    assert!(count < 40 || reopened > 1, "no disk of a voter fails");
     assert!(count < 40 || drains > 10 && moves > 1 && replaced > 1, "stores stay too much where they are");
     assert!(count < 400 || made_anew > 0, "no node is lost with its stores");
     assert!(synced > 20 * count && counted > 20 * count, "programs do too little");

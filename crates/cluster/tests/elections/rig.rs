@@ -102,6 +102,8 @@ pub struct Rig {
     /// How often a node has led, and how often it was elected and could not start.
     pub led: Arc<AtomicU64>,
     pub failed: Arc<AtomicU64>,
+    /// How often a voter was opened again after its disk had failed.
+    pub reopened: Arc<AtomicU64>,
     /// Why a node could not start.
     pub why: Arc<Mutex<String>>,
     pub fates: Arc<Mutex<Fates>>,
@@ -162,7 +164,8 @@ impl Rig {
         maker.crash();
         let fs = core.config.fs;
         let (net, disks) = (Net::new(&sim), Mutex::new(disks));
-        Rig { fs, net, disks, led: Arc::default(), failed: Arc::default(), why: Arc::default(), fates: Arc::default() }
+        let (led, failed, reopened, why, fates) = Default::default();
+        Rig { fs, net, disks, led, failed, reopened, why, fates }
     }
 
     pub fn machine(&self, node: NodeId) -> Machine {
@@ -194,9 +197,23 @@ impl Rig {
         stores.iter().chain(voters.lock().all.values()).for_each(SimDisk::power_loss);
     }
 
+    /// The disk of a node's voters fails at the next change of what they know.
+    pub fn fail_voter_disk(&self, node: NodeId, by_sync: bool) {
+        let disks = self.disks.lock();
+        let voters = disks[&node].voters.lock();
+        voters.begun.and_then(|id| voters.all.get(&id)).into_iter().for_each(|disk| match by_sync {
+            true => disk.fail_next_syncs(1),
+            false => disk.fail_next_writes(1),
+        });
+    }
+
     /// Starts a node.
     pub fn start(&self, node: NodeId) -> Arc<Member> {
         self.kill(node);
+        self.disks.lock()[&node].voters.lock().all.values().for_each(|disk| {
+            disk.fail_next_syncs(0);
+            disk.fail_next_writes(0);
+        });
         let machine = self.machine(node);
         let host = machine.host();
         let managers = ManagerHost::new(host.clone());
@@ -297,7 +314,8 @@ impl Rig {
     }
 
     fn seen(&self) -> Seen {
-        Seen { led: self.led.clone(), failed: self.failed.clone(), why: self.why.clone() }
+        let (led, failed, reopened) = (self.led.clone(), self.failed.clone(), self.reopened.clone());
+        Seen { led, failed, reopened, why: self.why.clone() }
     }
 
     /// The node that leads, and has started.
@@ -448,6 +466,7 @@ impl Votes {
 struct Seen {
     led: Arc<AtomicU64>,
     failed: Arc<AtomicU64>,
+    reopened: Arc<AtomicU64>,
     why: Arc<Mutex<String>>,
 }
 
@@ -467,6 +486,9 @@ impl Leader {
             let found = voters.wait_for(Option::is_some).await.expect("the process has it").clone();
             let voter = &found.expect("a voter").1;
             let now = voter.leadership_until(|now| now.is_ready).await;
+            if now.has_stopped {
+                self.open_again(voter).await;
+            }
             if !now.has_stopped
                 && let Some(leading) = Leading::begin(host, voter).await
             {
@@ -480,6 +502,23 @@ impl Leader {
                 }
             }
             host.clock.sleep(PAUSE).await;
+        }
+    }
+
+    /// Opens a voter again whose disk failed, unless it goes.
+    async fn open_again(&self, stopped: &Arc<Consensus>) {
+        let Ok(again) = stopped.open_again().await else { return };
+        let again = Arc::new(again);
+        let taken = self.process.voter.send_if_modified(|now| match now {
+            Some((_, is)) if Arc::ptr_eq(is, stopped) => {
+                *is = again.clone();
+                true
+            }
+            _ => false,
+        });
+        match taken {
+            true => drop(self.rig.reopened.fetch_add(1, SeqCst)),
+            false => again.close().await,
         }
     }
 

@@ -177,7 +177,10 @@ impl Leader {
                     }
                     self.host.clock.sleep(PAUSE).await;
                 }
-                Either::Left(_) => voter = self.voter.other_than(Some(&voter)).await,
+                Either::Left(_) => {
+                    self.voter.open_again(&voter).await;
+                    voter = self.voter.other_than(Some(&voter)).await;
+                }
                 Either::Right(other) => voter = other,
             }
         }

@@ -38,6 +38,8 @@ pub const TIMING: GroupTiming = GroupTiming {
     election_min: Duration::from_millis(700),
     election_max: Duration::from_secs(2),
 };
+/// Time before a voter is opened again whose disk has failed.
+const REOPEN_PAUSE: Duration = Duration::from_secs(1);
 /// Name of the file that remembers which voter was made.
 const FILE: &str = "voter.json";
 
@@ -255,6 +257,32 @@ impl NodeVoter {
         }
     }
 
+    /// Opens a voter again that has stopped since its disk failed, unless it goes.
+    pub async fn open_again(&self, stopped: &Arc<Consensus>) {
+        let is_it = || {
+            let is = self.voter.borrow();
+            is.as_ref().and_then(|(id, is)| Arc::ptr_eq(is, stopped).then_some(*id))
+        };
+        let Some(id) = is_it() else { return };
+        tracing::error!(voter = id, "the disk of this node's voter failed: it votes when it can be opened again");
+        let mut told = None;
+        loop {
+            self.host.clock.sleep(REOPEN_PAUSE).await;
+            let _turn = self.turn.lock().await;
+            if is_it().is_none() {
+                return;
+            }
+            match stopped.open_again().await {
+                Ok(again) => {
+                    self.take(id, Arc::new(again));
+                    tracing::info!(voter = id, "this node votes again");
+                    return;
+                }
+                Err(e) => told.get_or_insert_with(|| tracing::warn!(voter = id, "not yet: {e}")),
+            };
+        }
+    }
+
     fn made(&self) -> anyhow::Result<Option<u64>> {
         Ok(joined::read::<MadeVoter>(&self.data, FILE)?.map(|made| made.voter))
     }
@@ -377,6 +405,23 @@ mod tests {
     fn voter(data: &Path) -> Arc<NodeVoter> {
         let host = host::real::host(tokio::runtime::Handle::current()).unwrap();
         NodeVoter::new(host, data, identity::client_keys(data).unwrap())
+    }
+
+    #[tokio::test]
+    async fn a_voter_whose_disk_fails_is_opened_again_unless_it_has_gone() {
+        let (data, node) = (tempfile::tempdir().unwrap(), NodeId::new(1));
+        identity::of_first_node(data.path()).unwrap();
+        let here = voter(data.path());
+        here.follow(node, FS, &maps(1, true)).await;
+        let failed = here.voter().unwrap();
+        failed.close().await;
+        here.open_again(&failed).await;
+        let again = here.voter().unwrap();
+        assert!(failed.leadership().has_stopped && !again.leadership().has_stopped);
+        assert!(Arc::ptr_eq(&again, &here.other_than(Some(&failed)).await));
+        here.close().await;
+        here.open_again(&again).await;
+        assert!(here.voter().is_none());
     }
 
     #[tokio::test]
