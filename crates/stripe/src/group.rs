@@ -30,9 +30,9 @@ impl Stripe {
         Some(Geometry { k, m, fragment_len, payload_len, members })
     }
 
-    /// The members of `stores` that answer soon.
+    /// The members of `stores` that answer puts soon.
     pub(crate) fn quick_ones(&self, stores: &[usize]) -> Vec<usize> {
-        stores.iter().copied().filter(|&at| !self.is_slow(at)).collect()
+        stores.iter().copied().filter(|&at| self.takes_puts_soon(at)).collect()
     }
 
     /// True if a segment of any length can be put to this many stores.

@@ -103,12 +103,12 @@ impl Stripe {
             Either::Left(answers) => answers,
             Either::Right(()) => {
                 let silent: Vec<usize> = puts.running().into_iter().filter_map(|index| members[index]).collect();
-                let hang = silent.iter().all(|&at| self.is_quiet(at, patience));
+                let hang = silent.iter().all(|&at| self.stores[at].puts.are_quiet(self.host.clock.now(), patience));
                 let up = self.health.lock().up();
                 let mut others = self.quick_ones(&up);
                 others.retain(|at| !silent.contains(at));
                 if hang && self.suffice(others.len()) {
-                    silent.into_iter().for_each(|at| self.note_slow(at));
+                    silent.into_iter().for_each(|at| self.note_hanging_puts(at));
                     // The puts go on. It does no harm if they succeed, and a store that never
                     // answers is noted as absent.
                     self.host.tasks.spawn(Box::pin(async move { drop(puts.await) }));
@@ -187,6 +187,46 @@ mod tests {
             rig.sim.run_for(stripe.options.put_timeout);
             assert_eq!(stripe.health.lock().up().len(), 6 - usize::from(m), "who hangs is found out all the same");
         }
+    }
+
+    /// The reads that a store answered from memory hid that its disk had hung: a put, and any other
+    /// read, waited for all of its time.
+    #[test]
+    fn regression_no_request_waits_long_for_a_disk_that_hangs_behind_answers_from_memory() {
+        let rig = Rig::new(9, 4, 1);
+        let stripe = rig.stripe();
+        let [first, second] = [1, 2].map(|seq| rig.segment(seq, 2 << 20));
+        rig.run(stripe.put(&first)).unwrap();
+        rig.run(stripe.put(&second)).unwrap();
+        rig.stores[0].set(Fault::Hanging);
+        rig.client().host().tasks.spawn(Box::pin({
+            let (stripe, first, clock) = (stripe.clone(), first.clone(), rig.client().host().clock);
+            async move {
+                loop {
+                    assert_eq!(stripe.read(first.id, 0..2 << 20).await.as_ref(), Ok(&first.payload));
+                    clock.sleep(Duration::from_millis(10)).await;
+                }
+            }
+        }));
+        let took = |seq| {
+            let begin = rig.sim.now();
+            rig.run(stripe.put(&rig.segment(seq, 1 << 20))).unwrap();
+            rig.sim.now() - begin
+        };
+        let begin = rig.sim.now();
+        assert_eq!(rig.run(stripe.read(second.id, 0..2 << 20)).as_ref(), Ok(&second.payload));
+        assert!(rig.sim.now() - begin < stripe.options.put_timeout / 2);
+        assert!(took(3) < stripe.options.put_timeout / 2);
+        for seq in 4..6 {
+            assert!(took(seq) < stripe.options.read_patience(), "one put waits for all");
+        }
+        rig.heal();
+        rig.sim.run_for(stripe.options.put_timeout + 2 * stripe.options.probe_interval);
+        let before = rig.stores[0].contents.lock().put_count;
+        for seq in 6..10 {
+            took(seq);
+        }
+        assert!(rig.stores[0].contents.lock().put_count > before, "it is not used any more");
     }
 
     #[test]

@@ -83,11 +83,31 @@ impl Default for Options {
 pub(crate) struct Store {
     pub(crate) id: StoreId,
     pub(crate) api: Arc<dyn Storage>,
-    /// When it last answered a reader or a put, in nanoseconds of the host's clock. Other requests
-    /// do not count: a store whose disk hangs may still answer them.
-    answered_at: AtomicU64,
-    /// It has let a request wait for too long, and has not answered since.
+    /// Of readers and puts.
+    answers: Answers,
+    /// Of puts only: a store whose disk hangs may still answer readers from memory.
+    pub(crate) puts: Answers,
+}
+
+/// When a store answers requests of some kind.
+#[derive(Default)]
+pub(crate) struct Answers {
+    /// When it last did, in nanoseconds of the host's clock.
+    last_at: AtomicU64,
+    /// It has let one wait for too long, and has answered none since.
     slow: AtomicBool,
+}
+
+impl Answers {
+    fn note(&self, now: Duration) {
+        self.last_at.store(now.as_nanos() as u64, Relaxed);
+        self.slow.store(false, Relaxed);
+    }
+
+    /// True if there was none for this time.
+    pub(crate) fn are_quiet(&self, now: Duration, time: Duration) -> bool {
+        now.saturating_sub(Duration::from_nanos(self.last_at.load(Relaxed))) >= time
+    }
 }
 
 /// Called with a segment that is complete, and the bytes that it takes on the stores.
@@ -123,7 +143,7 @@ impl Stripe {
         options.parity = options.parity.clamp(1, PARITY_FRAGMENTS_MAX as u8);
         let mut stores: Vec<Store> = stores
             .into_iter()
-            .map(|(id, api)| Store { id, api, answered_at: AtomicU64::new(0), slow: AtomicBool::new(false) })
+            .map(|(id, api)| Store { id, api, answers: Answers::default(), puts: Answers::default() })
             .collect();
         stores.sort_by_key(|s| s.id);
         stores.dedup_by_key(|s| s.id);
@@ -233,8 +253,9 @@ impl Stripe {
     }
 
     /// Like [`ask`](Self::ask), for callers that can do without the answer. Returns `None` if the
-    /// store has answered neither readers nor puts for `patience`, or is noted as slow already. The
-    /// request goes on, so that a store that never answers is noted as absent in time.
+    /// store has answered neither readers nor puts for `patience`, or is noted as slow already, or
+    /// has not answered this request for as long as a put waits. The request goes on, so that a
+    /// store that never answers is noted as absent in time.
     pub(crate) async fn ask_briefly<T: Send + 'static>(
         &self,
         at: usize,
@@ -244,15 +265,19 @@ impl Stripe {
         self.request_count.fetch_add(1, Relaxed);
         let clock = self.host.clock.clone();
         let patience = if self.is_slow(at) { Duration::ZERO } else { patience };
-        let deadline = clock.now() + self.options.put_timeout;
+        let (begun, deadline) = (clock.now(), clock.now() + self.options.put_timeout);
         let mut answer = request(&*self.stores[at].api);
         while clock.now() < deadline {
             if let Either::Left(answer) = first(&mut answer, clock.sleep(patience)).await {
                 self.note_answer(at);
                 return Some(self.judge(at, Some(answer)));
             }
-            if self.is_quiet(at, patience) {
-                self.note_slow(at);
+            let now = clock.now();
+            let is_quiet = self.stores[at].answers.are_quiet(now, patience);
+            if is_quiet || now.saturating_sub(begun) >= self.options.put_patience() {
+                if is_quiet {
+                    self.note_slow(at);
+                }
                 let me = self.me.clone();
                 self.host.tasks.spawn(Box::pin(async move {
                     let rest = deadline.saturating_sub(clock.now());
@@ -300,6 +325,7 @@ impl Stripe {
             return self.judge(at, None);
         };
         self.note_answer(at);
+        self.stores[at].puts.note(self.host.clock.now());
         if let Err(error) = &answer
             && !matches!(error, StorageError::Sealed(_))
         {
@@ -316,33 +342,38 @@ impl Stripe {
         if matches!(answer, Err(StorageError::Unavailable)) {
             self.mark_bad(at, StoreState::Absent, why);
             // The probing task looks after the store from now on.
-            self.stores[at].slow.store(false, Relaxed);
+            self.stores[at].answers.slow.store(false, Relaxed);
+            self.stores[at].puts.slow.store(false, Relaxed);
         }
         answer
     }
 
     fn note_answer(&self, at: usize) {
-        let store = &self.stores[at];
-        store.answered_at.store(self.host.clock.now().as_nanos() as u64, Relaxed);
-        store.slow.store(false, Relaxed);
-    }
-
-    /// True if a store has answered neither readers nor puts for this time.
-    pub(crate) fn is_quiet(&self, at: usize, time: Duration) -> bool {
-        let answered_at = Duration::from_nanos(self.stores[at].answered_at.load(Relaxed));
-        self.host.clock.now().saturating_sub(answered_at) >= time
+        self.stores[at].answers.note(self.host.clock.now());
     }
 
     /// Notes that a store lets a request wait. Until it answers, other requests do without it.
     pub(crate) fn note_slow(&self, at: usize) {
-        if !self.stores[at].slow.swap(true, Relaxed) {
+        if !self.stores[at].answers.slow.swap(true, Relaxed) {
             tracing::warn!(store = %self.stores[at].id, "store does not answer; reads and puts go on without it");
+        }
+    }
+
+    /// Notes that a store lets a put wait. Until it answers one, other puts do without it.
+    pub(crate) fn note_hanging_puts(&self, at: usize) {
+        if !self.stores[at].puts.slow.swap(true, Relaxed) {
+            tracing::warn!(store = %self.stores[at].id, "store answers no puts; these go on without it");
         }
     }
 
     /// True if a store was noted as slow, and has not answered since.
     pub(crate) fn is_slow(&self, at: usize) -> bool {
-        self.stores[at].slow.load(Relaxed)
+        self.stores[at].answers.slow.load(Relaxed)
+    }
+
+    /// True if the store is expected to answer a put soon.
+    pub(crate) fn takes_puts_soon(&self, at: usize) -> bool {
+        !self.is_slow(at) && !self.stores[at].puts.slow.load(Relaxed)
     }
 
     /// True if the store is expected to answer soon.

@@ -25,6 +25,9 @@ pub enum Fault {
     None,
     /// Does nothing and never answers.
     Silent,
+    /// Its disk hangs. It still answers what it knows without it, and has the first segment of each
+    /// log in memory.
+    Hanging,
     /// Does what is asked and never answers.
     Mute,
     /// Answers that it is not available.
@@ -98,6 +101,7 @@ impl MemStore {
             clock.sleep(there).await;
             match fault {
                 Fault::Silent => pending().await,
+                Fault::Hanging if writes => pending().await,
                 Fault::Down => return Err(StorageError::Unavailable),
                 Fault::ReadOnly if writes => return Err(StorageError::Disk("injected".into())),
                 Fault::Full if writes => return Err(StorageError::Full),
@@ -134,6 +138,9 @@ impl Storage for MemStore {
     }
 
     fn read(&self, id: FragmentId, attempt: u16, range: Range<u32>) -> BoxFuture<Result<Bytes, StorageError>> {
+        if *self.fault.lock() == Fault::Hanging && id.segment.seq > 1 {
+            return Box::pin(pending());
+        }
         self.serve(false, move |contents| {
             contents.read_count += 1;
             let key = (id.segment, id.index, attempt);
