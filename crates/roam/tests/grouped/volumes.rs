@@ -1,12 +1,10 @@
 //! Several volumes of one home, whose clients share a connection.
 
-mod rig;
-
+use crate::rig::session::{How, Op, find, perform, read_all};
+use crate::rig::tree::Tree;
+use crate::rig::{Network, Rig, VOLUME};
 use host::sim::{Machine, SimDisk};
 use host::{SplitMix64, join_all};
-use rig::session::{How, Op, find, perform, read_all};
-use rig::tree::Tree;
-use rig::{Network, Rig, VOLUME};
 use roam::{COMMIT_TIME_MAX, Client, Consistency, LinkState, Trunk};
 use roam_proto::message::User;
 use std::collections::BTreeMap;
@@ -263,7 +261,7 @@ fn regression_who_turns_the_connection_off_in_a_tunnel_stays_off() {
 /// consistency: in the end all is home, in its volume.
 #[test]
 fn model_volumes_on_a_bad_link_converge() {
-    for seed in rig::seeds(0, 20) {
+    for seed in crate::rig::seeds(0, 20) {
         let rig = rig(seed);
         let random = SplitMix64::new(seed);
         let mut laptop = Laptop::new(&rig, 1);

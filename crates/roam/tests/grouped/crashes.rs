@@ -3,8 +3,6 @@
 //! the network delivers messages once or twice. Everything that the client acknowledged is there,
 //! and gets home once.
 
-mod rig;
-
 use crate::rig::Rig;
 use crate::rig::session::{How, Op, find, perform, read_all};
 use crate::rig::setup::Setup;

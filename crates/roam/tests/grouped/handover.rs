@@ -1,12 +1,10 @@
 //! The cost of handing a delegation over, in messages and in simulated time: two clients append to
 //! one file, one record after the other.
 
-mod rig;
-
+use crate::rig::Rig;
+use crate::rig::session::{How, Op, find, perform, read_all};
 use host::Clock;
 use parking_lot::Mutex;
-use rig::Rig;
-use rig::session::{How, Op, find, perform, read_all};
 use roam::{Client, Consistency};
 use std::collections::BTreeMap;
 use std::sync::Arc;

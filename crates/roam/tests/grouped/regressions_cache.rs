@@ -1,14 +1,12 @@
 //! Former bugs of caches and of the operation log, each reduced to the steps that show it.
 
-mod rig;
-
+use crate::rig::session::{How, Op, close, find, open_to_write, perform, read_all};
+use crate::rig::setup::Setup;
+use crate::rig::{Network, Rig, VOLUME};
 use bytes::Bytes;
 use home::invitation::{self, Invitation};
 use host::Disk;
 use host::sim::{Machine, SimDisk};
-use rig::session::{How, Op, close, find, open_to_write, perform, read_all};
-use rig::setup::Setup;
-use rig::{Network, Rig, VOLUME};
 use roam::replica::{Membership, Record, Replica};
 use roam::{Client, Consistency, Line, LinkState, Settings, Unit, Writes};
 use roam_proto::channel::{Channel, Class, DialError, Dialer, Lost, Path};

@@ -124,7 +124,7 @@ fn regression_a_block_that_moves_while_its_store_hangs_is_read_at_its_new_place(
             clock.now()
         };
         let read = async {
-            clock.sleep(Duration::from_millis(2_500)).await;
+            clock.sleep(Duration::from_millis(3_500)).await;
             let read = machine.client.read(rig.file, handle, 0, LEN).await;
             (read, clock.now())
         };

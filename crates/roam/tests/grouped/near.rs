@@ -1,7 +1,5 @@
 //! Clients near their home: what they wait for, what others see, and what it costs.
 
-mod rig;
-
 use crate::rig::Rig;
 use crate::rig::session::{How, Op, find, perform, read_all};
 use host::SplitMix64;

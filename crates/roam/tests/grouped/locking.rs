@@ -3,14 +3,12 @@
 //! and twice, and the home crashes. No two programs whose count succeeded have counted the same
 //! number.
 
-mod rig;
-
+use crate::rig::faults::Faults;
+use crate::rig::session::{How, Op, close, find, open_to_write, perform, read_all, read_open};
+use crate::rig::{Network, Rig, VOLUME};
 use host::sim::{Machine, SimDisk};
 use host::{Clock, Random, SplitMix64, timeout};
 use parking_lot::Mutex;
-use rig::faults::Faults;
-use rig::session::{How, Op, close, find, open_to_write, perform, read_all, read_open};
-use rig::{Network, Rig, VOLUME};
 use roam::{Client, Consistency, Line, Settings};
 use roam_proto::lock::OPEN_COUNT_MAX;
 use roam_proto::message::User;
@@ -292,7 +290,7 @@ impl Storm {
 fn sim_counters_under_locks_count_everything_once() {
     let (mut all, mut failed) = (History::default(), Vec::new());
     let (mut counted, mut faults) = (0, Faults::default());
-    for seed in rig::seeds(0, 40) {
+    for seed in crate::rig::seeds(0, 40) {
         match catch_unwind(AssertUnwindSafe(|| Storm::new(seed).run())) {
             Ok(Ok((history, more))) => {
                 faults.add(&more);

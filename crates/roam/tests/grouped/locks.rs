@@ -2,12 +2,10 @@
 //! name, as in the lock benchmark of Zhao and Figueiredo (section 5.1.2). The test counts all their
 //! requests, and all pushes that they get.
 
-mod rig;
-
+use crate::rig::Rig;
+use crate::rig::session::{Op, find, perform};
 use host::Clock;
 use parking_lot::Mutex;
-use rig::Rig;
-use rig::session::{Op, find, perform};
 use roam::{Client, Consistency};
 use std::collections::BTreeMap;
 use std::sync::Arc;

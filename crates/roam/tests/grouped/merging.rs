@@ -1,10 +1,8 @@
 //! Directories that several clients have made at one place without a network become one.
 
-mod rig;
-
+use crate::rig::session::{How, Op, XATTR, find, open_to_write, perform, read_all};
+use crate::rig::{Network, Rig};
 use host::sim::{Machine, SimDisk};
-use rig::session::{How, Op, XATTR, find, open_to_write, perform, read_all};
-use rig::{Network, Rig};
 use roam::conflict::Deed;
 use roam::{Client, Consistency};
 use roam_proto::message::{ConflictReason, Outcome};

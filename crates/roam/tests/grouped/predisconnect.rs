@@ -1,9 +1,7 @@
 //! Files that are cached whole when a foreseen loss of the link comes.
 
-mod rig;
-
-use rig::session::{How, Op, find, noise, perform, read_all};
-use rig::setup::Setup;
+use crate::rig::session::{How, Op, find, noise, perform, read_all};
+use crate::rig::setup::Setup;
 use roam::replica::Child;
 use roam::{LinkState, Missing, Unit};
 use std::sync::atomic::Ordering::Relaxed;

@@ -6,14 +6,12 @@
 //! while another client works with callbacks. No client reads what was overwritten before, two
 //! never have the lock, a name is made once, and nothing ends as a conflict.
 
-mod rig;
-
+use crate::rig::faults::Faults;
+use crate::rig::session::{How, Op, close, find, open_to_write, perform, read_all};
+use crate::rig::{Network, Rig, VOLUME};
 use host::sim::{Machine, SimDisk};
 use host::{Clock, Random, SplitMix64};
 use parking_lot::Mutex;
-use rig::faults::Faults;
-use rig::session::{How, Op, close, find, open_to_write, perform, read_all};
-use rig::{Network, Rig, VOLUME};
 use roam::{Client, Consistency, Line, Settings, Writes};
 use roam_proto::message::User;
 use std::collections::BTreeMap;
@@ -485,7 +483,7 @@ fn check(events: &[Event]) -> Result<(), String> {
 #[test]
 fn sim_clients_under_delegations_see_one_copy() {
     let (mut done, mut wanted, mut failed, mut faults) = (0, 0, Vec::new(), Faults::default());
-    for seed in rig::seeds(0, 60) {
+    for seed in crate::rig::seeds(0, 60) {
         let storm = || {
             let mut storm = Storm::new(seed);
             storm.run().map(|done| (done, storm.wanted, std::mem::take(&mut storm.faults)))

@@ -1,11 +1,9 @@
 //! Homes and caches that are restored from backups, and know less than the other side.
 
-mod rig;
-
+use crate::rig::Rig;
+use crate::rig::session::{How, Op, close, find, perform, read_all};
+use crate::rig::setup::Setup;
 use host::sim::{DiskSnapshot, SimDisk};
-use rig::Rig;
-use rig::session::{How, Op, close, find, perform, read_all};
-use rig::setup::Setup;
 use roam_proto::message::User;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;

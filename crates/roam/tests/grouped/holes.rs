@@ -1,11 +1,9 @@
 //! Changes of files that are mostly not cached: the client sends what was written, and fetches what
 //! is read.
 
-mod rig;
-
-use rig::Rig;
-use rig::session::{How, Op, find, noise, perform};
-use rig::setup::Setup;
+use crate::rig::Rig;
+use crate::rig::session::{How, Op, find, noise, perform};
+use crate::rig::setup::Setup;
 use roam::{Unit, Writes};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};

@@ -1,10 +1,8 @@
 //! Other programs meddle with the folder in which the home makes the files that clients store.
 
-mod rig;
-
-use rig::session::{How, Op, find, perform};
-use rig::setup::Setup;
-use rig::tree::Moment;
+use crate::rig::session::{How, Op, find, perform};
+use crate::rig::setup::Setup;
+use crate::rig::tree::Moment;
 use std::time::Duration;
 use types::{FileId, FsError};
 use vfs::FileSystem;

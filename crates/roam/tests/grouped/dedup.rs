@@ -1,10 +1,8 @@
 //! Bytes of a store that the home has already do not cross the link.
 
-mod rig;
-
+use crate::rig::session::{How, Op, find, perform, read_all};
+use crate::rig::setup::Setup;
 use host::SplitMix64;
-use rig::session::{How, Op, find, perform, read_all};
-use rig::setup::Setup;
 use std::sync::atomic::Ordering::Relaxed;
 use vfs::FileSystem;
 use vfs::fs::{Cred, OpenFlags, RenameFlags};

@@ -1,8 +1,6 @@
 //! The behaviour that docs/semantics.md promises, of a client that roams over a home.
 
-mod rig;
-
-use rig::Rig;
+use crate::rig::Rig;
 use roam::Consistency;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;

@@ -1,11 +1,9 @@
 //! Changes that other programs make to the home's files while the home is down, or while a
 //! directory is closed to a user.
 
-mod rig;
-
-use rig::Rig;
-use rig::session::{How, Op, find, perform, read_all_as};
-use rig::setup::Setup;
+use crate::rig::Rig;
+use crate::rig::session::{How, Op, find, perform, read_all_as};
+use crate::rig::setup::Setup;
 use std::time::Duration;
 use types::FsError;
 use vfs::fs::Cred;
