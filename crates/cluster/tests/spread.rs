@@ -17,7 +17,7 @@ use host::{Disk, Host, Random, SplitMix64};
 use link::Message;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 use storage::api::{Presence, RemoteStorage, StorageError, StoreIdentity};
@@ -144,6 +144,7 @@ impl RemoteStorage for NodeStore {
         Box::pin(async move { what_is_there(asked.await.map_err(io::Error::other)?) })
     }
     fn initialise(&self, identity: StoreIdentity) -> BoxFuture<io::Result<()>> {
+        self.world.made_count.fetch_add(1, SeqCst);
         let node = self.node.clone();
         Box::pin(async move {
             node.make(identity).await;
@@ -177,6 +178,8 @@ struct World {
     away: Mutex<BTreeSet<StoreId>>,
     /// The maps decide the record, as they do while others vote.
     decides: AtomicBool,
+    /// Stores that were made, one for each move that was begun.
+    made_count: AtomicU64,
     random: SplitMix64,
 }
 
@@ -233,6 +236,7 @@ impl StorePlaces for DataFolder {
     fn make(&self, identity: StoreIdentity) -> BoxFuture<io::Result<Arc<StoreServer>>> {
         let disk = &self.world.disks[usize::from(identity.store.raw())];
         disk.wipe();
+        self.world.made_count.fetch_add(1, SeqCst);
         let (host, disk) = (self.host.clone(), disk.mount(&self.machine));
         Box::pin(async move { StoreServer::create(host, disk, identity).await.map_err(io::Error::other) })
     }
@@ -276,6 +280,7 @@ impl Rig {
             recording: Mutex::new(Recording::Works),
             away: Mutex::default(),
             decides: AtomicBool::new(false),
+            made_count: AtomicU64::new(0),
             random: SplitMix64::new(seed),
         };
         let consensus = SimDisk::new(&sim, STORE_BYTES);

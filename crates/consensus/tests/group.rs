@@ -183,10 +183,15 @@ impl Group {
         self.sim.machine(&format!("machine {at}"))
     }
 
-    /// Starts the voter of a machine. Its disk is whole.
-    fn start(&self, at: usize) {
+    /// The disk of a machine is whole again.
+    fn heal_disk(&self, at: usize) {
         self.seats[at].disk.fail_next_writes(0);
         self.seats[at].disk.fail_next_syncs(0);
+    }
+
+    /// Starts the voter of a machine. Its disk is whole.
+    fn start(&self, at: usize) {
+        self.heal_disk(at);
         let (machine, voter) = (self.machine(at), self.seats[at].voter);
         let (host, disk) = (machine.host(), self.seats[at].disk.mount(&machine));
         let between = self.sim.machine("network").host();
@@ -276,6 +281,7 @@ impl Group {
         world.lost_one_of = 0;
         drop(world);
         for at in 0..self.seats.len() {
+            self.heal_disk(at);
             if !self.is_running(at) {
                 self.machine(at).crash();
                 self.start(at);
@@ -459,7 +465,7 @@ fn runs(seed: u64, seen: &mut Seen) {
                 lost_one_of = if lost_one_of == 0 { 2 + group.random.below(8) } else { 0 };
                 group.world.lock().lost_one_of = lost_one_of;
             }
-            10 => {
+            10 if group.is_running(at) => {
                 let count = 1 + group.random.below(4) as u32;
                 match group.random.chance(1, 2) {
                     true => group.seats[at].disk.fail_next_writes(count),
@@ -484,6 +490,7 @@ fn runs(seed: u64, seen: &mut Seen) {
                 }
                 seen.lost_folders += 1;
             }
+            10 => {}
             _ => {
                 // Other voters; the change is begun again until it is done.
                 let count = [1, 3, 3, 5][group.random.below(4) as usize];

@@ -94,6 +94,12 @@ mod tests {
     use super::*;
 
     #[test]
+    fn only_work_that_is_done_takes_no_time() {
+        let left = [0, 1, 999, 1000, 1001, 2000].map(|millis| seconds_left(Duration::from_millis(millis)));
+        assert_eq!(left, [0, 1, 1, 1, 2, 2]);
+    }
+
+    #[test]
     fn what_is_said_of_a_full_cache_tells_what_to_do() {
         let cache = |beyond: u64, waits: bool, full: bool, failed: bool| {
             fullness(&json!({

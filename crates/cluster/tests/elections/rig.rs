@@ -197,14 +197,15 @@ impl Rig {
         stores.iter().chain(voters.lock().all.values()).for_each(SimDisk::power_loss);
     }
 
-    /// The disk of a node's voters fails at the next change of what they know.
+    /// The disk of a node's voter, if there is one, fails at the next change of what it knows.
     pub fn fail_voter_disk(&self, node: NodeId, by_sync: bool) {
+        let Some((id, _)) = self.net.process(node).and_then(|process| process.voter()) else { return };
         let disks = self.disks.lock();
         let voters = disks[&node].voters.lock();
-        voters.begun.and_then(|id| voters.all.get(&id)).into_iter().for_each(|disk| match by_sync {
-            true => disk.fail_next_syncs(1),
-            false => disk.fail_next_writes(1),
-        });
+        match by_sync {
+            true => voters.all[&id].fail_next_syncs(1),
+            false => voters.all[&id].fail_next_writes(1),
+        }
     }
 
     /// Starts a node.

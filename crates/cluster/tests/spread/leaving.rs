@@ -444,6 +444,38 @@ fn a_drain_waits_until_all_nodes_know_it_and_can_be_stopped() {
     rig.check(&first);
 }
 
+/// A node does not learn in time that the store is reached through the first one. The copy may have
+/// taken hours: it is not made anew.
+#[test]
+fn an_end_of_a_move_that_fails_is_tried_again_with_what_was_copied() {
+    let (mut rig, first) = spread_over_nodes(43);
+    let sessions = [1, 2].map(|node| (node, rig.hello(&first, node)));
+    let config = |first: &First| first.core.maps.config().expect("config");
+    let made_before = rig.world.made_count.load(SeqCst);
+    rig.drain(&first, true);
+    let (mut ends, mut was_direct) = (0, true);
+    for _ in 0..160 {
+        sessions.iter().for_each(|(node, session)| rig.renew(&first, *node, *session, *node == 1));
+        rig.run_for(1000);
+        let is_direct = config(&first).through_first.is_empty();
+        ends += u32::from(is_direct && !was_direct);
+        if was_direct {
+            rig.write(&first, 1);
+        }
+        was_direct = is_direct;
+    }
+    assert_eq!((ends, rig.places()), (2, vec![0, 2, 1]));
+    for _ in 0..40 {
+        sessions.iter().for_each(|(node, session)| rig.renew(&first, *node, *session, true));
+        rig.run_for(1000);
+    }
+    assert_eq!(rig.places(), [0, 0, 1]);
+    assert_eq!(rig.world.made_count.load(SeqCst) - made_before, 1, "it was copied anew");
+    rig.check_whole(&first);
+    let first = rig.start().expect("start");
+    rig.check(&first);
+}
+
 #[test]
 fn a_drained_store_that_may_be_recorded_or_not_is_used_no_more_until_the_next_start() {
     for (recording, place) in [(Recording::FailsBefore, 2), (Recording::FailsAfter, 0), (Recording::IsRefused, 2)] {
