@@ -320,16 +320,17 @@ impl Consensus {
     }
 
     /// Opens the voter again, as a start of the process would, after it
-    /// [has stopped](Leadership::has_stopped) since its disk failed. It does not know of its lease
-    /// any more. But it elects no other leader for [`GroupTiming::election_max`], and by then this
-    /// lease is over.
+    /// [has stopped](Leadership::has_stopped) since its disk failed. It keeps to a lease of its own
+    /// that is not over.
     ///
     /// # Errors
     /// The disk still fails, or holds no whole state.
     pub async fn open_again(&self) -> Result<Consensus, VoterOpenError> {
         self.close().await;
         self.store.end().await;
-        Consensus::open(&self.host, &self.disk, &self.settings).await
+        let again = Consensus::open(&self.host, &self.disk, &self.settings).await?;
+        again.votes.lock().await.lease_end = self.votes.lock().await.lease_end;
+        Ok(again)
     }
 
     async fn start(
@@ -512,7 +513,7 @@ impl Consensus {
     /// Whether it would vote for a candidate with this last entry in its log.
     async fn would_vote(&self, last: Option<LogId<u64>>) -> bool {
         let (now, lease_end) = (self.host.clock.now(), self.votes.lock().await.lease_end);
-        now >= lease_end && self.hearing.hears_none(now) && last >= self.store.last()
+        !self.leadership().has_stopped && now >= lease_end && self.hearing.hears_none(now) && last >= self.store.last()
     }
 
     /// What the voter knows of who leads.

@@ -2,9 +2,12 @@
 
 use bytes::Bytes;
 use consensus::files::{LoadError, NAMES, VoterFiles, VoterHead};
-use consensus::{Consensus, MAPS_LEN_MAX, ProposeError, VoterOpenError, VoterSettings};
+use consensus::wire::{Addressee, VoterReply, VoterRequest};
+use consensus::{Consensus, FIRST_VOTER, MAPS_LEN_MAX, ProposeError, VoterOpenError, VoterSettings};
 use host::Disk;
 use host::sim::{Machine, Sim, SimDisk};
+use openraft::Vote;
+use openraft::raft::VoteRequest;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -250,6 +253,32 @@ fn a_failed_sync_stops_the_voter_and_a_restart_finds_one_state_or_the_other() {
         rig.crash(true);
         assert_eq!(rig.open().expect("open again").maps().epoch, found);
     }
+}
+
+#[test]
+fn a_voter_that_is_opened_again_has_its_state_and_keeps_to_its_lease() {
+    let rig = Rig::new(3);
+    let stopped = rig.create(1);
+    let until = rig.sim.block_on(stopped.still_leads()).expect("a lease");
+    rig.disk.fail_next_writes(2);
+    assert!(matches!(rig.propose(&stopped, 2), Err(ProposeError::Stopped(_))));
+    let candidate = VoteRequest { vote: Vote::new(stopped.leadership().term + 1, 2), last_log_id: None };
+    let addressee = Addressee { fs: FS, voter: FIRST_VOTER };
+    let ask = |voter: &Consensus, request: VoterRequest| {
+        let reply = rig.sim.block_on(voter.answer(&request.encode(addressee))).expect("a request");
+        VoterReply::decode(&reply).expect("a reply")
+    };
+    assert!(rig.sim.block_on(stopped.open_again()).is_err(), "the disk still fails");
+    let again = rig.sim.block_on(stopped.open_again()).expect("open");
+    let found = again.maps().epoch;
+    assert!(found == 1 || found == 2);
+    rig.propose(&again, found + 1).expect("it decides");
+    assert!(rig.propose(&stopped, found + 2).is_err(), "the one before writes nothing");
+    assert!(rig.sim.now() < until);
+    assert!(matches!(ask(&again, VoterRequest::Vote(candidate)), VoterReply::Failed), "it has forgotten its lease");
+    assert!(matches!(ask(&stopped, VoterRequest::Canvass(None)), VoterReply::Canvassed(false)), "it would not vote");
+    rig.crash(true);
+    assert_eq!(rig.open().expect("open").maps(), maps(found + 1));
 }
 
 #[test]

@@ -281,7 +281,7 @@ impl Stripe {
     async fn ask_status(&self) -> Vec<Option<(usize, StoreStatus)>> {
         let whom = self.everyone().into_iter().filter(|&at| self.answers_soon(at));
         let asked = whom.map(|at| async move {
-            let status = self.ask_briefly(at, self.options.read_patience(), |s| s.status()).await?.ok()?;
+            let status = self.ask_briefly(at, self.options.reader_patience(), |s| s.status()).await?.ok()?;
             self.health.lock().stores[at].said = Some((self.host.clock.now(), status.clone()));
             Some((at, status))
         });

@@ -190,7 +190,7 @@ impl Stripe {
     pub(crate) async fn describe_briefly(&self, segment: SegmentId) -> Described {
         let present: Vec<usize> = self.everyone().into_iter().filter(|&at| self.answers_soon(at)).collect();
         let mut described = Described { found: Vec::new(), answered: BTreeSet::new() };
-        let patience = self.options.read_patience();
+        let patience = self.options.reader_patience();
         let asked = present.iter().map(|&at| self.ask_briefly(at, patience, |s| s.describe(segment)));
         for (&at, answer) in present.iter().zip(join_all(asked.collect()).await) {
             if let Some(Ok(headers)) = answer {

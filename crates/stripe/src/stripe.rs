@@ -6,7 +6,7 @@ use crate::layout::LayoutCache;
 use host::{Either, Host, first, join_all, timeout};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 use storage::api::{Storage, StorageError};
@@ -59,6 +59,11 @@ impl Options {
         self.put_timeout / 10
     }
 
+    /// How long readers wait.
+    pub(crate) fn reader_patience(&self) -> Patience {
+        Patience { quiet: self.read_patience(), busy: self.put_patience() }
+    }
+
     /// How long a put waits for a store that answers nothing, before the segment is put again to a
     /// group without the store. It is longer than for reads, since a sync may wait for the writes
     /// ahead of it.
@@ -87,6 +92,17 @@ pub(crate) struct Store {
     answers: Answers,
     /// Of puts only: a store whose disk hangs may still answer readers from memory.
     pub(crate) puts: Answers,
+    /// Requests that nobody waits for any more, and that have not ended.
+    abandoned: AtomicUsize,
+}
+
+/// How long a request is waited for that its caller can do without.
+#[derive(Clone, Copy)]
+pub(crate) struct Patience {
+    /// With a store that answers neither readers nor puts.
+    pub(crate) quiet: Duration,
+    /// With a store that answers others, while enough other stores answer soon.
+    pub(crate) busy: Duration,
 }
 
 /// When a store answers requests of some kind.
@@ -143,7 +159,13 @@ impl Stripe {
         options.parity = options.parity.clamp(1, PARITY_FRAGMENTS_MAX as u8);
         let mut stores: Vec<Store> = stores
             .into_iter()
-            .map(|(id, api)| Store { id, api, answers: Answers::default(), puts: Answers::default() })
+            .map(|(id, api)| Store {
+                id,
+                api,
+                answers: Answers::default(),
+                puts: Answers::default(),
+                abandoned: AtomicUsize::new(0),
+            })
             .collect();
         stores.sort_by_key(|s| s.id);
         stores.dedup_by_key(|s| s.id);
@@ -252,37 +274,39 @@ impl Stripe {
         self.judge(at, answer)
     }
 
-    /// Like [`ask`](Self::ask), for callers that can do without the answer. Returns `None` if the
-    /// store has answered neither readers nor puts for `patience`, or is noted as slow already, or
-    /// has not answered this request for as long as a put waits. The request goes on, so that a
-    /// store that never answers is noted as absent in time.
+    /// Like [`ask`](Self::ask), for callers that can do without the answer. Returns `None` when
+    /// their patience is over, or if the store is noted as slow already. The request goes on, so
+    /// that a store that never answers is noted as absent in time.
     pub(crate) async fn ask_briefly<T: Send + 'static>(
         &self,
         at: usize,
-        patience: Duration,
+        patience: Patience,
         request: impl FnOnce(&dyn Storage) -> BoxFuture<Result<T, StorageError>>,
     ) -> Option<Result<T, StorageError>> {
         self.request_count.fetch_add(1, Relaxed);
         let clock = self.host.clock.clone();
-        let patience = if self.is_slow(at) { Duration::ZERO } else { patience };
+        let is_noted = self.stores[at].answers.slow.load(Relaxed);
+        let quiet = if is_noted { Duration::ZERO } else { patience.quiet };
         let (begun, deadline) = (clock.now(), clock.now() + self.options.put_timeout);
         let mut answer = request(&*self.stores[at].api);
         while clock.now() < deadline {
-            if let Either::Left(answer) = first(&mut answer, clock.sleep(patience)).await {
+            if let Either::Left(answer) = first(&mut answer, clock.sleep(quiet)).await {
                 self.note_answer(at);
                 return Some(self.judge(at, Some(answer)));
             }
             let now = clock.now();
-            let is_quiet = self.stores[at].answers.are_quiet(now, patience);
-            if is_quiet || now.saturating_sub(begun) >= self.options.put_patience() {
+            let is_quiet = self.stores[at].answers.are_quiet(now, quiet);
+            if is_quiet || now.saturating_sub(begun) >= patience.busy && self.others_suffice(at) {
                 if is_quiet {
                     self.note_slow(at);
                 }
+                self.stores[at].abandoned.fetch_add(1, Relaxed);
                 let me = self.me.clone();
                 self.host.tasks.spawn(Box::pin(async move {
                     let rest = deadline.saturating_sub(clock.now());
                     let answer = timeout(&*clock, rest, answer).await.ok();
                     if let Some(me) = me.upgrade() {
+                        me.stores[at].abandoned.fetch_sub(1, Relaxed);
                         if answer.is_some() {
                             me.note_answer(at);
                         }
@@ -306,7 +330,7 @@ impl Stripe {
     ) -> Result<T, StorageError> {
         match whom {
             Whom::WhoAnswers => {
-                let answer = self.ask_briefly(at, self.options.read_patience(), request).await;
+                let answer = self.ask_briefly(at, self.options.reader_patience(), request).await;
                 answer.unwrap_or(Err(StorageError::Unavailable))
             }
             Whom::Everybody => self.ask(at, request).await,
@@ -325,7 +349,10 @@ impl Stripe {
             return self.judge(at, None);
         };
         self.note_answer(at);
-        self.stores[at].puts.note(self.host.clock.now());
+        // A refusal may come from memory.
+        if answer.is_ok() {
+            self.stores[at].puts.note(self.host.clock.now());
+        }
         if let Err(error) = &answer
             && !matches!(error, StorageError::Sealed(_))
         {
@@ -366,9 +393,17 @@ impl Stripe {
         }
     }
 
-    /// True if a store was noted as slow, and has not answered since.
+    /// True if a store was noted as slow, and has not answered since, or has a request that was
+    /// waited for too long.
     pub(crate) fn is_slow(&self, at: usize) -> bool {
-        self.stores[at].answers.slow.load(Relaxed)
+        let store = &self.stores[at];
+        store.answers.slow.load(Relaxed) || store.abandoned.load(Relaxed) > 0
+    }
+
+    /// True if enough stores answer soon besides this one.
+    fn others_suffice(&self, at: usize) -> bool {
+        let others = self.everyone().into_iter().filter(|&other| other != at && self.answers_soon(other));
+        self.suffice(others.count())
     }
 
     /// True if the store is expected to answer a put soon.
@@ -420,6 +455,7 @@ impl Stripe {
         request: impl Fn(&dyn Storage) -> BoxFuture<Result<T, StorageError>>,
     ) -> Result<Vec<(usize, T)>, StripeError> {
         let (present, _) = self.present_and_absent();
+        let patience = Patience { quiet: patience, busy: self.options.put_timeout };
         let request = &request;
         let asked = present.iter().map(|&at| self.ask_briefly(at, patience, move |s| request(s)));
         let answers = join_all(asked.collect()).await;

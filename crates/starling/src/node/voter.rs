@@ -39,7 +39,7 @@ pub const TIMING: GroupTiming = GroupTiming {
     election_max: Duration::from_secs(2),
 };
 /// Time before a voter is opened again whose disk has failed.
-const REOPEN_PAUSE: Duration = Duration::from_secs(1);
+const REOPEN_PAUSE: Duration = Duration::from_secs(5);
 /// Name of the file that remembers which voter was made.
 const FILE: &str = "voter.json";
 
@@ -273,11 +273,12 @@ impl NodeVoter {
                 return;
             }
             match stopped.open_again().await {
-                Ok(again) => {
+                Ok(again) if is_it().is_some() => {
                     self.take(id, Arc::new(again));
                     tracing::info!(voter = id, "this node votes again");
                     return;
                 }
+                Ok(gone) => return gone.close().await,
                 Err(e) => told.get_or_insert_with(|| tracing::warn!(voter = id, "not yet: {e}")),
             };
         }
