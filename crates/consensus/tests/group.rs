@@ -427,7 +427,7 @@ fn runs(seed: u64, seen: &mut Seen) {
         host.tasks.clone().spawn(Box::pin(works(host, world)));
     }
     let mut lost_one_of = 0;
-    for _ in 0..60 {
+    for _ in 0..80 {
         group.run_for(Duration::from_millis(group.random.below(4000)));
         let at = group.random.below(5) as usize;
         match group.random.below(14) {
