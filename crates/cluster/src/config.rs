@@ -597,7 +597,9 @@ pub(crate) mod tests {
         assert_eq!(config.add_member(member("more")), Err(ConfigError::NodeCount));
         assert!(config.client_logs().count() + 1 < manager::root::POSITIONS_MAX, "one more for the cleaner");
         let manager_logs = (0..MANAGER_COUNT_MAX).map(manager_log);
-        assert!(manager_logs.chain([CLEANER_LOG]).all(|log| !config.client_logs().any(|other| other == log)));
+        let reserved = manager_logs.chain([CLEANER_LOG, stripe::MARK_LOG]);
+        assert!(reserved.clone().all(|log| !config.client_logs().any(|other| other == log)));
+        assert_eq!(reserved.collect::<BTreeSet<_>>().len(), usize::from(MANAGER_COUNT_MAX) + 2);
     }
 
     #[test]

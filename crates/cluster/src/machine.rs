@@ -301,6 +301,13 @@ impl CoreMachine {
         survivors.retain(|node, _| !rolled.is_open(client_log(*node)));
         let term = arrivals.map_or_else(|| host.random.next_u64(), Arrivals::term);
         managers.iter().for_each(|manager| manager.begin_term(term));
+        if run.accepts_loss {
+            // The next start must not look for lost segments again: it would not find those that
+            // are written from now on.
+            for manager in &managers {
+                manager.checkpoint().await?;
+            }
+        }
         for (node, survivor) in &survivors {
             let tokens = &survivor.resume.holdings.tokens;
             managers.iter().for_each(|manager| manager.restore(client_id(*node), tokens));
@@ -360,6 +367,10 @@ impl CoreMachine {
         // With survivors there is a root, and files without a name may be open there.
         if survivors.is_empty() {
             client.prepare(run.root_mode, run.root_uid, run.root_gid).await.map_err(StartError::Root)?;
+        }
+        if run.accepts_loss {
+            // From now on the stores that are here are the right ones.
+            maintenance.mark().await;
         }
         Ok(CoreMachine {
             config,
@@ -425,6 +436,7 @@ impl CoreMachine {
         for manager in self.servers() {
             manager.checkpoint().await?;
         }
+        self.maintenance.mark().await;
         self.maps.close().await;
         let mut closed = Ok(());
         let servers = std::mem::take(&mut *self.servers.lock());

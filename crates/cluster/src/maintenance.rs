@@ -236,6 +236,9 @@ impl Maintenance {
                     self.report_used().await;
                 }
             }
+            if due {
+                self.mark().await;
+            }
             (last_cut, last_time) = (cut, now);
             if wanted {
                 // An operation that waits for space waits for two rounds, so that one of them began
@@ -577,6 +580,17 @@ impl Maintenance {
         done.checkpoint_count += 1;
         done.deleted_count += count;
         Ok(())
+    }
+
+    /// Has the stores remember that they have everything up to now, so that one that is set back to
+    /// an older copy is known. If that fails, an older copy may pass for a good one: as good as
+    /// before.
+    pub(crate) async fn mark(&self) {
+        if self.are_whole() != Some(false)
+            && let Err(error) = self.stripe.mark().await
+        {
+            tracing::info!(%error, "the stores did not take a mark, by which older copies of them are known");
+        }
     }
 
     /// One step of merging small and half-empty segments when idle. False when there is no more to

@@ -386,7 +386,7 @@ impl Members {
             config: maps.bytes,
             maps_epoch: maps.epoch,
             in_flight_max: self.in_flight_max,
-            tail: LogTail { segments: Vec::new(), ..tail },
+            tail: LogTail { segments: Vec::new(), lost: Vec::new(), ..tail },
             share,
             first_node: self.seats.fingerprint(),
             seating: self.seats.seating(0).unwrap_or_default(),

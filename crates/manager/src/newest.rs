@@ -62,8 +62,8 @@ pub(crate) async fn newest_roots(
 /// seq or before: recovery cut the log there.
 ///
 /// If a newest segment cannot be read, it is passed over only if it is certain that it was never
-/// complete. The segments that an older root points at may be deleted since, and going on from
-/// there would discard the log behind the gaps.
+/// complete, or if the operator accepts the loss. The segments that an older root points at may be
+/// deleted since, and going on from there would discard the log behind the gaps.
 async fn root_candidates(
     stripe: &Stripe,
     log: LogId,
@@ -90,6 +90,9 @@ async fn root_candidates(
             Err(_) if !candidates.is_empty() => break,
             Err(ReadError::Stripe(error)) => match stripe.is_torn(segment).await {
                 Ok(true) => {}
+                Ok(false) if stripe.accepts_loss() => {
+                    tracing::warn!(%log, %segment, %error, "a segment is passed over, since the operator accepts the loss");
+                }
                 Ok(false) => return Err(log_failed(log, "read the newest segments of the manager's log", error)),
                 Err(error) => return Err(log_failed(log, "read the newest segments of the manager's log", error)),
             },

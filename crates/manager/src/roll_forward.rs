@@ -32,7 +32,8 @@ use crate::api::{ManagerAdmin, ManagerError, Progress, SegmentDeltas};
 use crate::newest::{ReadError, log_failed};
 use crate::planted::{self, Bug};
 use host::join_all;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 use std::slice::Iter;
 use std::sync::Arc;
 use stripe::{LogTail, Stripe, StripeError};
@@ -172,6 +173,8 @@ struct Replay<'a, M: ?Sized> {
     managers: &'a [Arc<M>],
     /// What each manager had applied at the beginning.
     progress: Vec<Progress>,
+    /// The lost segments of opened logs, with the logs' epochs.
+    lost: BTreeMap<LogId, (u32, VecDeque<Range<u64>>)>,
     read: RollForward,
 }
 
@@ -188,7 +191,8 @@ async fn progress<M: ManagerAdmin + ?Sized>(managers: &[Arc<M>]) -> Result<Vec<P
 
 impl<'a, M: ManagerAdmin + ?Sized> Replay<'a, M> {
     async fn new(stripe: &'a Arc<Stripe>, managers: &'a [Arc<M>]) -> Result<Self, ManagerError> {
-        Ok(Replay { stripe, managers, progress: progress(managers).await?, read: RollForward::default() })
+        let progress = progress(managers).await?;
+        Ok(Replay { stripe, managers, progress, lost: BTreeMap::new(), read: RollForward::default() })
     }
 
     /// The first segment of a log that some manager has not applied.
@@ -198,7 +202,10 @@ impl<'a, M: ManagerAdmin + ?Sized> Replay<'a, M> {
 
     /// Opens the logs that have ended, and follows those that go on. Returns the tails of the
     /// former, and for each log whether it goes on, and the segments to apply.
-    async fn open_all(&self, logs: &[WriterLog]) -> Result<(Vec<LogTail>, Vec<(bool, Vec<SegmentId>)>), ManagerError> {
+    async fn open_all(
+        &mut self,
+        logs: &[WriterLog],
+    ) -> Result<(Vec<LogTail>, Vec<(bool, Vec<SegmentId>)>), ManagerError> {
         let (mut tails, mut all) = (Vec::new(), Vec::new());
         for log in logs {
             match self.follow(log).await? {
@@ -213,9 +220,33 @@ impl<'a, M: ManagerAdmin + ?Sized> Replay<'a, M> {
         Ok((tails, all))
     }
 
-    /// Opens a log at the first segment that some manager has not applied.
-    async fn open(&self, log: LogId) -> Result<LogTail, ManagerError> {
-        self.stripe.open_log(log, self.first_unapplied(log)).await.map_err(|e| log_failed(log, "open a log", e))
+    /// Opens a log at the first segment that some manager has not applied. What any of them has
+    /// applied was durable.
+    async fn open(&mut self, log: LogId) -> Result<LogTail, ManagerError> {
+        let through = self.progress.iter().map(|progress| progress.of(log)).max().unwrap_or(0);
+        let opened = self.stripe.open_log_through(log, self.first_unapplied(log), through).await;
+        let tail = opened.map_err(|e| log_failed(log, "open a log", e))?;
+        if !tail.lost.is_empty() {
+            self.lost.insert(log, (tail.epoch, tail.lost.clone().into()));
+        }
+        Ok(tail)
+    }
+
+    /// Has the managers pass over the lost segments of a log before a seq, so that they take the
+    /// ones behind them.
+    async fn pass_over_lost(&mut self, log: LogId, before: u64) -> Result<(), ManagerError> {
+        let Some((epoch, lost)) = self.lost.get_mut(&log) else { return Ok(()) };
+        while let Some(gap) = lost.pop_front_if(|gap| gap.end <= before) {
+            let nothing = |seq| {
+                let segment = SegmentId { log, epoch: *epoch, seq };
+                SegmentDeltas { segment, order: 0, deltas: Arc::default() }
+            };
+            let all: Vec<SegmentDeltas> = gap.map(nothing).collect();
+            for manager in self.managers {
+                manager.replay(all.clone()).await?;
+            }
+        }
+        Ok(())
     }
 
     /// The segments of a living log that some manager has not applied; `None` if the log has ended.
@@ -242,8 +273,12 @@ impl<'a, M: ManagerAdmin + ?Sized> Replay<'a, M> {
             self.await_turn(&mut rests, segments.iter()).await?;
         }
         while let Some(((order, _), Rest { next, after })) = rests.pop_first() {
+            self.pass_over_lost(next.log, next.seq).await?;
             self.apply(next, order).await?;
             self.await_turn(&mut rests, after).await?;
+        }
+        for log in self.lost.keys().copied().collect::<Vec<_>>() {
+            self.pass_over_lost(log, u64::MAX).await?;
         }
         Ok(())
     }

@@ -6,6 +6,7 @@
 //! force, so any quorum knows them.
 
 use crate::health::StoreState;
+use crate::mark::epoch_of;
 use crate::{Stripe, StripeError};
 use std::collections::BTreeMap;
 use storage::api::{Seal, StorageError};
@@ -50,14 +51,15 @@ impl Stripe {
         self.give_lacking(at, newest, is_new).await
     }
 
-    /// Gives a store the seals that it lacks. To one that is new they say that it has lost what was
-    /// written under them.
+    /// Gives a store the seals that it lacks. They say that it has lost what was written under
+    /// them, if it is new, or if they name it as one that had them.
     async fn give_lacking(&self, at: usize, newest: &BTreeMap<LogId, Seal>, is_new: bool) -> Result<(), StorageError> {
         // Asked after it was known to be new or not. If another one gave it maps, it had given it
         // seals before.
         let has = self.ask(at, |s| s.seals()).await?;
         for seal in lacking(&has, newest) {
-            let seal = seal.shown_by(is_new);
+            let is_set_back = seal.held_by.contains(&self.stores[at].id) && epoch_of(seal.log, &has) < seal.epoch;
+            let seal = seal.shown_by(is_new || is_set_back);
             self.ask(at, |s| s.seal(seal)).await?;
         }
         Ok(())

@@ -54,15 +54,16 @@ pub enum StripeError {
     /// The segment is there, but too many of its fragments are damaged to read it.
     #[error("segment {0} is damaged beyond its redundancy")]
     Damaged(SegmentId),
-    /// An earlier recovery had counted segments up to `counted`, but they cannot be read from
-    /// `next_seq` on. The log is not opened, because that would discard acknowledged segments.
+    /// Segments up to `counted` were durable, as an earlier recovery or a manager's checkpoint
+    /// says, but they cannot be read from `next_seq` on. The log is not opened, because that would
+    /// discard acknowledged segments.
     #[error("log {log} ends at seq {next_seq}, but was complete up to {counted}: bring the missing stores back")]
     LogBroken {
         /// The log.
         log: LogId,
         /// The first seq that cannot be read.
         next_seq: u64,
-        /// The last seq that was complete when the log was opened before.
+        /// The last seq that was durable.
         counted: u64,
     },
     /// The log goes on up to `beyond`, behind a gap that is longer than a crash of the writer can
@@ -99,6 +100,7 @@ impl StripeError {
     /// True if the error is a doubt about where a log ends. The log is opened all the same if the
     /// operator [accepts the loss](crate::Options::accepts_loss).
     pub fn is_a_doubt(&self) -> bool {
-        matches!(self, StripeError::LogLost { .. } | StripeError::StoresNeeded { .. })
+        use StripeError::{LogBroken, LogLost, StoresNeeded};
+        matches!(self, LogBroken { .. } | LogLost { .. } | StoresNeeded { .. })
     }
 }

@@ -35,10 +35,12 @@
 
 use crate::catch_up::newest_seals;
 use crate::health::StoreState;
+use crate::mark::{MARK_LOG, begun, epoch_of};
 use crate::stripe::{Purpose, Whom};
 use crate::{StoreSet, Stripe, StripeError};
 use host::join_all;
 use std::collections::BTreeSet;
+use std::ops::Range;
 use storage::api::{Fence, Seal, Storage, StorageError};
 use striped_log::fragment::FragmentHeader;
 use striped_log::segment::Segment;
@@ -69,8 +71,12 @@ pub struct LogTail {
     /// The order of the next segment is above it. A caller that knows of higher ones (of segments
     /// that are deleted by now, or of other logs) raises it.
     pub order: u64,
-    /// The segments from `from_seq` on, in order, without gaps, all durable.
+    /// The segments from `from_seq` on, in order, all durable. There is no gap between them but for
+    /// `lost`.
     pub segments: Vec<SegmentId>,
+    /// Seqs of durable segments that cannot be read, in order; empty unless the operator accepts
+    /// the loss.
+    pub lost: Vec<Range<u64>>,
 }
 
 impl Stripe {
@@ -84,7 +90,17 @@ impl Stripe {
     /// acknowledged or not, cannot be read, so it is not known what to keep). The log is then as it
     /// was, or some steps of the opening are done. Nothing is discarded.
     pub async fn open_log(&self, log: LogId, from_seq: u64) -> Result<LogTail, StripeError> {
-        self.open(log, from_seq, None).await
+        self.open(log, from_seq, 0, None).await
+    }
+
+    /// As [`open_log`](Self::open_log), for a caller that knows that all segments through a seq
+    /// were durable.
+    ///
+    /// # Errors
+    /// As [`open_log`](Self::open_log); `LogBroken` also if segments through that seq cannot be
+    /// read.
+    pub async fn open_log_through(&self, log: LogId, from_seq: u64, through: u64) -> Result<LogTail, StripeError> {
+        self.open(log, from_seq, through, None).await
     }
 
     /// As [`open_log`](Self::open_log), for an opener that may come too late: only if the log was
@@ -94,14 +110,15 @@ impl Stripe {
     /// # Errors
     /// As [`open_log`](Self::open_log); `Fenced` also if the log was opened after this epoch.
     pub async fn open_log_after(&self, log: LogId, from_seq: u64, epoch: u32) -> Result<LogTail, StripeError> {
-        self.open(log, from_seq, Some(epoch)).await
+        self.open(log, from_seq, 0, Some(epoch)).await
     }
 
-    async fn open(&self, log: LogId, from_seq: u64, after: Option<u32>) -> Result<LogTail, StripeError> {
+    async fn open(&self, log: LogId, from_seq: u64, through: u64, after: Option<u32>) -> Result<LogTail, StripeError> {
+        let from_seq = from_seq.max(FIRST_SEQ);
         // A loss is accepted only when all have had their time.
         let mut whom = if self.options.accepts_loss { Whom::Everybody } else { Whom::WhoAnswers };
         for _ in 1..OPEN_TRIES {
-            match self.try_open(log, from_seq.max(FIRST_SEQ), after, whom).await {
+            match self.try_open(log, from_seq, through, after, whom).await {
                 // The seal of an opening that died half way has turned up. A store that came back
                 // had it, or it was a late request, which also discards segments that the dead
                 // opening had not seen. The next try knows the seal.
@@ -113,7 +130,7 @@ impl Stripe {
                 done => return done,
             }
         }
-        self.try_open(log, from_seq.max(FIRST_SEQ), after, Whom::Everybody).await
+        self.try_open(log, from_seq, through, after, Whom::Everybody).await
     }
 
     /// The segments of a log from `from_seq` up to `through`, while its writer goes on: nothing is
@@ -164,6 +181,7 @@ impl Stripe {
         &self,
         log: LogId,
         from_seq: u64,
+        through: u64,
         after: Option<u32>,
         whom: Whom,
     ) -> Result<LogTail, StripeError> {
@@ -179,12 +197,18 @@ impl Stripe {
         let epoch = newest.checked_add(1).ok_or(StripeError::BadRequest("out of epochs"))?;
 
         let found = in_force_of(found, seal);
-        let (before, verdict) = judge(from_seq, &found);
+        let (before, mut verdict) = judge(from_seq, &found);
         let sealed_through = seal.map_or(0, |s| s.through);
-        if verdict.next_seq <= sealed_through {
+        let counted = sealed_through.max(through);
+        let mut lost = Vec::new();
+        if verdict.next_seq <= counted {
             let next_seq = verdict.next_seq;
-            tracing::error!(%log, next_seq, counted = sealed_through, "acknowledged segments cannot be read");
-            return Err(StripeError::LogBroken { log, next_seq, counted: sealed_through });
+            tracing::error!(%log, next_seq, counted, "acknowledged segments cannot be read");
+            if !self.options.accepts_loss {
+                return Err(StripeError::LogBroken { log, next_seq, counted });
+            }
+            tracing::warn!(%log, next_seq, counted, "a log goes on behind lost segments, since the operator accepts the loss");
+            lost = pass_over_lost(&mut verdict, counted, &found);
         }
         if let Some(doubt) = tail::doubt(&verdict, &found, &self.known_of(log, &seals)) {
             let error = match doubt {
@@ -222,7 +246,9 @@ impl Stripe {
                 tracing::warn!(store = %self.stores[*at].id, "store did not take the seals that it had missed");
             }
         }
+        // The next segment does not chain to one before a gap.
         let last = verdict.counted.last().or(before.as_ref());
+        let last = last.filter(|c| lost.last().is_none_or(|gap: &Range<u64>| c.id.seq >= gap.end));
         Ok(LogTail {
             log,
             epoch,
@@ -231,6 +257,7 @@ impl Stripe {
             // The order never decreases within a log.
             order: last.map_or(0, |c| c.header.order),
             segments: verdict.counted.iter().map(|c| c.id).collect(),
+            lost,
         })
     }
 
@@ -250,15 +277,19 @@ impl Stripe {
 
     /// The state of the stores for a verdict, by the seals of those that answered.
     fn known_of(&self, log: LogId, seals: &Gathered<Vec<Seal>>) -> Stores {
-        let epoch_of = |seals: &[Seal]| {
-            let sure = seals.iter().filter(|s| s.log == log && !s.has_lost);
-            sure.map(|s| s.epoch).max().unwrap_or(0)
-        };
-        let told = seals.iter().flat_map(|(_, seals)| seals).filter(|s| s.log == log && !s.held_by.is_empty());
+        let all = || seals.iter().flat_map(|(_, seals)| seals);
+        let marked = begun(MARK_LOG, all());
+        let sealed = seals.iter().map(|(at, seals)| {
+            let store = self.stores[*at].id;
+            let is_set_back = marked
+                .as_ref()
+                .is_some_and(|(mark, holders)| holders.contains(&store) && epoch_of(MARK_LOG, seals) < *mark);
+            (store, if is_set_back { 0 } else { epoch_of(log, seals) })
+        });
         Stores {
             all: self.stores.iter().map(|store| store.id).collect(),
-            sealed: seals.iter().map(|(at, seals)| (self.stores[*at].id, epoch_of(seals))).collect(),
-            begun: told.max_by_key(|s| s.epoch).map(|s| (s.epoch, s.held_by.clone())),
+            sealed: sealed.collect(),
+            begun: begun(log, all()),
             m: self.options.parity,
             in_flight_max: self.options.in_flight_max,
         }
@@ -373,6 +404,25 @@ fn judge(from_seq: u64, found: &Found) -> (Option<CountedSegment>, TailVerdict) 
     (before, verdict)
 }
 
+/// Counts also the segments that can be read behind lost ones, up to the end of the log and at
+/// least to behind `counted`. Returns the seqs of the lost ones.
+fn pass_over_lost(verdict: &mut TailVerdict, counted: u64, found: &Found) -> Vec<Range<u64>> {
+    let mut lost = Vec::new();
+    while verdict.next_seq <= counted {
+        let from = verdict.next_seq;
+        let seqs: BTreeSet<u64> = found.iter().map(|(_, h)| h.id.segment.seq).filter(|seq| *seq > from).collect();
+        let behind = seqs.range(..=counted).map(|seq| (*seq, tail::verdict(*seq, None, found.clone())));
+        let next = behind.into_iter().find(|(_, behind)| !behind.counted.is_empty());
+        let (end, behind) = next.unwrap_or_else(|| (counted + 1, tail::verdict(counted + 1, None, found.clone())));
+        lost.push(from..end);
+        verdict.counted.extend(behind.counted);
+        verdict.next_seq = behind.next_seq;
+    }
+    let counts: BTreeSet<SegmentId> = verdict.counted.iter().map(|c| c.id).collect();
+    verdict.discarded.retain(|segment| !counts.contains(segment));
+    lost
+}
+
 /// The seal for this verdict, with the fences before it.
 fn seal_after(present: Option<&Seal>, log: LogId, epoch: u32, verdict: &TailVerdict, nonce: u64) -> Seal {
     let fence = Fence { epoch, through: verdict.next_seq - 1 };
@@ -415,7 +465,10 @@ mod tests {
         let rig = Rig::new(1, 5, 1);
         for epoch in 1..4 {
             let tail = rig.run(rig.stripe().open_log(LOG, 0)).unwrap();
-            assert_eq!(tail, LogTail { log: LOG, epoch, next_seq: 1, last: None, order: 0, segments: vec![] });
+            assert_eq!(
+                tail,
+                LogTail { log: LOG, epoch, next_seq: 1, last: None, order: 0, segments: vec![], lost: vec![] }
+            );
         }
     }
 
@@ -559,6 +612,44 @@ mod tests {
             store.contents.lock().fragments = fragments;
         }
         assert_eq!(rig.run(rig.stripe().open_log(LOG, 1)).unwrap().segments.len(), 3);
+    }
+
+    #[test]
+    fn a_log_goes_on_behind_lost_segments_only_if_the_operator_accepts_that() {
+        let mut rig = Rig::new(14, 5, 1);
+        let (_, _, writer) = rig.writer();
+        let write = |writer: &Arc<LogWriter>, rig: &Rig, through| {
+            (0..2).for_each(|_| writer.submit(rig.draft(writer.begin(), 200_000)));
+            rig.run(writer.wait_committed(through)).unwrap();
+        };
+        [2, 4, 6].into_iter().for_each(|through| write(&writer, &rig, through));
+        let lose = |seqs: Range<u64>| {
+            for store in &rig.stores {
+                store.contents.lock().fragments.retain(|(segment, _, _), _| !seqs.contains(&segment.seq));
+            }
+        };
+        lose(5..7);
+        let seqs = |tail: &LogTail| tail.segments.iter().map(|s| s.seq).collect::<Vec<_>>();
+        let open = |rig: &Rig, from, through| rig.run(rig.stripe().open_log_through(LOG, from, through));
+        // A manager had applied all of them.
+        assert_eq!(open(&rig, 1, 6), Err(StripeError::LogBroken { log: LOG, next_seq: 5, counted: 6 }));
+        lose(3..4);
+        assert_eq!(open(&rig, 1, 6), Err(StripeError::LogBroken { log: LOG, next_seq: 3, counted: 6 }));
+        rig.options.accepts_loss = true;
+        let tail = open(&rig, 1, 6).unwrap();
+        assert_eq!(
+            (seqs(&tail), tail.lost.clone(), tail.next_seq, tail.last),
+            (vec![1, 2, 4], vec![3..4, 5..7], 7, None)
+        );
+        let writer = LogWriter::new(rig.stripe(), tail);
+        write(&writer, &rig, 8);
+        rig.options.accepts_loss = false;
+        assert_eq!(open(&rig, 2, 0), Err(StripeError::LogBroken { log: LOG, next_seq: 3, counted: 6 }));
+        let tail = open(&rig, 7, 0).unwrap();
+        assert_eq!((seqs(&tail), tail.lost), (vec![7, 8], vec![]));
+        rig.options.accepts_loss = true;
+        let tail = open(&rig, 1, 0).unwrap();
+        assert_eq!((seqs(&tail), tail.lost, tail.next_seq), (vec![1, 2, 4, 7, 8], vec![3..4, 5..7], 9));
     }
 
     /// Takes the contents of two stores. [`put_back`] returns them.

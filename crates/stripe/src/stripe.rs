@@ -206,6 +206,12 @@ impl Stripe {
         self.rebuilt_count.load(Relaxed)
     }
 
+    /// True if the operator accepts that absent stores do not come back:
+    /// [`Options::accepts_loss`].
+    pub fn accepts_loss(&self) -> bool {
+        self.options.accepts_loss
+    }
+
     /// The widest stripe: data fragments and parity fragments, `(k_max, m)`. `k_max` is 0 if there
     /// are too few stores.
     pub fn redundancy(&self) -> (u8, u8) {

@@ -37,7 +37,7 @@ pub enum Fault {
     Full,
 }
 
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct Contents {
     pub fragments: BTreeMap<(SegmentId, u8, u16), Fragment>,
     pub damaged: BTreeSet<(SegmentId, u8, u16)>,

@@ -477,7 +477,7 @@ impl World {
                 self.ordeal().await?;
                 self.down();
             }
-            self.copy_stores();
+            self.copies.copy(&self.random, &self.stores);
         }
         self.episode.before_start(&self.random, &self.stores);
         if self.options.faults
@@ -503,15 +503,27 @@ impl World {
             self.find_nothing_wrong(&running).await?;
         }
         self.work(&running).await?;
+        let copies =
+            (self.options.beyond && self.random.chance(1, 2)).then(|| Copies::at_work(&self.random, &self.stores));
+        if copies.is_some() {
+            self.work(&running).await?;
+        }
         if self.shared.lock().failure.is_some() {
             return Ok(());
         }
         let choice = self.random.below(4);
-        if self.options.crashes && choice > 0 {
+        if self.options.crashes && choice > if copies.is_some() { 1 } else { 0 } {
             self.say(|| "crash".into());
             return Err(End::Crashed);
         }
-        self.stop(&running).await
+        self.stop(&running).await?;
+        if let Some(copies) = copies
+            && running.machine.maintenance.done().redundancy.lacking_count.is_none_or(|count| count == 0)
+        {
+            // Its clean end has marked the stores, so that these copies are known to be older.
+            self.copies = copies;
+        }
+        Ok(())
     }
 
     /// Lets all workers work until they are done or the machine crashes.

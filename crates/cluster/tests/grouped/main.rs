@@ -7,6 +7,7 @@ mod full;
 mod idle;
 mod maps;
 mod moves;
+mod old_copies;
 mod remote_managers;
 mod rounds;
 mod scrub;

@@ -97,6 +97,7 @@ fn the_corpus_has_messages_about_sessions() {
         next_seq: 9,
         last: Some(SegmentId { log, epoch: 1, seq: 8 }),
         segments: Vec::new(),
+        lost: Vec::new(),
         order: 5,
     };
     let config = "maps".into();

@@ -7,7 +7,7 @@
 //! checkpoint lists, look like writes that a crash has torn.
 
 use super::{End, MapEpochs, World, failed};
-use crate::faults::rot_checkpoints;
+use crate::faults::{Store, rot_checkpoints};
 use crate::oracle::{Oracle, new_model};
 use host::SplitMix64;
 use host::sim::{DiskSnapshot, Machine, SimDisk};
@@ -29,25 +29,37 @@ enum Harm {
 
 /// Copies of stores' disks, made now and then.
 #[derive(Default)]
-pub(super) struct Copies(Vec<Option<DiskSnapshot>>);
+pub(super) struct Copies {
+    copies: Vec<Option<DiskSnapshot>>,
+    /// They were all made while the file system was at work, and it ended cleanly since.
+    are_marked: bool,
+}
 
 impl Copies {
     fn of(&self, store: usize) -> Option<&DiskSnapshot> {
-        self.0.get(store)?.as_ref()
+        self.copies.get(store)?.as_ref()
     }
-}
 
-impl World {
+    /// Copies of some stores that are at work.
+    pub(super) fn at_work(random: &SplitMix64, stores: &[Store]) -> Copies {
+        let mut copies = Copies::default();
+        copies.copy(random, stores);
+        Copies { are_marked: true, ..copies }
+    }
+
     /// Copies some stores, while no file system runs.
-    pub(super) fn copy_stores(&mut self) {
-        self.copies.0.resize_with(self.stores.len(), || None);
-        for (store, copy) in self.stores.iter().zip(&mut self.copies.0) {
-            if self.random.chance(1, 3) {
+    pub(super) fn copy(&mut self, random: &SplitMix64, stores: &[Store]) {
+        self.are_marked = false;
+        self.copies.resize_with(stores.len(), || None);
+        for (store, copy) in stores.iter().zip(&mut self.copies) {
+            if random.chance(1, 3) {
                 *copy = Some(store.disk.snapshot());
             }
         }
     }
+}
 
+impl World {
     /// Harms more stores than parity makes up for, starts the file system once or twice, and puts
     /// the stores back.
     pub(super) async fn ordeal(&mut self) -> Result<(), End> {
@@ -71,12 +83,20 @@ impl World {
         // Starts do not wait for stores that may not open.
         self.rotten = harmed.iter().map(|(store, _)| *store).collect();
         let mut started = false;
+        // The other stores know that these are older.
+        let are_known = self.copies.are_marked
+            && harmed.len() < self.stores.len()
+            && harmed.iter().all(|(_, harm)| *harm == Harm::Old);
         for _ in 0..1 + self.random.below(2) {
             let on = self.sim.machine("one");
             if self.options.crashes && self.random.chance(1, 4) {
                 on.crash_after(1 + self.random.below(3000));
             }
             match self.start_without(&on, &missing).await {
+                // It has discarded what the copies lack.
+                Ok(_) if are_known => {
+                    return Err(failed("a start takes older copies for good stores"));
+                }
                 Ok(_) => {
                     started = true;
                     self.outcome.ordeals_survived += 1;
@@ -104,6 +124,7 @@ impl World {
         let set_back = harmed.iter().filter(is_set_back).count();
         let mut on = self.sim.machine("one");
         let mut running = self.start_without(&on, &[]).await;
+        let mut vouches = false;
         if let Err(End::Refused(what)) = &running
             && set_back > usize::from(self.create.parity)
         {
@@ -111,6 +132,7 @@ impl World {
             // know it. Only the operator can tell that the stores have everything.
             self.say(|| format!("the operator vouches for the stores: {what}"));
             self.outcome.ordeals_vouched += 1;
+            vouches = true;
             on.crash();
             on = self.sim.machine("one");
             self.accepts_loss = true;
@@ -139,6 +161,14 @@ impl World {
                 self.begin_anew(&on);
                 return Ok(());
             }
+            // The same as a refusal: the earlier start had sealed the log behind segments that are
+            // set back, and the operator has given them up.
+            Err(End::Failed(what)) if started && vouches => {
+                self.say(|| format!("set back for good, all begins anew: {what}"));
+                self.outcome.ordeals_stuck += 1;
+                self.begin_anew(&on);
+                return Ok(());
+            }
             settled => settled?,
         }
         if set_back > 0 {
@@ -163,6 +193,11 @@ impl World {
     fn choose_harmed(&self) -> Vec<(usize, Harm)> {
         let (count, parity) = (self.stores.len() as u64, u64::from(self.create.parity));
         let wanted = parity + 1 + self.random.below(count - parity);
+        let copied: Vec<usize> = (0..self.stores.len()).filter(|store| self.copies.of(*store).is_some()).collect();
+        if copied.len() as u64 > parity && self.random.chance(1, 2) {
+            // Some are put back from copies, and the others are as they were.
+            return copied.into_iter().map(|store| (store, Harm::Old)).collect();
+        }
         // Often all get the same harm, as when a cable, a controller or a backup is to blame.
         let alike = self.random.chance(2, 3).then(|| self.random.below(5));
         let mut harmed: Vec<(usize, Harm)> = Vec::new();
