@@ -14,7 +14,7 @@ use crate::seating::{Reseating, Seating};
 use bytes::Bytes;
 use manager::api::FileUse;
 use policy::space::SpaceShare;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Duration;
 use stripe::LogTail;
@@ -261,6 +261,8 @@ pub struct NodesReport {
     pub leader: NodeId,
     /// Where the stores are.
     pub places: BTreeMap<StoreId, NodeId>,
+    /// Those that are out of service.
+    pub away: BTreeSet<StoreId>,
     /// What happens to them.
     pub spread: SpreadReport,
     /// Whether they have everything.

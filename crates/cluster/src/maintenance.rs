@@ -402,6 +402,11 @@ impl Maintenance {
         self.compare_wanted.store(true, SeqCst);
     }
 
+    /// True if the stores are to be compared, though none has come back.
+    pub(crate) fn will_compare(&self) -> bool {
+        self.compare_wanted.load(SeqCst)
+    }
+
     /// Looks for space soon: a member's operation waits for some.
     pub(crate) fn want_space(&self) {
         self.space_wanted.notify_one();

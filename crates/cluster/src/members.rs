@@ -517,8 +517,8 @@ impl Members {
         };
         let first = Some(first).filter(|_| self.config.member.is_none());
         let nodes = first.into_iter().chain(config.members.into_iter().map(report)).collect();
-        let redundancy = self.redundancy();
-        Ok(NodesReport { nodes, leader, places, spread: self.spread.lock().clone(), redundancy })
+        let (away, redundancy) = (self.stripe.out_of_service().iter().collect(), self.redundancy());
+        Ok(NodesReport { nodes, leader, places, away, spread: self.spread.lock().clone(), redundancy })
     }
 
     fn redundancy(&self) -> Redundancy {
@@ -528,6 +528,7 @@ impl Members {
         let Restored { lacking_count, lacking_bytes: bytes, time_left, .. } = restored;
         match lacking_count {
             None => Redundancy::Unknown,
+            Some(0) if self.maintenance.will_compare() => Redundancy::Unknown,
             Some(0) => Redundancy::Whole,
             Some(_) => Redundancy::Lacks { bytes, time_left },
         }

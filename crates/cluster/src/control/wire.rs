@@ -325,6 +325,8 @@ impl NodesReport {
             out.put_u16(store.raw());
             out.put_u16(node.raw());
         }
+        out.put_u32(self.away.len() as u32);
+        self.away.iter().for_each(|store| out.put_u16(store.raw()));
         out.put_u8(self.spread.moving.is_some().into());
         if let Some(Moving { store, to, percent, time_left }) = self.spread.moving {
             out.put_u16(store.raw());
@@ -356,6 +358,8 @@ impl NodesReport {
             }
             places.insert(store, node);
         }
+        let away = (0..r.count(2, "stores that are away")?).map(|_| Ok(StoreId::new(r.u16("store that is away")?)));
+        let away = away.collect::<Result<_, _>>()?;
         let moving = match flag(r, "moving")? {
             true => {
                 let (store, to) = (StoreId::new(r.u16("store that moves")?), NodeId::new(r.u16("its new place")?));
@@ -370,7 +374,7 @@ impl NodesReport {
             2 => Redundancy::Lacks { bytes: r.u64("lacking bytes")?, time_left: time_left(r)? },
             _ => return Err(DecodeError::Invalid("redundancy")),
         };
-        Ok(NodesReport { nodes, leader, places, spread, redundancy })
+        Ok(NodesReport { nodes, leader, places, away, spread, redundancy })
     }
 }
 
@@ -570,6 +574,7 @@ mod tests {
     use manager::token::Mode;
     use proptest::collection::vec;
     use proptest::prelude::*;
+    use std::collections::BTreeSet;
     use vfs::fs::{FileLock, LockSpace};
 
     const RIGHTS: [Option<Mode>; 3] = [None, Some(Mode::Read), Some(Mode::Write)];
@@ -716,8 +721,9 @@ mod tests {
                     time_left,
                 });
                 let spread = SpreadReport { moving, trouble };
-                let places = places.into_iter().map(place).collect();
-                NodesReport { nodes, leader: NodeId::new(leader), places, spread, redundancy }
+                let places: BTreeMap<StoreId, NodeId> = places.into_iter().map(place).collect();
+                let away = places.keys().copied().step_by(2).collect();
+                NodesReport { nodes, leader: NodeId::new(leader), places, away, spread, redundancy }
             },
         )
     }
@@ -838,8 +844,8 @@ mod tests {
             program: String::new(),
         };
         let (places, spread, redundancy) = (BTreeMap::new(), SpreadReport::default(), Redundancy::Whole);
-        let (nodes, leader) = (vec![node], NodeId::new(0));
-        let answer = Ok(ControlAnswer::Nodes(NodesReport { nodes, leader, places, spread, redundancy }));
+        let (nodes, leader, away) = (vec![node], NodeId::new(0), BTreeSet::new());
+        let answer = Ok(ControlAnswer::Nodes(NodesReport { nodes, leader, places, away, spread, redundancy }));
         assert_eq!(ControlAnswer::decode(&ControlAnswer::encode(&answer)), answer);
     }
 

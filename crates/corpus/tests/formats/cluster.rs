@@ -171,7 +171,7 @@ fn the_corpus_has_messages_about_sessions() {
         Some(Moving { store: StoreId::new(0), to: node, percent: 40, time_left: Some(Duration::from_secs(20)) });
     let spread = SpreadReport { moving, trouble: "no room".into() };
     let redundancy = Redundancy::Lacks { bytes: 1 << 27, time_left: Some(Duration::from_secs(35)) };
-    let nodes = NodesReport { nodes, leader: node, places, spread, redundancy };
+    let nodes = NodesReport { nodes, leader: node, places, away: [StoreId::new(1)].into(), spread, redundancy };
     let client = ClientId::new(4);
     let names = BTreeMap::from([(NodeId::new(0), "one".to_string()), (node, "node-3.lan".to_string())]);
     let who = WhoReport {

@@ -38,7 +38,8 @@ pub enum AttachError {
     Unreachable,
     /// The home does not know this client.
     #[error(
-        "the home does not serve this client: it was turned away there, or the home was made anew; ask for a new invitation, and mount by it with the same cache"
+        "the home does not serve this client: it was turned away there (ask for a new invitation, and mount by it with the same cache), or \
+         the home was made anew (mount by an invitation of it with a new cache, and copy what waits here)"
     )]
     Stranger,
     /// The volume does not exist, or this client may not use it.

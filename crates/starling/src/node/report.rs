@@ -111,19 +111,31 @@ fn name_of(node: NodeId, names: &BTreeMap<NodeId, String>) -> String {
     names.get(&node).cloned().unwrap_or_else(|| node.to_string())
 }
 
-/// What the file system survives now, while the nodes in `down` are down. The leader serves the
-/// managers of nodes that die. A node that has more stores than parity makes up for must not end.
+/// What is not there.
+#[derive(Default)]
+struct Away {
+    /// Nodes that are down.
+    down: BTreeSet<NodeId>,
+    /// Stores that are out of service.
+    stores: BTreeSet<StoreId>,
+}
+
+/// What the file system survives now, without what is away. The leader serves the managers of nodes
+/// that die. A node that has more stores than parity makes up for must not end.
 fn survives(
     parity: u8,
     places: &BTreeMap<StoreId, NodeId>,
     names: &BTreeMap<NodeId, String>,
-    down: &BTreeSet<NodeId>,
+    Away { down, stores }: &Away,
     votes: &Votes,
 ) -> String {
     let name = |node: &NodeId| name_of(*node, names);
     let count = |node: NodeId| places.values().filter(|place| **place == node).count();
     let absent: Vec<NodeId> = down.iter().copied().filter(|node| count(*node) > 0).collect();
-    let away: usize = absent.iter().map(|node| count(*node)).sum();
+    let of_nodes: usize = absent.iter().map(|node| count(*node)).sum();
+    let others = stores.iter().filter_map(|store| Some((store, places.get(store)?)));
+    let others: Vec<_> = others.filter(|(_, node)| !down.contains(node)).collect();
+    let away = of_nodes + others.len();
     let needed: Vec<String> = names.keys().filter(|node| count(**node) > parity.into()).map(name).collect();
     let is_spread = needed.is_empty();
     let first = name(&votes.leader);
@@ -137,11 +149,14 @@ fn survives(
         (all, _) => format!("{first} leads, and {votes_left} of {all} nodes vote"),
     };
     if away > 0 {
-        let who: Vec<String> = absent.iter().map(name).collect();
-        let back = match (who.len(), away) {
-            (1, 1) => "is back with its store",
-            (1, _) => "is back with its stores",
-            _ => "are back with their stores",
+        let others = others.iter().map(|(store, node)| format!("{store} of {}", name(node)));
+        let who: Vec<String> = absent.iter().map(name).chain(others).collect();
+        let back = match (absent.len(), of_nodes, who.len()) {
+            (0, _, 1) => "is back, or another has its place",
+            (1, 1, 1) => "is back with its store",
+            (1, _, 1) => "is back with its stores",
+            (all, _, who) if all == who => "are back with their stores",
+            _ => "are back",
         };
         let spare = match usize::from(parity).saturating_sub(away) {
             0 => "the loss of no store".to_string(),
@@ -235,10 +250,14 @@ fn of_core(report: &NodesReport, config: &FsConfig) -> Value {
     let serves_all = report.nodes.iter().all(|node| node.id == report.leader || node.manager_count == 0);
     let voters = report.nodes.iter().filter(|node| node.is_voter).map(|node| node.id).collect();
     let votes = Votes { leader: report.leader, voters, serves_all };
-    let survives = survives(config.parity, &report.places, &names, &down, &votes);
+    let away = Away { down, stores: report.away.clone() };
+    let survives = survives(config.parity, &report.places, &names, &away, &votes);
     let leader = names.get(&report.leader).cloned().unwrap_or_default();
     let survives = match (report.redundancy, survives.split_once(';')) {
         (Redundancy::Lacks { .. }, Some((what, who))) => format!("{what}, once stores have what they lack;{who}"),
+        (Redundancy::Unknown, Some((what, who))) if !survives.contains(" until ") => {
+            format!("{what}, if the stores have everything, which is being looked at;{who}")
+        }
         _ => survives,
     };
     let mut all = nodes_json(&lines, &leader, &survives, spreading(report, &names), report.redundancy);
@@ -405,7 +424,7 @@ mod tests {
         ];
         let places = (0..).map(StoreId::new).zip(places.map(NodeId::new)).collect();
         let redundancy = Redundancy::Whole;
-        of_core(&NodesReport { nodes, leader: FIRST_NODE, places, spread, redundancy }, &config)
+        of_core(&NodesReport { nodes, leader: FIRST_NODE, places, away: BTreeSet::new(), spread, redundancy }, &config)
     }
 
     #[test]
@@ -435,7 +454,7 @@ mod tests {
             let nodes = (0..3).map(|id| report(id, &format!("n{id}"), up, true)).collect();
             let places = (0..).map(StoreId::new).zip(places.map(NodeId::new)).collect();
             let (spread, redundancy) = (SpreadReport::default(), Redundancy::Whole);
-            let mut all = NodesReport { nodes, leader: FIRST_NODE, places, spread, redundancy };
+            let mut all = NodesReport { nodes, leader: FIRST_NODE, places, away: BTreeSet::new(), spread, redundancy };
             change(&mut all);
             of_core(&all, &config)["votes_alone"].as_str().map(str::to_string)
         };
@@ -466,7 +485,7 @@ mod tests {
         let survive = |parity, places: &[u16]| {
             let places = (0..).map(StoreId::new).zip(places.iter().copied().map(NodeId::new)).collect();
             let votes = Votes { leader: FIRST_NODE, voters: BTreeSet::from([FIRST_NODE]), serves_all: parity == 1 };
-            survives(parity, &places, &names, &BTreeSet::new(), &votes)
+            survives(parity, &places, &names, &Away::default(), &votes)
         };
         assert!(survive(1, &[0, 2, 1]).contains("the loss of the stores of any one node;"));
         assert!(survive(2, &[0, 0, 1, 1, 2]).contains("the loss of the stores of any one node;"));
@@ -481,13 +500,25 @@ mod tests {
         let places = (0..3).map(|at| (StoreId::new(at), NodeId::new(at))).collect();
         let votes = Votes { leader: NodeId::new(1), voters: all, serves_all: false };
         assert_eq!(
-            survives(1, &places, &names, &BTreeSet::new(), &votes),
+            survives(1, &places, &names, &Away::default(), &votes),
             "the end of any node, and the loss of the stores of any one node; n1 leads, and 3 nodes vote"
         );
-        let said = survives(1, &places, &names, &BTreeSet::from([NodeId::new(2)]), &votes);
+        let away = |down: &[u16], stores: &[u16]| Away {
+            down: down.iter().copied().map(NodeId::new).collect(),
+            stores: stores.iter().copied().map(StoreId::new).collect(),
+        };
+        let said = survives(1, &places, &names, &away(&[2], &[2]), &votes);
         assert!(said.ends_with("n1 leads, and 2 of 3 nodes vote"), "{said}");
-        let (places, down) = (BTreeMap::from([(StoreId::new(0), NodeId::new(0))]), BTreeSet::from([NodeId::new(2)]));
-        let said = survives(1, &places, &names, &down, &votes);
+        assert!(said.starts_with("the loss of no store until n2 is back with its store;"), "{said}");
+        let said = survives(1, &places, &names, &away(&[], &[1]), &votes);
+        assert!(
+            said.starts_with("the loss of no store until store-1 of n1 is back, or another has its place;"),
+            "{said}"
+        );
+        let said = survives(2, &places, &names, &away(&[2], &[1]), &votes);
+        assert!(said.starts_with("the loss of no store until n2 and store-1 of n1 are back;"), "{said}");
+        let places = BTreeMap::from([(StoreId::new(0), NodeId::new(0))]);
+        let said = survives(1, &places, &names, &away(&[2], &[]), &votes);
         assert!(said.starts_with("the end of no node that votes, and"), "{said}");
     }
 }
