@@ -26,6 +26,9 @@ const BYTES_AT_ONCE: u64 = 8 << 20;
 /// Time after which segments that could not be restored are tried again.
 const TRY_AGAIN: Duration = Duration::from_secs(300);
 
+/// Most lost segments that are counted.
+pub const LOST_COUNT_MAX: usize = 256;
+
 /// Progress of restoring redundancy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Restored {
@@ -34,7 +37,10 @@ pub struct Restored {
     pub compared: Option<u64>,
     /// Segments that lack fragments, as far as known; `None` before all stores were compared.
     pub lacking_count: Option<u64>,
-    /// Bytes of these fragments.
+    /// Segments with live data that cannot be read from what the stores had at their last
+    /// comparison; at most [`LOST_COUNT_MAX`].
+    pub lost_count: u64,
+    /// Bytes of the fragments that segments lack.
     pub lacking_bytes: u64,
     /// How long restoring them takes at the pace of the last seconds, if that is known.
     pub time_left: Option<Duration>,
@@ -53,6 +59,8 @@ struct Comparison {
     logs: Vec<LogId>,
     from_seq: u64,
     lacking: Vec<(SegmentId, u64)>,
+    /// Up to [`LOST_COUNT_MAX`] segments that could not be read.
+    unreadable: Vec<SegmentId>,
 }
 
 impl Restored {
@@ -97,6 +105,7 @@ pub(crate) struct Restore {
     compared: Option<u64>,
     /// The same for the comparison after which the stores were told that they have everything.
     cleared: Option<u64>,
+    lost_count: u64,
     /// Segments that lack fragments, and the bytes of these.
     todo: Vec<(SegmentId, u64)>,
     failed: Vec<(SegmentId, u64)>,
@@ -121,6 +130,7 @@ impl Restore {
             knows_all: false,
             compared: None,
             cleared: None,
+            lost_count: 0,
             todo: Vec::new(),
             failed: Vec::new(),
             try_again: Duration::ZERO,
@@ -138,6 +148,7 @@ impl Restore {
         Restored {
             compared: self.compared,
             lacking_count: self.compared.map(|_| lacking.count() as u64),
+            lost_count: self.lost_count,
             lacking_bytes,
             time_left: self.pace.time_for(lacking_bytes).filter(|_| !self.todo.is_empty()),
             restored_count: self.restored_count,
@@ -195,6 +206,7 @@ impl Restore {
             logs: logs(),
             from_seq: 0,
             lacking: Vec::new(),
+            unreadable: Vec::new(),
         };
         let mut comparison = self.comparison.take().unwrap_or_else(begin);
         while let Some(&log) = comparison.logs.last() {
@@ -215,6 +227,8 @@ impl Restore {
                 return Ok(None);
             }
             comparison.lacking.extend(page.lacking);
+            let live = page.unreadable.into_iter().filter(|segment| table.look(|table| table.live_bytes(*segment) > 0));
+            comparison.unreadable.extend(live.take(LOST_COUNT_MAX.saturating_sub(comparison.unreadable.len())));
             table.saw(page.segments).await;
             comparison.from_seq = page.next_seq.unwrap_or(0);
             if page.next_seq.is_none() {
@@ -225,6 +239,7 @@ impl Restore {
         if !comparison.all_answered {
             return Ok(None);
         }
+        self.lost_count = self.count_lost(comparison.unreadable, table).await;
         (self.compared, self.cleared) = (Some(comparison.returns), None);
         self.todo = comparison.lacking;
         shuffle(&mut self.todo, &*self.host.random);
@@ -232,6 +247,21 @@ impl Restore {
         self.pace.rest();
         self.pace.note(self.host.clock.now(), self.restored_bytes);
         Ok(Some(self.todo.len()))
+    }
+
+    /// Number of segments with live data that are lost, of the suspects and of those that no store
+    /// has listed.
+    async fn count_lost(&self, mut suspects: Vec<SegmentId>, table: &Table) -> u64 {
+        let room = LOST_COUNT_MAX.saturating_sub(suspects.len());
+        suspects.extend(table.look(|table| table.unseen().take(room).collect::<Vec<_>>()));
+        let lost = host::join_all(suspects.iter().map(|segment| self.stripe.is_lost(*segment)).collect()).await;
+        // Some were cleaned and deleted meanwhile.
+        let live = |segment| table.look(|table| table.live_bytes(segment) > 0);
+        let count = suspects.into_iter().zip(lost).filter(|(segment, is_lost)| *is_lost && live(*segment)).count();
+        if count > 0 {
+            tracing::error!(segments = count, "segments with data of files are lost: `starling fsck` names the files");
+        }
+        count as u64
     }
 
     /// Forgets the comparison, so that the next one lists everything again.

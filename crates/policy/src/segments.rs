@@ -127,6 +127,12 @@ impl Segments {
         self.entries.get(&segment).is_some_and(|entry| entry.stored_bytes > 0)
     }
 
+    /// Segments with live bytes that were not seen on the stores. Looks at all segments.
+    pub fn unseen(&self) -> impl Iterator<Item = SegmentId> + '_ {
+        let entries = self.entries.iter();
+        entries.filter(|(_, entry)| entry.live_bytes > 0 && entry.stored_bytes == 0).map(|(segment, _)| *segment)
+    }
+
     /// Sums over all segments.
     pub fn totals(&self) -> Totals {
         self.totals

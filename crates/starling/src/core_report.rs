@@ -128,6 +128,7 @@ pub async fn of_machine(machine: &CoreMachine, places: &[String]) -> Value {
         "redundancy": {
             // Unknown if a store has left service or come back since the stores were compared.
             "lacking_segments": redundancy.and_then(|now| now.lacking_count),
+            "lost_segments": redundancy.map(|now| now.lost_count),
             "lacking_bytes": redundancy.map(|now| now.lacking_bytes),
             "left_s": redundancy.and_then(|now| now.time_left).map(seconds_left),
             "restored_segments": done.redundancy.restored_count,

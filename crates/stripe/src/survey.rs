@@ -23,6 +23,10 @@ pub struct Surveyed {
     /// The segments that can be read but lack fragments, with the bytes of these. Empty unless
     /// `all_answered`: a store that does not answer may have the fragments.
     pub lacking: Vec<(SegmentId, u64)>,
+    /// The segments that cannot be read: none of their attempts has enough fragments. Nothing may
+    /// need them: some are being put or deleted, or were never complete. Empty unless
+    /// `all_answered`.
+    pub unreadable: Vec<SegmentId>,
     /// True if all stores have answered.
     pub all_answered: bool,
     /// The seq where the next page begins; `None` if this is the last page.
@@ -40,7 +44,8 @@ impl Stripe {
         let last = |page: &[striped_log::fragment::FragmentHeader]| page.iter().map(|h| h.id.segment.seq).max();
         let through = answers.iter().filter_map(|(_, page)| last(page)).min();
         let Some(through) = through.filter(|seq| *seq >= from_seq) else {
-            return Ok(Surveyed { segments: Vec::new(), lacking: Vec::new(), all_answered, next_seq: None });
+            let (segments, lacking, unreadable) = (Vec::new(), Vec::new(), Vec::new());
+            return Ok(Surveyed { segments, lacking, unreadable, all_answered, next_seq: None });
         };
         let mut found: BTreeMap<(u64, SegmentId), (u64, Described)> = BTreeMap::new();
         for (at, page) in answers {
@@ -63,8 +68,20 @@ impl Stripe {
             let missing = join_all(some.iter().map(|segment| self.missing(*segment)).collect()).await;
             lacking.extend(some.iter().copied().zip(missing).filter(|(_, bytes)| *bytes > 0));
         }
+        let cannot = found.iter().filter(|(_, (_, described))| all_answered && described.best(self.fs).is_none());
+        let unreadable = cannot.map(|((_, segment), _)| *segment).collect();
         let segments = found.into_iter().map(|((_, segment), (bytes, _))| (segment, bytes)).collect();
-        Ok(Surveyed { segments, lacking, all_answered, next_seq: through.checked_add(1) })
+        Ok(Surveyed { segments, lacking, unreadable, all_answered, next_seq: through.checked_add(1) })
+    }
+
+    /// True if all stores answer, and a segment cannot be read from what they have. It is not being
+    /// put at the moment.
+    pub async fn is_lost(&self, segment: SegmentId) -> bool {
+        if self.attempts.lock().contains_key(&segment) {
+            return false;
+        }
+        let described = self.describe(segment).await;
+        described.answered.len() == self.stores.len() && described.best(self.fs).is_none()
     }
 
     /// Bytes of the fragments that a readable segment lacks; 0 if the segment is being put at the
@@ -101,6 +118,7 @@ mod tests {
             let page = rig.run(stripe.survey(LOG, next_seq)).unwrap();
             all.segments.extend(page.segments);
             all.lacking.extend(page.lacking);
+            all.unreadable.extend(page.unreadable);
             all.all_answered &= page.all_answered;
             all.next_seq = page.next_seq;
         }
