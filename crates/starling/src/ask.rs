@@ -134,7 +134,9 @@ pub fn show_core(s: &Value) {
         redundancy["restored_segments"]
     );
     if let Some(lost @ 1..) = redundancy["lost_segments"].as_u64() {
-        println!("lost          {lost} segments or more with data of files; `starling fsck` names the files, after `down`");
+        println!(
+            "lost          {lost} segments or more with data of files; `starling fsck` names the files, after `down`"
+        );
     }
     println!("uncommitted   {}", bytes(&s["uncommitted_bytes"]));
     let cache = &s["cache"];
