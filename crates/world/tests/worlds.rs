@@ -49,7 +49,7 @@ fn crash_leaves_the_state_after_some_prefix_of_the_operations() {
 
 #[test]
 fn sim_faults_within_parity_show_nowhere_and_are_repaired() {
-    let outcome = run_all(2000..2180, FAULTS);
+    let outcome = run_all(2000..2360, FAULTS);
     assert!(outcome.faults > 180 && outcome.repaired > 6 && outcome.restored > 0, "{outcome:?}");
     assert!(outcome.consensus_faults > 60 && outcome.map_changes > 180, "{outcome:?}");
     assert!(outcome.remote_stores > 180 && outcome.store_starts > 2 * outcome.remote_stores, "{outcome:?}");
@@ -59,7 +59,7 @@ fn sim_faults_within_parity_show_nowhere_and_are_repaired() {
 
 #[test]
 fn sim_faults_beyond_parity_destroy_nothing() {
-    let outcome = run_all(5000..5100, Options { beyond: true, ..FAULTS });
+    let outcome = run_all(5000..5120, Options { beyond: true, ..FAULTS });
     assert!(outcome.ordeals > 45 && outcome.ordeals_refused > 33 && outcome.ordeals_survived > 13, "{outcome:?}");
     assert!(outcome.ordeals_unnoticed <= 1 && outcome.ordeals_stuck <= 2 && outcome.ordeals_vouched > 3, "{outcome:?}");
 }
