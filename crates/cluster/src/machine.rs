@@ -302,8 +302,7 @@ impl CoreMachine {
         let term = arrivals.map_or_else(|| host.random.next_u64(), Arrivals::term);
         managers.iter().for_each(|manager| manager.begin_term(term));
         if run.accepts_loss {
-            // The next start must not look for lost segments again: it would not find those that
-            // are written from now on.
+            // The next start must not look for lost segments again: it would be refused.
             for manager in &managers {
                 manager.checkpoint().await?;
             }
@@ -369,8 +368,7 @@ impl CoreMachine {
             client.prepare(run.root_mode, run.root_uid, run.root_gid).await.map_err(StartError::Root)?;
         }
         if run.accepts_loss {
-            // From now on the stores that are here are the right ones.
-            maintenance.mark().await;
+            stripe.mark_these().await?;
         }
         Ok(CoreMachine {
             config,

@@ -227,7 +227,11 @@ impl Maintenance {
                 }
                 continue;
             }
-            if let Err(e) = self.tidy(wanted).await {
+            let tidied = self.tidy(wanted).await;
+            if due && tidied.is_ok() {
+                self.mark().await;
+            }
+            if let Err(e) = tidied {
                 match e {
                     CleanError::Manager(ManagerError::Away) => tracing::info!("maintenance waits: {e}"),
                     e => tracing::error!("maintenance: {e}"),
@@ -235,9 +239,6 @@ impl Maintenance {
                 if !wanted {
                     self.report_used().await;
                 }
-            }
-            if due {
-                self.mark().await;
             }
             (last_cut, last_time) = (cut, now);
             if wanted {

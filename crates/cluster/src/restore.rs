@@ -259,7 +259,7 @@ impl Restore {
         let live = |segment| table.look(|table| table.live_bytes(segment) > 0);
         let count = suspects.into_iter().zip(lost).filter(|(segment, is_lost)| *is_lost && live(*segment)).count();
         if count > 0 {
-            tracing::error!(segments = count, "segments with data of files are lost: `starling fsck` names the files");
+            tracing::error!(segments = count, "segments in use are lost: `starling fsck` names the files");
         }
         count as u64
     }

@@ -90,7 +90,7 @@ async fn root_candidates(
             Err(_) if !candidates.is_empty() => break,
             Err(ReadError::Stripe(error)) => match stripe.is_torn(segment).await {
                 Ok(true) => {}
-                Ok(false) if stripe.accepts_loss() => {
+                Ok(false) if stripe.accepts_loss() && stripe.is_lost(segment).await => {
                     tracing::warn!(%log, %segment, %error, "a segment is passed over, since the operator accepts the loss");
                 }
                 Ok(false) => return Err(log_failed(log, "read the newest segments of the manager's log", error)),

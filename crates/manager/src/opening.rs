@@ -84,6 +84,8 @@ async fn open_core(stripe: Arc<Stripe>, config: ManagerConfig, from_seq_hint: u6
     };
     let root_segment = root.as_ref().map(|(_, segment, _)| *segment);
     let mut state = ManagerState::new(identity, root.map(|(root, _, addr)| (root, addr)));
+    // The next opening must not meet the lost segments again, so a root behind them is due.
+    state.force_root = !tail.lost.is_empty();
     let root_seq = root_segment.map_or(0, |s| s.seq);
     let after = tail.segments.iter().copied().filter(|s| s.seq > root_seq);
     for segment in root_segment.into_iter().chain(after) {

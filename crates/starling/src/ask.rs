@@ -135,7 +135,7 @@ pub fn show_core(s: &Value) {
     );
     if let Some(lost @ 1..) = redundancy["lost_segments"].as_u64() {
         println!(
-            "lost          {lost} segments or more with data of files; `starling fsck` names the files, after `down`"
+            "lost          {lost} segments or more, when the stores were last compared; `starling fsck` names the files, after `down`"
         );
     }
     println!("uncommitted   {}", bytes(&s["uncommitted_bytes"]));

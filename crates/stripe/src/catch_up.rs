@@ -6,7 +6,7 @@
 //! force, so any quorum knows them.
 
 use crate::health::StoreState;
-use crate::mark::epoch_of;
+use crate::mark::{MARK_LOG, epoch_of};
 use crate::{Stripe, StripeError};
 use std::collections::BTreeMap;
 use storage::api::{Seal, StorageError};
@@ -59,7 +59,9 @@ impl Stripe {
         let has = self.ask(at, |s| s.seals()).await?;
         for seal in lacking(&has, newest) {
             let is_set_back = seal.held_by.contains(&self.stores[at].id) && epoch_of(seal.log, &has) < seal.epoch;
-            let seal = seal.shown_by(is_new || is_set_back);
+            // A new store says by the seals of the logs themselves what it lacks.
+            let has_lost = if is_new { seal.log != MARK_LOG } else { is_set_back };
+            let seal = seal.shown_by(has_lost);
             self.ask(at, |s| s.seal(seal)).await?;
         }
         Ok(())

@@ -35,7 +35,7 @@
 
 use crate::catch_up::newest_seals;
 use crate::health::StoreState;
-use crate::mark::{MARK_LOG, begun, epoch_of};
+use crate::mark::{MARK_LOG, begun, epoch_of, is_set_back};
 use crate::stripe::{Purpose, Whom};
 use crate::{StoreSet, Stripe, StripeError};
 use host::join_all;
@@ -199,7 +199,13 @@ impl Stripe {
         let found = in_force_of(found, seal);
         let (before, mut verdict) = judge(from_seq, &found);
         let sealed_through = seal.map_or(0, |s| s.through);
-        let counted = sealed_through.max(through);
+        let mut counted = sealed_through.max(through);
+        if self.options.accepts_loss {
+            // A writer puts a segment only when all that are so far before it are committed. What
+            // can be read of them is not given up.
+            let newest = found.iter().map(|(_, h)| h.id.segment.seq).max().unwrap_or(0);
+            counted = counted.max(newest.saturating_sub(self.options.in_flight_max));
+        }
         let mut lost = Vec::new();
         if verdict.next_seq <= counted {
             let next_seq = verdict.next_seq;
@@ -281,10 +287,8 @@ impl Stripe {
         let marked = begun(MARK_LOG, all());
         let sealed = seals.iter().map(|(at, seals)| {
             let store = self.stores[*at].id;
-            let is_set_back = marked
-                .as_ref()
-                .is_some_and(|(mark, holders)| holders.contains(&store) && epoch_of(MARK_LOG, seals) < *mark);
-            (store, if is_set_back { 0 } else { epoch_of(log, seals) })
+            let epoch = if is_set_back(store, seals, marked.as_ref()) { 0 } else { epoch_of(log, seals) };
+            (store, epoch)
         });
         Stores {
             all: self.stores.iter().map(|store| store.id).collect(),

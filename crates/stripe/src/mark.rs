@@ -4,7 +4,8 @@
 //! all logs that are written, and yet lacks acknowledged segments. So there is a log without
 //! segments, which is opened now and then: after checkpoints, and when the file system stops. Each
 //! opening is a **mark**. The seal of the newest mark names the stores that have it. If one of them
-//! shows an older seal, it is as it was before that mark, and proves nothing about any log.
+//! shows an older seal, it is as it was before that mark, and proves nothing about any log. No mark
+//! is taken while a store says that it has lost something.
 
 use crate::{Stripe, StripeError};
 use std::collections::BTreeSet;
@@ -15,14 +16,35 @@ use types::{LogId, StoreId};
 pub const MARK_LOG: LogId = LogId::new(8);
 
 impl Stripe {
-    /// Has all stores that answer take a mark. They pass for stores that have everything up to now,
-    /// so none may be known to lack fragments.
+    /// Has all stores that answer take a mark, unless one of them has lost fragments: it would pass
+    /// for one that has everything. Returns whether they took it.
     ///
     /// # Errors
     /// As [`open_log`](Self::open_log). The mark before is still in force then.
-    pub async fn mark(&self) -> Result<(), StripeError> {
+    pub async fn mark(&self) -> Result<bool, StripeError> {
+        let seals = self.ask_quorum(|s| s.seals()).await?;
+        let marked = begun(MARK_LOG, seals.iter().flat_map(|(_, seals)| seals));
+        let has_lost = |(at, seals): &(usize, Vec<Seal>)| {
+            seals.iter().any(|seal| seal.has_lost) || is_set_back(self.stores[*at].id, seals, marked.as_ref())
+        };
+        if seals.iter().any(has_lost) {
+            return Ok(false);
+        }
+        self.mark_these().await.map(|()| true)
+    }
+
+    /// Has all stores that answer take a mark: the operator says that they are the right ones.
+    ///
+    /// # Errors
+    /// As [`open_log`](Self::open_log).
+    pub async fn mark_these(&self) -> Result<(), StripeError> {
         self.open_log(MARK_LOG, 0).await.map(drop)
     }
+}
+
+/// True if a store was named by a mark, and has only an older one.
+pub(crate) fn is_set_back(store: StoreId, seals: &[Seal], marked: Option<&(u32, BTreeSet<StoreId>)>) -> bool {
+    marked.is_some_and(|(mark, holders)| holders.contains(&store) && epoch_of(MARK_LOG, seals) < *mark)
 }
 
 /// The epoch of a store's seal of a log; 0 if it has none, or has lost fragments since.
@@ -47,7 +69,7 @@ mod tests {
     fn with_old_copies(seed: u64, count: u64) -> (Rig, Vec<(usize, Contents)>) {
         let rig = Rig::new(seed, 5, 1);
         let (stripe, _, writer) = rig.writer();
-        rig.run(stripe.mark()).unwrap();
+        assert_eq!(rig.run(stripe.mark()), Ok(true));
         let write = |through: u64| {
             (0..count / 2).for_each(|_| writer.submit(rig.draft(writer.begin(), 200_000)));
             rig.run(writer.wait_committed(through)).unwrap();
@@ -69,7 +91,7 @@ mod tests {
     fn regression_stores_set_back_to_before_a_mark_are_known() {
         for (seed, count) in [(1, 4), (2, 8), (3, 40)] {
             let (rig, copies) = with_old_copies(seed, count);
-            rig.run(rig.stripe().mark()).unwrap();
+            assert_eq!(rig.run(rig.stripe().mark()), Ok(true));
             rig.client().crash();
             let kept: Vec<_> = [0, 3].map(|at| (at, rig.stores[at].contents.lock().clone())).into();
             put_in(&rig, &copies);
@@ -78,7 +100,7 @@ mod tests {
                 matches!(needed, StripeError::StoresNeeded { stores, .. } if stores.iter().count() == 2),
                 "{needed}"
             );
-            assert!(rig.run(rig.stripe().mark()).is_err(), "no mark while it is not known what the stores have");
+            assert_eq!(rig.run(rig.stripe().mark()), Ok(false), "no mark while it is not known what the stores have");
             put_in(&rig, &kept);
             assert_eq!(rig.run(rig.stripe().open_log(LOG, 1)).unwrap().segments.len() as u64, count);
         }
@@ -87,16 +109,19 @@ mod tests {
     #[test]
     fn a_store_set_back_to_before_a_mark_is_made_up_for_and_says_what_it_lost() {
         let (rig, copies) = with_old_copies(4, 8);
-        rig.run(rig.stripe().mark()).unwrap();
+        assert_eq!(rig.run(rig.stripe().mark()), Ok(true));
         rig.client().crash();
         put_in(&rig, &copies[..1]);
         let stripe = rig.stripe();
         assert_eq!(rig.run(stripe.open_log(LOG, 1)).unwrap().segments.len(), 8);
         let lost = |log| rig.stores[0].contents.lock().seals[&log].has_lost;
         assert!(lost(MARK_LOG) && !lost(LOG), "the log was opened with all its segments");
+        assert_eq!(rig.run(stripe.mark()), Ok(false), "it would pass for one that has everything");
+        assert!(lost(MARK_LOG));
         assert_eq!(rig.run(rig.stripe().open_log(LOG, 1)).unwrap().segments.len(), 8);
         rig.run(stripe.clear_losses(stripe.return_count())).unwrap();
         assert!(!lost(MARK_LOG));
+        assert_eq!(rig.run(stripe.mark()), Ok(true));
     }
 
     #[test]

@@ -516,10 +516,9 @@ impl World {
             self.say(|| "crash".into());
             return Err(End::Crashed);
         }
+        let have_everything = running.machine.maintenance.has_compared_all().await;
         self.stop(&running).await?;
-        if let Some(copies) = copies
-            && running.machine.maintenance.done().redundancy.lacking_count.is_none_or(|count| count == 0)
-        {
+        if let Some(copies) = copies.filter(|_| have_everything) {
             // Its clean end has marked the stores, so that these copies are known to be older.
             self.copies = copies;
         }
