@@ -1,15 +1,15 @@
 //! The ways of a node's clients to managers, wherever these are, and the recalls that come back.
 
 use crate::config::KnownNode;
-use crate::remote_manager::{RemoteManager, receive_recalls};
+use crate::remote_manager::{Alive, RemoteManager, begin_recalls};
 use crate::switch_lane::SwitchLane;
-use host::{Either, Host, first};
+use host::Host;
 use link::OrderedLane;
 use manager::api::{Manager, TokenHolder};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::Notify;
 use types::{BoxFuture, ManagerId, NodeId};
 
 /// A lane to the node that serves a manager.
@@ -22,9 +22,6 @@ struct Way {
     /// The node that serves it; `None`: the first node.
     at: Option<KnownNode>,
 }
-
-/// Ends a task when it is dropped.
-type Alive = oneshot::Sender<()>;
 
 #[derive(Default)]
 struct SessionWays {
@@ -64,12 +61,7 @@ impl ManagerWays {
     }
 
     fn receive(&self, lane: ToManager, session: u64, holder: Arc<dyn TokenHolder>) -> Alive {
-        let (alive, ended) = oneshot::channel();
-        let receiving = receive_recalls(self.host.clone(), lane, session, holder, self.moved.clone());
-        self.host.tasks.spawn(Box::pin(async move {
-            let _: Either<_, ()> = first(ended, receiving).await;
-        }));
-        alive
+        begin_recalls(&self.host, lane, session, holder, self.moved.clone())
     }
 
     /// Recalls for a session go to `holder` from now on, and the first node counts them anew.

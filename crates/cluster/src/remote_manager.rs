@@ -15,6 +15,7 @@ use manager::token::Mode;
 use manager::wire::{ClientMessage, HolderRequest, ManagerAnswer, ManagerCall, ManagerRequest, OPEN_FILES_MAX};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Notify, oneshot, watch};
@@ -350,6 +351,25 @@ impl Manager for RemoteManager {
         }
         status
     }
+}
+
+/// Ends a task when it is dropped.
+pub type Alive = oneshot::Sender<Infallible>;
+
+/// Has recalls received, as [`receive_recalls`], until what this returns is dropped.
+pub fn begin_recalls(
+    host: &Host,
+    lane: Arc<dyn OrderedLane>,
+    session: u64,
+    holder: Arc<dyn TokenHolder>,
+    moved: Arc<Notify>,
+) -> Alive {
+    let (alive, ended) = oneshot::channel();
+    let receiving = receive_recalls(host.clone(), lane, session, holder, moved);
+    host.tasks.spawn(Box::pin(async move {
+        let _: Either<_, ()> = first(ended, receiving).await;
+    }));
+    alive
 }
 
 /// Asks for the recalls of a session and passes them to its client, until the session is over.

@@ -5,20 +5,19 @@
 //! are made again later.
 
 use crate::gate::{Gate, Inside};
-use crate::remote_manager::RemoteManager;
+use crate::remote_manager::{Alive, RemoteManager, begin_recalls};
 use host::{Either, Host, first};
 use link::OrderedLane;
 use manager::admin_wire::{AdminRequest, HostAnswer, HostRequest, ManagerReport};
 use manager::api::{
     BlockAt, CheckpointState, FileUse, GiveBack, Glimpse, GlimpseAnswer, IndexRange, Located, Manager, ManagerAdmin,
-    ManagerError, ManagerStatus, NodeSize, Opened, Progress, SegmentDeltas, UsageChanges,
+    ManagerError, ManagerStatus, NodeSize, Opened, Progress, SegmentDeltas, TokenHolder, UsageChanges,
 };
 use manager::server::ManagerServer;
 use manager::token::Mode;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::sync::watch;
 use types::{Answer, BoxFuture, ClientId, FileId, ManagerId, NodeId, SegmentId};
@@ -49,19 +48,21 @@ pub(crate) struct ServingNode {
     /// What it said last about its managers, and when.
     report: Mutex<(Duration, BTreeMap<ManagerId, ManagerReport>)>,
     asking: tokio::sync::Mutex<()>,
-    /// True once this node's own client gets its recalls.
-    tells_recalls: AtomicBool,
+    /// Present once this node's own client gets its recalls. It ends with this.
+    recalls: OnceLock<Alive>,
 }
 
 impl ServingNode {
     pub fn new(host: Host, node: NodeId, session: u64, way: Arc<dyn HostWay>) -> Arc<ServingNode> {
-        let (report, asking, tells_recalls) = Default::default();
-        Arc::new(ServingNode { host, node, session, way, report, asking, tells_recalls })
+        let (report, asking, recalls) = Default::default();
+        Arc::new(ServingNode { host, node, session, way, report, asking, recalls })
     }
 
-    /// True the first time: then the caller must have recalls received.
-    pub fn begin_recalls(&self) -> bool {
-        !self.tells_recalls.swap(true, SeqCst)
+    /// Has `holder` get the recalls of this node's own client, in session `own_session`, unless it
+    /// gets them already. When this is dropped, it asks for no more: the node may have started
+    /// again, and counts them anew.
+    pub fn tell_recalls(&self, own_session: u64, holder: Arc<dyn TokenHolder>) {
+        self.recalls.get_or_init(|| begin_recalls(&self.host, self.lane(), own_session, holder, Arc::default()));
     }
 
     /// The lane for requests of this node's own client.

@@ -24,7 +24,7 @@ use crate::gate::{Gate, last_checkpoint};
 use crate::lease::with_drift;
 use crate::maintenance::Maintenance;
 use crate::manager_service::{Gone, ManagerService, NO_SESSION};
-use crate::remote_manager::{RemoteManager, receive_recalls};
+use crate::remote_manager::RemoteManager;
 use crate::seat::{Here, HostWay, Place, Seat, ServingNode, There};
 use crate::seating::{Reseating, Seated, Seating};
 use crate::survivors::contradicting;
@@ -553,11 +553,7 @@ impl Seats {
                 return None;
             }
         }
-        if node.begin_recalls() {
-            let holder = Arc::new(client.clone());
-            let recalls = receive_recalls(host.clone(), node.lane(), self.own_session, holder, Arc::default());
-            host.tasks.spawn(Box::pin(recalls));
-        }
+        node.tell_recalls(self.own_session, Arc::new(client.clone()));
         let remote = RemoteManager::new(host, node.lane(), self.own_session, id, Arc::default());
         Some(There { at: node, remote })
     }

@@ -720,6 +720,28 @@ fn model_members_lose_nothing_while_managers_move_and_their_nodes_die() {
     assert!(count < 20 || [first_starts, crashes, pauses, partings].iter().all(|n| *n > 3) && spread > 20);
 }
 
+/// The first node asked for its own recalls twice at a node that had started again. Each question
+/// ended the other, and the older one dropped recalls that it had counted at the former start.
+#[test]
+fn regression_the_first_node_hears_recalls_of_managers_whose_node_starts_again() {
+    let rig = Rig::spread(30, ROOM);
+    let (idle, mut server) = rig.joined("idle");
+    let (_, other) = rig.joined("other");
+    for life in 0..3 {
+        rig.run_for(20);
+        assert!(seats(&rig)[1] > 0, "it serves no manager");
+        for number in 0..40 {
+            let name = format!("{life}-{number}");
+            rig.write(&rig.own(), &name, b"of the first node").expect("write");
+            // What the first node has in memory only is recalled.
+            let read = rig.read_in_time(&*other.fs, &name);
+            assert_eq!(read, Some(Ok(b"of the first node".to_vec())), "{name}");
+        }
+        rig.crash(idle, &server);
+        server = rig.start(idle);
+    }
+}
+
 #[test]
 fn model_members_lose_nothing_when_the_first_node_starts_again_at_any_moment() {
     let mut starts = 0;

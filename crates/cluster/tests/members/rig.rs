@@ -16,7 +16,7 @@ use cluster::shared_locks::LockWay;
 use cluster::survivors::Arrivals;
 use cluster::{Claim, FsConfig, KnownNode, StartError, StorePlace, Succession};
 use host::sim::{Machine, Sim, SimDisk};
-use host::{Disk, Host};
+use host::{Disk, Host, timeout};
 use link::{LinkError, Message, NodeService, OrderedLane, Peer};
 use manager::admin_wire::{HostAnswer, HostRequest};
 use manager::api::{Manager, ManagerError, TokenHolder};
@@ -525,6 +525,14 @@ impl LockWay for RemoteLocks {
     }
 }
 
+async fn read(fs: &dyn FileSystem, name: &str) -> Result<Vec<u8>, FsError> {
+    let entry = fs.lookup(&Cred::ROOT, FileId::ROOT, name.as_bytes()).await?;
+    let handle = fs.open(&Cred::ROOT, entry.attr.id, OpenFlags { read: true, ..Default::default() }).await?;
+    let bytes = fs.read(entry.attr.id, handle, 0, 1 << 20).await;
+    fs.release(entry.attr.id, handle, None).await?;
+    Ok(bytes?.to_vec())
+}
+
 pub fn fingerprint(node: NodeId) -> [u8; 32] {
     [node.raw() as u8; 32]
 }
@@ -702,13 +710,13 @@ impl Rig {
     }
 
     pub fn read(&self, fs: &dyn FileSystem, name: &str) -> Result<Vec<u8>, FsError> {
-        self.sim.block_on(async {
-            let entry = fs.lookup(&Cred::ROOT, FileId::ROOT, name.as_bytes()).await?;
-            let handle = fs.open(&Cred::ROOT, entry.attr.id, OpenFlags { read: true, ..Default::default() }).await?;
-            let bytes = fs.read(entry.attr.id, handle, 0, 1 << 20).await;
-            fs.release(entry.attr.id, handle, None).await?;
-            Ok(bytes?.to_vec())
-        })
+        self.sim.block_on(read(fs, name))
+    }
+
+    /// `None` if it takes too long.
+    pub fn read_in_time(&self, fs: &dyn FileSystem, name: &str) -> Option<Result<Vec<u8>, FsError>> {
+        let clock = self.sim.machine("dice").host().clock;
+        self.sim.block_on(timeout(&*clock, Duration::from_secs(60), read(fs, name))).ok()
     }
 
     pub fn report(&self, node: NodeId) -> NodeReport {
