@@ -1,8 +1,10 @@
 //! Elections in simulated time: nodes are killed, stopped and cut off while programs work on all of
-//! them. No synced file is lost, a lock lets one program in at a time, and what a program sees is
-//! never older than what others were told.
+//! them. Voters are lost for good, and users make a node into the first one. No synced file is
+//! lost, a lock lets one program in at a time, and what a program sees is never older than what
+//! others were told.
 
 mod net;
+mod recovered;
 mod rig;
 mod work;
 
@@ -36,6 +38,9 @@ struct Happened {
     made_anew: u64,
     /// How often the disks of a node were replaced.
     replaced: u64,
+    /// How often a user made a node into the first one, and how often in place of another such one.
+    recovered: u64,
+    recovered_again: u64,
     /// How often a store was seen at another node than before.
     moves: u64,
     /// How often a voter was opened again after its disk had failed.
@@ -72,7 +77,7 @@ fn nodes_work_while_leaders_change(seed: u64, happened: &mut Happened) {
         }
         let leader = rig.leader();
         let victim = if random.chance(1, 2) { leader.unwrap_or(node(&random)) } else { node(&random) };
-        let what = random.below(15);
+        let what = random.below(16);
         println!("{:?}: {leader:?} leads, {what} for {victim}", rig.net.sim.now());
         match what {
             0 | 1 => {
@@ -118,6 +123,23 @@ fn nodes_work_while_leaders_change(seed: u64, happened: &mut Happened) {
                 paused.remove(&victim);
                 rig.run_for(Duration::from_millis(random.below(10_000)));
                 work.start(&rig, victim);
+            }
+            15 => {
+                let former = rig.recovered();
+                if let Some(nodes) = rig.recover(&random) {
+                    happened.recovered += 1;
+                    happened.recovered_again += u64::from(former.is_some());
+                    println!("{:?} are killed, and {} is made into the first node", &nodes[1..], nodes[0]);
+                    former.iter().chain(&nodes).for_each(|node| {
+                        rig.pause(*node, false);
+                        paused.remove(node);
+                        down.remove(node);
+                    });
+                    for node in nodes {
+                        rig.run_for(Duration::from_millis(random.below(6000)));
+                        work.start(&rig, node);
+                    }
+                }
             }
             14 => rig.fail_voter_disk(victim, random.chance(1, 2)),
             8 | 9 if rig.nodes().len() < NODES_MAX => drop(rig.invite()),
@@ -173,6 +195,7 @@ fn sim_nodes_lose_nothing_while_leaders_change() {
     println!("{happened:?}");
     let Happened { led, kills, leader_kills, pauses, cuts, synced, counted, .. } = happened;
     let Happened { joins, removed, made_anew, drains, moves, replaced, reopened, .. } = happened;
+    let Happened { recovered, recovered_again, .. } = happened;
     assert!(
         count < 40
             || led > 40 && kills > 30 && leader_kills > 15 && pauses > 30 && cuts > 13 && joins > 20 && removed > 0,
@@ -180,6 +203,8 @@ fn sim_nodes_lose_nothing_while_leaders_change() {
     );
     assert!(count < 40 || reopened > 1, "no disk of a voter fails");
     assert!(count < 40 || drains > 10 && moves > 1 && replaced > 1, "stores stay too much where they are");
+    assert!(count < 40 || recovered > 3, "too few nodes are made into the first one");
+    assert!(count < 400 || recovered_again > 0, "no node that was made into the first one is lost");
     assert!(count < 400 || made_anew > 0, "no node is lost with its stores");
     assert!(synced > 20 * count && counted > 20 * count, "programs do too little");
 }
@@ -195,7 +220,7 @@ fn regression_a_node_that_joins_while_a_store_is_slow_has_space() {
     let mut others = nodes().filter(|node| *node != leader);
     let (slow, joins) = (others.next().expect("a node"), others.next().expect("a node"));
     rig.net.slow(slow, Duration::from_millis(600));
-    let member = rig.start(joins);
+    let member = rig.start(joins).expect("a member");
     let machine = rig.machine(joins);
     let mut made = machine.run(async move {
         member.ready().await.expect("a session");
@@ -213,7 +238,7 @@ fn a_node_that_is_cut_off_shows_nothing_old_while_others_go_on() {
     for seed in 0..8 {
         let rig = Rig::new(seed);
         let work = Work::new();
-        let members: Vec<_> = nodes().map(|node| (node, rig.start(node))).collect();
+        let members: Vec<_> = nodes().map(|node| (node, rig.start(node).expect("a member"))).collect();
         work.make_counter(&rig, &members[0].1);
         let leader = rig.leader().expect("a leader");
         let here = members.iter().find(|(node, _)| *node == leader).expect("a node").1.file_system();

@@ -439,6 +439,11 @@ impl Shelf {
         Arc::new(Shelf { node, host: host.clone(), disks, sites: Mutex::new(sites) })
     }
 
+    /// The maps of all stores that are in use here.
+    pub fn all_maps_in_use(&self) -> Vec<(u64, FsConfig)> {
+        self.sites.lock().values().filter_map(|site| self.maps_in_use(site)).collect()
+    }
+
     fn site(&self, store: StoreId) -> Arc<Site> {
         self.sites.lock()[&store].clone()
     }
@@ -458,8 +463,7 @@ impl ServedStores for Shelf {
     }
 
     fn admits(&self, certificate: &[u8; 32]) -> bool {
-        let sites = self.sites.lock();
-        let newest = sites.values().filter_map(|site| self.maps_in_use(site)).max_by_key(|(epoch, _)| *epoch);
+        let newest = self.all_maps_in_use().into_iter().max_by_key(|(epoch, _)| *epoch);
         newest.is_none_or(|(_, config)| config.has_node(certificate))
     }
 

@@ -2,8 +2,9 @@
 //! node, on a simulated machine of its own that ends with its lease.
 
 use crate::net::{End, First, Net, Shelf, To, Up, certificate, first_certificate};
+use crate::recovered::{AsFirst, Server};
 use bytes::Bytes;
-use cluster::config::{DrainRate, MemberEntry, STORE_CAPACITY_BYTES_MIN};
+use cluster::config::{DrainRate, FIRST_NODE, MemberEntry, STORE_CAPACITY_BYTES_MIN};
 use cluster::control::{ControlAnswer, ControlError, ControlRequest};
 use cluster::host_service::ManagerHost;
 use cluster::leading::{Leading, stand_back};
@@ -47,12 +48,12 @@ const TIMING: GroupTiming = GroupTiming {
     election_min: Duration::from_millis(700),
     election_max: Duration::from_secs(2),
 };
-const ROOM: u64 = 8 * STORE_CAPACITY_BYTES_MIN;
+pub const ROOM: u64 = 8 * STORE_CAPACITY_BYTES_MIN;
 /// Time before a node that led may lead again.
-const PAUSE: Duration = Duration::from_secs(1);
+pub const PAUSE: Duration = Duration::from_secs(1);
 const MAKER: [u8; 32] = [99; 32];
 
-fn run(claim: Claim) -> Run {
+pub fn run(claim: Claim) -> Run {
     Run {
         cache_bytes: 16 << 20,
         root_mode: 0o755,
@@ -66,21 +67,23 @@ fn run(claim: Claim) -> Run {
 }
 
 /// The disks of a node: one for each store that may come to it.
-struct Disks {
-    stores: Vec<SimDisk>,
-    voters: Arc<Mutex<VoterDisks>>,
+pub struct Disks {
+    pub stores: Vec<SimDisk>,
+    pub voters: Arc<Mutex<VoterDisks>>,
+    /// Its user has made it into the first node.
+    pub first: Option<Arc<AsFirst>>,
 }
 
 impl Disks {
     fn new(sim: &Sim) -> Disks {
         let disk = |_| SimDisk::new(sim, 2 * ROOM);
-        Disks { stores: (0..NODES).map(disk).collect(), voters: Arc::default() }
+        Disks { stores: (0..NODES).map(disk).collect(), voters: Arc::default(), first: None }
     }
 }
 
 /// The disks of the voters that a node had, and the one that it has begun last.
 #[derive(Default)]
-struct VoterDisks {
+pub struct VoterDisks {
     all: BTreeMap<u64, SimDisk>,
     begun: Option<u64>,
     /// The one that it has made. Another one that was begun is lost.
@@ -91,6 +94,11 @@ impl VoterDisks {
     fn is_lost(&self) -> bool {
         self.begun.is_some() && self.begun != self.made
     }
+
+    /// All are lost.
+    pub fn lose(&mut self) {
+        (self.made, self.all) = Default::default();
+    }
 }
 
 /// A file system on three nodes.
@@ -98,7 +106,7 @@ pub struct Rig {
     fs: FsUuid,
     pub net: Arc<Net>,
     /// Of all nodes that have ever joined.
-    disks: Mutex<BTreeMap<NodeId, Disks>>,
+    pub disks: Mutex<BTreeMap<NodeId, Disks>>,
     /// How often a node has led, and how often it was elected and could not start.
     pub led: Arc<AtomicU64>,
     pub failed: Arc<AtomicU64>,
@@ -114,7 +122,7 @@ pub struct Rig {
 pub struct Fates {
     /// They joined, as was answered.
     pub joined: BTreeSet<NodeId>,
-    /// They were to be removed.
+    /// They were to be removed, or a user has made them into the first node.
     pub asked: BTreeSet<NodeId>,
     /// They were removed, as was answered.
     pub removed: BTreeSet<NodeId>,
@@ -193,8 +201,9 @@ impl Rig {
     /// A node that was killed has lost power.
     pub fn power_loss(&self, node: NodeId) {
         let disks = self.disks.lock();
-        let Disks { stores, voters } = &disks[&node];
+        let Disks { stores, voters, first } = &disks[&node];
         stores.iter().chain(voters.lock().all.values()).for_each(SimDisk::power_loss);
+        first.iter().for_each(|first| first.power_loss());
     }
 
     /// The disk of a node's voter, if there is one, fails at the next change of what it knows.
@@ -208,27 +217,42 @@ impl Rig {
         }
     }
 
-    /// Starts a node.
-    pub fn start(&self, node: NodeId) -> Arc<Member> {
+    /// Starts a node; one that a user has made into the first node is no member.
+    pub fn start(&self, node: NodeId) -> Option<Arc<Member>> {
         self.kill(node);
+        let machine = self.machine(node);
+        let end = End { net: self.net.clone(), node, certificate: certificate(node), host: machine.host() };
+        if let Some((first, stores)) = self.as_first(node) {
+            let managers = ManagerHost::new(end.host.clone()).service();
+            let process = self.net.begin(node, &machine, managers);
+            let (server, seen) = (Server { node, fs: self.fs, end, process, stores, first }, self.seen());
+            machine.host().tasks.spawn(Box::pin(async move { server.serve(&seen).await }));
+            return None;
+        }
+        Some(self.start_member(node, end))
+    }
+
+    fn as_first(&self, node: NodeId) -> Option<(Arc<AsFirst>, Vec<SimDisk>)> {
+        let disks = self.disks.lock();
+        Some((disks[&node].first.clone()?, disks[&node].stores.clone()))
+    }
+
+    fn start_member(&self, node: NodeId, end: End) -> Arc<Member> {
         self.disks.lock()[&node].voters.lock().all.values().for_each(|disk| {
             disk.fail_next_syncs(0);
             disk.fail_next_writes(0);
         });
-        let machine = self.machine(node);
-        let host = machine.host();
+        let (machine, host) = (self.machine(node), end.host.clone());
         let managers = ManagerHost::new(host.clone());
         let process = self.net.begin(node, &machine, managers.service());
-        let end = End { net: self.net.clone(), node, certificate: certificate(node), host: host.clone() };
         let (shelves, voters): (Vec<Arc<dyn Disk>>, _) = {
             let disks = self.disks.lock();
-            let Disks { stores, voters } = &disks[&node];
+            let Disks { stores, voters, .. } = &disks[&node];
             (stores.iter().map(|disk| disk.mount(&machine) as Arc<dyn Disk>).collect(), voters.clone())
         };
         let takes_votes = !voters.lock().is_lost();
         let leader = Leader { node, rig: self.seen(), process: process.clone(), end: end.clone() };
-        let votes = Votes { node, fs: self.fs, machine: machine.clone(), process, end, disks: voters };
-        let end = End { net: self.net.clone(), node, certificate: certificate(node), host: host.clone() };
+        let votes = Votes { node, fs: self.fs, machine: machine.clone(), process, end: end.clone(), disks: voters };
         let (ways, stores) = (ManagerWays::new(host.clone()), Mutex::default());
         let remote = Remote { end, ways, managers: managers.clone(), stores };
         self.net.hosts.lock().insert(node, managers.clone());
@@ -268,7 +292,7 @@ impl Rig {
     }
 
     /// The first node that the leader serves.
-    fn led(&self) -> Option<Arc<First>> {
+    pub fn led(&self) -> Option<Arc<First>> {
         self.net.process(self.leader()?)?.first.lock().clone()
     }
 
@@ -342,6 +366,18 @@ impl Rig {
     /// Kills a node with one store and replaces its disks, if the others have everything. True if
     /// it did.
     pub fn replace_disks(&self, node: NodeId) -> bool {
+        let is_whole = self.is_whole();
+        let has_one = self.places().is_some_and(|places| places.values().filter(|at| **at == node).count() == 1);
+        let replaces = has_one && is_whole;
+        if replaces {
+            self.kill(node);
+            self.disks.lock()[&node].stores.iter().for_each(SimDisk::wipe);
+        }
+        replaces
+    }
+
+    /// True if the stores have everything, as the leader knows it.
+    pub fn is_whole(&self) -> bool {
         let Some(first) = self.led() else { return false };
         let there = first.clone();
         let is_whole = first.machine.run(async move {
@@ -350,13 +386,7 @@ impl Rig {
         });
         let clock = self.net.sim.machine("dice").host().clock;
         let is_whole = self.net.sim.block_on(host::timeout(&*clock, LEASE, is_whole));
-        let has_one = self.places().is_some_and(|places| places.values().filter(|at| **at == node).count() == 1);
-        let replaces = has_one && matches!(is_whole, Ok(Ok(true)));
-        if replaces {
-            self.kill(node);
-            self.disks.lock()[&node].stores.iter().for_each(SimDisk::wipe);
-        }
-        replaces
+        matches!(is_whole, Ok(Ok(true)))
     }
 
     /// Where the stores are, as the leader knows it.
@@ -464,11 +494,11 @@ impl Votes {
     }
 }
 
-struct Seen {
-    led: Arc<AtomicU64>,
-    failed: Arc<AtomicU64>,
+pub struct Seen {
+    pub led: Arc<AtomicU64>,
+    pub failed: Arc<AtomicU64>,
     reopened: Arc<AtomicU64>,
-    why: Arc<Mutex<String>>,
+    pub why: Arc<Mutex<String>>,
 }
 
 /// Has a node lead while voters elect it.
@@ -494,6 +524,8 @@ impl Leader {
                 && let Some(leading) = Leading::begin(host, voter).await
             {
                 let led = self.lead(voter, &leading).await;
+                // Its questions would keep others from an election.
+                drop(leading);
                 *self.process.first.lock() = None;
                 self.machine().crash();
                 if let Err(why) = led {
@@ -580,7 +612,7 @@ async fn start(end: End, here: Arc<First>, voter: Arc<Consensus>, leading: Arc<L
 }
 
 /// The first node's ways to nodes that serve managers.
-struct Ways(End);
+pub struct Ways(pub End);
 
 impl HostWays for Ways {
     fn reach(&self, at: &KnownNode) -> Arc<dyn HostWay> {
@@ -629,9 +661,10 @@ struct Remote {
 
 impl Remote {
     fn store(&self, config: &FsConfig, store: StoreId) -> Arc<dyn Storage> {
-        let at = match config.through_first.contains(&store) {
-            true => To::First,
-            false => To::Node(config.place(store)),
+        let at = match config.place(store) {
+            FIRST_NODE => To::First,
+            _ if config.through_first.contains(&store) => To::First,
+            node => To::Node(node),
         };
         self.end.store(at, StoreName { fs: config.fs, store })
     }

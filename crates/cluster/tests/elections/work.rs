@@ -31,6 +31,15 @@ struct Known {
     is_over: bool,
 }
 
+impl Known {
+    /// The number of a node's next life.
+    fn begin_life(&mut self, node: NodeId) -> u64 {
+        self.begun.remove(&node);
+        self.lives += 1;
+        self.lives
+    }
+}
+
 /// The programs of all nodes.
 pub struct Work {
     known: Arc<Mutex<Known>>,
@@ -51,17 +60,15 @@ impl Work {
         Work { known: Arc::default(), members: BTreeMap::new() }
     }
 
-    /// Starts a node, and a program on it.
+    /// Starts a node, and programs on it.
     pub fn start(&mut self, rig: &Rig, node: NodeId) {
-        let member = rig.start(node);
+        let Some(member) = rig.start(node) else {
+            self.members.remove(&node);
+            return self.start_at_first(rig, node);
+        };
         self.members.insert(node, member.clone());
         let host = rig.machine(node).host();
-        let life = {
-            let mut known = self.known.lock();
-            known.begun.remove(&node);
-            known.lives += 1;
-            known.lives
-        };
+        let life = self.known.lock().begin_life(node);
         let (fs, known) = (member.file_system(), self.known.clone());
         let program = Arc::new(Program { node, life, fs, host: host.clone(), known });
         let reader = program.clone();
@@ -72,6 +79,28 @@ impl Work {
                 program.host.clock.sleep(Duration::from_millis(200)).await;
             }
             program.run().await;
+        }));
+    }
+
+    /// Has programs run at a node that serves as the first one, once it does.
+    fn start_at_first(&self, rig: &Rig, node: NodeId) {
+        let life = self.known.lock().begin_life(node);
+        let (known, process) = (self.known.clone(), rig.net.process(node).expect("it was started"));
+        let host = rig.machine(node).host();
+        host.clone().tasks.spawn(Box::pin(async move {
+            let first = loop {
+                host.clock.sleep(Duration::from_millis(100)).await;
+                let first = process.first.lock().clone();
+                if let Some(first) = first.filter(|first| first.up.get().is_some()) {
+                    break first;
+                }
+            };
+            let fs = Arc::new(first.up.get().expect("it has started").core.client.clone());
+            let tasks = first.machine.host().tasks;
+            let program = Arc::new(Program { node, life, fs, host: first.machine.host(), known });
+            let reader = program.clone();
+            tasks.spawn(Box::pin(async move { reader.keep_looking().await }));
+            tasks.spawn(Box::pin(async move { program.run().await }));
         }));
     }
 
@@ -113,7 +142,10 @@ impl Work {
             // Nodes that were removed meanwhile have no session any more.
             let members = rig.members();
             let mut begun = self.known.lock().begun.clone();
-            begun.retain(|node, _| members.as_ref().is_none_or(|members| members.contains(node)));
+            let leader = rig.leader();
+            begun.retain(|node, _| {
+                leader == Some(*node) || members.as_ref().is_none_or(|members| members.contains(node))
+            });
             if begun.is_empty() && members.is_some() {
                 break;
             }
@@ -128,7 +160,6 @@ impl Work {
             let back: Vec<&NodeId> = fates.removed.intersection(&members).collect();
             assert_eq!((lost, back), (vec![], vec![]), "seed {seed}: nodes were lost, or are back");
         }
-        let dice = sim.machine("dice").host();
         for (node, member) in &self.members {
             let ready = in_time(rig, member.ready());
             if !rig.members().unwrap_or_else(|| members.clone()).contains(node) {
@@ -136,19 +167,28 @@ impl Work {
                 continue;
             }
             assert!(ready.is_some_and(|ready| ready.is_ok()), "seed {seed}: {node} gets no session: {}", rig.shown());
-            let fs = member.file_system();
-            let (synced, possible) = {
-                let known = self.known.lock();
-                (known.synced.clone(), known.counted..=known.counted + known.unknown)
-            };
-            for name in &synced {
-                let found = in_time(rig, read_patiently(&*fs, name.as_bytes(), &dice));
-                assert_eq!(found, Some(Ok(name.clone().into_bytes())), "seed {seed}: {name}");
-            }
-            let counted = in_time(rig, read_patiently(&*fs, COUNTER, &dice)).expect("in time").expect("the counter");
-            let counted = counted.as_slice().try_into().map_or(0, u64::from_le_bytes);
-            assert!(possible.contains(&counted), "seed {seed}: counted {counted}, and not {possible:?}");
+            self.check(rig, seed, *node, &*member.file_system());
         }
+        if let Some(node) = rig.recovered() {
+            let first = rig.led().expect("a leader");
+            self.check(rig, seed, node, &first.up.get().expect("it has started").core.client);
+        }
+    }
+
+    /// Checks what is there, as a node sees it.
+    fn check(&self, rig: &Rig, seed: u64, node: NodeId, fs: &dyn FileSystem) {
+        let dice = rig.net.sim.machine("dice").host();
+        let (synced, possible) = {
+            let known = self.known.lock();
+            (known.synced.clone(), known.counted..=known.counted + known.unknown)
+        };
+        for name in &synced {
+            let found = in_time(rig, read_patiently(fs, name.as_bytes(), &dice));
+            assert_eq!(found, Some(Ok(name.clone().into_bytes())), "seed {seed}: {name} at {node}");
+        }
+        let counted = in_time(rig, read_patiently(fs, COUNTER, &dice)).expect("in time").expect("the counter");
+        let counted = counted.as_slice().try_into().map_or(0, u64::from_le_bytes);
+        assert!(possible.contains(&counted), "seed {seed}: counted {counted} at {node}, and not {possible:?}");
     }
 
     pub fn seen(&self, happened: &mut Happened) {
