@@ -18,6 +18,8 @@ use work::Work;
 
 /// Nodes that join in all, at most.
 const NODES_MAX: usize = 7;
+/// Seconds that a first node which a user had made may take to learn whether it is a member.
+const ELECTED: u64 = 60;
 /// How long all may take after everything was mended.
 const MENDED: Duration = Duration::from_secs(90);
 
@@ -41,6 +43,8 @@ struct Happened {
     /// How often a user made a node into the first one, and how often in place of another such one.
     recovered: u64,
     recovered_again: u64,
+    /// How often such a node became a member, since another one was elected.
+    demoted: u64,
     /// How often a store was seen at another node than before.
     moves: u64,
     /// How often a voter was opened again after its disk had failed.
@@ -71,6 +75,12 @@ fn nodes_work_while_leaders_change(seed: u64, happened: &mut Happened) {
         let now = rig.places().or(places.clone());
         happened.moves += u64::from(now != places);
         places = now;
+        if let Some((first, member)) = rig.demote() {
+            happened.demoted += 1;
+            paused.remove(&first);
+            down.remove(&first);
+            work.start(&rig, member);
+        }
         for new in rig.newcomers() {
             happened.joins += 1;
             work.start(&rig, new);
@@ -173,6 +183,16 @@ fn nodes_work_while_leaders_change(seed: u64, happened: &mut Happened) {
     rig.net.mend();
     paused.iter().for_each(|node| rig.pause(*node, false));
     down.iter().for_each(|node| work.start(&rig, *node));
+    for _ in 0..ELECTED {
+        rig.run_for(Duration::from_secs(1));
+        if let Some((_, member)) = rig.demote() {
+            happened.demoted += 1;
+            work.start(&rig, member);
+        }
+        if rig.recovered().is_none_or(|first| rig.leader() == Some(first)) {
+            break;
+        }
+    }
     work.end(&rig, seed, MENDED);
     happened.led += rig.led.load(std::sync::atomic::Ordering::SeqCst);
     happened.failed += rig.failed.load(std::sync::atomic::Ordering::SeqCst);
@@ -195,7 +215,7 @@ fn sim_nodes_lose_nothing_while_leaders_change() {
     println!("{happened:?}");
     let Happened { led, kills, leader_kills, pauses, cuts, synced, counted, .. } = happened;
     let Happened { joins, removed, made_anew, drains, moves, replaced, reopened, .. } = happened;
-    let Happened { recovered, recovered_again, .. } = happened;
+    let Happened { recovered, recovered_again, demoted, .. } = happened;
     assert!(
         count < 40
             || led > 40 && kills > 30 && leader_kills > 15 && pauses > 30 && cuts > 13 && joins > 20 && removed > 0,
@@ -205,6 +225,7 @@ fn sim_nodes_lose_nothing_while_leaders_change() {
     assert!(count < 40 || drains > 10 && moves > 1 && replaced > 1, "stores stay too much where they are");
     assert!(count < 40 || recovered > 3, "too few nodes are made into the first one");
     assert!(count < 400 || recovered_again > 0, "no node that was made into the first one is lost");
+    assert!(count < 400 || demoted > 0, "no other one is elected then");
     assert!(count < 400 || made_anew > 0, "no node is lost with its stores");
     assert!(synced > 20 * count && counted > 20 * count, "programs do too little");
 }

@@ -47,6 +47,17 @@ pub fn first_certificate(node: NodeId) -> [u8; 32] {
     [100 + node.raw() as u8; 32]
 }
 
+/// The certificate of a node that a user has made into the first one, with which it becomes a
+/// member when another one is elected.
+pub fn certificate_as_member(node: NodeId) -> [u8; 32] {
+    [230 + node.raw() as u8; 32]
+}
+
+/// The name of a node that a user has made into the first one.
+pub fn name_as_first(node: NodeId) -> String {
+    format!("first-{node}")
+}
+
 /// What runs on a node since its start.
 pub struct Process {
     pub node: NodeId,
@@ -113,6 +124,8 @@ pub struct Net {
     /// Ways to stores that are down since a request was lost there.
     down: Mutex<BTreeMap<Way, Duration>>,
     numbers: AtomicU64,
+    /// What members were called as first nodes that a user had made, before another was elected.
+    former: Mutex<BTreeMap<NodeId, NodeId>>,
 }
 
 /// A message did not get through.
@@ -121,7 +134,7 @@ pub struct Lost;
 impl Net {
     pub fn new(sim: &Sim) -> Arc<Net> {
         let (processes, hosts, voters, cut, store_time_max) = Default::default();
-        let (slow, chosen, connections, down, numbers) = Default::default();
+        let (slow, chosen, connections, down, numbers, former) = Default::default();
         Arc::new(Net {
             sim: sim.clone(),
             processes,
@@ -134,7 +147,23 @@ impl Net {
             connections,
             down,
             numbers,
+            former,
         })
+    }
+
+    /// A first node that a user had made is this member from now on.
+    pub fn becomes_member(&self, first: NodeId, member: NodeId) {
+        self.former.lock().insert(member, first);
+    }
+
+    /// The certificate of a member.
+    pub fn certificate(&self, node: NodeId) -> [u8; 32] {
+        self.former.lock().get(&node).map_or_else(|| certificate(node), |first| certificate_as_member(*first))
+    }
+
+    /// The name of a member.
+    pub fn name(&self, node: NodeId) -> String {
+        self.former.lock().get(&node).map_or_else(|| format!("{node}"), |first| name_as_first(*first))
     }
 
     fn next_number(&self) -> u64 {

@@ -1,7 +1,7 @@
 //! Nodes with a store, a voter and programs each. The one that voters elect serves as the first
 //! node, on a simulated machine of its own that ends with its lease.
 
-use crate::net::{End, First, Net, Shelf, To, Up, certificate, first_certificate};
+use crate::net::{End, First, Net, Shelf, To, Up, certificate, first_certificate, name_as_first};
 use crate::recovered::{AsFirst, Server};
 use bytes::Bytes;
 use cluster::config::{DrainRate, FIRST_NODE, MemberEntry, STORE_CAPACITY_BYTES_MIN};
@@ -43,7 +43,7 @@ use types::{BoxFuture, FsUuid, ManagerId, NodeId, StoreId};
 /// Nodes at first. Each has a store.
 pub const NODES: u16 = 3;
 pub const LEASE: Duration = Duration::from_secs(8);
-const TIMING: GroupTiming = GroupTiming {
+pub const TIMING: GroupTiming = GroupTiming {
     heartbeat: Duration::from_millis(300),
     election_min: Duration::from_millis(700),
     election_max: Duration::from_secs(2),
@@ -67,6 +67,7 @@ pub fn run(claim: Claim) -> Run {
 }
 
 /// The disks of a node: one for each store that may come to it.
+#[derive(Clone)]
 pub struct Disks {
     pub stores: Vec<SimDisk>,
     pub voters: Arc<Mutex<VoterDisks>>,
@@ -84,10 +85,10 @@ impl Disks {
 /// The disks of the voters that a node had, and the one that it has begun last.
 #[derive(Default)]
 pub struct VoterDisks {
-    all: BTreeMap<u64, SimDisk>,
-    begun: Option<u64>,
+    pub all: BTreeMap<u64, SimDisk>,
+    pub begun: Option<u64>,
     /// The one that it has made. Another one that was begun is lost.
-    made: Option<u64>,
+    pub made: Option<u64>,
 }
 
 impl VoterDisks {
@@ -201,9 +202,8 @@ impl Rig {
     /// A node that was killed has lost power.
     pub fn power_loss(&self, node: NodeId) {
         let disks = self.disks.lock();
-        let Disks { stores, voters, first } = &disks[&node];
+        let Disks { stores, voters, .. } = &disks[&node];
         stores.iter().chain(voters.lock().all.values()).for_each(SimDisk::power_loss);
-        first.iter().for_each(|first| first.power_loss());
     }
 
     /// The disk of a node's voter, if there is one, fails at the next change of what it knows.
@@ -221,20 +221,22 @@ impl Rig {
     pub fn start(&self, node: NodeId) -> Option<Arc<Member>> {
         self.kill(node);
         let machine = self.machine(node);
-        let end = End { net: self.net.clone(), node, certificate: certificate(node), host: machine.host() };
-        if let Some((first, stores)) = self.as_first(node) {
+        let certificate = self.net.certificate(node);
+        let end = End { net: self.net.clone(), node, certificate, host: machine.host() };
+        if let Some((first, Disks { stores, voters, .. })) = self.as_first(node) {
             let managers = ManagerHost::new(end.host.clone()).service();
             let process = self.net.begin(node, &machine, managers);
-            let (server, seen) = (Server { node, fs: self.fs, end, process, stores, first }, self.seen());
+            let server = Server { node, fs: self.fs, end, process, stores, voters, first };
+            let seen = self.seen();
             machine.host().tasks.spawn(Box::pin(async move { server.serve(&seen).await }));
             return None;
         }
         Some(self.start_member(node, end))
     }
 
-    fn as_first(&self, node: NodeId) -> Option<(Arc<AsFirst>, Vec<SimDisk>)> {
-        let disks = self.disks.lock();
-        Some((disks[&node].first.clone()?, disks[&node].stores.clone()))
+    fn as_first(&self, node: NodeId) -> Option<(Arc<AsFirst>, Disks)> {
+        let disks = self.disks.lock()[&node].clone();
+        Some((disks.first.clone()?, disks))
     }
 
     fn start_member(&self, node: NodeId, end: End) -> Arc<Member> {
@@ -324,11 +326,11 @@ impl Rig {
     /// Has the leader take out a node, which is down.
     pub fn remove(&self, node: NodeId, how: Removal) {
         let Some(first) = self.led() else { return };
-        let (there, fates) = (first.clone(), self.fates.clone());
+        let (there, fates, name) = (first.clone(), self.fates.clone(), self.net.name(node));
         fates.lock().asked.insert(node);
         first.machine.host().tasks.spawn(Box::pin(async move {
             let up = there.up.get().expect("it has started");
-            let done = up.spread.remove_node(&format!("{node}"), how).await;
+            let done = up.spread.remove_node(&name, how).await;
             println!("{node} is removed with {how:?}: {done:?}");
             if let Ok(stores) = done {
                 let mut fates = fates.lock();
@@ -355,10 +357,11 @@ impl Rig {
     pub fn drain(&self, node: NodeId, drains: bool) -> bool {
         let Some(first) = self.led() else { return false };
         let there = first.clone();
+        let name = if self.recovered() == Some(node) { name_as_first(node) } else { self.net.name(node) };
         first.machine.host().tasks.spawn(Box::pin(async move {
             let up = there.up.get().expect("it has started");
             // It may lead no more.
-            let _ = up.spread.drain_node(&format!("{node}"), drains.then(DrainRate::default)).await;
+            let _ = up.spread.drain_node(&name, drains.then(DrainRate::default)).await;
         }));
         true
     }
@@ -413,7 +416,7 @@ impl Rig {
 }
 
 /// A voter's way to the others.
-struct Wires(End);
+pub struct Wires(pub End);
 
 impl Peers for Wires {
     fn ask(&self, voter: u64, _: &str, request: Bytes) -> BoxFuture<Result<Bytes, PeerError>> {
@@ -578,7 +581,7 @@ impl Leader {
 }
 
 async fn start(end: End, here: Arc<First>, voter: Arc<Consensus>, leading: Arc<Leading>) -> Result<(), String> {
-    let (host, node) = (end.host.clone(), end.node);
+    let (host, node, net) = (end.host.clone(), end.node, end.net.clone());
     let known = FsConfig::decode(&voter.maps().bytes).expect("maps");
     let config = after_election(&known, end.certificate).map_err(|e| e.to_string())?;
     here.arrivals.expect(config.clone());
@@ -594,7 +597,7 @@ async fn start(end: End, here: Arc<First>, voter: Arc<Consensus>, leading: Arc<L
     let managers = ManagerService::new(host.clone());
     let config = MembersConfig {
         lease: LEASE,
-        name: format!("{node}"),
+        name: net.name(node),
         address: format!("{node}:1"),
         is_mounted: false,
         member: Some(node),
@@ -674,7 +677,7 @@ impl FirstNode for Remote {
     fn control(&self, request: ControlRequest) -> BoxFuture<Result<ControlAnswer, ControlError>> {
         let end = self.end.clone();
         Box::pin(async move {
-            let node = end.node;
+            let (node, certificate) = (end.node, end.certificate);
             let request = ControlRequest::decode(&request.encode()).expect("a request");
             let Some((first, at, _)) = end.net.first_of(node) else {
                 return Err(ControlError::Unavailable("no node leads".into()));
@@ -684,8 +687,8 @@ impl FirstNode for Remote {
                 let there = first.clone();
                 let work = async move {
                     match there.up.get() {
-                        Some(up) => up.members.control(&certificate(node), request).await,
-                        None => there.arrivals.control(&certificate(node), request),
+                        Some(up) => up.members.control(&certificate, request).await,
+                        None => there.arrivals.control(&certificate, request),
                     }
                 };
                 let answer = first.machine.run(work).await.ok()?;
@@ -709,7 +712,7 @@ impl FirstNode for Remote {
         self.ways.seat(session, managers, |at| {
             Some(match at {
                 None => self.end.lane(To::First),
-                Some(at) if at.node == self.end.node => self.managers.lane(certificate(self.end.node)),
+                Some(at) if at.node == self.end.node => self.managers.lane(self.end.certificate),
                 Some(at) => self.end.lane(To::Node(at.node)),
             })
         });

@@ -82,25 +82,31 @@ impl Work {
         }));
     }
 
-    /// Has programs run at a node that serves as the first one, once it does.
+    /// Has programs run at a node whenever it serves as the first one.
     fn start_at_first(&self, rig: &Rig, node: NodeId) {
-        let life = self.known.lock().begin_life(node);
         let (known, process) = (self.known.clone(), rig.net.process(node).expect("it was started"));
         let host = rig.machine(node).host();
         host.clone().tasks.spawn(Box::pin(async move {
-            let first = loop {
-                host.clock.sleep(Duration::from_millis(100)).await;
-                let first = process.first.lock().clone();
-                if let Some(first) = first.filter(|first| first.up.get().is_some()) {
-                    break first;
+            loop {
+                // The programs before have ended with their machine.
+                let life = known.lock().begin_life(node);
+                let first = loop {
+                    host.clock.sleep(Duration::from_millis(100)).await;
+                    let first = process.first.lock().clone();
+                    if let Some(first) = first.filter(|first| first.up.get().is_some()) {
+                        break first;
+                    }
+                };
+                let fs = Arc::new(first.up.get().expect("it has started").core.client.clone());
+                let (machine, known) = (first.machine.clone(), known.clone());
+                let program = Arc::new(Program { node, life, fs, host: machine.host(), known });
+                let reader = program.clone();
+                let looks = machine.run(async move { reader.keep_looking().await });
+                if machine.run(async move { program.run().await }).await.is_ok() {
+                    let _ = looks.await;
+                    return;
                 }
-            };
-            let fs = Arc::new(first.up.get().expect("it has started").core.client.clone());
-            let tasks = first.machine.host().tasks;
-            let program = Arc::new(Program { node, life, fs, host: first.machine.host(), known });
-            let reader = program.clone();
-            tasks.spawn(Box::pin(async move { reader.keep_looking().await }));
-            tasks.spawn(Box::pin(async move { program.run().await }));
+            }
         }));
     }
 
@@ -169,7 +175,7 @@ impl Work {
             assert!(ready.is_some_and(|ready| ready.is_ok()), "seed {seed}: {node} gets no session: {}", rig.shown());
             self.check(rig, seed, *node, &*member.file_system());
         }
-        if let Some(node) = rig.recovered() {
+        if let Some(node) = rig.recovered().filter(|node| rig.leader() == Some(*node)) {
             let first = rig.led().expect("a leader");
             self.check(rig, seed, node, &first.up.get().expect("it has started").core.client);
         }
