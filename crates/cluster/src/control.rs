@@ -24,7 +24,7 @@ use types::{FileId, ManagerId, Maps, NodeId, StoreId};
 use vfs::fs::FileLock;
 
 /// Version of these messages. A node and the first node must speak the same.
-pub const CONTROL_VERSION: u16 = 10;
+pub const CONTROL_VERSION: u16 = 11;
 
 /// The version of this program, which nodes tell the first one.
 pub const PROGRAM_VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -171,6 +171,8 @@ pub struct Renewed {
     pub seating: Option<Seating>,
     /// Managers that move now, if the node has not said yet what its client holds.
     pub reseating: Option<Reseating>,
+    /// The stores that do not answer the first node.
+    pub absent: BTreeSet<StoreId>,
 }
 
 /// Whether a node has a session.

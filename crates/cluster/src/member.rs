@@ -670,8 +670,9 @@ impl Member {
             // Another node may lead by now, which does not wait for this one for ever.
             let time_max = serving.lease / RENEWAL_PART;
             match self.renew(serving.session, &claim, wants_space, maps_epoch, known, time_max).await {
-                Ok(Renewed { lease, share, round, maps, seating, reseating }) => {
+                Ok(Renewed { lease, share, round, maps, seating, reseating, absent }) => {
                     serving.renewed(sent, lease);
+                    serving.stripe.heed(absent.into_iter().collect());
                     self.phase.send_modify(|_| {});
                     if let Some(maps) = maps {
                         self.follow(serving, &maps);

@@ -269,7 +269,8 @@ impl Members {
                 if seating.is_none() {
                     unreached.into_iter().filter(|host| *host != node).for_each(|host| self.seats.avoid(host));
                 }
-                Ok(ControlAnswer::Renewed(Renewed { maps, seating, reseating, ..renewed }))
+                let absent = self.stripe.absent().iter().collect();
+                Ok(ControlAnswer::Renewed(Renewed { maps, seating, reseating, absent, ..renewed }))
             }
             ControlRequest::Leave { session } => {
                 let node = self.node_of(fingerprint)?;
@@ -422,7 +423,8 @@ impl Members {
         }
         let round = self.maintenance.space_round();
         let share = self.share(session, client_log(node), claim).await;
-        Ok(Renewed { lease: self.lease_to_give()?, share, round, maps: None, seating: None, reseating: None })
+        let (lease, absent) = (self.lease_to_give()?, BTreeSet::new());
+        Ok(Renewed { lease, share, round, maps: None, seating: None, reseating: None, absent })
     }
 
     /// Ends a node's session. Its client has committed everything.
@@ -861,16 +863,32 @@ impl Members {
 
     /// Ends the sessions whose lease is over. Returns all that have ended and are not buried.
     fn end_expired(&self, now: Duration) -> Vec<(u64, NodeId)> {
-        let mut sessions = self.sessions.lock();
-        let expired: Vec<u64> = sessions.leases.expired(now).collect();
-        for number in expired {
-            if let Some(session) = sessions.by_number.get(&number) {
-                tracing::warn!(node = %session.node, "the node has not renewed its lease: its session ends");
+        let mut gone = BTreeSet::new();
+        let ended = {
+            let mut sessions = self.sessions.lock();
+            let expired: Vec<u64> = sessions.leases.expired(now).collect();
+            for number in expired {
+                if let Some(session) = sessions.by_number.get(&number) {
+                    tracing::warn!(node = %session.node, "the node has not renewed its lease: its session ends");
+                    gone.insert(session.node);
+                }
+                sessions.end(number);
             }
-            sessions.end(number);
+            let ended = sessions.by_number.iter().filter(|(_, session)| session.is_ended);
+            ended.map(|(number, session)| (*number, session.node)).collect()
+        };
+        self.give_up_stores(&gone);
+        ended
+    }
+
+    /// Has no node wait for the stores of these nodes.
+    fn give_up_stores(&self, gone: &BTreeSet<NodeId>) {
+        let Ok(config) = self.maps_config() else { return };
+        let stores: StoreSet = config.stores().filter(|store| gone.contains(&config.place(*store))).collect();
+        if stores.iter().next().is_some() {
+            self.stripe.note_gone(stores);
+            self.seats.call_all();
         }
-        let ended = sessions.by_number.iter().filter(|(_, session)| session.is_ended);
-        ended.map(|(number, session)| (*number, session.node)).collect()
     }
 
     async fn finish(self: Arc<Self>, session: u64, node: NodeId, _turn: OwnedMutexGuard<()>) {

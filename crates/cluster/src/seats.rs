@@ -374,6 +374,11 @@ impl Seats {
         self.service.call_all();
     }
 
+    /// Has the clients of all sessions renew their leases soon: they hear what has changed.
+    pub fn call_all(&self) {
+        self.service.call_all();
+    }
+
     /// True if a node answers here.
     async fn answers(&self, at: &KnownNode, session: u64) -> bool {
         let Some(node) = self.serving_node(at, session) else { return false };

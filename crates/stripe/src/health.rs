@@ -60,6 +60,8 @@ pub(crate) struct Health {
     changes: u64,
     /// Counts returns of stores into service.
     returns: u64,
+    /// The stores that do not answer the first node, as it said last.
+    told: StoreSet,
 }
 
 struct Entry {
@@ -83,6 +85,7 @@ impl Health {
             probing: false,
             changes: 0,
             returns: 0,
+            told: StoreSet::default(),
         }
     }
 
@@ -142,6 +145,7 @@ impl Stripe {
             !std::mem::replace(&mut health.probing, true)
         };
         tracing::warn!(store = %self.stores[at].id, ?state, why, "store leaves service");
+        self.left.notify_waiters();
         if start {
             let (me, clock, pause) = (self.me.clone(), self.host.clock.clone(), self.options.probe_interval);
             self.host.tasks.spawn(Box::pin(async move {
@@ -162,6 +166,28 @@ impl Stripe {
         if let Some(at) = self.stores.iter().position(|known| known.id == store) {
             self.mark_bad(at, StoreState::Absent, "has not answered in time");
         }
+    }
+
+    /// Takes stores out of service whose machine is gone, if there are enough others: no request is
+    /// to find that out by waiting. They come back like any other.
+    pub fn note_gone(&self, stores: StoreSet) {
+        self.give_up(stores, "its machine is gone");
+    }
+
+    fn give_up(&self, stores: StoreSet, why: &str) {
+        let is_gone = |at: usize| stores.iter().any(|store| self.stores[at].id == store);
+        let (gone, others): (Vec<usize>, Vec<usize>) = self.health.lock().up().into_iter().partition(|at| is_gone(*at));
+        if self.suffice(others.len()) {
+            gone.into_iter().for_each(|at| self.mark_bad(at, StoreState::Absent, why));
+        }
+    }
+
+    /// The first node finds that these stores do not answer. Those that it had not named before are
+    /// taken as [gone](Self::note_gone). After that, they are judged by what they answer here.
+    pub fn heed(&self, absent: StoreSet) {
+        let told = std::mem::replace(&mut self.health.lock().told, absent);
+        let new = absent.iter().filter(|store| told.iter().all(|known| known != *store));
+        self.give_up(new.collect(), "does not answer the first node");
     }
 
     /// Takes a store out of service that is made anew in place of a lost one. It comes back like
@@ -235,6 +261,12 @@ impl Stripe {
         self.everyone().into_iter().filter(|at| !up.contains(at)).map(|at| self.stores[at].id).collect()
     }
 
+    /// The stores that do not answer.
+    pub fn absent(&self) -> StoreSet {
+        let (_, absent) = self.present_and_absent();
+        absent.into_iter().map(|at| self.stores[at].id).collect()
+    }
+
     /// True if all stores are in service.
     pub fn is_whole(&self) -> bool {
         self.health.lock().up().len() == self.stores.len()
@@ -295,6 +327,23 @@ mod tests {
     use crate::testing::{Fault, LOG, Rig};
     use bytes::Bytes;
     use types::Maps;
+
+    #[test]
+    fn what_the_first_node_finds_counts_once_and_only_if_enough_stores_are_left() {
+        let rig = Rig::new(4, 4, 1);
+        let stripe = rig.stripe();
+        let heed = |at: &[usize]| {
+            stripe.heed(at.iter().map(|at| stripe.stores[*at].id).collect());
+            stripe.health.lock().up()
+        };
+        assert_eq!(heed(&[]), [0, 1, 2, 3]);
+        assert_eq!(heed(&[1]), [0, 2, 3]);
+        rig.run(stripe.host.clock.sleep(3 * stripe.options.probe_interval));
+        assert_eq!(heed(&[1]), [0, 1, 2, 3], "it answers here");
+        assert_eq!(heed(&[]), [0, 1, 2, 3]);
+        assert_eq!(heed(&[0, 1]), [0, 1, 2, 3], "no put would succeed any more");
+        assert_eq!(heed(&[0, 1, 2]), [0, 1, 3]);
+    }
 
     #[test]
     fn regression_a_glance_does_not_wait_for_a_store_that_hangs() {

@@ -9,6 +9,7 @@ use crate::layout::SegmentInfo;
 use crate::stripe::Purpose;
 use crate::{Stripe, StripeError};
 use host::{Either, first, join_all};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 use storage::api::StorageError;
@@ -99,22 +100,30 @@ impl Stripe {
         });
         let mut puts = join_all(puts.collect());
         let patience = self.options.put_patience();
-        let answers = match first(&mut puts, self.host.clock.sleep(patience)).await {
-            Either::Left(answers) => answers,
-            Either::Right(()) => {
-                let silent: Vec<usize> = puts.running().into_iter().filter_map(|index| members[index]).collect();
-                let hang = silent.iter().all(|&at| self.stores[at].puts.are_quiet(self.host.clock.now(), patience));
-                let up = self.health.lock().up();
-                let mut others = self.quick_ones(&up);
-                others.retain(|at| !silent.contains(at));
-                if hang && self.suffice(others.len()) {
-                    silent.into_iter().for_each(|at| self.note_hanging_puts(at));
-                    // The puts go on. It does no harm if they succeed, and a store that never
-                    // answers is noted as absent.
-                    self.host.tasks.spawn(Box::pin(async move { drop(puts.await) }));
-                    return Attempted::Incomplete;
-                }
-                puts.await
+        let mut waits = self.host.clock.sleep(patience);
+        let answers = loop {
+            let left = pin!(self.left.notified());
+            let is_over = match first(&mut puts, first(&mut waits, left)).await {
+                Either::Left(answers) => break answers,
+                Either::Right(Either::Left(())) => true,
+                Either::Right(Either::Right(())) => false,
+            };
+            let silent: Vec<usize> = puts.running().into_iter().filter_map(|index| members[index]).collect();
+            let up = self.health.lock().up();
+            let now = self.host.clock.now();
+            // Those that have left service meanwhile are not waited for either.
+            let hangs = |at: &usize| !up.contains(at) || is_over && self.stores[*at].puts.are_quiet(now, patience);
+            let mut others = self.quick_ones(&up);
+            others.retain(|at| !silent.contains(at));
+            if silent.iter().all(hangs) && self.suffice(others.len()) {
+                silent.into_iter().filter(|at| up.contains(at)).for_each(|at| self.note_hanging_puts(at));
+                // The puts go on. It does no harm if they succeed, and a store that never answers
+                // is noted as absent.
+                self.host.tasks.spawn(Box::pin(async move { drop(puts.await) }));
+                return Attempted::Incomplete;
+            }
+            if is_over {
+                break puts.await;
             }
         };
         if answers.iter().any(|answer| matches!(answer, Err(StorageError::Sealed(_)))) {
@@ -187,6 +196,30 @@ mod tests {
             rig.sim.run_for(stripe.options.put_timeout);
             assert_eq!(stripe.health.lock().up().len(), 6 - usize::from(m), "who hangs is found out all the same");
         }
+    }
+
+    #[test]
+    fn no_put_waits_for_a_store_whose_machine_is_gone() {
+        let rig = Rig::new(10, 4, 1);
+        let stripe = rig.stripe();
+        rig.stores[0].set(Fault::Silent);
+        let put = |seq| {
+            let (stripe, segment) = (stripe.clone(), rig.segment(seq, 2 << 20));
+            rig.client().run(async move { stripe.put(&segment).await })
+        };
+        let is_quick = |put| {
+            let begin = rig.sim.now();
+            assert_eq!(rig.run(put), Ok(Ok(())));
+            rig.sim.now() - begin < stripe.options.put_patience() / 10
+        };
+        let begun = put(1);
+        rig.sim.run_for(stripe.options.put_patience() / 2);
+        stripe.note_gone([stripe.stores[0].id].into_iter().collect());
+        assert!(is_quick(begun), "a put that is under way");
+        assert!(is_quick(put(2)), "a new one");
+        rig.heal();
+        rig.sim.run_for(stripe.options.put_timeout + 2 * stripe.options.probe_interval);
+        assert_eq!(stripe.health.lock().up().len(), 4);
     }
 
     /// The reads that a store answered from memory hid that its disk had hung: a put, and any other

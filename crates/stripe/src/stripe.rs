@@ -12,6 +12,7 @@ use std::time::Duration;
 use storage::api::{Storage, StorageError};
 use striped_log::fragment::{DATA_FRAGMENTS_MAX, FRAGMENT_LEN_MAX, Fragment, Geometry, PARITY_FRAGMENTS_MAX};
 use striped_log::tail::IN_FLIGHT_MAX;
+use tokio::sync::Notify;
 use types::{BoxFuture, FsUuid, SegmentId, StoreId};
 
 /// Which stores are asked, and for how long.
@@ -139,6 +140,8 @@ pub struct Stripe {
     pub(crate) stores: Vec<Store>,
     pub(crate) options: Options,
     pub(crate) health: Mutex<Health>,
+    /// Notified when a store leaves service.
+    pub(crate) left: Notify,
     pub(crate) layouts: Mutex<LayoutCache>,
     /// For each segment whose put has begun and not succeeded: the attempt to use next. An attempt
     /// number is never used twice with different fragments, not even if the caller gave up in
@@ -174,6 +177,7 @@ impl Stripe {
             host,
             fs,
             health: Mutex::new(Health::new(stores.len())),
+            left: Notify::new(),
             stores,
             options,
             layouts: Mutex::new(LayoutCache::default()),

@@ -335,7 +335,7 @@ fn say_if_missing(name: &str, error: &io::Error) {
 }
 
 /// Holds a file, and writes there from time to time. When it is told to, it writes the line that it
-/// was given, says `wrote`, and goes on holding until stdin ends.
+/// was given, says `wrote`, and holds the file until stdin ends, without writing any more.
 fn hold(mut mount: Mount, name: &str) -> Result<()> {
     let path = mount.path(name)?;
     let folder = path.parent().context("a file without a folder")?;
@@ -356,6 +356,9 @@ fn hold(mut mount: Mount, name: &str) -> Result<()> {
                 let write = || file.set_len(0).and_then(|()| file.write_all_at(line.as_bytes(), 0));
                 let done = call("held-write", write).and_then(|()| call("held-fsync", || file.sync_all()));
                 println!("wrote {}", done.map_or_else(|error| error.to_string(), |()| "all".to_owned()));
+                // Nothing else is said until stdin ends.
+                let _ = orders.recv();
+                return Ok(());
             }
             Err(RecvTimeoutError::Timeout) => {
                 count += 1;

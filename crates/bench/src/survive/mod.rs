@@ -36,7 +36,7 @@ use crate::{Place, command};
 pub use self::load::Part;
 
 const SECTION: &str = "survive";
-/// Three leases: what a node holds has run out when it is back.
+/// More than three leases: what a node holds has run out when it is back.
 const TIMING: Timing =
     Timing { before: Duration::from_secs(4), fault: Duration::from_secs(24), after: Duration::from_secs(30) };
 const QUICK_TIMING: Timing =

@@ -13,7 +13,7 @@ use crate::seating::{Reseating, Seating};
 use bytes::Bytes;
 use manager::wire::{file_use, held, put_file_use, put_held};
 use policy::space::{LiveShare, SpaceShare};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use stripe::LogTail;
 use types::codec::{DecodeError, Put, Reader};
@@ -192,7 +192,7 @@ impl ControlAnswer {
                 out.put_u8(0);
                 welcome.encode(&mut out);
             }
-            Ok(ControlAnswer::Renewed(Renewed { lease, share, round, maps, seating, reseating })) => {
+            Ok(ControlAnswer::Renewed(Renewed { lease, share, round, maps, seating, reseating, absent })) => {
                 out.put_u8(1);
                 put_duration(&mut out, *lease);
                 put_share(&mut out, share.as_ref());
@@ -210,6 +210,7 @@ impl ControlAnswer {
                 if let Some(reseating) = reseating {
                     reseating.encode(&mut out);
                 }
+                put_stores(&mut out, absent);
             }
             Ok(ControlAnswer::Left) => out.put_u8(2),
             Ok(ControlAnswer::Nodes(report)) => {
@@ -272,7 +273,8 @@ impl ControlAnswer {
                 };
                 let seating = if flag(r, "seating")? { Some(Seating::decode(r)?) } else { None };
                 let reseating = if flag(r, "reseating")? { Some(Reseating::decode(r)?) } else { None };
-                Ok(ControlAnswer::Renewed(Renewed { lease, share, round, maps, seating, reseating }))
+                let absent = stores(r, "store that does not answer")?;
+                Ok(ControlAnswer::Renewed(Renewed { lease, share, round, maps, seating, reseating, absent }))
             }
             2 => Ok(ControlAnswer::Left),
             3 => Ok(ControlAnswer::Nodes(NodesReport::decode(r)?)),
@@ -325,8 +327,7 @@ impl NodesReport {
             out.put_u16(store.raw());
             out.put_u16(node.raw());
         }
-        out.put_u32(self.away.len() as u32);
-        self.away.iter().for_each(|store| out.put_u16(store.raw()));
+        put_stores(out, &self.away);
         out.put_u8(self.spread.moving.is_some().into());
         if let Some(Moving { store, to, percent, time_left }) = self.spread.moving {
             out.put_u16(store.raw());
@@ -358,8 +359,7 @@ impl NodesReport {
             }
             places.insert(store, node);
         }
-        let away = (0..r.count(2, "stores that are away")?).map(|_| Ok(StoreId::new(r.u16("store that is away")?)));
-        let away = away.collect::<Result<_, _>>()?;
+        let away = stores(r, "store that is away")?;
         let moving = match flag(r, "moving")? {
             true => {
                 let (store, to) = (StoreId::new(r.u16("store that moves")?), NodeId::new(r.u16("its new place")?));
@@ -514,6 +514,23 @@ impl NodeReport {
             program: string(r, "program version")?,
         })
     }
+}
+
+fn put_stores(out: &mut Vec<u8>, stores: &BTreeSet<StoreId>) {
+    out.put_u32(stores.len() as u32);
+    stores.iter().for_each(|store| out.put_u16(store.raw()));
+}
+
+fn stores(r: &mut Reader, what: &'static str) -> Result<BTreeSet<StoreId>, DecodeError> {
+    let mut stores = BTreeSet::new();
+    for _ in 0..r.count(2, what)? {
+        let store = StoreId::new(r.u16(what)?);
+        if stores.last().is_some_and(|last| *last >= store) {
+            return Err(DecodeError::Invalid(what));
+        }
+        stores.insert(store);
+    }
+    Ok(stores)
 }
 
 fn put_share(out: &mut Vec<u8>, share: Option<&SpaceShare>) {
@@ -790,9 +807,10 @@ mod tests {
                 proptest::option::of(reseating())
             )
                 .prop_map(|([lease, round], share, maps, seating, reseating)| {
+                    let absent = (0..round % 4).map(|store| StoreId::new(store as u16)).collect();
                     let maps = maps.map(|(epoch, bytes)| Maps { epoch, bytes: bytes.to_vec().into() });
                     let lease = Duration::from_nanos(lease);
-                    Ok(ControlAnswer::Renewed(Renewed { lease, share, round, maps, seating, reseating }))
+                    Ok(ControlAnswer::Renewed(Renewed { lease, share, round, maps, seating, reseating, absent }))
                 }),
             Just(Ok(ControlAnswer::Left)),
             "[a-z]{0,9}".prop_map(|pem| Ok(ControlAnswer::AuthorityKey(AuthorityKey(pem)))),

@@ -14,7 +14,7 @@ use manager::ManagerMap;
 use manager::api::{FileUse, HeldToken, TokenUse, TokenWait};
 use manager::token::Mode;
 use policy::space::{LiveShare, SpaceShare};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use stripe::LogTail;
 use types::{ClientId, FileId, FsError, FsUuid, LogId, ManagerId, Maps, NodeId, SegmentId, StoreId};
@@ -135,9 +135,11 @@ fn the_corpus_has_messages_about_sessions() {
     let request = |request: ControlRequest| [&[0], &*request.encode()].concat();
     let answer = |answer: Result<ControlAnswer, ControlError>| [&[1], &*ControlAnswer::encode(&answer)].concat();
     let maps = Some(Maps { epoch: 5, bytes: "maps".into() });
-    let renewed = Renewed { lease, share: None, round: 2, maps, seating: Some(seating), reseating: None };
+    let absent = [StoreId::new(1), StoreId::new(4)].into();
+    let renewed = Renewed { lease, share: None, round: 2, maps, seating: Some(seating), reseating: None, absent };
     let reseating = Some(Reseating { term: 78, managers: vec![ManagerId::new(1)] });
-    let asked = Renewed { lease, share: None, round: 2, maps: None, seating: None, reseating };
+    let absent = BTreeSet::new();
+    let asked = Renewed { lease, share: None, round: 2, maps: None, seating: None, reseating, absent };
     let greeting = |version, address: &str| {
         let (is_mounted, takes_stores, takes_managers, takes_votes) = (true, true, true, true);
         let (address, program) = (address.to_string(), "0.1.0".into());

@@ -45,7 +45,7 @@ use types::codec::DecodeError;
 use types::{BoxFuture, FsUuid, NodeId, StoreId};
 
 /// The length of leases: how long others wait for a node that has died, at most.
-pub const LEASE: Duration = Duration::from_secs(8);
+pub const LEASE: Duration = Duration::from_secs(5);
 
 /// Listens for other nodes.
 pub async fn bind(listen: SocketAddr) -> anyhow::Result<TcpListener> {
