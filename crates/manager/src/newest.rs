@@ -6,11 +6,16 @@
 
 use crate::api::ManagerError;
 use crate::record::{RecordDirectory, RecordKey};
+use std::time::Duration;
 use stripe::{Stripe, StripeError};
 use thiserror::Error;
 use types::codec::DecodeError;
 use types::{BlockAddr, LogId, SegmentId};
 
+/// How often a segment is looked at that cannot be read, if the operator accepts a loss.
+const LOOKS: usize = 5;
+/// Time between two such looks.
+const LOOK_PERIOD: Duration = Duration::from_secs(1);
 /// Length of the first stretch, in seqs.
 const FIRST_SPAN: u64 = 64;
 /// How many times longer each further stretch is.
@@ -83,14 +88,14 @@ async fn root_candidates(
 
     let mut candidates = Vec::new();
     for segment in own {
-        match find_root(stripe, segment).await {
+        match find_root_patiently(stripe, segment).await {
             Ok(Some(addr)) => candidates.push((segment, addr)),
             Ok(None) => {}
             // The segment is older than a readable root, so it may be the remains of a deletion.
             Err(_) if !candidates.is_empty() => break,
             Err(ReadError::Stripe(error)) => match stripe.is_torn(segment).await {
                 Ok(true) => {}
-                Ok(false) if stripe.accepts_loss() && stripe.is_lost(segment).await => {
+                Ok(false) if stripe.accepts_loss() => {
                     tracing::warn!(%log, %segment, %error, "a segment is passed over, since the operator accepts the loss");
                 }
                 Ok(false) => return Err(log_failed(log, "read the newest segments of the manager's log", error)),
@@ -103,6 +108,20 @@ async fn root_candidates(
         }
     }
     Ok(candidates)
+}
+
+/// As [`find_root`]. If the operator accepts a loss, what cannot be read again and again is lost,
+/// and what fails once is not.
+async fn find_root_patiently(stripe: &Stripe, segment: SegmentId) -> Result<Option<BlockAddr>, ReadError> {
+    let mut found = find_root(stripe, segment).await;
+    for _ in 1..LOOKS {
+        if !stripe.accepts_loss() || !matches!(found, Err(ReadError::Stripe(_))) {
+            break;
+        }
+        stripe.host().clock.sleep(LOOK_PERIOD).await;
+        found = find_root(stripe, segment).await;
+    }
+    found
 }
 
 /// The address of the root in a segment, if it has one.

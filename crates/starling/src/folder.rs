@@ -97,6 +97,12 @@ impl Stores {
         self.succeeds.is_some()
     }
 
+    /// It has started as the first node: the maps name it, and its right to succeed another one is
+    /// used up.
+    pub fn has_succeeded(&mut self) {
+        self.succeeds = None;
+    }
+
     /// Takes places that the user gives. Stores at nodes stay there, and those that have come back
     /// stay here: what the user names for them are their places from before they moved.
     pub fn take_places(&mut self, mut given: Vec<Location>) {

@@ -286,8 +286,9 @@ async fn start(
             return Err(usage(format!("{flag} was fixed at {is} when the file system was created: leave it out")));
         }
     }
+    stores.has_succeeded();
     if known.is_some_and(|known| known != stores) {
-        // The stores have moved: record their new places.
+        // The stores have moved, or it is the first node from now on.
         folder.record_stores(&stores)?;
     }
     let record = PlaceRecord::new(folder.path(), stores);

@@ -20,11 +20,27 @@ struct Rig {
 }
 
 impl Rig {
+    /// The last disk is that of the voter.
+    fn new(seed: u64, stores: usize) -> Rig {
+        let sim = Sim::new(seed);
+        let disks = (0..=stores).map(|_| SimDisk::new(&sim, 2 * STORE_BYTES)).collect();
+        Rig { sim, disks }
+    }
+
     fn start(&self, is_new: bool, accepts_loss: bool) -> Result<CoreMachine, StartError> {
+        self.start_without(None, is_new, accepts_loss)
+    }
+
+    fn start_without(&self, away: Option<usize>, is_new: bool, accepts_loss: bool) -> Result<CoreMachine, StartError> {
         self.sim.machine("one").crash();
         let on = self.sim.machine("one");
-        let places: Vec<StorePlace> = self.disks[..STORES].iter().map(|disk| disk.mount(&on).into()).collect();
-        let consensus: Arc<dyn Disk> = self.disks[STORES].mount(&on);
+        let place = |at: usize| match Some(at) == away {
+            true => StorePlace::Missing("it is dead".into()),
+            false => StorePlace::from(self.disks[at].mount(&on) as Arc<dyn Disk>),
+        };
+        let count = self.disks.len() - 1;
+        let places: Vec<StorePlace> = (0..count).map(place).collect();
+        let consensus: Arc<dyn Disk> = self.disks[count].mount(&on);
         let run = Run {
             cache_bytes: 16 << 20,
             root_mode: 0o755,
@@ -87,9 +103,7 @@ impl Rig {
 /// Makes a file system, copies two of its stores while it goes on, and ends it. Returns the copies,
 /// and what these stores had at the end.
 fn begin(seed: u64) -> (Rig, Vec<DiskSnapshot>, Vec<DiskSnapshot>) {
-    let sim = Sim::new(seed);
-    let disks = (0..=STORES).map(|_| SimDisk::new(&sim, 2 * STORE_BYTES)).collect();
-    let rig = Rig { sim, disks };
+    let rig = Rig::new(seed, STORES);
     let machine = rig.start(true, false).expect("start");
     (0..8).for_each(|number| rig.write(&machine, &format!("early-{number}")).expect("write"));
     let copies = rig.snapshots();
@@ -116,6 +130,34 @@ fn regression_a_start_from_old_copies_is_refused_and_destroys_nothing() {
             assert_eq!(rig.read(&machine, &format!("early-{number}")), Ok(true));
             assert_eq!(rig.read(&machine, &format!("late-{number}")), Ok(true));
         }
+    }
+}
+
+/// What cannot be read was passed over only while all stores answered.
+#[test]
+fn regression_a_loss_is_accepted_while_a_store_is_away() {
+    for seed in 0..4 {
+        let rig = Rig::new(seed, 3);
+        let machine = rig.start(true, false).expect("start");
+        let copy = rig.disks[1].snapshot();
+        // So many that the newest checkpoints are striped, and one fragment of three is left.
+        let client = &machine.client;
+        let made = rig.run(async {
+            for number in 0..4000 {
+                let write = OpenFlags { write: true, ..OpenFlags::default() };
+                let name = format!("file-{number}").into_bytes();
+                let (entry, handle) = client.create(&Cred::ROOT, FileId::ROOT, &name, 0o644, 0, write).await?;
+                client.release(entry.attr.id, handle, None).await?;
+            }
+            Ok::<(), FsError>(())
+        });
+        assert_eq!(made, Ok(()));
+        rig.run(machine.stop()).expect("stop");
+        rig.disks[1].restore(&copy);
+        assert!(rig.start_without(Some(0), false, false).is_err());
+        let machine = rig.start_without(Some(0), false, true).expect("the operator accepts the loss");
+        rig.run(machine.stop()).expect("stop");
+        rig.start_without(Some(0), false, false).expect("the loss was accepted");
     }
 }
 

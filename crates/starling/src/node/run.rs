@@ -115,7 +115,9 @@ impl AskedNode {
             ("--accept-loss", args.accept_loss),
             ("--config", args.config.is_some()),
         ];
-        if let Some((flag, _)) = of_first_node.iter().find(|(_, is_given)| *is_given && !was_first) {
+        if let Some((flag, _)) =
+            of_first_node.iter().find(|(flag, is_given)| *is_given && (!was_first || *flag == "--accept-loss"))
+        {
             let data = args.data.display();
             return Err(usage(format!("{data} belongs to a node that has joined: {flag} is for the first node")));
         }
