@@ -877,7 +877,9 @@ impl Members {
             let ended = sessions.by_number.iter().filter(|(_, session)| session.is_ended);
             ended.map(|(number, session)| (*number, session.node)).collect()
         };
-        self.give_up_stores(&gone);
+        if !gone.is_empty() {
+            self.give_up_stores(&gone);
+        }
         ended
     }
 

@@ -264,10 +264,7 @@ fn regression_no_program_waits_for_the_store_of_a_node_that_is_gone() {
         let leader = rig.leader().expect("a leader");
         let mut others = members.iter().filter(|(node, _)| *node != leader);
         let (gone, idle) = (others.next().expect("a node").0, &others.next().expect("a node").1);
-        for other in nodes().filter(|other| *other != gone) {
-            rig.net.cut(gone, other, true);
-            rig.net.cut(other, gone, true);
-        }
+        rig.cut_off(gone);
         rig.run_for(2 * LEASE);
         let begun = rig.net.sim.now();
         let fs = idle.file_system();
@@ -290,10 +287,7 @@ fn a_node_that_is_cut_off_shows_nothing_old_while_others_go_on() {
         let here = members.iter().find(|(node, _)| *node == leader).expect("a node").1.file_system();
         let there = members.iter().find(|(node, _)| *node != leader).expect("a node").1.file_system();
         let open = work::in_time(&rig, work::look(&*here, None)).expect("in time").expect("the counter").1;
-        for other in nodes().filter(|other| *other != leader) {
-            rig.net.cut(leader, other, true);
-            rig.net.cut(other, leader, true);
-        }
+        rig.cut_off(leader);
         // So that nothing but the lease holds others up.
         *rig.net.store_time_max.lock() = Some(Duration::from_millis(500));
         let cut_at = rig.net.sim.now();

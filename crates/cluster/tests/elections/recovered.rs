@@ -114,9 +114,7 @@ impl Rig {
         self.fates.lock().asked.insert(node);
         Some([node].into_iter().chain(voters).collect())
     }
-}
 
-impl Rig {
     /// Makes a first node that a user had made into the member that it is, if it has learned that.
     /// Returns both numbers. The member is to be started.
     pub fn demote(&self) -> Option<(NodeId, NodeId)> {

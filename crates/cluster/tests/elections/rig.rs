@@ -192,6 +192,14 @@ impl Rig {
         self.first_machine(node).pause(is_paused);
     }
 
+    /// Nothing gets from a node to the others any more, nor back.
+    pub fn cut_off(&self, node: NodeId) {
+        for other in self.nodes().into_iter().filter(|other| *other != node) {
+            self.net.cut(node, other, true);
+            self.net.cut(other, node, true);
+        }
+    }
+
     /// A node is killed.
     pub fn kill(&self, node: NodeId) {
         self.net.end(node);
