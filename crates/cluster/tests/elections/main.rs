@@ -252,28 +252,6 @@ fn regression_a_node_that_joins_while_a_store_is_slow_has_space() {
     assert_eq!(work::in_time(&rig, &mut made), Some(Ok(Ok(()))), "{}", rig.shown());
 }
 
-/// Each node found out by itself, and waited for that, that a store does not answer whose node was
-/// declared dead long before.
-#[test]
-fn regression_no_program_waits_for_the_store_of_a_node_that_is_gone() {
-    for seed in 0..8 {
-        let rig = Rig::new(seed);
-        let work = Work::new();
-        let members: Vec<_> = nodes().map(|node| (node, rig.start(node).expect("a member"))).collect();
-        work.make_counter(&rig, &members[0].1);
-        let leader = rig.leader().expect("a leader");
-        let mut others = members.iter().filter(|(node, _)| *node != leader);
-        let (gone, idle) = (others.next().expect("a node").0, &others.next().expect("a node").1);
-        rig.cut_off(gone);
-        rig.run_for(2 * LEASE);
-        let begun = rig.net.sim.now();
-        let fs = idle.file_system();
-        assert_eq!(work::in_time(&rig, work::make(&*fs, "new")), Some(Ok(())), "seed {seed}");
-        let took = rig.net.sim.now() - begun;
-        assert!(took < Duration::from_millis(900), "seed {seed}: {took:?}");
-    }
-}
-
 /// The former leader is cut off, and its own programs still have its lease. Another leader gives
 /// others what they hold only when that is over.
 #[test]
