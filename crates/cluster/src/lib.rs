@@ -71,6 +71,7 @@ pub mod survivors;
 pub mod switch;
 pub mod switch_lane;
 mod table;
+mod unreached;
 pub mod voters;
 
 pub use config::{FsConfig, KnownNode};

@@ -23,6 +23,7 @@ use crate::machine::{inode_bytes, inode_count_max, stripe_options};
 use crate::room::member_space;
 use crate::seating::{Reseating, Seated, Seating};
 use crate::shared_locks::{LockWay, SharedLocks};
+use crate::unreached::Unreached;
 use client::{Client, ClientConfig, Managers};
 use host::{Either, Host, first};
 use manager::api::{Manager, TokenHolder};
@@ -146,8 +147,8 @@ struct KnownSeats {
     seating: Seating,
     /// Managers that move: the terms for which the client has said what it holds.
     unseated: BTreeMap<ManagerId, u64>,
-    /// Since when nodes that serve managers cannot be reached.
-    unreached: BTreeMap<NodeId, Duration>,
+    /// Nodes that serve managers and cannot be reached.
+    unreached: Unreached,
 }
 
 impl KnownSeats {
@@ -178,15 +179,6 @@ impl KnownSeats {
             (was_away || unseated.contains_key(&id)).then_some((id, None))
         };
         all.filter_map(has_moved).collect()
-    }
-
-    /// The nodes that could not be reached for long. `now` are those that cannot be reached now.
-    fn unreached(&mut self, now: BTreeSet<NodeId>, at: Duration, patience: Duration) -> Vec<NodeId> {
-        self.unreached.retain(|node, _| now.contains(node));
-        for node in now {
-            self.unreached.entry(node).or_insert(at);
-        }
-        self.unreached.iter().filter(|(_, since)| at >= **since + patience).map(|(node, _)| *node).collect()
     }
 }
 
@@ -728,7 +720,7 @@ impl Member {
     fn known_seats(&self, serving: &Serving) -> (u64, Vec<NodeId>) {
         let (unreached, now) = (self.first.unreached(serving.session), self.host.clock.now());
         let mut seats = serving.seats.lock();
-        let unreached = seats.unreached(unreached, now, serving.lease / 2);
+        let unreached = seats.unreached.note(unreached, now, serving.lease / 2);
         (seats.seating.version, unreached)
     }
 

@@ -847,7 +847,9 @@ impl Members {
     async fn watch(self: Arc<Self>) {
         while !self.stopped.load(SeqCst) {
             self.host.clock.sleep(TICK).await;
-            for (session, node) in self.end_expired(self.host.clock.now()) {
+            let ended = self.end_expired(self.host.clock.now());
+            self.seats.look_at_nodes(&self.live());
+            for (session, node) in ended {
                 if let Ok(turn) = self.turn(node).try_lock_owned() {
                     self.host.tasks.spawn(Box::pin(self.clone().finish(session, node, turn)));
                 }

@@ -34,6 +34,8 @@ pub trait HostWay: Send + Sync + 'static {
     /// Asks something about its managers. Fails with [`ManagerError::Away`] if it cannot be
     /// reached.
     fn ask(&self, request: Vec<u8>) -> BoxFuture<Result<Vec<u8>, ManagerError>>;
+    /// True while a connection is up.
+    fn is_up(&self) -> bool;
     /// The lane for requests of this node's own client.
     fn lane(&self) -> Arc<dyn OrderedLane>;
 }
@@ -50,12 +52,29 @@ pub(crate) struct ServingNode {
     asking: tokio::sync::Mutex<()>,
     /// Present once this node's own client gets its recalls. It ends with this.
     recalls: OnceLock<Alive>,
+    /// True once its session has ended.
+    is_gone: watch::Sender<bool>,
 }
 
 impl ServingNode {
     pub fn new(host: Host, node: NodeId, session: u64, way: Arc<dyn HostWay>) -> Arc<ServingNode> {
-        let (report, asking, recalls) = Default::default();
-        Arc::new(ServingNode { host, node, session, way, report, asking, recalls })
+        let (report, asking, recalls, is_gone) = Default::default();
+        Arc::new(ServingNode { host, node, session, way, report, asking, recalls, is_gone })
+    }
+
+    /// Its session has ended: no question waits for it any more.
+    pub fn end(&self) {
+        self.is_gone.send_replace(true);
+    }
+
+    /// True once its session has ended.
+    pub fn is_gone(&self) -> bool {
+        *self.is_gone.borrow()
+    }
+
+    /// True while a connection to it is up.
+    pub fn is_up(&self) -> bool {
+        self.way.is_up()
     }
 
     /// Has `holder` get the recalls of this node's own client, in session `own_session`, unless it
@@ -70,10 +89,14 @@ impl ServingNode {
         self.way.lane()
     }
 
-    /// Asks it something. The answer may take as long as this.
+    /// Asks it something. The answer may take as long as this, unless the node's session ends.
     pub async fn ask_within(&self, request: HostRequest, time_max: Duration) -> Result<HostAnswer, ManagerError> {
-        let asked = self.way.ask(request.encode(self.session));
-        let answer = host::timeout(&*self.host.clock, time_max, asked).await.map_err(|_| ManagerError::Away)??;
+        let mut is_gone = self.is_gone.subscribe();
+        let asked = host::timeout(&*self.host.clock, time_max, self.way.ask(request.encode(self.session)));
+        let answer = match first(asked, is_gone.wait_for(|is_gone| *is_gone)).await {
+            Either::Left(answer) => answer.map_err(|_| ManagerError::Away)??,
+            Either::Right(_) => return Err(ManagerError::Away),
+        };
         match HostAnswer::decode(&answer) {
             Ok(HostAnswer::Failed(error)) => Err(error),
             Ok(answer) => Ok(answer),

@@ -28,6 +28,7 @@ use crate::remote_manager::RemoteManager;
 use crate::seat::{Here, HostWay, Place, Seat, ServingNode, There};
 use crate::seating::{Reseating, Seated, Seating};
 use crate::survivors::contradicting;
+use crate::unreached::Unreached;
 use client::{Client, Holdings};
 use host::{Host, first};
 use manager::admin_wire::{AdmittedClient, HostAnswer, HostRequest, Takeover};
@@ -123,6 +124,8 @@ struct State {
     ended: BTreeMap<LogId, LivingLog>,
     /// Nodes that get no manager up to this time.
     avoided: BTreeMap<NodeId, Duration>,
+    /// Nodes that cannot be reached from here.
+    unreached: Unreached,
 }
 
 /// The right to change who serves what, and to open clients' logs.
@@ -159,7 +162,8 @@ impl Seats {
                 service.open(seat.id(), gate);
             }
         }
-        let state = State { seating, nodes: BTreeMap::new(), moving: None, ended, avoided: BTreeMap::new() };
+        let (nodes, moving, avoided, unreached) = Default::default();
+        let state = State { seating, nodes, moving, ended, avoided, unreached };
         Seats {
             opening,
             seats,
@@ -280,11 +284,32 @@ impl Seats {
         nodes.into_values().filter(|node| live.iter().any(|session| session.number == node.session)).collect()
     }
 
+    /// Looks at the nodes that serve managers. Nothing waits for those whose sessions have ended. A
+    /// node whose session goes on, and that cannot be reached from here for long, is to serve none.
+    pub fn look_at_nodes(&self, live: &[LiveSession]) {
+        let (mut unreached, now) = (BTreeSet::new(), self.opening.host.clock.now());
+        let for_long = {
+            let mut state = self.state.lock();
+            for node in state.nodes.values() {
+                if !live.iter().any(|session| session.number == node.session) {
+                    node.end();
+                } else if !node.is_up() {
+                    unreached.insert(node.node);
+                }
+            }
+            // A node that is down for all others as well loses its session in a lease.
+            state.unreached.note(unreached, now, with_drift(self.opening.lease))
+        };
+        for_long.into_iter().filter(|node| self.may_serve(*node)).for_each(|node| self.avoid(node));
+    }
+
     /// Has all nodes that serve managers do something. One that cannot be reached from here is to
-    /// serve none.
+    /// serve none. One whose session ends meanwhile serves none.
     async fn have_all(&self, request: &HostRequest, live: &[LiveSession]) -> Result<(), ManagerError> {
         for node in self.serving(live) {
-            if let Err(error) = node.have(request.clone()).await {
+            if let Err(error) = node.have(request.clone()).await
+                && !node.is_gone()
+            {
                 self.avoid(node.node);
                 return Err(error);
             }
@@ -369,7 +394,8 @@ impl Seats {
         {
             let mut state = self.state.lock();
             state.moving = None;
-            state.nodes.retain(|_, node| live.iter().any(|session| session.number == node.session));
+            let is_live = |node: &ServingNode| live.iter().any(|session| session.number == node.session);
+            state.nodes.extract_if(.., |_, node| !is_live(node)).for_each(|(_, node)| node.end());
         }
         self.service.call_all();
     }
@@ -399,6 +425,7 @@ impl Seats {
                 }
                 Place::There(There { at, .. }) => {
                     if book.live().iter().any(|session| session.number == at.session)
+                        && at.is_up()
                         && let Err(error) = at.have(HostRequest::Release(id)).await
                     {
                         tracing::warn!(manager = %id, node = %at.node, "a manager is taken from its node: {error}");
@@ -571,7 +598,9 @@ impl Seats {
         }
         let way = self.ways.as_ref()?.reach(at);
         let node = ServingNode::new(self.opening.host.clone(), at.node, session, way);
-        state.nodes.insert(at.node, node.clone());
+        if let Some(former) = state.nodes.insert(at.node, node.clone()) {
+            former.end();
+        }
         Some(node)
     }
 

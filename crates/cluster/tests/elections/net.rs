@@ -211,6 +211,11 @@ impl Net {
         *self.slow.lock() = None;
     }
 
+    /// True if messages get through between two nodes, both ways, and the second one is up.
+    pub fn is_up(&self, from: NodeId, to: NodeId) -> bool {
+        !self.is_cut(from, to) && !self.is_cut(to, from) && self.process(to).is_some()
+    }
+
     fn is_cut(&self, from: NodeId, to: NodeId) -> bool {
         from != to && self.cut.lock().contains(&(from, to))
     }

@@ -656,6 +656,10 @@ impl HostWay for HostLink {
         })
     }
 
+    fn is_up(&self) -> bool {
+        self.0.net.is_up(self.0.node, self.1)
+    }
+
     fn lane(&self) -> Arc<dyn OrderedLane> {
         self.0.lane(To::Node(self.1))
     }

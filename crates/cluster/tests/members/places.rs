@@ -2,7 +2,7 @@
 
 use crate::rig::*;
 use crate::{ROOM, seats};
-use cluster::config::{client_id, manager_log};
+use cluster::config::{FIRST_NODE, client_id, manager_log};
 use cluster::control::{CONTROL_VERSION, ControlAnswer, ControlError, ControlRequest, Hello};
 use manager::admin_wire::HostAnswer;
 use manager::api::TokenUse;
@@ -123,6 +123,40 @@ fn segments_of_managers_at_other_nodes_are_deleted() {
     assert!(here.iter().all(|count| (1..10).contains(count)), "{here:?} segments of managers' logs are left");
     rig.start_first();
     assert_eq!(rig.read(&rig.own(), "file-7").expect("read"), b"19 7");
+}
+
+#[test]
+fn regression_a_node_that_the_first_one_alone_cannot_reach_serves_no_managers() {
+    let rig = Rig::spread(35, ROOM);
+    let (a, node) = rig.joined("a");
+    rig.run_for(6);
+    assert_eq!(seats(&rig), [2, 2]);
+    // It renews its lease all the time.
+    rig.way.part(FIRST_NODE, a);
+    rig.run_for(20);
+    assert_eq!(seats(&rig), [4, 0]);
+    assert!(node.member.trouble().is_none() && !node.member.take_loss());
+    rig.write(&rig.own(), "own", b"text").expect("write");
+    rig.sync(&rig.own()).expect("sync");
+    rig.way.join(FIRST_NODE, a);
+    assert_eq!(rig.read(&*node.fs, "own").expect("read"), b"text");
+}
+
+#[test]
+fn regression_nothing_waits_for_a_node_whose_session_has_ended() {
+    let rig = Rig::spread(36, ROOM);
+    let (a, _first) = rig.joined("a");
+    let (b, second) = rig.joined("b");
+    rig.run_for(10);
+    assert!(seats(&rig)[1] > 0);
+    // The second one says that it cannot reach the first one, which is cut off before its managers
+    // move.
+    rig.way.part(a, b);
+    rig.run_for(LEASE.as_secs() / 2);
+    rig.way.cut(a, true);
+    rig.run_for(LEASE.as_secs() + 3);
+    assert_eq!(seats(&rig)[1], 0);
+    rig.write(&*second.fs, "file", b"text").expect("write");
 }
 
 #[test]

@@ -339,6 +339,12 @@ impl HostWay for HostLink {
         })
     }
 
+    /// A node that is cut off goes silent like one that stands still. No connection breaks.
+    fn is_up(&self) -> bool {
+        let is_apart = self.way.0.apart.lock().expect("apart").contains(&(FIRST_NODE, self.node));
+        !is_apart && self.way.service(self.node).is_some()
+    }
+
     fn lane(&self) -> Arc<dyn OrderedLane> {
         SimLane::new(&self.way, &self.host, FIRST_NODE, self.node)
     }

@@ -61,6 +61,10 @@ impl HostWay for LinkWay {
         })
     }
 
+    fn is_up(&self) -> bool {
+        self.0.is_up()
+    }
+
     fn lane(&self) -> Arc<dyn OrderedLane> {
         self.0.ordered()
     }
