@@ -1,7 +1,8 @@
 //! Another machine becomes the first node.
 
 use crate::rig::*;
-use crate::{ROOM, members_work_while, seats};
+use crate::working::members_work_while;
+use crate::{ROOM, seats};
 use cluster::{Claim, FsConfig, StartError, Succession};
 use host::timeout;
 use std::time::Duration;
