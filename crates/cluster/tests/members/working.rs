@@ -215,3 +215,61 @@ fn model_members_lose_nothing_when_the_first_node_starts_again_at_any_moment() {
     }
     assert!(starts > 30, "only {starts} starts");
 }
+
+/// Makes files in the folder of all, removes some, and syncs some, until its node ends.
+async fn make_and_remove(fs: Arc<dyn FileSystem>, life: u64, host: Host) -> Result<(), FsError> {
+    for number in 0.. {
+        let name = of_life(life, number);
+        let (entry, handle) = fs.create(&Cred::ROOT, FileId::ROOT, name.as_bytes(), 0o644, 0, READ_WRITE).await?;
+        fs.write(&Cred::ROOT, entry.attr.id, handle, 0, name.as_bytes()).await?;
+        fs.release(entry.attr.id, handle, None).await?;
+        match host.random.next_u64() % 4 {
+            0 => fs.sync().await?,
+            1 => fs.unlink(&Cred::ROOT, FileId::ROOT, name.as_bytes()).await?,
+            2 => drop(fs.lookup(&Cred::ROOT, FileId::ROOT, format!("1-{}", number % COUNTS).as_bytes()).await),
+            _ => {}
+        }
+        host.clock.sleep(Duration::from_millis(host.random.next_u64() % 20)).await;
+    }
+    Ok(())
+}
+
+/// The name of a file that a node made in one of its lives.
+fn of_life(life: u64, number: u64) -> String {
+    format!("of-life-{life}-{number}")
+}
+
+/// Three nodes work, and so does a fourth one, which crashes and starts again at once.
+fn members_work_while_one_starts_again(seed: u64) {
+    let rig = Rig::spread(seed, ROOM);
+    let dice = rig.sim.machine("dice").host();
+    let (victim, mut node) = rig.joined("victim");
+    members_work_while(&rig, async {
+        let random = |below: u64| dice.random.next_u64() % below;
+        let lives = 1 + random(6);
+        for life in 0..lives {
+            drop(node.machine.run(make_and_remove(node.fs.clone(), life, node.machine.host())));
+            dice.clock.sleep(Duration::from_millis(random(5000))).await;
+            rig.crash(victim, &node);
+            dice.clock.sleep(Duration::from_millis(random(3000))).await;
+            node = rig.start(victim);
+            let member = node.member.clone();
+            node.machine.run(async move { member.ready().await }).await.expect("up").expect("a session");
+        }
+        let own = rig.own();
+        for (life, number) in (0..lives).flat_map(|life| (0..1000).map(move |number| (life, number))) {
+            let name = of_life(life, number);
+            let _ = own.unlink(&Cred::ROOT, FileId::ROOT, name.as_bytes()).await;
+        }
+    });
+}
+
+#[test]
+fn model_members_lose_nothing_while_one_of_them_starts_again_at_once() {
+    let from = std::env::var("STARLING_MEMBERS_FROM").map_or(700, |from| from.parse().expect("a seed"));
+    let count = std::env::var("STARLING_MEMBERS_COUNT").map_or(20, |count| count.parse().expect("a count"));
+    for seed in from..from + count {
+        println!("seed {seed}");
+        members_work_while_one_starts_again(seed);
+    }
+}
