@@ -138,6 +138,11 @@ struct Claims {
     by_node: BTreeMap<NodeId, (LiveSession, Holdings)>,
 }
 
+/// True if a node's session is one of these.
+fn is_live(node: &ServingNode, live: &[LiveSession]) -> bool {
+    live.iter().any(|session| session.number == node.session)
+}
+
 /// How far a log goes that was opened like this.
 pub(crate) fn end_of(tail: &LogTail) -> LivingLog {
     LivingLog { log: tail.log, epoch: tail.epoch, committed_seq: tail.next_seq - 1 }
@@ -267,7 +272,7 @@ impl Seats {
     /// latter are those whose move was cut short.
     pub fn lost(&self, live: &[LiveSession]) -> BTreeSet<ManagerId> {
         let is_lost = |seat: &&Arc<Seat>| match seat.place() {
-            Place::There(There { at, .. }) => !live.iter().any(|session| session.number == at.session),
+            Place::There(There { at, .. }) => !is_live(&at, live),
             Place::Nowhere => true,
             Place::Here(_) => false,
         };
@@ -281,7 +286,7 @@ impl Seats {
             Place::Here(_) | Place::Nowhere => None,
         };
         let nodes: BTreeMap<u64, Arc<ServingNode>> = self.seats.iter().filter_map(at).collect();
-        nodes.into_values().filter(|node| live.iter().any(|session| session.number == node.session)).collect()
+        nodes.into_values().filter(|node| is_live(node, live)).collect()
     }
 
     /// Looks at the nodes that serve managers. Nothing waits for those whose sessions have ended. A
@@ -291,7 +296,7 @@ impl Seats {
         let for_long = {
             let mut state = self.state.lock();
             for node in state.nodes.values() {
-                if !live.iter().any(|session| session.number == node.session) {
+                if !is_live(node, live) {
                     node.end();
                 } else if !node.is_up() {
                     unreached.insert(node.node);
@@ -394,8 +399,7 @@ impl Seats {
         {
             let mut state = self.state.lock();
             state.moving = None;
-            let is_live = |node: &ServingNode| live.iter().any(|session| session.number == node.session);
-            state.nodes.extract_if(.., |_, node| !is_live(node)).for_each(|(_, node)| node.end());
+            state.nodes.extract_if(.., |_, node| !is_live(node, &live)).for_each(|(_, node)| node.end());
         }
         self.service.call_all();
     }
@@ -424,7 +428,7 @@ impl Seats {
                     epochs.insert(id, server.epoch());
                 }
                 Place::There(There { at, .. }) => {
-                    if book.live().iter().any(|session| session.number == at.session)
+                    if is_live(&at, &book.live())
                         && at.is_up()
                         && let Err(error) = at.have(HostRequest::Release(id)).await
                     {

@@ -46,6 +46,13 @@ pub const RUN: Run = Run {
 };
 pub const READ_WRITE: OpenFlags = OpenFlags { read: true, write: true, append: false, truncate: false, execute: false };
 
+/// The seeds of a model: 20 from this one on, unless the environment says otherwise.
+pub fn seeds(from: u64) -> Range<u64> {
+    let from = std::env::var("STARLING_MEMBERS_FROM").map_or(from, |from| from.parse().expect("a seed"));
+    let count = std::env::var("STARLING_MEMBERS_COUNT").map_or(20, |count| count.parse().expect("a count"));
+    from..from + count
+}
+
 /// What runs on the first node at the moment.
 pub struct First {
     pub machine: Machine,

@@ -45,10 +45,10 @@ fn members_work_while_the_first_node_is_succeeded(seed: u64) -> usize {
 
 #[test]
 fn model_members_lose_nothing_when_another_machine_becomes_the_first_node() {
-    let from = std::env::var("STARLING_MEMBERS_FROM").map_or(700, |from| from.parse().expect("a seed"));
-    let count = std::env::var("STARLING_MEMBERS_COUNT").map_or(20, |count| count.parse().expect("a count"));
+    let seeds = seeds(700);
+    let count = seeds.end - seeds.start;
     let mut cut_short = 0;
-    for seed in from..from + count {
+    for seed in seeds {
         println!("seed {seed}");
         cut_short += members_work_while_the_first_node_is_succeeded(seed);
     }
