@@ -36,6 +36,8 @@ use vfs::locks::{LockService, Locks};
 /// Bound of repetitions of one attempt. Each fetches something, so only a cache that is far too
 /// small for the operation gets there.
 const ATTEMPTS_MAX: usize = 10_000;
+/// How often an operation has space searched for before it fails.
+const SPACE_SEARCHES: u32 = 2;
 /// Bound of repetitions that fetch into the streams' part of the cache. That part may be too small
 /// for one read, or for all readers that share it; later repetitions use the whole cache.
 const STREAM_ATTEMPTS_MAX: usize = 3;
@@ -143,6 +145,15 @@ impl Managers {
     }
 }
 
+/// What an operation has done to find space.
+#[derive(Default)]
+struct SpaceSearch {
+    /// Searches that it has begun.
+    count: u32,
+    /// The newest one has ended when so many rounds have.
+    until: u64,
+}
+
 /// Everything a client is made of; shared by its operations and its background tasks.
 pub struct Core {
     pub(crate) host: Host,
@@ -172,6 +183,8 @@ pub struct Core {
     pub(crate) leaves_atime: AtomicBool,
     /// Counts the rounds in which maintenance looked for space.
     pub(crate) space_round: watch::Sender<u64>,
+    /// Tells of each new share of the free space.
+    pub(crate) space_share: watch::Sender<()>,
     /// Counts changes of pins, claims and recalls.
     pub(crate) tokens_change: watch::Sender<u64>,
     /// The kernel behind the mount, if there is one.
@@ -212,6 +225,7 @@ impl Core {
             inode_fetch_count: AtomicU64::new(0),
             leaves_atime: AtomicBool::new(false),
             space_round: watch::Sender::new(0),
+            space_share: watch::Sender::new(()),
             tokens_change: watch::Sender::new(0),
             kernel: OnceLock::new(),
             stopped: AtomicBool::new(false),
@@ -239,6 +253,7 @@ impl Core {
         self.committed.notify_one();
         self.apply_wanted.notify_one();
         self.tokens_change.send_modify(|count| *count += 1);
+        self.space_share.send_replace(());
     }
 
     /// Begins an attempt: locks the state.
@@ -288,7 +303,7 @@ impl Core {
         mut needs: Needs,
         mut attempt: impl FnMut(&Arc<Core>) -> Attempt<T>,
     ) -> Result<T, FsError> {
-        let (mut space_waits, mut gone) = (0, None);
+        let (mut search, mut gone) = (SpaceSearch::default(), None);
         let mut pins = Pins::new(&self);
         for count in 0..ATTEMPTS_MAX {
             let mut seen = None;
@@ -296,12 +311,6 @@ impl Core {
                 && count >= STREAM_ATTEMPTS_MAX
             {
                 *expect = Expect::Reuse;
-            }
-            if miss == Miss::Space {
-                space_waits += 1;
-                if space_waits > 2 {
-                    return Err(FsError::NoSpace);
-                }
             }
             let taken = match &miss {
                 Miss::Token(missed, _) => pins.take(&needs, *missed).await,
@@ -320,6 +329,17 @@ impl Core {
                         pins.unpin_from(FileId::new(0));
                     }
                     self.fetch_inodes(ids).await;
+                    Ok(())
+                }
+                // This may take long, and what ends it may need what would be pinned.
+                Miss::Space => {
+                    pins.unpin_from(FileId::new(0));
+                    self.wait_for_space(&mut search).await?;
+                    Ok(())
+                }
+                Miss::Applied => {
+                    pins.unpin_from(FileId::new(0));
+                    self.wait_for_managers().await?;
                     Ok(())
                 }
                 other => {
@@ -350,7 +370,7 @@ impl Core {
 
     async fn fetch(self: &Arc<Self>, miss: &Miss) -> Result<(), FsError> {
         match miss {
-            Miss::Token(..) | Miss::Glimpse(_) | Miss::Attributes(_) => Ok(()),
+            Miss::Token(..) | Miss::Glimpse(_) | Miss::Attributes(_) | Miss::Applied | Miss::Space => Ok(()),
             Miss::Bucket(dir, bucket) => self.fetch_bucket(*dir, *bucket).await,
             Miss::Map(id) => self.fetch_map(*id, u64::MAX).await,
             Miss::MapUntil(id, block) => self.fetch_map(*id, *block).await,
@@ -367,25 +387,37 @@ impl Core {
                 self.log.wait_in_flight_below(*below).await;
                 Ok(())
             }
-            Miss::Applied => {
-                let first = self.state.lock().unapplied.keys().next().copied().unwrap_or(0);
-                let applied = self.wait_applied(first);
-                host::timeout(&*self.host.clock, APPLY_TIME_MAX + self.patience(), applied)
-                    .await
-                    .map_err(|_| FsError::TimedOut)
-            }
-            Miss::Space => {
-                let mut rounds = self.space_round.subscribe();
-                let before = *rounds.borrow_and_update();
-                // Removals that are not committed hold space that no other party can free.
-                self.commit().await?;
-                self.space_wanted.notify_one();
-                // A round that is under way may have looked before the space was needed: wait for
-                // the end of the next one.
-                let _ = rounds.wait_for(|r| *r >= before + 2).await;
-                Ok(())
-            }
         }
+    }
+
+    /// Waits until the managers have applied the oldest of the cuts.
+    async fn wait_for_managers(&self) -> Result<(), FsError> {
+        let first = self.state.lock().unapplied.keys().next().copied().unwrap_or(0);
+        let (applied, time_max) = (self.wait_applied(first), APPLY_TIME_MAX + self.patience());
+        host::timeout(&*self.host.clock, time_max, applied).await.map_err(|_| FsError::TimedOut)
+    }
+
+    /// Waits until there may be more room: the client has a new share, or a search for space has
+    /// ended. Begins a search, unless one of this operation goes on.
+    ///
+    /// # Errors
+    /// [`FsError::NoSpace`] if the operation's searches have found nothing.
+    async fn wait_for_space(self: &Arc<Self>, search: &mut SpaceSearch) -> Result<(), FsError> {
+        let (mut rounds, mut shares) = (self.space_round.subscribe(), self.space_share.subscribe());
+        let round = *rounds.borrow_and_update();
+        if round >= search.until {
+            if search.count == SPACE_SEARCHES {
+                return Err(FsError::NoSpace);
+            }
+            // A round that is under way may have looked before the space was needed.
+            *search = SpaceSearch { count: search.count + 1, until: round + 2 };
+            // Removals that are not committed hold space that no other party can free.
+            self.commit().await?;
+            self.space_wanted.notify_one();
+        }
+        // The senders live as long as the core.
+        let _ = first(rounds.wait_for(|round| *round >= search.until), shares.changed()).await;
+        Ok(())
     }
 
     /// Evicts inodes whose state the log and the managers have completely, until there is room for

@@ -206,9 +206,10 @@ impl Client {
     }
 
     /// Takes over a share of the free space, which was made after this
-    /// [`space_claim`](Self::space_claim).
+    /// [`space_claim`](Self::space_claim). Operations that wait for space try again.
     pub fn take_share(&self, claim: &SpaceClaim, share: &SpaceShare) {
         self.core.state.lock().space.take(claim, share);
+        self.core.space_share.send_replace(());
     }
 
     /// Lends the cleaner room; see [`SpaceAccount::lend`].

@@ -7,7 +7,8 @@
 //!   attempt.
 //! - A **pin** keeps a token from being given back while an operation that needs it also waits for
 //!   something else. An operation that waits for a token pins only tokens of files with smaller
-//!   ids. So operations at two clients never wait for each other's pins.
+//!   ids. So operations at two clients never wait for each other's pins. An operation that waits
+//!   for space, or for managers that lag behind, pins nothing.
 //! - A **recall** waits until no operation pins the token, and a moment longer for a directory that
 //!   the client has just been given and is busy with. Then the *gate* closes: no operation uses
 //!   the token from here on. The client makes its changes durable, waits until the managers have

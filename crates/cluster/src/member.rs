@@ -681,7 +681,8 @@ impl Member {
                         knows_room |= share.live.is_some();
                     }
                     if std::mem::take(&mut is_wanted) {
-                        search.get_or_insert(Search { seen: round, goal: round + SPACE_ROUNDS });
+                        // A search that goes on lasts longer, for the operation that came last.
+                        search.get_or_insert(Search { seen: round, goal: 0 }).goal = round + SPACE_ROUNDS;
                     }
                     // A client that has had no share yet does not know whether there is room.
                     let tells = |search: &mut Search| knows_room && search.tell(&serving.client, round);
@@ -805,7 +806,7 @@ fn unexpected() -> ControlError {
     types::codec::DecodeError::Invalid("control answer").into()
 }
 
-/// A search for space that the first node does for an operation here.
+/// A search for space that the first node does for operations here.
 #[derive(Clone, Copy)]
 struct Search {
     /// Rounds that the client was told of.

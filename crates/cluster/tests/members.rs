@@ -9,6 +9,8 @@ mod fenced;
 mod places;
 #[path = "members/rig.rs"]
 mod rig;
+#[path = "members/room.rs"]
+mod room;
 #[path = "members/succession.rs"]
 mod succession;
 #[path = "members/working.rs"]
@@ -602,81 +604,6 @@ fn a_dead_members_files_stay_held_until_its_log_could_be_read() {
     rig.start_first();
     assert!(!rig.first().core.servers()[0].clients().contains(&client));
     assert_eq!(rig.read(&rig.own(), "file").expect("read"), b"durable");
-}
-
-/// Writes files until there is no space; returns how many fit.
-async fn fill(fs: Arc<dyn FileSystem>, prefix: String) -> Result<usize, FsError> {
-    let mut count = 0;
-    let data = vec![7; 512 << 10];
-    let end = loop {
-        let name = format!("{prefix}{count}");
-        let made = fs.create(&Cred::ROOT, FileId::ROOT, name.as_bytes(), 0o644, 0, READ_WRITE).await;
-        let (entry, handle) = match made {
-            Ok((entry, handle)) => (entry.attr.id, handle),
-            Err(e) => break e,
-        };
-        let written = fs.write(&Cred::ROOT, entry, handle, 0, &data).await;
-        fs.release(entry, handle, None).await?;
-        match written {
-            Ok(_) => count += 1,
-            Err(e) => break e,
-        }
-    };
-    // What was accepted can be made durable.
-    fs.sync().await?;
-    if end == FsError::NoSpace { Ok(count) } else { Err(end) }
-}
-
-#[test]
-fn writers_at_several_nodes_fill_the_stores_and_each_write_is_kept_or_refused() {
-    let rig = Rig::new(11, 128 << 20);
-    let (_, first) = rig.joined("a");
-    let (_, second) = rig.joined("b");
-    let systems: Vec<Arc<dyn FileSystem>> = vec![first.fs.clone(), second.fs.clone(), Arc::new(rig.own())];
-    let machines = [first.machine.clone(), second.machine.clone(), rig.first().machine.clone()];
-    let results = systems
-        .iter()
-        .zip(&machines)
-        .enumerate()
-        .map(|(at, (fs, machine))| machine.run(fill(fs.clone(), format!("{at}-"))));
-    let results = rig.sim.block_on(host::join_all(results.collect()));
-    let counts: Vec<usize> = results.into_iter().map(|r| r.expect("up").expect("no space at the end")).collect();
-    let bytes = counts.iter().sum::<usize>() as u64 * (512 << 10);
-    let limit = rig.own().status().limit_bytes;
-    assert!(bytes > limit / 2 && bytes <= limit, "{bytes} of {limit} bytes: {counts:?}");
-    rig.run_for(20);
-    // All of it is there, and there is room to remove it.
-    for (at, count) in counts.iter().enumerate() {
-        for number in 0..*count {
-            let name = format!("{at}-{number}");
-            assert_eq!(rig.read(&*systems[(at + 1) % 3], &name).expect("read").len(), 512 << 10, "{name}");
-            let fs = systems[at].clone();
-            let removed = async move { fs.unlink(&Cred::ROOT, FileId::ROOT, name.as_bytes()).await };
-            rig.sim.block_on(removed).expect("unlink");
-        }
-    }
-    rig.run_for(60);
-    let again = machines[0].run(fill(systems[0].clone(), "again".into()));
-    let again = rig.sim.block_on(again).expect("up").expect("no space at the end");
-    assert!(again as u64 * (512 << 10) > limit / 4, "the space is free again: {again}");
-}
-
-/// It waited until the first node had counted as many rounds as in its life before.
-#[test]
-fn regression_a_search_for_space_ends_soon_after_a_start_of_the_first_node() {
-    let rig = Rig::new(12, 128 << 20);
-    let (_, node) = rig.joined("a");
-    let fill = |prefix: String| node.machine.run(fill(node.fs.clone(), prefix));
-    rig.sim.block_on(fill("all".into())).expect("up").expect("no space at the end");
-    for number in 0..20 {
-        rig.sim.block_on(fill(format!("more-{number}-"))).expect("up").expect("no space at the end");
-    }
-    let last = fill("last".into());
-    rig.sim.run_for(Duration::from_millis(500));
-    rig.start_first();
-    let dice = rig.sim.machine("dice").host();
-    let ended = rig.sim.block_on(host::timeout(&*dice.clock, Duration::from_secs(10), last));
-    ended.expect("it ends soon").expect("up").expect("no space at the end");
 }
 
 #[test]

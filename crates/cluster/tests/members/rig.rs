@@ -538,7 +538,7 @@ impl LockWay for RemoteLocks {
     }
 }
 
-async fn read(fs: &dyn FileSystem, name: &str) -> Result<Vec<u8>, FsError> {
+pub async fn read(fs: &dyn FileSystem, name: &str) -> Result<Vec<u8>, FsError> {
     let entry = fs.lookup(&Cred::ROOT, FileId::ROOT, name.as_bytes()).await?;
     let handle = fs.open(&Cred::ROOT, entry.attr.id, OpenFlags { read: true, ..Default::default() }).await?;
     let bytes = fs.read(entry.attr.id, handle, 0, 1 << 20).await;
