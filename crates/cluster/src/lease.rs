@@ -56,6 +56,11 @@ impl LeaseTable {
         self.deadlines.iter().filter(move |(_, deadline)| **deadline <= now).map(|(session, _)| *session)
     }
 
+    /// When the first lease is over that is not renewed.
+    pub fn first_end(&self) -> Option<Duration> {
+        self.deadlines.values().min().copied()
+    }
+
     /// Time until a session's lease is over; `None` if there is no such session.
     pub fn left(&self, session: u64, now: Duration) -> Option<Duration> {
         self.deadlines.get(&session).map(|deadline| deadline.saturating_sub(now))
@@ -136,10 +141,11 @@ mod tests {
         table.begin(SESSION, Duration::ZERO);
         let end = with_drift(LEASE);
         let before = end - Duration::from_nanos(1);
-        assert_eq!(table.expired(before).count(), 0);
+        assert_eq!((table.first_end(), table.expired(before).count()), (Some(end), 0));
         assert!(table.renew(SESSION, before) && !table.renew(SESSION, before + end));
         assert_eq!(table.expired(before + end).collect::<Vec<_>>(), [SESSION]);
         table.end(SESSION);
+        assert_eq!(table.first_end(), None);
         assert_eq!((table.expired(before + end).count(), table.left(SESSION, before)), (0, None));
         assert!(!table.renew(SESSION, before));
     }

@@ -53,7 +53,7 @@ use tokio::sync::OwnedMutexGuard;
 use types::{ClientId, LogId, ManagerId, NodeId, StoreId};
 use vfs::fs::FileSystem;
 
-/// Time between looks at the leases.
+/// Time between looks at the sessions, unless a lease ends before.
 const TICK: Duration = Duration::from_millis(250);
 /// How long a renewal may wait for a look at the stores: an answer without a share is better than
 /// one after the lease.
@@ -759,7 +759,7 @@ impl Members {
     /// Declares sessions dead, and finishes what a hello that was given up has left.
     async fn watch(self: Arc<Self>) {
         while !self.stopped.load(SeqCst) {
-            self.host.clock.sleep(TICK).await;
+            self.host.clock.sleep(self.until_next_look()).await;
             let ended = self.end_expired(self.host.clock.now());
             self.seats.look_at_nodes(&self.live());
             for (session, node) in ended {
@@ -774,6 +774,12 @@ impl Members {
                 self.host.tasks.spawn(Box::pin(self.clone().balance(turn)));
             }
         }
+    }
+
+    /// Others wait for what a node holds whose lease ends: not a moment longer.
+    fn until_next_look(&self) -> Duration {
+        let (end, now) = (self.sessions.lock().leases.first_end(), self.host.clock.now());
+        end.map_or(TICK, |end| end.saturating_sub(now).min(TICK))
     }
 
     /// Ends the sessions whose lease is over. Returns all that have ended and are not buried.

@@ -142,13 +142,14 @@ impl Arrivals {
         self.state.lock().leases_end = Some(self.host.clock.now() + left);
     }
 
-    /// How long members are waited for from now on. They have three quarters of a lease to speak:
-    /// one that does not listen hears late of another leader.
+    /// How long members are waited for from now on. They have two thirds of a lease to speak. One
+    /// that does not listen asks others where the leader is, once a renewal was not answered: that
+    /// takes seven twelfths of a lease at most, and no election is sooner than two seconds.
     fn patience(&self) -> Duration {
         let (now, all) = (self.host.clock.now(), with_drift(self.lease));
         let state = self.state.lock();
         match (state.leases_end, state.since) {
-            (Some(end), Some(since)) => end.max(since + self.lease * 3 / 4).saturating_sub(now).min(all),
+            (Some(end), Some(since)) => end.max(since + self.lease * 2 / 3).saturating_sub(now).min(all),
             _ => all,
         }
     }
@@ -260,10 +261,10 @@ mod tests {
     #[test]
     fn members_are_waited_for_until_their_leases_are_over() {
         let (sim, second) = (Sim::new(1), Duration::from_secs(1));
-        let arrivals = Arrivals::new(sim.machine("first").host(), 8 * second);
-        assert_eq!(arrivals.patience(), with_drift(8 * second));
+        let arrivals = Arrivals::new(sim.machine("first").host(), 9 * second);
+        assert_eq!(arrivals.patience(), with_drift(9 * second));
         arrivals.know_leases_left(5 * second);
-        assert_eq!(arrivals.patience(), with_drift(8 * second), "they cannot speak yet");
+        assert_eq!(arrivals.patience(), with_drift(9 * second), "they cannot speak yet");
         arrivals.expect(config());
         assert_eq!(arrivals.patience(), 6 * second, "they get the time to speak");
         sim.run_for(4 * second);
@@ -271,7 +272,7 @@ mod tests {
         arrivals.know_leases_left(3 * second);
         assert_eq!(arrivals.patience(), 3 * second);
         arrivals.know_leases_left(60 * second);
-        assert_eq!(arrivals.patience(), with_drift(8 * second));
+        assert_eq!(arrivals.patience(), with_drift(9 * second));
     }
 
     fn tokens(held: &[(u64, Option<Mode>)]) -> Vec<HeldToken> {
