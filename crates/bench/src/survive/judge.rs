@@ -251,14 +251,21 @@ pub fn found(outcomes: &[Outcome], seed: u64) -> Found {
             outcome.whole_after_s.map_or_else(|| "–".to_owned(), |seconds| format!("{seconds:.1}")),
         ]);
     }
-    let (saturated, faulty): (Vec<&Outcome>, Vec<&Outcome>) =
+    let (saturated, others): (Vec<&Outcome>, Vec<&Outcome>) =
         outcomes.iter().partition(|outcome| outcome.victim.is_none());
-    let all = longest(&faulty);
+    let (bad_disks, gone): (Vec<&Outcome>, Vec<&Outcome>) =
+        others.into_iter().partition(|outcome| outcome.hit.fault.is_of_disk());
     let mut figures = Vec::new();
-    if !faulty.is_empty() {
-        figures.push(Figure::at_most("the longest stall of a call", largest(all.iter().copied()), STALL_S_MAX, " s"));
-        let what = "the longest stall of a round, median of all rounds";
+    if !gone.is_empty() {
+        let all = longest(&gone);
+        let what = "the longest stall of a call, a node killed, standing still or cut off";
+        figures.push(Figure::at_most(what, largest(all.iter().copied()), STALL_S_MAX, " s"));
+        let what = "the longest stall of such a round, median of them all";
         figures.push(Figure::at_most(what, median(&all), MEDIAN_STALL_S_MAX, " s"));
+    }
+    if !bad_disks.is_empty() {
+        let what = "the longest stall of a call, a disk full, hanging or slow";
+        figures.push(Figure::beside(what, format!("{} s", number(largest(longest(&bad_disks))))));
     }
     if !saturated.is_empty() {
         let seconds: f64 = saturated.iter().map(|outcome| outcome.fault_s).sum();
@@ -318,8 +325,8 @@ mod tests {
 
     #[test]
     fn table_has_a_row_per_hit_and_failures_name_seed_and_round() {
-        let outcome = |number, role, longest_s, bad: &[&str]| {
-            let hit = Hit { role, fault: Fault::Kill };
+        let outcome = |number, role, fault, longest_s, bad: &[&str]| {
+            let hit = Hit { role, fault };
             let round = Round { number, hit, seed: 0, is_listed: true };
             let long =
                 vec![Long { node: 3, kind: "stat".to_owned(), seconds: longest_s, begun_after_s: 1.25, error: None }];
@@ -328,9 +335,10 @@ mod tests {
             Outcome { calls, synced: 1000, bad, ..Outcome::new(round, Some(1), 0) }
         };
         let outcomes = [
-            outcome(0, Role::Client, 0.5, &[]),
-            outcome(1, Role::Leader, 7.0, &["a is missing"]),
-            outcome(2, Role::Leader, 9.0, &[]),
+            outcome(0, Role::Client, Fault::Kill, 0.5, &[]),
+            outcome(1, Role::Leader, Fault::Kill, 7.0, &["a is missing"]),
+            outcome(2, Role::Leader, Fault::Kill, 9.0, &[]),
+            outcome(3, Role::Member, Fault::Hang, 11.0, &[]),
         ];
         let found = found(&outcomes, 5);
         let text = found.markdown();
@@ -338,7 +346,8 @@ mod tests {
         let second = text.find("| 2 | leader/kill | 1 | 0.000 | 9.00 | stat | 3 | 1.2 | – |").unwrap();
         assert!(second < text.find("| 0 | client/kill | 1 | 0.000 | 0.500 | stat | 3 | 1.2 | – |").unwrap(), "{text}");
         assert!(text.contains("- seed 5, round 1, leader/kill: a is missing"), "{text}");
-        assert!(text.contains("median of all rounds | ≤ 5.00 s | 7.00 s | **not reached** |"), "{text}");
-        assert!(text.contains("the longest stall of a call | ≤ 7.00 s | 9.00 s | **not reached** |"), "{text}");
+        assert!(text.contains("median of them all | ≤ 5.00 s | 7.00 s | **not reached** |"), "{text}");
+        assert!(text.contains("or cut off | ≤ 7.00 s | 9.00 s | **not reached** |"), "{text}");
+        assert!(text.contains("hanging or slow | – | 11.0 s |"), "{text}");
     }
 }
