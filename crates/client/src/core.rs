@@ -305,7 +305,8 @@ impl Core {
     ) -> Result<T, FsError> {
         let (mut search, mut gone) = (SpaceSearch::default(), None);
         let mut pins = Pins::new(&self);
-        for count in 0..ATTEMPTS_MAX {
+        let mut count = 0;
+        while count < ATTEMPTS_MAX {
             let mut seen = None;
             if let Miss::Data(_, _, expect) = &mut miss
                 && count >= STREAM_ATTEMPTS_MAX
@@ -335,6 +336,8 @@ impl Core {
                 Miss::Space => {
                     pins.unpin_from(FileId::new(0));
                     self.wait_for_space(&mut search).await?;
+                    // This may go on for long, and be in vain each time.
+                    count = 0;
                     Ok(())
                 }
                 Miss::Applied => {
@@ -363,6 +366,7 @@ impl Core {
                 Err(Stop::Fail(e)) => return Err(e),
                 Err(Stop::Miss(next)) => (miss, needs) = (next, touched::needs()),
             }
+            count += 1;
         }
         tracing::error!(?miss, "an operation keeps missing what it fetches: is the cache far too small?");
         Err(FsError::Io)
@@ -404,15 +408,17 @@ impl Core {
     /// [`FsError::NoSpace`] if the operation's searches have found nothing.
     async fn wait_for_space(self: &Arc<Self>, search: &mut SpaceSearch) -> Result<(), FsError> {
         let (mut rounds, mut shares) = (self.space_round.subscribe(), self.space_share.subscribe());
-        let round = *rounds.borrow_and_update();
-        if round >= search.until {
+        if self.is_over() {
+            return Err(FsError::Io);
+        }
+        if *rounds.borrow_and_update() >= search.until {
             if search.count == SPACE_SEARCHES {
                 return Err(FsError::NoSpace);
             }
-            // A round that is under way may have looked before the space was needed.
-            *search = SpaceSearch { count: search.count + 1, until: round + 2 };
             // Removals that are not committed hold space that no other party can free.
             self.commit().await?;
+            // A round that is under way may have looked before that.
+            *search = SpaceSearch { count: search.count + 1, until: *rounds.borrow_and_update() + 2 };
             self.space_wanted.notify_one();
         }
         // The senders live as long as the core.

@@ -183,6 +183,8 @@ impl Maintenance {
         let mut last_look = last_time;
         let mut quiet = Quiet { cut: 0, since: last_time, merged: true };
         let (mut next_look, mut next_step) = (last_time + TICK, last_time + TICK);
+        // A manager was on its way when the last round looked for space.
+        let mut is_wanted_again = false;
         while !self.stopping.load(SeqCst) {
             let wanted = first(self.client.space_wanted(), self.space_wanted.notified());
             let wake = first(wanted, self.stop.notified());
@@ -201,6 +203,7 @@ impl Maintenance {
                 continue;
             }
             next_look = self.host.clock.now() + TICK;
+            let wanted = wanted || std::mem::take(&mut is_wanted_again);
             // Of managers at other nodes it is known a moment later what they have applied.
             let cut = self.cut_count().await.unwrap_or(last_cut).max(last_cut);
             let now = self.host.clock.now();
@@ -231,6 +234,10 @@ impl Maintenance {
             if due && tidied.is_ok() {
                 self.mark().await;
             }
+            let is_away = matches!(tidied, Err(CleanError::Manager(ManagerError::Away)));
+            if due && is_away {
+                self.checkpoint_wanted.store(true, SeqCst);
+            }
             if let Err(e) = tidied {
                 match e {
                     CleanError::Manager(ManagerError::Away) => tracing::info!("maintenance waits: {e}"),
@@ -241,7 +248,10 @@ impl Maintenance {
                 }
             }
             (last_cut, last_time) = (cut, now);
-            if wanted {
+            if wanted && is_away {
+                // It has freed nothing, and is no proof that nothing can be freed.
+                is_wanted_again = true;
+            } else if wanted {
                 // An operation that waits for space waits for two rounds, so that one of them began
                 // after its request.
                 self.space.begin_round();

@@ -143,8 +143,9 @@ impl Arrivals {
     }
 
     /// How long members are waited for from now on. They have two thirds of a lease to speak. One
-    /// that does not listen asks others where the leader is, once a renewal was not answered: that
-    /// takes seven twelfths of a lease at most, and no election is sooner than two seconds.
+    /// that does not listen asks others where the leader is, each second, once a renewal was not
+    /// answered. That is 7/12 of a lease after the last answer, and an election is two seconds
+    /// after what a voter heard last.
     fn patience(&self) -> Duration {
         let (now, all) = (self.host.clock.now(), with_drift(self.lease));
         let state = self.state.lock();

@@ -103,9 +103,8 @@ fn make(node: &Node, name: &'static str) -> Arc<Mutex<Option<Result<(), FsError>
     ended
 }
 
-/// A full file system of three nodes, the last of which reports nothing any more. So each look for
-/// space waits for it, until its session ends. The second node has a long file.
-fn slow_to_find_space(seed: u64) -> (Rig, [(NodeId, Node); 3], FileId) {
+/// A full file system of three nodes, and a long file that the second of them has made.
+fn full(seed: u64) -> (Rig, [(NodeId, Node); 3], FileId) {
     let rig = Rig::new(seed, SMALL);
     let nodes = ["a", "b", "c"].map(|name| rig.joined(name));
     let [(_, first), (_, second), _] = &nodes;
@@ -115,6 +114,13 @@ fn slow_to_find_space(seed: u64) -> (Rig, [(NodeId, Node); 3], FileId) {
         let filled = first.machine.run(fill_with(first.fs.clone(), format!("{turn}-"), len));
         rig.sim.block_on(filled).expect("up").expect("no space at the end");
     }
+    (rig, nodes, long)
+}
+
+/// The same, and the last node reports nothing any more: each look for space waits some seconds for
+/// it, until its session ends.
+fn slow_to_find_space(seed: u64) -> (Rig, [(NodeId, Node); 3], FileId) {
+    let (rig, nodes, long) = full(seed);
     rig.way.cut(nodes[2].0, true);
     (rig, nodes, long)
 }
@@ -153,6 +159,20 @@ fn regression_who_begins_to_wait_for_space_while_others_do_is_told_of_its_end() 
         rig.run_for(60);
         let ended = [early, late].map(|made| made.lock().expect("ended").clone());
         assert!(ended.iter().all(Option::is_some), "after {after_s} s: {ended:?}");
+    }
+}
+
+/// The same while nothing becomes free.
+#[test]
+fn regression_who_begins_to_wait_for_space_last_is_told_that_there_is_none() {
+    for after_s in 0..8 {
+        let (rig, [(_, first), ..], _) = full(16);
+        let early = make(&first, "early");
+        rig.run_for(after_s);
+        let late = make(&first, "late");
+        rig.run_for(30);
+        let ended = [early, late].map(|made| made.lock().expect("ended").clone());
+        assert_eq!(ended, [Some(Err(FsError::NoSpace)), Some(Err(FsError::NoSpace))], "after {after_s} s");
     }
 }
 
