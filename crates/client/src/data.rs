@@ -194,6 +194,12 @@ impl Core {
         Ok(Appended { offset, count: data.len() as u32 })
     }
 
+    /// Bytes of a segment that writing this range takes, at most.
+    fn put_bytes_max(&self, offset: u64, end: u64) -> u64 {
+        let bs = u64::from(self.config.block_size);
+        end - offset + 2 * bs + ((end - 1) / bs - offset / bs + 1) * BLOCK_DELTA_BYTES
+    }
+
     /// Writes bytes into blocks, after checking that all can be written. Does not change size or
     /// times.
     fn put_bytes(&self, s: &mut ClientState, id: FileId, offset: u64, data: &[u8], purpose: Purpose) -> Attempt<()> {
@@ -201,7 +207,7 @@ impl Core {
         let end = offset + data.len() as u64;
         let (first, last) = (offset / bs, (end - 1) / bs);
         let span = |b: u64| ((offset.max(b * bs) - b * bs) as u32, (end.min((b + 1) * bs) - b * bs) as u32);
-        self.admit(s, data.len() as u64 + 2 * bs + (last - first + 1) * BLOCK_DELTA_BYTES, purpose)?;
+        self.admit(s, self.put_bytes_max(offset, end), purpose)?;
         let (from, to) = span(first);
         let old_first = self.old_block(s, id, first, from, to)?;
         let old_last = if last > first {
@@ -343,6 +349,11 @@ impl Core {
                 self.old_block(s, id, b, (from - b * bs) as u32, (to.min(stored_to) - b * bs) as u32)?;
                 zero.push((from, to.min(stored_to)));
             }
+        }
+        if !zero.is_empty() {
+            // Both edges or none.
+            let need = zero.iter().map(|(from, to)| self.put_bytes_max(*from, *to)).sum();
+            self.admit(s, need, Purpose::Remove)?;
         }
         for (from, to) in zero {
             self.put_bytes(s, id, from, &vec![0; (to - from) as usize], Purpose::Remove)?;

@@ -299,6 +299,26 @@ mod tests {
         }
     }
 
+    /// It waited until its patience was over.
+    #[test]
+    fn regression_a_read_does_not_wait_for_a_store_that_is_given_up_meanwhile() {
+        let rig = Rig::new(8, 4, 1);
+        let stripe = rig.stripe();
+        let segment = rig.segment(1, 2 << 20);
+        rig.run(stripe.put(&segment)).unwrap();
+        rig.stores[0].set(Fault::Silent);
+        let read = rig.client().run({
+            let stripe = stripe.clone();
+            async move { stripe.read(segment.id, 0..2 << 20).await }
+        });
+        rig.sim.run_for(stripe.options.read_patience() / 2);
+        stripe.note_gone([stripe.stores[0].id].into_iter().collect());
+        let begin = rig.sim.now();
+        assert_eq!(rig.run(read), Ok(Ok(segment.payload)));
+        let took = rig.sim.now() - begin;
+        assert!(took < stripe.options.read_patience() / 4, "{took:?}");
+    }
+
     #[test]
     fn store_that_refuses_puts_is_still_read_from() {
         let rig = Rig::new(5, 2, 1);

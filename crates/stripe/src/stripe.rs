@@ -6,6 +6,7 @@ use crate::layout::LayoutCache;
 use host::{Either, Host, first, join_all, timeout};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
@@ -285,8 +286,8 @@ impl Stripe {
     }
 
     /// Like [`ask`](Self::ask), for callers that can do without the answer. Returns `None` when
-    /// their patience is over, or if the store is noted as slow already. The request goes on, so
-    /// that a store that never answers is noted as absent in time.
+    /// their patience is over, if the store is noted as slow already, or as absent meanwhile. The
+    /// request goes on, so that a store that never answers is noted as absent in time.
     pub(crate) async fn ask_briefly<T: Send + 'static>(
         &self,
         at: usize,
@@ -299,14 +300,24 @@ impl Stripe {
         let quiet = if is_noted { Duration::ZERO } else { patience.quiet };
         let (begun, deadline) = (clock.now(), clock.now() + self.options.put_timeout);
         let mut answer = request(&*self.stores[at].api);
+        let is_absent = || self.health.lock().state(at) == StoreState::Absent;
+        let was_absent = is_absent();
+        let mut waits = clock.sleep(quiet);
         while clock.now() < deadline {
-            if let Either::Left(answer) = first(&mut answer, clock.sleep(quiet)).await {
-                self.note_answer(at);
-                return Some(self.judge(at, Some(answer)));
-            }
+            let left = pin!(self.left.notified());
+            let is_over = match first(&mut answer, first(&mut waits, left)).await {
+                Either::Left(answer) => {
+                    self.note_answer(at);
+                    return Some(self.judge(at, Some(answer)));
+                }
+                Either::Right(Either::Left(())) => true,
+                Either::Right(Either::Right(())) => false,
+            };
             let now = clock.now();
-            let is_quiet = self.stores[at].answers.are_quiet(now, quiet);
-            if is_quiet || now.saturating_sub(begun) >= patience.busy && self.others_suffice(at) {
+            let has_left = !was_absent && is_absent();
+            let is_quiet = is_over && self.stores[at].answers.are_quiet(now, quiet);
+            let is_busy = is_over && now.saturating_sub(begun) >= patience.busy;
+            if has_left || is_quiet || is_busy && self.others_suffice(at) {
                 if is_quiet {
                     self.note_slow(at);
                 }
@@ -325,6 +336,9 @@ impl Stripe {
                     }
                 }));
                 return None;
+            }
+            if is_over {
+                waits = clock.sleep(quiet);
             }
         }
         Some(self.judge(at, None))
