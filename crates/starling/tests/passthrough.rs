@@ -74,7 +74,24 @@ impl Site {
     fn wait_for_home(&self, wanted: &[u8]) {
         self.laptop.wait_until_home(LONG);
         let home = self.home.exported.join("file");
-        self.laptop.wait(LONG, "the home has it", |_| fs::read(&home).expect("read") == wanted);
+        let deadline = Instant::now() + LONG;
+        loop {
+            let found = fs::read(&home).expect("read");
+            if found == wanted {
+                return;
+            }
+            if Instant::now() > deadline {
+                let at = found.iter().zip(wanted).position(|(found, wanted)| found != wanted);
+                let part = |all: &[u8]| at.map(|at| all[at..].iter().take(16).copied().collect::<Vec<u8>>());
+                let (found_part, wanted_part) = (part(&found), part(wanted));
+                panic!(
+                    "the home has {found_part:?} at {at:?}, and not {wanted_part:?}; lengths {}, {}",
+                    found.len(),
+                    wanted.len()
+                );
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
     }
 }
 
