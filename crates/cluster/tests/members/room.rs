@@ -157,7 +157,7 @@ fn regression_who_begins_to_wait_for_space_while_others_do_is_told_of_its_end() 
         };
         rig.sim.block_on(second.machine.run(cut)).expect("up").expect("cut");
         rig.run_for(60);
-        let ended = [early, late].map(|made| made.lock().expect("ended").clone());
+        let ended = [early, late].map(|made| *made.lock().expect("ended"));
         assert!(ended.iter().all(Option::is_some), "after {after_s} s: {ended:?}");
     }
 }
@@ -171,7 +171,7 @@ fn regression_who_begins_to_wait_for_space_last_is_told_that_there_is_none() {
         rig.run_for(after_s);
         let late = make(&first, "late");
         rig.run_for(30);
-        let ended = [early, late].map(|made| made.lock().expect("ended").clone());
+        let ended = [early, late].map(|made| *made.lock().expect("ended"));
         assert_eq!(ended, [Some(Err(FsError::NoSpace)), Some(Err(FsError::NoSpace))], "after {after_s} s");
     }
 }
