@@ -776,8 +776,8 @@ impl Members {
         }
     }
 
-    /// Time until the next look at the sessions: others wait for what a node holds until its lease is
-    /// seen to be over.
+    /// Time until the next look at the sessions. Others wait for what a node holds until its lease
+    /// is seen to be over.
     fn until_next_look(&self) -> Duration {
         let (end, now) = (self.sessions.lock().leases.first_end(), self.host.clock.now());
         end.map_or(TICK, |end| end.saturating_sub(now).min(TICK))
