@@ -85,9 +85,10 @@ impl Site {
                 let part = |all: &[u8]| at.map(|at| all[at..].iter().take(16).copied().collect::<Vec<u8>>());
                 let (found_part, wanted_part) = (part(&found), part(wanted));
                 panic!(
-                    "the home has {found_part:?} at {at:?}, and not {wanted_part:?}; lengths {}, {}",
+                    "the home has {found_part:?} at {at:?}, and not {wanted_part:?}; lengths {}, {}; {}",
                     found.len(),
-                    wanted.len()
+                    wanted.len(),
+                    self.laptop.ask(&["status"])
                 );
             }
             std::thread::sleep(Duration::from_millis(50));

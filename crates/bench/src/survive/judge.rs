@@ -265,7 +265,7 @@ pub fn found(outcomes: &[Outcome], seed: u64) -> Found {
     }
     if !bad_disks.is_empty() {
         let what = "the longest stall of a call, a disk full, hanging or slow";
-        figures.push(Figure::beside(what, format!("{} s", number(largest(longest(&bad_disks))))));
+        figures.push(Figure::at_most(what, largest(longest(&bad_disks)), STALL_S_MAX, " s"));
     }
     if !saturated.is_empty() {
         let seconds: f64 = saturated.iter().map(|outcome| outcome.fault_s).sum();
@@ -348,6 +348,6 @@ mod tests {
         assert!(text.contains("- seed 5, round 1, leader/kill: a is missing"), "{text}");
         assert!(text.contains("median of them all | ≤ 5.00 s | 7.00 s | **not reached** |"), "{text}");
         assert!(text.contains("or cut off | ≤ 7.00 s | 9.00 s | **not reached** |"), "{text}");
-        assert!(text.contains("hanging or slow | – | 11.0 s |"), "{text}");
+        assert!(text.contains("hanging or slow | ≤ 7.00 s | 11.0 s | **not reached** |"), "{text}");
     }
 }
