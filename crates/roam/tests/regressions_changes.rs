@@ -182,3 +182,39 @@ fn regression_what_is_made_in_the_tick_of_a_store_is_told() {
     assert_eq!(setup.at_home("/file").as_deref(), Ok("oldnew"));
     assert_eq!(sees("/new"), Ok(()));
 }
+
+/// A store to a mapping was forgotten if it came while the client logged other changes of the file.
+#[test]
+fn regression_a_store_to_a_mapping_during_an_fsync_goes_home() {
+    const LEN: usize = 200_000;
+    for delay_us in (0..60).map(|step| step * 100) {
+        let setup = Setup::new(7);
+        setup.theirs(&"old ".repeat(LEN / 4));
+        setup.rig.sim.run_for(Duration::from_secs(5));
+        assert_eq!(setup.read("/file").map(|text| text.len()), Ok(LEN));
+        let (id, handle) = setup.open("/file");
+        let disk = setup.disk.mount(&setup.machine);
+        let host = setup.machine.host();
+        let clock = host.clock.clone();
+        let stores = async move {
+            clock.sleep(Duration::from_micros(delay_us)).await;
+            for name in disk.list().await.expect("names") {
+                // The kernel writes to the file of the cache.
+                let file = disk.open(&name, false).await.expect("a file of the cache");
+                if name.starts_with('d') && file.len().await.expect("length") == LEN as u64 {
+                    file.write_at(100, vec![bytes::Bytes::from_static(b"stored")]).await.expect("stored");
+                }
+            }
+        };
+        setup.rig.sim.block_on(async {
+            setup.client.will_be_mapped(id, handle).await.expect("ready");
+            setup.client.write(&Cred::ROOT, id, handle, 5000, b"written").await.expect("written");
+            host.tasks.start(Box::pin(stores));
+            setup.client.fsync(id, handle, false).await.expect("synced");
+        });
+        setup.rig.sim.run_for(Duration::from_secs(60));
+        let home = setup.at_home("/file").expect("read");
+        assert_eq!((&home[5000..5007], &home[100..106]), ("written", "stored"), "after {delay_us} µs");
+        setup.close((id, handle));
+    }
+}

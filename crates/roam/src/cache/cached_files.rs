@@ -119,7 +119,7 @@ impl CachedFiles {
 
     /// Programs may map a file of the cache for writing; its changes are known up to this mark.
     pub(crate) fn map(&mut self, number: u64, id: FileId, mark: u128) {
-        self.mapped.insert(number, (id, mark));
+        self.mapped.entry(number).or_insert((id, mark));
     }
 
     /// The change mark up to which the stores to a mapping are known.

@@ -334,7 +334,7 @@ impl Client {
         };
         // Zeroes at the end may never have been written, and after a crash the file is as long as
         // its file of the cache.
-        if !anew {
+        if !anew && file.len().await.map_err(|error| disk_error(&error))? != size {
             file.set_len(size).await.map_err(|error| disk_error(&error))?;
         }
         // After a crash, everything in the file of the cache counts as wanted. So it is durable
@@ -447,7 +447,6 @@ impl Client {
         let count = u32::try_from(data.len()).map_err(|_| FsError::InvalidArgument)?;
         self.wait_for_room(count.into()).await?;
         let _only_writer = self.only_writer(id).await?;
-        self.find_stores(id).await?;
         self.prepare_if(count > 0, id).await?;
         self.fill_scattered(id).await?;
         let size = self.0.live.lock().replica.node(id)?.facts.size;
@@ -458,6 +457,7 @@ impl Client {
         }
         self.spare(id, offset..end).await?;
         self.outgrow(id, end).await?;
+        self.find_stores(id).await?;
         let _placing = self.0.placing(id).await;
         if let Err(error) = self.put(id, offset, data).await {
             // Some of the bytes may have been written, so they differ from the home's. Beyond the
@@ -566,7 +566,6 @@ impl Client {
         let expects_stores = self.0.live.lock().expects_stores(id);
         if expects_stores {
             self.prepare(id, false).await?;
-            self.know_stores(id).await?;
         }
         self.0.wake();
         Ok(())

@@ -103,18 +103,22 @@ impl Client {
     pub(crate) async fn find_stores(&self, id: FileId) -> Result<bool, FsError> {
         let known = self.0.live.lock().mark(id);
         let Some((number, mark)) = known else { return Ok(false) };
-        if mark_of(&self.0.open_data(number).await?).await? == mark {
+        let now = mark_of(&self.0.open_data(number).await?).await?;
+        if now == mark {
             return Ok(false);
         }
         self.prepare(id, false).await?;
-        self.know_stores(id).await?;
+        // Stores since then are found the next time.
+        self.0.live.lock().cache.know_stores(number, now);
         self.changed(&Cred::ROOT, id, |change| change.ranges.add(0..change.size))?;
         // The kernel's own cache may have older pages.
         self.0.live.lock().forget(id);
         Ok(true)
     }
 
-    /// Notes that every change of a file so far is known. The caller is its only writer.
+    /// Notes that every change of a file so far is known, after the client has changed it itself.
+    /// The caller is its only writer. A store since the last [`find_stores`](Self::find_stores) is
+    /// missed until the next change.
     pub(crate) async fn know_stores(&self, id: FileId) -> Result<(), FsError> {
         let known = self.0.live.lock().mark(id);
         let Some((number, _)) = known else { return Ok(()) };
