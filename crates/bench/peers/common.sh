@@ -5,6 +5,9 @@
 #   mount     mount at $MNT and return once mounted
 #   unmount   unmount $MNT and return once the client is gone
 #   stop      stop the servers of all machines; called on the first one
+# and, where machines may die while others work (`bench survive --peer`),
+#   restart   start the servers of machine $NODE again after they were killed
+#   whole     succeed if all servers work together and nothing is left to repair
 # with, in the environment,
 #   ROOT      an empty folder on the local disk that belongs to this target alone
 #   MNT       the mount point (an existing folder)

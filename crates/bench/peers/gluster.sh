@@ -1,6 +1,6 @@
 #!/bin/bash
 # GlusterFS, with a glusterd per machine. Variants: disperse (4+1 on one machine, a brick of 2+1 or more per machine on
-# several), replica (3).
+# several), replica (3), replica-lease (the same, with a server given up after 5 s of silence instead of 42 s).
 # glusterd refuses bricks on a loopback address in 127/8, hence $HOST. Its state and logs are all under $ROOT.
 set -euo pipefail
 . "$SOURCES/common.sh"
@@ -58,7 +58,7 @@ make_volume() {
         [ ${#hosts[@]} -gt 1 ] && count=${#hosts[@]}
         shape="disperse-data $((count - 1)) redundancy 1"
         ;;
-    replica) count=3 shape="replica 3" ;;
+    replica*) count=3 shape="replica 3" ;;
     esac
     for i in $(seq 0 $((count - 1))); do
         mkdir -p "$ROOT/brick$i"
@@ -66,7 +66,16 @@ make_volume() {
     done
     # shellcheck disable=SC2086
     cli volume create bench $shape "${bricks[@]}" force
+    [ "$VARIANT" != replica-lease ] || cli volume set bench network.ping-timeout 5
     cli volume start bench
+}
+
+# True if three bricks and their self-heal daemons work, and nothing is left to heal.
+is_whole() {
+    all_joined
+    [ "$(cli volume status bench --xml | grep -c '<status>1</status>')" = 6 ]
+    # A brick lists here what others lack; the file that all names link to stays.
+    [ -z "$(find "$ROOT"/brick*/.glusterfs/indices/xattrop -type f ! -name 'xattrop-*')" ]
 }
 
 case $1 in
@@ -75,15 +84,19 @@ start)
     start_glusterd
     if is_last; then make_volume; fi
     ;;
+restart) start_glusterd ;;
+whole) is_whole ;;
 mount)
-    glusterfs -s "$HOST" --volfile-id=bench --pid-file="$ROOT/client" --log-file="$ROOT/node$NODE/log/client.log" \
-        --log-level=WARNING "$MNT"
+    mkdir -p "$ROOT/node$NODE/log"
+    # shellcheck disable=SC2046
+    glusterfs $(printf -- '-s %s ' "${hosts[@]}") --volfile-id=bench --pid-file="$ROOT/node$NODE/client" \
+        --log-file="$ROOT/node$NODE/log/client.log" --log-level=WARNING "$MNT"
     until_true 20 mountpoint -q "$MNT"
     # The mount is there before its connections to the bricks are.
-    until_true 20 bash -c "touch '$MNT/.connected' && rm '$MNT/.connected'"
+    until_true 20 bash -c "touch '$MNT/.connected$NODE' && rm '$MNT/.connected$NODE'"
     ;;
 unmount)
-    client=$(cat "$ROOT/client")
+    client=$(cat "$ROOT/node$NODE/client")
     umount "$MNT"
     # The client has written all by now, but it hangs at times when it ends.
     until_gone 10 "$client" || kill -9 "$client"

@@ -87,7 +87,7 @@ enum Command {
     Cluster(cluster::ClusterOptions),
     /// Let nodes of a cluster die, hang, be cut off and have bad disks, and see what others notice
     #[command(after_help = "Examples:\n  bench survive --quick\n  bench survive --only leader/kill,cut --rounds 3\n  \
-        bench survive --only full,hang,slow\n  \
+        bench survive --only full,hang,slow\n  bench survive --peer gluster --only client,member\n  \
         bench survive --seconds 3600 --seed 7 --logs ./logs --json survive.json\n\n\
         The exit code is not 0 if a synced file, a lock or an open file was lost, if anything else failed, or if a figure \
         was missed.")]

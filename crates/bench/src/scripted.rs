@@ -14,7 +14,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::command::{self, Interrupts};
 use crate::mounts::{self, Mounted, drop_caches};
-use crate::network::Network;
+use crate::network::{Network, address};
 use crate::process::{MARKER_VARIABLE, Processes, Usage};
 
 /// The scripts, which travel inside this program.
@@ -75,7 +75,7 @@ pub const ACTION_DEADLINE: Duration = Duration::from_secs(120);
 /// Longest time for a clean-up action; force comes next.
 const CLEAN_UP_DEADLINE: Duration = Duration::from_secs(20);
 /// The machine on which a script is asked to stop all servers.
-const FIRST: usize = 0;
+pub const FIRST: usize = 0;
 
 /// A script, and the variant of it that is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,6 +89,26 @@ pub struct Script {
 }
 
 impl Script {
+    /// Calls the script for an action on a node. Fails if the script does.
+    pub fn act(&self, action: &str, stage: &Stage<'_>, interrupts: Interrupts) -> Result<()> {
+        let mut command = self.command(action, stage.site);
+        command
+            .env("VARIANT", self.variant)
+            .env("ROOT", stage.root)
+            .env("MNT", stage.mount_point)
+            .env("HOSTS", stage.hosts.join(" "))
+            .env("NODE", stage.node.to_string())
+            .env("HOST", address(stage.node))
+            .env(MARKER_VARIABLE, stage.marker);
+        stage.network.enter(stage.node, &mut command)?;
+        let deadline = match interrupts {
+            Interrupts::Obey => ACTION_DEADLINE,
+            Interrupts::Ignore => CLEAN_UP_DEADLINE,
+        };
+        let done = command::run(&mut command, deadline, interrupts).map(drop);
+        done.with_context(|| format!("{action} {}", self.name))
+    }
+
     /// The reason why the script cannot be used on this machine, if there is one.
     pub fn unavailable(&self, site: &Site) -> Option<String> {
         let mut command = self.command("check", site);
@@ -106,6 +126,25 @@ impl Script {
         }
         command
     }
+}
+
+/// What a script is called with.
+#[derive(Clone, Copy)]
+pub struct Stage<'a> {
+    /// The run.
+    pub site: &'a Site,
+    /// The file system's folder.
+    pub root: &'a Path,
+    /// The mount point.
+    pub mount_point: &'a Path,
+    /// The network of all nodes.
+    pub network: &'a Network,
+    /// The addresses of the nodes that serve.
+    pub hosts: &'a [String],
+    /// The node of the action.
+    pub node: usize,
+    /// Marks the processes that the script leaves behind.
+    pub marker: &'a str,
 }
 
 /// A file system that is served by all nodes of a network and mounted on one of them.
@@ -153,23 +192,16 @@ impl Scripted {
     }
 
     fn act(&self, action: &str, node: usize, interrupts: Interrupts) -> Result<()> {
-        let hosts = self.network.addresses();
-        let mut command = self.script.command(action, &self.site);
-        command
-            .env("VARIANT", self.script.variant)
-            .env("ROOT", &self.root)
-            .env("MNT", &self.mount_point)
-            .env("HOSTS", hosts.join(" "))
-            .env("NODE", node.to_string())
-            .env("HOST", hosts.get(node).context("no such node")?)
-            .env(MARKER_VARIABLE, self.processes.marker());
-        self.network.enter(node, &mut command)?;
-        let deadline = match interrupts {
-            Interrupts::Obey => ACTION_DEADLINE,
-            Interrupts::Ignore => CLEAN_UP_DEADLINE,
+        let stage = Stage {
+            site: &self.site,
+            root: &self.root,
+            mount_point: &self.mount_point,
+            network: &self.network,
+            hosts: &self.network.addresses(),
+            node,
+            marker: self.processes.marker(),
         };
-        let done = command::run(&mut command, deadline, interrupts).map(drop);
-        done.with_context(|| format!("{action} {}", self.script.name))
+        self.script.act(action, &stage, interrupts)
     }
 
     fn take_down(&mut self) -> Result<()> {

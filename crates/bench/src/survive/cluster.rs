@@ -15,11 +15,12 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 
 use super::disk::Disk;
+use super::nodes::{self, Nodes};
 use super::plan::Fault;
 use crate::command::{self, Interrupts};
 use crate::daemon::Daemon;
 use crate::mounts;
-use crate::network::{Direction, Network, address};
+use crate::network::{Network, address};
 
 /// Nodes with a store, managers and a vote: the first ones.
 pub const VOTERS: usize = 3;
@@ -122,97 +123,9 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// The number of nodes.
-    pub fn nodes(&self) -> usize {
-        self.nodes.len()
-    }
-
-    /// The mount point of a node.
-    pub fn mount_point(&self, node: usize) -> &Path {
-        &self.nodes[node].mount_point
-    }
-
-    /// The node that leads, as the nodes say. Fails if none says so.
-    pub fn leader(&self) -> Result<usize> {
-        let said = (0..self.nodes.len()).find_map(|node| self.said(node).ok()?.leader());
-        said.context("no node says which one leads")
-    }
-
-    /// Waits until all nodes are up and any one may be lost, as every one of them says. Returns how
-    /// long that took.
-    pub fn wait_until_whole(&mut self) -> Result<Duration> {
-        let started = Instant::now();
-        for node in 0..self.nodes.len() {
-            loop {
-                command::check_interrupt()?;
-                let said = self.said(node);
-                if said.as_ref().is_ok_and(|said| said.is_whole(self.nodes.len())) {
-                    break;
-                }
-                if self.has_ended(node)? {
-                    bail!("node {node} has ended by itself");
-                }
-                let last = said.map_or_else(|error| format!("{error:#}"), |said| said.0.to_string());
-                ensure!(started.elapsed() < WHOLE_DEADLINE, "node {node} is not whole again: {last}");
-                std::thread::sleep(LOOK_PERIOD);
-            }
-        }
-        Ok(started.elapsed())
-    }
-
     /// True if a node's process does not run.
-    pub fn has_ended(&mut self, node: usize) -> Result<bool> {
+    fn has_ended(&mut self, node: usize) -> Result<bool> {
         self.nodes[node].daemon.as_mut().map_or(Ok(true), Daemon::has_ended)
-    }
-
-    /// How many sessions a node has begun, as its log says. Fails if the log of a node that has
-    /// joined says of none.
-    pub fn sessions(&self, node: usize) -> Result<usize> {
-        let log = &self.nodes[node].log;
-        let text = fs::read_to_string(log).with_context(|| format!("read {}", log.display()))?;
-        let count = text.lines().filter(|line| line.contains(SESSION_BEGINS)).count();
-        ensure!(count > 0 || node == 0, "{} says of no session; is {} lower than info?", log.display(), LOG_LEVEL.0);
-        Ok(count)
-    }
-
-    /// Lets a fault begin. What waits for the mount of a killed node fails then.
-    pub fn hit(&mut self, node: usize, fault: Fault) -> Result<()> {
-        match fault {
-            Fault::Kill => {
-                let daemon = self.nodes[node].daemon.take().context("the node does not run")?;
-                daemon.kill()?;
-                mounts::force_unmount(&self.nodes[node].mount_point)
-            }
-            Fault::Stop => self.signal(node, libc::SIGSTOP),
-            Fault::Saturate => self.network.lose(node, LOSS),
-            Fault::Full => self.disk(node)?.fill(),
-            Fault::Hang => self.disk(node)?.freeze(),
-            Fault::Slow => self.disk(node)?.slow(),
-            cut => directions(cut).iter().try_for_each(|direction| self.network.cut(node, *direction)),
-        }
-    }
-
-    /// Ends a fault: a killed node is started with the same command as before, and is mounted when
-    /// this returns. A start that fails is tried again, as a service manager does. Returns the
-    /// errors of starts that failed; fails if the last one did.
-    pub fn heal(&mut self, node: usize, fault: Fault) -> Result<Vec<String>> {
-        let mut failed = Vec::new();
-        match fault {
-            Fault::Kill => {
-                while let Err(error) = self.up(node) {
-                    if failed.len() + 1 == START_ATTEMPTS {
-                        return Err(error.context(format!("start node {node} again, {START_ATTEMPTS} times")));
-                    }
-                    failed.push(format!("a start of node {node}: {error:#}"));
-                    command::pause(START_PAUSE)?;
-                }
-            }
-            Fault::Stop => self.signal(node, libc::SIGCONT)?,
-            Fault::Saturate => self.network.lose_no_more(node, LOSS)?,
-            Fault::Full | Fault::Hang | Fault::Slow => self.disk(node)?.heal()?,
-            cut => directions(cut).iter().try_for_each(|direction| self.network.join(node, *direction))?,
-        }
-        Ok(failed)
     }
 
     fn signal(&mut self, node: usize, signal: libc::c_int) -> Result<()> {
@@ -302,13 +215,86 @@ impl Cluster {
     }
 }
 
-/// The directions in which a cut loses packets; none for other faults.
-fn directions(fault: Fault) -> &'static [Direction] {
-    match fault {
-        Fault::Cut => &[Direction::In, Direction::Out],
-        Fault::CutIn => &[Direction::In],
-        Fault::CutOut => &[Direction::Out],
-        _ => &[],
+impl Nodes for Cluster {
+    fn count(&self) -> usize {
+        self.nodes.len()
+    }
+
+    fn mount_point(&self, node: usize) -> &Path {
+        &self.nodes[node].mount_point
+    }
+
+    fn leader(&self) -> Result<usize> {
+        let said = (0..self.nodes.len()).find_map(|node| self.said(node).ok()?.leader());
+        said.context("no node says which one leads")
+    }
+
+    /// Every node must say so.
+    fn wait_until_whole(&mut self) -> Result<Duration> {
+        let started = Instant::now();
+        for node in 0..self.nodes.len() {
+            loop {
+                command::check_interrupt()?;
+                let said = self.said(node);
+                if said.as_ref().is_ok_and(|said| said.is_whole(self.nodes.len())) {
+                    break;
+                }
+                if self.has_ended(node)? {
+                    bail!("node {node} has ended by itself");
+                }
+                let last = said.map_or_else(|error| format!("{error:#}"), |said| said.0.to_string());
+                ensure!(started.elapsed() < WHOLE_DEADLINE, "node {node} is not whole again: {last}");
+                std::thread::sleep(LOOK_PERIOD);
+            }
+        }
+        Ok(started.elapsed())
+    }
+
+    /// As its log says. Fails if the log of a node that has joined says of none.
+    fn sessions(&self, node: usize) -> Result<usize> {
+        let log = &self.nodes[node].log;
+        let text = fs::read_to_string(log).with_context(|| format!("read {}", log.display()))?;
+        let count = text.lines().filter(|line| line.contains(SESSION_BEGINS)).count();
+        ensure!(count > 0 || node == 0, "{} says of no session; is {} lower than info?", log.display(), LOG_LEVEL.0);
+        Ok(count)
+    }
+
+    fn hit(&mut self, node: usize, fault: Fault) -> Result<()> {
+        match fault {
+            Fault::Kill => {
+                let daemon = self.nodes[node].daemon.take().context("the node does not run")?;
+                daemon.kill()?;
+                mounts::force_unmount(&self.nodes[node].mount_point)
+            }
+            Fault::Stop => self.signal(node, libc::SIGSTOP),
+            Fault::Saturate => self.network.lose(node, LOSS),
+            Fault::Full => self.disk(node)?.fill(),
+            Fault::Hang => self.disk(node)?.freeze(),
+            Fault::Slow => self.disk(node)?.slow(),
+            cut => nodes::cut(&self.network, node, cut),
+        }
+    }
+
+    /// A killed node is started with the same command as before. A start that fails is tried again,
+    /// as a service manager does; fails if the last one did.
+    fn heal(&mut self, node: usize, fault: Fault) -> Result<Vec<String>> {
+        let mut failed = Vec::new();
+        match fault {
+            Fault::Kill => {
+                while let Err(error) = self.up(node) {
+                    if failed.len() + 1 == START_ATTEMPTS {
+                        return Err(error.context(format!("start node {node} again, {START_ATTEMPTS} times")));
+                    }
+                    failed.push(format!("a start of node {node}: {error:#}"));
+                    command::pause(START_PAUSE)?;
+                }
+            }
+            Fault::Stop => self.signal(node, libc::SIGCONT)?,
+            Fault::Saturate => self.network.lose_no_more(node, LOSS)?,
+            Fault::Full | Fault::Hang | Fault::Slow => self.disk(node)?.heal()?,
+            cut => nodes::join(&self.network, node, cut)?,
+        }
+        Ok(failed)
     }
 }
 

@@ -11,6 +11,8 @@ mod disk;
 mod judge;
 mod ledger;
 mod load;
+mod nodes;
+mod peer;
 mod plan;
 mod round;
 mod watch;
@@ -25,11 +27,14 @@ use serde::Serialize;
 
 use self::cluster::{Cluster, VOTERS};
 use self::judge::Outcome;
-use self::plan::{Pattern, Plan, Round};
+use self::nodes::Nodes;
+use self::peer::{Peer, PeerNodes};
+use self::plan::{Pattern, Plan, Role, Round};
 use self::round::{Arena, Timing};
 use crate::output::{Output, preamble};
 use crate::results::Machine;
 use crate::roam::found::Found;
+use crate::scripted::Site;
 use crate::site::{self, RunFolder};
 use crate::{Place, command};
 
@@ -65,6 +70,10 @@ pub struct SurviveOptions {
     /// Nodes; three of them have stores and vote, and the others are clients
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u8).range(VOTERS as i64 + 1..=50))]
     nodes: u8,
+    /// Hit another file system in the place of Starling. Only with kills, stops and cuts; its first
+    /// node counts as the leader
+    #[arg(long, value_enum)]
+    peer: Option<Peer>,
     /// Keep the nodes' logs in this folder
     #[arg(long, value_name = "DIR")]
     logs: Option<PathBuf>,
@@ -87,9 +96,16 @@ struct Report {
 /// missed; quick times judge no figures.
 pub fn run(options: &SurviveOptions) -> Result<ExitCode> {
     command::catch_interrupts()?;
-    let hits = plan::selected(&options.only);
-    let starling = site::starling_program(options.place.starling.as_deref())?;
-    let folder = RunFolder::new(&options.place.dir, Some(starling.clone()), String::new())?;
+    let mut hits = plan::selected(&options.only);
+    if options.peer.is_some() {
+        hits.retain(|hit| hit.role != Role::Every && !hit.fault.is_of_disk());
+        ensure!(!hits.is_empty(), "a peer is hit by kill, stop, cut, cut-in and cut-out only");
+    }
+    let starling = match options.peer {
+        Some(_) => None,
+        None => Some(site::starling_program(options.place.starling.as_deref())?),
+    };
+    let folder = RunFolder::new(&options.place.dir, starling, String::new())?;
     let quick = options.output.quick;
     let mut report = Report {
         unix_time_s: site::unix_time_s(),
@@ -99,8 +115,8 @@ pub fn run(options: &SurviveOptions) -> Result<ExitCode> {
     };
     options.output.make_document([SECTION.to_owned()].into_iter())?;
     let mut rounds = Rounds {
-        program: starling,
-        root: folder.site().root.clone(),
+        site: folder.site().clone(),
+        peer: options.peer,
         logs: options.logs.clone(),
         nodes: usize::from(options.nodes),
         own_disks: hits.iter().any(|hit| hit.fault.is_of_disk()),
@@ -150,11 +166,16 @@ impl Report {
 }
 
 fn conditions(options: &SurviveOptions, timing: Timing, own_disks: bool) -> String {
+    let what = match options.peer {
+        Some(peer) => format!("{}, and a mount on each of {} nodes", peer.title(), options.nodes),
+        None => {
+            format!("{} nodes, {VOTERS} of them with a store, managers and a vote, the others clients", options.nodes)
+        }
+    };
     format!(
-        "{} nodes, {VOTERS} of them with a store, managers and a vote, the others clients. Seed {}. \
+        "{what}. Seed {}. \
          A node stands still, is cut off or has a bad disk for {} s. {} A round's stalls are of the nodes that were not hit, \
          from the fault until {} s after it was healed.",
-        options.nodes,
         options.seed,
         timing.fault.as_secs(),
         if own_disks { "Each node with a store has ext4 on a loop device." } else { "All nodes use one disk." },
@@ -164,8 +185,8 @@ fn conditions(options: &SurviveOptions, timing: Timing, own_disks: bool) -> Stri
 
 /// Does rounds on one cluster for as long as it is whole after each.
 struct Rounds {
-    program: PathBuf,
-    root: PathBuf,
+    site: Site,
+    peer: Option<Peer>,
     logs: Option<PathBuf>,
     nodes: usize,
     /// True if nodes need disks of their own.
@@ -191,10 +212,16 @@ impl Rounds {
     fn start(&mut self) -> Result<Arena> {
         let name = format!("cluster{}", self.clusters);
         self.clusters += 1;
-        let root = self.root.join(&name);
-        let logs = self.logs.as_deref().map_or_else(|| root.join("logs"), |logs| logs.join(&name));
-        let cluster = Cluster::start(self.program.clone(), &root, &absolute(&logs)?, self.nodes, self.own_disks)?;
-        Ok(Arena { cluster, ledgers: root.join("ledgers"), started: 0 })
+        let root = self.site.root.join(&name);
+        let nodes: Box<dyn Nodes> = match (self.peer, &self.site.starling) {
+            (Some(peer), _) => Box::new(PeerNodes::start(peer, &self.site, &root, self.nodes)?),
+            (None, program) => {
+                let program = program.clone().context("no program to start")?;
+                let logs = self.logs.as_deref().map_or_else(|| root.join("logs"), |logs| logs.join(&name));
+                Box::new(Cluster::start(program, &root, &absolute(&logs)?, self.nodes, self.own_disks)?)
+            }
+        };
+        Ok(Arena { nodes, ledgers: root.join("ledgers"), started: 0 })
     }
 }
 

@@ -6,9 +6,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, ensure};
 
-use super::cluster::{Cluster, VOTERS};
+use super::cluster::VOTERS;
 use super::judge::{self, Call, Outcome, Window};
 use super::ledger::Ledger;
+use super::nodes::Nodes;
 use super::plan::{Fault, Role, Round};
 use super::watch::Watched;
 use crate::command::{self, Interrupts, check_interrupt, pause};
@@ -38,10 +39,10 @@ pub struct Timing {
     pub after: Duration,
 }
 
-/// The surroundings of all rounds of a cluster.
+/// The surroundings of all rounds of the same nodes.
 pub struct Arena {
-    /// The cluster.
-    pub cluster: Cluster,
+    /// The nodes.
+    pub nodes: Box<dyn Nodes>,
     /// The folder with the ledgers of what is synced.
     pub ledgers: PathBuf,
     /// Programs that were started so far.
@@ -49,13 +50,13 @@ pub struct Arena {
 }
 
 impl Arena {
-    /// Does a round. A cluster that is not whole at the end is in the outcome's failures. Fails if
+    /// Does a round. Nodes that are not whole at the end are in the outcome's failures. Fails if
     /// the round could not be done to its end.
     pub fn round(&mut self, round: Round, timing: Timing) -> Result<Outcome> {
         let mut random = Random::new(round.seed);
-        let leader = self.cluster.leader()?;
-        let victim = victim(round.hit.role, leader, self.cluster.nodes(), &mut random);
-        let hit = victim.map_or(0..self.cluster.nodes(), |victim| victim..victim + 1);
+        let leader = self.nodes.leader()?;
+        let victim = victim(round.hit.role, leader, self.nodes.count(), &mut random);
+        let hit = victim.map_or(0..self.nodes.count(), |victim| victim..victim + 1);
         let is_hit = |watched: &Watched| victim == Some(watched.node());
         let down = Duration::from_secs(DOWN_S[random.below(DOWN_S.len() as u64) as usize]);
         let fault = round.hit.fault;
@@ -65,7 +66,7 @@ impl Arena {
 
         let mut holds = self.start_holds(&folder)?;
         let mut loads = Vec::new();
-        for node in 0..self.cluster.nodes() {
+        for node in 0..self.nodes.count() {
             self.start_loads(node, &folder, &mut loads)?;
         }
         pause(timing.before)?;
@@ -73,7 +74,7 @@ impl Arena {
         let sessions = self.sessions()?;
         outcome.fault_at_unix_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64());
         let from_s = monotonic_seconds();
-        hit.clone().try_for_each(|node| self.cluster.hit(node, fault))?;
+        hit.clone().try_for_each(|node| self.nodes.hit(node, fault))?;
         let burners = if fault == Fault::Saturate { self.start_burners()? } else { Vec::new() };
         let mut dead = Vec::new();
         if fault == Fault::Kill {
@@ -86,14 +87,14 @@ impl Arena {
         pause(if fault == Fault::Kill { down } else { timing.fault })?;
         drop(burners);
         for node in hit.clone() {
-            outcome.failures.extend(self.cluster.heal(node, fault)?);
+            outcome.failures.extend(self.nodes.heal(node, fault)?);
         }
         let healed_s = monotonic_seconds();
         outcome.fault_s = healed_s - from_s;
         if fault == Fault::Kill {
             hit.clone().try_for_each(|node| self.start_loads(node, &folder, &mut loads))?;
         }
-        let whole = self.cluster.wait_until_whole();
+        let whole = self.nodes.wait_until_whole();
         check_interrupt()?;
         let whole_s = monotonic_seconds() - healed_s;
         match whole {
@@ -101,11 +102,11 @@ impl Arena {
             Err(error) => outcome.failures.push(format!("{error:#}")),
         }
         pause(timing.after.saturating_sub(Duration::from_secs_f64(whole_s)))?;
-        outcome.leader_after = self.cluster.leader().ok();
+        outcome.leader_after = self.nodes.leader().ok();
 
         if victim.is_none() {
             let after = self.sessions()?;
-            let nodes = 0..self.cluster.nodes();
+            let nodes = 0..self.nodes.count();
             outcome.declared_dead = nodes.filter(|node| after[*node] != sessions[*node]).collect();
         }
         outcome.lost_holds = self.judge_holds(&mut holds, victim, &folder)?;
@@ -134,7 +135,7 @@ impl Arena {
     }
 
     fn arguments(&self, node: usize, name: &str, options: &[(&str, String)]) -> Vec<String> {
-        let mut all = vec![name.to_owned(), self.cluster.mount_point(node).display().to_string()];
+        let mut all = vec![name.to_owned(), self.nodes.mount_point(node).display().to_string()];
         all.extend(options.iter().flat_map(|(option, value)| [format!("--{option}"), value.clone()]));
         all
     }
@@ -142,7 +143,7 @@ impl Arena {
     /// A program on each mount holds a file.
     fn start_holds(&mut self, folder: &str) -> Result<Vec<Watched>> {
         let mut holds = Vec::new();
-        for node in 0..self.cluster.nodes() {
+        for node in 0..self.nodes.count() {
             let hold = self.start(node, "hold", &[("name", held(folder, node))])?;
             hold.wait_for("holds", HOLD_DEADLINE).with_context(|| format!("hold a file at node {node}"))?;
             holds.push(hold);
@@ -161,7 +162,7 @@ impl Arena {
 
     /// How many sessions each node has begun.
     fn sessions(&self) -> Result<Vec<usize>> {
-        (0..self.cluster.nodes()).map(|node| self.cluster.sessions(node)).collect()
+        (0..self.nodes.count()).map(|node| self.nodes.sessions(node)).collect()
     }
 
     /// Programs that take all processors until they are dropped.
@@ -174,7 +175,7 @@ impl Arena {
         vec![
             ("ledgers", self.ledgers.display().to_string()),
             ("node", node.to_string()),
-            ("nodes", self.cluster.nodes().to_string()),
+            ("nodes", self.nodes.count().to_string()),
         ]
     }
 
@@ -196,7 +197,7 @@ impl Arena {
         hold.tell(text)?;
         let wrote = hold.wait_for("wrote", END_DEADLINE)?;
         ensure!(wrote == "all", "a write through the open descriptor: {wrote}");
-        let other = (0..self.cluster.nodes()).find(|node| Some(*node) != victim && *node != hold.node());
+        let other = (0..self.nodes.count()).find(|node| Some(*node) != victim && *node != hold.node());
         let other = other.context("no other survivor")?;
         let said = self.run(other, "probe", &[("name", name.to_owned())], END_DEADLINE)?;
         let line = |word: &str| said.lines().find_map(|line| line.strip_prefix(word)).unwrap_or("not said");
@@ -217,7 +218,7 @@ impl Arena {
     /// Files that were synced in all rounds.
     fn synced(&self) -> Result<usize> {
         let of = |node| Ok(Ledger::open(&self.ledgers, node)?.names()?.len());
-        (0..self.cluster.nodes()).map(of).sum::<std::io::Result<usize>>().context("read the ledgers")
+        (0..self.nodes.count()).map(of).sum::<std::io::Result<usize>>().context("read the ledgers")
     }
 
     /// Reads every file that was synced in any round, each from a node that is not its writer's.
@@ -233,7 +234,7 @@ impl Arena {
         let (mut bad, mut failures) = (Vec::new(), Vec::new());
         std::thread::scope(|scope| {
             let check = &check;
-            let threads: Vec<_> = (0..self.cluster.nodes()).map(|node| scope.spawn(move || check(node))).collect();
+            let threads: Vec<_> = (0..self.nodes.count()).map(|node| scope.spawn(move || check(node))).collect();
             for (node, thread) in threads.into_iter().enumerate() {
                 match thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)) {
                     Ok(said) => {
