@@ -4,6 +4,7 @@ mod rig;
 
 use rig::session::{How, Op, close, find, open_to_write, perform, read_all};
 use rig::setup::Setup;
+use std::future::Future;
 use std::time::Duration;
 use types::{FileId, FsError};
 use vfs::fs::{Cred, Fallocate, FileSystem, Handle, SetAttr};
@@ -183,38 +184,84 @@ fn regression_what_is_made_in_the_tick_of_a_store_is_told() {
     assert_eq!(sees("/new"), Ok(()));
 }
 
+/// Stores to a mapping of the only long file in the cache, after a delay. Only the kernel knows of
+/// them: they go straight to the file of the cache.
+fn store(setup: &Setup, at: u64, text: &'static str, delay: Duration) -> impl Future<Output = ()> + Send + 'static {
+    let disk = setup.disk.mount(&setup.machine);
+    let clock = setup.machine.host().clock;
+    async move {
+        clock.sleep(delay).await;
+        for name in disk.list().await.expect("names").into_iter().filter(|name| name.starts_with('d')) {
+            let file = disk.open(&name, false).await.expect("a file of the cache");
+            if file.len().await.expect("length") == MINE_LEN as u64 {
+                file.write_at(at, vec![text.into()]).await.expect("stored");
+            }
+        }
+    }
+}
+
+/// A client with a long file in its cache that a program has open, and may have mapped.
+fn mapped(seed: u64) -> (Setup, (FileId, Handle)) {
+    let setup = Setup::new(seed);
+    setup.theirs(&"old ".repeat(MINE_LEN / 4));
+    setup.rig.sim.run_for(Duration::from_secs(5));
+    assert_eq!(setup.read("/file").map(|text| text.len()), Ok(MINE_LEN));
+    let (id, handle) = setup.open("/file");
+    setup.rig.sim.block_on(setup.client.will_be_mapped(id, handle).into_future()).expect("ready");
+    (setup, (id, handle))
+}
+
 /// A store to a mapping was forgotten if it came while the client logged other changes of the file.
 #[test]
 fn regression_a_store_to_a_mapping_during_an_fsync_goes_home() {
-    const LEN: usize = 200_000;
-    for delay_us in (0..60).map(|step| step * 100) {
-        let setup = Setup::new(7);
-        setup.theirs(&"old ".repeat(LEN / 4));
-        setup.rig.sim.run_for(Duration::from_secs(5));
-        assert_eq!(setup.read("/file").map(|text| text.len()), Ok(LEN));
-        let (id, handle) = setup.open("/file");
-        let disk = setup.disk.mount(&setup.machine);
-        let host = setup.machine.host();
-        let clock = host.clock.clone();
-        let stores = async move {
-            clock.sleep(Duration::from_micros(delay_us)).await;
-            for name in disk.list().await.expect("names") {
-                // The kernel writes to the file of the cache.
-                let file = disk.open(&name, false).await.expect("a file of the cache");
-                if name.starts_with('d') && file.len().await.expect("length") == LEN as u64 {
-                    file.write_at(100, vec![bytes::Bytes::from_static(b"stored")]).await.expect("stored");
-                }
-            }
-        };
+    for delay in (0..60).map(|step| Duration::from_micros(step * 100)) {
+        let (setup, (id, handle)) = mapped(7);
+        let stores = store(&setup, 100, "stored", delay);
         setup.rig.sim.block_on(async {
-            setup.client.will_be_mapped(id, handle).await.expect("ready");
             setup.client.write(&Cred::ROOT, id, handle, 5000, b"written").await.expect("written");
-            host.tasks.start(Box::pin(stores));
+            setup.machine.host().tasks.start(Box::pin(stores));
             setup.client.fsync(id, handle, false).await.expect("synced");
         });
         setup.rig.sim.run_for(Duration::from_secs(60));
         let home = setup.at_home("/file").expect("read");
-        assert_eq!((&home[5000..5007], &home[100..106]), ("written", "stored"), "after {delay_us} µs");
+        assert_eq!((&home[5000..5007], &home[100..106]), ("written", "stored"), "after {delay:?}");
         setup.close((id, handle));
     }
+}
+
+/// After a conflict, a mapping belongs to the copy with this client's version. Stores to it were
+/// not looked for any more.
+#[test]
+fn regression_stores_to_a_mapping_go_home_after_a_conflict() {
+    let (setup, opened) = mapped(8);
+    setup.close(opened);
+    setup.online(false);
+    setup.rig.sim.block_on(store(&setup, 100, "before", Duration::ZERO));
+    setup.rig.sim.run_for(Duration::from_secs(10));
+    setup.theirs("theirs");
+    setup.online(true);
+    assert_eq!(setup.at_home("/file (conflict)").map(|text| text[100..106].to_string()).as_deref(), Ok("before"));
+    setup.rig.sim.block_on(store(&setup, 300, "after", Duration::ZERO));
+    setup.rig.sim.run_for(Duration::from_secs(60));
+    let home = setup.at_home("/file (conflict)").expect("read");
+    assert_eq!((&home[100..106], &home[300..305]), ("before", "after"));
+    assert_eq!(setup.at_home("/file").as_deref(), Ok("theirs"));
+}
+
+/// The base of a merge had this client's stores, so a merge took them for the home's, and dropped
+/// them.
+#[test]
+fn regression_a_base_has_no_stores_to_a_mapping() {
+    let (setup, opened) = mapped(9);
+    setup.close(opened);
+    setup.rig.sim.block_on(store(&setup, 100, "stored", Duration::ZERO));
+    setup.rig.sim.run_for(Duration::from_secs(10));
+    assert_eq!(setup.at_home("/file").map(|text| text[100..106].to_string()).as_deref(), Ok("stored"));
+    setup.online(false);
+    setup.rig.sim.block_on(store(&setup, 300, "again", Duration::ZERO));
+    setup.rig.sim.run_for(Duration::from_secs(10));
+    setup.theirs("theirs");
+    setup.online(true);
+    let bases: Vec<u64> = setup.client.look(|replica, _| replica.conflicts().map(|(_, found)| found.base).collect());
+    assert_eq!(bases, [0], "one conflict, without a base");
 }

@@ -117,9 +117,10 @@ impl CachedFiles {
         self.mapped.contains_key(&number)
     }
 
-    /// Programs may map a file of the cache for writing; its changes are known up to this mark.
+    /// Programs may map a file of the cache for writing; its changes are known up to this mark,
+    /// unless an earlier one is known.
     pub(crate) fn map(&mut self, number: u64, id: FileId, mark: u128) {
-        self.mapped.entry(number).or_insert((id, mark));
+        self.mapped.entry(number).or_insert((id, mark)).0 = id;
     }
 
     /// The change mark up to which the stores to a mapping are known.
@@ -139,9 +140,9 @@ impl CachedFiles {
         self.mapped.iter().map(|(number, (id, _))| (*number, *id))
     }
 
-    /// Forgets mappings for which `is_mapped` is false.
-    pub(crate) fn forget_mappings(&mut self, is_mapped: impl Fn(u64, FileId) -> bool) {
-        self.mapped.retain(|number, (id, _)| is_mapped(*number, *id));
+    /// Takes over which file has each file of the cache that may be mapped; `None`: it is gone.
+    pub(crate) fn follow_mappings(&mut self, holder: impl Fn(u64, FileId) -> Option<FileId>) {
+        self.mapped.retain(|number, (id, _)| holder(*number, *id).inspect(|holder| *id = *holder).is_some());
     }
 
     /// A file got another id.

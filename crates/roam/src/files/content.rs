@@ -248,6 +248,9 @@ impl Client {
             self.0.live.lock().cache.keep_base(data, size);
             return Ok(data);
         }
+        if self.has_new_stores(id).await? {
+            return Ok(0);
+        }
         let from = self.0.open_data(data).await?;
         let (number, to) = self.0.new_data_file().await?;
         let copied = async {
@@ -513,12 +516,12 @@ impl Client {
     ) -> Result<(), FsError> {
         self.check_file(id)?;
         let _only_writer = self.only_writer(id).await?;
-        self.find_stores(id).await?;
         self.prepare(id, empties).await?;
         let size = size(self.0.live.lock().replica.node(id)?.facts.size);
         self.outgrow(id, size).await?;
         let file = self.changing(id).await?;
         self.spare(id, size..FILE_SIZE_MAX.max(size)).await?;
+        self.find_stores(id).await?;
         let placing = self.0.placing(id).await;
         file.set_len(size).await.map_err(|error| disk_error(&error))?;
         let (mut cuts, is_part) = (false, !self.0.live.lock().replica.node(id)?.is_whole());
@@ -531,18 +534,18 @@ impl Client {
             change.size = size;
         })?;
         drop(placing);
+        self.know_stores(id).await?;
         if cuts && is_part {
             // After a crash, the client could not tell where zeroes that follow the cut begin.
             self.log_written(id, true).await?;
-            self.durable().await?;
-            return self.know_stores(id).await;
+            return self.durable().await;
         }
         let is_shown = self.0.live.lock().is_shown(id);
         if empties && is_shown {
             // Durable, as if the file had a new file of the cache.
             self.0.sync_bytes(&file).await?;
         }
-        self.know_stores(id).await
+        Ok(())
     }
 
     /// Logs the changes of a file. Returns the number of the log's last operation.
@@ -639,11 +642,11 @@ impl Client {
         let size = self.0.live.lock().replica.node(id)?.facts.size;
         if matches!(mode, Fallocate::PunchHole | Fallocate::ZeroRange | Fallocate::ZeroRangeKeepSize) {
             let _only_writer = self.only_writer(id).await?;
-            self.find_stores(id).await?;
             self.prepare(id, false).await?;
             self.fill_scattered(id).await?;
             let zeroed = offset.min(size)..end.min(size);
             self.spare(id, zeroed.clone()).await?;
+            self.find_stores(id).await?;
             let _placing = self.0.placing(id).await;
             let (mut at, mut put) = (zeroed.start, Ok(()));
             while at < zeroed.end && put.is_ok() {

@@ -98,18 +98,28 @@ impl Client {
         Ok(())
     }
 
+    /// The number of a file's file of the cache and its change mark, if that has changed since the
+    /// client looked last.
+    async fn new_mark(&self, id: FileId) -> Result<Option<(u64, u128)>, FsError> {
+        let known = self.0.live.lock().mark(id);
+        let Some((number, mark)) = known else { return Ok(None) };
+        let now = mark_of(&self.0.open_data(number).await?).await?;
+        Ok((now != mark).then_some((number, now)))
+    }
+
+    /// True if a file's bytes may have changed by stores to mappings that the client has not found
+    /// yet.
+    pub(crate) async fn has_new_stores(&self, id: FileId) -> Result<bool, FsError> {
+        Ok(self.new_mark(id).await?.is_some())
+    }
+
     /// Finds stores to mappings of a file; if there are any, all of it counts as changed. The
     /// caller is the file's only writer, and has changed nothing since stores were last known.
     pub(crate) async fn find_stores(&self, id: FileId) -> Result<bool, FsError> {
-        let known = self.0.live.lock().mark(id);
-        let Some((number, mark)) = known else { return Ok(false) };
-        let now = mark_of(&self.0.open_data(number).await?).await?;
-        if now == mark {
-            return Ok(false);
-        }
+        let Some((number, mark)) = self.new_mark(id).await? else { return Ok(false) };
         self.prepare(id, false).await?;
         // Stores since then are found the next time.
-        self.0.live.lock().cache.know_stores(number, now);
+        self.0.live.lock().cache.know_stores(number, mark);
         self.changed(&Cred::ROOT, id, |change| change.ranges.add(0..change.size))?;
         // The kernel's own cache may have older pages.
         self.0.live.lock().forget(id);
@@ -132,13 +142,16 @@ impl Client {
         let mapped: Vec<(u64, FileId)> = {
             let mut live = self.0.live.lock();
             let Live { cache, replica, .. } = &mut *live;
-            cache.forget_mappings(|number, id| replica.node(id).is_ok_and(|node| node.data == number));
+            cache.follow_mappings(|number, id| replica.holder_of(number, id));
             cache.mapped().collect()
         };
         for (number, id) in mapped {
             let found = async {
                 let _only_writer = self.only_writer(id).await?;
-                self.find_stores(id).await
+                let is_found = self.find_stores(id).await?;
+                // If an earlier attempt to log them failed, no close of the file makes another one.
+                let live = self.0.live.lock();
+                Ok(is_found || live.replica.node(id)?.changes.is_begun() && !live.open_files.is_open(id))
             };
             let logged = match found.await {
                 Ok(true) => self.store(id).await.map(drop),

@@ -250,6 +250,13 @@ impl Replica {
         }
     }
 
+    /// The file whose bytes are in the file of the cache `number`: `file`, which had it last, or
+    /// the copy of it that was made for a conflict.
+    pub(crate) fn holder_of(&self, number: u64, file: FileId) -> Option<FileId> {
+        let copies = self.conflicts().filter(|(_, conflict)| conflict.file == file).map(|(_, conflict)| conflict.copy);
+        std::iter::once(file).chain(copies).find(|id| self.node(*id).is_ok_and(|node| node.data == number))
+    }
+
     /// The conflict whose copy is this file.
     fn conflict_of_copy(&self, file: FileId) -> Option<u64> {
         self.conflicts().find(|(_, conflict)| conflict.copy == file).map(|(number, _)| number)
