@@ -54,6 +54,19 @@ const CLEAR_PAGES_MIN: u32 = 8;
 /// Most pages that a small group clears.
 const CLEAR_PAGES_MAX: u32 = 32;
 
+/// The length of each piece of a fragment is a multiple of this, in bytes. So a long fragment goes
+/// straight from memory to the disk, without a copy in the page cache.
+const SECTOR_LEN: usize = 512;
+
+/// A payload followed by zeroes, `len` bytes in all. Whole pages are written, so that the kernel
+/// need not read the rest of a page first. Only the bytes of the payload's last sector are copied.
+fn whole_pages(payload: Bytes, len: usize) -> Vec<Bytes> {
+    let whole = payload.len() - payload.len() % SECTOR_LEN;
+    let mut rest = AlignedBuffer::zeroed(len - whole);
+    rest[..payload.len() - whole].copy_from_slice(&payload[whole..]);
+    [payload.slice(..whole), rest.freeze()].into_iter().filter(|piece| !piece.is_empty()).collect()
+}
+
 static ZEROES: Zeroes = Zeroes([0; (CLEAR_PAGES_MAX * PAGE) as usize]);
 
 /// Aligned zeroes, so that disks can take them without a copy.
@@ -202,14 +215,10 @@ impl Committer {
             }
             end = offset + place.byte_len();
             let Some((_, pieces)) = writes.last_mut() else { continue };
-            // Write whole pages, so that the kernel need not read the rest of a page first.
-            let padding = footprint(header.len) as usize - HEADER_LEN - payload.len();
             let mut page = AlignedBuffer::zeroed(HEADER_LEN);
             page.copy_from_slice(&header.encode_with_generation(self.chain.generation()));
             pieces.push(page.freeze());
-            pieces.extend(
-                [payload, Bytes::from_static(&ZEROES.0[..padding])].into_iter().filter(|piece| !piece.is_empty()),
-            );
+            pieces.extend(whole_pages(payload, footprint(header.len) as usize - HEADER_LEN));
         }
         if let Some((_, pieces)) = writes.last_mut().filter(|_| cleared > 0) {
             pieces.push(Bytes::from_static(&ZEROES.0[..cleared as usize]));
@@ -521,4 +530,25 @@ enum Stored {
     Gone,
     /// It cannot be read as it was written.
     Rotten,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_are_whole_sectors_that_begin_where_the_payload_does() {
+        for payload_len in [0, 1, 511, 512, 513, 4095, 4096, 4097, 700_001] {
+            let mut payload = AlignedBuffer::zeroed(payload_len);
+            payload.iter_mut().zip(1..).for_each(|(byte, at)| *byte = at as u8);
+            let payload = payload.freeze();
+            let len = payload_len.next_multiple_of(PAGE as usize);
+            let pieces = whole_pages(payload.clone(), len);
+            assert!(pieces.iter().all(|piece| piece.len().is_multiple_of(SECTOR_LEN)), "{payload_len}");
+            assert!(pieces.iter().all(|piece| (piece.as_ptr() as usize).is_multiple_of(SECTOR_LEN)), "{payload_len}");
+            let all = pieces.concat();
+            assert_eq!((all.len(), &all[..payload_len]), (len, &payload[..]));
+            assert!(all[payload_len..].iter().all(|byte| *byte == 0));
+        }
+    }
 }
