@@ -20,8 +20,8 @@ use types::{LogId, SegmentId};
 
 /// Most segments that are restored at once.
 const AT_ONCE_MAX: usize = 16;
-/// Most bytes that segments may lack which are restored at once, unless one lacks more. In memory
-/// each byte takes the length of its stripe, twice.
+/// Most bytes that segments may lack which are restored at once, unless one lacks more: each counts
+/// as the longest one. In memory each byte takes the length of its stripe, twice.
 const BYTES_AT_ONCE: u64 = 8 << 20;
 /// Time after which segments that could not be restored are tried again.
 const TRY_AGAIN: Duration = Duration::from_secs(300);
@@ -71,16 +71,10 @@ impl Restored {
     }
 }
 
-/// Takes up to `count` segments from the end, but no more of them than bytes may be restored at
-/// once.
-fn take(todo: &mut Vec<(SegmentId, u64)>, count: usize) -> Vec<(SegmentId, u64)> {
-    let mut bytes = 0;
-    let fits = |(_, more): &&(SegmentId, u64)| {
-        bytes += more;
-        bytes <= BYTES_AT_ONCE
-    };
-    let count = todo.iter().rev().take(count).take_while(fits).count().max(1);
-    todo.split_off(todo.len().saturating_sub(count))
+/// How many of these segments may be restored at once, of at most `count`.
+fn at_once(segments: &[(SegmentId, u64)], count: usize) -> usize {
+    let longest = segments.iter().map(|(_, bytes)| *bytes).max().unwrap_or_default().max(1);
+    usize::try_from(BYTES_AT_ONCE / longest).unwrap_or(count).clamp(1, count)
 }
 
 /// Brings segments into a random order. Logs differ in how long their segments are, so in any other
@@ -305,13 +299,13 @@ impl Restore {
                     }
                 }
             }
-            let mut some = take(&mut self.todo, self.stride.count());
+            let mut some = self.todo.split_off(self.todo.len().saturating_sub(self.stride.turn()));
             // Others were deleted since they were seen.
             some.retain(|(segment, _)| table.look(|table| table.is_stored(*segment)));
             let begun = now();
-            let restored =
-                host::join_all(some.iter().map(|(segment, _)| self.stripe.restore(*segment)).collect()).await;
-            self.stride.took(now() - begun);
+            let restores = some.iter().map(|(segment, _)| self.stripe.restore(*segment)).collect();
+            let restored = host::join_at_most(at_once(&some, self.stride.count()), restores).await;
+            self.stride.took(some.len(), now() - begun);
             for ((segment, bytes), is_restored) in some.into_iter().zip(restored) {
                 if is_restored {
                     self.restored_count += 1;

@@ -7,7 +7,7 @@
 
 use crate::config::DrainRate;
 use crate::restore::shuffle;
-use host::{Host, join_all, timeout};
+use host::{Host, join_all, join_at_most, timeout};
 use policy::stride::Stride;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -131,8 +131,12 @@ impl StoreCopy {
                     self.stride.rested();
                 }
             }
-            let count = if can_wait { self.stride.count() } else { AT_ONCE_MAX };
-            let (some, others) = left.split_at(count.min(left.len()));
+            let (count, turn) = match can_wait {
+                true if rate() == DrainRate::default() => (self.stride.count(), self.stride.turn()),
+                true => (self.stride.count(), self.stride.count()),
+                false => (AT_ONCE_MAX, AT_ONCE_MAX),
+            };
+            let (some, others) = left.split_at(turn.min(left.len()));
             left = others;
             // If this is cut short, some of it is there.
             for (segment, _) in some {
@@ -140,7 +144,7 @@ impl StoreCopy {
             }
             let begun = self.host.clock.now();
             let copies = some.iter().map(|(segment, _)| self.segment(*segment)).collect();
-            let copies = timeout(&*self.host.clock, ANSWER_TIME_MAX, join_all(copies)).await;
+            let copies = timeout(&*self.host.clock, ANSWER_TIME_MAX, join_at_most(count, copies)).await;
             for ((segment, bytes), damaged) in some.iter().zip(copies.map_err(|_| CopyError::Late)?) {
                 self.copied.insert(*segment, *bytes);
                 match damaged? {
@@ -149,7 +153,7 @@ impl StoreCopy {
                 };
             }
             last_step = self.host.clock.now() - begun;
-            self.stride.took(last_step);
+            self.stride.took(some.len(), last_step);
             let bytes: u64 = some.iter().map(|(_, bytes)| bytes).sum();
             self.copied_bytes += bytes;
             left_bytes -= bytes;

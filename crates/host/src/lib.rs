@@ -12,7 +12,7 @@ pub mod sim;
 mod wait;
 
 pub use random::SplitMix64;
-pub use wait::{Either, Elapsed, Interval, JoinAll, first, interval, join_all, timeout, yield_now};
+pub use wait::{Either, Elapsed, Interval, JoinAll, first, interval, join_all, join_at_most, timeout, yield_now};
 
 use bytes::Bytes;
 use std::io;

@@ -6,6 +6,7 @@
 //! a wait drops the operation it waited for, whose effect is then *unknown*.
 
 use crate::Clock;
+use parking_lot::Mutex;
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -105,6 +106,24 @@ impl<F: Future> Future for JoinAll<F> {
     }
 }
 
+/// Runs all `futures` in the caller's task, at most `at_once` at the same time: as one ends, the
+/// next begins. The outputs are in the order of the futures. See [`join_all`] for how many may run.
+pub async fn join_at_most<F: Future>(at_once: usize, futures: Vec<F>) -> Vec<F::Output> {
+    let mut outputs = Vec::new();
+    outputs.resize_with(futures.len(), || None);
+    let (left, outputs) = (Mutex::new(futures.into_iter().enumerate()), Mutex::new(outputs));
+    let lane = || async {
+        loop {
+            let next = left.lock().next();
+            let Some((index, future)) = next else { return };
+            let output = future.await;
+            outputs.lock()[index] = Some(output);
+        }
+    };
+    join_all((0..at_once.max(1)).map(|_| lane()).collect()).await;
+    outputs.into_inner().into_iter().flatten().collect()
+}
+
 /// Lets other ready tasks run first.
 pub async fn yield_now() {
     tokio::task::yield_now().await;
@@ -165,6 +184,22 @@ mod tests {
         sim.run_until_idle();
         assert_eq!(sim.now(), Duration::from_secs(9), "the timers that lost are gone");
         assert_eq!(sim.block_on(timeout(&*clock, Duration::ZERO, async { 7 })), Ok(7));
+    }
+
+    #[test]
+    fn join_at_most_begins_one_as_another_ends_and_keeps_their_order() {
+        let sim = Sim::new(1);
+        let clock = sim.machine("one").host().clock;
+        let later = |seconds| {
+            let clock = clock.clone();
+            async move { after(&clock, seconds).await }
+        };
+        assert_eq!(sim.block_on(join_at_most(2, [5, 1, 3, 5].map(later).into())), [5, 1, 3, 5]);
+        // One lane: 5. The other one: 1, 3 and 5.
+        assert_eq!(sim.now(), Duration::from_secs(9));
+        assert_eq!(sim.block_on(join_at_most(0, [2, 1].map(later).into())), [2, 1]);
+        assert_eq!(sim.now(), Duration::from_secs(12), "at least one at a time");
+        assert_eq!(sim.block_on(join_at_most(3, Vec::<BoxFuture<u64>>::new())), [0; 0]);
     }
 
     #[test]
