@@ -852,7 +852,8 @@ impl World {
         self.heal().await?;
         self.down();
         let mut without: Vec<Vec<usize>> = vec![Vec::new()];
-        if self.random.chance(1, 4) {
+        let takes_stores_away = self.random.chance(1, 4);
+        if takes_stores_away {
             without.extend((0..self.stores.len()).map(|store| vec![store]));
         }
         for missing in without {
@@ -872,6 +873,17 @@ impl World {
             }
             if self.options.fill && missing.is_empty() {
                 self.empty(&running).await?;
+            }
+            if missing.is_empty() && takes_stores_away {
+                // Until then no other store must be lost, as users are told: a store that was
+                // replaced still says that it has lost something.
+                let machine = running.machine.clone();
+                let work = async move {
+                    while !machine.maintenance.has_compared_all().await {
+                        machine.host().clock.sleep(Duration::from_secs(1)).await;
+                    }
+                };
+                self.on_machine(&on, "waiting until all stores are compared", work).await?;
             }
             self.stop(&running).await?;
             on.crash();
