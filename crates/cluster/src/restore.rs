@@ -299,13 +299,16 @@ impl Restore {
                     }
                 }
             }
-            let mut some = self.todo.split_off(self.todo.len().saturating_sub(self.stride.turn()));
+            let last = |count: usize| self.todo.len().saturating_sub(count);
+            let lanes = at_once(&self.todo[last(self.stride.count())..], self.stride.count());
+            let mut some = self.todo.split_off(last(self.stride.turn(lanes)));
             // Others were deleted since they were seen.
             some.retain(|(segment, _)| table.look(|table| table.is_stored(*segment)));
             let begun = now();
             let restores = some.iter().map(|(segment, _)| self.stripe.restore(*segment)).collect();
-            let restored = host::join_at_most(at_once(&some, self.stride.count()), restores).await;
-            self.stride.took(some.len(), now() - begun);
+            let lanes = at_once(&some, lanes);
+            let restored = host::join_at_most(lanes, restores).await;
+            self.stride.took(some.len(), lanes, now() - begun);
             for ((segment, bytes), is_restored) in some.into_iter().zip(restored) {
                 if is_restored {
                     self.restored_count += 1;

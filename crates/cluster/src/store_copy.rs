@@ -132,7 +132,7 @@ impl StoreCopy {
                 }
             }
             let (count, turn) = match can_wait {
-                true if rate() == DrainRate::default() => (self.stride.count(), self.stride.turn()),
+                true if rate() == DrainRate::default() => (self.stride.count(), self.stride.turn(self.stride.count())),
                 true => (self.stride.count(), self.stride.count()),
                 false => (AT_ONCE_MAX, AT_ONCE_MAX),
             };
@@ -153,7 +153,7 @@ impl StoreCopy {
                 };
             }
             last_step = self.host.clock.now() - begun;
-            self.stride.took(some.len(), last_step);
+            self.stride.took(some.len(), count, last_step);
             let bytes: u64 = some.iter().map(|(_, bytes)| bytes).sum();
             self.copied_bytes += bytes;
             left_bytes -= bytes;

@@ -15,22 +15,30 @@ const GROUPS: usize = 4;
 pub struct Stride {
     count: usize,
     max: usize,
+    /// How long each step of the last turn took.
+    step: Duration,
 }
 
 impl Stride {
     /// At most so many, and at least one.
     pub fn new(max: usize) -> Stride {
-        Stride { count: 1, max: max.max(1) }
+        Stride { count: 1, max: max.max(1), step: TURN_TIME }
     }
 
-    /// So many steps are to be taken at once now.
+    /// So many steps may be taken at once now.
     pub fn count(&self) -> usize {
         self.count
     }
 
-    /// So many steps are to be taken before the next look at whether to rest.
-    pub fn turn(&self) -> usize {
-        if self.count > 1 && self.count == self.max { GROUPS * self.count } else { self.count }
+    /// So many steps are to be taken before the next look at whether to rest, if `lanes` are taken
+    /// at once. At the widest stride that is more than one group, if they take no longer than a
+    /// group may.
+    pub fn turn(&self, lanes: usize) -> usize {
+        if self.count < self.max || self.max == 1 {
+            return lanes;
+        }
+        let fitting = TURN_TIME.as_micros() / self.step.as_micros().max(1);
+        usize::try_from(fitting).unwrap_or(usize::MAX).clamp(lanes, GROUPS * lanes)
     }
 
     /// The work has rested: programs are there.
@@ -38,9 +46,10 @@ impl Stride {
         self.count = 1;
     }
 
-    /// The last turn had so many steps and took so long.
-    pub fn took(&mut self, steps: usize, time: Duration) {
-        let groups = steps.div_ceil(self.count).max(1);
+    /// The last turn had so many steps, `lanes` of them at once, and took so long.
+    pub fn took(&mut self, steps: usize, lanes: usize, time: Duration) {
+        let groups = steps.div_ceil(lanes.max(1)).max(1);
+        self.step = time / (steps.max(1) as u32);
         self.count = match time / (groups as u32) < TURN_TIME {
             true => (2 * self.count).min(self.max),
             false => (self.count / 2).max(1),
@@ -56,7 +65,7 @@ mod tests {
     fn strides_grow_while_they_are_short_and_begin_anew_after_a_rest() {
         let mut stride = Stride::new(12);
         let mut next = |time| {
-            stride.took(stride.count(), time);
+            stride.took(stride.count(), stride.count(), time);
             stride.count()
         };
         assert_eq!([TURN_TIME / 2; 5].map(&mut next), [2, 4, 8, 12, 12]);
@@ -66,19 +75,24 @@ mod tests {
         assert_eq!(stride.count(), 1);
     }
     #[test]
-    fn turns_are_long_only_at_the_widest_stride() {
+    fn turns_are_long_only_at_the_widest_stride_and_while_they_are_short() {
         let mut stride = Stride::new(4);
         let mut turns = Vec::new();
         for _ in 0..4 {
-            turns.push(stride.turn());
-            stride.took(stride.turn(), TURN_TIME / 2);
+            let lanes = stride.count();
+            turns.push(stride.turn(lanes));
+            stride.took(stride.turn(lanes), lanes, TURN_TIME / 25);
         }
         assert_eq!(turns, [1, 2, 16, 16]);
-        // A group of such a turn may take as long as a short turn.
-        stride.took(16, 4 * TURN_TIME - Duration::from_millis(4));
-        assert_eq!(stride.count(), 4);
-        stride.took(16, 4 * TURN_TIME);
-        assert_eq!((stride.count(), stride.turn()), (2, 2));
-        assert_eq!(Stride::new(1).turn(), 1);
+        assert_eq!(stride.turn(1), 4, "fewer at once");
+        // Each step takes a tenth of the longest turn.
+        stride.took(10, 4, TURN_TIME);
+        assert_eq!((stride.count(), stride.turn(4)), (4, 10));
+        // They fill the turn.
+        stride.took(4, 4, TURN_TIME - Duration::from_millis(1));
+        assert_eq!((stride.count(), stride.turn(4)), (4, 4));
+        stride.took(4, 4, TURN_TIME);
+        assert_eq!((stride.count(), stride.turn(2)), (2, 2));
+        assert_eq!(Stride::new(1).turn(1), 1);
     }
 }
