@@ -125,9 +125,9 @@ impl Disk for RealDisk {
         });
         Box::pin(async move {
             let (file, direct, short_sectors) = opened.await?;
-            let [use_direct, short_sectors, cached_reads] =
-                [direct.is_some(), short_sectors, true].map(AtomicBool::new);
-            let opened = Opened { file, direct, use_direct, short_sectors, cached_reads };
+            let [direct_writes, direct_reads, short_sectors, cached_reads] =
+                [true, true, short_sectors, true].map(AtomicBool::new);
+            let opened = Opened { file, direct, direct_writes, direct_reads, short_sectors, cached_reads };
             Ok(Arc::new(RealFile { opened: Arc::new(opened), threads }) as Arc<dyn File>)
         })
     }
@@ -182,8 +182,10 @@ struct Opened {
     file: fs::File,
     /// The same file, opened to bypass the page cache.
     direct: Option<fs::File>,
-    /// False once the file system has refused direct reads or writes.
-    use_direct: AtomicBool,
+    /// False once the file system has refused a direct write.
+    direct_writes: AtomicBool,
+    /// False once the file system has refused a direct read of whole pages.
+    direct_reads: AtomicBool,
     /// False if the file system does not say that it reads units of [`SECTOR_LEN`], or once it has
     /// refused to.
     short_sectors: AtomicBool,
@@ -212,13 +214,14 @@ impl Opened {
         let fits = |p: &Bytes| (p.as_ptr() as usize).is_multiple_of(SECTOR_LEN) && p.len().is_multiple_of(SECTOR_LEN);
         let len: usize = pieces.iter().map(Bytes::len).sum();
         if let Some(direct) = self.direct_for(len)
+            && self.direct_writes.load(Ordering::Relaxed)
             && offset.is_multiple_of(PAGE_LEN as u64)
             && len.is_multiple_of(PAGE_LEN)
             && pieces.iter().all(fits)
         {
             match syscall::write_all(direct, offset, pieces) {
                 Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
-                    self.use_direct.store(false, Ordering::Relaxed);
+                    self.direct_writes.store(false, Ordering::Relaxed);
                 }
                 result => return result,
             }
@@ -228,8 +231,7 @@ impl Opened {
 
     /// The file that bypasses the page cache, if `len` bytes are long enough for it.
     fn direct_for(&self, len: usize) -> Option<&fs::File> {
-        let wanted = len >= DIRECT_LEN_MIN && self.use_direct.load(Ordering::Relaxed);
-        self.direct.as_ref().filter(|_| wanted)
+        self.direct.as_ref().filter(|_| len >= DIRECT_LEN_MIN)
     }
 
     /// Reads whole sectors straight from the disk, or whole pages if the disk has no shorter
@@ -237,7 +239,7 @@ impl Opened {
     /// the time. `None` if a direct read is not possible, or got too few bytes.
     fn read_direct(&self, offset: u64, len: usize) -> io::Result<Option<Bytes>> {
         let Some(direct) = self.direct_for(len) else { return Ok(None) };
-        for (unit, works) in [(SECTOR_LEN, &self.short_sectors), (PAGE_LEN, &self.use_direct)] {
+        for (unit, works) in [(SECTOR_LEN, &self.short_sectors), (PAGE_LEN, &self.direct_reads)] {
             if !works.load(Ordering::Relaxed) {
                 continue;
             }

@@ -45,9 +45,16 @@ struct State {
     ways: Ways,
     /// Calls since `base`, each with its round, in the order of this state.
     done: Vec<(u64, Event)>,
-    base: Option<Arc<State>>,
+    base: Option<Arc<Base>>,
     /// True if real kernels look at calls first.
     is_behind_kernels: bool,
+}
+
+/// What no crash undoes.
+struct Base {
+    /// Tells the bases of one time apart.
+    number: usize,
+    state: State,
 }
 
 /// An id that no file of a model has.
@@ -328,12 +335,8 @@ impl State {
         }
     }
 
-    /// All states after these calls.
-    fn replayed(mut self, calls: &[(u64, Event)], replay: Replay) -> Vec<State> {
-        if replay == Replay::AsKnown {
-            let is_right = calls.iter().all(|(round, event)| self.step(*round, event).is_ok());
-            return if is_right { vec![self] } else { Vec::new() };
-        }
+    /// All states after these calls, in each order that explains their answers.
+    fn replayed(self, calls: &[(u64, Event)]) -> Vec<State> {
         let mut states = vec![self];
         for of_round in calls.chunk_by(|(one, _), (other, _)| one == other) {
             let events: Vec<Event> = of_round.iter().map(|(_, event)| event.clone()).collect();
@@ -346,11 +349,12 @@ impl State {
         states
     }
 
-    /// A hash of everything that programs can see.
+    /// A hash of everything that programs can see, and of what a crash may bring back.
     fn fingerprint(&self) -> u64 {
         let copy = State { base: None, done: Vec::new(), ..self.fork() };
         let name_of = |id: FileId| self.real.get(&id).map_or((1, id.raw()), |real| (0, real.raw()));
         let mut hash = DefaultHasher::new();
+        self.base.as_ref().map(|base| base.number).hash(&mut hash);
         let open = |id, open, flags| at_once(perform(&copy.fs, &Call::Open { id, open, flags }, None));
         for (&real, &id) in &self.ids {
             let Some(Ok(Seen::Entry(entry))) = at_once(perform(&copy.fs, &Call::Getattr { id }, None)) else {
@@ -421,15 +425,6 @@ pub struct Known {
     pub kind: Kind,
     /// How many names it has.
     pub nlink: u32,
-}
-
-/// How calls of earlier rounds are made again.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Replay {
-    /// In the order that explained their answers.
-    AsKnown,
-    /// In each order that explains the answers that are left.
-    InAnyOrder,
 }
 
 /// All states that explain the answers so far.
@@ -516,10 +511,14 @@ impl Oracle {
 
     /// No crash loses anything of what was done up to now.
     pub fn begin_anew(&mut self) {
-        for state in &mut self.states {
-            state.done.clear();
-            state.base = None;
-            state.base = Some(Arc::new(state.fork()));
+        let mut anew = BTreeMap::new();
+        for state in std::mem::take(&mut self.states) {
+            let state = State { base: None, done: Vec::new(), ..state };
+            anew.entry(state.fingerprint()).or_insert(state);
+        }
+        for (number, mut state) in anew.into_values().enumerate() {
+            state.base = Some(Arc::new(Base { number, state: state.fork() }));
+            self.states.push(state);
         }
     }
 
@@ -538,29 +537,27 @@ impl Oracle {
         let made = self.states.iter().map(State::made).min().unwrap_or(0);
         let all_others = events.iter().filter(|event| event.client != client && !event.looks_at_file()).count();
         let mut why = BTreeSet::new();
-        // States that differ only in the order of calls that led there are one state, so the order
-        // that is known may not be the one without what was lost. That is rare.
-        let explained = [Replay::AsKnown, Replay::InAnyOrder].into_iter().find_map(|replay| {
-            let found = self.after_loss(client, events, replay, &mut why);
-            let mut fits = found.into_iter().filter_map(|mut state| match state.agrees_with(tree) {
-                Ok(()) => Some(state),
-                Err(what) => {
-                    why.insert(format!("{what} (left: model)"));
-                    None
-                }
-            });
-            fits.next().map(|first| [first].into_iter().chain(fits).collect::<Vec<_>>())
+        let found = self.after_loss(client, events, &mut why);
+        let fits = found.into_iter().filter_map(|mut state| match state.agrees_with(tree) {
+            Ok(()) => Some(state),
+            Err(what) => {
+                why.insert(format!("{what} (left: model)"));
+                None
+            }
         });
-        let Some(states) = explained else {
+        let states: Vec<State> = fits.collect();
+        if states.is_empty() {
             let events: Vec<String> = events.iter().map(Event::to_string).collect();
             return Err(format!("no loss and no order explain the answers of {events:#?}, and the tree: {why:#?}"));
-        };
+        }
         self.states = states;
         Ok(self.states.iter().all(|state| state.made() < made + all_others))
     }
 
-    /// All states after a crash of a client and the calls of its round, whatever it has lost.
-    fn after_loss(&self, client: usize, events: &[Event], replay: Replay, why: &mut BTreeSet<String>) -> Vec<State> {
+    /// All states after a crash of a client and the calls of its round, whatever it has lost. States
+    /// that differ only in the order of calls that led there are one state. Without some of the
+    /// calls, the orders differ. So what is left is made anew in each order.
+    fn after_loss(&self, client: usize, events: &[Event], why: &mut BTreeSet<String>) -> Vec<State> {
         let is_behind_kernels = self.states.first().is_some_and(|state| state.is_behind_kernels);
         let others: Vec<Event> = events.iter().filter(|event| event.client != client).cloned().collect();
         let (end, mut found) = (End::of(client, events), BTreeMap::new());
@@ -575,9 +572,9 @@ impl Oracle {
                     .into_iter()
                     .filter(|(_, event)| is_whole || !event.may_glimpse_at(client, is_behind_kernels))
                     .collect();
-                let mut before = State { base: Some(base.clone()), ..base.fork() };
+                let mut before = State { base: Some(base.clone()), ..base.state.fork() };
                 before.nameless.know_opened_of(&state.nameless);
-                for state in before.replayed(&kept, replay) {
+                for state in before.replayed(&kept) {
                     let left = if is_whole { left_of_round(events, client) } else { vec![others.clone()] };
                     for events in left {
                         orders(&state, self.round, &events, None, Some(end), &mut found, why);

@@ -132,6 +132,31 @@ fn regression_a_call_may_have_come_before_what_a_crash_has_lost() {
     }
 }
 
+/// Seed 1000057088: of two orders that led to one state, the oracle kept the first that explained
+/// the tree. The file has no name, so the tree does not show it.
+#[test]
+fn regression_a_loss_shows_which_of_two_calls_came_last() {
+    for (left, is_settled) in [0o610, 0o620, 0o630, 0o640].into_iter().flat_map(|left| [(left, false), (left, true)]) {
+        let (mut real, mut oracle, id) = with_a_file();
+        for call in [open(id, 2), unlink("a")] {
+            oracle.round(&[real.make(0, call)]).expect("explained");
+        }
+        oracle.settled(&real.tree()).expect("the tree");
+        let mut at_once = [0o610, 0o620].map(|mode| real.make(0, Call::Mode { id, mode }));
+        at_once[1].began = at_once[0].began;
+        oracle.round(&at_once).expect("explained");
+        if is_settled {
+            oracle.settled(&real.tree()).expect("the tree");
+        }
+        oracle.round(&[real.make(1, Call::Mode { id, mode: 0o630 })]).expect("explained");
+        oracle.crashed(1, &[], &real.tree()).expect("explained");
+        let Some(Ok(Seen::Entry(mut found))) = real.make(0, Call::Getattr { id }).answered else { panic!("open") };
+        found.attr.mode = left;
+        let explained = oracle.round(&[real.event(0, Call::Getattr { id }, Ok(Seen::Entry(found)))]);
+        assert_eq!(explained.is_ok(), left != 0o640, "{left:o}, {is_settled}: {explained:?}");
+    }
+}
+
 #[test]
 fn a_crash_loses_a_call_only_with_all_later_ones() {
     let calls = [(1, truncate(7)), (1, mode(0o640))];
