@@ -335,6 +335,7 @@ impl KnownClient {
             volume.drop_uploads(author).await;
         }
         if let Reply::Attached { user, since, .. } = &mut reply {
+            let _scene = seen_by.scene.read().await;
             *since = seen_by.since_seen(user, since.clone()).await;
         }
         self.home.log.settled().await.map_err(|_| FsError::Io)?;
@@ -367,11 +368,13 @@ impl KnownClient {
                     return Err(Stop::Failed(FsError::ArgumentTooBig));
                 }
                 let files = volume.with(|known| files.iter().map(|file| known.real(*file)).collect())?;
+                let scene = volume.scene.read().await;
                 let seen = self.seen(whose, volume, files).await;
                 if hold == Hold::Write && volume.may_change_all(&whose.user, &seen).await != seen {
                     // EPERM, as link(2) returns for a file that its caller may not write.
                     return Err(Stop::Failed(FsError::NotPermitted));
                 }
+                drop(scene);
                 let met = claim(seen.clone(), hold, false).await?;
                 let seq = volume.with(|volume| volume.journal().stamp().seq)?;
                 match self.look(place, Request::Facts { files: seen.into_iter().collect() }).await? {
@@ -385,8 +388,10 @@ impl KnownClient {
             Request::List { dir, ref makes, .. } if *delegated => {
                 let dir = volume.real(dir)?;
                 // No delegation is recalled for a user who may not list it.
+                let scene = volume.scene.read().await;
                 volume.check_reach(&cred(&whose.user), dir).await?;
                 volume.fs.access(&cred(&whose.user), volume.source(dir).await?, vfs::perm::READ).await?;
+                drop(scene);
                 let mut met = claim(BTreeSet::from([dir]), Hold::Read, false).await?;
                 let mut hold = Hold::Read;
                 // A client that is likely to make a name need not ask twice. If there are several,
@@ -429,8 +434,10 @@ impl KnownClient {
                 let made: HashMap<u64, FileId> = volume.with(|known| {
                     operations.iter().filter_map(made).filter(|(_, file)| is_new(known, file)).collect()
                 })?;
+                let scene = volume.scene.read().await;
                 let seen = self.seen(whose, volume, files).await;
                 let mut wanted = volume.may_change_all(&whose.user, &seen).await;
+                drop(scene);
                 wanted.extend(made.values());
                 let met = claim(wanted, Hold::Write, true).await?;
                 let reply = self.look(place, request).await?;
@@ -469,7 +476,8 @@ impl KnownClient {
         let Place { whose, volume, delegated, .. } = place;
         let looks = matches!(
             request,
-            Request::Facts { .. }
+            Request::Since { .. }
+                | Request::Facts { .. }
                 | Request::Validate { .. }
                 | Request::List { .. }
                 | Request::Read { .. }
@@ -670,6 +678,7 @@ impl KnownClient {
 
     /// Fails unless the user can open the file, as a lock requires.
     async fn check_lock(&self, whose: &Whose, volume: &Exported, file: FileId) -> Result<(), FsError> {
+        let _scene = volume.scene.read().await;
         self.check_seen(whose, volume, file).await?;
         let (user, source) = (cred(&whose.user), volume.source(file).await?);
         match volume.fs.access(&user, source, vfs::perm::READ).await {

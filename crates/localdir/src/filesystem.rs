@@ -275,6 +275,7 @@ impl Inner {
             };
             Some(id(&from_dir, &from.1)? == id(&to_dir, &to.1)?)
         };
+        let _renaming = self.renaming.lock();
         let same = same().unwrap_or(false);
         self.act(cred, || rustix::fs::renameat_with(&from_dir, &from.1[..], &to_dir, &to.1[..], raw).map_err(error))?;
         self.touched(&to_dir)?;

@@ -73,6 +73,8 @@ pub(crate) struct Inner {
     /// File systems mounted below the root that have changes to sync, by their devices.
     unsynced: Mutex<HashMap<Dev, OwnedFd>>,
     nodes: Mutex<Nodes>,
+    /// Held from a rename of this process until `nodes` knows of it.
+    renaming: Mutex<()>,
     volumes: Volumes,
     handles: Mutex<Handles>,
     locks: Locks,
@@ -115,6 +117,7 @@ impl LocalDir {
             beside,
             file_len_max: OnceLock::new(),
             nodes: Mutex::new(Nodes::new(identity, beside_identity)),
+            renaming: Mutex::default(),
             volumes,
             handles: Mutex::default(),
             locks: Locks::default(),
@@ -187,6 +190,7 @@ impl Inner {
 
     /// Opens the file of an id, for anything but reading and writing. ESTALE.
     fn file(&self, id: FileId) -> Result<Arc<OwnedFd>, FsError> {
+        let mut no_rename = None;
         loop {
             let (identity, path, place) = {
                 let nodes = self.nodes.lock();
@@ -204,6 +208,8 @@ impl Inner {
                     return Ok(Arc::new(file));
                 }
                 Err(e) if !stat::leads_elsewhere(e) => return Err(stat::error(e)),
+                // This process may rename it, or a directory above it, now.
+                _ if no_rename.is_none() => no_rename = Some(self.renaming.lock()),
                 _ => self.nodes.lock().left(&place),
             }
         }

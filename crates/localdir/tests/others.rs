@@ -6,7 +6,7 @@ use rig::Rig;
 use std::fs;
 use std::os::unix::fs::symlink;
 use types::{FileId, FsError};
-use vfs::fs::{FileSystem, OpenFlags};
+use vfs::fs::{FileSystem, OpenFlags, RenameFlags};
 
 const READ: OpenFlags = OpenFlags { read: true, write: false, append: false, truncate: false, execute: false };
 
@@ -41,6 +41,40 @@ fn a_file_keeps_its_id_wherever_others_put_it_and_another_file_never_gets_it() {
         assert_ne!(a, b, "round {round}");
         assert_eq!(rig.content(b), Ok(b"another".to_vec()));
     }
+}
+
+/// Between a rename and the note of it, the file was looked for at its old name, and was then not
+/// known any more.
+#[test]
+fn regression_files_are_found_while_this_process_renames_them_and_what_is_above_them() {
+    const ROUNDS: usize = 3000;
+    let rig = Rig::new();
+    fs::create_dir_all(rig.root.join("d/e")).expect("folders");
+    ["d/a", "d/b", "d/e/c"].iter().for_each(|name| fs::write(rig.root.join(name), name).expect("write"));
+    let d = rig.find(FileId::ROOT, "d").expect("find");
+    let [a, b, e] = ["a", "b", "e"].map(|name| rig.find(d, name).expect("find"));
+    let c = rig.find(e, "c").expect("find");
+    let (renaming, me) = (rig.fs.clone(), rig.me.clone());
+    let exchange = RenameFlags { no_replace: false, exchange: true };
+    let renames = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("runtime");
+        for round in 0..ROUNDS {
+            let (from, to) = if round % 2 == 0 { ("e", "f") } else { ("f", "e") };
+            runtime.block_on(async {
+                renaming.rename(&me, d, b"a", d, b"b", exchange).await.expect("exchanged");
+                renaming
+                    .rename(&me, d, from.as_bytes(), d, to.as_bytes(), RenameFlags::default())
+                    .await
+                    .expect("moved");
+            });
+        }
+    });
+    while !renames.is_finished() {
+        for id in [a, b, e, c] {
+            assert_eq!(rig.wait(rig.fs.getattr(id)).map(|entry| entry.attr.id), Ok(id));
+        }
+    }
+    renames.join().expect("renamed");
 }
 
 #[test]

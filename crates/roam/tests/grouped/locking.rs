@@ -66,7 +66,7 @@ impl Program {
                 println!("{:?} {:?} {counted:?}", self.clock.now(), self.number);
             }
             match counted {
-                Ok(()) | Err(FsError::TimedOut | FsError::WouldBlock | FsError::Interrupted | FsError::Stale) => {}
+                Ok(()) | Err(FsError::TimedOut | FsError::WouldBlock | FsError::Interrupted) => {}
                 Err(FsError::Io) => self.history.lock().lost += 1,
                 Err(error) => self.history.lock().failures.push(format!("{:?}: {error}", self.number)),
             }
@@ -328,10 +328,13 @@ struct Two {
 
 impl Two {
     fn new() -> Two {
-        let rig = Rig::new(1);
+        Two::of(Rig::new(1), Duration::from_millis(5))
+    }
+
+    fn of(rig: Rig, delay: Duration) -> Two {
         let (mut clients, mut networks) = (Vec::new(), Vec::new());
         for key in [1, 2] {
-            let (client, network, ..) = rig.new_client(key, Duration::from_millis(5));
+            let (client, network, ..) = rig.new_client(key, delay);
             client.set(|settings| settings.consistency = Consistency::Strong);
             clients.push(client);
             networks.push(network);
@@ -485,4 +488,35 @@ fn a_program_that_waits_for_long_is_in_nobodys_way() {
     assert_eq!(two.set(0, lock(7, None, 0, 9)), Ok(()));
     two.rig.sim.run_for(2 * SECOND);
     assert_eq!(*has.lock(), Some(Ok(())));
+}
+
+/// A request for a lock looked at the file while the home exchanged it with its new contents. The
+/// home then took the file for one that was gone.
+#[test]
+fn regression_a_lock_is_asked_for_while_the_home_exchanges_the_file() {
+    let two = Two::of(Rig::with_pace(1, true), Duration::from_micros(100));
+    let (ended, failed) = (Arc::new(AtomicBool::new(false)), Arc::<Mutex<Vec<FsError>>>::default());
+    let machine = two.rig.sim.machine("a program");
+    let ((id, handle), client, clock) = (two.handles[1], two.clients[1].clone(), machine.host().clock);
+    let (until, told) = (ended.clone(), failed.clone());
+    drop(machine.run(async move {
+        while !until.load(Relaxed) {
+            for exclusive in [Some(true), None] {
+                let locked = client.setlk(id, handle, whole(8, exclusive), false).await;
+                told.lock().extend(locked.err());
+            }
+            clock.sleep(Duration::from_micros(100)).await;
+        }
+    }));
+    let (id, handle) = two.handles[0];
+    for _ in 0..200 {
+        assert_eq!(two.write(0), Ok(4));
+        let stored = async {
+            two.clients[0].fsync(id, handle, false).await?;
+            two.clients[0].send_all().await
+        };
+        assert_eq!(two.rig.sim.block_on(stored), Ok(()));
+    }
+    ended.store(true, Relaxed);
+    assert_eq!(*failed.lock(), []);
 }

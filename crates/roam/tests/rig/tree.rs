@@ -1,6 +1,7 @@
 //! The model file system as a home exports it while other programs change it, too. The home notices
 //! everything that happens in a watched directory, or notices that it has missed something. A
-//! directory that others move is not found by its id until the home has looked at its new name.
+//! directory that others move is not found by its id until the home has looked at its new name. What
+//! the home moves itself is not found by its id while the home moves it.
 
 use bytes::Bytes;
 use home::export::{Export, Listed, Noticed, Whole};
@@ -188,6 +189,8 @@ struct Inner {
     fs: Model,
     /// Directories that others have moved, and those below them.
     moved: Mutex<BTreeSet<FileId>>,
+    /// Files and directories that the home moves now.
+    moving: Mutex<BTreeSet<FileId>>,
     /// The clock and random numbers by which the home's operations take time; `None`: they take
     /// none.
     pace: Option<(Arc<dyn Clock>, SplitMix64)>,
@@ -202,7 +205,7 @@ impl Tree {
     /// `durable` has the files as they are after a loss of power.
     pub fn new(fs: MemFs, durable: Arc<Mutex<MemFs>>, pace: Option<(Arc<dyn Clock>, u64)>) -> Tree {
         let pace = pace.map(|(clock, seed)| (clock, SplitMix64::new(seed)));
-        let (moved, watched, is_watched_enough, events, come) = Default::default();
+        let (moved, moving, watched, is_watched_enough, events, come) = Default::default();
         let fs = Model {
             meddling: Mutex::default(),
             fs,
@@ -213,11 +216,12 @@ impl Tree {
             mounted: Mutex::default(),
             closed: Mutex::default(),
         };
-        Tree(Arc::new(Inner { fs, moved, pace, watched, is_watched_enough, events, come }), Party::Others)
+        Tree(Arc::new(Inner { fs, moved, moving, pace, watched, is_watched_enough, events, come }), Party::Others)
     }
 
-    /// The handle of the home.
+    /// The handle of a home that starts.
     pub fn for_home(&self) -> Tree {
+        self.0.moving.lock().clear();
         Tree(self.0.clone(), Party::Home)
     }
 
@@ -240,12 +244,35 @@ impl Tree {
         }
     }
 
-    /// ESTALE if the home does not know where a directory is.
+    /// ESTALE if the home does not know where a file or directory is.
     fn is_found(&self, id: FileId) -> Result<(), FsError> {
-        if self.1 == Party::Home && self.0.moved.lock().contains(&id) {
-            return Err(FsError::Stale);
+        let is_away = self.0.moved.lock().contains(&id) || self.0.moving.lock().contains(&id);
+        if self.1 == Party::Home && is_away { Err(FsError::Stale) } else { Ok(()) }
+    }
+
+    /// Tells watchers of a rename that is done. If that was the home, its answer comes later.
+    fn renamed(&self, places: [(FileId, &[u8]); 2], flags: RenameFlags) -> Answer<()> {
+        let [from, to] = places;
+        self.note_moved(to.0, to.1);
+        if flags.exchange {
+            self.note_moved(from.0, from.1);
         }
-        Ok(())
+        // Notices come in no certain order.
+        self.tell_name(to.0, to.1);
+        self.tell_name(from.0, from.1);
+        let Some(pause) = self.pause().filter(|_| self.1 == Party::Home) else { return Answer::ok(()) };
+        for (dir, name) in places {
+            if let Answer::Now(Ok(entry)) = self.0.fs.lookup(&Cred::ROOT, dir, name) {
+                self.0.moving.lock().insert(entry.attr.id);
+                self.0.moving.lock().extend(self.directories(entry.attr.id));
+            }
+        }
+        let me = self.clone();
+        Answer::later(async move {
+            pause.await;
+            me.0.moving.lock().clear();
+            Ok(())
+        })
     }
 
     /// Notes that the home sees a file by its name.
@@ -337,14 +364,19 @@ impl Tree {
     }
 
     fn run<T: Send + 'static>(&self, f: impl FnOnce(&Tree) -> Answer<T> + Send + 'static) -> Answer<T> {
-        let Some((clock, random)) = &self.0.pace else { return f(self) };
-        let pause = random.next_u64() % PACE_MAX.as_nanos() as u64;
-        let sleep = clock.sleep(Duration::from_nanos(pause));
+        let Some(pause) = self.pause() else { return f(self) };
         let me = self.clone();
         Answer::later(async move {
-            sleep.await;
+            pause.await;
             f(&me).await
         })
+    }
+
+    /// The time that a step takes, if any.
+    fn pause(&self) -> Option<BoxFuture<()>> {
+        let (clock, random) = self.0.pace.as_ref()?;
+        let pause = random.next_u64() % PACE_MAX.as_nanos() as u64;
+        Some(clock.sleep(Duration::from_nanos(pause)))
     }
 }
 
@@ -392,10 +424,13 @@ macro_rules! lend {
     };
 }
 /// Passes methods on to the model, and tells watchers of the changes. What the home asks about a
-/// directory that others have moved is refused, for a method with `where` and the directory.
+/// file or directory that has moved is refused, for a method with `where` and the file. Other
+/// methods follow after `own`.
 macro_rules! pass {
-    ($(fn $method:ident($($arg:ident: $kind:ident),*) -> $out:ty $(where $found:ident)? $(, $tree:ident, $value:ident => $tell:expr)?;)*) => {
+    (own { $($own:tt)* } $(fn $method:ident($($arg:ident: $kind:ident),*) -> $out:ty $(where $found:ident)? $(, $tree:ident, $value:ident => $tell:expr)?;)*) => {
         impl FileSystem for Tree {
+            $($own)*
+
             $(fn $method(&self, $($arg: kind!($kind)),*) -> Answer<$out> {
                 $(let $arg = own!($kind, $arg);)*
                 self.run(move |tree| {
@@ -414,10 +449,27 @@ macro_rules! pass {
 }
 
 pass! {
+    own {
+        fn rename(
+            &self,
+            cred: &Cred,
+            parent: FileId,
+            name: &[u8],
+            new_parent: FileId,
+            new_name: &[u8],
+            flags: RenameFlags,
+        ) -> Answer<()> {
+            let (cred, name, new_name) = (cred.clone(), name.to_vec(), new_name.to_vec());
+            self.run(move |tree| match tree.0.fs.rename(&cred, parent, &name, new_parent, &new_name, flags) {
+                Answer::Now(Ok(())) => tree.renamed([(parent, &name), (new_parent, &new_name)], flags),
+                failed => failed,
+            })
+        }
+    }
     fn lookup(cred: Creds, parent: FileId, name: Name) -> Entry;
     fn getattr(id: FileId) -> Entry where id;
     fn setattr(cred: Creds, id: FileId, handle: MaybeHandle, set: SetAttr) -> Entry, tree, _done => tree.tell_file(id);
-    fn readlink(id: FileId) -> Bytes;
+    fn readlink(id: FileId) -> Bytes where id;
     fn mknod(cred: Creds, parent: FileId, name: Name, node: NewNode) -> Entry, tree, _done => tree.tell_name(parent, &name);
     fn create(cred: Creds, parent: FileId, name: Name, mode: u32, umask: u32, flags: OpenFlags) -> (Entry, Handle),
         tree, _done => tree.tell_name(parent, &name);
@@ -429,17 +481,8 @@ pass! {
     };
     fn unlink(cred: Creds, parent: FileId, name: Name) -> (), tree, _done => tree.tell_name(parent, &name);
     fn rmdir(cred: Creds, parent: FileId, name: Name) -> (), tree, _done => tree.tell_name(parent, &name);
-    fn rename(cred: Creds, parent: FileId, name: Name, new_parent: FileId, new_name: Name, flags: RenameFlags) -> (), tree, _done => {
-        tree.note_moved(new_parent, &new_name);
-        if flags.exchange {
-            tree.note_moved(parent, &name);
-        }
-        // Notices come in no certain order.
-        tree.tell_name(new_parent, &new_name);
-        tree.tell_name(parent, &name);
-    };
-    fn access(cred: Creds, id: FileId, mask: u32) -> ();
-    fn open(cred: Creds, id: FileId, flags: OpenFlags) -> Handle, tree, _done => {
+    fn access(cred: Creds, id: FileId, mask: u32) -> () where id;
+    fn open(cred: Creds, id: FileId, flags: OpenFlags) -> Handle where id, tree, _done => {
         if flags.truncate {
             tree.tell_file(id);
         }
@@ -451,12 +494,12 @@ pass! {
     fn fsync_dir(id: FileId, handle: Handle) -> ();
     fn flush(id: FileId, handle: Handle, lock_owner: u64) -> ();
     fn release(id: FileId, handle: Handle, flock_owner: MaybeOwner) -> ();
-    fn opendir(cred: Creds, id: FileId) -> Handle;
+    fn opendir(cred: Creds, id: FileId) -> Handle where id;
     fn readdir(id: FileId, handle: Handle, cookie: u64, count_max: usize, plus: bool) -> Vec<DirEntry>;
     fn releasedir(id: FileId, handle: Handle) -> ();
-    fn getxattr(cred: Creds, id: FileId, name: Name) -> Bytes;
+    fn getxattr(cred: Creds, id: FileId, name: Name) -> Bytes where id;
     fn setxattr(cred: Creds, id: FileId, name: Name, value: Name, mode: XattrMode) -> (), tree, _done => tree.tell_file(id);
-    fn listxattr(cred: Creds, id: FileId) -> Vec<Vec<u8>>;
+    fn listxattr(cred: Creds, id: FileId) -> Vec<Vec<u8>> where id;
     fn removexattr(cred: Creds, id: FileId, name: Name) -> (), tree, _done => tree.tell_file(id);
     fn fallocate(cred: Creds, id: FileId, handle: Handle, offset: u64, len: u64, mode: Fallocate) -> (), tree, _done => tree.tell_file(id);
     fn lseek(id: FileId, handle: Handle, offset: u64, whence: Seek) -> u64;
