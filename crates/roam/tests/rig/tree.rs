@@ -1,7 +1,7 @@
 //! The model file system as a home exports it while other programs change it, too. The home notices
 //! everything that happens in a watched directory, or notices that it has missed something. A
-//! directory that others move is not found by its id until the home has looked at its new name. What
-//! the home moves itself is not found by its id while the home moves it.
+//! directory that others move is not found by its id until the home has looked at its new name.
+//! What the home moves itself is not found by its id while the home moves it.
 
 use bytes::Bytes;
 use home::export::{Export, Listed, Noticed, Whole};

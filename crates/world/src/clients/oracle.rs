@@ -554,9 +554,9 @@ impl Oracle {
         Ok(self.states.iter().all(|state| state.made() < made + all_others))
     }
 
-    /// All states after a crash of a client and the calls of its round, whatever it has lost. States
-    /// that differ only in the order of calls that led there are one state. Without some of the
-    /// calls, the orders differ. So what is left is made anew in each order.
+    /// All states after a crash of a client and the calls of its round, whatever it has lost.
+    /// States that differ only in the order of calls that led there are one state. Without some of
+    /// the calls, the orders differ. So what is left is made anew in each order.
     fn after_loss(&self, client: usize, events: &[Event], why: &mut BTreeSet<String>) -> Vec<State> {
         let is_behind_kernels = self.states.first().is_some_and(|state| state.is_behind_kernels);
         let others: Vec<Event> = events.iter().filter(|event| event.client != client).cloned().collect();
