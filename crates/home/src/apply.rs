@@ -353,6 +353,7 @@ impl Inner {
             known.ok().flatten().unwrap_or(false)
         };
         let mut facts: BTreeMap<u64, Vec<Facts>> = BTreeMap::new();
+        let _scene = volume.scene.read().await;
         for (file, (seq, base)) in last {
             if is_its_own(file, base)
                 && volume.check_reach(&cred(&whose.user), file).await.is_ok()

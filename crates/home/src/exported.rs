@@ -77,8 +77,8 @@ enum Found {
     Source(FileId),
     /// It has no known place.
     Nowhere,
-    /// This file, or a directory above it, is not where it was.
-    Lost(FileId),
+    /// This file, the wanted one or a directory above it, is not at this place, where it was.
+    Lost(FileId, Place),
 }
 
 /// A volume and the file system behind it.
@@ -249,8 +249,10 @@ impl Exported {
         match self.find(id).await? {
             Found::Source(source) => Ok(source),
             Found::Nowhere => Err(FsError::Stale),
-            Found::Lost(lost) => {
-                self.learn(OTHERS, |volume| volume.lost(lost));
+            Found::Lost(lost, from) => {
+                // The home may have moved it meanwhile.
+                let is_there = |volume: &Volume| volume.file(lost).and_then(|file| file.place()) == Some(&from);
+                self.learn(OTHERS, |volume| volume.lost(lost).filter(|_| is_there(volume)));
                 Err(FsError::Stale)
             }
         }
@@ -261,7 +263,7 @@ impl Exported {
     pub(crate) async fn source_now(&self, id: FileId) -> Result<Option<FileId>, FsError> {
         match self.find(id).await? {
             Found::Source(source) => Ok(Some(source)),
-            Found::Nowhere | Found::Lost(_) => Ok(None),
+            Found::Nowhere | Found::Lost(..) => Ok(None),
         }
     }
 
@@ -278,13 +280,13 @@ impl Exported {
             let Some(((parent, name), identity)) = known.filter(|_| way.len() < DEPTH_MAX) else {
                 return Ok(Found::Nowhere);
             };
-            way.push((at, name, identity));
+            way.push((at, (parent, name), identity));
             at = parent;
         };
-        while let Some((id, name, identity)) = way.pop() {
-            source = match self.fs.identified(source, &name).await {
+        while let Some((id, place, identity)) = way.pop() {
+            source = match self.fs.identified(source, &place.1).await {
                 Ok((entry, found)) if found == identity => entry.attr.id,
-                Ok(_) | Err(FsError::NotFound | FsError::NotADirectory) => return Ok(Found::Lost(id)),
+                Ok(_) | Err(FsError::NotFound | FsError::NotADirectory) => return Ok(Found::Lost(id, place)),
                 Err(error) => return Err(error),
             };
         }

@@ -9,6 +9,7 @@ use crate::state::{GIVEN_COUNT_MAX, HomeRecord, ID_COUNT};
 use crate::volume::{INDEX_END, OTHERS, Reach, Volume};
 use crate::whose::{Whose, cred};
 use bytes::Bytes;
+use host::timeout;
 use parking_lot::Mutex;
 use roam_proto::channel::{Lost, MESSAGE_LEN_MAX, PeerKey, Push, Session};
 use roam_proto::codec::Wire;
@@ -25,6 +26,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 use tokio::sync::oneshot;
 use types::{BoxFuture, FileId, FsError};
 use vfs::fs::{FILE_SIZE_MAX, OpenFlags};
@@ -36,6 +38,9 @@ const FILE_COUNT_MAX: usize = 4096;
 /// How often a client that is likely to make a name lets others go first, before it has to claim
 /// the directory again.
 const MAKE_COUNT_MAX: u32 = 2;
+/// Longest time in which the home finds out whether a client may lock a file. Then the client asks
+/// again.
+const CHECK_TIME_MAX: Duration = Duration::from_secs(4);
 /// Most operations in one request.
 const OPERATION_COUNT_MAX: usize = 4096;
 
@@ -335,7 +340,6 @@ impl KnownClient {
             volume.drop_uploads(author).await;
         }
         if let Reply::Attached { user, since, .. } = &mut reply {
-            let _scene = seen_by.scene.read().await;
             *since = seen_by.since_seen(user, since.clone()).await;
         }
         self.home.log.settled().await.map_err(|_| FsError::Io)?;
@@ -453,7 +457,9 @@ impl KnownClient {
                 asked.lock.file = volume.real(asked.lock.file)?;
                 let unlocks = asked.lock.exclusive.is_none() || asked.gives_up > 0;
                 if !unlocks {
-                    self.check_lock(whose, volume, asked.lock.file).await?;
+                    // A client without delegations does not renew its lease while it waits.
+                    let check = self.check_lock(whose, volume, asked.lock.file);
+                    timeout(&*self.home.host.clock, CHECK_TIME_MAX, check).await.unwrap_or(Err(FsError::Busy))?;
                 }
                 volume.claims.lock(whose.author, &asked).await?;
                 Ok(Reply::Done)

@@ -210,7 +210,7 @@ impl Inner {
                 Err(e) if !stat::leads_elsewhere(e) => return Err(stat::error(e)),
                 // This process may rename it, or a directory above it, now.
                 _ if no_rename.is_none() => no_rename = Some(self.renaming.lock()),
-                _ => self.nodes.lock().left(&place),
+                _ => self.nodes.lock().left_by(id, &place),
             }
         }
     }

@@ -82,6 +82,13 @@ impl Nodes {
         }
     }
 
+    /// Forgets that a file was seen at a place, unless another one was seen there since.
+    pub fn left_by(&mut self, id: FileId, place: &NodePlace) {
+        if self.by_place.get(place) == Some(&id) {
+            self.left(place);
+        }
+    }
+
     /// Moves what was seen at one place to another.
     pub fn moved(&mut self, from: &NodePlace, to: NodePlace) {
         let Some(id) = self.by_place.get(from).copied() else {

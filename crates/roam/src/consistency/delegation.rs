@@ -11,7 +11,7 @@ use crate::connection::schedule::Direction;
 use crate::consistency::delegations::{Delegations, OWN_LEASE};
 use crate::consistency::question::Question;
 use crate::live::{Live, Need, Stop};
-use crate::replica::Record;
+use crate::replica::{Node, Record};
 use crate::settings::Consistency;
 use host::{Clock, timeout};
 use roam_proto::channel::{Channel, Class};
@@ -92,8 +92,8 @@ impl Live {
             delegations.doubtful = last;
         }
         let (through, held) = (delegations.doubtful, delegations.holds(file, Hold::Write));
-        let is_begun = !held && self.replica.node(file).is_ok_and(|node| node.changes.is_begun());
-        !self.is_private(file) && (is_begun || self.replica.log().naming(file).any(|(seq, _)| seq <= through))
+        let is_dirty = !held && self.replica.node(file).is_ok_and(Node::is_dirty);
+        !self.is_private(file) && (is_dirty || self.replica.log().naming(file).any(|(seq, _)| seq <= through))
     }
 
     /// True if no other client knows the file: it was not sent yet, or has no name any more. Once
@@ -362,15 +362,16 @@ impl Client {
         named.into_iter().flatten().filter(lower).collect()
     }
 
-    /// True if changes of a file have to be logged before they are sent, or may soon be made.
-    fn is_begun(&self, file: FileId) -> bool {
-        self.look(|replica, _| replica.node(file).is_ok_and(|node| node.changes.is_begun()))
+    /// True if changes of a file have to be logged before they are sent, or may soon be made. What
+    /// others have done to such a file is not taken over.
+    fn is_dirty(&self, file: FileId) -> bool {
+        self.look(|replica, _| replica.node(file).is_ok_and(Node::is_dirty))
     }
 
     /// If others only want to read a file and its last operation is a long store, sends home
     /// everything but that store, and returns it: its bytes can come later.
     async fn send_but_last(&self, file: FileId, recall: &Recall) -> Result<Option<Behind>, FsError> {
-        if self.is_begun(file) {
+        if self.is_dirty(file) {
             self.store(file).await?;
         }
         let least = self.0.schedule.chunk_len(Direction::Up).max(INLINE_LEN_MAX as u64);
@@ -415,7 +416,7 @@ impl Client {
 
     /// Sends home what was done to a file, and waits until it is there.
     async fn send_home(&self, file: FileId) -> Result<(), FsError> {
-        if self.is_begun(file) {
+        if self.is_dirty(file) {
             self.store(file).await?;
         }
         let last = {

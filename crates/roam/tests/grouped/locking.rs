@@ -520,3 +520,63 @@ fn regression_a_lock_is_asked_for_while_the_home_exchanges_the_file() {
     ended.store(true, Relaxed);
     assert_eq!(*failed.lock(), []);
 }
+
+/// A client took over nothing that others did to a file that it had made, and that was open and
+/// not written yet. So its programs saw an empty file, and what they wrote ended as a conflict.
+#[test]
+fn regression_a_file_that_is_made_and_not_written_is_seen_as_others_wrote_it() {
+    let two = Two::new();
+    let read = |number: usize| {
+        let (id, handle) = two.handles[number];
+        two.rig.sim.block_on(read_open(&two.clients[number], id, handle))
+    };
+    assert_eq!(two.write(1), Ok(4));
+    assert_eq!(read(0), Ok(b"text".to_vec()), "client 0 has made it");
+    assert_eq!(two.write(0), Ok(4));
+    assert_eq!(two.rig.sim.block_on(two.clients[0].send_all()), Ok(()));
+    assert_eq!(two.clients[0].look(|replica, _| replica.conflicts().count()), 0);
+}
+
+/// Each write is seen by its program until the next one, and none ends as a conflict: short ones,
+/// and long ones, whose bytes come home after the delegation was returned.
+#[test]
+fn regression_two_write_one_file_in_turn_near_the_home() {
+    for (seed, len) in (0..10).flat_map(|seed| [(seed, 8), (seed, 300_000)]) {
+        let two = Two::of(Rig::with_pace(seed, true), Duration::from_micros(100));
+        let failed = Arc::<Mutex<Vec<String>>>::default();
+        let write = |number: usize| {
+            let ((id, handle), client, failed) = (two.handles[number], two.clients[number].clone(), failed.clone());
+            let machine = two.rig.sim.machine("a program");
+            let clock = machine.host().clock;
+            let random = SplitMix64::new(seed + number as u64);
+            drop(machine.run(async move {
+                for round in 0..30_u8 {
+                    let (at, own) = (len * number, vec![round; len]);
+                    let worked = async {
+                        client.write(&Cred::ROOT, id, handle, at as u64, &own).await?;
+                        if round % 2 == 0 {
+                            client.fsync(id, handle, false).await?;
+                            client.send_all().await?;
+                        }
+                        read_open(&client, id, handle).await
+                    };
+                    match worked.await {
+                        Ok(bytes) if bytes.get(at..at + len) == Some(&own) => {}
+                        Ok(bytes) => failed.lock().push(format!("round {round} of {number}: {} bytes", bytes.len())),
+                        Err(error) => failed.lock().push(format!("round {round} of {number}: {error}")),
+                    }
+                    clock.sleep(Duration::from_micros(random.below(2000))).await;
+                }
+            }));
+        };
+        write(0);
+        write(1);
+        two.rig.sim.run_for(60 * SECOND);
+        assert_eq!(*failed.lock(), [] as [String; 0], "seed {seed}, length {len}");
+        for client in &two.clients {
+            let conflicts: Vec<String> =
+                client.look(|replica, _| replica.conflicts().map(|(_, conflict)| format!("{conflict:?}")).collect());
+            assert_eq!(conflicts, [] as [String; 0], "seed {seed}, length {len}");
+        }
+    }
+}

@@ -219,9 +219,8 @@ impl Tree {
         Tree(Arc::new(Inner { fs, moved, moving, pace, watched, is_watched_enough, events, come }), Party::Others)
     }
 
-    /// The handle of a home that starts.
+    /// The handle of the home.
     pub fn for_home(&self) -> Tree {
-        self.0.moving.lock().clear();
         Tree(self.0.clone(), Party::Home)
     }
 
@@ -364,11 +363,13 @@ impl Tree {
     }
 
     fn run<T: Send + 'static>(&self, f: impl FnOnce(&Tree) -> Answer<T> + Send + 'static) -> Answer<T> {
-        let Some(pause) = self.pause() else { return f(self) };
+        let Some((before, after)) = self.pause().zip(self.pause()) else { return f(self) };
         let me = self.clone();
         Answer::later(async move {
-            pause.await;
-            f(&me).await
+            before.await;
+            let answer = f(&me).await;
+            after.await;
+            answer
         })
     }
 
