@@ -51,7 +51,7 @@ impl Leading {
     /// it leads all the same, so it [stands back](stand_back) first.
     pub async fn begin(host: &Host, voter: &Arc<Consensus>) -> Option<Arc<Leading>> {
         let term = voter.leadership().term;
-        let (earlier_asked, until) = (voter.begin_to_lead(), AtomicU64::new(0));
+        let (earlier_asked, until) = (voter.begin_to_lead().await, AtomicU64::new(0));
         let leading = Arc::new(Leading { host: host.clone(), voter: voter.clone(), term, earlier_asked, until });
         let mut count = 0;
         while !leading.ask().await {

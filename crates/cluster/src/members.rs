@@ -33,7 +33,7 @@ use crate::manager_service::{ManagerService, Sessions as ManagerSessions};
 use crate::maps::Keeper;
 use crate::node_writer::NodeWriter;
 use crate::seat::ServingNode;
-use crate::seats::{HostWays, LiveSession, Seats, SessionBook, Turn, next_move};
+use crate::seats::{HostWays, LiveSession, Seats, SessionBook, Turn, homeless, next_move};
 use crate::shared_locks::{NearLocks, SharedLocks};
 use crate::space::OWN_SESSION;
 use crate::survivors::Survivor;
@@ -60,6 +60,9 @@ const TICK: Duration = Duration::from_millis(250);
 const LOOK_TIME_MAX: Duration = Duration::from_secs(1);
 /// How long a node has been there before it serves managers.
 const SETTLE_TIME: Duration = Duration::from_secs(2);
+/// How long managers stay at nodes that may serve them after others have opened here: their users
+/// have just waited, and may still wait for stores that went with a node.
+const REST_TIME: Duration = Duration::from_secs(10);
 /// Time before a log that could not be rolled forward is tried again: the first time, and at most.
 const TRY_AGAIN: std::ops::Range<Duration> = Duration::from_millis(500)..Duration::from_secs(15);
 
@@ -148,6 +151,8 @@ pub struct Members {
     stopped: AtomicBool,
     /// When this began.
     began: Duration,
+    /// When managers have opened here last because their nodes were gone, if they have.
+    opened_here: Mutex<Option<Duration>>,
 }
 
 impl CoreMachine {
@@ -170,6 +175,7 @@ impl CoreMachine {
         let locks = Arc::new(LockServer::new(self.host()));
         let near = NearLocks { server: locks.clone(), client: client_id(FIRST_NODE) };
         self.client.set_locks(Arc::new(SharedLocks::new(self.host(), Arc::new(near))));
+        let now = self.host().clock.now();
         let members = Arc::new(Members {
             host: self.host(),
             in_flight_max: self.limits.in_flight_max,
@@ -189,7 +195,9 @@ impl CoreMachine {
             sweeping: tokio::sync::Mutex::default(),
             spread: Mutex::default(),
             stopped: AtomicBool::new(false),
-            began: self.host().clock.now(),
+            began: now,
+            // All have, at a start that members have waited for.
+            opened_here: Mutex::new((!self.survivors.is_empty()).then_some(now)),
         });
         service.serve_sessions(&members);
         self.maintenance.copy_with(Arc::new(NodeWriters(Arc::downgrade(&members))));
@@ -670,6 +678,7 @@ impl Members {
         if let (false, Ok(config)) = (lost.is_empty(), self.maps_config()) {
             tracing::warn!(?lost, "the nodes of managers are gone: this node serves them");
             self.seats.change(turn, &lost, None, &config, self).await;
+            *self.opened_here.lock() = Some(self.host.clock.now());
         }
     }
 
@@ -680,7 +689,12 @@ impl Members {
         let mut hosts = self.reachable(takes);
         let draining = self.draining();
         hosts.retain(|(at, _)| self.seats.may_serve(at.node) && !draining.contains(&at.node));
-        let (id, to) = next_move(&self.seats.places(), &hosts.iter().map(|(at, _)| at.node).collect())?;
+        let (places, nodes) = (self.seats.places(), hosts.iter().map(|(at, _)| at.node).collect());
+        let rests = self.opened_here.lock().is_some_and(|opened| now < opened + REST_TIME);
+        let (id, to) = match rests {
+            true => (homeless(&places, &nodes)?, FIRST_NODE),
+            false => next_move(&places, &nodes)?,
+        };
         Some((id, hosts.into_iter().find(|(at, _)| at.node == to)))
     }
 

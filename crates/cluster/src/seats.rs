@@ -657,12 +657,17 @@ impl Seats {
     }
 }
 
+/// A manager at a node that may serve none.
+pub(crate) fn homeless(places: &BTreeMap<ManagerId, NodeId>, hosts: &BTreeSet<NodeId>) -> Option<ManagerId> {
+    let homeless = places.iter().find(|(_, node)| **node != FIRST_NODE && !hosts.contains(node));
+    homeless.map(|(id, _)| *id)
+}
+
 /// The next manager to move, and where to. `places` says where each is, `hosts` which nodes may
 /// serve some besides the first one.
 pub(crate) fn next_move(places: &BTreeMap<ManagerId, NodeId>, hosts: &BTreeSet<NodeId>) -> Option<(ManagerId, NodeId)> {
-    let homeless = places.iter().find(|(_, node)| **node != FIRST_NODE && !hosts.contains(node));
-    if let Some((id, _)) = homeless {
-        return Some((*id, FIRST_NODE));
+    if let Some(id) = homeless(places, hosts) {
+        return Some((id, FIRST_NODE));
     }
     let count = |node: NodeId| places.values().filter(|at| **at == node).count();
     let (fewest, taker) = hosts.iter().map(|node| (count(*node), *node)).min()?;

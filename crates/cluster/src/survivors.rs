@@ -9,7 +9,8 @@
 //! - A member that says *hello* has no session any more.
 //! - A member that says nothing for the length of a lease is waited for no longer. Its log is
 //!   opened, and what it says later comes too late. A leader that was elected may know that all
-//!   leases are over sooner.
+//!   leases are over sooner. Then it still waits for members that may be on their way, and not for
+//!   those that do not answer its calls.
 //!
 //! Managers get what all survivors hold before they serve. So no client is granted what a survivor
 //! holds, and nothing has to be taken back.
@@ -22,14 +23,14 @@ use crate::config::{FsConfig, KnownNode, client_log};
 use crate::control::{CONTROL_VERSION, ControlAnswer, ControlError, ControlRequest, Resume};
 use crate::lease::with_drift;
 use client::Holdings;
-use host::Host;
+use host::{Either, Host, first};
 use manager::api::HeldToken;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 use stripe::{Stripe, StripeError};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use types::{FileId, NodeId};
 
 /// No manager gives so many tokens in the life of a file system.
@@ -53,6 +54,8 @@ pub struct Arrivals {
     state: Mutex<State>,
     /// True when each member has spoken.
     complete: watch::Sender<bool>,
+    /// Notified when a member has been called.
+    called: Notify,
 }
 
 #[derive(Default)]
@@ -67,13 +70,20 @@ struct State {
     since: Option<Duration>,
     /// What each member has said last: `None` is a hello.
     spoken: BTreeMap<NodeId, Option<Survivor>>,
+    /// Members that have not answered when they were called last.
+    silent: BTreeSet<NodeId>,
 }
 
 impl State {
+    /// The members that have not spoken.
+    fn awaited(&self) -> impl Iterator<Item = NodeId> {
+        let members = self.config.iter().flat_map(|config| config.members.keys().copied());
+        members.filter(|member| !self.spoken.contains_key(member) && self.new_member != Some(*member))
+    }
+
     /// True if each member has spoken.
     fn is_complete(&self) -> bool {
-        let has_spoken = |member: &NodeId| self.spoken.contains_key(member) || self.new_member == Some(*member);
-        self.config.as_ref().is_some_and(|config| config.members.keys().all(has_spoken))
+        self.config.is_some() && self.awaited().next().is_none()
     }
 }
 
@@ -85,7 +95,8 @@ impl Arrivals {
     /// Waits for members with leases of this length. The same at each start.
     pub fn new(host: Host, lease: Duration) -> Arc<Arrivals> {
         let term = host.random.next_u64();
-        Arc::new(Arrivals { host, lease, term, state: Mutex::default(), complete: watch::Sender::new(false) })
+        let (complete, called) = (watch::Sender::new(false), Notify::new());
+        Arc::new(Arrivals { host, lease, term, state: Mutex::default(), complete, called })
     }
 
     /// Answers a request of the node with this certificate.
@@ -142,25 +153,35 @@ impl Arrivals {
         self.state.lock().leases_end = Some(self.host.clock.now() + left);
     }
 
-    /// How long members are waited for from now on. They have two thirds of a lease to speak. One
-    /// that does not listen asks others where the leader is, each second, once a renewal was not
-    /// answered. That is 7/12 of a lease after the last answer, and an election is two seconds
-    /// after what a voter heard last.
-    fn patience(&self) -> Duration {
-        let (now, all) = (self.host.clock.now(), with_drift(self.lease));
+    /// A member was called, and it answers or not. One that does not listen is not called.
+    pub fn note_call(&self, node: NodeId, answers: bool) {
+        let silent = &mut self.state.lock().silent;
+        match answers {
+            true => silent.remove(&node),
+            false => silent.insert(node),
+        };
+        self.called.notify_one();
+    }
+
+    /// How long members are waited for from `begin` on. They have two thirds of a lease to speak.
+    /// One that does not listen asks others where the leader is, each second, once a renewal was
+    /// not answered. That is 7/12 of a lease after the last answer, and an election is two seconds
+    /// after what a voter heard last. None of that helps members that are gone: once their leases
+    /// are over, they are not waited for.
+    fn wait_ends(&self, begin: Duration) -> Duration {
+        let longest = begin + with_drift(self.lease);
         let state = self.state.lock();
-        match (state.leases_end, state.since) {
-            (Some(end), Some(since)) => end.max(since + self.lease * 2 / 3).saturating_sub(now).min(all),
-            _ => all,
-        }
+        let (Some(leases_end), Some(since)) = (state.leases_end, state.since) else { return longest };
+        let are_gone = state.awaited().all(|member| state.silent.contains(&member));
+        let time_to_speak = if are_gone { Duration::ZERO } else { since + self.lease * 2 / 3 };
+        leases_end.max(time_to_speak).min(longest)
     }
 
     /// The names of the members that are being waited for.
     pub fn awaited(&self) -> Vec<String> {
         let state = self.state.lock();
-        let members = state.config.iter().flat_map(|config| &config.members);
-        let is_awaited = |node: &NodeId| !state.spoken.contains_key(node) && state.new_member != Some(*node);
-        members.filter(|(node, _)| is_awaited(node)).map(|(_, member)| member.name.clone()).collect()
+        let name = |node| state.config.as_ref()?.members.get(&node).map(|member| member.name.clone());
+        state.awaited().filter_map(name).collect()
     }
 
     /// The members that are being waited for, at addresses where they may be.
@@ -168,6 +189,23 @@ impl Arrivals {
         let state = self.state.lock();
         let members = state.config.iter().flat_map(FsConfig::reachable);
         members.filter(|at| !state.spoken.contains_key(&at.node)).collect()
+    }
+
+    /// Waits until each member has spoken, or is waited for no longer.
+    async fn wait(&self) {
+        let (mut complete, begin) = (self.complete.subscribe(), self.host.clock.now());
+        loop {
+            let left = self.wait_ends(begin).saturating_sub(self.host.clock.now());
+            if left.is_zero() {
+                return;
+            }
+            // The sender lives as long as this.
+            let all = complete.wait_for(|complete| *complete);
+            let changed = first(self.called.notified(), self.host.clock.sleep(left));
+            if let Either::Left(_) = first(all, changed).await {
+                return;
+            }
+        }
     }
 
     /// The term that managers begin at this start.
@@ -200,10 +238,7 @@ impl Arrivals {
             state.spoken.retain(|node, _| config.members.contains_key(node));
             self.complete.send_replace(state.is_complete());
         }
-        let mut complete = self.complete.subscribe();
-        // The sender lives as long as this.
-        let all = complete.wait_for(|complete| *complete);
-        let _ = host::timeout(&*self.host.clock, self.patience(), all).await;
+        self.wait().await;
         let spoken = {
             let state = &mut *self.state.lock();
             state.config = None;
@@ -255,7 +290,7 @@ pub(crate) fn contradicting<'a>(nodes: impl Iterator<Item = (NodeId, &'a [HeldTo
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::tests::config;
+    use crate::config::tests::{config, member};
     use host::sim::Sim;
     use manager::token::Mode;
 
@@ -263,17 +298,24 @@ mod tests {
     fn members_are_waited_for_until_their_leases_are_over() {
         let (sim, second) = (Sim::new(1), Duration::from_secs(1));
         let arrivals = Arrivals::new(sim.machine("first").host(), 9 * second);
-        assert_eq!(arrivals.patience(), with_drift(9 * second));
+        let left = || arrivals.wait_ends(sim.now()) - sim.now();
+        assert_eq!(left(), with_drift(9 * second));
         arrivals.know_leases_left(5 * second);
-        assert_eq!(arrivals.patience(), with_drift(9 * second), "they cannot speak yet");
-        arrivals.expect(config());
-        assert_eq!(arrivals.patience(), 6 * second, "they get the time to speak");
+        assert_eq!(left(), with_drift(9 * second), "they cannot speak yet");
+        let (mut config, members) = (config(), [1, 2].map(NodeId::new));
+        config.members = members.into_iter().zip(["one", "other"].map(member)).collect();
+        arrivals.expect(config);
+        assert_eq!(left(), 6 * second, "they get the time to speak");
+        members.iter().for_each(|node| arrivals.note_call(*node, false));
+        assert_eq!(left(), 5 * second, "they are all gone, and may serve until then");
+        arrivals.note_call(members[0], true);
+        assert_eq!(left(), 6 * second, "one is on its way");
         sim.run_for(4 * second);
-        assert_eq!(arrivals.patience(), 2 * second);
+        assert_eq!(left(), 2 * second);
         arrivals.know_leases_left(3 * second);
-        assert_eq!(arrivals.patience(), 3 * second);
+        assert_eq!(left(), 3 * second);
         arrivals.know_leases_left(60 * second);
-        assert_eq!(arrivals.patience(), with_drift(9 * second));
+        assert_eq!(left(), with_drift(9 * second));
     }
 
     fn tokens(held: &[(u64, Option<Mode>)]) -> Vec<HeldToken> {

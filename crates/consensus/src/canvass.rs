@@ -13,6 +13,7 @@ use crate::{GroupTiming, Types};
 use host::{Host, first, timeout};
 use openraft::{BasicNode, LogId, Membership, Raft, ServerState};
 use parking_lot::Mutex;
+use std::cmp::Ordering;
 use std::collections::BTreeSet;
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
@@ -30,6 +31,8 @@ type Question<'a> = Pin<Box<dyn Future<Output = Option<u64>> + Send + 'a>>;
 pub(crate) struct Hearing {
     timing: GroupTiming,
     heard: Mutex<Heard>,
+    /// What the voters have said that elected this one last.
+    election: Mutex<Election>,
     /// It leaves leading to others.
     pub stands_back: AtomicBool,
 }
@@ -41,6 +44,15 @@ struct Heard {
     answering: usize,
     /// It begins no election before this time.
     waits_until: Duration,
+}
+
+/// The votes that a candidate got.
+#[derive(Default)]
+struct Election {
+    /// In this term.
+    term: u64,
+    /// No voter that voted for it has heard of a leader after this time.
+    heard: Duration,
 }
 
 impl Heard {
@@ -78,7 +90,37 @@ impl Hearing {
     /// A voter starts: it may have answered a leader just before.
     pub(crate) fn begin(now: Duration, timing: GroupTiming) -> Arc<Hearing> {
         let heard = Heard { at: now, answering: 0, waits_until: Duration::ZERO };
-        Arc::new(Hearing { timing, heard: Mutex::new(heard), stands_back: AtomicBool::new(false) })
+        let (heard, election) = (Mutex::new(heard), Mutex::default());
+        Arc::new(Hearing { timing, heard, election, stands_back: AtomicBool::new(false) })
+    }
+
+    /// When it last heard of a leader. While it answers one, that is now.
+    pub(crate) fn last_heard(&self, now: Duration) -> Duration {
+        let heard = self.heard.lock();
+        if heard.answering > 0 { now } else { heard.at }
+    }
+
+    /// Others vote from now on beside this voter, which led alone: that counts as heard.
+    pub(crate) fn note_others(&self, now: Duration) {
+        let heard = &mut *self.heard.lock();
+        heard.at = heard.at.max(now);
+    }
+
+    /// A voter has voted for this one in this term, and had heard of no leader after this time.
+    pub(crate) fn note_vote(&self, term: u64, last_heard: Duration) {
+        let election = &mut *self.election.lock();
+        match term.cmp(&election.term) {
+            Ordering::Less => {}
+            Ordering::Equal => election.heard = election.heard.max(last_heard),
+            Ordering::Greater => *election = Election { term, heard: last_heard },
+        }
+    }
+
+    /// When the last one of the others that elected this voter in this term had heard of a leader.
+    /// `None` if no other one voted for it.
+    pub(crate) fn others_last_heard(&self, term: u64) -> Option<Duration> {
+        let election = self.election.lock();
+        (election.term == term).then_some(election.heard)
     }
 
     /// A leader asks something. Until it is answered, the voter begins no election.

@@ -361,8 +361,10 @@ impl Consensus {
             max_in_snapshot_log_to_keep: 0,
             ..Config::default()
         };
+        let hearing = Hearing::begin(host.clock.now(), timing);
         let raft = within(host, async {
-            let network = Network { fs, me: settings.voter, peers: settings.peers.clone() };
+            let (peers, host, hearing) = (settings.peers.clone(), host.clone(), hearing.clone());
+            let network = Network { fs, me: settings.voter, peers, host, hearing };
             let raft = Raft::new(settings.voter, Arc::new(config), network, store.clone(), store.clone()).await?;
             let voter = settings.voter;
             let (state, is_alone) = raft
@@ -397,7 +399,7 @@ impl Consensus {
         });
         let raft = raft.await.map_err(|fatal| VoterOpenError::Engine(Box::new(fatal)))?;
         let (host, disk, settings, votes) = (host.clone(), disk.clone(), settings.clone(), Default::default());
-        let (hearing, is_over) = (Hearing::begin(host.clock.now(), timing), watch::Sender::new(false));
+        let is_over = watch::Sender::new(false);
         if has_timers {
             let (raft, store, hearing) = (raft.clone(), store.clone(), hearing.clone());
             let (peers, voter) = (settings.peers.clone(), settings.voter);
@@ -504,10 +506,21 @@ impl Consensus {
         // Counted first, since a caller may stop waiting after the vote was given.
         votes.given += 1;
         let reply = self.raft.vote(request).await?;
+        let now = self.host.clock.now();
         if reply.vote_granted {
-            self.hearing.wait(self.host.clock.now() + self.timing.election_min);
+            self.hearing.wait(now + self.timing.election_min);
         }
-        Ok(VoterReply::Vote(reply))
+        let silence = now.saturating_sub(self.last_led_by(now, &votes));
+        Ok(VoterReply::Vote(reply, silence.as_millis() as u64))
+    }
+
+    /// No leader, not even this voter, has a lease from this one after this time.
+    fn last_led_by(&self, now: Duration, votes: &Votes) -> Duration {
+        let own = match self.is_alone() {
+            true => now,
+            false => votes.lease_end.saturating_sub(self.timing.lease()),
+        };
+        self.hearing.last_heard(now).max(own)
     }
 
     /// Whether it would vote for a candidate with this last entry in its log.
@@ -565,16 +578,24 @@ impl Consensus {
     /// of them began a [question](Self::still_leads) after this time, by this host's clock, that a
     /// majority has answered, and none was [alone](Self::is_alone) after it. For a voter that
     /// answered, or heard that others vote, elects no other leader for
-    /// [`GroupTiming::election_max`].
+    /// [`GroupTiming::election_max`], and says in its vote how long ago that was. One of those that
+    /// elected this voter was among those that answered.
     ///
-    /// `None` if that is not known: this voter may have led in this term itself, or it is alone.
-    pub fn begin_to_lead(&self) -> Option<Duration> {
+    /// `None` if that is not known: this voter may have led in this term itself, or it is alone, or
+    /// does not lead.
+    pub async fn begin_to_lead(&self) -> Option<Duration> {
+        let votes = self.votes.lock().await;
         let now = self.host.clock.now();
-        let term = self.leadership().term;
+        let Leadership { term, is_ready, .. } = self.leadership();
+        if !is_ready {
+            return None;
+        }
         let is_new = self.led.fetch_max(term, SeqCst) < term;
         // Of two clocks, either may be wrong.
         let since = self.timing.lease() - self.timing.lease() / 50;
-        (is_new && !self.is_alone()).then(|| now.saturating_sub(since))
+        let latest = now.saturating_sub(since);
+        let said = self.hearing.others_last_heard(term).map(|others| others.max(self.last_led_by(now, &votes)));
+        (is_new && !self.is_alone()).then(|| said.map_or(latest, |said| said.min(latest)))
     }
 
     /// Whether it leaves leading to others, if any of them can: it asks for no votes, and does not
@@ -610,7 +631,9 @@ impl Consensus {
             return Err(NotLeading.into());
         }
         // Before any other voter hears of it.
-        self.has_others.store(true, SeqCst);
+        if !self.has_others.swap(true, SeqCst) {
+            self.hearing.note_others(self.host.clock.now());
+        }
         let setting = within(&self.host, self.change_voters(voters));
         let set = self.while_it_leads(leadership.term, setting).await;
         set.and_then(Result::ok).ok_or(NotLeading)?;

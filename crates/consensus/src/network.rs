@@ -1,9 +1,11 @@
 //! The way from a voter to the others of its group.
 
 use crate::Types;
+use crate::canvass::Hearing;
 use crate::image::VoterState;
 use crate::wire::{Addressee, VoterReply, VoterRequest};
 use bytes::Bytes;
+use host::Host;
 use openraft::error::{InstallSnapshotError, RPCError, RaftError, Unreachable};
 use openraft::network::{Backoff, RPCOption, RaftNetwork, RaftNetworkFactory};
 use openraft::raft::{
@@ -54,11 +56,15 @@ pub(crate) struct Network {
     /// The voter that asks.
     pub me: u64,
     pub peers: Arc<dyn Peers>,
+    pub host: Host,
+    pub hearing: Arc<Hearing>,
 }
 
 /// openraft's view of one of them.
 pub(crate) struct Peer {
     peers: Arc<dyn Peers>,
+    host: Host,
+    hearing: Arc<Hearing>,
     me: u64,
     to: Addressee,
     node: String,
@@ -69,7 +75,9 @@ impl RaftNetworkFactory<Types> for Network {
 
     async fn new_client(&mut self, voter: u64, node: &BasicNode) -> Peer {
         let to = Addressee { fs: self.fs, voter };
-        Peer { peers: self.peers.clone(), me: self.me, to, node: node.addr.clone() }
+        let Network { me, peers, host, hearing, .. } = self;
+        let (peers, host, hearing) = (peers.clone(), host.clone(), hearing.clone());
+        Peer { peers, host, hearing, me: *me, to, node: node.addr.clone() }
     }
 }
 
@@ -130,10 +138,17 @@ impl RaftNetwork<Types> for Peer {
 
     async fn vote(&mut self, request: VoteRequest<u64>, _: RPCOption) -> Answer<VoteResponse<u64>> {
         let get = |reply| match reply {
-            VoterReply::Vote(reply) => Some(reply),
+            VoterReply::Vote(reply, silence_ms) => Some((reply, Duration::from_millis(silence_ms))),
             _ => None,
         };
-        Ok(self.ask(VoterRequest::Vote(request), get).await?)
+        let term = request.vote.leader_id.term;
+        let (reply, silence) = self.ask(VoterRequest::Vote(request), get).await?;
+        if reply.vote_granted {
+            // Of two clocks, either may be wrong.
+            let silence = silence - silence / 50;
+            self.hearing.note_vote(term, self.host.clock.now().saturating_sub(silence));
+        }
+        Ok(reply)
     }
 
     fn backoff(&self) -> Backoff {

@@ -58,7 +58,7 @@ pub fn replies() -> Vec<VoterReply> {
     let Image { vote, committed, .. } = example();
     let vote = vote.unwrap_or_default();
     vec![
-        VoterReply::Vote(VoteResponse { vote, vote_granted: true, last_log_id: committed }),
+        VoterReply::Vote(VoteResponse { vote, vote_granted: true, last_log_id: committed }, 2_100),
         VoterReply::Append(AppendEntriesResponse::Success),
         VoterReply::Append(AppendEntriesResponse::Conflict),
         VoterReply::Append(AppendEntriesResponse::HigherVote(vote)),

@@ -8,6 +8,7 @@
 //!          2: vote | state: a snapshot
 //!          3: option log id: last of the log of one that would be a candidate
 //! reply:   0: vote | granted u8 | option log id: last of the voter's log
+//!             | u64: for how long it has heard of no leader, in milliseconds
 //!          1: 0: the entries are in the log
 //!             1: the log is another one before them
 //!             2: vote: the voter knows of a later leader
@@ -48,8 +49,8 @@ pub enum VoterRequest {
 
 /// The answer to a [`VoterRequest`].
 pub enum VoterReply {
-    /// To a candidate.
-    Vote(VoteResponse<u64>),
+    /// To a candidate, and for how long at least the voter has heard of no leader, in milliseconds.
+    Vote(VoteResponse<u64>, u64),
     /// To entries.
     Append(AppendEntriesResponse<u64>),
     /// To a state: the last vote of the one who answers.
@@ -133,11 +134,12 @@ impl VoterReply {
     pub fn encode(&self) -> Bytes {
         let mut out = Vec::new();
         match self {
-            VoterReply::Vote(reply) => {
+            VoterReply::Vote(reply, silence_ms) => {
                 out.put_u8(0);
                 put_vote(&mut out, &reply.vote);
                 out.put_u8(reply.vote_granted.into());
                 put_option(&mut out, reply.last_log_id.as_ref(), put_log_id);
+                out.put_u64(*silence_ms);
             }
             VoterReply::Append(reply) => {
                 out.put_u8(1);
@@ -171,7 +173,8 @@ impl VoterReply {
         let reply = match r.u8("kind of reply")? {
             0 => {
                 let (vote, vote_granted) = (vote(r)?, flag(r, "a vote's grant")?);
-                VoterReply::Vote(VoteResponse { vote, vote_granted, last_log_id: option(r, log_id)? })
+                let reply = VoteResponse { vote, vote_granted, last_log_id: option(r, log_id)? };
+                VoterReply::Vote(reply, r.u64("silence")?)
             }
             1 => VoterReply::Append(match r.u8("outcome of entries")? {
                 0 => AppendEntriesResponse::Success,

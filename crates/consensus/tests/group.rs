@@ -341,8 +341,9 @@ async fn keeps_lease(host: &Host, world: &Shared, (voter, life): (u64, u64), con
     while !consensus.leadership().has_stopped {
         let is_calm = world.lock().is_calm;
         if !is_calm && consensus.leadership().is_ready {
+            let known = consensus.begin_to_lead().await;
             let mut world = world.lock();
-            if let Some(known) = consensus.begin_to_lead() {
+            if let Some(known) = known {
                 world.known_count += 1;
                 let later = world.asked.iter().find(|(other, asked)| **other != life && **asked > known);
                 assert_eq!(later, None, "voter {voter} believes that none asked after {known:?}");
@@ -750,4 +751,47 @@ fn regression_a_voter_that_was_cut_off_does_not_end_the_term_of_a_leader() {
         let now = leader.leadership();
         assert!(now.is_ready && now.term == term, "seed {seed}: {now:?}");
     }
+}
+
+/// However long an election takes, a new leader knows when the last one was heard. Before some of
+/// these elections, one of the voters hears nothing of the leader, and the other one does.
+#[test]
+fn a_new_leader_knows_when_the_last_one_was_heard() {
+    let mut told_more = 0;
+    for seed in 0..40 {
+        let group = Group::new(seed, 3);
+        group.world.lock().is_calm = true;
+        group.run_for(Duration::from_secs(1));
+        assert!(group.set_voters(&[0, 1, 2]), "seed {seed}: three voters");
+        group.run_for(Duration::from_secs(10));
+        let former = group.leader().expect("a leader");
+        let id = former.leadership().leader.expect("it leads");
+        let others: Vec<u64> = (FIRST_VOTER..=3).filter(|voter| *voter != id).collect();
+        if seed % 2 == 0 {
+            group.world.lock().cut.insert((others[0], id));
+            group.run_for(Duration::from_secs(1));
+        }
+        let asked_at = group.sim.now();
+        group.sim.block_on(former.still_leads()).expect("another one hears it");
+        let heard_by = group.sim.now() + Duration::from_millis(300);
+        for voter in &others {
+            group.world.lock().cut.extend([(id, *voter), (*voter, id)]);
+        }
+        let elected = || {
+            let running = &group.world.lock().running;
+            others.iter().map(|voter| running[voter].clone()).find(|voter| voter.leadership().is_ready)
+        };
+        let next = loop {
+            group.run_for(Duration::from_millis(20));
+            if let Some(next) = elected() {
+                break next;
+            }
+            assert!(group.sim.now() < heard_by + MENDED, "seed {seed}: none is elected");
+        };
+        let known = group.sim.block_on(next.begin_to_lead()).expect("another one led");
+        let range = asked_at..heard_by;
+        assert!(range.contains(&known), "seed {seed}: {known:?}, and it was heard in {range:?}");
+        told_more += usize::from(group.sim.now() - TIMING.lease() > heard_by);
+    }
+    assert!(told_more > 5, "without the votes, {told_more} of the leaders know less");
 }

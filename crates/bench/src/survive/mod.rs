@@ -34,6 +34,7 @@ use self::round::{Arena, Timing};
 use crate::output::{Output, preamble};
 use crate::results::Machine;
 use crate::roam::found::Found;
+use crate::run::{arguments, work};
 use crate::scripted::Site;
 use crate::site::{self, RunFolder};
 use crate::{Place, command};
@@ -70,6 +71,9 @@ pub struct SurviveOptions {
     /// Nodes; three of them have stores and vote, and the others are clients
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u8).range(VOTERS as i64 + 1..=50))]
     nodes: u8,
+    /// Files that are made before the first round, beside those that the rounds make
+    #[arg(long, value_name = "COUNT", default_value_t = 0)]
+    files: u64,
     /// Hit another file system in the place of Starling. Only with kills, stops and cuts; its first
     /// node counts as the leader
     #[arg(long, value_enum)]
@@ -119,6 +123,7 @@ pub fn run(options: &SurviveOptions) -> Result<ExitCode> {
         peer: options.peer,
         logs: options.logs.clone(),
         nodes: usize::from(options.nodes),
+        files: options.files,
         own_disks: hits.iter().any(|hit| hit.fault.is_of_disk()),
         clusters: 0,
         arena: None,
@@ -172,8 +177,12 @@ fn conditions(options: &SurviveOptions, timing: Timing, own_disks: bool) -> Stri
             format!("{} nodes, {VOTERS} of them with a store, managers and a vote, the others clients", options.nodes)
         }
     };
+    let files = match options.files {
+        0 => String::new(),
+        files => format!(", with {files} files before the first round"),
+    };
     format!(
-        "{what}. Seed {}. \
+        "{what}{files}. Seed {}. \
          A node stands still, is cut off or has a bad disk for {} s. {} A round's stalls are of the nodes that were not hit, \
          from the fault until {} s after it was healed.",
         options.seed,
@@ -189,6 +198,8 @@ struct Rounds {
     peer: Option<Peer>,
     logs: Option<PathBuf>,
     nodes: usize,
+    /// Files that are made in each cluster before its first round.
+    files: u64,
     /// True if nodes need disks of their own.
     own_disks: bool,
     /// Clusters that were started.
@@ -221,6 +232,9 @@ impl Rounds {
                 Box::new(Cluster::start(program, &root, &absolute(&logs)?, self.nodes, self.own_disks)?)
             }
         };
+        if self.files > 0 {
+            work(&arguments("make-files", &nodes.mount_point(0).join("before"), &[("files", self.files)]))?;
+        }
         Ok(Arena { nodes, ledgers: root.join("ledgers"), started: 0 })
     }
 }

@@ -21,7 +21,8 @@ fn who_uses_a_file_is_told_wherever_its_manager_is() {
     let mut places = BTreeSet::new();
     // Each session makes its first files at another manager.
     for session in 0..4 {
-        rig.run_for(8);
+        // After a failure, they stay where they are for a while.
+        rig.run_for(16);
         assert!(seats(&rig).iter().all(|count| *count > 0));
         let (file, _) = rig.write(&*node.fs, &format!("of-{session}"), b"text").expect("write");
         rig.sync(&*node.fs).expect("sync");
@@ -78,6 +79,29 @@ fn managers_move_to_members_and_back_when_their_nodes_end() {
     rig.run_for(12);
     assert_eq!(seats(&rig), [4, 0, 0]);
     read_all(&all[2..]);
+}
+
+/// A move stalls the users of the manager, who have just waited for its node's lease.
+#[test]
+fn managers_stay_where_they_opened_for_a_while_after_a_failure() {
+    let rig = Rig::spread(35, ROOM);
+    let (a, first) = rig.joined("a");
+    rig.run_for(5);
+    let (_, _second) = rig.joined("b");
+    rig.run_for(5);
+    assert_eq!(seats(&rig), [1, 2, 1]);
+    rig.crash(a, &first);
+    let begin = rig.sim.now();
+    while seats(&rig) != [3, 0, 1] {
+        assert!(rig.sim.now() < begin + Duration::from_secs(15), "{:?}", seats(&rig));
+        rig.run_for(1);
+    }
+    for _ in 0..8 {
+        assert_eq!(seats(&rig), [3, 0, 1]);
+        rig.run_for(1);
+    }
+    rig.run_for(5);
+    assert_eq!(seats(&rig), [2, 0, 2]);
 }
 
 #[test]

@@ -144,8 +144,9 @@ impl Threshold {
         let services = votes.into_iter().fold(services, |services, votes| services.with(kinds::CONSENSUS, votes));
         let (end, ended) = oneshot::channel();
         let listen = listener.local_addr().context("own address")?;
-        let absent = arrivals.clone();
-        let telling = tokio::spawn(telling(host, folder, listen, move || absent.absent())?);
+        let (absent, noting) = (arrivals.clone(), arrivals.clone());
+        let note = move |node, answers| noting.note_call(node, answers);
+        let telling = tokio::spawn(telling(host, folder, listen, move || absent.absent(), note)?);
         let host = host.clone();
         let serving = tokio::spawn(async move {
             let ended = async move { drop(ended.await) };
@@ -168,15 +169,17 @@ impl Threshold {
     }
 }
 
-/// Tells the nodes that are absent where this one is: it listens at `listen`. Never ends.
+/// Tells the nodes that are absent where this one is: it listens at `listen`. `note` hears whether
+/// each answers. Never ends.
 fn telling(
     host: &Host,
     folder: &Path,
     listen: SocketAddr,
     absent: impl Fn() -> Vec<KnownNode> + Send + 'static,
+    note: impl Fn(NodeId, bool) + Clone + Send + Sync + 'static,
 ) -> anyhow::Result<impl Future<Output = Infallible> + Send + 'static> {
     let (keys, own) = (identity::client_keys(folder)?, addresses::of_listener(listen)?);
-    Ok(whereabouts::tell(host.clone(), keys, own, absent))
+    Ok(whereabouts::tell(host.clone(), keys, own, absent, note))
 }
 
 fn server_keys(folder: &Path, own: &NodeIdentity) -> anyhow::Result<ServerKeys> {
@@ -420,7 +423,7 @@ impl FirstNodeServer {
         members.begin_leases();
         let serving = tokio::spawn(link::serve(host.clone(), listener, services, Some(keys)));
         let missing = members.clone();
-        let telling = tokio::spawn(telling(host, folder, listen, move || missing.absent())?);
+        let telling = tokio::spawn(telling(host, folder, listen, move || missing.absent(), |_, _| {})?);
         let own = member.unwrap_or(FIRST_NODE);
         // Without a lease it could not tell that another node is elected.
         let voting = match appoints_voters {

@@ -35,6 +35,8 @@ const LOOK_PERIOD: Duration = Duration::from_secs(1);
 const TELL_PERIOD_MAX: Duration = Duration::from_secs(10);
 /// How long an attempt may take.
 const TELL_TIME_MAX: Duration = Duration::from_secs(5);
+/// How long a node may take to answer at all.
+const ANSWER_TIME_MAX: Duration = Duration::from_secs(2);
 
 /// Where the first node is, as a node that has joined knows it.
 pub struct Whereabouts {
@@ -175,10 +177,16 @@ impl NodeService for WhereaboutsService {
 }
 
 /// Tells a node where the first node is, if that is known, and returns what that node knows.
-async fn ask(host: &Host, at: &KnownNode, keys: &ClientKeys, told: &[String]) -> Option<Vec<String>> {
+async fn ask(
+    host: &Host,
+    at: &KnownNode,
+    keys: &ClientKeys,
+    told: &[String],
+    time_max: Duration,
+) -> Option<Vec<String>> {
     let address = address_of(at, keys).ok()?;
     let request = Message::of_head(ControlRequest::FirstNode(told.to_vec()).encode().to_vec());
-    let answer = ask_once(host, &address, kinds::CONTROL, request, TELL_TIME_MAX).await;
+    let answer = ask_once(host, &address, kinds::CONTROL, request, time_max).await;
     match answer.map(|answer| ControlAnswer::decode(&answer.head)) {
         Ok(Ok(ControlAnswer::FirstNode(known))) => Some(known),
         answer => {
@@ -197,7 +205,7 @@ pub async fn ask_for_news(
     known: &[String],
     is_in_doubt: bool,
 ) -> Vec<String> {
-    news(known, ask(host, at, keys, &[]).await.into_iter().collect(), is_in_doubt)
+    news(known, ask(host, at, keys, &[], TELL_TIME_MAX).await.into_iter().collect(), is_in_doubt)
 }
 
 /// When a node is told again.
@@ -207,26 +215,41 @@ struct Attempts {
     period: Duration,
 }
 
-/// Tells the nodes that the first node misses where it is, again and again, ever less often. Never
-/// ends.
-pub async fn tell(host: Host, keys: ClientKeys, own: Vec<String>, absent: impl Fn() -> Vec<KnownNode>) -> Infallible {
+/// Tells the nodes that the first node misses where it is, again and again, ever less often. `note`
+/// hears whether each answers. Never ends.
+pub async fn tell(
+    host: Host,
+    keys: ClientKeys,
+    own: Vec<String>,
+    absent: impl Fn() -> Vec<KnownNode>,
+    note: impl Fn(NodeId, bool) + Clone + Send + Sync + 'static,
+) -> Infallible {
     let mut attempts: BTreeMap<NodeId, Attempts> = BTreeMap::new();
     loop {
         let (now, absent) = (host.clock.now(), absent());
         attempts.retain(|_, attempts| absent.contains(&attempts.at));
-        let mut due = Vec::new();
         for at in absent {
             let fresh = || Attempts { at: at.clone(), next: now, period: LOOK_PERIOD };
             let Attempts { next, period, .. } = attempts.entry(at.node).or_insert_with(fresh);
             if *next <= now {
                 *next = now + *period;
                 *period = (2 * *period).min(TELL_PERIOD_MAX);
-                due.push(at);
+                // One that is gone takes its time, and holds up no other one.
+                let (asking, keys, own, note) = (host.clone(), keys.clone(), own.clone(), note.clone());
+                host.tasks.spawn(Box::pin(async move { tell_one(&asking, &at, &keys, &own, note).await }));
             }
         }
-        join_all(due.iter().map(|at| ask(&host, at, &keys, &own)).collect()).await;
         host.clock.sleep(LOOK_PERIOD).await;
     }
+}
+
+/// Tells one node. It answers that when it has recorded it, which its disk may hold up. So whether
+/// it is there is another question.
+async fn tell_one(host: &Host, at: &KnownNode, keys: &ClientKeys, own: &[String], note: impl Fn(NodeId, bool)) {
+    let asked = async { note(at.node, ask(host, at, keys, &[], ANSWER_TIME_MAX).await.is_some()) };
+    let told = async { drop(ask(host, at, keys, own, TELL_TIME_MAX).await) };
+    let both: Vec<BoxFuture<'_, ()>> = vec![Box::pin(asked), Box::pin(told)];
+    join_all(both).await;
 }
 
 #[cfg(test)]
