@@ -9,7 +9,7 @@ use crate::join::joined;
 use bytes::Bytes;
 use std::ops::Range;
 use std::sync::Arc;
-use stripe::StripeError;
+use stripe::{StripeError, Whom};
 use striped_log::fragment::CHUNK_LEN;
 use types::{BlockAddr, FileId, FsError, SegmentId};
 
@@ -42,10 +42,11 @@ impl Core {
         expect: Expect,
     ) -> Result<bool, FsError> {
         let give_up = self.host.clock.now() + self.patience();
+        let mut whom = Whom::WhoAnswers;
         loop {
-            let fetched = match self.fetch_fragments(addr, FETCH_LEN, expect).await {
+            let fetched = match self.fetch_fragments(addr, FETCH_LEN, expect, whom).await {
                 // Perhaps only the bytes around it cannot be read.
-                Err(StripeError::Damaged(_)) => self.fetch_fragments(addr, CHUNK_LEN, expect).await,
+                Err(StripeError::Damaged(_)) => self.fetch_fragments(addr, CHUNK_LEN, expect, whom).await,
                 fetched => fetched,
             };
             let Err(e) = fetched else { return Ok(true) };
@@ -53,6 +54,10 @@ impl Core {
             // store that missed the deletion may still have a part of it, or may not answer.
             if self.refresh(id, addr).await? {
                 return Ok(false);
+            }
+            // It is still there, and worth the time that stores take which do not answer soon.
+            if std::mem::replace(&mut whom, Whom::Everybody) == Whom::WhoAnswers {
+                continue;
             }
             if e != StripeError::NotEnoughStores || self.host.clock.now() >= give_up || self.is_over() {
                 tracing::error!(%id, segment = %addr.segment, "read segment: {e}");
@@ -64,8 +69,8 @@ impl Core {
 
     /// Fetches the bytes at an address from all fragments that have some of them, at once. A short
     /// read is widened to whole units of `unit` bytes. Each part enters the cache as it comes.
-    async fn fetch_fragments(&self, addr: BlockAddr, unit: u32, expect: Expect) -> Result<(), StripeError> {
-        let geometry = self.stripe.info(addr.segment).await?.geometry;
+    async fn fetch_fragments(&self, addr: BlockAddr, unit: u32, expect: Expect, whom: Whom) -> Result<(), StripeError> {
+        let geometry = self.stripe.info_from(whom, addr.segment).await?.geometry;
         let unit = if addr.len >= unit { CHUNK_LEN } else { unit };
         let start = addr.offset / unit * unit;
         let end = (addr.offset + addr.len).next_multiple_of(unit).min(geometry.payload_len);
@@ -75,15 +80,21 @@ impl Core {
         let parts = (0..geometry.k).filter_map(|index| {
             let held = geometry.payload_range(index);
             let part = start.max(held.start)..end.min(held.end);
-            (!part.is_empty()).then(|| self.fetch_part(addr.segment, part, expect))
+            (!part.is_empty()).then(|| self.fetch_part(addr.segment, part, expect, whom))
         });
         host::join_all(parts.collect()).await.into_iter().collect()
     }
 
-    async fn fetch_part(&self, segment: SegmentId, part: Range<u32>, expect: Expect) -> Result<(), StripeError> {
+    async fn fetch_part(
+        &self,
+        segment: SegmentId,
+        part: Range<u32>,
+        expect: Expect,
+        whom: Whom,
+    ) -> Result<(), StripeError> {
         while !self.cache.contains(segment, part.clone()) {
             match self.under_way.claim(segment, &part) {
-                Ok(mine) => match self.stripe.read(segment, part.clone()).await {
+                Ok(mine) => match self.stripe.read_from(whom, segment, part.clone()).await {
                     Ok(bytes) => {
                         self.cache.insert(segment, part.start, bytes, expect);
                         break;

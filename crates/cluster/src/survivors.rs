@@ -45,6 +45,17 @@ pub struct Survivor {
     pub fingerprint: [u8; 32],
 }
 
+/// A call of a member that has not spoken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Called {
+    /// The member.
+    pub node: NodeId,
+    /// When it was called.
+    pub at: Duration,
+    /// It answers.
+    pub answers: bool,
+}
+
 /// Takes what members say while the first node starts.
 pub struct Arrivals {
     host: Host,
@@ -54,8 +65,8 @@ pub struct Arrivals {
     state: Mutex<State>,
     /// True when each member has spoken.
     complete: watch::Sender<bool>,
-    /// Notified when a member has been called.
-    called: Notify,
+    /// Notified when a member has spoken or was called.
+    changed: Notify,
 }
 
 #[derive(Default)]
@@ -70,8 +81,8 @@ struct State {
     since: Option<Duration>,
     /// What each member has said last: `None` is a hello.
     spoken: BTreeMap<NodeId, Option<Survivor>>,
-    /// Members that have not answered when they were called last.
-    silent: BTreeSet<NodeId>,
+    /// The last call of each member, or the last one that was answered.
+    called: BTreeMap<NodeId, Called>,
 }
 
 impl State {
@@ -95,8 +106,8 @@ impl Arrivals {
     /// Waits for members with leases of this length. The same at each start.
     pub fn new(host: Host, lease: Duration) -> Arc<Arrivals> {
         let term = host.random.next_u64();
-        let (complete, called) = (watch::Sender::new(false), Notify::new());
-        Arc::new(Arrivals { host, lease, term, state: Mutex::default(), complete, called })
+        let (complete, changed) = (watch::Sender::new(false), Notify::new());
+        Arc::new(Arrivals { host, lease, term, state: Mutex::default(), complete, changed })
     }
 
     /// Answers a request of the node with this certificate.
@@ -135,6 +146,8 @@ impl Arrivals {
             | ControlRequest::Order(_)
             | ControlRequest::FirstNode(_) => return Err(starting()),
         };
+        // Perhaps only members that are gone are left.
+        self.changed.notify_one();
         let is_complete = state.is_complete();
         self.complete.send_if_modified(|complete| is_complete && !std::mem::replace(complete, true));
         answer
@@ -154,27 +167,27 @@ impl Arrivals {
     }
 
     /// A member was called, and it answers or not. One that does not listen is not called.
-    pub fn note_call(&self, node: NodeId, answers: bool) {
-        let silent = &mut self.state.lock().silent;
-        match answers {
-            true => silent.remove(&node),
-            false => silent.insert(node),
-        };
-        self.called.notify_one();
+    pub fn note_call(&self, call: Called) {
+        let called = &mut self.state.lock().called;
+        // An earlier call may end later.
+        if called.get(&call.node).is_none_or(|known| call.answers || call.at > known.at) {
+            called.insert(call.node, call);
+        }
+        self.changed.notify_one();
     }
 
     /// How long members are waited for from `begin` on. They have two thirds of a lease to speak.
     /// One that does not listen asks others where the leader is, each second, once a renewal was
     /// not answered. That is 7/12 of a lease after the last answer, and an election is two seconds
-    /// after what a voter heard last. None of that helps members that are gone: once their leases
-    /// are over, they are not waited for.
+    /// after what a voter heard last. Members that are called and do not answer seem to be gone, and
+    /// get two fifths of a lease: some can call, and cannot be called.
     fn wait_ends(&self, begin: Duration) -> Duration {
         let longest = begin + with_drift(self.lease);
         let state = self.state.lock();
         let (Some(leases_end), Some(since)) = (state.leases_end, state.since) else { return longest };
-        let are_gone = state.awaited().all(|member| state.silent.contains(&member));
-        let time_to_speak = if are_gone { Duration::ZERO } else { since + self.lease * 2 / 3 };
-        leases_end.max(time_to_speak).min(longest)
+        let seems_gone = |member: NodeId| state.called.get(&member).is_some_and(|call| !call.answers);
+        let time_to_speak = if state.awaited().all(seems_gone) { self.lease * 2 / 5 } else { self.lease * 2 / 3 };
+        leases_end.max(since + time_to_speak).min(longest)
     }
 
     /// The names of the members that are being waited for.
@@ -201,7 +214,7 @@ impl Arrivals {
             }
             // The sender lives as long as this.
             let all = complete.wait_for(|complete| *complete);
-            let changed = first(self.called.notified(), self.host.clock.sleep(left));
+            let changed = first(self.changed.notified(), self.host.clock.sleep(left));
             if let Either::Left(_) = first(all, changed).await {
                 return;
             }
@@ -306,10 +319,18 @@ mod tests {
         config.members = members.into_iter().zip(["one", "other"].map(member)).collect();
         arrivals.expect(config);
         assert_eq!(left(), 6 * second, "they get the time to speak");
-        members.iter().for_each(|node| arrivals.note_call(*node, false));
+        let called = |node: NodeId, seconds: u32, answers| {
+            arrivals.note_call(Called { node, at: sim.now() + seconds * second, answers });
+        };
+        members.iter().for_each(|node| called(*node, 0, false));
         assert_eq!(left(), 5 * second, "they are all gone, and may serve until then");
-        arrivals.note_call(members[0], true);
+        called(members[0], 2, true);
+        called(members[0], 1, false);
         assert_eq!(left(), 6 * second, "one is on its way");
+        called(members[0], 3, false);
+        arrivals.know_leases_left(2 * second);
+        assert_eq!(left(), 9 * second * 2 / 5, "they may be able to call");
+        called(members[0], 4, true);
         sim.run_for(4 * second);
         assert_eq!(left(), 2 * second);
         arrivals.know_leases_left(3 * second);

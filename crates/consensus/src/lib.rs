@@ -19,7 +19,7 @@
 //! [ask](Consensus::still_leads) whether it still leads: for longer than that, no voter that
 //! answered votes for another (Ongaro, Consensus: Bridging Theory and Practice, 6.4.1).
 //!
-//! - `canvass`: when a voter begins an election.
+//! - `canvass`: when a voter begins an election. `hearing`: what it hears of leaders and candidates.
 //! - [`runtime`]: openraft on the host's clock, tasks and randomness.
 //! - [`image`], [`files`]: the bytes of the folder, and how they become durable.
 //! - [`store`]: openraft's view of these bytes.
@@ -27,6 +27,7 @@
 
 mod canvass;
 pub mod files;
+mod hearing;
 pub mod image;
 pub mod network;
 pub mod runtime;
@@ -36,8 +37,9 @@ pub mod testing;
 pub mod wire;
 
 use bytes::Bytes;
-use canvass::{Canvasser, Hearing};
+use canvass::Canvasser;
 use files::{LoadError, VoterFiles};
+use hearing::Hearing;
 use host::{Disk, Either, Host, first};
 use image::{Image, VoterChange, VoterState};
 use network::{Network, NoPeers, Peers};

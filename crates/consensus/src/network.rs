@@ -1,7 +1,7 @@
 //! The way from a voter to the others of its group.
 
 use crate::Types;
-use crate::canvass::Hearing;
+use crate::hearing::Hearing;
 use crate::image::VoterState;
 use crate::wire::{Addressee, VoterReply, VoterRequest};
 use bytes::Bytes;

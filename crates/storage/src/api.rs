@@ -33,7 +33,8 @@ pub enum StorageError {
     /// The log is sealed against this epoch: its writer was declared dead.
     #[error("log {0} is sealed")]
     Sealed(LogId),
-    /// The store does not answer, or it refuses since a write has failed before.
+    /// The store does not answer, or it refuses since a write has failed before, or since its disk
+    /// hangs.
     #[error("store is not available")]
     Unavailable,
     /// The request can never succeed (foreign file system, range beyond the fragment).
@@ -57,7 +58,7 @@ pub struct StoreStatus {
     /// Number of fragments.
     pub fragment_count: u64,
     /// False after a failed write or sync: the store is still read from, but takes no puts until it
-    /// is started again.
+    /// is started again. False, too, while its disk hangs.
     pub writable: bool,
     /// The disk that it is on, with the space that the store may have.
     pub disk: DiskSpace,

@@ -54,6 +54,9 @@ const CLEAR_PAGES_MIN: u32 = 8;
 /// Most pages that a small group clears.
 const CLEAR_PAGES_MAX: u32 = 32;
 
+/// Operations of the disk for a checkpoint: it makes room, and writes and syncs a body and two heads.
+const CHECKPOINT_OPERATIONS: u32 = 4;
+
 /// The length of each piece of a fragment is a multiple of this, in bytes. So a long fragment goes
 /// straight from memory to the disk, without a copy in the page cache.
 const SECTOR_LEN: usize = 512;
@@ -223,6 +226,8 @@ impl Committer {
         if let Some((_, pieces)) = writes.last_mut().filter(|_| cleared > 0) {
             pieces.push(Bytes::from_static(&ZEROES.0[..cleared as usize]));
         }
+        let bytes = writes.iter().flat_map(|(_, pieces)| pieces).map(Bytes::len).sum();
+        self.shared.step(1, bytes);
         match self.shared.files.fragments.write_and_sync(writes).await {
             Ok(()) => Ok(()),
             Err(error) => Err(self.fail("writing fragments", &error)),
@@ -330,10 +335,12 @@ impl Committer {
             (draft, changed, state.deleted_count, changes, end)
         };
         let generation = self.random.next_u64();
+        self.shared.step(CHECKPOINT_OPERATIONS, changes.len() + end.len());
         let mut written = self.chain.append(generation, &changes, &end).await;
         if let Err(WriteError::Full) = written {
             let mut all = Vec::new();
             encode_held(self.shared.state.lock().index.iter(), &mut all);
+            self.shared.step(CHECKPOINT_OPERATIONS, all.len() + end.len());
             written = self.chain.rewrite(generation, all, &end).await;
         }
         let state = &mut *self.shared.state.lock();
@@ -365,6 +372,7 @@ impl Committer {
             let last = encode_held(state.index.after(after).take(count), &mut slice);
             (slice, last)
         };
+        self.shared.step(CHECKPOINT_OPERATIONS, slice.len());
         if let Err(WriteError::Failed(error)) = self.chain.roll(slice, last).await {
             self.fail("writing a checkpoint anew", &error);
         }
@@ -379,9 +387,11 @@ impl Committer {
             wanted.checked_next_multiple_of(GROW_STEP).unwrap_or(u32::MAX).min(count_max.saturating_sub(count));
         while step > 0 {
             let file = &self.shared.files.fragments;
+            self.shared.step(1, 0);
             match file.allocate(PageExtent { start: 0, len: count + step }.byte_len()).await {
                 Ok(()) => {
                     // The checkpoint that follows relies on the file's length.
+                    self.shared.step(1, 0);
                     if let Err(error) = file.sync_data().await {
                         return Err(self.fail("growing the fragments file", &error));
                     }
@@ -472,6 +482,7 @@ impl Committer {
         if !is_there() {
             return Stored::Gone;
         }
+        self.shared.step(1, place.byte_len() as usize);
         let read = self.shared.files.fragments.read_at(place.file_offset(), place.byte_len() as usize).await;
         let Ok(bytes) = read else { return Stored::Rotten };
         match walk(&bytes, |_, _| true).0.into_iter().next() {

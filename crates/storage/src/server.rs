@@ -231,7 +231,7 @@ impl Shared {
             used_bytes: state.space.used_bytes(),
             parity_bytes: state.index.parity_bytes(),
             fragment_count: state.index.len() as u64,
-            writable: state.writable,
+            writable: state.writable && !self.hangs(),
             disk: DiskSpace { free_bytes, ..disk },
         })
     }
@@ -294,6 +294,9 @@ impl StoreServer {
             if let Some(answer) = state.answer_put(&key, &fragment.header) {
                 return now(answer);
             }
+        }
+        if !can_wait && self.shared.hangs() {
+            return now(Err(StorageError::Unavailable));
         }
         let shared = self.shared.clone();
         Box::pin(async move {

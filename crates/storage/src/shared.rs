@@ -24,6 +24,12 @@ const QUEUE_BYTES_MAX: u32 = 64 << 20;
 const QUEUE_UNIT: u32 = PAGE;
 /// Most seals and maps in the queue. Further ones are refused as [`StorageError::Unavailable`].
 const CONTROLS_MAX: usize = 1024;
+/// How long the disk may take for one operation of the commit loop before it counts as hanging.
+/// Clients wait for a put a little longer. So of the puts that one program waits for one after the
+/// other, only the first one meets the disk.
+const HANGING_TIME: Duration = Duration::from_millis(2_500);
+/// It may take longer for many bytes: this many per second are not too few for a slow disk.
+const SLOW_BYTES_PER_SECOND: u64 = 4 << 20;
 /// Fragments deleted since the last checkpoint from which on a checkpoint is written for them. More
 /// mean fewer checkpoints, and more deleted fragments that a crash brings back.
 const DELETED_MAX: usize = 1024;
@@ -40,6 +46,8 @@ pub struct Shared {
     /// never across an await.
     pub state: Mutex<StorageState>,
     clock: Arc<dyn Clock>,
+    /// While the commit loop works: when it will have waited for the disk for too long.
+    hangs_at: Mutex<Option<Duration>>,
     gauge: Mutex<Gauge>,
     queue: Mutex<Queue>,
     wake: Notify,
@@ -248,6 +256,7 @@ impl Shared {
             tasks,
             state: Mutex::new(state),
             clock,
+            hangs_at: Mutex::default(),
             gauge: Mutex::default(),
             queue: Mutex::default(),
             wake: Notify::new(),
@@ -260,6 +269,19 @@ impl Shared {
     pub fn under_way(self: &Arc<Self>, can_wait: bool) -> UnderWay {
         self.gauge.lock().begin(self.clock.now(), can_wait);
         UnderWay { shared: self.clone(), can_wait }
+    }
+
+    /// A step of the commit loop begins, which has the disk do so many operations with so many bytes.
+    pub fn step(&self, operations: u32, bytes: usize) {
+        let for_bytes = Duration::from_millis(bytes as u64 * 1000 / SLOW_BYTES_PER_SECOND);
+        *self.hangs_at.lock() = Some(self.clock.now() + HANGING_TIME * operations + for_bytes);
+    }
+
+    /// True if the disk has not come to the end of a step for long. Until it does, the store takes
+    /// no puts of programs, which would wait for it in vain. Seals, maps, and puts that can wait go
+    /// on waiting: those who ask for them have no better way.
+    pub fn hangs(&self) -> bool {
+        self.hangs_at.lock().is_some_and(|at| self.clock.now() >= at)
     }
 
     /// How long work that can wait should rest.
@@ -340,8 +362,10 @@ impl Shared {
     pub async fn next_batch(&self, bytes_max: u64) -> Batch {
         loop {
             if let Some(batch) = self.take_batch(bytes_max) {
+                self.step(1, 0);
                 return batch;
             }
+            *self.hangs_at.lock() = None;
             self.wake.notified().await;
         }
     }

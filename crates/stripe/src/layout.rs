@@ -5,7 +5,7 @@
 //! was put again or deleted. It is never wrong about the payload, which is the same in all
 //! attempts. If a read by it fails, the reader asks the stores again.
 
-use crate::{Stripe, StripeError};
+use crate::{Stripe, StripeError, Whom};
 use bytes::Bytes;
 use host::join_all;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -186,8 +186,8 @@ impl Stripe {
     }
 
     /// Like [`describe`](Self::describe), for readers: does not wait for stores that hang, if the
-    /// segment can be read without them.
-    pub(crate) async fn describe_briefly(&self, segment: SegmentId) -> Described {
+    /// segment can be read without them, or not everybody is to be asked.
+    pub(crate) async fn describe_briefly(&self, whom: Whom, segment: SegmentId) -> Described {
         let present: Vec<usize> = self.everyone().into_iter().filter(|&at| self.answers_soon(at)).collect();
         let mut described = Described { found: Vec::new(), answered: BTreeSet::new() };
         let patience = self.options.reader_patience();
@@ -197,15 +197,16 @@ impl Stripe {
                 described.add(segment, self.stores[at].id, headers);
             }
         }
-        match described.answered.len() == self.stores.len() || described.best(self.fs).is_some() {
+        let is_all = described.answered.len() == self.stores.len() || whom == Whom::WhoAnswers;
+        match is_all || described.best(self.fs).is_some() {
             true => described,
             false => self.describe(segment).await,
         }
     }
 
     /// Asks the stores for a segment's layout and caches it.
-    pub(crate) async fn locate(&self, segment: SegmentId) -> Result<Arc<SegmentInfo>, StripeError> {
-        let described = self.describe_briefly(segment).await;
+    pub(crate) async fn locate(&self, whom: Whom, segment: SegmentId) -> Result<Arc<SegmentInfo>, StripeError> {
+        let described = self.describe_briefly(whom, segment).await;
         match described.best(self.fs) {
             Some(layout) => {
                 self.layouts.lock().insert(segment, layout.info.clone());
@@ -220,10 +221,15 @@ impl Stripe {
 
     /// The description of a segment, from the cache or from the stores.
     pub async fn info(&self, segment: SegmentId) -> Result<SegmentInfo, StripeError> {
+        self.info_from(Whom::Everybody, segment).await
+    }
+
+    /// The same, from these stores. An error says less if not everybody was asked.
+    pub async fn info_from(&self, whom: Whom, segment: SegmentId) -> Result<SegmentInfo, StripeError> {
         let cached = self.layouts.lock().get(segment);
         match cached {
             Some(info) => Ok((*info).clone()),
-            None => Ok((*self.locate(segment).await?).clone()),
+            None => Ok((*self.locate(whom, segment).await?).clone()),
         }
     }
 }

@@ -38,6 +38,6 @@ pub use layout::SegmentInfo;
 pub use log_tail::LogTail;
 pub use mark::MARK_LOG;
 pub use scrub::{ScrubProgress, ScrubReport};
-pub use stripe::{Options, Stripe};
+pub use stripe::{Options, Stripe, Whom};
 pub use survey::Surveyed;
 pub use writer::LogWriter;

@@ -355,8 +355,8 @@ impl Stripe {
 
     /// Reads a whole segment from any `k` fragments.
     pub(crate) async fn read_segment(&self, id: SegmentId, purpose: Purpose) -> Result<Segment, StripeError> {
-        let info = self.locate(id).await?;
-        let payload = self.read_for(id, 0..info.geometry.payload_len, purpose).await?;
+        let info = self.locate(Whom::Everybody, id).await?;
+        let payload = self.read_for(id, 0..info.geometry.payload_len, (Whom::Everybody, purpose)).await?;
         Ok(info.segment(id, payload))
     }
 
@@ -364,7 +364,7 @@ impl Stripe {
     /// may have a later attempt than the others. Then the number skips a random number of attempts,
     /// so that the two are not mistaken for each other.
     pub(crate) async fn next_attempt(&self, id: SegmentId) -> u16 {
-        let described = self.describe_briefly(id).await;
+        let described = self.describe_briefly(Whom::Everybody, id).await;
         let all = described.answered.len() == self.stores.len();
         let skip = if all { 0 } else { (self.host.random.next_u64() % 256) as u16 };
         described.attempt_max().map_or(0, |max| max.saturating_add(1).saturating_add(skip))

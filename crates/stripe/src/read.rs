@@ -26,24 +26,29 @@ impl Stripe {
     /// Bytes `range` of a segment's payload, verified. They are not copied if one fragment has them
     /// all and can be read.
     pub async fn read(&self, segment: SegmentId, range: Range<u32>) -> Result<Bytes, StripeError> {
-        self.read_for(segment, range, Purpose::Program).await
+        self.read_from(Whom::Everybody, segment, range).await
+    }
+
+    /// The same, from these stores. An error says less if not everybody was asked.
+    pub async fn read_from(&self, whom: Whom, segment: SegmentId, range: Range<u32>) -> Result<Bytes, StripeError> {
+        self.read_for(segment, range, (whom, Purpose::Program)).await
     }
 
     pub(crate) async fn read_for(
         &self,
         segment: SegmentId,
         range: Range<u32>,
-        purpose: Purpose,
+        asked: (Whom, Purpose),
     ) -> Result<Bytes, StripeError> {
         let cached = self.layouts.lock().get(segment);
         if let Some(info) = cached
-            && let Ok(bytes) = self.read_by(segment, &info, range.clone(), purpose).await?
+            && let Ok(bytes) = self.read_by(segment, &info, range.clone(), asked).await?
         {
             return Ok(bytes);
         }
         // The layout was not cached, or the segment was put again elsewhere since.
-        let info = self.locate(segment).await?;
-        self.read_located(segment, &info, range, purpose).await
+        let info = self.locate(asked.0, segment).await?;
+        self.read_located(segment, &info, range, asked).await
     }
 
     /// The same, by a given layout.
@@ -52,9 +57,9 @@ impl Stripe {
         segment: SegmentId,
         info: &SegmentInfo,
         range: Range<u32>,
-        purpose: Purpose,
+        asked: (Whom, Purpose),
     ) -> Result<Bytes, StripeError> {
-        match self.read_by(segment, info, range, purpose).await? {
+        match self.read_by(segment, info, range, asked).await? {
             Ok(bytes) => Ok(bytes),
             Err(Failed::OutOfReach) => Err(StripeError::NotEnoughStores),
             Err(Failed::Gone) => Err(StripeError::Damaged(segment)),
@@ -74,7 +79,7 @@ impl Stripe {
         segment: SegmentId,
         info: &SegmentInfo,
         range: Range<u32>,
-        purpose: Purpose,
+        asked: (Whom, Purpose),
     ) -> Result<Result<Bytes, Failed>, StripeError> {
         let geometry = &info.geometry;
         if range.start > range.end || range.end > geometry.payload_len {
@@ -83,7 +88,7 @@ impl Stripe {
         let parts = (0..geometry.k).filter_map(|index| {
             let held = geometry.payload_range(index);
             let (from, to) = (range.start.max(held.start), range.end.min(held.end));
-            (from < to).then(|| self.read_part(segment, info, index, from - held.start..to - held.start, purpose))
+            (from < to).then(|| self.read_part(segment, info, index, from - held.start..to - held.start, asked))
         });
         let mut parts = join_all(parts.collect()).await;
         if parts.len() == 1 {
@@ -99,15 +104,15 @@ impl Stripe {
         Ok(Ok(all.freeze()))
     }
 
-    /// Bytes `range` of one data fragment. Tries first without stores that hang or are absent, then
-    /// with all stores.
+    /// Bytes `range` of one data fragment. Tries first without stores that hang or are absent. Then
+    /// asks all stores, if everybody is to be asked.
     async fn read_part(
         &self,
         segment: SegmentId,
         info: &SegmentInfo,
         index: u8,
         range: Range<u32>,
-        purpose: Purpose,
+        (last, purpose): (Whom, Purpose),
     ) -> Result<Bytes, Failed> {
         for whom in [Whom::WhoAnswers, Whom::Everybody] {
             let owner_is_last = self.is_absent(info, index);
@@ -128,6 +133,9 @@ impl Stripe {
             }
             if failed == Failed::Gone {
                 return Err(Failed::Gone);
+            }
+            if whom == last {
+                break;
             }
         }
         Err(Failed::OutOfReach)

@@ -8,7 +8,7 @@
 use crate::health::StoreState;
 use crate::layout::{Described, Layout};
 use crate::put::Attempted;
-use crate::stripe::Purpose;
+use crate::stripe::{Purpose, Whom};
 use crate::{Stripe, StripeError};
 use host::join_all;
 use std::collections::{BTreeMap, BTreeSet};
@@ -243,7 +243,7 @@ impl Stripe {
         elsewhere: Elsewhere,
     ) -> bool {
         let whole = 0..layout.info.geometry.payload_len;
-        let segment = match self.read_located(id, &layout.info, whole, Purpose::Upkeep).await {
+        let segment = match self.read_located(id, &layout.info, whole, (Whom::Everybody, Purpose::Upkeep)).await {
             Ok(payload) => layout.info.segment(id, payload),
             Err(error) => {
                 tracing::warn!(segment = %id, %error, "segment cannot be read for repair");

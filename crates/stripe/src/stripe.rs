@@ -18,7 +18,7 @@ use types::{BoxFuture, FsUuid, SegmentId, StoreId};
 
 /// Which stores are asked, and for how long.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Whom {
+pub enum Whom {
     /// Stores that are not absent, while they answer soon.
     WhoAnswers,
     /// All stores, and each may take its full time.

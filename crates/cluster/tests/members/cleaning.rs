@@ -3,7 +3,8 @@
 use crate::ROOM;
 use crate::rig::*;
 use cluster::config::{CLEANER_LOG, client_log};
-use types::{FileId, LogId, NodeId};
+use std::time::Duration;
+use types::{FileId, LogId, NodeId, StoreId};
 use vfs::fs::{Cred, FileSystem};
 
 /// Files of each round.
@@ -124,4 +125,33 @@ fn cleaning_ends_when_nothing_changes() {
     rig.run_for(1200);
     assert_eq!(done(), before);
     check(&rig, &*first.fs, 0);
+}
+
+/// The cleaner had moved blocks of which a client knew the old places. The stores that answered had
+/// nothing there any more. So the client waited for the one that did not answer, and asked the
+/// manager only then.
+#[test]
+fn regression_a_block_that_has_moved_is_not_looked_for_at_a_store_that_is_silent() {
+    const LONG: usize = 24 << 20;
+    const SILENCE_MAX: Duration = Duration::from_secs(4);
+    let rig = Rig::new(43, ROOM);
+    let (_, first) = rig.joined("a");
+    let (_, second) = rig.joined("b");
+    for store in 0..3 {
+        let round = u64::from(store);
+        make(&rig, &*first.fs, round);
+        check(&rig, &*second.fs, round);
+        // These blocks take the place of the others in the cache.
+        let (file, handle) = rig.write(&*second.fs, &format!("long-{store}"), &vec![7; LONG]).expect("write");
+        rig.sim.block_on(async { second.fs.release(file, handle, None).await }).expect("close");
+        rig.sync(&*second.fs).expect("sync");
+        assert!(clean(&rig) > 0);
+        rig.way.0.silent_stores.lock().expect("stores").insert(StoreId::new(store));
+        let begin = rig.sim.now();
+        check(&rig, &*second.fs, round);
+        let took = rig.sim.now() - begin;
+        assert!(took < SILENCE_MAX, "{took:?}, store {store}");
+        rig.way.0.silent_stores.lock().expect("stores").clear();
+        rig.run_for(30);
+    }
 }

@@ -89,6 +89,8 @@ pub struct WayState {
     serving: Mutex<BTreeMap<NodeId, Arc<Serving>>>,
     /// What the first node has asked nodes about managers.
     asked: Mutex<Vec<(NodeId, Vec<u8>)>>,
+    /// Stores that answer no member.
+    pub silent_stores: Mutex<BTreeSet<StoreId>>,
     /// Requests to copy blocks are lost.
     refuses_copies: AtomicBool,
     /// Numbers the starts of nodes.
@@ -461,6 +463,9 @@ impl FarStore {
         request: impl FnOnce(&dyn Storage) -> BoxFuture<Result<T, StorageError>> + Send + 'static,
     ) -> BoxFuture<Result<T, StorageError>> {
         let (way, id) = (self.way.clone(), self.id);
+        if way.0.silent_stores.lock().expect("stores").contains(&id) {
+            return Box::pin(std::future::pending());
+        }
         Box::pin(async move {
             let first = way.up().ok_or(StorageError::Unavailable)?;
             let store = first.core.stores().iter().find(|(known, _)| *known == id).expect("a store").1.now();

@@ -145,7 +145,8 @@ impl Disk for DiskMount {
     }
 
     fn space(&self) -> BoxFuture<io::Result<DiskSpace>> {
-        self.step(|state| Ok(state.space()))
+        // The kernel knows it, also while the disk hangs.
+        self.run(async move |mount: DiskMount| mount.with(|state| Ok(state.space())))
     }
 }
 

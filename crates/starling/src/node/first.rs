@@ -7,7 +7,7 @@ use crate::node::identity::{self, NodeIdentity};
 use crate::node::invite::Inviter;
 use crate::node::orders::Orders;
 use crate::node::serving::Serves;
-use crate::node::whereabouts;
+use crate::node::whereabouts::{self, Note};
 use crate::{addresses, usage};
 use anyhow::Context;
 use bytes::Bytes;
@@ -145,8 +145,8 @@ impl Threshold {
         let (end, ended) = oneshot::channel();
         let listen = listener.local_addr().context("own address")?;
         let (absent, noting) = (arrivals.clone(), arrivals.clone());
-        let note = move |node, answers| noting.note_call(node, answers);
-        let telling = tokio::spawn(telling(host, folder, listen, move || absent.absent(), note)?);
+        let note: Note = Arc::new(move |called| noting.note_call(called));
+        let telling = tokio::spawn(telling(host, folder, listen, move || absent.absent(), Some(note))?);
         let host = host.clone();
         let serving = tokio::spawn(async move {
             let ended = async move { drop(ended.await) };
@@ -176,7 +176,7 @@ fn telling(
     folder: &Path,
     listen: SocketAddr,
     absent: impl Fn() -> Vec<KnownNode> + Send + 'static,
-    note: impl Fn(NodeId, bool) + Clone + Send + Sync + 'static,
+    note: Option<Note>,
 ) -> anyhow::Result<impl Future<Output = Infallible> + Send + 'static> {
     let (keys, own) = (identity::client_keys(folder)?, addresses::of_listener(listen)?);
     Ok(whereabouts::tell(host.clone(), keys, own, absent, note))
@@ -423,7 +423,7 @@ impl FirstNodeServer {
         members.begin_leases();
         let serving = tokio::spawn(link::serve(host.clone(), listener, services, Some(keys)));
         let missing = members.clone();
-        let telling = tokio::spawn(telling(host, folder, listen, move || missing.absent(), |_, _| {})?);
+        let telling = tokio::spawn(telling(host, folder, listen, move || missing.absent(), None)?);
         let own = member.unwrap_or(FIRST_NODE);
         // Without a lease it could not tell that another node is elected.
         let voting = match appoints_voters {

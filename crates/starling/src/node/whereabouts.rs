@@ -16,7 +16,8 @@ use bytes::Bytes;
 use cluster::KnownNode;
 use cluster::config::MEMBER_ADDRESS_LEN_MAX;
 use cluster::control::{ControlAnswer, ControlError, ControlRequest};
-use host::{Host, join_all};
+use cluster::survivors::Called;
+use host::Host;
 use link::{Address, Addresses, ClientKeys, Message, NodeService, Peer, ask_once, kinds};
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -43,6 +44,8 @@ pub struct Whereabouts {
     folder: PathBuf,
     keys: ClientKeys,
     about: Mutex<AboutNode>,
+    /// Held while a change is recorded, which the disk may hold up.
+    recording: Mutex<()>,
     addresses: Addresses,
 }
 
@@ -60,7 +63,7 @@ impl Whereabouts {
     ) -> anyhow::Result<Arc<Whereabouts>> {
         let addresses = Addresses::new(reached(&about.first_node, &keys));
         let (folder, about) = (folder.path().to_path_buf(), Mutex::new(about.clone()));
-        let whereabouts = Whereabouts { folder, keys, about, addresses };
+        let whereabouts = Whereabouts { folder, keys, about, recording: Mutex::default(), addresses };
         whereabouts.learn(said)?;
         if reached(&whereabouts.known(), &whereabouts.keys).is_empty() {
             return Err(usage("node.json names no address of the first node: add --first-node ADDRESS:PORT"));
@@ -87,16 +90,16 @@ impl Whereabouts {
     /// # Errors
     /// They were not recorded.
     fn learn(&self, told: &[String]) -> anyhow::Result<()> {
-        let mut about = self.about();
-        let mut next = about.clone();
-        next.first_node = merged(&about.first_node, told);
-        if next == *about {
+        let _one_at_a_time = self.recording.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = self.about().clone();
+        let next = AboutNode { first_node: merged(&known.first_node, told), ..known.clone() };
+        if next == known {
             return Ok(());
         }
         tracing::info!(addresses = ?next.first_node, "the first node may be elsewhere");
         self.addresses.replace(reached(&next.first_node, &self.keys));
         put(&self.folder, ABOUT, &serde_json::to_string_pretty(&next)?)?;
-        *about = next;
+        *self.about() = next;
         Ok(())
     }
 
@@ -161,6 +164,7 @@ impl NodeService for WhereaboutsService {
         let (request, peer, known) = (ControlRequest::decode(&head)?, *peer, self.0.clone());
         Ok(Box::pin(async move {
             let answer = match request {
+                ControlRequest::FirstNode(told) if told.is_empty() => Ok(ControlAnswer::FirstNode(known.known())),
                 ControlRequest::FirstNode(told) => {
                     let told = as_seen_from_here(told, peer.address.ip());
                     // Until it is recorded, another start of this node would not know it.
@@ -208,6 +212,9 @@ pub async fn ask_for_news(
     news(known, ask(host, at, keys, &[], TELL_TIME_MAX).await.into_iter().collect(), is_in_doubt)
 }
 
+/// Hears of a call.
+pub type Note = Arc<dyn Fn(Called) + Send + Sync>;
+
 /// When a node is told again.
 struct Attempts {
     at: KnownNode,
@@ -216,13 +223,13 @@ struct Attempts {
 }
 
 /// Tells the nodes that the first node misses where it is, again and again, ever less often. `note`
-/// hears whether each answers. Never ends.
+/// hears whether each answers when it is called. Never ends.
 pub async fn tell(
     host: Host,
     keys: ClientKeys,
     own: Vec<String>,
     absent: impl Fn() -> Vec<KnownNode>,
-    note: impl Fn(NodeId, bool) + Clone + Send + Sync + 'static,
+    note: Option<Note>,
 ) -> Infallible {
     let mut attempts: BTreeMap<NodeId, Attempts> = BTreeMap::new();
     loop {
@@ -234,22 +241,24 @@ pub async fn tell(
             if *next <= now {
                 *next = now + *period;
                 *period = (2 * *period).min(TELL_PERIOD_MAX);
-                // One that is gone takes its time, and holds up no other one.
-                let (asking, keys, own, note) = (host.clone(), keys.clone(), own.clone(), note.clone());
-                host.tasks.spawn(Box::pin(async move { tell_one(&asking, &at, &keys, &own, note).await }));
+                // One that is gone takes its time, and holds up no other one. A node answers what it
+                // is told when it has recorded it, which its disk may hold up. So whether it is
+                // there is another question.
+                if let Some(note) = note.clone() {
+                    let (asking, to, its_keys) = (host.clone(), at.clone(), keys.clone());
+                    host.tasks.spawn(Box::pin(async move {
+                        let answer = ask(&asking, &to, &its_keys, &[], ANSWER_TIME_MAX).await;
+                        note(Called { node: to.node, at: now, answers: answer.is_some() });
+                    }));
+                }
+                let (telling, keys, own) = (host.clone(), keys.clone(), own.clone());
+                host.tasks.spawn(Box::pin(async move {
+                    ask(&telling, &at, &keys, &own, TELL_TIME_MAX).await;
+                }));
             }
         }
         host.clock.sleep(LOOK_PERIOD).await;
     }
-}
-
-/// Tells one node. It answers that when it has recorded it, which its disk may hold up. So whether
-/// it is there is another question.
-async fn tell_one(host: &Host, at: &KnownNode, keys: &ClientKeys, own: &[String], note: impl Fn(NodeId, bool)) {
-    let asked = async { note(at.node, ask(host, at, keys, &[], ANSWER_TIME_MAX).await.is_some()) };
-    let told = async { drop(ask(host, at, keys, own, TELL_TIME_MAX).await) };
-    let both: Vec<BoxFuture<'_, ()>> = vec![Box::pin(asked), Box::pin(told)];
-    join_all(both).await;
 }
 
 #[cfg(test)]
