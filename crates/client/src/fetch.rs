@@ -100,7 +100,10 @@ impl Core {
                         break;
                     }
                     Err(error) => {
-                        mine.tell.send_replace(Some(error));
+                        // Others may ask more stores.
+                        if whom == Whom::Everybody {
+                            mine.tell.send_replace(Some(error));
+                        }
                         return Err(error);
                     }
                 },

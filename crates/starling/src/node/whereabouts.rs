@@ -92,7 +92,8 @@ impl Whereabouts {
     fn learn(&self, told: &[String]) -> anyhow::Result<()> {
         let _one_at_a_time = self.recording.lock().unwrap_or_else(PoisonError::into_inner);
         let known = self.about().clone();
-        let next = AboutNode { first_node: merged(&known.first_node, told), ..known.clone() };
+        let mut next = known.clone();
+        next.first_node = merged(&known.first_node, told);
         if next == known {
             return Ok(());
         }
