@@ -179,8 +179,8 @@ impl Arrivals {
     /// How long members are waited for from `begin` on. They have two thirds of a lease to speak.
     /// One that does not listen asks others where the leader is, each second, once a renewal was
     /// not answered. That is 7/12 of a lease after the last answer, and an election is two seconds
-    /// after what a voter heard last. Members that are called and do not answer seem to be gone, and
-    /// get two fifths of a lease: some can call, and cannot be called.
+    /// after what a voter heard last. Members that are called and do not answer seem to be gone.
+    /// They get two fifths of a lease: some can call, and cannot be called.
     fn wait_ends(&self, begin: Duration) -> Duration {
         let longest = begin + with_drift(self.lease);
         let state = self.state.lock();

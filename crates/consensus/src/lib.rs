@@ -19,7 +19,8 @@
 //! [ask](Consensus::still_leads) whether it still leads: for longer than that, no voter that
 //! answered votes for another (Ongaro, Consensus: Bridging Theory and Practice, 6.4.1).
 //!
-//! - `canvass`: when a voter begins an election. `hearing`: what it hears of leaders and candidates.
+//! - `canvass`: when a voter begins an election.
+//! - `hearing`: what it hears of leaders and candidates.
 //! - [`runtime`]: openraft on the host's clock, tasks and randomness.
 //! - [`image`], [`files`]: the bytes of the folder, and how they become durable.
 //! - [`store`]: openraft's view of these bytes.

@@ -54,7 +54,8 @@ const CLEAR_PAGES_MIN: u32 = 8;
 /// Most pages that a small group clears.
 const CLEAR_PAGES_MAX: u32 = 32;
 
-/// Operations of the disk for a checkpoint: it makes room, and writes and syncs a body and two heads.
+/// Operations of the disk for a checkpoint: it makes room, and writes and syncs a body and two
+/// heads.
 const CHECKPOINT_OPERATIONS: u32 = 4;
 
 /// The length of each piece of a fragment is a multiple of this, in bytes. So a long fragment goes

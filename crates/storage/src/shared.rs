@@ -271,7 +271,8 @@ impl Shared {
         UnderWay { shared: self.clone(), can_wait }
     }
 
-    /// A step of the commit loop begins, which has the disk do so many operations with so many bytes.
+    /// A step of the commit loop begins, which has the disk do so many operations with so many
+    /// bytes.
     pub fn step(&self, operations: u32, bytes: usize) {
         let for_bytes = Duration::from_millis(bytes as u64 * 1000 / SLOW_BYTES_PER_SECOND);
         *self.hangs_at.lock() = Some(self.clock.now() + HANGING_TIME * operations + for_bytes);
