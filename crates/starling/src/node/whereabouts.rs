@@ -242,9 +242,9 @@ pub async fn tell(
             if *next <= now {
                 *next = now + *period;
                 *period = (2 * *period).min(TELL_PERIOD_MAX);
-                // One that is gone takes its time, and holds up no other one. A node answers when it
-                // has recorded what it is told, which its disk may hold up. So whether it is there is
-                // another question.
+                // One that is gone takes its time, and holds up no other one. A node answers when
+                // it has recorded what it is told, which its disk may hold up. So whether it is
+                // there is another question.
                 if let Some(note) = note.clone() {
                     let (asking, to, its_keys) = (host.clone(), at.clone(), keys.clone());
                     host.tasks.spawn(Box::pin(async move {
