@@ -463,6 +463,8 @@ fn regression_a_store_whose_disk_hangs_takes_no_puts_until_it_goes_on() {
     closed_store(&sim, &disk, 0..2);
     let server = open(&sim, &disk).unwrap();
     let writable = || sim.block_on(async { server.status().await.unwrap().writable });
+    // The first put makes room with a checkpoint, which may take longer.
+    sim.block_on(server.put(fragment(1, 5, 0, 10))).unwrap();
     disk.hang(true);
     let (waits, answer) = (server.put(fragment(1, 2, 0, 10)), Arc::new(Mutex::new(None)));
     let there = answer.clone();
