@@ -9,8 +9,8 @@
 //! - A member that says *hello* has no session any more.
 //! - A member that says nothing for the length of a lease is waited for no longer. Its log is
 //!   opened, and what it says later comes too late. A leader that was elected may know that all
-//!   leases are over sooner. Then it still waits for members that may be on their way, and not for
-//!   those that do not answer its calls.
+//!   leases are over sooner. Then it still waits for members that may be on their way, and less
+//!   long for those that do not answer its calls.
 //!
 //! Managers get what all survivors hold before they serve. So no client is granted what a survivor
 //! holds, and nothing has to be taken back.
@@ -176,11 +176,11 @@ impl Arrivals {
         self.changed.notify_one();
     }
 
-    /// How long members are waited for from `begin` on. They have two thirds of a lease to speak.
-    /// One that does not listen asks others where the leader is, each second, once a renewal was
-    /// not answered. That is 7/12 of a lease after the last answer, and an election is two seconds
-    /// after what a voter heard last. Members that are called and do not answer seem to be gone.
-    /// They get two fifths of a lease: some can call, and cannot be called.
+    /// Until when members are waited for, which began at `begin`. They have two thirds of a lease
+    /// to speak. One that does not listen asks others where the leader is, each second, once a
+    /// renewal was not answered. That is 7/12 of a lease after the last answer, and an election is
+    /// two seconds after what a voter heard last. Members that are called and do not answer seem
+    /// to be gone. They get two fifths of a lease: some can call, and cannot be called.
     fn wait_ends(&self, begin: Duration) -> Duration {
         let longest = begin + with_drift(self.lease);
         let state = self.state.lock();

@@ -517,7 +517,7 @@ impl Consensus {
         Ok(VoterReply::Vote(reply, silence.as_millis() as u64))
     }
 
-    /// No leader, not even this voter, has a lease from this one after this time.
+    /// This voter has answered no leader's question after this time, and no own one as a leader.
     fn last_led_by(&self, now: Duration, votes: &Votes) -> Duration {
         let own = match self.is_alone() {
             true => now,

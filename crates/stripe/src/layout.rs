@@ -197,8 +197,8 @@ impl Stripe {
                 described.add(segment, self.stores[at].id, headers);
             }
         }
-        let is_all = described.answered.len() == self.stores.len() || whom == Whom::WhoAnswers;
-        match is_all || described.best(self.fs).is_some() {
+        let is_enough = described.answered.len() == self.stores.len() || whom == Whom::WhoAnswers;
+        match is_enough || described.best(self.fs).is_some() {
             true => described,
             false => self.describe(segment).await,
         }
