@@ -43,7 +43,9 @@ pub enum RemovalError {
     )]
     IsFirst(String),
     /// The node has a session.
-    #[error("node {0} is up: end it there with `starling down`; one that has died is down after eight seconds")]
+    #[error(
+        "node {0} is up: end it there with `starling down`; one that has died is down after its lease, five seconds, or a few more while its managers are opened elsewhere: try again then"
+    )]
     IsUp(String),
     /// The node has stores.
     #[error(
@@ -98,10 +100,10 @@ pub enum RemovalError {
     #[error("the maps: {0}")]
     Maps(#[from] ChangeError),
     /// The data folder was not changed.
-    #[error("the new place of {0} cannot be recorded: {1}")]
+    #[error("the new place of {0} cannot be recorded: {1}. Mend the disk of the machine that leads, and try again")]
     NotRecorded(StoreId, io::Error),
     /// The data folder may have been changed, now or before.
-    #[error("whether the new place of {0} is recorded is unknown ({1}): start this node again")]
+    #[error("whether the new place of {0} is recorded is unknown ({1}): start the machine that leads again")]
     Unknown(StoreId, io::Error),
 }
 

@@ -177,7 +177,7 @@ pub(crate) enum MoveError {
     Copy(#[from] CopyError),
     #[error("the changes meanwhile take too long to copy")]
     HeldTooLong,
-    #[error("whether its new place is recorded is unknown ({0}): start this node again")]
+    #[error("whether its new place is recorded is unknown ({0}): start the machine that leads again")]
     Unknown(io::Error),
 }
 

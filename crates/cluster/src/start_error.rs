@@ -78,7 +78,9 @@ pub enum StartError {
     #[error("other nodes vote with this one, so it cannot start alone: add --listen ADDRESS:PORT")]
     OthersVote,
     /// The voters did not decide what this start needs.
-    #[error("the voters have not decided on the maps: {0}")]
+    #[error(
+        "the voters have not decided on the maps: {0}. A majority of them is needed: start more of the nodes that vote"
+    )]
     NotDecided(String),
     /// The consensus folder is that of another file system.
     #[error(

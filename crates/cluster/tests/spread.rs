@@ -562,7 +562,7 @@ fn a_place_that_may_be_recorded_or_not_is_used_no_more_until_the_next_start() {
         rig.hello(&first, 2);
         rig.run_for(60_000);
         let trouble = first.members.nodes().expect("nodes").spread.trouble;
-        assert!(trouble.contains("store-2") && trouble.contains("start this node again"), "{trouble}");
+        assert!(trouble.contains("store-2") && trouble.contains("start the machine that leads again"), "{trouble}");
         // The other stores have all that is written from now on.
         rig.write(&first, 20);
         *rig.world.recording.lock().expect("recording") = Recording::Works;

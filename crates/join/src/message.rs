@@ -58,13 +58,15 @@ pub struct Admission {
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum JoinRefusal {
     /// No invitation has this secret.
-    #[error("the first node does not know this invitation: ask for another (`starling node invite` there)")]
+    #[error(
+        "the machine that leads does not know this invitation: ask for another (`starling node invite`, on any machine)"
+    )]
     Unknown,
     /// Another node has used the invitation.
-    #[error("another node has used this invitation: ask for another (`starling node invite` there)")]
+    #[error("another node has used this invitation: ask for another (`starling node invite`, on any machine)")]
     Used,
     /// The invitation is too old.
-    #[error("this invitation has expired: ask for another (`starling node invite` there)")]
+    #[error("this invitation has expired: ask for another (`starling node invite`, on any machine)")]
     Expired,
     /// The invitation is for a node with this name.
     #[error("this invitation is for a node called {0}: leave --name out, or ask for another invitation")]

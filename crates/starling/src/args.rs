@@ -266,7 +266,7 @@ pub enum StoreCommand {
   starling store replace store-1 /disk2/s --data ./data --dead             though it still works: what it has is given up
 
 Give the data folder of the node that had the store, which must be up; its programs and the other nodes go on. The machine that leads makes the store anew within half
-a minute; `starling status` there says how far it is filled. The command refuses while other stores may lack something, which only the old disk may have. A first node that
+a minute; `starling nodes` says how far it is filled. The command refuses while other stores may lack something, which only the old disk may have. A first node that
 has its own stores must end: mount the new disk, empty, at the folder of the store, and start it again.")]
     Replace(StoreReplace),
 }

@@ -90,7 +90,11 @@ pub fn show_core(s: &Value) {
     }
     kept::show_summary(&s["kept"]);
     for store in s["stores"].as_array().into_iter().flatten() {
-        let read_only = if store["writable"] == json!(false) { ", read-only until restarted" } else { "" };
+        let read_only = if store["writable"] == json!(false) {
+            ", takes no puts: its disk hangs, or failed (the log says why: start it again then)"
+        } else {
+            ""
+        };
         let damaged = match store["damaged"].as_u64() {
             Some(n) if n > 0 => format!(", {n} damaged reads"),
             _ => String::new(),
@@ -135,7 +139,7 @@ pub fn show_core(s: &Value) {
     );
     if let Some(lost @ 1..) = redundancy["lost_segments"].as_u64() {
         println!(
-            "lost          {lost} segments or more, when the stores were last compared; `starling fsck` names the files, after `down`"
+            "lost          {lost} segments or more, when the stores were last compared; `starling fsck` names the files, after `down`, unless several machines vote"
         );
     }
     println!("uncommitted   {}", bytes(&s["uncommitted_bytes"]));
@@ -197,7 +201,7 @@ pub async fn scrub(process: &Process, repair: bool, as_json: bool) -> anyhow::Re
         }
         if unreadable > 0 {
             println!(
-                "{unreadable} segments cannot be read: bring back missing stores; `starling fsck` tells which files"
+                "{unreadable} segments cannot be read: bring back missing stores; `starling fsck` tells which files, after `down`, unless several machines vote"
             );
         }
     }

@@ -484,7 +484,7 @@ fn a_drained_store_that_may_be_recorded_or_not_is_used_no_more_until_the_next_st
         rig.drain(&first, true);
         rig.run_for(60_000);
         let trouble = first.members.nodes().expect("nodes").spread.trouble;
-        let is_unsure = trouble.contains("start this node again");
+        let is_unsure = trouble.contains("start the machine that leads again");
         assert_eq!(is_unsure, recording != Recording::IsRefused, "{trouble}");
         rig.write(&first, 20);
         if is_unsure {

@@ -38,7 +38,7 @@ hour. It lets its holder read and change everything, so hand it over as you woul
   starling node join starlingnode1-... ./mnt --data ./data
   starling node join - ./mnt --data ./data < FILE            the same, hidden from other users, who can see command lines
   starling node join - ./mnt --data ./data --background      returns when mounted; end it with `starling down ./mnt`
-  starling node join - ./mnt --data ./data --listen 10.0.0.2:7440 --store /disk1/s     takes a store of the first node, and votes
+  starling node join - ./mnt --data ./data --listen 10.0.0.2:7440 --store /disk1/s     takes a store of another node, and votes
   starling node join - --no-mount --data ./data --listen 10.0.0.2:7440 --store /disk1/s     serves, and mounts nothing
   starling node join - ./mnt --data ./data --listen 10.0.0.2:7440 --store /disk1/s --roles client,storage     serves no managers, and does not vote
   starling up ./mnt --data ./data                            mounts again; needs no invitation
@@ -46,7 +46,7 @@ hour. It lets its holder read and change everything, so hand it over as you woul
 
 Three nodes that vote, the first one among them, elect another one when the node that leads is down, and go on.
 
-With --store, a store of the first node moves to this one, unless that has no more than this one has. `starling nodes` shows it. Then the
+With --store, a store of the node that has most moves to this one, unless that has at most one more than this one. `starling nodes` shows it. Then the
 file system needs this node to be up as it needs that store. If it is interrupted, give the same command again. The data folder has the node's key: who has the key can read and
 change everything.")]
     Join(NodeJoin),
@@ -66,7 +66,7 @@ through starts of all nodes. Programs on all nodes go on, those of the node too.
     #[command(after_help = "Examples:
   starling node remove db --data ./data
   starling node remove db --data ./data --dead        its disks are lost for good, and its stores are made anew
-  starling status ./mnt                               how far they are filled again
+  starling nodes ./mnt                                how far they are filled again
 
 Give it on any other machine of the file system. With --dead, each store of the node is made anew below the first node's data folder, or at the node with fewest
 stores if the one that leads was elected, empty, and filled from the others. The command refuses if a store answers, or if the others may lack something. A machine that comes back
@@ -119,7 +119,7 @@ pub struct NodeInvite {
 /// Arguments of `node join`.
 #[derive(ClapArgs, Debug)]
 pub struct NodeJoin {
-    /// The invitation, from `starling node invite` at the first node; - reads it from standard
+    /// The invitation, from `starling node invite` at any node; - reads it from standard
     /// input: the last line that is not empty.
     pub invitation: String,
     /// The mount point; made if only its last part is missing.
@@ -148,7 +148,7 @@ pub struct NodeJoin {
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub listen: Option<SocketAddr>,
     /// A folder for stores, made if it does not exist; repeat for several disks. This node then
-    /// takes a store of the first one. Needs --listen.
+    /// takes a store of the node that has most. Needs --listen.
     #[arg(long, value_name = "DIR")]
     pub store: Vec<PathBuf>,
     /// Size of the caches in memory, three quarters of it for data, the rest for inodes [default:

@@ -30,6 +30,9 @@ use types::{BoxFuture, FsUuid, Maps, NodeId, StoreId};
 pub const FILE: &str = "rack.json";
 /// How long a store may take to say that it works.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(2);
+/// What is said of a store that is open and does not work.
+const TAKES_NO_PUTS: &str = "it takes no puts: its disk hangs, or failed (the log says why). If it failed, mend the disk and start this node again, \
+                             or give the store another one: `starling store replace`";
 /// How the folder of a store begins.
 const PREFIX: &str = "store-";
 
@@ -376,17 +379,22 @@ impl StoreRack {
         Ok(folder)
     }
 
-    /// The folders of all stores of this node, and why one cannot be used.
-    pub fn folders(&self) -> Vec<(StoreId, PathBuf, Option<String>)> {
-        let shown = |(store, shelf): (&StoreId, &Shelf)| {
+    /// The folders of all stores of this node, and why one cannot be used. A store is asked for two
+    /// seconds at most.
+    pub async fn folders(&self) -> Vec<(StoreId, PathBuf, Option<String>)> {
+        let shelves = self.shelves().clone();
+        let shown = shelves.into_iter().map(|(store, shelf)| async move {
             let trouble = match &shelf.site {
-                Ok(site) if site.identity().is_some() => None,
-                Ok(_) => Some("it is empty: the machine that leads makes it anew".into()),
+                Ok(site) if site.identity().is_none() => {
+                    Some("it is empty: the machine that leads makes it anew".into())
+                }
+                Ok(_) if works(store, self.fs, &shelf).await => None,
+                Ok(_) => Some(TAKES_NO_PUTS.into()),
                 Err(why) => Some(why.clone()),
             };
-            (*store, shelf.folder.clone(), trouble)
-        };
-        self.shelves().iter().map(shown).collect()
+            (store, shelf.folder, trouble)
+        });
+        host::join_all(shown.collect()).await
     }
 
     /// The newest maps of the stores in use here.
@@ -598,15 +606,17 @@ mod tests {
         assert!(changes.has_changed().unwrap());
         changes.mark_unchanged();
         assert!(matches!(rack.clone().look_for(name(1)).await, Ok(Presence::Empty(_))));
-        assert!(rack.folders()[0].2.is_some() && rack.folders()[1].2.is_none(), "{:?}", rack.folders());
+        let folders = rack.folders().await;
+        assert!(folders[0].2.is_some() && folders[1].2.is_none(), "{folders:?}");
         // The dead disk keeps no later start from serving either.
         rack.close().await.unwrap();
         drop(rack);
         let rack = rig.open(&["a", "b"]).await.unwrap();
         let changes = rack.changes();
         rack.clone().make(identity(1)).await.unwrap();
-        assert!(changes.has_changed().unwrap() && rack.folders()[0].2.is_none());
+        assert!(changes.has_changed().unwrap() && rack.folders().await[0].2.is_none());
         rack.close().await.unwrap();
+        assert_eq!(rack.folders().await[0].2.as_deref(), Some(TAKES_NO_PUTS));
         drop(rack);
         // The old disk is back, and does not count.
         std::fs::remove_file(path("a")).unwrap();

@@ -277,7 +277,9 @@ impl RemoteFirstNode {
         match self.link.control(ControlRequest::Order(order).encode().to_vec()).await {
             Ok(answer) => match ControlAnswer::decode(&answer) {
                 Ok(ControlAnswer::Done(done)) => done,
-                Ok(_) => Err("the node that leads gave another answer".into()),
+                Ok(_) => {
+                    Err("the machine that leads gave another answer: let both have the same version of starling".into())
+                }
                 Err(why) => Err(format!("nothing was done ({why}): try again")),
             },
             Err(LinkError::Lost) => {

@@ -73,7 +73,7 @@ pub async fn run(args: NodeRemove) -> anyhow::Result<ExitCode> {
         false => {
             let data = data.display();
             format!(
-                "node {name} is removed. {} is made anew, and filled from the others: `starling status --data {data}` says how far",
+                "node {name} is removed. {} is made anew, and filled from the others: `starling nodes --data {data}` says how far",
                 stores.join(", ")
             )
         }

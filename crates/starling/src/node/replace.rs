@@ -35,7 +35,9 @@ pub async fn replace(served: &ServedNode, store: StoreId, folder: &Path, how: Ho
         checked.map_err(|e| e.to_string())?.map_err(|e| format!("{e:#}"))?;
     }
     let maps = served.member.maps().borrow().clone();
-    let config = FsConfig::decode(&maps.bytes).map_err(|_| "there was no session with the first node yet")?;
+    let config = FsConfig::decode(&maps.bytes).map_err(
+        |_| "there was no session with the first node yet: try again when `starling status` says that it is up",
+    )?;
     check_others(served, store, &config, &how).await?;
     if !config.is_whole && !how.accepts_loss {
         return Err(format!(
@@ -52,7 +54,9 @@ pub async fn replace(served: &ServedNode, store: StoreId, folder: &Path, how: Ho
 async fn check_others(served: &ServedNode, store: StoreId, config: &FsConfig, how: &How) -> Result<(), String> {
     let report = match served.first.control(ControlRequest::Nodes).await {
         Ok(ControlAnswer::Nodes(report)) => report,
-        Ok(_) => return Err("the machine that leads gave another answer".into()),
+        Ok(_) => {
+            return Err("the machine that leads gave another answer: let both have the same version of starling".into());
+        }
         Err(error) => {
             return Err(format!("the machine that leads must say whether the other stores are there: {error}"));
         }

@@ -283,10 +283,12 @@ pub fn from_first(members: &Members, config: &FsConfig) -> Result<Value, String>
 pub async fn from_joined(first: &RemoteFirstNode) -> Result<Value, String> {
     match first.control(ControlRequest::Nodes).await {
         Ok(ControlAnswer::Nodes(report)) => {
-            let config = first.config().ok_or("there was no session with the first node yet")?;
+            let config = first.config().ok_or(
+                "there was no session with the first node yet: try again when `starling status` says that it is up",
+            )?;
             Ok(of_core(&report, &config))
         }
-        Ok(_) => Err("the first node gave another answer".into()),
+        Ok(_) => Err("the machine that leads gave another answer: let both have the same version of starling".into()),
         Err(error) => Err(error.to_string()),
     }
 }

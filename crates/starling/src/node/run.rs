@@ -323,10 +323,10 @@ impl control::Served for Control {
                     replace::replace(&served, StoreId::new(store), &folder, how).await
                 }
                 request if is_order(&request) => orders::pass_on(&served.first, &request).await,
-                Request::Scrub { .. } => Err(format!(
-                    "this node has joined {}: give this command there",
-                    served.first.addresses().join(", ")
-                )),
+                Request::Scrub { .. } => Err(
+                    "another machine leads: give this command there, with its data folder (`starling nodes` names it)"
+                        .into(),
+                ),
                 _ => not_here(),
             }
         })

@@ -32,6 +32,7 @@ pub async fn collect(served: &ServedNode) -> Value {
     let own = served.about.node();
     // What a store that has moved away left here is of no use.
     let is_here = |store| config.as_ref().is_none_or(|config| config.place(store) == own);
+    let stores = served.rack.folders().await;
     let client = served.member.client().map(|client| client.status());
     let requests = match &*served.mount.lock().unwrap_or_else(PoisonError::into_inner) {
         Some(mount) => mount.requests(),
@@ -47,7 +48,7 @@ pub async fn collect(served: &ServedNode) -> Value {
             "in_session": served.member.trouble().is_none(),
             "trouble": served.member.trouble().map(|trouble| trouble.to_string()),
         },
-        "stores": served.rack.folders().into_iter().filter(|(store, ..)| is_here(*store)).map(|(store, folder, trouble)| json!({
+        "stores": stores.into_iter().filter(|(store, ..)| is_here(*store)).map(|(store, folder, trouble)| json!({
             "store": store.raw(),
             "folder": folder,
             "trouble": trouble,
@@ -81,7 +82,9 @@ pub fn show_status(s: &Value) {
     println!("file system   {}", text(&s["file_system"]));
     println!("node          {}, joined by way of {}", text(&node["name"]), first.join(", "));
     match node["trouble"].as_str() {
-        Some(why) => println!("NO SESSION    {why}; operations wait until there is one"),
+        Some(why) => {
+            println!("NO SESSION    {why}; operations wait for one, two minutes at most, and then fail with EIO")
+        }
         None => println!("session       up"),
     }
     if let Some(why) = s["read_only"].as_str() {

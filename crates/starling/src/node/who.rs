@@ -79,7 +79,9 @@ pub async fn from_joined(client: &Client, first: &RemoteFirstNode, path: &[u8]) 
         let Some(file) = find(client, path).await? else { return Ok(nothing()) };
         match first.control(ControlRequest::Who(file)).await {
             Ok(ControlAnswer::Who(report)) => Ok(shown(file, &report)),
-            Ok(_) => Err("the first node gave another answer".into()),
+            Ok(_) => {
+                Err("the machine that leads gave another answer: let both have the same version of starling".into())
+            }
             Err(error) => Err(error.to_string()),
         }
     })
