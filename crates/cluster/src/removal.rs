@@ -100,7 +100,7 @@ pub enum RemovalError {
     #[error("the maps: {0}")]
     Maps(#[from] ChangeError),
     /// The data folder was not changed.
-    #[error("the new place of {0} cannot be recorded: {1}. Mend the disk of the machine that leads, and try again")]
+    #[error("the new place of {0} cannot be recorded: {1}. Mend that, and try again")]
     NotRecorded(StoreId, io::Error),
     /// The data folder may have been changed, now or before.
     #[error("whether the new place of {0} is recorded is unknown ({1}): start the machine that leads again")]

@@ -79,7 +79,7 @@ pub enum StartError {
     OthersVote,
     /// The voters did not decide what this start needs.
     #[error(
-        "the voters have not decided on the maps: {0}. A majority of them is needed: start more of the nodes that vote"
+        "the voters have not decided on the maps: {0}. This is tried again; if no majority of the voters is up, start more of them"
     )]
     NotDecided(String),
     /// The consensus folder is that of another file system.

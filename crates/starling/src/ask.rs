@@ -91,7 +91,7 @@ pub fn show_core(s: &Value) {
     kept::show_summary(&s["kept"]);
     for store in s["stores"].as_array().into_iter().flatten() {
         let read_only = if store["writable"] == json!(false) {
-            ", takes no puts: its disk hangs, or failed (the log says why: start it again then)"
+            ", takes no puts: its disk hangs, or failed (then its log says why, and it must be started again)"
         } else {
             ""
         };
@@ -139,7 +139,7 @@ pub fn show_core(s: &Value) {
     );
     if let Some(lost @ 1..) = redundancy["lost_segments"].as_u64() {
         println!(
-            "lost          {lost} segments or more, when the stores were last compared; `starling fsck` names the files, after `down`, unless several machines vote"
+            "lost          {lost} segments or more, when the stores were last compared; `starling fsck` names the files, after `down`; where several machines vote it cannot, and reads of these files fail with EIO"
         );
     }
     println!("uncommitted   {}", bytes(&s["uncommitted_bytes"]));
@@ -201,7 +201,7 @@ pub async fn scrub(process: &Process, repair: bool, as_json: bool) -> anyhow::Re
         }
         if unreadable > 0 {
             println!(
-                "{unreadable} segments cannot be read: bring back missing stores; `starling fsck` tells which files, after `down`, unless several machines vote"
+                "{unreadable} segments cannot be read: bring back missing stores; `starling fsck` tells which files, after `down`; where several machines vote it cannot, and reads of these files fail with EIO"
             );
         }
     }

@@ -43,7 +43,7 @@ const STEP_BYTES: u64 = 4096;
 const ROUNDS: u64 = 600;
 /// Rounds of a history with faults.
 const FAULT_ROUNDS: u64 = 100;
-/// How long a paused node stands still: longer than its lease of eight seconds, with what is added
+/// How long a paused node stands still: longer than its lease of five seconds, with what is added
 /// for clocks that differ.
 const PAUSE: Duration = Duration::from_secs(12);
 

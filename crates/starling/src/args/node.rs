@@ -46,7 +46,7 @@ hour. It lets its holder read and change everything, so hand it over as you woul
 
 Three nodes that vote, the first one among them, elect another one when the node that leads is down, and go on.
 
-With --store, a store of the node that has most moves to this one, unless that has at most one more than this one. `starling nodes` shows it. Then the
+With --store, the node with most stores gives one to this one, if it has at least two more. `starling nodes` shows it. Then the
 file system needs this node to be up as it needs that store. If it is interrupted, give the same command again. The data folder has the node's key: who has the key can read and
 change everything.")]
     Join(NodeJoin),
@@ -148,7 +148,7 @@ pub struct NodeJoin {
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub listen: Option<SocketAddr>,
     /// A folder for stores, made if it does not exist; repeat for several disks. This node then
-    /// takes a store of the node that has most. Needs --listen.
+    /// takes a store of the node with most stores. Needs --listen.
     #[arg(long, value_name = "DIR")]
     pub store: Vec<PathBuf>,
     /// Size of the caches in memory, three quarters of it for data, the rest for inodes [default:

@@ -31,8 +31,8 @@ pub const FILE: &str = "rack.json";
 /// How long a store may take to say that it works.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(2);
 /// What is said of a store that is open and does not work.
-const TAKES_NO_PUTS: &str = "it takes no puts: its disk hangs, or failed (the log says why). If it failed, mend the disk and start this node again, \
-                             or give the store another one: `starling store replace`";
+const TAKES_NO_PUTS: &str = "it takes no puts, or does not answer. If its disk hangs, it goes on with the disk. If the disk failed, the log says so: mend \
+                             it, and start this node again. If neither helps, move the store to another disk with `starling store replace`";
 /// How the folder of a store begins.
 const PREFIX: &str = "store-";
 

@@ -36,7 +36,7 @@ pub async fn replace(served: &ServedNode, store: StoreId, folder: &Path, how: Ho
     }
     let maps = served.member.maps().borrow().clone();
     let config = FsConfig::decode(&maps.bytes).map_err(
-        |_| "there was no session with the first node yet: try again when `starling status` says that it is up",
+        |_| "there was no session with the machine that leads yet: try again when `starling status` says *session up*",
     )?;
     check_others(served, store, &config, &how).await?;
     if !config.is_whole && !how.accepts_loss {
@@ -71,7 +71,10 @@ async fn check_others(served: &ServedNode, store: StoreId, config: &FsConfig, ho
         return Err(format!("{store} is at {name}: give this command there, with its data folder"));
     }
     let is_down = |node: NodeId| report.nodes.iter().any(|n| n.id == node && matches!(n.state, NodeState::Down { .. }));
-    let seen = served.member.stores_away().await.ok_or("there is no session with the machine that leads")?;
+    let seen =
+        served.member.stores_away().await.ok_or(
+            "there is no session with the machine that leads: try again when `starling status` says *session up*",
+        )?;
     let is_away = |other: &StoreId| is_down(place(*other)) || seen.iter().any(|away| away == *other);
     let away: StoreSet = config.stores().filter(|other| *other != store && is_away(other)).collect();
     let lost = 1 + away.iter().count();

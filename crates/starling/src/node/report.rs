@@ -284,7 +284,7 @@ pub async fn from_joined(first: &RemoteFirstNode) -> Result<Value, String> {
     match first.control(ControlRequest::Nodes).await {
         Ok(ControlAnswer::Nodes(report)) => {
             let config = first.config().ok_or(
-                "there was no session with the first node yet: try again when `starling status` says that it is up",
+                "there was no session with the machine that leads yet: try again when `starling status` says *session up*",
             )?;
             Ok(of_core(&report, &config))
         }

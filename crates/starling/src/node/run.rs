@@ -324,7 +324,7 @@ impl control::Served for Control {
                 }
                 request if is_order(&request) => orders::pass_on(&served.first, &request).await,
                 Request::Scrub { .. } => Err(
-                    "another machine leads: give this command there, with its data folder (`starling nodes` names it)"
+                    "another machine leads (`starling nodes` names it): give this command there, with its data folder"
                         .into(),
                 ),
                 _ => not_here(),
