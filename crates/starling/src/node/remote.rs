@@ -32,6 +32,11 @@ use types::{BoxFuture, ManagerId, NodeId, StoreId};
 const JOIN_TIME_MAX: Duration = Duration::from_secs(20);
 /// Time between two questions to other nodes where the first node is.
 const SEEK_PERIOD: Duration = Duration::from_secs(1);
+/// The refusal where this node needs a session with the machine that leads, and has none.
+pub const NO_SESSION: &str =
+    "there is no session with the machine that leads: try again when `starling status` says *session up*";
+/// The refusal where the machine that leads answers with something else than was asked for.
+pub const OTHER_ANSWER: &str = "the machine that leads gave another answer: let both have the same version of starling";
 
 /// Carries requests to join.
 pub struct LinkDialer(pub Host);
@@ -277,9 +282,7 @@ impl RemoteFirstNode {
         match self.link.control(ControlRequest::Order(order).encode().to_vec()).await {
             Ok(answer) => match ControlAnswer::decode(&answer) {
                 Ok(ControlAnswer::Done(done)) => done,
-                Ok(_) => {
-                    Err("the machine that leads gave another answer: let both have the same version of starling".into())
-                }
+                Ok(_) => Err(OTHER_ANSWER.into()),
                 Err(why) => Err(format!("nothing was done ({why}): try again")),
             },
             Err(LinkError::Lost) => {

@@ -6,6 +6,7 @@ use crate::core_report::ServedCore;
 use crate::location::Location;
 use crate::mountpoint::check_apart;
 use crate::node::ask_first;
+use crate::node::remote::{NO_SESSION, OTHER_ANSWER};
 use crate::node::run::ServedNode;
 use crate::{say, usage};
 use cluster::FsConfig;
@@ -35,9 +36,7 @@ pub async fn replace(served: &ServedNode, store: StoreId, folder: &Path, how: Ho
         checked.map_err(|e| e.to_string())?.map_err(|e| format!("{e:#}"))?;
     }
     let maps = served.member.maps().borrow().clone();
-    let config = FsConfig::decode(&maps.bytes).map_err(
-        |_| "there was no session with the machine that leads yet: try again when `starling status` says *session up*",
-    )?;
+    let config = FsConfig::decode(&maps.bytes).map_err(|_| NO_SESSION)?;
     check_others(served, store, &config, &how).await?;
     if !config.is_whole && !how.accepts_loss {
         return Err(format!(
@@ -54,9 +53,7 @@ pub async fn replace(served: &ServedNode, store: StoreId, folder: &Path, how: Ho
 async fn check_others(served: &ServedNode, store: StoreId, config: &FsConfig, how: &How) -> Result<(), String> {
     let report = match served.first.control(ControlRequest::Nodes).await {
         Ok(ControlAnswer::Nodes(report)) => report,
-        Ok(_) => {
-            return Err("the machine that leads gave another answer: let both have the same version of starling".into());
-        }
+        Ok(_) => return Err(OTHER_ANSWER.into()),
         Err(error) => {
             return Err(format!("the machine that leads must say whether the other stores are there: {error}"));
         }
@@ -71,10 +68,7 @@ async fn check_others(served: &ServedNode, store: StoreId, config: &FsConfig, ho
         return Err(format!("{store} is at {name}: give this command there, with its data folder"));
     }
     let is_down = |node: NodeId| report.nodes.iter().any(|n| n.id == node && matches!(n.state, NodeState::Down { .. }));
-    let seen =
-        served.member.stores_away().await.ok_or(
-            "there is no session with the machine that leads: try again when `starling status` says *session up*",
-        )?;
+    let seen = served.member.stores_away().await.ok_or(NO_SESSION)?;
     let is_away = |other: &StoreId| is_down(place(*other)) || seen.iter().any(|away| away == *other);
     let away: StoreSet = config.stores().filter(|other| *other != store && is_away(other)).collect();
     let lost = 1 + away.iter().count();

@@ -2,7 +2,7 @@
 
 use crate::args::Process;
 use crate::control::{Request, ask_process};
-use crate::node::remote::RemoteFirstNode;
+use crate::node::remote::{NO_SESSION, OTHER_ANSWER, RemoteFirstNode};
 use crate::roaming_status::{age, seconds_left};
 use crate::size;
 use cluster::FsConfig;
@@ -283,12 +283,10 @@ pub fn from_first(members: &Members, config: &FsConfig) -> Result<Value, String>
 pub async fn from_joined(first: &RemoteFirstNode) -> Result<Value, String> {
     match first.control(ControlRequest::Nodes).await {
         Ok(ControlAnswer::Nodes(report)) => {
-            let config = first.config().ok_or(
-                "there was no session with the machine that leads yet: try again when `starling status` says *session up*",
-            )?;
+            let config = first.config().ok_or(NO_SESSION)?;
             Ok(of_core(&report, &config))
         }
-        Ok(_) => Err("the machine that leads gave another answer: let both have the same version of starling".into()),
+        Ok(_) => Err(OTHER_ANSWER.into()),
         Err(error) => Err(error.to_string()),
     }
 }

@@ -5,7 +5,7 @@
 //! serving process from the mount's root, and the first node asks the file's manager.
 
 use crate::control::{self, Request, ask};
-use crate::node::remote::RemoteFirstNode;
+use crate::node::remote::{OTHER_ANSWER, RemoteFirstNode};
 use crate::usage;
 use client::Client;
 use cluster::config::node_of;
@@ -79,9 +79,7 @@ pub async fn from_joined(client: &Client, first: &RemoteFirstNode, path: &[u8]) 
         let Some(file) = find(client, path).await? else { return Ok(nothing()) };
         match first.control(ControlRequest::Who(file)).await {
             Ok(ControlAnswer::Who(report)) => Ok(shown(file, &report)),
-            Ok(_) => {
-                Err("the machine that leads gave another answer: let both have the same version of starling".into())
-            }
+            Ok(_) => Err(OTHER_ANSWER.into()),
             Err(error) => Err(error.to_string()),
         }
     })
