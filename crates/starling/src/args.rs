@@ -353,12 +353,14 @@ pub struct Up {
     /// 512MiB].
     #[arg(long)]
     pub cache_size: Option<String>,
-    /// Let other users in, with the permissions that files and directories give them.
+    /// Let other users in, with the permissions that files and directories give them. Give it at
+    /// each start.
     #[arg(long)]
     pub allow_other: bool,
     /// Address and TCP port to listen at for other nodes, which mount the file system too. Port 0
-    /// takes a free one. Give it at each start; it may change [default: no node can join; a node
-    /// that has joined listens where it did before].
+    /// takes a free one. A node that is elected serves at the next port, too: let firewalls pass
+    /// both. Give it at each start; it may change [default: no node can join; a node that has
+    /// joined listens where it did before].
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub listen: Option<std::net::SocketAddr>,
     /// Where the first node is now, for a node that has joined. Needed only if the first node has
@@ -377,7 +379,9 @@ pub struct Up {
     /// Detach from the terminal once mounted, or once it serves.
     #[arg(long)]
     pub background: bool,
-    /// A TOML file with any of the options above, under the same names; the command line wins.
+    /// A TOML file with options under the same names: stores, store, keys, parity, block-size,
+    /// store-size, cache-size, allow-other, listen, no-mount. The command line wins. Not for a node
+    /// that has joined.
     #[arg(long)]
     pub config: Option<PathBuf>,
 }

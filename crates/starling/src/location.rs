@@ -82,6 +82,11 @@ impl Location {
 }
 
 impl Location {
+    /// True if `starling store` serves the store.
+    pub fn is_server(&self) -> bool {
+        matches!(self, Location::Server { .. })
+    }
+
     /// The location for users to read: without what only programs need.
     pub fn shown(&self) -> String {
         match self {

@@ -212,8 +212,16 @@ async fn start(
                 None
             }
         };
+        // The node that leads next would not know where they are.
+        let votes_with_others = opened.as_ref().is_some_and(|opened| opened.voters().len() > 1);
+        if votes_with_others && let Some(server) = stores.places.iter().find(|place| place.is_server()) {
+            return Err(usage(format!(
+                "--store {}: only the node that leads would reach it, and this one votes with others: give a folder",
+                server.shown()
+            )));
+        }
         let waits = match &opened {
-            Some(opened) => opened.voters().len() > 1,
+            Some(_) => votes_with_others,
             None => !stores.succeeds_another() && election::is_elsewhere(host, folder.path(), &places).await?,
         };
         if waits {
@@ -470,7 +478,7 @@ pub async fn run(settings: Settings) -> anyhow::Result<ExitCode> {
                 member: None,
                 leading: leading.clone(),
                 votes: Some(voter.service()),
-                appoints_voters: !places.places().iter().any(|place| matches!(place, Location::Server { .. })),
+                appoints_voters: !places.places().iter().any(Location::is_server),
             };
             group = Some((voter, leading));
             match FirstNodeServer::start(&host, &machine, folder.path(), listener, how).await {

@@ -112,6 +112,13 @@ fn regression_a_first_node_that_leads_others_starts_again_at_once() {
     write(&one, "synced");
     let all = contents(&two);
     one.kill();
+    let mut with_servers = starling();
+    with_servers.args(["up", "--no-mount", "--listen", &listen, "--data"]).arg(&one.data);
+    for port in 1..=3 {
+        with_servers.arg("--store").arg(format!("tcp://127.0.0.1:{port}"));
+    }
+    let said = refused(&mut with_servers);
+    assert!(said.contains("tcp://127.0.0.1:1: only the node that leads would reach it"), "{said}");
     one.up_with(&["--listen", &listen]);
     assert_eq!(contents(&one), all);
     write(&one, "after");

@@ -144,18 +144,21 @@ pub struct NodeJoin {
     #[arg(long)]
     pub name: Option<String>,
     /// Address and TCP port to listen at for other nodes, which reach this node's stores and
-    /// managers there. Port 0 takes a free one [default: it serves neither].
+    /// managers there. Port 0 takes a free one. If the node is elected it serves at the next port,
+    /// too: let firewalls pass both. Of 0.0.0.0, the others are told one address only [default: it
+    /// serves neither].
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub listen: Option<SocketAddr>,
     /// A folder for stores, made if it does not exist; repeat for several disks. This node then
-    /// takes a store of the node with most stores. Needs --listen.
+    /// takes a store of the node with most stores, if that has at least two more. Needs --listen.
     #[arg(long, value_name = "DIR")]
     pub store: Vec<PathBuf>,
     /// Size of the caches in memory, three quarters of it for data, the rest for inodes [default:
     /// 512MiB].
     #[arg(long)]
     pub cache_size: Option<String>,
-    /// Let other users in, with the permissions that files and directories give them.
+    /// Let other users in, with the permissions that files and directories give them. Give it at
+    /// each start.
     #[arg(long)]
     pub allow_other: bool,
     /// Detach from the terminal once mounted, or once it serves.
