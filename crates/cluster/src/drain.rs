@@ -21,21 +21,64 @@ use crate::maps::ChangeError;
 use crate::removal::RemovalError;
 use crate::spread::{MoveError, Spread, TICK};
 use host::{Either, first};
+use std::collections::BTreeMap;
 use std::time::Duration;
-use types::StoreId;
+use types::{NodeId, StoreId};
 
 /// How long sessions may take to learn new maps. They ask for them several times in a lease.
 const LEARN_TIME_MAX: Duration = Duration::from_secs(60);
 
+/// The node with most of these stores, and how many it has.
+fn most(places: &BTreeMap<StoreId, NodeId>) -> Option<(usize, NodeId)> {
+    let mut counts: BTreeMap<NodeId, usize> = BTreeMap::new();
+    places.values().for_each(|node| *counts.entry(*node).or_default() += 1);
+    counts.into_iter().map(|(node, count)| (count, node)).max()
+}
+
+/// Where all stores are once `leaving` has none. Each goes to the node with fewest, as when they
+/// move. Without another node that takes stores, they stay.
+fn after_drain(
+    mut places: BTreeMap<StoreId, NodeId>,
+    leaving: NodeId,
+    takers: impl Iterator<Item = NodeId>,
+) -> BTreeMap<StoreId, NodeId> {
+    let takers: Vec<NodeId> = takers.filter(|node| *node != leaving).collect();
+    let stores: Vec<StoreId> = places.iter().filter(|(_, at)| **at == leaving).map(|(store, _)| *store).collect();
+    for store in stores {
+        let count = |node: &NodeId| places.values().filter(|place| *place == node).count();
+        if let Some(to) = takers.iter().copied().min_by_key(|node| (count(node), *node)) {
+            places.insert(store, to);
+        }
+    }
+    places
+}
+
 impl Spread {
     /// Has a node drain from now on at this rate, the first one too, or stop draining. A copy that
     /// is under way follows another rate.
-    pub async fn drain_node(&self, name: &str, drains: Option<DrainRate>) -> Result<(), RemovalError> {
+    ///
+    /// # Errors
+    /// The loss of any one node is survived now, and would not be afterwards, unless the user
+    /// `accepts_risk`.
+    pub async fn drain_node(
+        &self,
+        name: &str,
+        drains: Option<DrainRate>,
+        accepts_risk: bool,
+    ) -> Result<(), RemovalError> {
         let config = self.maps.config().map_err(ChangeError::from)?;
         let members = config.members.iter().map(|(node, member)| (*node, &member.name[..]));
         let mut nodes = members.chain([(FIRST_NODE, self.members.first_name())]);
         let found = nodes.find(|(_, known)| *known == name);
         let node = found.ok_or_else(|| RemovalError::NoSuchNode(name.to_string()))?.0;
+        if drains.is_some() && !accepts_risk && !config.draining.contains_key(&node) {
+            let (places, parity) = (self.all_places(), usize::from(config.parity));
+            let is_survived = most(&places).is_none_or(|(count, _)| count <= parity);
+            let after = after_drain(places, node, self.taking_nodes(&config).into_iter());
+            if let (true, Some((count, at))) = (is_survived, most(&after).filter(|(count, _)| *count > parity)) {
+                return Err(RemovalError::Crowds { name: name.into(), at: self.name(at), count, parity });
+            }
+        }
         if config.draining.get(&node).copied() != drains {
             let change = |config: &mut crate::FsConfig| match drains {
                 Some(rate) => drop(config.draining.insert(node, rate)),
@@ -85,5 +128,27 @@ impl Spread {
             Either::Left(learned) => learned.map_err(|_| MoveError::NotLearned),
             Either::Right(why) => Err(why),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn where_stores_are_after_a_drain_and_who_has_most() {
+        let places = |at: &[u16]| -> BTreeMap<StoreId, NodeId> {
+            (0..).map(StoreId::new).zip(at.iter().copied().map(NodeId::new)).collect()
+        };
+        let after = |at: &[u16], leaving, takers: &[u16]| {
+            after_drain(places(at), NodeId::new(leaving), takers.iter().copied().map(NodeId::new))
+        };
+        assert_eq!(after(&[0, 1, 2], 2, &[0, 1, 2]), places(&[0, 1, 0]));
+        assert_eq!(after(&[2, 2, 2, 1, 0], 2, &[0, 1, 3]), places(&[3, 0, 1, 1, 0]));
+        // A node that takes none keeps what it has.
+        assert_eq!(after(&[0, 1, 2], 2, &[0]), places(&[0, 1, 0]));
+        assert_eq!(after(&[0, 1, 2], 2, &[2]), places(&[0, 1, 2]));
+        assert_eq!(most(&places(&[0, 1, 0])), Some((2, NodeId::new(0))));
+        assert_eq!(most(&places(&[])), None);
     }
 }

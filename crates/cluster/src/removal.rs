@@ -57,6 +57,21 @@ pub enum RemovalError {
         /// Its stores.
         stores: StoreSet,
     },
+    /// It would leave another node with more stores than may be lost.
+    #[error(
+        "without {name}, {at} would have {count} stores, and parity makes up for the loss of {parity}: nothing could be lost with {at} then. Let another machine \
+         join with --store first, or say --accept-risk"
+    )]
+    Crowds {
+        /// The node that was to drain.
+        name: String,
+        /// Another node.
+        at: String,
+        /// How many stores this one would have.
+        count: usize,
+        /// How many stores may be lost.
+        parity: usize,
+    },
     /// A store is there.
     #[error("{store} answers at node {name}, so it is not lost: end that node first")]
     Answers {

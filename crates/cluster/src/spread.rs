@@ -468,14 +468,18 @@ impl Spread {
         self.config.stores().map(|store| (store, place(store))).collect()
     }
 
+    /// The nodes that take stores now.
+    pub(crate) fn taking_nodes(&self, config: &FsConfig) -> Vec<NodeId> {
+        let here = self.places.has_room_here() && !config.draining.contains_key(&FIRST_NODE);
+        self.members.takers().into_iter().map(|at| at.node).chain(here.then_some(FIRST_NODE)).collect()
+    }
+
     /// The next move, of nodes that are to be tried now: first away from nodes that drain. Without
     /// one, why a store that should move cannot.
     fn next(&self, is_tried: impl Fn(&NodeId) -> bool) -> (Option<NextMove>, String) {
         let Ok(config) = self.maps.config() else { return Default::default() };
         let (places, away) = (self.all_places(), self.members.stores_away());
-        let here = self.places.has_room_here() && !config.draining.contains_key(&FIRST_NODE);
-        let takers = self.members.takers().into_iter().map(|at| at.node).chain(here.then_some(FIRST_NODE));
-        let takers: Vec<NodeId> = takers.collect();
+        let takers = self.taking_nodes(&config);
         let tried = || takers.iter().copied().filter(&is_tried);
         let count = |node: &NodeId| places.values().filter(|place| *place == node).count();
         let is_there = |store| away.iter().all(|other| other != store);

@@ -130,6 +130,9 @@ pub enum Request {
         name: String,
         /// It drains from now on, at so many bytes per second at most (0: no bound), or no more.
         rate: Option<u64>,
+        /// Another node may have more stores then than may be lost.
+        #[serde(default)]
+        accepts_risk: bool,
     },
     /// See [`crate::node::removal`].
     RemoveNode {

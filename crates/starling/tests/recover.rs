@@ -215,7 +215,9 @@ fn a_node_drains_while_all_go_on_and_is_removed() {
     let node = || answer(starling().arg("nodes").arg(&two.mountpoint))["nodes"][2].clone();
     wait("managers do not spread", || node()["managers"] == json!(1));
     let said = |rate: Value| json!({"node": "three", "drains": true, "rate_bytes_per_second": rate});
-    assert_eq!(answer(&mut command("drain", &["--rate", "1MiB"])), said(json!(1 << 20)));
+    let why = refused(&mut command("drain", &[]));
+    assert!(why.contains("would have 2 stores, and parity makes up for the loss of 1"), "{why}");
+    assert_eq!(answer(&mut command("drain", &["--rate", "1MiB", "--accept-risk"])), said(json!(1 << 20)));
     assert_eq!(answer(&mut command("drain", &[])), said(Value::Null));
     let mut count = 0;
     let mut write_all = |nodes: &[&Mounted]| {
@@ -251,7 +253,7 @@ fn the_first_node_leaves_and_nothing_is_made_anew() {
     let [one, mut two, three] = three_nodes(dir.path());
     let first = answer(starling().arg("nodes").arg(&two.mountpoint))["nodes"][0].clone();
     let name = first["name"].as_str().expect("a name").to_string();
-    run(starling().args(["node", "drain", &name, "--data"]).arg(&one.data));
+    run(starling().args(["node", "drain", &name, "--accept-risk", "--data"]).arg(&one.data));
     wait("the first node does not drain", || {
         for node in [&one, &two, &three] {
             write(node, &format!("of-{}", node.data.file_stem().expect("name").display()));

@@ -170,7 +170,8 @@ impl Cluster {
         let name = self.said_of(&said, node)?["name"].as_str().context("the node has no name")?;
         let mut command = Command::new(&self.program);
         command.args(["node", "drain", name, "--data"]).arg(&self.nodes[0].data);
-        command.args((!drains).then_some("--stop"));
+        // Two are left with three stores.
+        command.arg(if drains { "--accept-risk" } else { "--stop" });
         command::run(&mut command, DEADLINE, Interrupts::Obey).map(drop)
     }
 

@@ -369,7 +369,7 @@ impl Rig {
         first.machine.host().tasks.spawn(Box::pin(async move {
             let up = there.up.get().expect("it has started");
             // It may lead no more.
-            let _ = up.spread.drain_node(&name, drains.then(DrainRate::default)).await;
+            let _ = up.spread.drain_node(&name, drains.then(DrainRate::default), true).await;
         }));
         true
     }

@@ -280,8 +280,24 @@ fn crash_of_the_first_node_at_any_moment_of_a_removal_loses_nothing() {
 
 impl Rig {
     fn drain(&self, first: &First, drains: bool) {
-        self.sim.block_on(first.spread.drain_node(LOST, drains.then(DrainRate::default))).expect("drain");
+        self.sim.block_on(first.spread.drain_node(LOST, drains.then(DrainRate::default), true)).expect("drain");
     }
+}
+
+#[test]
+fn a_drain_that_leaves_a_node_with_too_many_stores_is_refused() {
+    let (rig, first) = spread_over_nodes(31);
+    let drain = |name: &str, accepts_risk| {
+        rig.sim.block_on(first.spread.drain_node(name, Some(DrainRate::default()), accepts_risk))
+    };
+    let draining = || first.core.maps.config().expect("config").draining;
+    let why = drain(LOST, false).expect_err("refused");
+    assert!(matches!(why, RemovalError::Crowds { count: 2, parity: 1, .. }), "{why}");
+    assert!(draining().is_empty());
+    drain(LOST, true).expect("drain");
+    // Another rate is no other risk.
+    drain(LOST, false).expect("drain");
+    assert_eq!(draining().len(), 1);
 }
 
 #[test]
@@ -327,7 +343,7 @@ fn regression_a_store_moves_though_another_one_goes_away_meanwhile() {
     drop(first);
     let first = rig.start().expect("start");
     rig.run_for(5000);
-    rig.sim.block_on(first.spread.drain_node("node-1", Some(DrainRate::default()))).expect("drain");
+    rig.sim.block_on(first.spread.drain_node("node-1", Some(DrainRate::default()), true)).expect("drain");
     let moves = || first.members.nodes().expect("nodes").spread.moving.is_some();
     while first.core.maps.config().expect("config").through_first.is_empty() {
         rig.run_for(10);
@@ -359,7 +375,7 @@ fn a_drain_is_no_faster_than_its_rate_which_may_change() {
     let store = rig.sim.block_on(rig.world.nodes[1].site(name.store)).store(name).expect("a store");
     let bytes =
         rig.sim.block_on(async move { storage::api::Storage::status(&*store).await }).expect("status").used_bytes;
-    let drain = |rate| rig.sim.block_on(first.spread.drain_node(LOST, Some(DrainRate(rate)))).expect("drain");
+    let drain = |rate| rig.sim.block_on(first.spread.drain_node(LOST, Some(DrainRate(rate)), true)).expect("drain");
     let moves = || first.members.nodes().expect("nodes").spread.moving.is_some();
     drain(bytes / 1000);
     while !moves() {
@@ -384,7 +400,7 @@ fn no_store_moves_while_another_one_is_away() {
     rig.lose(true);
     rig.write(&first, 10);
     rig.run_for(15_000);
-    rig.sim.block_on(first.spread.drain_node("node-1", Some(DrainRate::default()))).expect("drain");
+    rig.sim.block_on(first.spread.drain_node("node-1", Some(DrainRate::default()), true)).expect("drain");
     rig.run_for(30_000);
     let trouble = first.members.nodes().expect("nodes").spread.trouble;
     assert_eq!((rig.places(), &trouble[..]), (vec![0, 2, 1], "store-2 does not move while store-1 is out of service"));
@@ -535,7 +551,7 @@ fn crash_of_the_first_node_at_any_moment_of_a_drain_loses_nothing() {
 #[test]
 fn the_first_node_drains_too() {
     let (mut rig, first) = spread_over_nodes(32);
-    rig.sim.block_on(first.spread.drain_node("one", Some(DrainRate::default()))).expect("drain");
+    rig.sim.block_on(first.spread.drain_node("one", Some(DrainRate::default()), true)).expect("drain");
     rig.run_for(5000);
     assert_eq!(rig.places(), [0, 2, 1], "there is no other place");
     let session = rig.hello(&first, 1);
@@ -547,7 +563,7 @@ fn the_first_node_drains_too() {
     rig.check_whole(&first);
     assert!(first.members.nodes().expect("nodes").nodes[0].is_draining);
     // It is stopped, and a store comes back.
-    rig.sim.block_on(first.spread.drain_node("one", None)).expect("drain");
+    rig.sim.block_on(first.spread.drain_node("one", None, true)).expect("drain");
     for _ in 0..40 {
         rig.renew(&first, 1, session, true);
         rig.run_for(1000);
@@ -615,7 +631,7 @@ fn slow_drain(seed: u64) -> (Rig, First) {
     // Without sessions.
     let first = rig.start().expect("start");
     rig.run_for(5000);
-    rig.sim.block_on(first.spread.drain_node("node-1", Some(DrainRate(1)))).expect("drain");
+    rig.sim.block_on(first.spread.drain_node("node-1", Some(DrainRate(1)), true)).expect("drain");
     rig.run_for(20_000);
     assert!(first.members.nodes().expect("nodes").spread.moving.is_some());
     let config = first.core.maps.config().expect("config");
@@ -630,7 +646,7 @@ fn a_move_makes_way_for_a_removal_and_begins_anew() {
     let removed = rig.sim.block_on(first.spread.remove_node("node-3", Removal::default()));
     assert!(removed.is_ok(), "{removed:?}");
     assert!(rig.sim.now() - begun < Duration::from_secs(5), "it waits for {:?}", rig.sim.now() - begun);
-    rig.sim.block_on(first.spread.drain_node("node-1", Some(DrainRate::default()))).expect("drain");
+    rig.sim.block_on(first.spread.drain_node("node-1", Some(DrainRate::default()), true)).expect("drain");
     rig.run_for(30_000);
     assert_eq!(rig.places(), [0, 2, 0]);
     rig.write(&first, 10);
@@ -645,7 +661,7 @@ fn a_move_that_waits_for_sessions_makes_way_too() {
     let first = rig.start().expect("start");
     rig.run_for(5000);
     let session = rig.hello(&first, 1);
-    rig.sim.block_on(first.spread.drain_node("node-1", Some(DrainRate::default()))).expect("drain");
+    rig.sim.block_on(first.spread.drain_node("node-1", Some(DrainRate::default()), true)).expect("drain");
     let renew = |first: &First, count, knows| {
         for _ in 0..count {
             rig.renew(first, 1, session, knows);

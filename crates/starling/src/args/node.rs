@@ -60,7 +60,7 @@ change everything.")]
   starling node remove db --data ./data
 
 Give it on any machine of the file system. The node must be up. The first one may drain, too. Each store goes to the node that has fewest, and a node keeps draining
-through starts of all nodes. Programs on all nodes go on, those of the node too.")]
+through starts of all nodes. Programs on all nodes go on, those of the node too. The command refuses if the loss of any one node is survived now, and would not be without this one.")]
     Drain(NodeDrain),
     /// Remove a node that is down. The others take no request for data from it any more.
     #[command(after_help = "Examples:
@@ -181,6 +181,9 @@ pub struct NodeDrain {
     /// The node drains no more.
     #[arg(long)]
     pub stop: bool,
+    /// After a refusal: another node may have more stores then than may be lost.
+    #[arg(long, conflicts_with = "stop")]
+    pub accept_risk: bool,
     /// Print JSON.
     #[arg(long)]
     pub json: bool,

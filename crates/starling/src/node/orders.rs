@@ -31,8 +31,8 @@ impl Orders {
             Request::InviteNode { name, addresses } => {
                 self.inviter.invite(&name, addresses).await.map_err(|e| format!("{e:#}"))
             }
-            Request::DrainNode { name, rate } => {
-                removal::drain(&self.spread, &name, rate).await.map_err(|e| e.to_string())
+            Request::DrainNode { name, rate, accepts_risk } => {
+                removal::drain(&self.spread, &name, rate, accepts_risk).await.map_err(|e| e.to_string())
             }
             Request::RemoveNode { name, is_dead, accepts_loss } => {
                 let how = Removal { is_dead, accepts_loss };
@@ -66,9 +66,9 @@ mod tests {
 
     #[test]
     fn what_another_node_passes_on_is_read_or_refused_with_the_reason() {
-        let drain = Request::DrainNode { name: "two".into(), rate: Some(5) };
+        let drain = Request::DrainNode { name: "two".into(), rate: Some(5), accepts_risk: false };
         let passed_on = serde_json::to_string(&drain).unwrap();
-        assert!(matches!(read(&passed_on), Ok(Request::DrainNode { name, rate: Some(5) }) if name == "two"));
+        assert!(matches!(read(&passed_on), Ok(Request::DrainNode { name, rate: Some(5), .. }) if name == "two"));
         let deep = "[".repeat(100_000);
         for wrong in ["", "{", "null", "\u{0}", r#"{"command":"drain-node"}"#, r#""NoSuchCommand""#, &deep] {
             let why = read(wrong).err().unwrap_or_else(|| panic!("{:?} is taken", &wrong[..wrong.len().min(30)]));

@@ -23,18 +23,18 @@ pub async fn remove(spread: &Spread, name: &str, how: Removal) -> Result<Value, 
 }
 
 /// Has a node drain, or not. The answer for the command.
-pub async fn drain(spread: &Spread, name: &str, rate: Option<u64>) -> Result<Value, RemovalError> {
-    spread.drain_node(name, rate.map(DrainRate)).await?;
+pub async fn drain(spread: &Spread, name: &str, rate: Option<u64>, accepts_risk: bool) -> Result<Value, RemovalError> {
+    spread.drain_node(name, rate.map(DrainRate), accepts_risk).await?;
     let rate_bytes = rate.filter(|rate| *rate > 0);
     Ok(json!({ "node": name, "drains": rate.is_some(), "rate_bytes_per_second": rate_bytes }))
 }
 
 /// `starling node drain`.
 pub async fn run_drain(args: NodeDrain) -> anyhow::Result<ExitCode> {
-    let NodeDrain { name, data, rate, stop, json } = args;
+    let NodeDrain { name, data, rate, stop, accept_risk, json } = args;
     let rate = rate.as_deref().map(size::parse).transpose().map_err(|e| usage(format!("--rate: {e}")))?;
     let rate = (!stop).then_some(rate.unwrap_or(0));
-    let answer = ask_first(&data, Request::DrainNode { name: name.clone(), rate }).await?;
+    let answer = ask_first(&data, Request::DrainNode { name: name.clone(), rate, accepts_risk: accept_risk }).await?;
     let data = data.display();
     say(&match (json, stop) {
         (true, _) => serde_json::to_string_pretty(&answer)?,
