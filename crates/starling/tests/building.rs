@@ -5,10 +5,12 @@
 mod common;
 #[path = "common/lua.rs"]
 mod lua;
+#[path = "common/network.rs"]
+mod network;
 
-use common::programs::bring;
 use common::{Mounted, run, starling, tree};
 use linkem::Namespace;
+use network::Network;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -28,40 +30,6 @@ lua: $(OBJECTS)
 \t$(CC) -O1 -c -o $@.part $< && mv $@.part $@
 ";
 
-/// A network with a switch in a namespace of its own.
-struct Network {
-    switch: Namespace,
-    hosts: Vec<Namespace>,
-}
-
-impl Network {
-    fn new(count: usize) -> Network {
-        let namespace = || Namespace::new().expect("make a network namespace (as root?)");
-        let network = Network { switch: namespace(), hosts: (0..count).map(|_| namespace()).collect() };
-        network.ip(&network.switch, "link add switch type bridge");
-        network.ip(&network.switch, "link set switch up");
-        for (number, host) in network.hosts.iter().enumerate() {
-            let path = host.path();
-            let path = path.display();
-            network.ip(&network.switch, &format!("link add port{number} type veth peer name wire netns {path}"));
-            network.ip(&network.switch, &format!("link set port{number} master switch up"));
-            network.ip(host, &format!("address add {}/24 dev wire", Network::address(number)));
-            network.ip(host, "link set wire up");
-        }
-        network
-    }
-
-    fn ip(&self, namespace: &Namespace, arguments: &str) {
-        let mut command = Command::new("ip");
-        namespace.enter(command.args(arguments.split(' ')));
-        run(&mut command);
-    }
-
-    fn address(number: usize) -> String {
-        format!("10.74.40.{}", number + 1)
-    }
-}
-
 /// A node on a host of the network.
 struct Node {
     host: Namespace,
@@ -74,7 +42,7 @@ impl Node {
         let path = |end: &str| below.join(format!("node{number}.{end}"));
         let listen = format!("{}:7440", Network::address(number));
         let mounted = Mounted { mountpoint: path("mnt"), data: path("data") };
-        Node { host: network.hosts[number].clone(), listen, mounted }
+        Node { host: network.host(number).clone(), listen, mounted }
     }
 
     /// A command of this node.
@@ -147,7 +115,6 @@ fn assert_same(found: &BTreeMap<PathBuf, Vec<u8>>, right: &BTreeMap<PathBuf, Vec
 #[test]
 fn nodes_build_one_tree_together_while_one_joins_and_one_is_killed() {
     lua::bring_tools();
-    bring("ip", "iproute2");
     let dir = tempfile::tempdir().expect("temporary folder");
     let local = dir.path().join("local");
     lua::put_sources(&local);

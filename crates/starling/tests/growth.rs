@@ -1,13 +1,16 @@
 //! A file system grows from one node to five while programs use it, loses the node that leads for
 //! good, has another one drained, and ends on three. No program sees an error, and each byte is
-//! right.
+//! right. The nodes are in network namespaces of their own.
 
 mod common;
+#[path = "common/network.rs"]
+mod network;
 #[path = "common/nodes.rs"]
-mod on_loopback;
+mod nodes;
 
 use common::{Mounted, run, starling};
-use on_loopback::{answer, elsewhere, join_voter, leader, led_by_other_than, nodes, voters, wait};
+use network::Network;
+use nodes::{answer, invite, joining, leader, led_by_other_than, nodes, voters, wait};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fs;
@@ -150,17 +153,44 @@ fn command(what: &str, name: &str, leader: &Mounted) -> std::process::Command {
     command
 }
 
+/// Address and port at which the node on a host of the network listens.
+fn listen(host: usize) -> String {
+    format!("{}:7440", Network::address(host))
+}
+
+/// The first node, on the first host.
+fn first_node(below: &Path, network: &Network) -> Mounted {
+    let node = Mounted { mountpoint: below.join("one.mnt"), data: below.join("one.data") };
+    fs::create_dir(&node.mountpoint).expect("mount point");
+    let mut command = starling();
+    command.arg("up").arg(&node.mountpoint).arg("--data").arg(&node.data).args(["--background", "--listen"]);
+    command.args([&listen(0), "--stores", "5", "--parity", "2", "--store-size", "256MiB"]);
+    network.host(0).enter(&mut command);
+    run(&mut command);
+    node
+}
+
+/// A node on another host, which takes a store, and votes.
+fn join_at(below: &Path, network: &Network, host: usize, leader: &Mounted, name: &str) -> Mounted {
+    let (store, listen) = (below.join(format!("{name}.stores")).display().to_string(), listen(host));
+    let flags = ["--name", name, "--background", "--listen", &listen, "--store", &store];
+    let (node, mut command) = joining(below, name, &invite(leader, &[]), &flags);
+    network.host(host).enter(&mut command);
+    run(&mut command);
+    node
+}
+
 #[test]
 fn a_file_system_grows_to_five_nodes_loses_one_drains_one_and_ends_on_three() {
     let dir = tempfile::tempdir().expect("temporary folder");
-    let flags = ["--stores", "5", "--parity", "2", "--store-size", "256MiB", "--listen", &elsewhere()];
-    let one = Mounted::up(dir.path(), "one", &flags);
+    let network = Network::new(5);
+    let one = first_node(dir.path(), &network);
     let mut programs = BTreeMap::from([("one".to_string(), Program::start(&one, "one"))]);
     let mut all = BTreeMap::from([("one".to_string(), one)]);
 
     // It grows.
-    for name in ["two", "three", "four", "five"] {
-        let node = join_voter(dir.path(), &all["one"], name);
+    for (host, name) in (1..).zip(["two", "three", "four", "five"]) {
+        let node = join_at(dir.path(), &network, host, &all["one"], name);
         programs.insert(name.to_string(), Program::start(&node, name));
         all.insert(name.to_string(), node);
     }
