@@ -116,6 +116,20 @@ fn a_node_takes_the_place_of_the_first_one_and_programs_at_others_go_on() {
     four.down();
 }
 
+/// The first node had another address by then, and only the old one was asked. So the node took the
+/// place of one that was there, and all stores refused that one from then on.
+#[test]
+fn regression_a_first_node_that_is_elsewhere_is_not_given_up() {
+    let dir = tempfile::tempdir().expect("temporary folder");
+    let [mut one, two, three] = three_nodes(dir.path());
+    three.kill();
+    one.kill();
+    one.up_with(&["--listen", &elsewhere()]);
+    write(&two, "the first node is there");
+    let said = refused(&mut recover(&three.data, &["--yes"]));
+    assert!(said.contains("the first node answers at"), "{said}");
+}
+
 #[test]
 fn a_node_does_not_take_the_place_of_a_first_one_that_is_there_or_without_enough_stores() {
     let dir = tempfile::tempdir().expect("temporary folder");

@@ -12,14 +12,14 @@ use crate::node::identity::{self, NodeIdentity};
 use crate::node::joined::{AboutNode, NodeFolder};
 use crate::node::rack::StoreRack;
 use crate::node::serving::Serves;
+use crate::node::whereabouts::{ask_for_news, is_led_from};
 use crate::node::{joined, rack, roles, serving, voter, whereabouts};
 use crate::{private, say, usage};
 use anyhow::Context;
 use cluster::config::FIRST_NODE;
-use cluster::control::ControlRequest;
-use cluster::{AtNode, FsConfig};
+use cluster::{AtNode, FsConfig, KnownNode};
 use host::{Host, join_all};
-use link::{ClientKeys, LinkError, Message, ask_once, kinds};
+use link::ClientKeys;
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, IsTerminal, Write};
@@ -39,7 +39,7 @@ enum Whereabouts {
     /// In this folder of this node.
     Here(PathBuf),
     /// At another node. The error says why that does not answer.
-    There(cluster::KnownNode, Result<(), String>),
+    There(KnownNode, Result<(), String>),
     /// It was at the first node.
     Lost,
 }
@@ -106,7 +106,7 @@ pub async fn run(args: NodeRecover) -> anyhow::Result<ExitCode> {
     }
     let host = host::real::host(tokio::runtime::Handle::current()).context("host")?;
     let keys = identity.for_connections()?;
-    refuse_if_there(&host, &about, &keys).await?;
+    refuse_if_there(&host, &about.first_node, &keys).await?;
     let serves = Serves::known(folder.path())?;
     let folders = serves.as_ref().map(|serves| serves.stores.clone()).unwrap_or_default();
     let rack = StoreRack::open(&host, about.file_system()?, about.node(), &folder, folders).await?;
@@ -119,6 +119,7 @@ pub async fn run(args: NodeRecover) -> anyhow::Result<ExitCode> {
             "this node belongs to the file system no longer, so it cannot take the place of the first one",
         ));
     }
+    refuse_if_there(&host, &said_by_others(&host, &about, &keys, &remains.config).await, &keys).await?;
     remains.check()?;
     if !args.yes && !std::io::stdin().is_terminal() {
         return Err(usage("nothing was changed: say --yes"));
@@ -153,25 +154,26 @@ pub async fn run(args: NodeRecover) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Refuses to go on if the first node answers. A refusal is an answer, too.
-async fn refuse_if_there(host: &Host, about: &AboutNode, keys: &ClientKeys) -> anyhow::Result<()> {
+/// Refuses to go on if the first node answers at one of these addresses.
+async fn refuse_if_there(host: &Host, addresses: &[String], keys: &ClientKeys) -> anyhow::Result<()> {
     let ask = |text: &String| {
         let (address, text) = (whereabouts::address(text, keys), text.clone());
-        async move {
-            let request = Message::of_head(ControlRequest::Nodes.encode().to_vec());
-            // One that refuses is there, too.
-            match ask_once(host, &address?, kinds::CONTROL, request, ANSWER_TIME_MAX).await {
-                Err(e) if !LinkError::is_refusal(&e) => None,
-                _ => Some(text),
-            }
-        }
+        async move { is_led_from(host, &address?, ANSWER_TIME_MAX).await.then_some(text) }
     };
-    match join_all(about.first_node.iter().map(ask).collect()).await.into_iter().flatten().next() {
+    match join_all(addresses.iter().map(ask).collect()).await.into_iter().flatten().next() {
         Some(address) => Err(usage(format!(
             "the first node answers at {address}: nothing needs to be recovered. If it is to be given up, end it with `starling down` there"
         ))),
         None => Ok(()),
     }
+}
+
+/// Where the other nodes say that the first one is. It may have come to another address, or another
+/// node may lead, since this node has heard of it.
+async fn said_by_others(host: &Host, about: &AboutNode, keys: &ClientKeys, config: &FsConfig) -> Vec<String> {
+    let others: Vec<KnownNode> = config.reachable().filter(|at| at.node != about.node()).collect();
+    let asked = others.iter().map(|at| ask_for_news(host, at, keys, &about.first_node, false));
+    join_all(asked.collect()).await.into_iter().flatten().collect()
 }
 
 /// Reads the newest maps of the stores that can be reached, and finds out where all stores are.
@@ -217,7 +219,7 @@ async fn find(
         return (Whereabouts::Here(folder), None);
     }
     let at = config.reach(node);
-    let at = at.unwrap_or(cluster::KnownNode { node, address: String::new(), fingerprint: [0; 32] });
+    let at = at.unwrap_or(KnownNode { node, address: String::new(), fingerprint: [0; 32] });
     let asked = async {
         let AtNode { remote, .. } = place_at_node(host, keys, store, &at)?;
         let Presence::Store(identity) = remote.presence().await? else { anyhow::bail!("it has no such store") };

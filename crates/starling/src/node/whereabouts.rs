@@ -18,7 +18,7 @@ use cluster::config::MEMBER_ADDRESS_LEN_MAX;
 use cluster::control::{ControlAnswer, ControlError, ControlRequest};
 use cluster::survivors::Called;
 use host::Host;
-use link::{Address, Addresses, ClientKeys, Message, NodeService, Peer, ask_once, kinds};
+use link::{Address, Addresses, ClientKeys, LinkError, Message, NodeService, Peer, ask_once, kinds};
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::net::IpAddr;
@@ -157,6 +157,22 @@ fn as_seen_from_here(mut told: Vec<String>, peer: IpAddr) -> Vec<String> {
     told
 }
 
+/// The answer of a member to a request for the first node.
+const NOT_FIRST: &str = "this is not the first node";
+
+/// True if a first node answers at an address. A refusal is an answer, too, but not that of a
+/// member.
+pub async fn is_led_from(host: &Host, address: &Address, time_max: Duration) -> bool {
+    let request = Message::of_head(ControlRequest::Nodes.encode().to_vec());
+    match ask_once(host, address, kinds::CONTROL, request, time_max).await {
+        Ok(answer) => match ControlAnswer::decode(&answer.head) {
+            Err(ControlError::Unavailable(why)) => why != NOT_FIRST,
+            _ => true,
+        },
+        Err(e) => LinkError::is_refusal(&e),
+    }
+}
+
 /// Takes what the first node says, and answers others that ask where it is.
 pub struct WhereaboutsService(pub Arc<Whereabouts>);
 
@@ -174,7 +190,7 @@ impl NodeService for WhereaboutsService {
                         Err(e) => Err(ControlError::Unavailable(format!("{e:#}"))),
                     }
                 }
-                _ => Err(ControlError::Unavailable("this is not the first node".into())),
+                _ => Err(ControlError::Unavailable(NOT_FIRST.into())),
             };
             Message::of_head(ControlAnswer::encode(&answer).to_vec())
         }))
