@@ -261,7 +261,7 @@ impl Arrivals {
         for (node, survivor) in spoken {
             let Some(survivor) = survivor else { continue };
             let Holdings { epoch, committed_seq, .. } = survivor.resume.holdings;
-            match stripe.follow_log(client_log(node), committed_seq.saturating_add(1), epoch, committed_seq).await {
+            match stripe.let_go_on(client_log(node), committed_seq.saturating_add(1), epoch, committed_seq).await {
                 Ok(_) => drop(survivors.insert(node, survivor)),
                 // Its session had ended before this start.
                 Err(StripeError::Fenced) => tracing::info!(%node, "the node's session does not go on"),

@@ -40,9 +40,9 @@ pub struct Fence {
 }
 
 /// The newest fence of a log, with those before it. A store that has the seal refuses segments of
-/// epochs before `epoch` with a seq beyond `through`. It deletes those that it has: recovery
-/// discarded them. Segments up to `through` count, and may be put again for repair, unless an
-/// earlier fence discards them.
+/// epochs before `epoch` with a seq beyond `through`. Once it is told that a quorum has the seal,
+/// it deletes those that it has: recovery discarded them. Segments up to `through` count, and may
+/// be put again for repair, unless an earlier fence discards them.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Seal {
     /// The log.
@@ -75,6 +75,12 @@ impl Seal {
             held_by: BTreeSet::new(),
             has_lost: false,
         }
+    }
+
+    /// True if a quorum has the seal, so that what it discards can be forgotten. Until then, its
+    /// opener may have died half way, and the writer before may have been let go on.
+    pub fn is_told(&self) -> bool {
+        !self.held_by.is_empty()
     }
 
     /// The same seal, with the stores that have it.

@@ -87,7 +87,7 @@ impl StoreServer {
             }
             for (place, FoundFragments { header, intact, .. }) in found {
                 let segment = &header.id.segment;
-                let discarded = seals.get(&segment.log).is_some_and(|seal| seal.discards(segment));
+                let discarded = seals.get(&segment.log).is_some_and(|seal| seal.is_told() && seal.discards(segment));
                 let (key, held) =
                     (FragmentKey::new(header.id, header.attempt), Held { place, header: PackedHeader::new(&header) });
                 // If the checkpoint lists the fragment elsewhere, it was moved here since, or put

@@ -145,15 +145,17 @@ impl StorageState {
         self.release(gone);
     }
 
-    /// Sets a seal if the present one gives way to it, and removes the fragments that it discards.
-    /// True if it was set.
+    /// Sets a seal if the present one gives way to it, and removes the fragments that it discards,
+    /// if a quorum has it. True if it was set.
     pub fn seal(&mut self, seal: Seal) -> bool {
         if self.seals.get(&seal.log).is_some_and(|present| !present.gives_way_to(&seal)) {
             return false;
         }
-        self.damaged.retain(|key| !seal.discards(&key.segment()));
-        let gone = self.index.remove_discarded(&seal);
-        self.release(gone);
+        if seal.is_told() {
+            self.damaged.retain(|key| !seal.discards(&key.segment()));
+            let gone = self.index.remove_discarded(&seal);
+            self.release(gone);
+        }
         self.seals.insert(seal.log, seal);
         true
     }

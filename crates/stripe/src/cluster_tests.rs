@@ -15,7 +15,7 @@ use std::future::pending;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
-use storage::api::{Seal, Storage, StorageError, StoreStatus};
+use storage::api::{Fence, Seal, Storage, StorageError, StoreStatus};
 use storage::server::{StoreIdentity, StoreServer};
 use striped_log::builder::SegmentBuilder;
 use striped_log::fragment::{Fragment, FragmentHeader};
@@ -72,13 +72,23 @@ impl<C: Cluster> History<'_, C> {
         let tail = match self.cluster.sim().block_on(opening) {
             Err(_) => return None,
             Ok(Ok(tail)) => tail,
-            Ok(Err(StripeError::NotEnoughStores)) => {
+            // With a seal of an opener that died, more than `m` stores are bad.
+            Ok(Err(
+                StripeError::NotEnoughStores | StripeError::StoresNeeded { .. } | StripeError::LogBroken { .. },
+            )) => {
                 self.cluster.heal();
-                let stripe = stripe.clone();
-                let again = client.run(async move { stripe.open_log(LOG, 1).await });
-                match self.cluster.sim().block_on(again) {
-                    Err(_) => return None,
-                    Ok(tail) => tail.expect("all stores are well"),
+                let mut tries = 0;
+                loop {
+                    let stripe = stripe.clone();
+                    let again = client.run(async move { stripe.open_log(LOG, 1).await });
+                    match self.cluster.sim().block_on(again) {
+                        Err(_) => return None,
+                        Ok(Ok(tail)) => break tail,
+                        Ok(Err(error)) => assert!(tries < 5, "all stores are well: {error}"),
+                    }
+                    // Until it has found that they are.
+                    self.cluster.sim().run_for(Duration::from_secs(1));
+                    tries += 1;
                 }
             }
             Ok(Err(error)) => panic!("log does not open: {error}"),
@@ -128,17 +138,95 @@ impl<C: Cluster> History<'_, C> {
         writer.submit(draft);
     }
 
+    /// Opens the log on a machine that may die half way. True if it is opened.
+    fn is_opened(&self) -> bool {
+        let leader = self.cluster.sim().machine("leader");
+        leader.crash_after(1 + self.random.below(60));
+        let opening = {
+            let stripe = self.cluster.stripe(&leader);
+            leader.run(async move { stripe.open_log(LOG, 1).await })
+        };
+        let opened = self.cluster.sim().block_on(opening);
+        leader.crash();
+        leader.crash_after(u64::MAX);
+        matches!(opened, Ok(Ok(_)))
+    }
+
+    /// What a machine leaves that opens the log and dies when only some stores have its seal.
+    fn seal_half_way(&self, stripe: &Stripe, epoch: u32) {
+        self.cluster.heal();
+        let counted = self.acknowledged.lock().clone();
+        let fence = Fence { epoch: epoch + 1, through: counted.len() as u64 };
+        let seals = |at| self.cluster.sim().block_on(stripe.ask(at, |s| s.seals())).unwrap_or_default();
+        let all = stripe.everyone().into_iter().flat_map(seals).filter(|seal| seal.log == LOG && seal.is_told());
+        let Some(present) = all.max_by_key(|seal| seal.epoch) else { return };
+        let first = counted.iter().find(|segment| segment.epoch >= present.epoch).map(|segment| segment.seq);
+        let seal = present.next(fence, first, self.random.below(u64::MAX));
+        for _ in 0..=self.random.below(self.parity as u64) {
+            let at = self.random.below(self.cluster.store_count() as u64) as usize;
+            let _ = self.cluster.sim().block_on(stripe.ask(at, |s| s.seal(seal.clone())));
+        }
+    }
+
+    /// A leader takes the writer for dead and opens its log, and may die half way. Then a new
+    /// leader may let the writer go on: true if it does. Meanwhile the writer acknowledges nothing,
+    /// since its lease is over.
+    fn is_let_go_on(&self, stripe: &Stripe, writer: &LogWriter, epoch: u32) -> bool {
+        let before = self.acknowledged.lock().clone();
+        let is_opened = match self.random.chance(1, 2) {
+            true => self.is_opened(),
+            false => {
+                self.seal_half_way(stripe, epoch);
+                false
+            }
+        };
+        if !is_opened {
+            let leader = self.cluster.sim().machine("next-leader");
+            let stripe = self.cluster.stripe(&leader);
+            match self.random.chance(1, 2) {
+                true => self.shake(),
+                false => self.cut_sealed_after(&stripe, epoch),
+            }
+            let through = writer.committed_seq().unwrap_or(0);
+            if self.cluster.sim().block_on(stripe.let_go_on(LOG, 1, epoch, through)).is_ok() {
+                return true;
+            }
+        }
+        self.client().crash();
+        *self.acknowledged.lock() = before;
+        false
+    }
+
+    /// Cuts the stores that show a seal after this epoch, if that is not too many.
+    fn cut_sealed_after(&self, stripe: &Stripe, epoch: u32) {
+        self.cluster.heal();
+        let seals = |at| self.cluster.sim().block_on(stripe.ask(at, |s| s.seals())).unwrap_or_default();
+        let is_after = |at: &usize| seals(*at).iter().any(|seal| seal.log == LOG && seal.epoch > epoch);
+        let sealed: Vec<usize> = (0..self.cluster.store_count()).filter(is_after).collect();
+        if sealed.len() <= self.parity {
+            sealed.into_iter().for_each(|at| self.cluster.cut(at));
+        }
+    }
+
     /// One life of the writer.
     fn live(&mut self) {
         self.shake();
         let Some((stripe, tail)) = self.open() else { return };
         self.check(&stripe, &tail);
+        let epoch = tail.epoch;
         let writer = LogWriter::new(stripe.clone(), tail);
+        let mut is_alone = true;
         let acknowledged = self.acknowledged.clone();
         writer.on_commit(Box::new(move |id| acknowledged.lock().push(id)));
         for _ in 0..self.random.below(12) {
-            match self.random.below(6) {
+            match self.random.below(7) {
                 0 => self.shake(),
+                6 => {
+                    is_alone = false;
+                    if !self.is_let_go_on(&stripe, &writer, epoch) {
+                        return;
+                    }
+                }
                 1 => {
                     let time = Duration::from_micros(self.random.below(2_000_000));
                     self.cluster.sim().run_for(time);
@@ -152,7 +240,8 @@ impl<C: Cluster> History<'_, C> {
                 _ => self.submit(&writer),
             }
         }
-        if self.random.chance(1, 2) {
+        // A store with the seal of a leader that died refuses the writer, and this ends it.
+        if is_alone && self.random.chance(1, 2) {
             self.cluster.heal();
             self.cluster.sim().block_on(writer.wait_in_flight_below(1));
             let last = self.acknowledged.lock().last().map(|id| id.seq);

@@ -11,18 +11,20 @@
 //!    payload. Each put only adds fragments of segments that count anyway. After a crash here the
 //!    next opening has the same verdict and less to do. This step must come before the seal: stores
 //!    refuse fragments of a sealed epoch.
-//! 4. *Seal* the log at a quorum, with the next epoch and the last seq that counts. A store that
-//!    takes the seal forgets the discarded segments. So a seal on any store says: everything of
-//!    earlier epochs up to `through` was complete, and nothing beyond was ever acknowledged. The
-//!    seal carries the fences of the epochs before, and a random number of the opener. A store
-//!    takes one seal of an epoch, so if two openers choose the same epoch, at most one finds its
-//!    own seal at a quorum. After a crash here, the next opening may see the seal, and
-//!    reaches the same verdict from it. Or it does not see the seal, and may count more: whole
-//!    segments that were not acknowledged. Then there are two seals of one epoch, and the one that
-//!    counts more is in force. No fragment of the new epoch exists before a quorum has the seal.
+//! 4. *Seal* the log at a quorum, with the next epoch and the last seq that counts. So a seal on
+//!    any store says: everything of earlier epochs up to `through` was complete, and nothing beyond
+//!    was acknowledged before. The seal carries the fences of the epochs before, and a random
+//!    number of the opener. A store takes one seal of an epoch, so if two openers choose the same
+//!    epoch, at most one finds its own seal at a quorum. After a crash here, the next opening may
+//!    see the seal at a quorum, and reaches the same verdict from it. Or it does not, and may count
+//!    more: whole segments that were not acknowledged. Then there are two seals of one epoch. A
+//!    seal is *stray* if another leader lets the former writer go on, because no store that it asks
+//!    has the seal ([`let_go_on`](Stripe::let_go_on)). No fragment of the new epoch exists before a
+//!    quorum has the seal.
 //! 5. *Tell* the stores that have the seal which stores have it. So the next opening knows which
-//!    stores may have been written to, even if no written fragment is left. If a crash comes before
-//!    this step, nothing was written.
+//!    stores may have been written to, even if no written fragment is left. Only now the stores
+//!    forget the discarded segments. If a crash comes before this step, nothing was written, and
+//!    nothing is forgotten.
 //! 6. Only then hand out the new epoch. Quorums meet, so no epoch is handed out twice.
 //!
 //! Between 2 and 3, opening refuses a verdict that is a guess, unless the operator
@@ -33,7 +35,7 @@
 //! Segments up to a seal's `through` were complete when it was set. If they are incomplete now,
 //! stores have lost fragments. Scrub repairs that; opening does not.
 
-use crate::catch_up::newest_seals;
+use crate::catch_up::{holders, newest_seals};
 use crate::health::StoreState;
 use crate::mark::{MARK_LOG, begun, epoch_of, is_set_back};
 use crate::stripe::{Purpose, Whom};
@@ -146,9 +148,38 @@ impl Stripe {
         epoch: u32,
         through: u64,
     ) -> Result<Vec<SegmentId>, StripeError> {
-        match self.try_follow(log, from_seq.max(FIRST_SEQ), epoch, through, Whom::WhoAnswers).await {
+        self.follow(log, from_seq, epoch, through, false).await
+    }
+
+    /// As [`follow_log`](Self::follow_log), for a new leader that lets the writer go on: also a
+    /// seal of an opener that died half way fences the writer, if a store of the quorum that
+    /// answers has it. So if only stores that were not asked have it, it is stray, and later
+    /// openings take no notice of it.
+    ///
+    /// # Errors
+    /// As [`follow_log`](Self::follow_log).
+    pub async fn let_go_on(
+        &self,
+        log: LogId,
+        from_seq: u64,
+        epoch: u32,
+        through: u64,
+    ) -> Result<Vec<SegmentId>, StripeError> {
+        self.follow(log, from_seq, epoch, through, true).await
+    }
+
+    async fn follow(
+        &self,
+        log: LogId,
+        from_seq: u64,
+        epoch: u32,
+        through: u64,
+        any_seal_fences: bool,
+    ) -> Result<Vec<SegmentId>, StripeError> {
+        let from_seq = from_seq.max(FIRST_SEQ);
+        match self.try_follow(log, from_seq, epoch, through, (any_seal_fences, Whom::WhoAnswers)).await {
             Err(StripeError::NotEnoughStores | StripeError::LogBroken { .. }) => {
-                self.try_follow(log, from_seq.max(FIRST_SEQ), epoch, through, Whom::Everybody).await
+                self.try_follow(log, from_seq, epoch, through, (any_seal_fences, Whom::Everybody)).await
             }
             done => done,
         }
@@ -160,10 +191,12 @@ impl Stripe {
         from_seq: u64,
         epoch: u32,
         through: u64,
-        whom: Whom,
+        (any_seal_fences, whom): (bool, Whom),
     ) -> Result<Vec<SegmentId>, StripeError> {
         let (seals, found) = self.gather(log, from_seq.saturating_sub(1), whom).await?;
-        let in_force = newest_seals(seals.iter().flat_map(|(_, seals)| seals));
+        let all = || seals.iter().flat_map(|(_, seals)| seals).filter(|seal| seal.log == log);
+        let counts = |seal: &&Seal| seal.epoch <= epoch || any_seal_fences || !self.may_be_stray(seal, epoch, &seals);
+        let in_force = newest_seals(all().filter(counts));
         let seal = in_force.get(&log);
         let newest = found.iter().map(|(_, h)| h.id.segment.epoch).chain(seal.map(|s| s.epoch)).max();
         if newest > Some(epoch) {
@@ -187,10 +220,13 @@ impl Stripe {
     ) -> Result<LogTail, StripeError> {
         // Gather also the segment before, so that the first one can chain to it.
         let (seals, found) = self.gather(log, from_seq.saturating_sub(1), whom).await?;
-        let in_force = newest_seals(seals.iter().flat_map(|(_, seals)| seals));
-        let seal = in_force.get(&log);
-        let epochs = found.iter().map(|(_, h)| h.id.segment.epoch).chain(seal.map(|s| s.epoch));
+        let shown = || seals.iter().flat_map(|(at, seals)| seals.iter().filter(|s| s.log == log).map(|s| (*at, s)));
+        // Also of stray seals: no epoch is given twice.
+        let epochs = found.iter().map(|(_, h)| h.id.segment.epoch).chain(shown().map(|(_, s)| s.epoch));
         let newest = epochs.max().unwrap_or(0);
+        let in_force = self.in_force(&seals);
+        let seal = self.seal_to_open_after(log, from_seq, &found, &seals).await?;
+        let seal = seal.as_ref();
         if after.is_some_and(|after| newest != after) {
             return Err(StripeError::Fenced);
         }
@@ -236,9 +272,17 @@ impl Stripe {
             let (again, discarded) = (incomplete.len(), verdict.discarded.len());
             tracing::info!(%log, again, discarded, "the log was not closed cleanly");
         }
+        // A store with a stray seal takes these only when it has the next one.
+        let refuses = |(_, s): &(usize, &Seal)| incomplete.iter().any(|c| s.discards(&c.id));
+        let refusing: Vec<usize> = shown().filter(refuses).map(|(at, _)| at).collect();
+        refusing.iter().for_each(|at| self.mark_bad(*at, StoreState::Failing, "has a stray seal"));
         for group in incomplete.chunks(PUT_AGAIN_COUNT) {
             let puts = join_all(group.iter().map(|c| self.put_again(c.id)).collect()).await;
-            puts.into_iter().collect::<Result<(), _>>()?;
+            match puts.into_iter().collect::<Result<(), _>>() {
+                // The others are too few.
+                Err(StripeError::Fenced) if !refusing.is_empty() => return Err(StripeError::NotEnoughStores),
+                put => put?,
+            }
         }
 
         let seal = seal_after(seal, log, epoch, &verdict, self.host.random.next_u64());
@@ -265,6 +309,56 @@ impl Stripe {
             segments: verdict.counted.iter().map(|c| c.id).collect(),
             lost,
         })
+    }
+
+    /// The seal of a log from which it is opened: the newest one that is not stray. One that may be
+    /// stray counts if it discards nothing that can be read.
+    ///
+    /// # Errors
+    /// `NotEnoughStores` if the other stores would have to say whether a seal is stray, which
+    /// discards what may have been acknowledged since.
+    async fn seal_to_open_after(
+        &self,
+        log: LogId,
+        from_seq: u64,
+        found: &Found,
+        answers: &Gathered<Vec<Seal>>,
+    ) -> Result<Option<Seal>, StripeError> {
+        let told = answers.iter().flat_map(|(_, seals)| seals).filter(|seal| seal.log == log && seal.is_told());
+        // Of the last writer, as far as is known.
+        let written =
+            found.iter().map(|(_, h)| h.id.segment.epoch).chain(told.map(|seal| seal.epoch)).max().unwrap_or(0);
+        let mut answers = answers.clone();
+        let mut has_all = false;
+        let mut strays: BTreeSet<(u32, u64)> = BTreeSet::new();
+        loop {
+            let all = answers.iter().flat_map(|(_, seals)| seals);
+            let of_log = all.filter(|seal| seal.log == log && !strays.contains(&(seal.epoch, seal.nonce)));
+            let mut seals = newest_seals(of_log.clone());
+            let Some(newest) = seals.remove(&log) else { return Ok(None) };
+            let before = newest_seals(of_log.filter(|seal| (seal.epoch, seal.nonce) != (newest.epoch, newest.nonce)));
+            if !self.may_be_stray(&newest, written, &answers) || self.options.accepts_loss {
+                return Ok(Some(newest));
+            }
+            if self.stores.len() - (answers.len() - holders(&newest, &answers)) < self.quorum() {
+                strays.insert((newest.epoch, newest.nonce));
+                continue;
+            }
+            let next_seq = |seal| judge(from_seq, &in_force_of(found.clone(), seal)).1.next_seq;
+            if next_seq(before.get(&log)) == next_seq(Some(&newest)) {
+                return Ok(Some(newest));
+            }
+            if has_all {
+                tracing::info!(%log, epoch = newest.epoch, "only the other stores can say whether this log was opened");
+                return Err(StripeError::NotEnoughStores);
+            }
+            has_all = true;
+            let mut others = self.everyone();
+            others.retain(|at| answers.iter().all(|(answered, _)| answered != at));
+            let asked = others.iter().map(|&at| self.ask_whom(at, Whom::Everybody, |s: &dyn Storage| s.seals()));
+            let asked = join_all(asked.collect()).await;
+            answers.extend(others.into_iter().zip(asked).filter_map(|(at, seals)| Some((at, seals.ok()?))));
+        }
     }
 
     /// True if a segment that cannot be read was certainly never complete, or was deleted. False if

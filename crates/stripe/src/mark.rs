@@ -54,7 +54,7 @@ pub(crate) fn epoch_of(log: LogId, seals: &[Seal]) -> u32 {
 
 /// The newest seal of a log that names the stores that have it: its epoch, and these stores.
 pub(crate) fn begun<'a>(log: LogId, seals: impl IntoIterator<Item = &'a Seal>) -> Option<(u32, BTreeSet<StoreId>)> {
-    let told = seals.into_iter().filter(|s| s.log == log && !s.held_by.is_empty());
+    let told = seals.into_iter().filter(|s| s.log == log && s.is_told());
     told.max_by_key(|s| s.epoch).map(|s| (s.epoch, s.held_by.clone()))
 }
 

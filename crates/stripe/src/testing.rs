@@ -194,7 +194,7 @@ impl Storage for MemStore {
     fn seal(&self, seal: Seal) -> BoxFuture<Result<Seal, StorageError>> {
         self.serve(true, move |contents| {
             if contents.seals.get(&seal.log).is_none_or(|present| present.gives_way_to(&seal)) {
-                contents.fragments.retain(|key, _| !seal.discards(&key.0));
+                contents.fragments.retain(|key, _| !seal.is_told() || !seal.discards(&key.0));
                 contents.seals.insert(seal.log, seal.clone());
             }
             Ok(contents.seals[&seal.log].clone())

@@ -90,7 +90,7 @@ impl Model {
     }
 
     fn discard(&mut self, seal: &Seal) {
-        self.fragments.retain(|(id, _), _| !seal.discards(&id.segment));
+        self.fragments.retain(|(id, _), _| !seal.is_told() || !seal.discards(&id.segment));
     }
 
     fn is_sealed(&self, segment: &SegmentId) -> bool {

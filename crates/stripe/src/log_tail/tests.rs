@@ -120,6 +120,50 @@ fn a_store_that_hangs_is_waited_for_if_the_log_needs_it() {
     assert_eq!(rig.run(opened).unwrap().unwrap().segments.len(), 1);
 }
 
+/// A leader died while it sealed the log of a session that survived it: one store had the seal, and
+/// was away while the session went on. Each later opening of any log gave the seal to all stores,
+/// and these deleted what the session had synced meanwhile.
+#[test]
+fn regression_a_seal_of_an_opening_that_died_half_way_discards_nothing() {
+    for (seed, opens_another_first) in [(1, true), (2, false)] {
+        let rig = Rig::new(seed, 3, 1);
+        let (stripe, tail, writer) = rig.writer();
+        let write = |through: u64| {
+            (0..2).for_each(|_| writer.submit(rig.draft(writer.begin(), 70_000)));
+            rig.run(writer.wait_committed(through)).unwrap();
+        };
+        write(2);
+        let present = rig.stores[0].contents.lock().seals[&LOG].clone();
+        let half_way = present.next(Fence { epoch: tail.epoch + 1, through: 2 }, Some(1), 77);
+        rig.run(stripe.ask(0, |s| s.seal(half_way.clone()))).unwrap();
+        rig.stores[0].set(Fault::Down);
+        stripe.note_slow(0);
+        write(4);
+        let all = rig.run(stripe.follow_log(LOG, 1, tail.epoch, 4)).unwrap();
+        rig.client().crash();
+        rig.heal();
+
+        let stripe = rig.stripe();
+        if opens_another_first {
+            rig.run(stripe.open_log(LogId::new(4), 1)).unwrap();
+            let has_all = |at: usize| all.iter().all(|segment| rig.stores[at].holds(*segment) > 0);
+            assert!(has_all(1) && has_all(2), "a segment that was synced is deleted");
+        }
+        assert_eq!(rig.run(stripe.follow_log(LOG, 1, tail.epoch, 4)).as_ref(), Ok(&all), "seed {seed}");
+        assert_eq!(rig.run(stripe.log_segments(LOG, 1)).as_ref(), Ok(&all));
+        let opened = rig.run(rig.stripe().open_log(LOG, if opens_another_first { 1 } else { 5 })).unwrap();
+        assert_eq!((opened.next_seq, opened.epoch), (5, tail.epoch + 2));
+        rig.stores[1].set(Fault::Down);
+        for segment in &all[..2] {
+            rig.run(rig.stripe().read_segment(*segment, Purpose::Program)).unwrap();
+        }
+        rig.heal();
+        for segment in &all {
+            rig.run(rig.stripe().read_segment(*segment, Purpose::Program)).unwrap();
+        }
+    }
+}
+
 #[test]
 fn a_log_is_followed_while_its_writer_goes_on() {
     let rig = Rig::new(7, 5, 1);
