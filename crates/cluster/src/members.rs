@@ -663,8 +663,10 @@ impl Members {
         host::timeout(&*self.host.clock, LOOK_TIME_MAX, share).await.ok().flatten()
     }
 
-    /// Opens a log and rolls it forward. The error says why not.
+    /// Opens a log and rolls it forward. The error says why not. A node that leads no more lets the
+    /// next one judge: that may let the log's writer go on.
     async fn open_log(&self, log: LogId) -> Result<LogTail, String> {
+        self.lease_to_give().map_err(|e| e.to_string())?;
         self.seats.log_opens(log);
         let rolled = roll_forward(&self.stripe, self.seats.all(), log).await;
         let (tail, _) = rolled.map_err(|e| format!("{log} cannot be rolled forward: {e}"))?;

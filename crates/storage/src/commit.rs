@@ -147,11 +147,15 @@ impl Committer {
 
     async fn puts(&mut self, mut waiting: VecDeque<WaitingPut>) {
         while !waiting.is_empty() {
+            let count = waiting.len();
             let placed = self.place(&mut waiting);
+            // On some disks writes never wait, but hold up the thread. So yield after answers, to
+            // let callers work on them.
+            if placed.len() + waiting.len() < count {
+                host::yield_now().await;
+            }
             if !placed.is_empty() {
                 self.write_group(placed).await;
-                // On some disks writes never wait. So yield here, to let callers work on their
-                // answers.
                 host::yield_now().await;
                 continue;
             }
@@ -161,6 +165,8 @@ impl Committer {
             {
                 // Refuse only this put: a smaller one may still fit.
                 let _ = put.done.send(Err(error));
+                drop(put.room);
+                host::yield_now().await;
             }
         }
     }
@@ -190,14 +196,14 @@ impl Committer {
         let mut puts = Vec::with_capacity(group.len());
         let mut writes = Vec::with_capacity(group.len());
         for (put, place) in group {
-            let WaitingPut { fragment, key, done, .. } = put;
+            let WaitingPut { fragment, key, done, room, .. } = put;
             let held = Held { place, header: PackedHeader::new(&fragment.header) };
             writes.push(Write { place, header: fragment.header, payload: fragment.payload });
-            puts.push((key, held, done));
+            puts.push((key, held, done, room));
         }
         let result = self.write(writes).await;
         let state = &mut *self.shared.state.lock();
-        for (key, held, done) in puts {
+        for (key, held, done, _room) in puts {
             match &result {
                 Ok(()) => state.insert(key, held),
                 Err(_) => state.space.release(held.place),

@@ -35,7 +35,7 @@ pub use crate::identity::StoreIdentity;
 /// A storage server. When dropped, it asks for a last checkpoint; [`close`](Self::close) also waits
 /// for that.
 pub struct StoreServer {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
     disk: Arc<dyn Disk>,
 }
 

@@ -51,7 +51,7 @@ pub struct Shared {
     gauge: Mutex<Gauge>,
     queue: Mutex<Queue>,
     wake: Notify,
-    room: Arc<Semaphore>,
+    pub room: Arc<Semaphore>,
 }
 
 /// Whether the disk lets the `fragments` file grow. Bytes that the disk reports as free can be out
@@ -199,7 +199,8 @@ pub struct WaitingPut {
     pub footprint: u32,
     /// Gets the result when the fragment is durable or refused.
     pub done: oneshot::Sender<Result<(), StorageError>>,
-    _room: OwnedSemaphorePermit,
+    /// Its part of the queue's room.
+    pub room: OwnedSemaphorePermit,
 }
 
 /// A change that must be in a checkpoint before it is answered.
@@ -298,7 +299,7 @@ impl Shared {
         let room = self.room.clone().acquire_many_owned(footprint / QUEUE_UNIT).await;
         let room = room.map_err(|_| StorageError::Unavailable)?;
         let (done, answer) = oneshot::channel();
-        self.push(|queue| queue.puts.push_back(WaitingPut { fragment, key, footprint, done, _room: room }))?;
+        self.push(|queue| queue.puts.push_back(WaitingPut { fragment, key, footprint, done, room }))?;
         answer.await.map_err(|_| StorageError::Unavailable)?
     }
 

@@ -492,6 +492,26 @@ fn regression_a_store_whose_disk_hangs_takes_no_puts_until_it_goes_on() {
     assert!(sim.block_on(server.seal(seal)).is_ok());
 }
 
+/// Their room was free when the write began. That woke a put which waits for room. It may run on
+/// the thread that was about to wait for the disk, and stayed there as long as the disk hung.
+#[test]
+fn regression_a_put_has_its_room_until_it_is_written() {
+    let sim = Sim::new(8);
+    let disk = SimDisk::new(&sim, DISK_BYTES);
+    closed_store(&sim, &disk, 0..0);
+    let server = open(&sim, &disk).unwrap();
+    let free = || server.shared.room.available_permits();
+    sim.block_on(server.put(fragment(1, 1, 0, 10))).unwrap();
+    let all = free();
+    disk.hang(true);
+    let put = sim.machine("client").run(server.put_behind(fragment(1, 2, 0, 1 << 20)));
+    sim.run_for(Duration::from_secs(1));
+    assert!(all - free() >= (1 << 20) / 4096, "{} of {all}", free());
+    disk.hang(false);
+    assert_eq!(sim.block_on(put), Ok(Ok(())));
+    assert_eq!(free(), all);
+}
+
 #[test]
 fn a_small_put_costs_one_write_and_one_sync_and_those_that_wait_share_it() {
     let sim = Sim::new(7);
