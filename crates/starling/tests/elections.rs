@@ -6,7 +6,9 @@ mod common;
 mod on_loopback;
 
 use common::{Mounted, refused, starling};
-use on_loopback::{answer, contents, elsewhere, join_voter, leader, led_by_other_than, nodes, stores, voters, wait};
+use on_loopback::{
+    answer, contents, elsewhere, join, join_voter, leader, led_by_other_than, nodes, stores, voters, wait,
+};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use serde_json::{Value, json};
@@ -174,6 +176,9 @@ fn a_leader_that_is_lost_for_good_is_removed_and_its_store_made_anew() {
     write(&three, "after");
     let leads = led_by_other_than(&three, &first);
     let leader = if leads == "two" { &two } else { &three };
+    // A machine joins while one of three is gone.
+    let client = join(dir.path(), leader, "client");
+    write(&client, "by-client");
     let remove = || {
         let mut command = starling();
         command.args(["node", "remove", &first, "--dead", "--data"]).arg(&leader.data);
@@ -187,11 +192,12 @@ fn a_leader_that_is_lost_for_good_is_removed_and_its_store_made_anew() {
     fs::rename(&disks, &one.data).expect("they are back");
     let said = refused(starling().arg("up").arg(&one.mountpoint).arg("--data").arg(&one.data));
     assert!(said.contains("another node has become the first node"), "{said}");
-    let four = join_voter(dir.path(), leader, "four");
-    wait("the new node does not vote", || voters(&four) == 3);
-    let now = contents(&four);
-    assert_eq!((now.len(), &now, &now), (4, &contents(&two), &contents(&three)));
-    for node in [&two, &three, &four] {
+    // The machine comes back with new disks, under its old name.
+    let again = join_voter(dir.path(), leader, &first);
+    wait("the new node does not vote", || voters(&again) == 3);
+    let now = contents(&again);
+    assert_eq!((now.len(), &now, &now), (5, &contents(&two), &contents(&three)));
+    for node in [&client, &two, &three, &again] {
         node.down();
     }
 }
