@@ -138,13 +138,13 @@ impl<C: Cluster> History<'_, C> {
         writer.submit(draft);
     }
 
-    /// Opens the log on a machine that may die half way. True if it is opened.
-    fn is_opened(&self) -> bool {
+    /// Opens the log from a seq on, on a machine that may die half way. True if it is opened.
+    fn is_opened(&self, from_seq: u64) -> bool {
         let leader = self.cluster.sim().machine("leader");
         leader.crash_after(1 + self.random.below(60));
         let opening = {
             let stripe = self.cluster.stripe(&leader);
-            leader.run(async move { stripe.open_log(LOG, 1).await })
+            leader.run(async move { stripe.open_log(LOG, from_seq).await })
         };
         let opened = self.cluster.sim().block_on(opening);
         leader.crash();
@@ -174,7 +174,7 @@ impl<C: Cluster> History<'_, C> {
     fn is_let_go_on(&self, stripe: &Stripe, writer: &LogWriter, epoch: u32) -> bool {
         let before = self.acknowledged.lock().clone();
         let is_opened = match self.random.chance(1, 2) {
-            true => self.is_opened(),
+            true => self.is_opened(1),
             false => {
                 self.seal_half_way(stripe, epoch);
                 false
@@ -211,6 +211,11 @@ impl<C: Cluster> History<'_, C> {
     /// One life of the writer.
     fn live(&mut self) {
         self.shake();
+        if self.random.chance(1, 2) {
+            // As one that has applied all of this.
+            let durable = self.acknowledged.lock().len() as u64;
+            self.is_opened(1 + durable - self.random.below(durable + 1) / 2);
+        }
         let Some((stripe, tail)) = self.open() else { return };
         self.check(&stripe, &tail);
         let epoch = tail.epoch;

@@ -225,7 +225,7 @@ impl Stripe {
         let epochs = found.iter().map(|(_, h)| h.id.segment.epoch).chain(shown().map(|(_, s)| s.epoch));
         let newest = epochs.max().unwrap_or(0);
         let in_force = self.in_force(&seals);
-        let seal = self.seal_to_open_after(log, from_seq, &found, &seals).await?;
+        let seal = self.seal_to_open_after(log, from_seq, through, &found, &seals).await?;
         let seal = seal.as_ref();
         if after.is_some_and(|after| newest != after) {
             return Err(StripeError::Fenced);
@@ -321,6 +321,7 @@ impl Stripe {
         &self,
         log: LogId,
         from_seq: u64,
+        through: u64,
         found: &Found,
         answers: &Gathered<Vec<Seal>>,
     ) -> Result<Option<Seal>, StripeError> {
@@ -337,7 +338,15 @@ impl Stripe {
             let mut seals = newest_seals(of_log.clone());
             let Some(newest) = seals.remove(&log) else { return Ok(None) };
             let before = newest_seals(of_log.filter(|seal| (seal.epoch, seal.nonce) != (newest.epoch, newest.nonce)));
-            if !self.may_be_stray(&newest, written, &answers) || self.options.accepts_loss {
+            if self.options.accepts_loss {
+                return Ok(Some(newest));
+            }
+            // A quorum with this seal would have kept the writer from making so much durable.
+            if !newest.is_told() && newest.through < through.max(from_seq - 1) {
+                strays.insert((newest.epoch, newest.nonce));
+                continue;
+            }
+            if !self.may_be_stray(&newest, written, &answers) {
                 return Ok(Some(newest));
             }
             if self.stores.len() - (answers.len() - holders(&newest, &answers)) < self.quorum() {
