@@ -59,7 +59,7 @@ pub enum RemovalError {
     },
     /// It would leave another node with more stores than may be lost.
     #[error(
-        "without {name}, {at} would have {count} stores, and parity makes up for the loss of {parity}: nothing could be lost with {at} then. Let another machine \
+        "without {name}, {at} would have {count} stores, and parity makes up for the loss of {parity}: if {at} were lost then, so would be data. Let another machine \
          join with --store first, or say --accept-risk"
     )]
     Crowds {
