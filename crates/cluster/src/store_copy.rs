@@ -40,9 +40,9 @@ pub enum CopyError {
     /// The new place failed.
     #[error("its new place: {0}")]
     To(StorageError),
-    /// The new place keeps another seal of a log than it was given.
-    #[error("its new place has another seal of a log: {0:?}")]
-    OtherSeal(Seal),
+    /// The new place has not taken a seal of a log.
+    #[error("its new place has not taken a seal of a log: {0:?}")]
+    SealRefused(Seal),
     /// The copy is not complete, though nothing failed.
     #[error("its new place has {copied} fragments, and should have {wanted}")]
     Incomplete {
@@ -231,11 +231,13 @@ impl StoreCopy {
             self.to.delete(some.to_vec()).await.map_err(CopyError::To)?;
         }
         self.damaged.retain(|segment, _| listed.contains_key(segment));
-        for seal in self.from.seals().await.map_err(CopyError::From)? {
-            let kept = self.to.seal(seal.clone()).await.map_err(CopyError::To)?;
-            if kept != seal {
-                return Err(CopyError::OtherSeal(kept));
-            }
+        let seals = self.from.seals().await.map_err(CopyError::From)?;
+        for seal in &seals {
+            self.to.seal(seal.clone()).await.map_err(CopyError::To)?;
+        }
+        let kept = self.to.seals().await.map_err(CopyError::To)?;
+        if let Some(refused) = seals.into_iter().find(|seal| !kept.contains(seal)) {
+            return Err(CopyError::SealRefused(refused));
         }
         let maps = self.from.maps().await.map_err(CopyError::From)?;
         self.to.put_maps(maps).await.map_err(CopyError::To)?;

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
-use storage::api::{Seal, Storage, StorageError, StoreStatus};
+use storage::api::{Seal, Seals, Storage, StorageError, StoreStatus};
 use stripe::{LogTail, LogWriter, Options, Stripe};
 use striped_log::builder::SegmentBuilder;
 use striped_log::fragment::{Fragment, FragmentHeader};
@@ -28,7 +28,7 @@ pub const MANAGER_LOG: LogId = LogId::new(300);
 #[derive(Default)]
 struct Contents {
     fragments: BTreeMap<(SegmentId, u8), Fragment>,
-    seals: BTreeMap<LogId, Seal>,
+    seals: Seals,
     /// Segments whose bytes have rotted.
     rotten: BTreeSet<SegmentId>,
     reads: u64,
@@ -72,7 +72,7 @@ impl Storage for MemStore {
             if *refuses.lock() || (segment.log == MANAGER_LOG && *refuses_seq.lock() == Some(segment.seq)) {
                 return Err(StorageError::Full);
             }
-            if contents.seals.get(&segment.log).is_some_and(|seal| segment.epoch < seal.epoch) {
+            if contents.seals.newest(segment.log).is_some_and(|seal| segment.epoch < seal.epoch) {
                 return Err(StorageError::Sealed(segment.log));
             }
             let key = (segment, fragment.header.id.index);
@@ -147,16 +147,16 @@ impl Storage for MemStore {
 
     fn seal(&self, seal: Seal) -> BoxFuture<Result<Seal, StorageError>> {
         self.serve(move |contents| {
-            if contents.seals.get(&seal.log).is_none_or(|present| present.gives_way_to(&seal)) {
+            contents.seals.take(seal.clone());
+            if let Some(seal) = contents.seals.discarding(seal.log) {
                 contents.fragments.retain(|(segment, _), _| !seal.discards(segment));
-                contents.seals.insert(seal.log, seal.clone());
             }
-            Ok(contents.seals[&seal.log].clone())
+            Ok(contents.seals.newest(seal.log).cloned().unwrap_or(seal))
         })
     }
 
     fn seals(&self) -> BoxFuture<Result<Vec<Seal>, StorageError>> {
-        self.serve(|contents| Ok(contents.seals.values().cloned().collect()))
+        self.serve(|contents| Ok(contents.seals.iter().cloned().collect()))
     }
 
     fn put_maps(&self, _: Maps) -> BoxFuture<Result<(), StorageError>> {

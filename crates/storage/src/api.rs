@@ -4,6 +4,7 @@
 pub use crate::identity::StoreIdentity;
 use crate::pages::{LANDING_PAGES, PAGE};
 pub use crate::seal::{Fence, Seal};
+pub use crate::seals::Seals;
 use bytes::Bytes;
 use host::DiskSpace;
 use std::io;
@@ -112,10 +113,10 @@ pub trait Storage: Send + Sync + 'static {
     /// Deletes all fragments of these segments. This is not durable at once: a store that crashes
     /// may show them again.
     fn delete(&self, segments: Vec<SegmentId>) -> BoxFuture<Result<(), StorageError>>;
-    /// Fences a log durably. A seal that the present one does not [give
-    /// way](Seal::gives_way_to) to changes nothing. Returns the seal in force.
+    /// Fences a log durably. A seal that is not [taken](Seals::take) changes nothing. Returns the
+    /// seal of the log with the latest epoch.
     fn seal(&self, seal: Seal) -> BoxFuture<Result<Seal, StorageError>>;
-    /// The seals in force.
+    /// All seals: of each log the told one, then one that is under way.
     fn seals(&self) -> BoxFuture<Result<Vec<Seal>, StorageError>>;
     /// Keeps `maps` durably if their epoch is above that of the present ones.
     fn put_maps(&self, maps: Maps) -> BoxFuture<Result<(), StorageError>>;

@@ -23,16 +23,15 @@
 //!            | count u32 x reserved (start u32 | length u32)
 //! ```
 
-use crate::api::{Seal, StoreIdentity};
+use crate::api::{Seal, Seals, StoreIdentity};
 use crate::index::{FragmentKey, Held, Index};
 use crate::packed::PackedHeader;
 use crate::pages::{PageExtent, pages};
 use crate::seal::SEAL_LEN_MIN;
 use bytes::Bytes;
 use record_log::checkpoint_pair::Owner;
-use std::collections::BTreeMap;
 use types::codec::{DecodeError, Put, Reader};
-use types::{FragmentId, FsUuid, LogId, Maps, SegmentId, StoreId};
+use types::{FragmentId, FsUuid, Maps, SegmentId, StoreId};
 
 /// The format that this program writes. It covers the fragments too, since the index does not have
 /// their version. So raise it with [`striped_log::fragment::FORMAT_VERSION`], and when the place of
@@ -73,8 +72,8 @@ impl Owner for StoreIdentity {
 pub struct Body {
     /// Pages of the `fragments` file. All places are within them.
     pub page_count: u32,
-    /// The seals in force.
-    pub seals: BTreeMap<LogId, Seal>,
+    /// The seals.
+    pub seals: Seals,
     /// The newest maps.
     pub maps: Maps,
     /// The pages that may be written until the next checkpoint.
@@ -150,14 +149,13 @@ pub fn encode_gone<'a>(gone: impl Iterator<Item = &'a FragmentKey>, out: &mut Ve
 }
 
 /// Encodes the end of a checkpoint.
-pub fn encode_end(page_count: u32, seals: &BTreeMap<LogId, Seal>, maps: &Maps, reservation: &[PageExtent]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(64 + 64 * seals.len() + maps.bytes.len() + 8 * reservation.len());
+pub fn encode_end(page_count: u32, seals: &Seals, maps: &Maps, reservation: &[PageExtent]) -> Vec<u8> {
+    let seal_count = seals.iter().count();
+    let mut out = Vec::with_capacity(64 + 64 * seal_count + maps.bytes.len() + 8 * reservation.len());
     out.put_u8(END);
     out.put_u32(page_count);
-    out.put_u32(seals.len() as u32);
-    for seal in seals.values() {
-        seal.encode(&mut out);
-    }
+    out.put_u32(seal_count as u32);
+    seals.iter().for_each(|seal| seal.encode(&mut out));
     out.put_u64(maps.epoch);
     out.put_blob(&maps.bytes);
     out.put_u32(reservation.len() as u32);
@@ -233,10 +231,11 @@ impl Body {
 
     fn decode_end(&mut self, r: &mut Reader<'_>) -> Result<(), DecodeError> {
         self.page_count = r.u32("page count")?;
-        self.seals.clear();
+        self.seals = Seals::default();
         for _ in 0..r.count(SEAL_LEN_MIN, "seals")? {
-            let seal = Seal::decode(r)?;
-            self.seals.insert(seal.log, seal);
+            if !self.seals.take(Seal::decode(r)?) {
+                return Err(DecodeError::Invalid("seals of a log"));
+            }
         }
         self.maps.epoch = r.u64("maps epoch")?;
         self.maps.bytes = Bytes::copy_from_slice(r.blob("maps")?);
@@ -317,7 +316,7 @@ mod tests {
         after.index.insert(keys[0], moved);
         after.index.remove(&keys[2]);
         (after.page_count, after.maps.epoch) = (3000, 5);
-        after.seals.clear();
+        after.seals = Seals::default();
         after.reservation.pop();
         let mut bytes = before.encode();
         let base_len = (bytes.len() - before.encode_end().len()) as u64;

@@ -297,8 +297,8 @@ impl Committer {
         for control in controls {
             match control {
                 Control::Seal(seal, done) => {
-                    let in_force = state.seals.get(&seal.log).cloned().unwrap_or(seal);
-                    let _ = done.send(result.clone().map(|()| in_force));
+                    let newest = state.seals.newest(seal.log).cloned().unwrap_or(seal);
+                    let _ = done.send(result.clone().map(|()| newest));
                 }
                 Control::Maps(_, done) => drop(done.send(result.clone())),
             }

@@ -8,9 +8,9 @@
 //!
 //! Inside: `commit` is the loop that writes, `shared` is the state that it shares with requests,
 //! `chain` writes one checkpoint after the other, `files` reads and writes the files. Pure: `space`
-//! (where fragments go), `compaction` (which fragments move), `seal` (keeps former writers out),
-//! `index` and `packed` (which fragments there are, and where), `checkpoint` (its bytes),
-//! `torn_tail` (finds the fragments that a crash left).
+//! (where fragments go), `compaction` (which fragments move), `seal` and `seals` (keep former
+//! writers out), `index` and `packed` (which fragments there are, and where), `checkpoint` (its
+//! bytes), `torn_tail` (finds the fragments that a crash left).
 
 pub mod api;
 pub mod calls;
@@ -24,6 +24,7 @@ mod index;
 mod packed;
 pub mod pages;
 mod seal;
+mod seals;
 pub mod server;
 mod shared;
 pub mod site;

@@ -83,11 +83,11 @@ impl StoreServer {
             let (found, is_rotten) = files.scan(part, &head, len).await?;
             if is_rotten {
                 tracing::error!(store = %head.owner.store, page = part.start, "fragments have rotted, and it is not known which");
-                seals.values_mut().for_each(|seal| seal.has_lost = true);
+                seals.mark_lost();
             }
             for (place, FoundFragments { header, intact, .. }) in found {
                 let segment = &header.id.segment;
-                let discarded = seals.get(&segment.log).is_some_and(|seal| seal.is_told() && seal.discards(segment));
+                let discarded = seals.discarding(segment.log).is_some_and(|seal| seal.discards(segment));
                 let (key, held) =
                     (FragmentKey::new(header.id, header.attempt), Held { place, header: PackedHeader::new(&header) });
                 // If the checkpoint lists the fragment elsewhere, it was moved here since, or put
@@ -379,7 +379,7 @@ impl Storage for StoreServer {
     }
 
     fn seals(&self) -> BoxFuture<Result<Vec<Seal>, StorageError>> {
-        now(Ok(self.shared.state.lock().seals.values().cloned().collect()))
+        now(Ok(self.shared.state.lock().seals.iter().cloned().collect()))
     }
 
     fn put_maps(&self, maps: Maps) -> BoxFuture<Result<(), StorageError>> {

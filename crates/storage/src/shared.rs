@@ -1,7 +1,7 @@
 //! The state that requests and the commit loop of a server share, under its lock, and the queue of
 //! changes between them.
 
-use crate::api::{Seal, StorageError, StoreIdentity};
+use crate::api::{Seal, Seals, StorageError, StoreIdentity};
 use crate::files::StoreFiles;
 use crate::index::{FragmentKey, Held, Index};
 use crate::packed::PackedHeader;
@@ -10,12 +10,12 @@ use crate::space::PageSpace;
 use host::{Clock, Tasks};
 use parking_lot::Mutex;
 use policy::gauge::Gauge;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 use striped_log::fragment::{Fragment, FragmentHeader};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot};
-use types::{LogId, Maps, SegmentId};
+use types::{Maps, SegmentId};
 
 /// Most bytes of puts in the queue and being written. Further puts wait for room before they queue
 /// up. This bounds memory.
@@ -87,8 +87,8 @@ pub struct StorageState {
     pub space: PageSpace,
     /// Whether the disk has more room.
     pub growth: Growth,
-    /// The seals in force.
-    pub seals: BTreeMap<LogId, Seal>,
+    /// The seals.
+    pub seals: Seals,
     /// The newest maps.
     pub maps: Maps,
     /// Fragments found damaged since the start. Putting one of them again replaces it.
@@ -106,7 +106,7 @@ impl StorageState {
     /// True if recovery has discarded the segment, after its writer was declared dead. Segments
     /// that count may be put again at any time: that restores lost redundancy.
     pub fn is_sealed(&self, segment: &SegmentId) -> bool {
-        self.seals.get(&segment.log).is_some_and(|seal| seal.discards(segment))
+        self.seals.refuse(segment)
     }
 
     /// Answers a put that needs no write: a refused one, or a fragment that is there already.
@@ -145,18 +145,18 @@ impl StorageState {
         self.release(gone);
     }
 
-    /// Sets a seal if the present one gives way to it, and removes the fragments that it discards,
-    /// if a quorum has it. True if it was set.
+    /// [Takes](Seals::take) a seal, and removes the fragments that it discards. True if it was
+    /// taken.
     pub fn seal(&mut self, seal: Seal) -> bool {
-        if self.seals.get(&seal.log).is_some_and(|present| !present.gives_way_to(&seal)) {
+        let log = seal.log;
+        if !self.seals.take(seal) {
             return false;
         }
-        if seal.is_told() {
+        if let Some(seal) = self.seals.discarding(log) {
             self.damaged.retain(|key| !seal.discards(&key.segment()));
-            let gone = self.index.remove_discarded(&seal);
+            let gone = self.index.remove_discarded(seal);
             self.release(gone);
         }
-        self.seals.insert(seal.log, seal);
         true
     }
 

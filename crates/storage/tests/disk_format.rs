@@ -15,7 +15,7 @@ const FS: FsUuid = FsUuid([0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]
 fn the_checkpoint_is_as_documented() {
     let documented = documented::structure(DOCUMENT, "Body");
     let (body, _) = Body::decode(&documented, FS).expect("documented");
-    assert_eq!((body.page_count, body.seals.len(), body.reservation.len(), body.index.len()), (50, 1, 1, 1));
+    assert_eq!((body.page_count, body.seals.iter().count(), body.reservation.len(), body.index.len()), (50, 1, 1, 1));
     assert_eq!((body.maps.epoch, &body.maps.bytes[..]), (6, &b"maps"[..]));
     let encoded = body.encode();
     assert_eq!(encoded, documented);

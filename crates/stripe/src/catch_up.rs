@@ -12,15 +12,15 @@ use std::collections::BTreeMap;
 use storage::api::{Seal, StorageError};
 use types::LogId;
 
-/// The newest seal of each log. If two have the same epoch, the one that counts more segments is
-/// newer: after a recovery that died half way, the next one sees at least as much. Of two copies of
-/// one seal (the same nonce), the one that names its holders is newer.
-pub(crate) fn newest_seals<'a>(seals: impl IntoIterator<Item = &'a Seal>) -> BTreeMap<LogId, Seal> {
+/// The seals in force: of each log the newest one of which a store was told that a quorum has it.
+/// A quorum is told before a writer begins, so any quorum of answers has it. Other seals are under
+/// way, or come from an opener that died half way: they say which epochs are given away, and no
+/// more.
+pub(crate) fn in_force<'a>(seals: impl IntoIterator<Item = &'a Seal>) -> BTreeMap<LogId, Seal> {
     let mut newest: BTreeMap<LogId, Seal> = BTreeMap::new();
-    for seal in seals {
+    for seal in seals.into_iter().filter(|seal| seal.is_told()) {
         let known = newest.entry(seal.log).or_insert_with(|| seal.clone());
-        let rank = |seal: &Seal| (seal.epoch, seal.through, seal.nonce, seal.is_told());
-        if rank(seal) > rank(known) {
+        if seal.epoch > known.epoch {
             *known = seal.clone();
         }
         // `has_lost` is about the store that gave this seal, not about the seal.
@@ -29,38 +29,19 @@ pub(crate) fn newest_seals<'a>(seals: impl IntoIterator<Item = &'a Seal>) -> BTr
     newest
 }
 
-/// How many stores show a seal.
-pub(crate) fn holders(seal: &Seal, answers: &[(usize, Vec<Seal>)]) -> usize {
-    let is_it = |other: &Seal| (other.log, other.epoch, other.nonce) == (seal.log, seal.epoch, seal.nonce);
-    answers.iter().filter(|(_, seals)| seals.iter().any(is_it)).count()
+/// The seals in force, by the answers of stores.
+pub(crate) fn in_force_by(answers: &[(usize, Vec<Seal>)]) -> BTreeMap<LogId, Seal> {
+    in_force(answers.iter().flat_map(|(_, seals)| seals))
 }
 
 /// The seals in force that a store with these does not have.
 fn lacking(has: &[Seal], newest: &BTreeMap<LogId, Seal>) -> Vec<Seal> {
-    let has = newest_seals(has);
-    let lacks = |seal: &&Seal| has.get(&seal.log).is_none_or(|old| old.gives_way_to(seal));
+    let has = in_force(has);
+    let lacks = |seal: &&Seal| has.get(&seal.log).is_none_or(|old| old.epoch < seal.epoch);
     newest.values().filter(lacks).cloned().collect()
 }
 
 impl Stripe {
-    /// The seals that are certainly in force, by the answers of a quorum: of each log the newest
-    /// one that a quorum has. Other ones may be [stray](Self::may_be_stray).
-    pub(crate) fn in_force(&self, answers: &[(usize, Vec<Seal>)]) -> BTreeMap<LogId, Seal> {
-        let all = answers.iter().flat_map(|(_, seals)| seals);
-        newest_seals(all.filter(|seal| seal.is_told() || holders(seal, answers) >= self.quorum()))
-    }
-
-    /// True if a seal may be **stray**: its opener died half way, and a new leader may have let the
-    /// writer of `epoch` go on, since no store that was asked then had a later seal
-    /// ([`let_go_on`](Self::let_go_on)). So only so few stores can have one that the others do
-    /// without them.
-    pub(crate) fn may_be_stray(&self, seal: &Seal, epoch: u32, answers: &[(usize, Vec<Seal>)]) -> bool {
-        let is_later = |other: &Seal| other.log == seal.log && other.epoch > epoch;
-        let with_later = answers.iter().filter(|(_, seals)| seals.iter().any(is_later)).count();
-        let least_working = self.quorum().max(usize::from(self.options.parity) + 1);
-        !seal.is_told() && with_later + least_working <= self.stores.len()
-    }
-
     /// Gives a store the seals that it lacks. `had` are those that it had a moment ago.
     pub(crate) async fn replay_seals(
         &self,
@@ -112,7 +93,7 @@ impl Stripe {
     /// `NotEnoughStores`.
     pub async fn give_seals(&self) -> Result<(), StripeError> {
         let seals = self.ask_quorum(|s| s.seals()).await?;
-        let newest = self.in_force(&seals);
+        let newest = in_force_by(&seals);
         for (at, had) in &seals {
             // One that does not take them gets no maps before it has them.
             if let Err(error) = self.replay_seals(*at, had, &newest).await {
@@ -155,7 +136,7 @@ impl Stripe {
         let Ok(is_new) = self.is_new(at).await else { return false };
         let Ok(seals) = self.ask_quorum(|s| s.seals()).await else { return false };
         let Ok(maps) = self.ask_quorum(|s| s.maps()).await else { return false };
-        let newest = self.in_force(&seals);
+        let newest = in_force_by(&seals);
         let newest_maps = maps.into_iter().map(|(_, maps)| maps).max_by_key(|maps| maps.epoch).unwrap_or_default();
         let owed = self.health.lock().take_owed(at);
         let all = async {

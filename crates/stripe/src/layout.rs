@@ -4,6 +4,10 @@
 //! the stores once and caches the answer. A cached layout can be out of date, because the segment
 //! was put again or deleted. It is never wrong about the payload, which is the same in all
 //! attempts. If a read by it fails, the reader asks the stores again.
+//!
+//! A writer that died, and an opener that puts its segment again, may use one attempt number for
+//! two geometries, and stores may get the former's fragments late. So a reader asks a store for no
+//! fragment that this store has not shown.
 
 use crate::{Stripe, StripeError, Whom};
 use bytes::Bytes;
@@ -31,9 +35,15 @@ pub struct SegmentInfo {
     pub previous: Option<SegmentId>,
     /// Its order among the segments of all logs; 0 if an older program wrote it.
     pub order: u64,
+    /// Fragments that their stores have not shown. Such a store may have one of another geometry.
+    pub(crate) unseen: BTreeSet<u8>,
+    /// Those of the unseen ones whose stores did not answer.
+    pub(crate) unknown: BTreeSet<u8>,
 }
 
 impl SegmentInfo {
+    /// The description in the header of a fragment, for an attempt of which all fragments are
+    /// there.
     pub(crate) fn of(header: &FragmentHeader) -> Self {
         SegmentInfo {
             attempt: header.attempt,
@@ -41,6 +51,8 @@ impl SegmentInfo {
             delta_offset: header.delta_offset,
             previous: header.previous,
             order: header.order,
+            unseen: BTreeSet::new(),
+            unknown: BTreeSet::new(),
         }
     }
 
@@ -138,8 +150,13 @@ impl Described {
             let same = |(store, h): &&(StoreId, FragmentHeader)| h.id == header.id && header.member() == Some(*store);
             self.found.iter().filter(same).count() > 1
         };
+        let mut info = SegmentInfo::of(header);
+        info.unseen = (0..info.geometry.width()).filter(|index| !present.contains_key(index)).collect();
+        let store = |index: &u8| info.geometry.members.get(usize::from(*index));
+        let is_unknown = |index: &&u8| store(index).is_none_or(|store| !self.answered.contains(store));
+        info.unknown = info.unseen.iter().filter(is_unknown).copied().collect();
         Some(Layout {
-            info: Arc::new(SegmentInfo::of(header)),
+            info: Arc::new(info),
             shadowing: present.values().copied().filter(shadows).map(|h| h.id.index).collect(),
             present: present.keys().copied().collect(),
         })

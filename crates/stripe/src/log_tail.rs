@@ -9,23 +9,22 @@
 //!    grow from one opening to the next: segments that counted stay readable.
 //! 3. *Put again* the counted segments that are not complete, as new attempts with the same
 //!    payload. Each put only adds fragments of segments that count anyway. After a crash here the
-//!    next opening has the same verdict and less to do. This step must come before the seal: stores
-//!    refuse fragments of a sealed epoch.
-//! 4. *Seal* the log at a quorum, with the next epoch and the last seq that counts. So a seal on
-//!    any store says: everything of earlier epochs up to `through` was complete, and nothing beyond
-//!    was acknowledged before. The seal carries the fences of the epochs before, and a random
-//!    number of the opener. A store takes one seal of an epoch, so if two openers choose the same
-//!    epoch, at most one finds its own seal at a quorum. After a crash here, the next opening may
-//!    see the seal at a quorum, and reaches the same verdict from it. Or it does not, and may count
-//!    more: whole segments that were not acknowledged. Then there are two seals of one epoch. A
-//!    seal is *stray* if another leader lets the former writer go on, because no store that it asks
-//!    has the seal ([`let_go_on`](Stripe::let_go_on)). No fragment of the new epoch exists before a
-//!    quorum has the seal.
-//! 5. *Tell* the stores that have the seal which stores have it. So the next opening knows which
-//!    stores may have been written to, even if no written fragment is left. Only now the stores
-//!    forget the discarded segments. If a crash comes before this step, nothing was written, and
-//!    nothing is forgotten.
-//! 6. Only then hand out the new epoch. Quorums meet, so no epoch is handed out twice.
+//!    next opening has the same verdict and less to do. A store that has a seal of an opener which
+//!    died half way may refuse these puts: then step 4 comes first.
+//! 4. *Seal* the log at a quorum, with the next epoch and the last seq that counts. From now on
+//!    these stores refuse the former writer. The seal is *under way* ([`storage::api::Seals`]): it
+//!    discards nothing, and later openings do not heed it, but for its epoch. So it does no harm if
+//!    a crash comes here, and another leader lets the former writer go on, because no store that it
+//!    asks has the seal ([`let_go_on`](Stripe::let_go_on)). The seal carries the fences of the
+//!    epochs before, and a random number of the opener. A store takes one seal of an epoch, so if
+//!    two openers choose the same epoch, at most one finds its own seal at a quorum.
+//! 5. *Tell* the stores that have the seal which stores have it. Now it is in force: what counts is
+//!    complete, and the former writer never goes on, since any quorum shows the seal. A store that
+//!    is told forgets the discarded segments. After a crash here, some stores may be told, and
+//!    others not. The next opening may see none that is told, and may count more: whole segments
+//!    that were not acknowledged.
+//! 6. Only when a quorum is told hand out the new epoch. Quorums meet, so no epoch is handed out
+//!    twice, and the next opening sees this seal.
 //!
 //! Between 2 and 3, opening refuses a verdict that is a guess, unless the operator
 //! [accepts](crate::Options::accepts_loss) it. More than `m` stores that are absent, new, or set
@@ -35,7 +34,7 @@
 //! Segments up to a seal's `through` were complete when it was set. If they are incomplete now,
 //! stores have lost fragments. Scrub repairs that; opening does not.
 
-use crate::catch_up::{holders, newest_seals};
+use crate::catch_up::in_force_by;
 use crate::health::StoreState;
 use crate::mark::{MARK_LOG, begun, epoch_of, is_set_back};
 use crate::stripe::{Purpose, Whom};
@@ -152,9 +151,8 @@ impl Stripe {
     }
 
     /// As [`follow_log`](Self::follow_log), for a new leader that lets the writer go on: also a
-    /// seal of an opener that died half way fences the writer, if a store of the quorum that
-    /// answers has it. So if only stores that were not asked have it, it is stray, and later
-    /// openings take no notice of it.
+    /// seal under way fences the writer, if a store of the quorum that answers has it. Its opener
+    /// may have told a store that was not asked, which then keeps less than the writer counts on.
     ///
     /// # Errors
     /// As [`follow_log`](Self::follow_log).
@@ -194,15 +192,14 @@ impl Stripe {
         (any_seal_fences, whom): (bool, Whom),
     ) -> Result<Vec<SegmentId>, StripeError> {
         let (seals, found) = self.gather(log, from_seq.saturating_sub(1), whom).await?;
-        let all = || seals.iter().flat_map(|(_, seals)| seals).filter(|seal| seal.log == log);
-        let counts = |seal: &&Seal| seal.epoch <= epoch || any_seal_fences || !self.may_be_stray(seal, epoch, &seals);
-        let in_force = newest_seals(all().filter(counts));
-        let seal = in_force.get(&log);
-        let newest = found.iter().map(|(_, h)| h.id.segment.epoch).chain(seal.map(|s| s.epoch)).max();
+        let of_log = |seal: &&Seal| seal.log == log && (any_seal_fences || seal.is_told());
+        let epochs = seals.iter().flat_map(|(_, seals)| seals).filter(of_log).map(|seal| seal.epoch);
+        let newest = found.iter().map(|(_, h)| h.id.segment.epoch).chain(epochs).max();
         if newest > Some(epoch) {
             return Err(StripeError::Fenced);
         }
-        let (_, verdict) = judge(from_seq, &in_force_of(found, seal));
+        let seal = in_force_by(&seals).remove(&log);
+        let (_, verdict) = judge(from_seq, &not_discarded(found, seal.as_ref()));
         if verdict.next_seq <= through {
             return Err(StripeError::LogBroken { log, next_seq: verdict.next_seq, counted: through });
         }
@@ -220,19 +217,18 @@ impl Stripe {
     ) -> Result<LogTail, StripeError> {
         // Gather also the segment before, so that the first one can chain to it.
         let (seals, found) = self.gather(log, from_seq.saturating_sub(1), whom).await?;
-        let shown = || seals.iter().flat_map(|(at, seals)| seals.iter().filter(|s| s.log == log).map(|s| (*at, s)));
-        // Also of stray seals: no epoch is given twice.
-        let epochs = found.iter().map(|(_, h)| h.id.segment.epoch).chain(shown().map(|(_, s)| s.epoch));
+        let shown = || seals.iter().flat_map(|(_, seals)| seals).filter(|s| s.log == log);
+        // Also of seals under way: no epoch is given twice.
+        let epochs = found.iter().map(|(_, h)| h.id.segment.epoch).chain(shown().map(|s| s.epoch));
         let newest = epochs.max().unwrap_or(0);
-        let in_force = self.in_force(&seals);
-        let seal = self.seal_to_open_after(log, from_seq, through, &found, &seals).await?;
-        let seal = seal.as_ref();
+        let in_force = in_force_by(&seals);
+        let seal = in_force.get(&log);
         if after.is_some_and(|after| newest != after) {
             return Err(StripeError::Fenced);
         }
         let epoch = newest.checked_add(1).ok_or(StripeError::BadRequest("out of epochs"))?;
 
-        let found = in_force_of(found, seal);
+        let found = not_discarded(found, seal);
         let (before, mut verdict) = judge(from_seq, &found);
         let sealed_through = seal.map_or(0, |s| s.through);
         let mut counted = sealed_through.max(through);
@@ -272,30 +268,32 @@ impl Stripe {
             let (again, discarded) = (incomplete.len(), verdict.discarded.len());
             tracing::info!(%log, again, discarded, "the log was not closed cleanly");
         }
-        // A store with a stray seal takes these only when it has the next one.
-        let refuses = |(_, s): &(usize, &Seal)| incomplete.iter().any(|c| s.discards(&c.id));
-        let refusing: Vec<usize> = shown().filter(refuses).map(|(at, _)| at).collect();
-        refusing.iter().for_each(|at| self.mark_bad(*at, StoreState::Failing, "has a stray seal"));
+        // So every store that a segment of an epoch names has the seal of that epoch.
+        let mut current = Vec::new();
+        for (at, has) in &seals {
+            match self.replay_seals(*at, has, &in_force).await {
+                Ok(()) => current.push(*at),
+                Err(_) => self.mark_bad(*at, StoreState::Failing, "did not take the seals that it had missed"),
+            }
+        }
+        let up = self.health.lock().up();
+        let behind = up.into_iter().filter(|at| !incomplete.is_empty() && !current.contains(at));
+        behind.for_each(|at| self.mark_bad(at, StoreState::Failing, "may have missed seals"));
+        // A store with a seal under way may take these only when it has the next one.
+        let are_refused = incomplete.iter().any(|c| shown().any(|seal| !seal.is_told() && seal.discards(&c.id)));
+        let seal = seal_after(seal, log, epoch, &verdict, self.host.random.next_u64());
+        let mut held_by = BTreeSet::new();
+        if are_refused {
+            held_by = self.seal(&seal).await?;
+        }
         for group in incomplete.chunks(PUT_AGAIN_COUNT) {
             let puts = join_all(group.iter().map(|c| self.put_again(c.id)).collect()).await;
-            match puts.into_iter().collect::<Result<(), _>>() {
-                // The others are too few.
-                Err(StripeError::Fenced) if !refusing.is_empty() => return Err(StripeError::NotEnoughStores),
-                put => put?,
-            }
+            puts.into_iter().collect::<Result<(), _>>()?;
         }
-
-        let seal = seal_after(seal, log, epoch, &verdict, self.host.random.next_u64());
-        let held_by = self.seal(&seal).await?;
+        if !are_refused {
+            held_by = self.seal(&seal).await?;
+        }
         self.seal(&seal.told(held_by)).await?;
-        for (at, has) in &seals {
-            // Give the store the seals of other logs that it missed. A store that does not take
-            // them was noted as absent.
-            let others = in_force.iter().filter(|(l, _)| **l != log).map(|(l, s)| (*l, s.clone())).collect();
-            if self.replay_seals(*at, has, &others).await.is_err() {
-                tracing::warn!(store = %self.stores[*at].id, "store did not take the seals that it had missed");
-            }
-        }
         // The next segment does not chain to one before a gap.
         let last = verdict.counted.last().or(before.as_ref());
         let last = last.filter(|c| lost.last().is_none_or(|gap: &Range<u64>| c.id.seq >= gap.end));
@@ -309,65 +307,6 @@ impl Stripe {
             segments: verdict.counted.iter().map(|c| c.id).collect(),
             lost,
         })
-    }
-
-    /// The seal of a log from which it is opened: the newest one that is not stray. One that may be
-    /// stray counts if it discards nothing that can be read.
-    ///
-    /// # Errors
-    /// `NotEnoughStores` if the other stores would have to say whether a seal is stray, which
-    /// discards what may have been acknowledged since.
-    async fn seal_to_open_after(
-        &self,
-        log: LogId,
-        from_seq: u64,
-        through: u64,
-        found: &Found,
-        answers: &Gathered<Vec<Seal>>,
-    ) -> Result<Option<Seal>, StripeError> {
-        let told = answers.iter().flat_map(|(_, seals)| seals).filter(|seal| seal.log == log && seal.is_told());
-        // Of the last writer, as far as is known.
-        let written =
-            found.iter().map(|(_, h)| h.id.segment.epoch).chain(told.map(|seal| seal.epoch)).max().unwrap_or(0);
-        let mut answers = answers.clone();
-        let mut has_all = false;
-        let mut strays: BTreeSet<(u32, u64)> = BTreeSet::new();
-        loop {
-            let all = answers.iter().flat_map(|(_, seals)| seals);
-            let of_log = all.filter(|seal| seal.log == log && !strays.contains(&(seal.epoch, seal.nonce)));
-            let mut seals = newest_seals(of_log.clone());
-            let Some(newest) = seals.remove(&log) else { return Ok(None) };
-            let before = newest_seals(of_log.filter(|seal| (seal.epoch, seal.nonce) != (newest.epoch, newest.nonce)));
-            if self.options.accepts_loss {
-                return Ok(Some(newest));
-            }
-            // A quorum with this seal would have kept the writer from making so much durable.
-            if !newest.is_told() && newest.through < through.max(from_seq - 1) {
-                strays.insert((newest.epoch, newest.nonce));
-                continue;
-            }
-            if !self.may_be_stray(&newest, written, &answers) {
-                return Ok(Some(newest));
-            }
-            if self.stores.len() - (answers.len() - holders(&newest, &answers)) < self.quorum() {
-                strays.insert((newest.epoch, newest.nonce));
-                continue;
-            }
-            let next_seq = |seal| judge(from_seq, &in_force_of(found.clone(), seal)).1.next_seq;
-            if next_seq(before.get(&log)) == next_seq(Some(&newest)) {
-                return Ok(Some(newest));
-            }
-            if has_all {
-                tracing::info!(%log, epoch = newest.epoch, "only the other stores can say whether this log was opened");
-                return Err(StripeError::NotEnoughStores);
-            }
-            has_all = true;
-            let mut others = self.everyone();
-            others.retain(|at| answers.iter().all(|(answered, _)| answered != at));
-            let asked = others.iter().map(|&at| self.ask_whom(at, Whom::Everybody, |s: &dyn Storage| s.seals()));
-            let asked = join_all(asked.collect()).await;
-            answers.extend(others.into_iter().zip(asked).filter_map(|(at, seals)| Some((at, seals.ok()?))));
-        }
     }
 
     /// True if a segment that cannot be read was certainly never complete, or was deleted. False if
@@ -496,7 +435,7 @@ type Gathered<T> = Vec<(usize, T)>;
 type Found = Vec<(StoreId, FragmentHeader)>;
 
 /// Removes the fragments that a seal has discarded.
-fn in_force_of(mut found: Found, seal: Option<&Seal>) -> Found {
+fn not_discarded(mut found: Found, seal: Option<&Seal>) -> Found {
     if let Some(seal) = seal {
         found.retain(|(_, h)| !seal.discards(&h.id.segment));
     }

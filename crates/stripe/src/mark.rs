@@ -47,9 +47,11 @@ pub(crate) fn is_set_back(store: StoreId, seals: &[Seal], marked: Option<&(u32, 
     marked.is_some_and(|(mark, holders)| holders.contains(&store) && epoch_of(MARK_LOG, seals) < *mark)
 }
 
-/// The epoch of a store's seal of a log; 0 if it has none, or has lost fragments since.
+/// The latest epoch of a store's seals of a log; 0 if it has none, or has lost fragments since it
+/// took one of them.
 pub(crate) fn epoch_of(log: LogId, seals: &[Seal]) -> u32 {
-    seals.iter().filter(|s| s.log == log && !s.has_lost).map(|s| s.epoch).max().unwrap_or(0)
+    let of_log = || seals.iter().filter(|s| s.log == log);
+    if of_log().any(|s| s.has_lost) { 0 } else { of_log().map(|s| s.epoch).max().unwrap_or(0) }
 }
 
 /// The newest seal of a log that names the stores that have it: its epoch, and these stores.
@@ -114,7 +116,7 @@ mod tests {
         put_in(&rig, &copies[..1]);
         let stripe = rig.stripe();
         assert_eq!(rig.run(stripe.open_log(LOG, 1)).unwrap().segments.len(), 8);
-        let lost = |log| rig.stores[0].contents.lock().seals[&log].has_lost;
+        let lost = |log| rig.stores[0].contents.lock().seals.newest(log).is_some_and(|seal| seal.has_lost);
         assert!(lost(MARK_LOG) && !lost(LOG), "the log was opened with all its segments");
         assert_eq!(rig.run(stripe.mark()), Ok(false), "it would pass for one that has everything");
         assert!(lost(MARK_LOG));

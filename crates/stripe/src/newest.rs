@@ -1,5 +1,6 @@
 //! Finds the newest segments of a log without listing them all.
 
+use crate::catch_up::in_force_by;
 use crate::{Stripe, StripeError};
 use std::collections::BTreeSet;
 use storage::api::Storage;
@@ -14,7 +15,7 @@ impl Stripe {
     /// force has discarded.
     pub async fn log_segments(&self, log: LogId, from_seq: u64) -> Result<Vec<SegmentId>, StripeError> {
         let seals = self.ask_quorum_briefly(self.options.read_patience(), |s| s.seals()).await?;
-        let seal = self.in_force(&seals).remove(&log);
+        let seal = in_force_by(&seals).remove(&log);
         let (mut all, mut next) = (BTreeSet::new(), Some(from_seq));
         while let Some(from) = next {
             let pages = self.pages(log, from, LIST_COUNT).await?;

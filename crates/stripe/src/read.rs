@@ -192,6 +192,16 @@ impl Stripe {
         let at = info.geometry.members.get(usize::from(index)).and_then(|&store| self.place(store));
         // A member may no longer be among the file system's stores.
         let Some(at) = at else { return Err(Failed::OutOfReach) };
+        if info.unknown.contains(&index) {
+            if self.answers_soon(at) {
+                // The next reader asks this store what it has.
+                self.layouts.lock().remove(segment);
+            }
+            return Err(Failed::OutOfReach);
+        }
+        if info.unseen.contains(&index) {
+            return Err(Failed::Gone);
+        }
         let (len, attempt) = (range.len(), info.attempt);
         let answer = match whom {
             Whom::WhoAnswers if self.is_absent(info, index) => Err(StorageError::Unavailable),
@@ -223,6 +233,7 @@ mod tests {
     use super::*;
     use crate::testing::{Fault, Rig};
     use proptest::prelude::*;
+    use striped_log::geometry::Geometry;
 
     #[test]
     fn read_within_one_fragment_is_not_copied() {
@@ -267,6 +278,43 @@ mod tests {
         assert_eq!(rig.run(stripe.read(segment.id, 0..1 << 20)).unwrap(), segment.payload);
         let never = rig.segment(2, 0).id;
         assert_eq!(rig.run(stripe.read(never, 0..0)), Err(StripeError::SegmentNotFound(never)));
+    }
+
+    /// A dead writer's fragments came late, of an attempt whose number an opener had used for
+    /// another geometry. A reader took them for the opener's, and got wrong bytes.
+    #[test]
+    fn regression_fragments_of_two_geometries_with_one_attempt_number_are_not_mixed() {
+        const LEN: u32 = 131_534;
+        for is_away in [false, true] {
+            let rig = Rig::new(5, 3, 1);
+            let (stripe, reader) = (rig.stripe(), rig.stripe());
+            let segment = rig.segment(1, LEN as usize);
+            let of_opener = stripe.choose_group(&segment).unwrap();
+            assert_eq!(of_opener.k, 2);
+            let members = of_opener.members[..2].to_vec();
+            let of_writer = Geometry { k: 1, fragment_len: LEN, members, ..of_opener.clone() };
+            let at = |geometry: &Geometry, index: usize| stripe.place(geometry.members[index]).unwrap();
+            let put = |geometry: &Geometry, index: usize| {
+                let fragment = segment.stripe(stripe.fs, 1, geometry.clone()).swap_remove(index);
+                rig.run(stripe.ask_put(at(geometry, index), fragment, Purpose::Program)).unwrap();
+            };
+            put(&of_opener, 0);
+            put(&of_opener, 2);
+            let late = &rig.stores[at(&of_opener, 1)];
+            if is_away {
+                late.set(Fault::Down);
+            }
+            let read = || rig.run(reader.read(segment.id, 0..LEN)).unwrap() == segment.payload;
+            assert!(read());
+            rig.heal();
+            put(&of_writer, 1);
+            for _ in 0..3 {
+                assert!(read(), "a store was away: {is_away}");
+                rig.sim.run_for(2 * reader.options.probe_interval);
+            }
+            let layout = reader.layouts.lock().get(segment.id);
+            assert!(layout.is_some_and(|info| info.unknown.is_empty()), "the store is asked when it is back");
+        }
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::future::{Future, pending};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
-use storage::api::{Fence, Seal, Storage, StorageError, StoreStatus};
+use storage::api::{Fence, Seal, Seals, Storage, StorageError, StoreStatus};
 use striped_log::builder::{LogPlace, SegmentBuilder, SegmentDraft};
 use striped_log::fragment::{CHUNK_LEN, Fragment, FragmentHeader};
 use striped_log::segment::Segment;
@@ -41,7 +41,7 @@ pub enum Fault {
 pub struct Contents {
     pub fragments: BTreeMap<(SegmentId, u8, u16), Fragment>,
     pub damaged: BTreeSet<(SegmentId, u8, u16)>,
-    pub seals: BTreeMap<LogId, Seal>,
+    pub seals: Seals,
     pub maps: Maps,
     pub put_count: u64,
     pub read_count: u64,
@@ -127,7 +127,7 @@ impl Storage for MemStore {
                 return Err(StorageError::BadRequest("not a member"));
             }
             let segment = fragment.header.id.segment;
-            if contents.seals.get(&segment.log).is_some_and(|seal| seal.discards(&segment)) {
+            if contents.seals.refuse(&segment) {
                 return Err(StorageError::Sealed(segment.log));
             }
             contents.put_count += 1;
@@ -193,16 +193,16 @@ impl Storage for MemStore {
 
     fn seal(&self, seal: Seal) -> BoxFuture<Result<Seal, StorageError>> {
         self.serve(true, move |contents| {
-            if contents.seals.get(&seal.log).is_none_or(|present| present.gives_way_to(&seal)) {
-                contents.fragments.retain(|key, _| !seal.is_told() || !seal.discards(&key.0));
-                contents.seals.insert(seal.log, seal.clone());
+            contents.seals.take(seal.clone());
+            if let Some(seal) = contents.seals.discarding(seal.log) {
+                contents.fragments.retain(|key, _| !seal.discards(&key.0));
             }
-            Ok(contents.seals[&seal.log].clone())
+            Ok(contents.seals.newest(seal.log).cloned().unwrap_or(seal))
         })
     }
 
     fn seals(&self) -> BoxFuture<Result<Vec<Seal>, StorageError>> {
-        self.serve(false, |contents| Ok(contents.seals.values().cloned().collect()))
+        self.serve(false, |contents| Ok(contents.seals.iter().cloned().collect()))
     }
 
     fn put_maps(&self, maps: Maps) -> BoxFuture<Result<(), StorageError>> {
@@ -311,7 +311,7 @@ impl Rig {
     /// A segment of epoch 1. Seals the stores with that epoch, as if a writer had opened the log.
     pub fn segment(&self, seq: u64, len: usize) -> Segment {
         for store in &self.stores {
-            store.contents.lock().seals.entry(LOG).or_insert(Seal::new(LOG, Fence { epoch: 1, through: 0 }, 1));
+            store.contents.lock().seals.take(Seal::new(LOG, Fence { epoch: 1, through: 0 }, 1));
         }
         let name = |seq| SegmentId { log: LOG, epoch: 1, seq };
         let previous = (seq > 1).then(|| name(seq - 1));

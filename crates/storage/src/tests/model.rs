@@ -3,7 +3,7 @@
 //! The model survives crashes of the server's machine. A request that was not answered before a
 //! crash may have been done or not. The next life finds out which, and insists on it from then on.
 
-use crate::api::{Fence, Seal, Storage, StorageError};
+use crate::api::{Fence, Seal, Seals, Storage, StorageError};
 use crate::pages::footprint;
 use crate::server::{StoreIdentity, StoreServer};
 use crate::testing::{FS, STORE, fragment_of, payload};
@@ -44,7 +44,7 @@ enum Fate {
 pub struct Model {
     fragments: BTreeMap<(FragmentId, u16), Fate>,
     next_seq: BTreeMap<u32, u64>,
-    seals: BTreeMap<LogId, Seal>,
+    seals: Seals,
     /// Asked for but not acknowledged.
     seals_asked: BTreeMap<LogId, Seal>,
     maps_epoch: u64,
@@ -89,17 +89,18 @@ impl Model {
         self.fragments.retain(|_, fate| *fate != Fate::Deleted);
     }
 
-    fn discard(&mut self, seal: &Seal) {
-        self.fragments.retain(|(id, _), _| !seal.is_told() || !seal.discards(&id.segment));
-    }
-
-    fn is_sealed(&self, segment: &SegmentId) -> bool {
-        self.seals.get(&segment.log).is_some_and(|seal| seal.discards(segment))
+    /// Notes that a seal was taken.
+    fn seal(&mut self, seal: Seal) {
+        let log = seal.log;
+        self.seals.take(seal);
+        if let Some(seal) = self.seals.discarding(log) {
+            self.fragments.retain(|(id, _), _| !seal.discards(&id.segment));
+        }
     }
 
     /// An epoch that may write, or now and then one that may not.
     fn epoch(&self, log: u32, random: &SplitMix64) -> u32 {
-        let seal = self.seals.get(&LogId::new(log)).map_or(0, |seal| seal.epoch);
+        let seal = self.seals.newest(LogId::new(log)).map_or(0, |seal| seal.epoch);
         if below(random, 20) == 0 { seal.saturating_sub(1) } else { seal }
     }
 
@@ -123,12 +124,11 @@ pub async fn check_opened(server: &StoreServer, model: &SharedModel) {
     for seal in server.seals().await.unwrap() {
         let mut model = model.lock();
         if model.seals_asked.get(&seal.log) == Some(&seal) {
-            model.seals.insert(seal.log, seal.clone());
+            model.seal(seal.clone());
         }
-        assert_eq!(model.seals.get(&seal.log), Some(&seal));
-        model.discard(&seal);
+        assert!(model.seals.iter().any(|known| *known == seal), "{seal:?}");
     }
-    assert_eq!(server.seals().await.unwrap().len(), model.lock().seals.len());
+    assert_eq!(server.seals().await.unwrap().len(), model.lock().seals.iter().count());
     model.lock().seals_asked.clear();
 
     let epoch = server.maps().await.unwrap().epoch;
@@ -240,7 +240,7 @@ async fn puts(server: &Arc<StoreServer>, model: &SharedModel, random: &SplitMix6
                     (FragmentId { segment, index: below(random, 2) as u8 }, 0)
                 }
             };
-            let must_seal = model.is_sealed(&key.0.segment);
+            let must_seal = model.seals.refuse(&key.0.segment);
             let before = model.fragments.get(&key).copied();
             if !must_seal && before != Some(Fate::Held) {
                 model.fragments.insert(key, Fate::Maybe);
@@ -312,34 +312,36 @@ async fn seal(server: &StoreServer, model: &SharedModel, random: &SplitMix64) ->
         let model = model.lock();
         let log = below(random, u64::from(LOGS)) as u32;
         let newest = model.next_seq.get(&log).copied().unwrap_or(0);
-        let present = model.seals.get(&LogId::new(log));
+        let present = model.seals.newest(LogId::new(log));
         let epoch = present.map_or(0, |seal| seal.epoch) + below(random, 3) as u32;
         let fence = Fence { epoch, through: newest.saturating_sub(below(random, 5)) };
         let nonce = host::Random::next_u64(random);
         match present {
             // The same seal, with the stores that have it.
             Some(present) if below(random, 4) == 0 => present.told([1, 2].map(StoreId::new).into()),
+            // Another opening has come to its end, and this store has a seal of one that has not.
+            Some(present) if !present.is_told() && below(random, 3) == 0 => {
+                let fence = Fence { epoch: present.epoch.saturating_sub(below(random, 2) as u32), ..fence };
+                Seal::new(present.log, fence, nonce).told([1, 2].map(StoreId::new).into())
+            }
             Some(present) if present.epoch < epoch => present.next(fence, None, nonce),
             // A seal that will be refused need not follow from the present one.
             _ => Seal::new(LogId::new(log), fence, nonce),
         }
     };
-    let above = model.lock().seals.get(&seal.log).is_none_or(|present| present.gives_way_to(&seal));
-    if above {
+    let is_taken = model.lock().seals.clone().take(seal.clone());
+    if is_taken {
         model.lock().seals_asked.insert(seal.log, seal.clone());
     }
     match server.seal(seal.clone()).await {
-        Ok(in_force) => {
-            let mut model = model.lock();
-            if above {
-                assert_eq!(in_force, seal);
-                model.seals.insert(seal.log, seal.clone());
-                model.discard(&seal);
-                model.seals_asked.remove(&seal.log);
+        Ok(newest) => {
+            let (mut model, log) = (model.lock(), seal.log);
+            if is_taken {
+                model.seal(seal);
+                model.seals_asked.remove(&log);
                 model.recorded();
-            } else {
-                assert_eq!(model.seals.get(&seal.log), Some(&in_force));
             }
+            assert_eq!(model.seals.newest(log), Some(&newest));
             Ok(())
         }
         Err(error) => Err(error),
