@@ -188,6 +188,12 @@ impl Client {
         self.core.settle().await;
     }
 
+    /// True if others wait for a token that the client gives back when its changes are durable.
+    pub fn is_waited_for(&self) -> bool {
+        let state = self.core.state.lock();
+        state.tokens.are_recalled() && (state.is_dirty() || self.core.log.in_flight().0 > 0)
+    }
+
     /// Waits until an operation finds no free space.
     pub async fn space_wanted(&self) {
         self.core.space_wanted.notified().await;

@@ -51,6 +51,8 @@ pub(crate) struct Tokens {
     grant_count: u64,
     /// Recalls that the client is about to answer.
     recalled: HashMap<FileId, TokenRecall>,
+    /// How many recalls of removed files wait until the removal is durable.
+    recalled_removals: usize,
     /// The terms of the managers that were told what the client holds. Others know it anyway.
     terms: BTreeMap<ManagerId, u64>,
     /// Files whose managers were told that a program here has them open, without a token.
@@ -96,6 +98,11 @@ impl Tokens {
     /// True if the inode must stay in memory.
     pub(crate) fn keeps(&self, id: FileId) -> bool {
         self.pins.contains_key(&id) || self.claims.contains_key(&id) || self.recalled.contains_key(&id)
+    }
+
+    /// True if a recall is not answered yet.
+    pub(crate) fn are_recalled(&self) -> bool {
+        !self.recalled.is_empty() || self.recalled_removals > 0
     }
 
     /// How many claims have been granted.
@@ -556,9 +563,12 @@ impl Core {
             // At once: it must not come after a claim that is made later.
             return self.managers.of(file).give_back(self.config.id, back);
         };
+        s.tokens.recalled_removals += 1;
         let core = self.clone();
         self.host.tasks.spawn(Box::pin(async move {
-            if core.make_known(seq).await.is_ok() {
+            let known = core.make_known(seq).await;
+            core.state.lock().tokens.recalled_removals -= 1;
+            if known.is_ok() {
                 core.managers.of(file).give_back(core.config.id, back);
             }
         }));

@@ -36,7 +36,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use storage::api::Storage;
-use stripe::{StoreHealth, StoreSet, StoreState, Stripe};
+use stripe::{StoreHealth, StoreSet, StoreState, Stripe, StripeError};
 use tokio::sync::{Notify, watch};
 use types::{BoxFuture, ManagerId, Maps, NodeId, StoreId};
 use vfs::fs::FileSystem;
@@ -196,6 +196,27 @@ impl Serving {
         }
         // Answers may wait for this.
         self.is_over.send_modify(|_| {});
+    }
+
+    /// Why the session should end, though the first node renews it; `None` if it should go on. The
+    /// stores of `absent` do not answer the first node.
+    ///
+    /// - The node's log was sealed. Nothing that it changes becomes durable any more.
+    /// - For as long as a lease, others have waited for what this node holds, and it could not
+    ///   give it back: it reaches too few stores to write its changes, and the first node reaches
+    ///   enough. `cut_off_since` is when that began.
+    fn is_of_no_use(&self, absent: StoreSet, cut_off_since: &mut Option<Duration>) -> Option<ControlError> {
+        if self.client.status().read_only == Some(StripeError::Fenced) {
+            return Some(ControlError::Unavailable("the log of this node was sealed".into()));
+        }
+        if !self.client.is_waited_for() || !self.stripe.is_cut_off(absent) {
+            *cut_off_since = None;
+            return None;
+        }
+        let now = self.host.clock.now();
+        let is_long = now >= *cut_off_since.get_or_insert(now) + self.lease;
+        let why = "this node cannot write what others wait for: it reaches too few stores";
+        is_long.then(|| ControlError::Unavailable(why.into()))
     }
 
     /// Notes that a renewal has failed, and why.
@@ -645,7 +666,7 @@ impl Member {
         let mut pause = serving.lease / RENEWALS_PER_LEASE;
         let mut knows_room = serving.began_with_room;
         let mut search: Option<Search> = None;
-        let mut is_wanted = false;
+        let (mut is_wanted, mut cut_off_since) = (false, None);
         loop {
             let sleep = first(self.host.clock.sleep(pause), self.first.moved());
             let wake = first(self.leaving.notified(), sleep);
@@ -664,8 +685,12 @@ impl Member {
             match self.renew(serving.session, &claim, wants_space, maps_epoch, known, time_max).await {
                 Ok(Renewed { lease, share, round, maps, seating, reseating, absent }) => {
                     serving.renewed(sent, lease);
-                    serving.stripe.heed(absent.into_iter().collect());
+                    let absent = absent.into_iter().collect();
+                    serving.stripe.heed(absent);
                     self.phase.send_modify(|_| {});
+                    if let Some(why) = serving.is_of_no_use(absent, &mut cut_off_since) {
+                        return why;
+                    }
                     if let Some(maps) = maps {
                         self.follow(serving, &maps);
                     }

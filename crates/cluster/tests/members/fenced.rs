@@ -4,10 +4,13 @@
 use crate::rig::*;
 use client::unsynced::{Unsynced, UnsyncedPath};
 use cluster::aside::Aside;
+use cluster::config::client_log;
+use cluster::member::Member;
 use host::Host;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use storage::api::Fence;
 use stripe::{Stripe, StripeError};
 use types::{FileId, FsError};
 use vfs::fs::{Cred, FileSystem, OpenFlags, RenameFlags, SetAttr};
@@ -43,8 +46,24 @@ async fn place<'p>(fs: &dyn FileSystem, path: &'p str) -> Result<(FileId, &'p [u
     })
 }
 
-/// Changes one file, or renames it to `to`. Returns the files after it.
-async fn change(fs: &dyn FileSystem, host: &Host, (path, to): (&str, &str), files: &Files) -> Result<Files, FsError> {
+/// A file system at a member, and the member's machine.
+struct At {
+    fs: Arc<dyn FileSystem>,
+    member: Arc<Member>,
+    host: Host,
+}
+
+impl At {
+    /// A session of the member has ended, with changes that were not synced.
+    fn has_lost(&self) -> bool {
+        self.member.has_ever_lost()
+    }
+}
+
+/// Changes one file, or renames it to `to`. Returns the files after it. Fails if the member's
+/// session has ended.
+async fn change(at: &At, (path, to): (&str, &str), files: &Files) -> Result<Files, FsError> {
+    let (fs, host) = (&*at.fs, &at.host);
     let (mut files, dice) = (files.clone(), host.random.next_u64());
     let (parent, name) = place(fs, path).await?;
     let random = |len: u64| (0..1 + dice % len).map(|_| host.random.next_u64() as u8).collect::<Vec<u8>>();
@@ -53,6 +72,9 @@ async fn change(fs: &dyn FileSystem, host: &Host, (path, to): (&str, &str), file
         Err(FsError::NotFound) => None,
         Err(e) => return Err(e),
     };
+    if at.has_lost() {
+        return Err(FsError::Io);
+    }
     assert_eq!(id.is_some(), files.contains_key(path), "{path}");
     match (id, dice >> 32 & 7) {
         (None, _) => {
@@ -94,14 +116,16 @@ async fn change(fs: &dyn FileSystem, host: &Host, (path, to): (&str, &str), file
     Ok(files)
 }
 
-/// Changes files until something fails. Returns the files before that, and those that it was about.
-async fn changes(fs: Arc<dyn FileSystem>, host: Host, mut files: Files) -> (Files, [&'static str; 2]) {
+/// Changes files until something fails, or the member's session has ended. Returns the files before
+/// that, and those that it was about.
+async fn changes(at: At, mut files: Files) -> (Files, [&'static str; 2]) {
+    let host = &at.host;
     loop {
         let pick = || PATHS[host.random.next_u64() as usize % PATHS.len()];
         let (path, to) = (pick(), pick());
-        match change(&*fs, &host, (path, to), &files).await {
-            Ok(after) => files = after,
-            Err(_) => return (files, [path, to]),
+        match change(&at, (path, to), &files).await {
+            Ok(after) if !at.has_lost() => files = after,
+            _ => return (files, [path, to]),
         }
         host.clock.sleep(Duration::from_millis(host.random.next_u64() % 300)).await;
     }
@@ -170,6 +194,8 @@ struct Seen {
     removed: usize,
     stored: usize,
     moved: usize,
+    /// It ended its session itself.
+    ended: usize,
 }
 
 fn what_a_fenced_member_had_not_synced_is_kept(seed: u64, seen: &mut Seen) {
@@ -189,7 +215,8 @@ fn what_a_fenced_member_had_not_synced_is_kept(seed: u64, seen: &mut Seen) {
         files.insert(path.to_string(), contents);
     }
     rig.sync(&*second.fs).expect("sync");
-    let working = first.machine.run(changes(first.fs.clone(), first.machine.host(), files));
+    let at = At { fs: first.fs.clone(), member: first.member.clone(), host: first.machine.host() };
+    let working = first.machine.run(changes(at, files));
     rig.sim.run_for(Duration::from_millis(dice.random.next_u64() % 20_000));
     // Sometimes while segments are on their way: they count, but the member is not told.
     let in_flight = || first.member.client().map_or(0, |client| client.status().in_flight_bytes);
@@ -197,12 +224,20 @@ fn what_a_fenced_member_had_not_synced_is_kept(seed: u64, seen: &mut Seen) {
         rig.sim.run_for(Duration::from_micros(300));
     }
     rig.sim.run_for(Duration::from_micros(dice.random.next_u64() % 3000));
-    rig.way.cut(a, true);
-    // The other one wants its files, and so it is declared dead.
+    // Nothing of it gets through, or it reaches the first node, and too few stores.
+    let reaches_first = dice.random.next_u64().is_multiple_of(2);
+    if reaches_first {
+        rig.way.silence(a, 0..2);
+    } else {
+        rig.way.cut(a, true);
+    }
+    // The other one wants its files. So it is declared dead, or ends its session.
     rig.run_for(10);
     rig.sim.block_on(async { second.fs.mkdir(&Cred::ROOT, FileId::ROOT, b"of b", 0o755, 0).await }).expect("mkdir");
     let (files, failed) = rig.sim.block_on(working).expect("up");
     rig.way.cut(a, false);
+    rig.way.silence(a, 0..0);
+    seen.ended += usize::from(reaches_first);
     rig.sim.block_on(first.member.ready()).expect("ready");
     let (kept, names) = rig.sim.block_on(kept(&aside));
     let is_known = |path: &&str| !failed.contains(path);
@@ -246,6 +281,88 @@ fn model_what_a_fenced_member_had_not_synced_is_kept_and_nothing_else() {
     for seed in 7000..7000 + count {
         what_a_fenced_member_had_not_synced_is_kept(seed, &mut seen);
     }
-    let all = [seen.lost, seen.kept, seen.made, seen.removed];
+    let all = [seen.lost, seen.kept, seen.made, seen.removed, seen.ended];
     assert!(all.iter().all(|count| *count > 1) && seen.moved < seen.kept / 8, "{seen:?}");
+}
+
+/// It kept what others waited for as long as its process lived.
+#[test]
+fn regression_a_member_that_reaches_too_few_stores_gives_up_what_others_wait_for() {
+    let rig = Rig::new(50, super::ROOM);
+    let (a, first) = rig.joined("a");
+    let (_, second) = rig.joined("b");
+    let aside = Arc::new(InMemory::default());
+    first.member.set_aside(aside.clone());
+    rig.write(&*first.fs, "synced", b"one").expect("write");
+    rig.sync(&*first.fs).expect("sync");
+    rig.write(&*first.fs, "removed", b"two").expect("write");
+    rig.write(&*first.fs, "lost", b"three").expect("write");
+    let fs = first.fs.clone();
+    let removed = rig.sim.block_on(async move { fs.unlink(&Cred::ROOT, FileId::ROOT, b"removed").await });
+    removed.expect("unlink");
+    rig.way.silence(a, 0..3);
+    // Nothing ends as long as no other node waits.
+    rig.run_for(90);
+    assert!(!first.member.has_ever_lost());
+    let began = rig.sim.now();
+    assert_eq!(rig.read_in_time(&*second.fs, "synced"), Some(Ok(b"one".to_vec())));
+    let waited = rig.sim.now() - began;
+    assert!(waited < 3 * LEASE, "{waited:?}");
+    assert_eq!(rig.read_in_time(&*second.fs, "lost"), Some(Err(FsError::NotFound)));
+    assert!(first.member.take_loss());
+    rig.way.silence(a, 0..0);
+    let (files, names) = rig.sim.block_on(kept(&aside));
+    assert_eq!(files.keys().collect::<Vec<_>>(), ["lost"]);
+    assert_eq!(names, BTreeMap::from([("lost".to_string(), true)]));
+    rig.run_for(30);
+    rig.write(&*first.fs, "again", b"four").expect("write");
+    rig.sync(&*first.fs).expect("sync");
+    assert_eq!(rig.read(&*second.fs, "again"), Ok(b"four".to_vec()));
+}
+
+/// Another node does not have the changes earlier if this one gives them up.
+#[test]
+fn a_member_whose_stores_answer_no_node_loses_nothing() {
+    let rig = Rig::new(51, super::ROOM);
+    let (a, first) = rig.joined("a");
+    let (b, second) = rig.joined("b");
+    rig.write(&*first.fs, "file", b"one").expect("write");
+    for store in 0..2 {
+        rig.stores[store].hang(true);
+    }
+    let fs = second.fs.clone();
+    let reads = second.machine.run(async move { read(&*fs, "file").await });
+    rig.run_for(100);
+    for store in 0..2 {
+        rig.stores[store].hang(false);
+    }
+    assert_eq!(rig.sim.block_on(reads).expect("up"), Ok(b"one".to_vec()));
+    assert!([a, b].iter().all(|node| rig.report(*node).is_mounted) && !first.member.has_ever_lost());
+}
+
+/// A leader had died when it had sealed the member's log at one store only, and the next one let
+/// the member go on. The member changed nothing any more until its process started again.
+#[test]
+fn regression_a_member_works_again_after_a_store_has_refused_it() {
+    let rig = Rig::new(52, super::ROOM);
+    let (a, first) = rig.joined("a");
+    let (_, second) = rig.joined("b");
+    rig.write(&*first.fs, "synced", b"one").expect("write");
+    rig.sync(&*first.fs).expect("sync");
+    let log = client_log(a);
+    let store = rig.first().core.stores()[0].1.now();
+    let seals = rig.sim.block_on(store.seals()).expect("seals");
+    let present = seals.into_iter().find(|seal| seal.log == log).expect("a seal");
+    let fence = Fence { epoch: present.epoch + 1, through: present.through };
+    rig.sim.block_on(store.seal(present.next(fence, Some(1), 7))).expect("seal");
+    // Not each segment has a fragment at that store.
+    let write = |number| rig.write(&*first.fs, &format!("file-{number}"), b"two").and_then(|_| rig.sync(&*first.fs));
+    let refused = (0..20).map(write).find(Result::is_err);
+    assert_eq!(refused, Some(Err(FsError::Io)));
+    rig.run_for(30);
+    assert!(first.member.take_loss());
+    rig.write(&*first.fs, "again", b"three").expect("write");
+    rig.sync(&*first.fs).expect("sync");
+    let found = ["synced", "again"].map(|name| rig.read(&*second.fs, name));
+    assert_eq!(found, [Ok(b"one".to_vec()), Ok(b"three".to_vec())]);
 }

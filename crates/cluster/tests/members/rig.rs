@@ -89,8 +89,8 @@ pub struct WayState {
     serving: Mutex<BTreeMap<NodeId, Arc<Serving>>>,
     /// What the first node has asked nodes about managers.
     asked: Mutex<Vec<(NodeId, Vec<u8>)>>,
-    /// Stores that answer no member.
-    pub silent_stores: Mutex<BTreeSet<StoreId>>,
+    /// Stores that do not answer a member.
+    silent_stores: Mutex<BTreeSet<(NodeId, StoreId)>>,
     /// Requests to copy blocks are lost.
     refuses_copies: AtomicBool,
     /// Numbers the starts of nodes.
@@ -206,6 +206,13 @@ impl Way {
         while self.0.apart.lock().expect("apart").contains(&(from, to)) || self.is_cut(to) {
             host.clock.sleep(Duration::from_millis(50)).await;
         }
+    }
+
+    /// From now on these stores do not answer a member, and all others do.
+    pub fn silence(&self, node: NodeId, stores: Range<u16>) {
+        let mut silent = self.0.silent_stores.lock().expect("stores");
+        silent.retain(|(to, _)| *to != node);
+        silent.extend(stores.map(|store| (node, StoreId::new(store))));
     }
 
     fn is_cut(&self, node: NodeId) -> bool {
@@ -428,7 +435,7 @@ impl FirstNode for Remote {
     }
 
     fn stores(&self, _session: u64, config: &FsConfig) -> Vec<(StoreId, Arc<dyn Storage>)> {
-        let store = |id| (id, Arc::new(FarStore { way: self.way.clone(), id }) as Arc<dyn Storage>);
+        let store = |id| (id, Arc::new(FarStore { way: self.way.clone(), node: self.node, id }) as Arc<dyn Storage>);
         config.stores().map(store).collect()
     }
 
@@ -451,9 +458,10 @@ impl FirstNode for Remote {
     }
 }
 
-/// A store of the first node, as others see it: away while that is down.
+/// A store of the first node, as a member sees it: away while that is down.
 struct FarStore {
     way: Way,
+    node: NodeId,
     id: StoreId,
 }
 
@@ -463,7 +471,7 @@ impl FarStore {
         request: impl FnOnce(&dyn Storage) -> BoxFuture<Result<T, StorageError>> + Send + 'static,
     ) -> BoxFuture<Result<T, StorageError>> {
         let (way, id) = (self.way.clone(), self.id);
-        if way.0.silent_stores.lock().expect("stores").contains(&id) {
+        if way.0.silent_stores.lock().expect("stores").contains(&(self.node, id)) {
             return Box::pin(std::future::pending());
         }
         Box::pin(async move {
