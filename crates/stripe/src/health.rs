@@ -355,6 +355,29 @@ mod tests {
     }
 
     #[test]
+    fn a_node_is_cut_off_if_enough_stores_answer_another_one() {
+        let rig = Rig::new(5, 4, 1);
+        let stripe = rig.stripe();
+        let cut_off = |at: &[usize]| stripe.is_cut_off(at.iter().map(|at| stripe.stores[*at].id).collect());
+        let set = |faults: [Fault; 2]| {
+            rig.heal();
+            rig.sim.run_for(2 * stripe.options.probe_interval);
+            assert!(stripe.is_whole() && !cut_off(&[]));
+            rig.stores.iter().zip(faults).for_each(|(store, fault)| store.set(fault));
+            let put = rig.run(stripe.put(&rig.segment(1 + rig.sim.now().as_millis() as u64, 2 << 20)));
+            assert_eq!(put.is_err(), faults[1] != Fault::None);
+        };
+        set([Fault::Down, Fault::None]);
+        assert!(!cut_off(&[]), "it can write");
+        set([Fault::Down, Fault::Down]);
+        assert!(cut_off(&[]) && cut_off(&[0]) && !cut_off(&[0, 1]), "no other node could write either");
+        set([Fault::ReadOnly, Fault::Down]);
+        assert!(cut_off(&[]) && !cut_off(&[1]));
+        set([Fault::ReadOnly, Fault::Full]);
+        assert!(!cut_off(&[]), "the stores take nothing from any node");
+    }
+
+    #[test]
     fn regression_a_glance_does_not_wait_for_a_store_that_hangs() {
         let rig = Rig::new(3, 3, 1);
         let stripe = rig.stripe();

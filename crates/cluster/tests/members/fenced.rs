@@ -322,22 +322,19 @@ fn regression_a_member_that_reaches_too_few_stores_gives_up_what_others_wait_for
 
 /// Another node does not have the changes earlier if this one gives them up.
 #[test]
-fn a_member_whose_stores_answer_no_node_loses_nothing() {
+fn a_member_whose_stores_take_nothing_from_any_node_loses_nothing() {
     let rig = Rig::new(51, super::ROOM);
-    let (a, first) = rig.joined("a");
-    let (b, second) = rig.joined("b");
+    let (_, first) = rig.joined("a");
+    let (_, second) = rig.joined("b");
     rig.write(&*first.fs, "file", b"one").expect("write");
-    for store in 0..2 {
-        rig.stores[store].hang(true);
-    }
+    rig.stores[..2].iter().for_each(|disk| disk.offline(true));
     let fs = second.fs.clone();
     let reads = second.machine.run(async move { read(&*fs, "file").await });
-    rig.run_for(100);
-    for store in 0..2 {
-        rig.stores[store].hang(false);
-    }
+    rig.run_for(90);
+    rig.stores[..2].iter().for_each(|disk| disk.offline(false));
+    rig.start_first();
     assert_eq!(rig.sim.block_on(reads).expect("up"), Ok(b"one".to_vec()));
-    assert!([a, b].iter().all(|node| rig.report(*node).is_mounted) && !first.member.has_ever_lost());
+    assert!(!first.member.has_ever_lost());
 }
 
 /// A leader had died when it had sealed the member's log at one store only, and the next one let
