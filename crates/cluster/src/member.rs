@@ -60,6 +60,10 @@ const SEATS_PAUSE: Duration = Duration::from_millis(50);
 const SPACE_ROUNDS: u64 = 2;
 /// How long an answer waits for a session that goes on.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(120);
+/// How long a node keeps what others wait for while too few stores answer it. The first node looks
+/// at stores twice a minute, and gives each ten seconds: by then it has found that they do not
+/// answer it either.
+const CUT_OFF_TIME: Duration = Duration::from_secs(45);
 /// How long leaving may take.
 const LEAVE_TIME_MAX: Duration = Duration::from_secs(30);
 
@@ -202,9 +206,9 @@ impl Serving {
     /// stores of `absent` do not answer the first node.
     ///
     /// - The node's log was sealed. Nothing that it changes becomes durable any more.
-    /// - For as long as a lease, others have waited for what this node holds, and it could not
-    ///   give it back: it reaches too few stores to write its changes, and the first node reaches
-    ///   enough. `cut_off_since` is when that began.
+    /// - For [`CUT_OFF_TIME`], others have waited for what this node holds, and it could not give
+    ///   it back: it reaches too few stores to write its changes, and the first node has not found
+    ///   that they do not answer. `cut_off_since` is when that began.
     fn is_of_no_use(&self, absent: StoreSet, cut_off_since: &mut Option<Duration>) -> Option<ControlError> {
         if self.client.status().read_only == Some(StripeError::Fenced) {
             return Some(ControlError::Unavailable("the log of this node was sealed".into()));
@@ -214,7 +218,7 @@ impl Serving {
             return None;
         }
         let now = self.host.clock.now();
-        let is_long = now >= *cut_off_since.get_or_insert(now) + self.lease;
+        let is_long = now >= *cut_off_since.get_or_insert(now) + CUT_OFF_TIME;
         let why = "this node cannot write what others wait for: it reaches too few stores";
         is_long.then(|| ControlError::Unavailable(why.into()))
     }
@@ -729,6 +733,7 @@ impl Member {
                         }
                         error => Some(error),
                     };
+                    cut_off_since = None;
                     match error {
                         None | Some(ControlError::Unavailable(_)) => {
                             pause = serving.lease / TRIES_PER_LEASE;

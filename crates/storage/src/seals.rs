@@ -23,6 +23,10 @@ struct LogSeals {
 }
 
 impl LogSeals {
+    fn each(&self) -> impl Iterator<Item = &Seal> {
+        self.told.iter().chain(&self.under_way)
+    }
+
     fn newest(&self) -> Option<&Seal> {
         self.under_way.as_ref().or(self.told.as_ref())
     }
@@ -49,14 +53,15 @@ impl Seals {
         true
     }
 
-    /// The seal of a log with the latest epoch: it says which writers are refused.
+    /// The seal of a log with the latest epoch.
     pub fn newest(&self, log: LogId) -> Option<&Seal> {
         self.0.get(&log)?.newest()
     }
 
     /// True if a put of the segment is refused.
     pub fn refuse(&self, segment: &SegmentId) -> bool {
-        self.newest(segment.log).is_some_and(|seal| seal.discards(segment))
+        let of_log = self.0.get(&segment.log).into_iter();
+        of_log.flat_map(LogSeals::each).any(|seal| seal.discards(segment))
     }
 
     /// The told seal of a log, if what it discards can be deleted. While another one is under way,
@@ -67,7 +72,7 @@ impl Seals {
 
     /// All seals. Each can be [taken](Self::take) after those before it.
     pub fn iter(&self) -> impl Iterator<Item = &Seal> {
-        self.0.values().flat_map(|LogSeals { told, under_way }| told.iter().chain(under_way))
+        self.0.values().flat_map(LogSeals::each)
     }
 
     /// Marks all seals: the store has lost fragments, and does not know which.

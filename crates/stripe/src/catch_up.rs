@@ -12,11 +12,8 @@ use std::collections::BTreeMap;
 use storage::api::{Seal, StorageError};
 use types::LogId;
 
-/// The seals in force: of each log the newest one of which a store was told that a quorum has it.
-/// A quorum is told before a writer begins, so any quorum of answers has it. Other seals are under
-/// way, or come from an opener that died half way: they say which epochs are given away, and no
-/// more.
-pub(crate) fn in_force<'a>(seals: impl IntoIterator<Item = &'a Seal>) -> BTreeMap<LogId, Seal> {
+/// Of each log the newest seal of which a store was told that a quorum has it.
+pub(crate) fn newest_told<'a>(seals: impl IntoIterator<Item = &'a Seal>) -> BTreeMap<LogId, Seal> {
     let mut newest: BTreeMap<LogId, Seal> = BTreeMap::new();
     for seal in seals.into_iter().filter(|seal| seal.is_told()) {
         let known = newest.entry(seal.log).or_insert_with(|| seal.clone());
@@ -29,14 +26,16 @@ pub(crate) fn in_force<'a>(seals: impl IntoIterator<Item = &'a Seal>) -> BTreeMa
     newest
 }
 
-/// The seals in force, by the answers of stores.
+/// The seals in force, by the answers of a quorum. A quorum is told of a seal before a writer
+/// begins, so any quorum of answers has it. Other seals are under way, or come from an opener that
+/// died half way: they say which epochs are given away, and no more.
 pub(crate) fn in_force_by(answers: &[(usize, Vec<Seal>)]) -> BTreeMap<LogId, Seal> {
-    in_force(answers.iter().flat_map(|(_, seals)| seals))
+    newest_told(answers.iter().flat_map(|(_, seals)| seals))
 }
 
 /// The seals in force that a store with these does not have.
 fn lacking(has: &[Seal], newest: &BTreeMap<LogId, Seal>) -> Vec<Seal> {
-    let has = in_force(has);
+    let has = newest_told(has);
     let lacks = |seal: &&Seal| has.get(&seal.log).is_none_or(|old| old.epoch < seal.epoch);
     newest.values().filter(lacks).cloned().collect()
 }

@@ -190,13 +190,22 @@ impl Stripe {
         let (present, absent) = self.present_and_absent();
         let mut described = Described { found: Vec::new(), answered: BTreeSet::new() };
         for whom in [present, absent] {
-            for (at, answer) in self.ask_each(&whom, |s| s.describe(segment)).await {
-                if let Ok(headers) = answer {
-                    described.add(segment, self.stores[at].id, headers);
-                }
-            }
+            let Described { found, answered } = self.describe_from(&whom, segment).await;
+            described.found.extend(found);
+            described.answered.extend(answered);
             if described.best(self.fs).is_some() {
                 break;
+            }
+        }
+        described
+    }
+
+    /// Asks these stores for all headers of a segment.
+    pub(crate) async fn describe_from(&self, whom: &[usize], segment: SegmentId) -> Described {
+        let mut described = Described { found: Vec::new(), answered: BTreeSet::new() };
+        for (at, answer) in self.ask_each(whom, |s| s.describe(segment)).await {
+            if let Ok(headers) = answer {
+                described.add(segment, self.stores[at].id, headers);
             }
         }
         described

@@ -17,7 +17,9 @@
 //!    a crash comes here, and another leader lets the former writer go on, because no store that it
 //!    asks has the seal ([`let_go_on`](Stripe::let_go_on)). The seal carries the fences of the
 //!    epochs before, and a random number of the opener. A store takes one seal of an epoch, so if
-//!    two openers choose the same epoch, at most one finds its own seal at a quorum.
+//!    two openers choose the same epoch, at most one finds its own seal at a quorum. Only stores
+//!    that answered in step 1 are asked, and get the seals in force first. If one of them was told
+//!    of another seal since, opening begins anew.
 //! 5. *Tell* the stores that have the seal which stores have it. Now it is in force: what counts is
 //!    complete, and the former writer never goes on, since any quorum shows the seal. A store that
 //!    is told forgets the discarded segments. After a crash here, some stores may be told, and
@@ -34,13 +36,13 @@
 //! Segments up to a seal's `through` were complete when it was set. If they are incomplete now,
 //! stores have lost fragments. Scrub repairs that; opening does not.
 
-use crate::catch_up::in_force_by;
+use crate::catch_up::{in_force_by, newest_told};
 use crate::health::StoreState;
 use crate::mark::{MARK_LOG, begun, epoch_of, is_set_back};
-use crate::stripe::{Purpose, Whom};
+use crate::stripe::{Patience, Purpose, Whom};
 use crate::{StoreSet, Stripe, StripeError};
 use host::join_all;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use storage::api::{Fence, Seal, Storage, StorageError};
 use striped_log::fragment::FragmentHeader;
@@ -268,32 +270,22 @@ impl Stripe {
             let (again, discarded) = (incomplete.len(), verdict.discarded.len());
             tracing::info!(%log, again, discarded, "the log was not closed cleanly");
         }
-        // So every store that a segment of an epoch names has the seal of that epoch.
-        let mut current = Vec::new();
-        for (at, has) in &seals {
-            match self.replay_seals(*at, has, &in_force).await {
-                Ok(()) => current.push(*at),
-                Err(_) => self.mark_bad(*at, StoreState::Failing, "did not take the seals that it had missed"),
-            }
-        }
-        let up = self.health.lock().up();
-        let behind = up.into_iter().filter(|at| !incomplete.is_empty() && !current.contains(at));
-        behind.for_each(|at| self.mark_bad(at, StoreState::Failing, "may have missed seals"));
+        let current = self.bring_up_to_date(&seals, &in_force, !incomplete.is_empty()).await;
         // A store with a seal under way may take these only when it has the next one.
         let are_refused = incomplete.iter().any(|c| shown().any(|seal| !seal.is_told() && seal.discards(&c.id)));
-        let seal = seal_after(seal, log, epoch, &verdict, self.host.random.next_u64());
+        let next = seal_after(seal, log, epoch, &verdict, self.host.random.next_u64());
         let mut held_by = BTreeSet::new();
         if are_refused {
-            held_by = self.seal(&seal).await?;
+            held_by = self.seal_under_way(&next, seal, &current).await?;
         }
         for group in incomplete.chunks(PUT_AGAIN_COUNT) {
             let puts = join_all(group.iter().map(|c| self.put_again(c.id)).collect()).await;
             puts.into_iter().collect::<Result<(), _>>()?;
         }
         if !are_refused {
-            held_by = self.seal(&seal).await?;
+            held_by = self.seal_under_way(&next, seal, &current).await?;
         }
-        self.seal(&seal.told(held_by)).await?;
+        self.seal(&next.told(held_by), &current).await?;
         // The next segment does not chain to one before a gap.
         let last = verdict.counted.last().or(before.as_ref());
         let last = last.filter(|c| lost.last().is_none_or(|gap: &Range<u64>| c.id.seq >= gap.end));
@@ -412,17 +404,68 @@ impl Stripe {
         described.attempt_max().map_or(0, |max| max.saturating_add(1).saturating_add(skip))
     }
 
-    /// Seals a log at every store that answers. Succeeds if at least a quorum answers, and all that
-    /// answer have taken exactly this seal. Returns these stores.
-    async fn seal(&self, seal: &Seal) -> Result<BTreeSet<StoreId>, StripeError> {
+    /// Gives stores the seals in force that they lack. Returns those that have all of them. If
+    /// segments are `put_again` next, the other stores leave service. So every store that a segment
+    /// of an epoch names has the seal of that epoch.
+    async fn bring_up_to_date(
+        &self,
+        answers: &Gathered<Vec<Seal>>,
+        in_force: &BTreeMap<LogId, Seal>,
+        put_again: bool,
+    ) -> Vec<usize> {
+        let patience = self.options.put_patience();
+        let give = |(at, has)| host::timeout(&*self.host.clock, patience, self.replay_seals(at, has, in_force));
+        let given = join_all(answers.iter().map(|(at, has)| give((*at, has))).collect()).await;
+        let taken = answers.iter().zip(given).filter(|(_, given)| matches!(given, Ok(Ok(()))));
+        let current: Vec<usize> = taken.map(|((at, _), _)| *at).collect();
+        let has_refused = |at: &usize| answers.iter().any(|(answered, _)| answered == at);
+        let up = self.health.lock().up();
+        let behind = up.into_iter().filter(|at| !current.contains(at) && (put_again || has_refused(at)));
+        behind.for_each(|at| self.mark_bad(at, StoreState::Failing, "may have missed seals"));
+        current
+    }
+
+    /// Seals a log at these stores, which have the seal in force, and looks whether another opener
+    /// has told one of them meanwhile. Such a store may have deleted what this opening counts. From
+    /// now on it deletes nothing for an earlier opener. Returns the stores that have the seal.
+    async fn seal_under_way(
+        &self,
+        seal: &Seal,
+        in_force: Option<&Seal>,
+        whom: &[usize],
+    ) -> Result<BTreeSet<StoreId>, StripeError> {
+        let held_by = self.seal(seal, whom).await?;
+        let holders = whom.iter().copied().filter(|at| held_by.contains(&self.stores[*at].id));
+        for (_, seals) in self.ask_each(&holders.collect::<Vec<_>>(), |s| s.seals()).await {
+            let seals = seals.map_err(|_| StripeError::NotEnoughStores)?;
+            if newest_told(&seals).remove(&seal.log).map(|told| told.epoch) > in_force.map(|seal| seal.epoch) {
+                return Err(StripeError::Fenced);
+            }
+        }
+        Ok(held_by)
+    }
+
+    /// Seals a log at those of these stores that answer. Succeeds if they are a quorum, and all
+    /// that answer have taken exactly this seal. Returns them.
+    async fn seal(&self, seal: &Seal, whom: &[usize]) -> Result<BTreeSet<StoreId>, StripeError> {
         self.health.lock().note_change();
-        let answers = self.ask_quorum_briefly(self.options.put_patience(), |s| s.seal(seal.clone())).await?;
+        let patience = Patience { quiet: self.options.put_patience(), busy: self.options.put_timeout };
+        let asked = whom.iter().map(|&at| self.ask_briefly(at, patience, |s| s.seal(seal.clone())));
+        let answers = whom.iter().zip(join_all(asked.collect()).await);
+        let mut answers: Vec<(usize, Seal)> = answers.filter_map(|(at, answer)| Some((*at, answer?.ok()?))).collect();
+        if answers.len() < self.quorum() {
+            let asked = self.ask_each(whom, |s| s.seal(seal.clone())).await;
+            answers = asked.into_iter().filter_map(|(at, answer)| Some((at, answer.ok()?))).collect();
+        }
+        if answers.len() < self.quorum() {
+            return Err(StripeError::NotEnoughStores);
+        }
         // A store that has not taken the seal leaves service. So every store with a fragment of an
         // epoch has the seal of that epoch: a store gets missing seals before it is used again.
         let without = |at: &usize| answers.iter().all(|(sealed, _)| sealed != at);
         let up = self.health.lock().up();
         up.into_iter().filter(without).for_each(|at| self.mark_bad(at, StoreState::Failing, "did not take a seal"));
-        match answers.iter().all(|(_, in_force)| in_force == seal) {
+        match answers.iter().all(|(_, newest)| newest == seal) {
             true => Ok(answers.iter().map(|(at, _)| self.stores[*at].id).collect()),
             false => Err(StripeError::Fenced),
         }

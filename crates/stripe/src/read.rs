@@ -41,14 +41,28 @@ impl Stripe {
         asked: (Whom, Purpose),
     ) -> Result<Bytes, StripeError> {
         let cached = self.layouts.lock().get(segment);
-        if let Some(info) = cached
+        if let Some(info) = cached.filter(|info| !self.is_outdated(info))
             && let Ok(bytes) = self.read_by(segment, &info, range.clone(), asked).await?
         {
             return Ok(bytes);
         }
         // The layout was not cached, or the segment was put again elsewhere since.
         let info = self.locate(asked.0, segment).await?;
-        self.read_located(segment, &info, range, asked).await
+        match self.read_located(segment, &info, range.clone(), asked).await {
+            Err(StripeError::NotEnoughStores) if asked.0 == Whom::Everybody && !info.unknown.is_empty() => {
+                // Those that did not answer soon may have what the others lack.
+                match self.describe_from(&self.everyone(), segment).await.best(self.fs) {
+                    Some(layout) => self.read_located(segment, &layout.info, range, asked).await,
+                    None => Err(StripeError::NotEnoughStores),
+                }
+            }
+            read => read,
+        }
+    }
+
+    /// True if a store that has not shown its fragment may do so now.
+    fn is_outdated(&self, info: &SegmentInfo) -> bool {
+        info.unseen.iter().any(|index| !self.is_absent(info, *index))
     }
 
     /// The same, by a given layout.
@@ -193,10 +207,6 @@ impl Stripe {
         // A member may no longer be among the file system's stores.
         let Some(at) = at else { return Err(Failed::OutOfReach) };
         if info.unknown.contains(&index) {
-            if self.answers_soon(at) {
-                // The next reader asks this store what it has.
-                self.layouts.lock().remove(segment);
-            }
             return Err(Failed::OutOfReach);
         }
         if info.unseen.contains(&index) {

@@ -479,11 +479,13 @@ fn store_that_missed_an_opening_does_not_bring_back_what_was_discarded() {
 
 #[test]
 fn regression_late_seal_of_a_dead_opener_does_not_fail_the_next_opening() {
-    let mut counted = [0; 2];
-    for (delay, is_told) in (0..60).flat_map(|delay| [false, true].map(|is_told| (delay, is_told))) {
+    const DELAYS: u64 = 120;
+    let mut counted = [0; 3];
+    for (delay, kind) in (0..DELAYS).flat_map(|delay| [0, 1, 2].map(|kind| (delay, kind))) {
+        let (is_told, is_complete) = (kind > 0, kind > 1);
         let rig = Rig::new(8 + delay, 5, 1);
         let segment = rig.segment(1, 200_000);
-        put_partly(&rig, &segment, &[0, 1, 2, 4]);
+        put_partly(&rig, &segment, if is_complete { &[0, 1, 2, 3, 4] } else { &[0, 1, 2, 4] });
         // The dead opener had seen less of the tail than can be read, and its requests were on
         // their way all the time: to seal, or to tell that all have sealed.
         let mut late = Seal::new(LOG, Fence { epoch: 2, through: 0 }, 0);
@@ -501,10 +503,11 @@ fn regression_late_seal_of_a_dead_opener_does_not_fail_the_next_opening() {
         assert_eq!((&again.segments, again.epoch), (&tail.segments, tail.epoch + 1));
         for &id in &tail.segments {
             assert_eq!(rig.run(rig.stripe().read(id, 0..200_000)).unwrap(), segment.payload);
-            counted[usize::from(is_told)] += 1;
+            counted[kind] += 1;
         }
     }
-    assert!(counted[0] == 60 && (1..60).contains(&counted[1]), "{counted:?} of 60 opened before the late seal");
+    let are_some = |count: &u64| (1..DELAYS).contains(count);
+    assert!(counted[0] == DELAYS && counted[1..].iter().all(are_some), "{counted:?} opened before the late seal");
 }
 
 /// The newest seal alone would let the writer go on: its next segment is at a seq that a later
