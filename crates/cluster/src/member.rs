@@ -61,8 +61,8 @@ const SPACE_ROUNDS: u64 = 2;
 /// How long an answer waits for a session that goes on.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(120);
 /// How long a node keeps what others wait for while too few stores answer it. The first node looks
-/// at stores twice a minute, and gives each ten seconds: by then it has found that they do not
-/// answer it either.
+/// at all stores twice a minute, and gives each ten seconds. So a store that has gone silent counts
+/// as absent there, too, before this time is over.
 const CUT_OFF_TIME: Duration = Duration::from_secs(45);
 /// How long leaving may take.
 const LEAVE_TIME_MAX: Duration = Duration::from_secs(30);

@@ -232,7 +232,8 @@ impl StoreCopy {
         }
         self.damaged.retain(|segment, _| listed.contains_key(segment));
         let seals = self.from.seals().await.map_err(CopyError::From)?;
-        for seal in &seals {
+        // Of each log first the one under way: then nothing is deleted for the told one.
+        for seal in seals.iter().rev() {
             self.to.seal(seal.clone()).await.map_err(CopyError::To)?;
         }
         let kept = self.to.seals().await.map_err(CopyError::To)?;

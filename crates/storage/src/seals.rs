@@ -4,8 +4,8 @@
 //! has: what it discards is gone. One **under way** is of a later epoch: an opener has asked for
 //! it, and has not told that a quorum took it. The store refuses the writers that it fences. But
 //! its opener may have died, and a new leader may have let the writer before go on. So it discards
-//! nothing, and takes the place of no other seal, before the store is told. Thus stores agree on
-//! an opening as acceptors do in Paxos, which promise first and accept then.
+//! nothing, and does not replace the told one, before the store is told. Thus stores agree on an
+//! opening as acceptors do in Paxos, which promise first and accept then.
 
 use crate::seal::Seal;
 use std::collections::BTreeMap;

@@ -103,8 +103,8 @@ pub struct StorageState {
 }
 
 impl StorageState {
-    /// True if recovery has discarded the segment, after its writer was declared dead. Segments
-    /// that count may be put again at any time: that restores lost redundancy.
+    /// True if an opening has discarded the segment, or is about to: its writer was declared dead.
+    /// Segments that count may be put again at any time: that restores lost redundancy.
     pub fn is_sealed(&self, segment: &SegmentId) -> bool {
         self.seals.refuse(segment)
     }

@@ -267,8 +267,9 @@ impl Stripe {
         absent.into_iter().map(|at| self.stores[at].id).collect()
     }
 
-    /// True if too few stores take puts from here, and enough would if those answered that answer
-    /// another node. For that node, `absent` do not answer.
+    /// True if too few stores take puts from here, and another node has enough. Stores count there
+    /// that take puts here, or that do not answer here and are not in `absent`. That node has found
+    /// that those in `absent` do not answer.
     pub fn is_cut_off(&self, absent: StoreSet) -> bool {
         let up = self.health.lock().up().len();
         let answers_there = |store: &StoreId| absent.iter().all(|known| known != *store);

@@ -1,7 +1,7 @@
 //! Where a segment's fragments are.
 //!
 //! There is no table of places: every fragment's header describes its whole stripe. A reader asks
-//! the stores once and caches the answer. A cached layout can be out of date, because the segment
+//! the stores and caches the answer; if fragments were lacking, for [`LACKING_TIME`]. A cached layout can be out of date, because the segment
 //! was put again or deleted. It is never wrong about the payload, which is the same in all
 //! attempts. If a read by it fails, the reader asks the stores again.
 //!
@@ -14,6 +14,7 @@ use bytes::Bytes;
 use host::join_all;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 use striped_log::fragment::FragmentHeader;
 use striped_log::geometry::Geometry;
 use striped_log::segment::Segment;
@@ -21,6 +22,9 @@ use types::{FsUuid, SegmentId, StoreId};
 
 /// Most layouts in the cache, some 100 bytes each.
 const LAYOUTS_MAX: usize = 65_536;
+
+/// How long a layout is used of which a store has not shown its fragment, but answers.
+pub(crate) const LACKING_TIME: Duration = Duration::from_secs(10);
 
 /// The description of a segment that any one of its fragments has.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -39,6 +43,8 @@ pub struct SegmentInfo {
     pub(crate) unseen: BTreeSet<u8>,
     /// Those of the unseen ones whose stores did not answer.
     pub(crate) unknown: BTreeSet<u8>,
+    /// When the stores were asked.
+    pub(crate) asked_at: Duration,
 }
 
 impl SegmentInfo {
@@ -53,6 +59,7 @@ impl SegmentInfo {
             order: header.order,
             unseen: BTreeSet::new(),
             unknown: BTreeSet::new(),
+            asked_at: Duration::ZERO,
         }
     }
 
@@ -235,8 +242,10 @@ impl Stripe {
         let described = self.describe_briefly(whom, segment).await;
         match described.best(self.fs) {
             Some(layout) => {
-                self.layouts.lock().insert(segment, layout.info.clone());
-                Ok(layout.info)
+                let info = SegmentInfo { asked_at: self.host.clock.now(), ..(*layout.info).clone() };
+                let info = Arc::new(info);
+                self.layouts.lock().insert(segment, info.clone());
+                Ok(info)
             }
             None => {
                 self.layouts.lock().remove(segment);

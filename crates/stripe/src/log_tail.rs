@@ -18,13 +18,13 @@
 //!    asks has the seal ([`let_go_on`](Stripe::let_go_on)). The seal carries the fences of the
 //!    epochs before, and a random number of the opener. A store takes one seal of an epoch, so if
 //!    two openers choose the same epoch, at most one finds its own seal at a quorum. Only stores
-//!    that answered in step 1 are asked, and get the seals in force first. If one of them was told
-//!    of another seal since, opening begins anew.
-//! 5. *Tell* the stores that have the seal which stores have it. Now it is in force: what counts is
-//!    complete, and the former writer never goes on, since any quorum shows the seal. A store that
-//!    is told forgets the discarded segments. After a crash here, some stores may be told, and
+//!    that answered in step 1 are asked, and get the seals in force first. Those that took the seal
+//!    show all their seals again. If one was told of another seal since, opening begins anew.
+//! 5. *Tell* the stores that have the seal which stores have it. From the first one that is told,
+//!    the seal is in force, and the former writer never goes on: any quorum shows the seal. A store
+//!    that is told forgets the discarded segments. After a crash here, some stores may be told, and
 //!    others not. The next opening may see none that is told, and may count more: whole segments
-//!    that were not acknowledged.
+//!    that were not acknowledged. It puts them again.
 //! 6. Only when a quorum is told hand out the new epoch. Quorums meet, so no epoch is handed out
 //!    twice, and the next opening sees this seal.
 //!
@@ -122,9 +122,8 @@ impl Stripe {
         let mut whom = if self.options.accepts_loss { Whom::Everybody } else { Whom::WhoAnswers };
         for _ in 1..OPEN_TRIES {
             match self.try_open(log, from_seq, through, after, whom).await {
-                // The seal of an opening that died half way has turned up. A store that came back
-                // had it, or it was a late request, which also discards segments that the dead
-                // opening had not seen. The next try knows the seal.
+                // Another opening has told a store, or has sealed it: one that died half way, and
+                // whose requests came late. The next try knows the seal.
                 Err(StripeError::Fenced | StripeError::SegmentNotFound(_)) if after.is_none() => {}
                 Err(error) if whom == Whom::WhoAnswers && error != StripeError::Fenced => {
                     tracing::info!(%log, %error, "the stores that answer at once do not suffice to open a log");
@@ -264,15 +263,18 @@ impl Stripe {
             let discarded = verdict.discarded.len();
             tracing::warn!(%error, discarded, "a log is opened in spite of a doubt, since the operator accepts the loss");
         }
-        let incomplete: Vec<&CountedSegment> =
-            verdict.counted.iter().filter(|c| !c.complete && c.id.seq > sealed_through).collect();
+        // What a seal under way discards may become incomplete: a store may still be told.
+        let is_safe = |c: &CountedSegment| shown().all(|seal| seal.is_told() || !seal.discards(&c.id));
+        let may_lack = |c: &&CountedSegment| c.id.seq > sealed_through && !(c.complete && is_safe(c));
+        let incomplete: Vec<&CountedSegment> = verdict.counted.iter().filter(may_lack).collect();
         if !incomplete.is_empty() || !verdict.discarded.is_empty() {
             let (again, discarded) = (incomplete.len(), verdict.discarded.len());
             tracing::info!(%log, again, discarded, "the log was not closed cleanly");
         }
         let current = self.bring_up_to_date(&seals, &in_force, !incomplete.is_empty()).await;
-        // A store with a seal under way may take these only when it has the next one.
-        let are_refused = incomplete.iter().any(|c| shown().any(|seal| !seal.is_told() && seal.discards(&c.id)));
+        // A store with such a seal may take these only when it has the next one. From then on it
+        // deletes nothing for the former one.
+        let are_refused = !incomplete.iter().all(|c| is_safe(c));
         let next = seal_after(seal, log, epoch, &verdict, self.host.random.next_u64());
         let mut held_by = BTreeSet::new();
         if are_refused {
@@ -404,9 +406,10 @@ impl Stripe {
         described.attempt_max().map_or(0, |max| max.saturating_add(1).saturating_add(skip))
     }
 
-    /// Gives stores the seals in force that they lack. Returns those that have all of them. If
-    /// segments are `put_again` next, the other stores leave service. So every store that a segment
-    /// of an epoch names has the seal of that epoch.
+    /// Gives the stores that answered the seals in force that they lack. Returns those that have
+    /// all of them; the others leave service. If segments are `put_again` next, stores that did not
+    /// answer do so, too. So every store that a segment of an epoch names has the seal of that
+    /// epoch.
     async fn bring_up_to_date(
         &self,
         answers: &Gathered<Vec<Seal>>,
@@ -434,15 +437,22 @@ impl Stripe {
         in_force: Option<&Seal>,
         whom: &[usize],
     ) -> Result<BTreeSet<StoreId>, StripeError> {
-        let held_by = self.seal(seal, whom).await?;
-        let holders = whom.iter().copied().filter(|at| held_by.contains(&self.stores[*at].id));
-        for (_, seals) in self.ask_each(&holders.collect::<Vec<_>>(), |s| s.seals()).await {
-            let seals = seals.map_err(|_| StripeError::NotEnoughStores)?;
+        let mut held_by = self.seal(seal, whom).await?;
+        let holders: Vec<usize> = whom.iter().copied().filter(|at| held_by.contains(&self.stores[*at].id)).collect();
+        let patience = Patience { quiet: self.options.read_patience(), busy: self.options.put_timeout };
+        let asked = holders.iter().map(|&at| self.ask_briefly(at, patience, |s| s.seals()));
+        for (at, seals) in holders.iter().zip(join_all(asked.collect()).await) {
+            let Some(Ok(seals)) = seals else {
+                // It may have been told before it took this seal.
+                self.mark_bad(*at, StoreState::Failing, "did not say which seals it has");
+                held_by.remove(&self.stores[*at].id);
+                continue;
+            };
             if newest_told(&seals).remove(&seal.log).map(|told| told.epoch) > in_force.map(|seal| seal.epoch) {
                 return Err(StripeError::Fenced);
             }
         }
-        Ok(held_by)
+        if held_by.len() >= self.quorum() { Ok(held_by) } else { Err(StripeError::NotEnoughStores) }
     }
 
     /// Seals a log at those of these stores that answer. Succeeds if they are a quorum, and all

@@ -1,7 +1,7 @@
 //! Reads payload bytes from the store that has the fragment. If that is not possible, rebuilds them
 //! from `k` other fragments.
 
-use crate::layout::SegmentInfo;
+use crate::layout::{LACKING_TIME, SegmentInfo};
 use crate::stripe::{Purpose, Whom};
 use crate::{Stripe, StripeError};
 use bytes::{Bytes, BytesMut};
@@ -60,9 +60,12 @@ impl Stripe {
         }
     }
 
-    /// True if a store that has not shown its fragment may do so now.
+    /// True if a store that has not shown its fragment may do so now: it answers by now, or was
+    /// asked a while ago.
     fn is_outdated(&self, info: &SegmentInfo) -> bool {
-        info.unseen.iter().any(|index| !self.is_absent(info, *index))
+        let is_old = || self.host.clock.now() >= info.asked_at + LACKING_TIME;
+        let may_show = |index: &u8| !self.is_absent(info, *index) && (info.unknown.contains(index) || is_old());
+        info.unseen.iter().any(may_show)
     }
 
     /// The same, by a given layout.

@@ -510,6 +510,38 @@ fn regression_late_seal_of_a_dead_opener_does_not_fail_the_next_opening() {
     assert!(counted[0] == DELAYS && counted[1..].iter().all(are_some), "{counted:?} opened before the late seal");
 }
 
+/// A late request of a dead opener told one store, which then did not answer any more. So it lacked
+/// a fragment of a segment that counted as complete.
+#[test]
+fn regression_what_a_late_request_makes_incomplete_is_put_again() {
+    const DELAYS: u64 = 120;
+    let mut counted = 0;
+    for delay in 0..DELAYS {
+        let rig = Rig::new(8 + delay, 5, 1);
+        let segment = rig.segment(1, 200_000);
+        put_partly(&rig, &segment, &[0, 1, 2, 3, 4]);
+        let late = Seal::new(LOG, Fence { epoch: 2, through: 0 }, 0);
+        rig.stores.iter().for_each(|s| drop(rig.run(s.seal(late.clone())).unwrap()));
+        let stripe = rig.stripe();
+        let opening = rig.client().run(async move { stripe.open_log(LOG, 1).await });
+        rig.sim.run_for(Duration::from_micros(500 * delay));
+        rig.run(rig.stores[4].seal(late.told(rig.stores.iter().map(|s| s.id).collect()))).unwrap();
+        rig.stores[4].set(Fault::Silent);
+        let tail = rig.run(opening).unwrap().unwrap();
+        rig.heal();
+        for id in tail.segments {
+            counted += 1;
+            for away in &rig.stores {
+                away.set(Fault::Down);
+                let read = rig.run(rig.stripe().read(id, 0..200_000));
+                assert!(read.is_ok_and(|bytes| bytes == segment.payload), "delay {delay}, without {}", away.id);
+                rig.heal();
+            }
+        }
+    }
+    assert!(counted > DELAYS / 2, "only {counted} count");
+}
+
 /// The newest seal alone would let the writer go on: its next segment is at a seq that a later
 /// epoch has written and the seal counts.
 #[test]
