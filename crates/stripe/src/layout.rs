@@ -1,9 +1,10 @@
 //! Where a segment's fragments are.
 //!
 //! There is no table of places: every fragment's header describes its whole stripe. A reader asks
-//! the stores and caches the answer; if fragments were lacking, for [`LACKING_TIME`]. A cached layout can be out of date, because the segment
-//! was put again or deleted. It is never wrong about the payload, which is the same in all
-//! attempts. If a read by it fails, the reader asks the stores again.
+//! the stores and caches the answer; if fragments were lacking, for [`LACKING_TIME`]. A cached
+//! layout can be out of date, because the segment was put again or deleted. It is never wrong about
+//! the payload, which is the same in all attempts. If a read by it fails, the reader asks the
+//! stores again.
 //!
 //! A writer that died, and an opener that puts its segment again, may use one attempt number for
 //! two geometries, and stores may get the former's fragments late. So a reader asks a store for no
