@@ -170,6 +170,15 @@ impl Described {
         })
     }
 
+    /// True if the store of a fragment of `layout` has a fragment of another geometry in its place,
+    /// and so refuses it.
+    pub(crate) fn is_taken(&self, layout: &Layout, index: u8) -> bool {
+        let SegmentInfo { attempt, geometry, .. } = &*layout.info;
+        let store = geometry.members.get(usize::from(index));
+        let is_other = |h: &FragmentHeader| (h.attempt, h.id.index) == (*attempt, index) && h.geometry != *geometry;
+        self.found.iter().any(|(at, header)| Some(at) == store && is_other(header))
+    }
+
     /// The highest attempt that has any fragment.
     pub(crate) fn attempt_max(&self) -> Option<u16> {
         self.found.iter().map(|(_, header)| header.attempt).max()

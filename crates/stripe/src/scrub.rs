@@ -242,8 +242,13 @@ impl Stripe {
         bad: &BTreeSet<u8>,
         elsewhere: Elsewhere,
     ) -> bool {
-        let whole = 0..layout.info.geometry.payload_len;
-        let segment = match self.read_located(id, &layout.info, whole, (Whom::Everybody, Purpose::Upkeep)).await {
+        let (whole, asked) = (0..layout.info.geometry.payload_len, (Whom::Everybody, Purpose::Upkeep));
+        let payload = match self.read_located(id, &layout.info, whole.clone(), asked).await {
+            // Stores that had not said what they have may do so now.
+            Err(StripeError::NotEnoughStores) => self.read_for(id, whole, asked).await,
+            read => read,
+        };
+        let segment = match payload {
             Ok(payload) => layout.info.segment(id, payload),
             Err(error) => {
                 tracing::warn!(segment = %id, %error, "segment cannot be read for repair");
@@ -268,6 +273,9 @@ impl Stripe {
         bad: &BTreeSet<u8>,
     ) -> bool {
         let geometry = &layout.info.geometry;
+        if bad.iter().any(|index| described.is_taken(layout, *index)) {
+            return false;
+        }
         let fragments = segment.stripe(self.fs, layout.info.attempt, geometry.clone());
         for fragment in fragments.into_iter().filter(|f| bad.contains(&f.header.id.index)) {
             let index = fragment.header.id.index;
@@ -306,6 +314,7 @@ mod tests {
     use crate::testing::{Fault, LOG, Rig};
     use std::sync::Arc;
     use storage::api::Storage;
+    use striped_log::geometry::Geometry;
 
     /// Writes some segments of all sizes and returns them.
     fn fill(rig: &Rig, stripe: &Arc<Stripe>) -> Vec<Segment> {
@@ -354,6 +363,55 @@ mod tests {
         assert_eq!(rig.run(rig.stripe().info(segment.id)).unwrap().attempt, 0);
         assert_eq!(rig.run(stripe.scrub(true, |_| ())).unwrap().repaired, 1);
         assert_eq!(rig.run(rig.stripe().info(segment.id)).unwrap().attempt, 1);
+    }
+
+    /// A store had a fragment of another geometry under the number of the attempt that is read. It
+    /// refused the lacking fragment, which took it out of service, so nothing was put elsewhere:
+    /// again and again.
+    #[test]
+    fn regression_a_segment_with_two_geometries_under_one_attempt_number_is_restored() {
+        const LEN: u32 = 131_534;
+        let rig = Rig::new(15, 3, 1);
+        let stripe = rig.stripe();
+        let segment = rig.segment(1, LEN as usize);
+        let of_opener = stripe.choose_group(&segment).unwrap();
+        let members = of_opener.members[..2].to_vec();
+        let of_writer = Geometry { k: 1, fragment_len: LEN, members, ..of_opener.clone() };
+        for (geometry, index) in [(&of_opener, 0), (&of_opener, 2), (&of_writer, 1)] {
+            let fragment = segment.stripe(stripe.fs, 1, geometry.clone()).swap_remove(index);
+            let at = stripe.place(geometry.members[index]).unwrap();
+            rig.run(stripe.ask_put(at, fragment, Purpose::Program)).unwrap();
+        }
+        assert!(rig.run(stripe.restore(segment.id)));
+        assert!(stripe.is_whole());
+        let layout = rig.run(stripe.describe(segment.id)).best(stripe.fs).unwrap();
+        assert_eq!((layout.info.attempt, layout.missing().len()), (2, 0));
+        assert_readable(&rig, &[segment]);
+    }
+
+    /// The read for the repair went by what the stores had said before, and failed.
+    #[test]
+    fn regression_a_store_that_is_back_during_a_scrub_is_read_for_the_repair() {
+        let rig = Rig::new(16, 5, 1);
+        let stripe = rig.stripe();
+        let segment = rig.segment(1, 1 << 20);
+        rig.run(stripe.put(&segment)).unwrap();
+        rig.stores[1].damage(segment.id);
+        rig.stores[2].set(Fault::Silent);
+        let scrub = rig.client().run({
+            let stripe = stripe.clone();
+            async move {
+                let mut report = ScrubReport::default();
+                stripe.scrub_some(&[segment.id], true, &mut report).await;
+                report
+            }
+        });
+        rig.sim.run_for(stripe.options.put_timeout / 2);
+        rig.heal();
+        let report = rig.run(scrub).unwrap();
+        assert_eq!((report.damaged, report.unchecked, report.repaired), (1, 1, 1), "{report:?}");
+        rig.stores[2].set(Fault::Silent);
+        assert_readable(&rig, &[segment]);
     }
 
     #[test]

@@ -132,8 +132,11 @@ impl Storage for MemStore {
             }
             contents.put_count += 1;
             let key = (segment, fragment.header.id.index, fragment.header.attempt);
-            contents.fragments.entry(key).or_insert(fragment);
-            Ok(())
+            let held = contents.fragments.entry(key).or_insert_with(|| fragment.clone());
+            match held.header == fragment.header {
+                true => Ok(()),
+                false => Err(StorageError::BadRequest("this attempt is here with other contents")),
+            }
         })
     }
 
