@@ -92,10 +92,31 @@ impl Network {
         self.loss(node, "-D", share)
     }
 
+    /// Loses all packets between a node and another one, in both directions.
+    pub fn part(&self, node: usize, other: usize) -> Result<()> {
+        self.between(node, other, "-A")
+    }
+
+    /// Ends [`Network::part`].
+    pub fn unite(&self, node: usize, other: usize) -> Result<()> {
+        self.between(node, other, "-D")
+    }
+
     fn loss(&self, node: usize, change: &str, share: f64) -> Result<()> {
-        let (namespace, share) = (self.nodes.get(node).context("no such node")?, share.to_string());
-        let rule = ["-m", "statistic", "--mode", "random", "--probability", &share, "-j", "DROP"];
-        run("iptables", namespace, &[&[change, "INPUT"], &rule[..]].concat())
+        let share = share.to_string();
+        self.rule(node, &[change, "INPUT", "-m", "statistic", "--mode", "random", "--probability", &share])
+    }
+
+    fn between(&self, node: usize, other: usize, change: &str) -> Result<()> {
+        let other = address(other);
+        self.rule(node, &[change, "INPUT", "--source", &other])?;
+        self.rule(node, &[change, "OUTPUT", "--destination", &other])
+    }
+
+    /// Changes a rule for the packets that a node loses.
+    fn rule(&self, node: usize, rule: &[&str]) -> Result<()> {
+        let namespace = self.nodes.get(node).context("no such node")?;
+        run("iptables", namespace, &[rule, &["-j", "DROP"]].concat())
     }
 
     /// Calls `change` with the namespace and the device that send a node's packets.

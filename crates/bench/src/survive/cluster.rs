@@ -65,6 +65,8 @@ struct Node {
     daemon: Option<Daemon>,
     /// The disk with its data and its store; `None` if they are on the disk of all.
     disk: Option<Disk>,
+    /// The nodes that it is apart from.
+    apart_from: Vec<usize>,
 }
 
 /// What the nodes say of themselves.
@@ -108,7 +110,7 @@ impl Cluster {
                 Some(_) => (below("disk").join("data"), below("disk").join("store")),
                 None => (below("data"), below("store")),
             };
-            Ok(Node { mount_point: below("mount"), data, store, log, daemon: None, disk })
+            Ok(Node { mount_point: below("mount"), data, store, log, daemon: None, disk, apart_from: Vec::new() })
         };
         let mut cluster = Cluster {
             program,
@@ -268,6 +270,12 @@ impl Nodes for Cluster {
             }
             Fault::Stop => self.signal(node, libc::SIGSTOP),
             Fault::Saturate => self.network.lose(node, LOSS),
+            Fault::Apart => {
+                let leader = self.leader()?;
+                let others = (0..VOTERS).filter(|other| *other != node && *other != leader);
+                self.nodes[node].apart_from = others.collect();
+                self.nodes[node].apart_from.iter().try_for_each(|other| self.network.part(node, *other))
+            }
             Fault::Full => self.disk(node)?.fill(),
             Fault::Hang => self.disk(node)?.freeze(),
             Fault::Slow => self.disk(node)?.slow(),
@@ -291,6 +299,10 @@ impl Nodes for Cluster {
             }
             Fault::Stop => self.signal(node, libc::SIGCONT)?,
             Fault::Saturate => self.network.lose_no_more(node, LOSS)?,
+            Fault::Apart => {
+                let others = std::mem::take(&mut self.nodes[node].apart_from);
+                others.iter().try_for_each(|other| self.network.unite(node, *other))?;
+            }
             Fault::Full | Fault::Hang | Fault::Slow => self.disk(node)?.heal()?,
             cut => nodes::join(&self.network, node, cut)?,
         }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::plan::{Hit, Round};
+use super::plan::{Fault, Hit, Round};
 use crate::report::{count, number};
 use crate::roam::found::{Figure, Found, Table, largest, median};
 
@@ -253,8 +253,9 @@ pub fn found(outcomes: &[Outcome], seed: u64) -> Found {
     }
     let (saturated, others): (Vec<&Outcome>, Vec<&Outcome>) =
         outcomes.iter().partition(|outcome| outcome.victim.is_none());
-    let (bad_disks, gone): (Vec<&Outcome>, Vec<&Outcome>) =
-        others.into_iter().partition(|outcome| outcome.hit.fault.is_of_disk());
+    // A node that only some others cannot reach is given up later than one that is gone.
+    let others = others.into_iter().filter(|outcome| outcome.hit.fault != Fault::Apart);
+    let (bad_disks, gone): (Vec<&Outcome>, Vec<&Outcome>) = others.partition(|outcome| outcome.hit.fault.is_of_disk());
     let mut figures = Vec::new();
     if !gone.is_empty() {
         let all = longest(&gone);
@@ -293,7 +294,7 @@ pub fn found(outcomes: &[Outcome], seed: u64) -> Found {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::survive::plan::{Fault, Role};
+    use crate::survive::plan::Role;
 
     fn call(node: usize, begun_s: f64, ended_s: Option<f64>, error: Option<&str>) -> Call {
         Call { node, kind: "fsync".to_owned(), begun_s, ended_s, error: error.map(str::to_owned) }
@@ -339,6 +340,7 @@ mod tests {
             outcome(1, Role::Leader, Fault::Kill, 7.0, &["a is missing"]),
             outcome(2, Role::Leader, Fault::Kill, 9.0, &[]),
             outcome(3, Role::Member, Fault::Hang, 11.0, &[]),
+            outcome(4, Role::Client, Fault::Apart, 15.0, &[]),
         ];
         let found = found(&outcomes, 5);
         let text = found.markdown();

@@ -29,7 +29,7 @@ use self::cluster::{Cluster, VOTERS};
 use self::judge::Outcome;
 use self::nodes::Nodes;
 use self::peer::{Peer, PeerNodes};
-use self::plan::{Pattern, Plan, Role, Round};
+use self::plan::{Fault, Pattern, Plan, Role, Round};
 use self::round::{Arena, Timing};
 use crate::output::{Output, preamble};
 use crate::results::Machine;
@@ -52,8 +52,8 @@ const QUICK_TIMING: Timing =
 #[derive(Debug, Args)]
 pub struct SurviveOptions {
     /// Only these: ROLE/FAULT, or all of a ROLE or a FAULT. Roles are client, member and leader;
-    /// faults are kill, stop, cut, cut-in and cut-out, and of disks full, hang and slow. And there
-    /// is every/saturate
+    /// faults are kill, stop, cut, cut-in, cut-out and apart, and of disks full, hang and slow. And
+    /// there is every/saturate
     #[arg(long, value_delimiter = ',', value_name = "ROLE/FAULT,...")]
     only: Vec<Pattern>,
     /// Rounds of each role and fault
@@ -102,7 +102,7 @@ pub fn run(options: &SurviveOptions) -> Result<ExitCode> {
     command::catch_interrupts()?;
     let mut hits = plan::selected(&options.only);
     if options.peer.is_some() {
-        hits.retain(|hit| hit.role != Role::Every && !hit.fault.is_of_disk());
+        hits.retain(|hit| hit.role != Role::Every && !hit.fault.is_of_disk() && hit.fault != Fault::Apart);
         ensure!(!hits.is_empty(), "a peer is hit by kill, stop, cut, cut-in and cut-out only");
     }
     let starling = match options.peer {

@@ -191,7 +191,9 @@ impl Nodes for PeerNodes {
                 Ok(())
             }
             Fault::Cut | Fault::CutIn | Fault::CutOut => nodes::cut(&self.network, node, fault),
-            Fault::Full | Fault::Hang | Fault::Slow | Fault::Saturate => bail!("a peer is not hit by this fault"),
+            Fault::Apart | Fault::Full | Fault::Hang | Fault::Slow | Fault::Saturate => {
+                bail!("a peer is not hit by this fault")
+            }
         }
     }
 

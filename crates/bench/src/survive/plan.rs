@@ -36,6 +36,9 @@ pub enum Fault {
     CutIn,
     /// Packets from it are lost.
     CutOut,
+    /// Packets between it and the other nodes with stores are lost, but not those between it and
+    /// the one that leads.
+    Apart,
     /// Its disk is full.
     Full,
     /// Its disk stands still: no change of a file ends.
@@ -115,7 +118,8 @@ pub fn selected(patterns: &[Pattern]) -> Vec<Hit> {
         .flat_map(|role| Fault::value_variants().iter().map(|fault| Hit { role: *role, fault: *fault }))
         .filter(|hit| (hit.role == Role::Every) == (hit.fault == Fault::Saturate))
         // Clients have no disk that matters to others.
-        .filter(|hit| hit.role != Role::Client || !hit.fault.is_of_disk());
+        .filter(|hit| hit.role != Role::Client || !hit.fault.is_of_disk())
+        .filter(|hit| hit.role != Role::Leader || hit.fault != Fault::Apart);
     all.filter(|hit| patterns.is_empty() || patterns.iter().any(|pattern| pattern.matches(*hit))).collect()
 }
 
@@ -167,7 +171,7 @@ mod tests {
 
     #[test]
     fn patterns_select_by_whole_names() {
-        assert_eq!(selected(&[]).len(), 22);
+        assert_eq!(selected(&[]).len(), 24);
         let names = |patterns: &[&str]| {
             let hits = selected(&patterns.iter().map(|text| pattern(text)).collect::<Vec<_>>());
             hits.iter().map(Hit::to_string).collect::<Vec<_>>()
@@ -177,7 +181,8 @@ mod tests {
             names(&["cut-in", "member/kill"]),
             ["client/cut-in", "member/kill", "member/cut-in", "leader/cut-in"]
         );
-        assert_eq!(names(&["client"]).len(), 5);
+        assert_eq!(names(&["client"]).len(), 6);
+        assert_eq!(names(&["apart"]), ["client/apart", "member/apart"]);
         assert_eq!(names(&["every", "client/saturate"]), ["every/saturate"]);
         for wrong in ["", "leader/", "nobody", "kill/leader"] {
             assert!(wrong.parse::<Pattern>().is_err(), "{wrong}");

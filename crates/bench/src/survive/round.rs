@@ -33,7 +33,7 @@ const DOWN_S: [u64; 3] = [2, 10, 20];
 pub struct Timing {
     /// From the start of the programs to the fault.
     pub before: Duration,
-    /// How long a node stands still or is cut off.
+    /// How long a fault lasts that is not a kill.
     pub fault: Duration,
     /// From the healing until calls do not count any more.
     pub after: Duration,
