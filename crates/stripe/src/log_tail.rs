@@ -386,6 +386,7 @@ impl Stripe {
     async fn put_again(&self, id: SegmentId) -> Result<(), StripeError> {
         let segment = self.read_segment(id, Purpose::Program).await?;
         let attempt = self.next_attempt(id).await;
+        let _being_put = self.being_put(id);
         self.put_from(&segment, attempt).await
     }
 

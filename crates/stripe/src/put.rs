@@ -33,7 +33,25 @@ pub(crate) enum Attempted {
     Fenced,
 }
 
+/// Somebody puts a segment, again and again if need be. When this is dropped, the segment does not
+/// count as one that is being put any more, even if it is not durable.
+pub(crate) struct BeingPut<'a> {
+    stripe: &'a Stripe,
+    segment: SegmentId,
+}
+
+impl Drop for BeingPut<'_> {
+    fn drop(&mut self) {
+        self.stripe.attempts.lock().remove(&self.segment);
+    }
+}
+
 impl Stripe {
+    /// To be held from the first put of a segment until nobody goes on with it.
+    pub(crate) fn being_put(&self, segment: SegmentId) -> BeingPut<'_> {
+        BeingPut { stripe: self, segment }
+    }
+
     /// Makes a segment durable with full redundancy on healthy stores. Succeeds when all its
     /// fragments are durable. Other segments of the log may be put at the same time;
     /// [`LogWriter`](crate::LogWriter) keeps their order.

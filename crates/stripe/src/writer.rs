@@ -155,7 +155,7 @@ impl LogWriter {
     /// Puts one segment until it is durable or the log has ended.
     async fn carry(&self, draft: SegmentDraft) {
         let segment = draft.assemble();
-        let seq = segment.id.seq;
+        let (seq, _being_put) = (segment.id.seq, self.stripe.being_put(segment.id));
         let is_next =
             |state: &State| seq <= state.committed.unwrap_or(0).saturating_add(self.stripe.options.in_flight_max);
         self.wait_for(|state| (is_next(state) || self.ended.get().is_some()).then_some(())).await;

@@ -120,6 +120,36 @@ fn a_store_that_hangs_is_waited_for_if_the_log_needs_it() {
     assert_eq!(rig.run(opened).unwrap().unwrap().segments.len(), 1);
 }
 
+/// It counted as being put for as long as the process lived, so nothing saw that it lacked
+/// anything.
+#[test]
+fn regression_a_segment_that_an_opening_could_not_put_again_is_looked_after() {
+    let rig = Rig::new(17, 2, 1);
+    let stripe = rig.stripe();
+    let segment = rig.segment(1, 1000);
+    put_partly(&rig, &segment, &[0]);
+    let opened = rig.client().run({
+        let stripe = stripe.clone();
+        async move { stripe.open_log(LOG, 1).await }
+    });
+    while rig.stores[0].contents.lock().read_count == 0 {
+        rig.sim.run_for(Duration::from_micros(10));
+    }
+    rig.stores[1].set(Fault::Hanging);
+    assert_eq!(rig.run(opened).unwrap(), Err(StripeError::NotEnoughStores));
+    rig.heal();
+    rig.sim.run_for(2 * stripe.options.probe_interval);
+    // What hung is done after all.
+    let geometry = rig.run(stripe.info(segment.id)).unwrap().geometry;
+    let late = segment.stripe(stripe.fs, 1, geometry).swap_remove(1);
+    rig.run(stripe.ask_put(1, late, Purpose::Program)).unwrap();
+    rig.run(stripe.open_log(LOG, 1)).unwrap();
+    assert_eq!(rig.run(stripe.survey(LOG, 1)).unwrap().lacking, []);
+    rig.stores[1].wipe();
+    let lacking = rig.run(stripe.survey(LOG, 1)).unwrap().lacking;
+    assert_eq!(lacking.iter().map(|(id, _)| *id).collect::<Vec<_>>(), [segment.id]);
+}
+
 /// What an opener leaves at a store that dies before it tells that a quorum has its seal.
 fn seal_half_way(rig: &Rig, at: usize, fence: Fence) {
     let seals = rig.run(rig.stores[at].seals()).unwrap().into_iter().filter(|seal| seal.log == LOG);
