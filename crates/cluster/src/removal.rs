@@ -10,8 +10,8 @@
 //!
 //! As in a drain, all nodes reach the store through the first one before its new place is recorded.
 //! A crash leaves the store where it was, or made anew at a node without stores: the same request
-//! goes on. It may need `accepts_loss` then: the maps say that a store lacks everything before there
-//! is one, and while the lost one is away no look at all stores can correct them.
+//! goes on. It may need `accepts_loss` then: the maps say that a store lacks everything before
+//! there is one, and while the lost one is away no look at all stores can correct them.
 
 use crate::config::KnownNode;
 use crate::maps::ChangeError;
