@@ -33,8 +33,8 @@ pub(crate) enum Attempted {
     Fenced,
 }
 
-/// Somebody puts a segment, again and again if need be. When this is dropped, the segment does not
-/// count as one that is being put any more, even if it is not durable.
+/// A segment is being put, again and again if need be. When this is dropped, it does not count as
+/// one that is being put any more, even if it is not durable.
 pub(crate) struct BeingPut<'a> {
     stripe: &'a Stripe,
     segment: SegmentId,
@@ -47,7 +47,7 @@ impl Drop for BeingPut<'_> {
 }
 
 impl Stripe {
-    /// To be held from the first put of a segment until nobody goes on with it.
+    /// To be held from the first put of a segment until no task goes on with it.
     pub(crate) fn being_put(&self, segment: SegmentId) -> BeingPut<'_> {
         BeingPut { stripe: self, segment }
     }
