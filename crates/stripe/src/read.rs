@@ -297,27 +297,17 @@ mod tests {
     /// another geometry. A reader took them for the opener's, and got wrong bytes.
     #[test]
     fn regression_fragments_of_two_geometries_with_one_attempt_number_are_not_mixed() {
-        const LEN: u32 = 131_534;
         for is_away in [false, true] {
             let rig = Rig::new(5, 3, 1);
             let (stripe, reader) = (rig.stripe(), rig.stripe());
-            let segment = rig.segment(1, LEN as usize);
-            let of_opener = stripe.choose_group(&segment).unwrap();
-            assert_eq!(of_opener.k, 2);
-            let members = of_opener.members[..2].to_vec();
-            let of_writer = Geometry { k: 1, fragment_len: LEN, members, ..of_opener.clone() };
-            let at = |geometry: &Geometry, index: usize| stripe.place(geometry.members[index]).unwrap();
-            let put = |geometry: &Geometry, index: usize| {
-                let fragment = segment.stripe(stripe.fs, 1, geometry.clone()).swap_remove(index);
-                rig.run(stripe.ask_put(at(geometry, index), fragment, Purpose::Program)).unwrap();
-            };
+            let (segment, of_opener, of_writer) = rig.two_geometries(&stripe);
+            let put = |geometry: &Geometry, index: usize| rig.put_fragment(&stripe, &segment, geometry, 1, index);
             put(&of_opener, 0);
             put(&of_opener, 2);
-            let late = &rig.stores[at(&of_opener, 1)];
             if is_away {
-                late.set(Fault::Down);
+                rig.stores[stripe.place(of_opener.members[1]).unwrap()].set(Fault::Down);
             }
-            let read = || rig.run(reader.read(segment.id, 0..LEN)).unwrap() == segment.payload;
+            let read = || rig.run(reader.read(segment.id, 0..of_opener.payload_len)).unwrap() == segment.payload;
             assert!(read());
             rig.heal();
             put(&of_writer, 1);

@@ -314,7 +314,6 @@ mod tests {
     use crate::testing::{Fault, LOG, Rig};
     use std::sync::Arc;
     use storage::api::Storage;
-    use striped_log::geometry::Geometry;
 
     /// Writes some segments of all sizes and returns them.
     fn fill(rig: &Rig, stripe: &Arc<Stripe>) -> Vec<Segment> {
@@ -370,17 +369,11 @@ mod tests {
     /// again and again.
     #[test]
     fn regression_a_segment_with_two_geometries_under_one_attempt_number_is_restored() {
-        const LEN: u32 = 131_534;
         let rig = Rig::new(15, 3, 1);
         let stripe = rig.stripe();
-        let segment = rig.segment(1, LEN as usize);
-        let of_opener = stripe.choose_group(&segment).unwrap();
-        let members = of_opener.members[..2].to_vec();
-        let of_writer = Geometry { k: 1, fragment_len: LEN, members, ..of_opener.clone() };
+        let (segment, of_opener, of_writer) = rig.two_geometries(&stripe);
         for (geometry, index) in [(&of_opener, 0), (&of_opener, 2), (&of_writer, 1)] {
-            let fragment = segment.stripe(stripe.fs, 1, geometry.clone()).swap_remove(index);
-            let at = stripe.place(geometry.members[index]).unwrap();
-            rig.run(stripe.ask_put(at, fragment, Purpose::Program)).unwrap();
+            rig.put_fragment(&stripe, &segment, geometry, 1, index);
         }
         assert!(rig.run(stripe.restore(segment.id)));
         assert!(stripe.is_whole());

@@ -144,9 +144,10 @@ pub struct Stripe {
     /// Notified when a store leaves service.
     pub(crate) left: Notify,
     pub(crate) layouts: Mutex<LayoutCache>,
-    /// For each segment whose put has begun and not succeeded: the attempt to use next. An attempt
-    /// number is never used twice with different fragments, not even if the caller gave up in
-    /// between.
+    /// For each segment that is [being put](Self::being_put): the attempt to use next. A writer
+    /// never uses an attempt number twice with different fragments. An opener goes by what the
+    /// stores show, so it may use a number again of which they have shown nothing; readers tell
+    /// geometries apart.
     pub(crate) attempts: Mutex<BTreeMap<SegmentId, u16>>,
     /// The follower that learns of each segment that was put.
     pub(crate) on_stored: OnceLock<OnStored>,

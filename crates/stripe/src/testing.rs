@@ -1,5 +1,6 @@
 //! Stores in memory that can be made to fail, and a test rig around them.
 
+use crate::stripe::Purpose;
 use crate::{LogTail, LogWriter, Options, Stripe};
 use bytes::Bytes;
 use host::DiskSpace;
@@ -13,6 +14,7 @@ use std::time::Duration;
 use storage::api::{Fence, Seal, Seals, Storage, StorageError, StoreStatus};
 use striped_log::builder::{LogPlace, SegmentBuilder, SegmentDraft};
 use striped_log::fragment::{CHUNK_LEN, Fragment, FragmentHeader};
+use striped_log::geometry::Geometry;
 use striped_log::segment::Segment;
 use types::{BoxFuture, FragmentId, FsUuid, LogId, Maps, SegmentId, StoreId};
 
@@ -289,6 +291,25 @@ impl Rig {
 
     pub fn run<F: Future>(&self, future: F) -> F::Output {
         self.sim.block_on(future)
+    }
+
+    /// Puts one fragment of an attempt at its store.
+    pub fn put_fragment(&self, stripe: &Stripe, segment: &Segment, geometry: &Geometry, attempt: u16, index: usize) {
+        let fragment = segment.stripe(stripe.fs, attempt, geometry.clone()).swap_remove(index);
+        let at = stripe.place(geometry.members[index]).expect("a store of this file system");
+        self.run(stripe.ask_put(at, fragment, Purpose::Program)).expect("put");
+    }
+
+    /// Two geometries of a segment of 131,534 bytes on three stores: of two data fragments, and of
+    /// one. Both begin with the same stores.
+    pub fn two_geometries(&self, stripe: &Stripe) -> (Segment, Geometry, Geometry) {
+        const LEN: u32 = 131_534;
+        let segment = self.segment(1, LEN as usize);
+        let of_two = stripe.choose_group(&segment).expect("all stores are up");
+        assert_eq!((of_two.k, of_two.m), (2, 1));
+        let members = of_two.members[..2].to_vec();
+        let of_one = Geometry { k: 1, fragment_len: LEN, members, ..of_two.clone() };
+        (segment, of_two, of_one)
     }
 
     pub fn heal(&self) {

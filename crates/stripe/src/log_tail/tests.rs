@@ -13,11 +13,7 @@ use types::Maps;
 fn put_partly(rig: &Rig, segment: &Segment, fragments: &[usize]) {
     let stripe = rig.stripe();
     let geometry = stripe.choose_group(segment).unwrap();
-    let all = segment.stripe(stripe.fs, 0, geometry);
-    for &i in fragments {
-        let at = stripe.place(all[i].header.member().unwrap()).unwrap();
-        rig.run(stripe.ask_put(at, all[i].clone(), Purpose::Program)).unwrap();
-    }
+    fragments.iter().for_each(|&index| rig.put_fragment(&stripe, segment, &geometry, 0, index));
 }
 
 fn chain(rig: &Rig, tail: &LogTail) {
@@ -141,8 +137,7 @@ fn regression_a_segment_that_an_opening_could_not_put_again_is_looked_after() {
     rig.sim.run_for(2 * stripe.options.probe_interval);
     // What hung is done after all.
     let geometry = rig.run(stripe.info(segment.id)).unwrap().geometry;
-    let late = segment.stripe(stripe.fs, 1, geometry).swap_remove(1);
-    rig.run(stripe.ask_put(1, late, Purpose::Program)).unwrap();
+    rig.put_fragment(&stripe, &segment, &geometry, 1, 1);
     rig.run(stripe.open_log(LOG, 1)).unwrap();
     assert_eq!(rig.run(stripe.survey(LOG, 1)).unwrap().lacking, []);
     rig.stores[1].wipe();
